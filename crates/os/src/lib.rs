@@ -1,0 +1,10 @@
+//! System calls that rustix does not cover, or not in the shape Headway needs.
+//!
+//! One wrapper a call: what it is, its caveat, its man page. Descriptors go in as `BorrowedFd` and
+//! come out as `OwnedFd`, always close-on-exec. Would-block is a value, not an error.
+
+pub mod open;
+pub mod perf;
+pub mod residency;
+pub mod rights;
+pub mod select;
