@@ -1,1 +1,186 @@
-//! (being written)
+//! Waiting for many descriptors at once: select, poll, epoll and a simulated mechanism behind one
+//! interface, and the deadlines of a loop.
+//!
+//! This is the one place where a worker may sleep. A turn of its loop is: [`Events::wait`] with the
+//! time left until [`Deadlines::next_ms`], the stages for each [`Ready`], then
+//! [`Deadlines::expire`].
+//!
+//! All mechanisms are level-triggered and are held to the same behaviour by one conformance suite
+//! (`tests/conformance.rs`): what is not drained is delivered again, so a stage may stop at its
+//! budget and be certain to hear of the rest. Edge-triggered delivery is refused for that reason.
+//! Also refused: callbacks, threads (one `Events` belongs to one thread), and priorities.
+//!
+//! Sources: select(2), poll(2), epoll(7); Brecht and Ostrowski's micro-server for why there is more
+//! than one; the Redis event loop for how little is needed.
+
+#![forbid(unsafe_code)]
+
+mod clock;
+mod deadlines;
+mod epoll;
+mod poll;
+mod select;
+mod sim;
+mod table;
+mod vocabulary;
+
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+pub use clock::Clock;
+pub use deadlines::Deadlines;
+pub use sim::Plan;
+pub use vocabulary::{Interest, Mechanism, Ready, Token, UnknownMechanism};
+
+/// At most this many events come out of one wait. The others are still ready, and come first at the
+/// next: no descriptor waits for more than one round of all ready ones.
+pub const EVENTS_PER_WAIT_MAX: usize = 1024;
+
+/// A set of descriptors to wait for.
+///
+/// Every descriptor is registered once, and must be removed before it is closed: select and poll
+/// know it by its number only, which the kernel gives to the next file opened.
+///
+/// ```
+/// use headway_event::{Events, Interest, Mechanism, Token};
+/// use std::io::{Read, Write};
+/// use std::os::fd::AsFd;
+/// use std::os::unix::net::UnixStream;
+/// use std::time::Duration;
+///
+/// const CONNECTION: u8 = 1;
+/// let (mut near, mut far) = UnixStream::pair()?;
+/// near.set_nonblocking(true)?;
+///
+/// let mut events = Events::new(Mechanism::Epoll)?;
+/// events.add(near.as_fd(), Token::new(CONNECTION, 7, 0), Interest::READ)?;
+/// far.write_all(b"hello")?;
+///
+/// let mut ready = Vec::new(); // kept across waits, so that a wait allocates nothing
+/// events.wait(&mut ready, Some(Duration::from_secs(5)))?;
+/// assert_eq!(ready.len(), 1);
+/// assert!(ready[0].readable && ready[0].token.slot() == 7);
+///
+/// let mut buffer = [0; 16];
+/// assert_eq!(near.read(&mut buffer)?, 5);
+/// events.wait(&mut ready, Some(Duration::ZERO))?;
+/// assert!(ready.is_empty());
+/// events.remove(near.as_fd())?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct Events(Inner);
+
+/// An enum, not a trait object: the loop's calls stay direct.
+enum Inner {
+    Select(select::Select),
+    Poll(poll::Poll),
+    Epoll(epoll::Epoll),
+    Sim(Box<sim::Sim>),
+}
+
+/// What a mechanism does; [`Events`] says what callers may rely on.
+trait Backend {
+    fn name(&self) -> &'static str;
+    fn add(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()>;
+    fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()>;
+    fn remove(&mut self, fd: BorrowedFd<'_>) -> io::Result<()>;
+    /// Pushes at most [`EVENTS_PER_WAIT_MAX`] events on an empty `ready`. On an error nothing was
+    /// pushed. A time-out fits in an `i32`.
+    fn wait(&mut self, ready: &mut Vec<Ready>, timeout_ms: Option<u32>) -> io::Result<()>;
+}
+
+macro_rules! dispatch {
+    ($events:expr, $backend:ident => $call:expr) => {
+        match $events {
+            Inner::Select($backend) => $call,
+            Inner::Poll($backend) => $call,
+            Inner::Epoll($backend) => $call,
+            Inner::Sim($backend) => $call,
+        }
+    };
+}
+
+impl Events {
+    /// An empty set served by `mechanism`.
+    ///
+    /// # Errors
+    /// epoll needs a descriptor of its own: `EMFILE`, `ENFILE` or `ENOMEM`.
+    pub fn new(mechanism: Mechanism) -> io::Result<Events> {
+        Ok(Events(match mechanism {
+            Mechanism::Select => Inner::Select(select::Select::new()),
+            Mechanism::Poll => Inner::Poll(poll::Poll::new()),
+            Mechanism::Epoll => Inner::Epoll(epoll::Epoll::new()?),
+        }))
+    }
+
+    /// An empty set for tests, whose readiness follows `plan`.
+    pub fn simulated(plan: Plan) -> Events {
+        Events(Inner::Sim(Box::new(sim::Sim::new(plan))))
+    }
+
+    /// The mechanism's name: `select`, `poll`, `epoll` or `sim`.
+    pub fn mechanism(&self) -> &'static str {
+        dispatch!(&self.0, backend => backend.name())
+    }
+
+    /// Registers a descriptor. Tokens need not be unique.
+    ///
+    /// # Errors
+    /// `AlreadyExists` when it is registered. epoll also refuses regular files (`EPERM`) and can
+    /// run out of memory or of watches (`ENOMEM`, `ENOSPC`). On an error nothing has changed.
+    pub fn add(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
+        dispatch!(&mut self.0, backend => backend.add(fd, token, interest))
+    }
+
+    /// Replaces the token and the interest of a registered descriptor. Free of system calls with
+    /// select and poll, and with epoll when the interest is unchanged.
+    ///
+    /// With [`Interest::NONE`] the descriptor stays registered and delivers at most its hang-up:
+    /// poll and epoll deliver it at every wait until the descriptor is removed, select not at all.
+    ///
+    /// # Errors
+    /// `NotFound` when it is not registered.
+    pub fn modify(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        token: Token,
+        interest: Interest,
+    ) -> io::Result<()> {
+        dispatch!(&mut self.0, backend => backend.modify(fd, token, interest))
+    }
+
+    /// Forgets a descriptor. Call it before closing the descriptor.
+    ///
+    /// # Errors
+    /// `NotFound` when it is not registered.
+    pub fn remove(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        dispatch!(&mut self.0, backend => backend.remove(fd))
+    }
+
+    /// Replaces `ready` by the descriptors that can make progress, at most [`EVENTS_PER_WAIT_MAX`]
+    /// of them.
+    ///
+    /// Sleeps until there is one or the time-out has passed, rounded up to a millisecond (`None`:
+    /// without end). It may return early with nothing: after a signal (so that its flag is looked
+    /// at), and after 24 days.
+    ///
+    /// # Errors
+    /// None that waiting again would cure. `EBADF` (select) means that a descriptor was closed
+    /// without `remove`.
+    pub fn wait(&mut self, ready: &mut Vec<Ready>, timeout: Option<Duration>) -> io::Result<()> {
+        ready.clear();
+        let timeout_ms = timeout.map(|length| clock::whole_ms(length).min(i32::MAX as u64) as u32);
+        match dispatch!(&mut self.0, backend => backend.wait(ready, timeout_ms)) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            other => other,
+        }
+    }
+}
+
+impl fmt::Debug for Events {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Events").field(&self.mechanism()).finish()
+    }
+}

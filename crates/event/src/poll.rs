@@ -1,0 +1,113 @@
+//! poll(2): one dense table, handed to the kernel whole on every call.
+//!
+//! The cost of a wait grows with the number of registered descriptors, not with their numbers.
+//! Removal moves the last entry into the hole, so the table stays dense and an index by descriptor
+//! says where each one is.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use os::select::PollEntry;
+
+use crate::table::Table;
+use crate::vocabulary::{Condition, Interest, Ready, Registration, Token};
+use crate::{Backend, EVENTS_PER_WAIT_MAX};
+
+pub(crate) struct Poll {
+    /// What the kernel sees; `registrations` holds our side of the same positions.
+    entries: Vec<PollEntry>,
+    registrations: Vec<Registration>,
+    positions: Table<usize>,
+    /// The position at which the next scan starts: after the last one that was delivered when the
+    /// bound cut.
+    cursor: usize,
+}
+
+impl Poll {
+    pub fn new() -> Poll {
+        Poll {
+            entries: Vec::new(),
+            registrations: Vec::new(),
+            positions: Table::new(),
+            cursor: 0,
+        }
+    }
+
+    /// Every registration, in no particular order.
+    pub fn registrations(&self) -> &[Registration] {
+        &self.registrations
+    }
+
+    fn set(&mut self, position: usize, registration: Registration) {
+        let interest = registration.interest;
+        self.entries[position].ask(interest.reads(), interest.writes());
+        self.registrations[position] = registration;
+    }
+
+    /// Turns the kernel's `answers` into events, from the cursor to the end and round to the cursor
+    /// again.
+    fn collect(&mut self, mut answers: usize, ready: &mut Vec<Ready>) {
+        let count = self.entries.len();
+        let start = if self.cursor < count { self.cursor } else { 0 };
+        for position in (start..count).chain(0..start) {
+            if answers == 0 {
+                return;
+            }
+            let entry = &self.entries[position];
+            if !entry.answered() {
+                continue;
+            }
+            answers -= 1;
+            let condition = Condition {
+                input: entry.input(),
+                output: entry.output(),
+                hangup: entry.hangup(),
+                error: entry.error(),
+            };
+            ready.extend(self.registrations[position].ready(condition));
+            if ready.len() == EVENTS_PER_WAIT_MAX {
+                self.cursor = position + 1;
+                return;
+            }
+        }
+    }
+}
+
+impl Backend for Poll {
+    fn name(&self) -> &'static str {
+        "poll"
+    }
+
+    fn add(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
+        self.positions.check_unknown(fd.as_raw_fd())?;
+        let position = self.entries.len();
+        let registration = Registration { token, interest };
+        self.positions.insert(fd.as_raw_fd(), position);
+        self.entries.push(PollEntry::new(fd));
+        self.registrations.push(registration);
+        self.set(position, registration);
+        Ok(())
+    }
+
+    fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
+        let position = *self.positions.known(fd.as_raw_fd())?;
+        self.set(position, Registration { token, interest });
+        Ok(())
+    }
+
+    fn remove(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let position = self.positions.remove(fd.as_raw_fd())?;
+        self.entries.swap_remove(position);
+        self.registrations.swap_remove(position);
+        if let Some(moved) = self.entries.get(position) {
+            self.positions.insert(moved.descriptor(), position);
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, ready: &mut Vec<Ready>, timeout_ms: Option<u32>) -> io::Result<()> {
+        let answers = os::select::poll(&mut self.entries, timeout_ms)?;
+        self.collect(answers, ready);
+        Ok(())
+    }
+}

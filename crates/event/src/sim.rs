@@ -1,0 +1,239 @@
+//! A simulated mechanism: true readiness, made unkind, the same for the same seed.
+//!
+//! A loop that works with epoll on a quiet machine may still lean on the order of events, on
+//! hearing of everything at once, or on every wake-up having a cause. This back end asks poll(2)
+//! what is really ready and then reorders, cuts short, or wakes for nothing, so that a failure
+//! found with a seed happens again. Given a [`Clock`], it never sleeps: where nothing is ready, the
+//! time-out passes at once on that clock. Given a script, the first waits answer what the script
+//! says and do not ask the kernel at all.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use crate::poll::Poll;
+use crate::vocabulary::{Interest, Ready, Token};
+use crate::{Backend, Clock, EVENTS_PER_WAIT_MAX};
+
+/// How a simulated mechanism misbehaves. A new plan is faithful: each unkindness is asked for.
+///
+/// ```
+/// use headway_event::{Clock, Events, Plan};
+/// use std::time::Duration;
+///
+/// let clock = Clock::simulated();
+/// let plan = Plan::new(42).reordered().events_max(3).spurious_wakeups(10).clock(&clock);
+/// let mut events = Events::simulated(plan);
+/// let mut ready = Vec::new();
+/// while clock.now_ms() < 60_000 {
+///     events.wait(&mut ready, Some(Duration::from_secs(1)))?; // returns at once
+///     assert!(ready.is_empty());
+/// }
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Plan {
+    seed: u64,
+    events_max: usize,
+    reordered: bool,
+    spurious_wakeups_percent: u8,
+    spurious_readiness_percent: u8,
+    clock: Option<Clock>,
+    script: VecDeque<Vec<Ready>>,
+}
+
+impl Plan {
+    /// A faithful plan. The seed decides every later choice.
+    pub fn new(seed: u64) -> Plan {
+        Plan {
+            seed,
+            events_max: EVENTS_PER_WAIT_MAX,
+            reordered: false,
+            spurious_wakeups_percent: 0,
+            spurious_readiness_percent: 0,
+            clock: None,
+            script: VecDeque::new(),
+        }
+    }
+
+    /// Delivers at most `count` events a wait (at least one); the others are still ready at the
+    /// next.
+    pub fn events_max(mut self, count: usize) -> Plan {
+        self.events_max = count.clamp(1, EVENTS_PER_WAIT_MAX);
+        self
+    }
+
+    /// Delivers the events of a wait in random order. With [`Plan::events_max`], which ones come
+    /// first is random too.
+    pub fn reordered(mut self) -> Plan {
+        self.reordered = true;
+        self
+    }
+
+    /// Makes this share of waits return at once with nothing, as after a signal.
+    pub fn spurious_wakeups(mut self, percent: u8) -> Plan {
+        self.spurious_wakeups_percent = percent;
+        self
+    }
+
+    /// Makes this share of waits report one descriptor, chosen among all, as ready for whatever it
+    /// is registered for, though a read or write may still say would-block.
+    pub fn spurious_readiness(mut self, percent: u8) -> Plan {
+        self.spurious_readiness_percent = percent;
+        self
+    }
+
+    /// Lets time-outs pass on this simulated clock instead of sleeping. A wait without a time-out
+    /// while nothing is ready then fails with `Deadlock`, since nothing could ever end it.
+    pub fn clock(mut self, clock: &Clock) -> Plan {
+        self.clock = Some(clock.clone());
+        self
+    }
+
+    /// Appends one wait to the script: it delivers exactly these events, in this order, except
+    /// those whose token is not registered or whose directions are not of interest.
+    pub fn then(mut self, events: &[Ready]) -> Plan {
+        self.script.push_back(events.to_vec());
+        self
+    }
+}
+
+pub(crate) struct Sim {
+    truth: Poll,
+    plan: Plan,
+    random: Random,
+}
+
+impl Sim {
+    pub fn new(plan: Plan) -> Sim {
+        Sim {
+            truth: Poll::new(),
+            random: Random(plan.seed),
+            plan,
+        }
+    }
+
+    /// The scripted events that a kernel could deliver to this table.
+    fn play(&self, step: &[Ready], ready: &mut Vec<Ready>) {
+        for event in step {
+            let known = self
+                .truth
+                .registrations()
+                .iter()
+                .find(|known| known.token == event.token);
+            let Some(known) = known else { continue };
+            let readable = event.readable && known.interest.reads();
+            let writable = event.writable && known.interest.writes();
+            if readable || writable || event.hangup {
+                ready.push(Ready {
+                    readable,
+                    writable,
+                    ..*event
+                });
+            }
+        }
+        ready.truncate(EVENTS_PER_WAIT_MAX);
+    }
+
+    fn wait_truly(&mut self, ready: &mut Vec<Ready>, timeout_ms: Option<u32>) -> io::Result<()> {
+        let Some(clock) = &self.plan.clock else {
+            return self.truth.wait(ready, timeout_ms);
+        };
+        self.truth.wait(ready, Some(0))?;
+        match timeout_ms {
+            _ if !ready.is_empty() => Ok(()),
+            Some(ms) => {
+                clock.advance(Duration::from_millis(ms.into()));
+                Ok(())
+            }
+            None => Err(io::Error::new(
+                io::ErrorKind::Deadlock,
+                "simulated wait without a time-out while nothing is ready",
+            )),
+        }
+    }
+
+    fn distort(&mut self, ready: &mut Vec<Ready>) {
+        if self.random.percent(self.plan.spurious_readiness_percent) {
+            self.pretend(ready);
+        }
+        if self.plan.reordered {
+            // Fisher and Yates: every order is as likely as any other.
+            for last in (1..ready.len()).rev() {
+                ready.swap(last, self.random.below(last + 1));
+            }
+        }
+        ready.truncate(self.plan.events_max);
+    }
+
+    /// Adds one event without a cause, unless the descriptor is ready anyway or has no interest.
+    fn pretend(&mut self, ready: &mut Vec<Ready>) {
+        let known = self.truth.registrations();
+        if known.is_empty() {
+            return;
+        }
+        let chosen = known[self.random.below(known.len())];
+        let told = ready.iter().any(|event| event.token == chosen.token);
+        if !told && chosen.interest != Interest::NONE {
+            ready.push(Ready {
+                token: chosen.token,
+                readable: chosen.interest.reads(),
+                writable: chosen.interest.writes(),
+                hangup: false,
+            });
+        }
+    }
+}
+
+impl Backend for Sim {
+    fn name(&self) -> &'static str {
+        "sim"
+    }
+
+    fn add(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
+        self.truth.add(fd, token, interest)
+    }
+
+    fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
+        self.truth.modify(fd, token, interest)
+    }
+
+    fn remove(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        self.truth.remove(fd)
+    }
+
+    fn wait(&mut self, ready: &mut Vec<Ready>, timeout_ms: Option<u32>) -> io::Result<()> {
+        if let Some(step) = self.plan.script.pop_front() {
+            self.play(&step, ready);
+            return Ok(());
+        }
+        if self.random.percent(self.plan.spurious_wakeups_percent) {
+            return Ok(());
+        }
+        self.wait_truly(ready, timeout_ms)?;
+        self.distort(ready);
+        Ok(())
+    }
+}
+
+/// SplitMix64 (Steele, Lea and Flood, 2014): enough for tests, and the same on every machine.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    fn percent(&mut self, share: u8) -> bool {
+        self.below(100) < share.into()
+    }
+}
