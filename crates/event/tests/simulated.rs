@@ -1,0 +1,156 @@
+//! What only the simulated mechanism does: it misbehaves on request, and again with the same seed.
+
+mod support;
+
+use std::collections::HashSet;
+use std::io::{ErrorKind, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use headway_event::{Clock, Events, Interest, Plan, Ready, Token};
+use support::now;
+
+const SOCKETS: u64 = 20;
+
+/// Sockets that stay readable, registered under the tokens 0, 1, 2 …
+fn crowd(events: &mut Events) -> Vec<(UnixStream, UnixStream)> {
+    let pairs: Vec<_> = (0..SOCKETS).map(|_| support::pair()).collect();
+    for (token, (near, far)) in (0..).zip(&pairs) {
+        (&mut &*far).write_all(b"x").unwrap();
+        events
+            .add(near.as_fd(), Token(token), Interest::READ)
+            .unwrap();
+    }
+    pairs
+}
+
+fn history(plan: Plan) -> Vec<Vec<u64>> {
+    let mut events = Events::simulated(plan);
+    let _crowd = crowd(&mut events);
+    let tokens = |ready: Vec<Ready>| ready.iter().map(|ready| ready.token.0).collect();
+    (0..50).map(|_| tokens(now(&mut events))).collect()
+}
+
+fn unkind(seed: u64) -> Plan {
+    Plan::new(seed)
+        .reordered()
+        .events_max(3)
+        .spurious_wakeups(20)
+}
+
+#[test]
+fn history_repeats_when_the_seed_is_the_same() {
+    assert_eq!(history(unkind(5)), history(unkind(5)));
+    assert_ne!(history(unkind(5)), history(unkind(6)));
+}
+
+#[test]
+fn everyone_is_served_when_events_come_three_at_a_time() {
+    let history = history(unkind(5));
+    assert!(history.iter().all(|wait| wait.len() <= 3));
+    assert!(
+        history.iter().any(Vec::is_empty),
+        "some wake-ups are for nothing"
+    );
+    let served: HashSet<u64> = history.into_iter().flatten().collect();
+    assert_eq!(served, (0..SOCKETS).collect());
+}
+
+#[test]
+fn faithful_when_nothing_else_is_asked_for() {
+    let everyone: Vec<u64> = (0..SOCKETS).collect();
+    assert!(history(Plan::new(5)).iter().all(|wait| *wait == everyone));
+}
+
+#[test]
+fn ready_without_cause_when_spurious_readiness_is_asked_for() {
+    let mut events = Events::simulated(Plan::new(3).spurious_readiness(100));
+    let (near, far) = support::pair();
+    events.add(near.as_fd(), Token(1), Interest::READ).unwrap();
+    let lie = Ready {
+        token: Token(1),
+        readable: true,
+        writable: false,
+        hangup: false,
+    };
+    assert_eq!(now(&mut events), [lie]);
+    events
+        .modify(near.as_fd(), Token(1), Interest::NONE)
+        .unwrap();
+    assert_eq!(now(&mut events), [], "even a lie is of interest");
+    drop(far);
+}
+
+#[test]
+fn script_is_played_before_the_truth_is_told() {
+    let event = |token, readable, writable| Ready {
+        token: Token(token),
+        readable,
+        writable,
+        hangup: false,
+    };
+    let plan = Plan::new(0)
+        .then(&[
+            event(2, true, true),
+            event(1, true, false),
+            event(9, true, true),
+        ])
+        .then(&[])
+        .then(&[event(1, false, true)]);
+    let mut events = Events::simulated(plan);
+    let (near, far) = support::pair();
+    events.add(near.as_fd(), Token(1), Interest::READ).unwrap();
+    events.add(far.as_fd(), Token(2), Interest::WRITE).unwrap();
+    assert_eq!(
+        now(&mut events),
+        [event(2, false, true), event(1, true, false)]
+    );
+    assert_eq!(now(&mut events), []);
+    assert_eq!(now(&mut events), [], "writing was of no interest");
+    assert_eq!(
+        now(&mut events),
+        [event(2, false, true)],
+        "and this is the truth"
+    );
+}
+
+#[test]
+fn simulated_clock_takes_the_timeout_when_nothing_is_ready() {
+    let clock = Clock::simulated();
+    let mut events = Events::simulated(Plan::new(0).clock(&clock));
+    let (near, mut far) = support::pair();
+    events.add(near.as_fd(), Token(1), Interest::READ).unwrap();
+    let mut ready = Vec::new();
+    events
+        .wait(&mut ready, Some(Duration::from_secs(86_400)))
+        .unwrap();
+    assert_eq!((ready.len(), clock.now_ms()), (0, 86_400_000));
+    far.write_all(b"x").unwrap();
+    events
+        .wait(&mut ready, Some(Duration::from_secs(86_400)))
+        .unwrap();
+    assert_eq!(
+        (ready.len(), clock.now_ms()),
+        (1, 86_400_000),
+        "an event takes no time"
+    );
+}
+
+#[test]
+fn timeout_is_rounded_up_when_it_is_not_whole_milliseconds() {
+    // Rounded down, a loop would spin through the last fraction before each deadline.
+    let clock = Clock::simulated();
+    let mut events = Events::simulated(Plan::new(0).clock(&clock));
+    events
+        .wait(&mut Vec::new(), Some(Duration::from_micros(2_001)))
+        .unwrap();
+    assert_eq!(clock.now_ms(), 3);
+}
+
+#[test]
+fn deadlock_is_reported_when_nothing_could_end_the_wait() {
+    let mut events = Events::simulated(Plan::new(0).clock(&Clock::simulated()));
+    let error = events.wait(&mut Vec::new(), None).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Deadlock);
+}
