@@ -167,3 +167,6 @@ impl Totals {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -196,3 +196,89 @@ impl Site {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn site(call: &str, stack: &[u64], count: u64, total_ns: u64, max_ns: u64) -> Site {
+        Site {
+            call: call.to_owned(),
+            stack: stack.to_vec(),
+            symbol: None,
+            count,
+            total_ns,
+            max_ns,
+        }
+    }
+
+    fn report(sleeps: Vec<Site>) -> Report {
+        Report {
+            rung: Rung::Stacks,
+            calls: BTreeMap::from([("accept4".to_owned(), 3)]),
+            waits: Wait {
+                count: 2,
+                total_ns: 20,
+            },
+            sleeps,
+            preemptions: Wait {
+                count: 1,
+                total_ns: 5,
+            },
+            lost_records: 1,
+            sites_dropped: 0,
+        }
+    }
+
+    #[test]
+    fn everything_adds_up_when_reports_are_merged() {
+        let mut sum = report(vec![site("sendto", &[1], 1, 10, 10)]);
+        let mut other = report(vec![
+            site("sendto", &[1], 2, 30, 25),
+            site("close", &[1], 1, 90, 90),
+        ]);
+        other.calls.insert("close".to_owned(), 1);
+        other.sleeps[0].symbol = Some("tcp_sendmsg".to_owned());
+        sum.merge(&other);
+
+        let mut sendto = site("sendto", &[1], 3, 40, 25);
+        sendto.symbol = Some("tcp_sendmsg".to_owned());
+        assert_eq!(sum.sleeps, [site("close", &[1], 1, 90, 90), sendto]);
+        assert_eq!((sum.blocked_count(), sum.blocked_ns()), (4, 130));
+        assert_eq!(sum.calls["accept4"], 6);
+        assert_eq!(sum.calls["close"], 1);
+        assert_eq!((sum.waits.count, sum.waits.total_ns), (4, 40));
+        assert_eq!((sum.preemptions.count, sum.preemptions.total_ns), (2, 10));
+        assert_eq!(sum.lost_records, 2);
+    }
+
+    #[test]
+    fn rung_is_the_lowest_when_reports_are_merged() {
+        let mut sum = report(Vec::new());
+        let mut blind = report(Vec::new());
+        blind.rung = Rung::Off {
+            why: "no privilege".to_owned(),
+        };
+        sum.merge(&blind);
+        assert_eq!(sum.rung, blind.rung);
+        sum.merge(&report(Vec::new()));
+        assert_eq!(sum.rung, blind.rung, "a merge never makes it better");
+    }
+
+    #[test]
+    fn count_and_time_stay_exact_when_a_merge_exceeds_the_sites() {
+        let sites = |from: u64| (from..from + 40).map(|at| site("sendto", &[at], 1, 2, 2));
+        let mut sum = report(sites(0).collect());
+        sum.merge(&report(sites(1000).collect()));
+        assert_eq!(sum.sleeps.len(), SITES_MAX + 1);
+        assert_eq!(sum.sites_dropped, 16);
+        assert_eq!((sum.blocked_count(), sum.blocked_ns()), (80, 160));
+    }
+
+    #[test]
+    fn display_says_what_is_missing_when_the_rung_is_not_the_best() {
+        let why = "set the sysctl".to_owned();
+        let text = Rung::SwitchesOnly { why }.to_string();
+        assert!(text.contains("not located: set the sysctl"), "{text}");
+    }
+}

@@ -107,3 +107,65 @@ impl Symbols {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Symbols;
+
+    const TEXT: &str = "\
+ffffffff81000000 T _stext
+ffffffff81000100 t vfs_read
+ffffffff81000100 t alias_of_vfs_read
+ffffffff810000f0 t __pfx_vfs_read
+ffffffff81000200 d some_data
+ffffffff81000300 T filemap_update_page
+ffffffff81000400 T folio_wait_bit_common
+ffffffff81000500 t io_schedule
+ffffffff81000600 T __schedule
+ffffffffc0000000 t ext4_file_read_iter\t[ext4]
+";
+
+    #[test]
+    fn offset_is_from_the_function_when_an_address_lies_inside() {
+        let symbols = Symbols::parse(TEXT);
+        assert_eq!(symbols.name(0xffffffff81000100), Some(("vfs_read", 0)));
+        assert_eq!(symbols.name(0xffffffff81000210), Some(("vfs_read", 0x110)));
+        assert_eq!(symbols.name(0xffffffff810000f8), Some(("_stext", 0xf8)));
+        assert_eq!(
+            symbols.name(0xffffffffc0000010),
+            Some(("ext4_file_read_iter", 0x10))
+        );
+    }
+
+    #[test]
+    fn address_has_no_name_when_it_is_outside_every_function() {
+        let symbols = Symbols::parse(TEXT);
+        assert_eq!(symbols.name(0xffffffff80ffffff), None);
+        assert_eq!(symbols.name(0xffffffffd0000000), None);
+    }
+
+    #[test]
+    fn caller_is_named_too_when_the_wait_is_a_general_one() {
+        let symbols = Symbols::parse(TEXT);
+        // The last address is the very end of filemap_update_page: a return address behind its last call.
+        let stack = [
+            0xffffffff81000610,
+            0xffffffff81000510,
+            0xffffffff81000410,
+            0xffffffff81000400,
+        ];
+        assert_eq!(
+            symbols.waiting_site(&stack).as_deref(),
+            Some("folio_wait_bit_common < filemap_update_page")
+        );
+        assert_eq!(symbols.waiting_site(&[]), None);
+    }
+
+    #[test]
+    fn symbols_are_hidden_when_all_addresses_are_zero() {
+        let symbols = Symbols::parse("0000000000000000 T _stext\n0000000000000000 t vfs_read\n");
+        assert!(symbols.hidden());
+        assert_eq!(symbols.name(0), None);
+        assert!(!Symbols::parse(TEXT).hidden());
+    }
+}

@@ -153,3 +153,60 @@ impl fmt::Debug for Tracer {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use os::perf::{Detail, Ring};
+
+    use super::common::skip;
+    use super::{Call, Rung, Tracer};
+
+    fn sleep() {
+        std::thread::sleep(Duration::from_micros(20));
+    }
+
+    #[test]
+    fn lost_records_are_reported_when_one_call_overflows_the_ring() {
+        let test = "lost_records_are_reported_when_one_call_overflows_the_ring";
+        let ring = match Ring::open(Detail::Stacks, 1) {
+            Ok(ring) => ring,
+            Err(error) => return skip(test, &format!("perf_event_open: {error}")),
+        };
+        let tracer = Tracer::with(Some(ring), Rung::Stacks);
+        // Each sleep takes more than 16 bytes of a ring of one page.
+        let sleeps = rustix::param::page_size() as u64 / 16;
+        tracer.call(Call::Sendfile, || (0..sleeps).for_each(|_| sleep()));
+        tracer.call(Call::Send, sleep);
+        let report = tracer.report();
+        assert!(report.lost_records > 0, "{report:#?}");
+        let seen = report.blocked_count();
+        assert!(seen > 1 && seen < sleeps, "{report:#?}");
+        // After the overflow the ring works again.
+        assert!(report.sleeps.iter().any(|site| site.call == "sendto"));
+    }
+
+    #[test]
+    fn sleeps_have_times_and_no_stacks_when_only_switches_are_seen() {
+        let test = "sleeps_have_times_and_no_stacks_when_only_switches_are_seen";
+        let ring = match Ring::open(Detail::SwitchesOnly, 16) {
+            Ok(ring) => ring,
+            Err(error) => return skip(test, &format!("perf_event_open: {error}")),
+        };
+        let why = "asked for".to_owned();
+        let tracer = Tracer::with(Some(ring), Rung::SwitchesOnly { why });
+        tracer.call(Call::Send, sleep);
+        tracer.call(Call::Send, sleep);
+        let report = tracer.report();
+        let site =
+            (report.sleeps.iter().find(|site| site.call == "sendto")).expect("the sleeps are seen");
+        assert_eq!(site.count, 2);
+        assert!(site.total_ns > 0);
+        assert!(site.stack.is_empty());
+    }
+}

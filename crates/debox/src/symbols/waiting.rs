@@ -72,3 +72,45 @@ fn starts_with_any(name: &str, prefixes: &[&str]) -> bool {
 fn without_suffix(name: &str) -> &str {
     name.split_once('.').map_or(name, |(function, _)| function)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::describe;
+
+    fn site(names: &[&str]) -> Option<String> {
+        describe(names.iter().copied())
+    }
+
+    #[test]
+    fn first_function_outside_the_scheduler_is_the_site() {
+        let names = ["__schedule", "schedule", "anon_pipe_read", "vfs_read"];
+        assert_eq!(site(&names).as_deref(), Some("anon_pipe_read"));
+    }
+
+    #[test]
+    fn innermost_primitive_and_first_real_caller_remain_when_primitives_nest() {
+        let names = [
+            "__schedule",
+            "schedule_preempt_disabled",
+            "rwsem_down_read_slowpath",
+            "down_read",
+            "lookup_slow.isra.0",
+            "walk_component",
+        ];
+        assert_eq!(
+            site(&names).as_deref(),
+            Some("rwsem_down_read_slowpath < lookup_slow")
+        );
+    }
+
+    #[test]
+    fn primitive_stands_alone_when_the_stack_ends_there() {
+        let names = ["schedule", "folio_wait_bit_common"];
+        assert_eq!(site(&names).as_deref(), Some("folio_wait_bit_common"));
+    }
+
+    #[test]
+    fn there_is_no_site_when_all_is_machinery() {
+        assert_eq!(site(&["__schedule", "schedule"]), None);
+    }
+}
