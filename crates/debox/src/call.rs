@@ -1,0 +1,89 @@
+//! The system calls a worker makes, as the keys sleeps are attributed to.
+
+macro_rules! calls {
+    ($($(#[doc = $doc:literal])* $variant:ident = $name:literal,)*) => {
+        /// A kind of system call. Calls that are one to the kernel and several to the server, such as
+        /// `sendmsg`, are told apart by what they are for.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum Call {
+            $($(#[doc = $doc])* $variant,)*
+        }
+
+        impl Call {
+            /// Every kind, in the order of the values.
+            pub const ALL: &[Call] = &[$(Call::$variant),*];
+
+            /// The name users know: that of the system call, with its purpose where one name is not enough.
+            /// Unique among the kinds.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Call::$variant => $name,)*
+                }
+            }
+        }
+    };
+}
+
+calls! {
+    /// No call of ours: what happened between calls, such as a page fault.
+    Elsewhere = "elsewhere",
+    /// Waiting for events: the only place where a worker may sleep.
+    EventWait = "epoll_wait/poll/select",
+    /// Changing the set of events waited for.
+    EventControl = "epoll_ctl",
+    /// Taking a connection.
+    Accept = "accept4",
+    /// Reading from a client.
+    Receive = "recvfrom",
+    /// Writing to a client.
+    Send = "sendto",
+    /// Sending from a file.
+    Sendfile = "sendfile",
+    /// Probing a name, open and status together.
+    Resolve = "openat2",
+    /// Status of an open descriptor.
+    Status = "statx",
+    /// Asking which pages of a window are resident.
+    Residency = "cachestat",
+    /// Reading what is resident.
+    ReadNowait = "preadv2",
+    /// Asking a helper.
+    HelperSend = "sendmsg (helper)",
+    /// Hearing from a helper.
+    HelperReceive = "recvmsg (helper)",
+    /// Handing lines to the log process.
+    LogSend = "sendmsg (log)",
+    /// Telling the master.
+    ControlSend = "sendmsg (control)",
+    /// Hearing from the master.
+    ControlReceive = "recvmsg (control)",
+    /// Setting a socket option.
+    SocketOption = "setsockopt",
+    /// Closing one direction of a connection.
+    Shutdown = "shutdown",
+    /// Closing a descriptor.
+    Close = "close",
+    /// Reading a clock.
+    Clock = "clock_gettime",
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::Call;
+
+    #[test]
+    fn names_are_unique() {
+        let names: BTreeSet<&str> = Call::ALL.iter().map(|call| call.name()).collect();
+        assert_eq!(names.len(), Call::ALL.len());
+    }
+
+    #[test]
+    fn all_is_indexed_by_value() {
+        for (index, call) in Call::ALL.iter().enumerate() {
+            assert_eq!(*call as usize, index);
+        }
+    }
+}

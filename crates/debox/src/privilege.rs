@@ -1,0 +1,82 @@
+//! Opening the ring with as much detail as the kernel allows, and saying what is missing if not all.
+
+use std::io;
+
+use os::perf::{Detail, Ring};
+
+use crate::report::Rung;
+
+/// 64 KiB: about 250 sleeps within a single call, before records are lost.
+const DATA_PAGES: usize = 16;
+
+/// About 30 sleeps; for users whose `kernel.perf_event_mlock_kb` is used up.
+const DATA_PAGES_SMALL: usize = 2;
+
+/// The best ring there is and the rung it stands on.
+pub(crate) fn best_ring() -> (Option<Ring>, Rung) {
+    let refused = match open(Detail::Stacks) {
+        Ok(ring) => return (Some(ring), Rung::Stacks),
+        Err(error) => error,
+    };
+    match open(Detail::SwitchesOnly) {
+        Ok(ring) => {
+            let why = explain(&refused, 1);
+            (Some(ring), Rung::SwitchesOnly { why })
+        }
+        Err(error) => {
+            let why = explain(&error, 2);
+            (None, Rung::Off { why })
+        }
+    }
+}
+
+fn open(detail: Detail) -> io::Result<Ring> {
+    match Ring::open(detail, DATA_PAGES) {
+        // The mapping counts against a limit of locked memory the user shares with all its tracers.
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+            Ring::open(detail, DATA_PAGES_SMALL)
+        }
+        answer => answer,
+    }
+}
+
+/// What the refusal means, and what grants the rung that needs `kernel.perf_event_paranoid` ≤ `paranoid`.
+fn explain(error: &io::Error, paranoid: u8) -> String {
+    match error.raw_os_error() {
+        Some(libc::EACCES) => {
+            let current = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid")
+                .map_or_else(|_| "too high".to_owned(), |text| text.trim().to_owned());
+            format!(
+                "kernel.perf_event_paranoid is {current} and the process lacks CAP_PERFMON; \
+                 `sysctl kernel.perf_event_paranoid={paranoid}` or that capability grants it"
+            )
+        }
+        Some(libc::EPERM) => format!(
+            "perf_event_open: {error}; a container's seccomp filter has to allow perf_event_open, \
+             and kernel.perf_event_mlock_kb has to leave room for a ring"
+        ),
+        Some(libc::ENOSYS | libc::ENOENT | libc::EOPNOTSUPP) => {
+            format!("perf_event_open: {error}; this kernel offers no such event")
+        }
+        _ => format!("perf_event_open: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::explain;
+    use std::io;
+
+    #[test]
+    fn explanation_names_sysctl_and_capability_when_access_is_denied() {
+        let text = explain(&io::Error::from_raw_os_error(libc::EACCES), 1);
+        assert!(text.contains("kernel.perf_event_paranoid=1"), "{text}");
+        assert!(text.contains("CAP_PERFMON"), "{text}");
+    }
+
+    #[test]
+    fn explanation_names_the_filter_when_not_permitted() {
+        let text = explain(&io::Error::from_raw_os_error(libc::EPERM), 1);
+        assert!(text.contains("seccomp"), "{text}");
+    }
+}

@@ -1,0 +1,116 @@
+//! Which functions of a stack say what was waited for, and which only carry the waiting out.
+
+/// Machinery under every wait: it says that the thread sleeps, not why. Matched by prefix, since
+/// variants (`schedule_timeout_killable`, `preempt_schedule_irq`) come and go with kernel versions.
+const MACHINERY: &[&str] = &[
+    "__schedule",
+    "schedule",
+    "io_schedule",
+    "preempt_schedule",
+    "__cond_resched",
+    "__wait_for_common",
+    "do_wait_for_common",
+    "__wait_on_bit",
+    "bit_wait",
+    "__perf_event",
+    "perf_",
+    "__traceiter",
+    "finish_task_switch",
+    "context_switch",
+    "__switch_to",
+];
+
+/// General ways of waiting: they say how, and their caller says for what.
+const PRIMITIVES: &[&str] = &[
+    "wait_for_completion",
+    "__down",
+    "down",
+    "rwsem_",
+    "__mutex_lock",
+    "mutex_lock",
+    "__rt_mutex",
+    "rt_mutex",
+    "rt_spin_lock",
+    "percpu_rwsem",
+    "__percpu_",
+    "folio_wait",
+    "__folio_lock",
+    "folio_lock",
+    "__lock_page",
+    "wait_on_page",
+    "out_of_line_wait_on_bit",
+    "wait_on_bit",
+    "__wait_on_buffer",
+    "wait_woken",
+    "__wait_rcu_gp",
+    "synchronize_",
+    "poll_schedule_timeout",
+    "msleep",
+    "usleep_range",
+];
+
+/// The waiting site of a stack of names, innermost first; `None` if it holds nothing but machinery.
+pub(super) fn describe<'a>(names: impl Iterator<Item = &'a str>) -> Option<String> {
+    let mut names = names
+        .map(without_suffix)
+        .filter(|name| !starts_with_any(name, MACHINERY));
+    let innermost = names.next()?;
+    if !starts_with_any(innermost, PRIMITIVES) {
+        return Some(innermost.to_owned());
+    }
+    match names.find(|name| !starts_with_any(name, PRIMITIVES)) {
+        Some(caller) => Some(format!("{innermost} < {caller}")),
+        None => Some(innermost.to_owned()),
+    }
+}
+
+fn starts_with_any(name: &str, prefixes: &[&str]) -> bool {
+    prefixes.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// Compilers mark copies of a function behind a dot (`lookup_slow.isra.0`), differently each build.
+fn without_suffix(name: &str) -> &str {
+    name.split_once('.').map_or(name, |(function, _)| function)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::describe;
+
+    fn site(names: &[&str]) -> Option<String> {
+        describe(names.iter().copied())
+    }
+
+    #[test]
+    fn first_function_outside_the_scheduler_is_the_site() {
+        let names = ["__schedule", "schedule", "anon_pipe_read", "vfs_read"];
+        assert_eq!(site(&names).as_deref(), Some("anon_pipe_read"));
+    }
+
+    #[test]
+    fn innermost_primitive_and_first_real_caller_remain_when_primitives_nest() {
+        let names = [
+            "__schedule",
+            "schedule_preempt_disabled",
+            "rwsem_down_read_slowpath",
+            "down_read",
+            "lookup_slow.isra.0",
+            "walk_component",
+        ];
+        assert_eq!(
+            site(&names).as_deref(),
+            Some("rwsem_down_read_slowpath < lookup_slow")
+        );
+    }
+
+    #[test]
+    fn primitive_stands_alone_when_the_stack_ends_there() {
+        let names = ["schedule", "folio_wait_bit_common"];
+        assert_eq!(site(&names).as_deref(), Some("folio_wait_bit_common"));
+    }
+
+    #[test]
+    fn there_is_no_site_when_all_is_machinery() {
+        assert_eq!(site(&["__schedule", "schedule"]), None);
+    }
+}

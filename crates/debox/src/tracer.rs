@@ -1,0 +1,212 @@
+//! The tracer: wraps each system call, and looks into the ring when it moved.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+
+use os::perf::Ring;
+
+use crate::call::Call;
+use crate::ledger::Ledger;
+use crate::privilege;
+use crate::report::{Report, Rung, Wait};
+
+/// The in-band record of one thread: which of its system calls slept, how long, and where.
+///
+/// One per thread, made on that thread; it is neither `Send` nor `Sync`. Calls must not nest: what
+/// happens in the outer call before the inner one would be attributed to [`Call::Elsewhere`]. After a
+/// fork the child must not use it. A thread stopped by a signal or a debugger counts as asleep.
+///
+/// ```
+/// use std::io::{Read, Write};
+/// use headway_debox::{Call, Symbols, Tracer};
+///
+/// let (mut reader, mut writer) = std::io::pipe()?;
+/// let late = std::thread::spawn(move || {
+///     std::thread::sleep(std::time::Duration::from_millis(5));
+///     writer.write_all(b"late")
+/// });
+///
+/// let tracer = Tracer::enable();
+/// let mut bytes = [0; 4];
+/// tracer.call(Call::Receive, || reader.read_exact(&mut bytes))?;
+///
+/// let mut report = tracer.report();
+/// assert_eq!(report.calls["recvfrom"], 1);
+/// if let Ok(symbols) = Symbols::load() {
+///     report.resolve(&symbols);
+/// }
+/// println!("{}", report.rung);
+/// for site in &report.sleeps {
+///     // recvfrom slept 1 times, 5073291 ns, in anon_pipe_read
+///     let place = site.symbol.as_deref().unwrap_or("an unknown place");
+///     println!("{} slept {} times, {} ns, in {place}", site.call, site.count, site.total_ns);
+/// }
+/// # late.join().unwrap()?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// ```compile_fail
+/// fn needs_send<T: Send>() {}
+/// needs_send::<headway_debox::Tracer>();
+/// ```
+pub struct Tracer {
+    ring: Option<Ring>,
+    rung: Rung,
+    counts: [Cell<u64>; Call::ALL.len()],
+    ledger: RefCell<Ledger>,
+}
+
+impl Tracer {
+    /// Starts tracing the calling thread with as much detail as the kernel allows.
+    ///
+    /// Never fails: [`Tracer::rung`] tells how much is seen and what would make it more.
+    pub fn enable() -> Tracer {
+        let (ring, rung) = privilege::best_ring();
+        Tracer::with(ring, rung)
+    }
+
+    /// A tracer that only counts calls.
+    pub fn disabled() -> Tracer {
+        let why = "tracing is switched off".to_owned();
+        Tracer::with(None, Rung::Off { why })
+    }
+
+    pub(crate) fn with(ring: Option<Ring>, rung: Rung) -> Tracer {
+        Tracer {
+            ring,
+            rung,
+            counts: [const { Cell::new(0) }; Call::ALL.len()],
+            ledger: RefCell::new(Ledger::new()),
+        }
+    }
+
+    /// How much this tracer sees.
+    pub fn rung(&self) -> &Rung {
+        &self.rung
+    }
+
+    /// Makes a system call and keeps the record of it.
+    ///
+    /// `f` should be that one call and nothing else, since all that happens in it is attributed to
+    /// `call`. When nothing slept, the cost is a counter and two loads. What `f` returns is returned as
+    /// it is; `errno` survives unless there was something to record.
+    #[inline(always)]
+    pub fn call<R>(&self, call: Call, f: impl FnOnce() -> R) -> R {
+        let count = &self.counts[call as usize];
+        count.set(count.get() + 1);
+        // Before: what moved the ring since the last call (a page fault, a preemption) is not this call's.
+        self.look(Call::Elsewhere);
+        let result = f();
+        self.look(call);
+        result
+    }
+
+    /// Everything seen since the tracer was made. Meant for once a second: it copies the counts and makes
+    /// one system call, which does not wait.
+    pub fn report(&self) -> Report {
+        self.look(Call::Elsewhere);
+        let calls = Call::ALL.iter().map(|call| (call, self.count(*call)));
+        let mut report = Report {
+            rung: self.rung.clone(),
+            calls: calls
+                .filter(|(_, count)| *count > 0)
+                .map(|(call, count)| (call.name().to_owned(), count))
+                .collect(),
+            waits: Wait::default(),
+            sleeps: Vec::new(),
+            preemptions: Wait::default(),
+            lost_records: 0,
+            sites_dropped: 0,
+        };
+        let lost = self.ring.as_ref().and_then(Ring::lost);
+        self.ledger.borrow().fill(&mut report, lost);
+        report
+    }
+
+    fn count(&self, call: Call) -> u64 {
+        self.counts[call as usize].get()
+    }
+
+    #[inline(always)]
+    fn look(&self, call: Call) {
+        if let Some(ring) = &self.ring
+            && ring.head() != ring.tail()
+        {
+            self.attribute(ring, call);
+        }
+    }
+
+    /// Reads what is new in the ring and puts it down to `call`.
+    #[cold]
+    #[inline(never)]
+    fn attribute(&self, ring: &Ring, call: Call) {
+        let mut ledger = self.ledger.borrow_mut();
+        ring.drain(|record| ledger.record(call, record));
+        ledger.settle(call);
+    }
+}
+
+impl fmt::Debug for Tracer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tracer")
+            .field("rung", &self.rung)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use os::perf::{Detail, Ring};
+
+    use super::common::skip;
+    use super::{Call, Rung, Tracer};
+
+    fn sleep() {
+        std::thread::sleep(Duration::from_micros(20));
+    }
+
+    #[test]
+    fn lost_records_are_reported_when_one_call_overflows_the_ring() {
+        let test = "lost_records_are_reported_when_one_call_overflows_the_ring";
+        let ring = match Ring::open(Detail::Stacks, 1) {
+            Ok(ring) => ring,
+            Err(error) => return skip(test, &format!("perf_event_open: {error}")),
+        };
+        let tracer = Tracer::with(Some(ring), Rung::Stacks);
+        // Each sleep takes more than 16 bytes of a ring of one page.
+        let sleeps = rustix::param::page_size() as u64 / 16;
+        tracer.call(Call::Sendfile, || (0..sleeps).for_each(|_| sleep()));
+        tracer.call(Call::Send, sleep);
+        let report = tracer.report();
+        assert!(report.lost_records > 0, "{report:#?}");
+        let seen = report.blocked_count();
+        assert!(seen > 1 && seen < sleeps, "{report:#?}");
+        // After the overflow the ring works again.
+        assert!(report.sleeps.iter().any(|site| site.call == "sendto"));
+    }
+
+    #[test]
+    fn sleeps_have_times_and_no_stacks_when_only_switches_are_seen() {
+        let test = "sleeps_have_times_and_no_stacks_when_only_switches_are_seen";
+        let ring = match Ring::open(Detail::SwitchesOnly, 16) {
+            Ok(ring) => ring,
+            Err(error) => return skip(test, &format!("perf_event_open: {error}")),
+        };
+        let why = "asked for".to_owned();
+        let tracer = Tracer::with(Some(ring), Rung::SwitchesOnly { why });
+        tracer.call(Call::Send, sleep);
+        tracer.call(Call::Send, sleep);
+        let report = tracer.report();
+        let site =
+            (report.sleeps.iter().find(|site| site.call == "sendto")).expect("the sleeps are seen");
+        assert_eq!(site.count, 2);
+        assert!(site.total_ns > 0);
+        assert!(site.stack.is_empty());
+    }
+}

@@ -1,0 +1,160 @@
+//! What the ring asks the kernel for: the attributes of the event, and opening it.
+//!
+//! The structure is written out here rather than taken from generated bindings, because a ring needs
+//! eight of its fields and the kernel accepts any published size of it.
+//!
+//! Source: perf_event_open(2); include/uapi/linux/perf_event.h.
+
+use std::io;
+use std::os::fd::FromRawFd;
+
+use rustix::fd::OwnedFd;
+
+use super::STACK_FRAMES_MAX;
+
+/// How much a ring tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// Each time off the processor with the kernel stack that led to it. Needs
+    /// `kernel.perf_event_paranoid` ≤ 1 or `CAP_PERFMON`.
+    Stacks,
+    /// Each time off the processor, its length, and whether it was a preemption; no stacks. Allowed
+    /// up to `kernel.perf_event_paranoid` 2, the usual default.
+    SwitchesOnly,
+}
+
+/// `struct perf_event_attr` up to `PERF_ATTR_SIZE_VER5` (Linux 4.8), the first with
+/// `sample_max_stack`.
+#[repr(C)]
+#[derive(Debug, Default)]
+struct Attributes {
+    kind: u32,
+    size: u32,
+    config: u64,
+    sample_period: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup_events: u32,
+    breakpoint_type: u32,
+    config1: u64,
+    config2: u64,
+    branch_sample_type: u64,
+    sample_regs_user: u64,
+    sample_stack_user: u32,
+    clock: i32,
+    sample_regs_intr: u64,
+    aux_watermark: u32,
+    sample_max_stack: u16,
+    reserved: u16,
+}
+
+const _: () = assert!(size_of::<Attributes>() == 112);
+
+const TYPE_SOFTWARE: u32 = 1;
+const SOFTWARE_CONTEXT_SWITCHES: u64 = 3;
+const SOFTWARE_DUMMY: u64 = 9;
+
+const SAMPLE_TIME: u64 = 1 << 2;
+const SAMPLE_CALLCHAIN: u64 = 1 << 5;
+
+const FORMAT_LOST: u64 = 1 << 4;
+
+// The flags are C bit fields. Compilers number them from the lowest bit on little-endian machines and
+// from the highest on big-endian ones.
+const EXCLUDE_KERNEL: u64 = flag(5);
+const EXCLUDE_HYPERVISOR: u64 = flag(6);
+const SAMPLE_ID_ALL: u64 = flag(18);
+const EXCLUDE_CALLCHAIN_USER: u64 = flag(22);
+const USE_CLOCKID: u64 = flag(25);
+const CONTEXT_SWITCH: u64 = flag(26);
+
+const fn flag(bit: u32) -> u64 {
+    if cfg!(target_endian = "little") {
+        1 << bit
+    } else {
+        1 << (63 - bit)
+    }
+}
+
+impl Attributes {
+    fn new(detail: Detail) -> Attributes {
+        let common = Attributes {
+            kind: TYPE_SOFTWARE,
+            size: size_of::<Attributes>() as u32,
+            read_format: FORMAT_LOST,
+            // `sample_id_all` gives the SWITCH records their times, on the clock the caller reads too.
+            flags: SAMPLE_ID_ALL | USE_CLOCKID | CONTEXT_SWITCH | EXCLUDE_HYPERVISOR,
+            sample_type: SAMPLE_TIME,
+            clock: libc::CLOCK_MONOTONIC,
+            ..Attributes::default()
+        };
+        match detail {
+            Detail::Stacks => Attributes {
+                config: SOFTWARE_CONTEXT_SWITCHES,
+                sample_period: 1,
+                sample_type: SAMPLE_TIME | SAMPLE_CALLCHAIN,
+                flags: common.flags | EXCLUDE_CALLCHAIN_USER,
+                sample_max_stack: STACK_FRAMES_MAX as u16,
+                ..common
+            },
+            // Context switches happen in the kernel, so counting them needs the right to look into it.
+            // An event that counts nothing does not, and carries the SWITCH records all the same.
+            Detail::SwitchesOnly => Attributes {
+                config: SOFTWARE_DUMMY,
+                flags: common.flags | EXCLUDE_KERNEL,
+                ..common
+            },
+        }
+    }
+}
+
+/// Opens the event for the calling thread, enabled at once. The flag tells whether the kernel counts
+/// lost records.
+pub(super) fn open_event(detail: Detail) -> io::Result<(OwnedFd, bool)> {
+    let mut attributes = Attributes::new(detail);
+    loop {
+        match perf_event_open(&attributes) {
+            Ok(event) => return Ok((event, attributes.read_format == FORMAT_LOST)),
+            // Before Linux 6.0 the kernel knows no PERF_FORMAT_LOST.
+            Err(error)
+                if error.raw_os_error() == Some(libc::EINVAL) && attributes.read_format != 0 =>
+            {
+                attributes.read_format = 0;
+            }
+            // `kernel.perf_event_max_stack` may be below our depth; 0 asks for that depth.
+            Err(error)
+                if error.raw_os_error() == Some(libc::EOVERFLOW)
+                    && attributes.sample_max_stack != 0 =>
+            {
+                attributes.sample_max_stack = 0;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// perf_event_open(2) on the calling thread, on whatever processor it runs, in no group. The call
+/// does not wait, hence no EINTR.
+fn perf_event_open(attributes: &Attributes) -> io::Result<OwnedFd> {
+    const THIS_THREAD: libc::pid_t = 0;
+    const ANY_PROCESSOR: libc::c_int = -1;
+    const NO_GROUP: libc::c_int = -1;
+    const FLAG_FD_CLOEXEC: libc::c_ulong = 1 << 3;
+    // SAFETY: the kernel reads `size` bytes at the pointer, and `size` is that of the structure.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            std::ptr::from_ref(attributes),
+            THIS_THREAD,
+            ANY_PROCESSOR,
+            NO_GROUP,
+            FLAG_FD_CLOEXEC,
+        )
+    };
+    if answer < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call succeeded, so this is a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(answer as libc::c_int) })
+}
