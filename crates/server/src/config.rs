@@ -2,12 +2,27 @@
 //!
 //! A [`Config`] that exists is good: its roots are directories, its numbers are within the limits of
 //! this machine, nothing contradicts. The master hands it to the workers as JSON. It says nothing
-//! about how it came to be.
+//! about how it came to be; [`settings`] has what was written, and where.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+
+pub mod settings;
+pub mod units;
+mod check;
+mod hosts;
+mod fields;
+mod error;
+mod print;
+
+pub use check::{Environment, raise_descriptor_limit};
+pub use error::{ConfigError, Source};
+pub use settings::Settings;
+
+/// The names of the event mechanisms, the default one first.
+pub const MECHANISMS: [&str; 3] = ["epoll", "poll", "select"];
 
 /// The checked configuration of one server.
 ///
@@ -77,6 +92,29 @@ pub struct Config {
     pub status: Option<SocketAddr>,
     /// Whether the workers trace themselves.
     pub trace: bool,
+}
+
+/// A configuration that passed, and what a person should know about it.
+#[derive(Clone, Debug)]
+pub struct Checked {
+    /// The configuration.
+    pub config: Config,
+    /// It works, but perhaps not as meant.
+    pub warnings: Vec<ConfigError>,
+}
+
+impl Config {
+    /// Checks settings against themselves and against this machine.
+    ///
+    /// `source` is the file they came from, if any, so that errors name its lines. All errors are
+    /// returned, not only the first.
+    pub fn check(
+        settings: &Settings,
+        source: Option<Source<'_>>,
+        environment: &Environment,
+    ) -> Result<Checked, Vec<ConfigError>> {
+        check::check(settings, source, environment)
+    }
 }
 
 /// One virtual host.
