@@ -1,0 +1,170 @@
+//! TOML and command line, merged into one checked [`Config`].
+//!
+//! A [`Config`] that exists is good: its roots are directories, its numbers are within the limits of
+//! this machine, nothing contradicts. The master hands it to the workers as JSON. It says nothing
+//! about how it came to be; [`settings`] has what was written, and where.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+pub mod settings;
+pub mod units;
+mod check;
+mod hosts;
+mod fields;
+mod error;
+mod print;
+
+pub use check::{Environment, raise_descriptor_limit};
+pub use error::{ConfigError, Source};
+pub use settings::Settings;
+
+/// The names of the event mechanisms, the default one first.
+pub const MECHANISMS: [&str; 3] = ["epoll", "poll", "select"];
+
+/// The checked configuration of one server.
+///
+/// Sizes are in bytes and times in milliseconds. Numbers called "a worker" hold in each worker
+/// process separately, because the limits behind them (descriptors, memory of a cache) are per process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Config {
+    /// Addresses to listen on, at least one. Port 0 lets the kernel choose.
+    pub listen: Vec<SocketAddr>,
+    /// Worker processes, at least one.
+    pub workers: usize,
+    /// Virtual hosts, at least one; the first is the default host.
+    pub hosts: Vec<Host>,
+    /// The event mechanism: `select`, `poll` or `epoll`.
+    pub events: String,
+    /// Connections accepted at most a wake-up; 0 is no bound.
+    pub accept_count: u32,
+    /// Length of the kernel's accept queue, of each listener of each worker.
+    pub listen_queue: u32,
+    /// Open connections at most, a worker.
+    pub connections_max: u32,
+    /// Requests at most on one connection; 0 is no bound.
+    pub requests_per_connection_max: u32,
+    /// For the whole request head, from its first byte or the accept.
+    pub head_timeout_ms: u64,
+    /// For the whole request body.
+    pub body_timeout_ms: u64,
+    /// Without any progress in sending.
+    pub send_timeout_ms: u64,
+    /// Between two requests of a connection.
+    pub idle_timeout_ms: u64,
+    /// For requests in flight after a stop signal.
+    pub drain_timeout_ms: u64,
+    /// A longer request head is answered 431.
+    pub head_bytes_max: usize,
+    /// A longer request target is answered 414.
+    pub target_bytes_max: usize,
+    /// A longer request body is refused with 413, a shorter one is drained.
+    pub body_bytes_max: u64,
+    /// Helper processes at least, a worker.
+    pub helpers_min: usize,
+    /// Helper processes at most, a worker.
+    pub helpers_max: usize,
+    /// Jobs waiting for a helper at most, a worker; beyond, requests are answered 503.
+    pub helper_queue_max: usize,
+    /// Names in the cache at most, a worker.
+    pub names_max: usize,
+    /// Descriptors held by the name cache at most, a worker.
+    pub descriptors_max: usize,
+    /// Memory for the contents of small files at most, a worker.
+    pub content_bytes_max: u64,
+    /// Files up to this size are sent from memory.
+    pub small_file_bytes: u64,
+    /// Bytes one connection may send before the others have their turn.
+    pub turn_bytes: u64,
+    /// Cached names older than this are checked again before use.
+    pub revalidate_ms: u64,
+    /// The value of the `Server` field; `None` hides the field.
+    pub server_field: Option<String>,
+    /// Extra response fields by path prefix.
+    pub fields: Vec<ExtraField>,
+    /// Media types by file name extension (without the dot), before the built-in table.
+    pub media: Vec<(String, String)>,
+    /// The access log; `None` writes none.
+    pub log: Option<LogConfig>,
+    /// Where the status page listens; `None` is nowhere.
+    pub status: Option<SocketAddr>,
+    /// Whether the workers trace themselves.
+    pub trace: bool,
+}
+
+/// A configuration that passed, and what a person should know about it.
+#[derive(Clone, Debug)]
+pub struct Checked {
+    /// The configuration.
+    pub config: Config,
+    /// It works, but perhaps not as meant.
+    pub warnings: Vec<ConfigError>,
+}
+
+impl Config {
+    /// Checks settings against themselves and against this machine.
+    ///
+    /// `source` is the file they came from, if any, so that errors name its lines. All errors are
+    /// returned, not only the first.
+    pub fn check(
+        settings: &Settings,
+        source: Option<Source<'_>>,
+        environment: &Environment,
+    ) -> Result<Checked, Vec<ConfigError>> {
+        check::check(settings, source, environment)
+    }
+}
+
+/// One virtual host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Host {
+    /// Lower-case names, `a.example` or `*.example`; empty for a default host without a name.
+    pub names: Vec<String>,
+    /// The document root: an absolute path to an existing directory.
+    pub root: PathBuf,
+    /// Names tried, in order, in a directory.
+    pub index: Vec<String>,
+    /// Whether a directory without an index file is listed.
+    pub listing: bool,
+    /// Whether names that begin with a dot are served; otherwise they are answered 404.
+    pub dotfiles: bool,
+    /// Whether `.br`, `.zst` and `.gz` siblings are served.
+    pub precompressed: bool,
+    /// Bodies of error responses, by status: absolute paths to existing files.
+    pub error_pages: BTreeMap<u16, PathBuf>,
+}
+
+/// A response field added to every response whose path begins with `prefix`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExtraField {
+    /// The path prefix, with its leading slash.
+    pub prefix: String,
+    /// The field's name.
+    pub name: String,
+    /// The field's value.
+    pub value: String,
+}
+
+/// The access log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogConfig {
+    /// The file, appended to and created when missing.
+    pub path: PathBuf,
+    /// The format of its lines.
+    pub format: LogFormat,
+}
+
+/// The format of an access log line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// The NCSA common log format.
+    Common,
+    /// The common format with referer and user agent.
+    #[default]
+    Combined,
+    /// One JSON object a line.
+    Json,
+}

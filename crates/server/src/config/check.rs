@@ -1,0 +1,384 @@
+//! From what was written to what holds: defaults, limits, contradictions.
+//!
+//! The check reads the filesystem (roots, error pages, the log's directory) but changes nothing and
+//! binds nothing, so it may run beside a server in service. It reports everything it finds, not only
+//! the first mistake.
+
+use std::net::SocketAddr;
+use std::ops::{Range, RangeInclusive};
+use std::path::PathBuf;
+use toml::Spanned;
+
+use super::error::{Findings, Source};
+use super::settings::{Item, LogSettings, Settings};
+use super::units::{Bytes, Millis};
+use super::{Checked, Config, ConfigError, LogConfig, fields, hosts};
+
+/// Descriptors a worker needs beside connections and cached files: listeners, control, log, event
+/// mechanism, perf ring, and some air for descriptors on their way to be closed.
+const RESERVED_DESCRIPTORS: u64 = 160;
+/// More connections than this are not a sensible default for one worker.
+const DEFAULT_CONNECTIONS: u64 = 15_000;
+const LISTENERS_MAX: usize = 64;
+const HOUR_MS: u64 = 3_600_000;
+
+/// What the check needs to know about this machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Environment {
+    /// Processors this process may use.
+    pub cpus: usize,
+    /// The limit on open descriptors a process (`RLIMIT_NOFILE`).
+    pub nofile: u64,
+    /// The kernel's bound on accept queues (`net.core.somaxconn`).
+    pub somaxconn: u32,
+}
+
+impl Environment {
+    /// Asks the kernel. The descriptor limit is the hard one: see [`raise_descriptor_limit`].
+    pub fn detect() -> Environment {
+        let somaxconn = std::fs::read_to_string("/proc/sys/net/core/somaxconn");
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        Environment {
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            nofile: limit.maximum.unwrap_or(1 << 20),
+            somaxconn: somaxconn
+                .ok()
+                .and_then(|text| text.trim().parse().ok())
+                .unwrap_or(4096),
+        }
+    }
+}
+
+/// Raises the soft limit on descriptors to the hard one; children inherit it.
+///
+/// The soft limit is low only for programs that use glibc's `select` sets; ours grow.
+pub fn raise_descriptor_limit() -> std::io::Result<()> {
+    let resource = rustix::process::Resource::Nofile;
+    let mut limit = rustix::process::getrlimit(resource);
+    limit.current = limit.maximum;
+    Ok(rustix::process::setrlimit(resource, limit)?)
+}
+
+/// Checks settings against themselves and this machine.
+pub(super) fn check(
+    settings: &Settings,
+    source: Option<Source<'_>>,
+    environment: &Environment,
+) -> Result<Checked, Vec<ConfigError>> {
+    let mut to = Findings::new(source);
+    let config = build(settings, environment, &mut to);
+    agree(&config, settings, environment, &mut to);
+    match to.errors.is_empty() {
+        true => Ok(Checked {
+            config,
+            warnings: to.warnings,
+        }),
+        false => Err(to.errors),
+    }
+}
+
+fn build(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> Config {
+    let (connections_max, descriptors_max) = descriptors(from, environment, to);
+    Config {
+        listen: listen(from, to),
+        workers: number(
+            "workers",
+            &from.workers,
+            environment.cpus.min(256),
+            1..=256,
+            to,
+        ),
+        hosts: hosts::hosts(from, to),
+        events: events(from, to),
+        accept_count: number("accept-count", &from.accept_count, 25, 0..=1_000_000, to),
+        listen_queue: number("listenq", &from.listenq, 1024, 1..=1 << 20, to),
+        connections_max,
+        requests_per_connection_max: number(
+            "max-requests",
+            &from.max_requests,
+            0,
+            0..=u32::MAX,
+            to,
+        ),
+        head_timeout_ms: time("head-timeout", &from.head_timeout, 10_000, 1, to),
+        body_timeout_ms: time("body-timeout", &from.body_timeout, 10_000, 1, to),
+        send_timeout_ms: time("send-timeout", &from.send_timeout, 30_000, 1, to),
+        idle_timeout_ms: time("idle-timeout", &from.idle_timeout, 60_000, 1, to),
+        drain_timeout_ms: time("drain-timeout", &from.drain_timeout, 10_000, 0, to),
+        head_bytes_max: size("head-max", &from.head_max, 16 << 10, 512..=1 << 20, to) as usize,
+        target_bytes_max: size("target-max", &from.target_max, 8 << 10, 64..=1 << 20, to) as usize,
+        body_bytes_max: size("body-max", &from.body_max, 1 << 20, 0..=1 << 40, to),
+        helpers_min: number("helpers-min", &from.helpers_min, 1, 1..=256, to),
+        helpers_max: number("helpers-max", &from.helpers_max, 16, 1..=256, to),
+        helper_queue_max: number(
+            "helper-queue-max",
+            &from.helper_queue_max,
+            4096,
+            1..=1 << 20,
+            to,
+        ),
+        names_max: number("names-max", &from.names_max, 50_000, 1..=100_000_000, to),
+        descriptors_max,
+        content_bytes_max: size("content-max", &from.content_max, 64 << 20, 0..=1 << 40, to),
+        small_file_bytes: size(
+            "small-file-max",
+            &from.small_file_max,
+            64 << 10,
+            0..=16 << 20,
+            to,
+        ),
+        turn_bytes: size("turn", &from.turn, 512 << 10, 4096..=1 << 30, to),
+        revalidate_ms: time("revalidate", &from.revalidate, 1000, 0, to),
+        server_field: fields::server(from, to),
+        fields: fields::extra(from, to),
+        media: fields::media(from, to),
+        log: log(&from.log, to),
+        status: from.status.as_ref().map(|status| status.get_ref().0),
+        trace: value(&from.trace).unwrap_or(true),
+    }
+}
+
+/// Contradictions between settings that are each possible.
+fn agree(config: &Config, from: &Settings, environment: &Environment, to: &mut Findings<'_>) {
+    if config.helpers_min > config.helpers_max {
+        let (min, max) = (config.helpers_min, config.helpers_max);
+        let place = span(&from.helpers_min).or(span(&from.helpers_max));
+        to.wrong(
+            "helpers-min",
+            place,
+            format!("{min} is more than helpers-max, {max}"),
+        );
+    }
+    if config.target_bytes_max > config.head_bytes_max {
+        let (target, head) = (
+            Bytes(config.target_bytes_max as u64),
+            Bytes(config.head_bytes_max as u64),
+        );
+        let place = span(&from.target_max).or(span(&from.head_max));
+        let problem =
+            format!("{target} is more than head-max, {head}, and the target is in the head");
+        to.wrong("target-max", place, problem);
+    }
+    if config.content_bytes_max > 0 && config.small_file_bytes > config.content_bytes_max {
+        let place = span(&from.small_file_max).or(span(&from.content_max));
+        let (small, all) = (
+            Bytes(config.small_file_bytes),
+            Bytes(config.content_bytes_max),
+        );
+        let problem = format!("{small} is more than content-max, {all}: such a file never fits");
+        to.wrong("small-file-max", place, problem);
+    }
+    if config.listen_queue > environment.somaxconn {
+        let problem = format!(
+            "the kernel cuts {} to {} (sysctl net.core.somaxconn)",
+            config.listen_queue, environment.somaxconn
+        );
+        to.warn("listenq", span(&from.listenq), problem);
+    }
+    if let Some(status) = config.status {
+        status_agrees(status, config, span(&from.status), to);
+    }
+}
+
+fn status_agrees(
+    status: SocketAddr,
+    config: &Config,
+    place: Option<Range<usize>>,
+    to: &mut Findings<'_>,
+) {
+    if config.listen.iter().any(|listen| overlap(*listen, status)) {
+        let problem = format!("{status} is also a listen address; give it a port of its own");
+        to.wrong("status", place.clone(), problem);
+    }
+    if !status.ip().is_loopback() {
+        let problem = format!("{status} is not a loopback address: other machines can read it");
+        to.warn("status", place, problem);
+    }
+}
+
+fn overlap(left: SocketAddr, right: SocketAddr) -> bool {
+    let everywhere = left.ip().is_unspecified() || right.ip().is_unspecified();
+    left.port() != 0
+        && left.port() == right.port()
+        && left.is_ipv4() == right.is_ipv4()
+        && (everywhere || left.ip() == right.ip())
+}
+
+fn listen(from: &Settings, to: &mut Findings<'_>) -> Vec<SocketAddr> {
+    let Some(item) = &from.listen else {
+        return vec![SocketAddr::from(([127, 0, 0, 1], 8080))];
+    };
+    let addresses: Vec<SocketAddr> = item.get_ref().0.iter().map(|address| address.0).collect();
+    let place = || Some(item.span());
+    if addresses.is_empty() {
+        to.wrong("listen", place(), "at least one address is needed".into());
+    }
+    if addresses.len() > LISTENERS_MAX {
+        let problem = format!(
+            "{} addresses, at most {LISTENERS_MAX} are possible",
+            addresses.len()
+        );
+        to.wrong("listen", place(), problem);
+    }
+    for (index, address) in addresses.iter().enumerate() {
+        if let Some(other) = addresses[..index]
+            .iter()
+            .find(|other| overlap(**other, *address))
+        {
+            let problem = match other == address {
+                true => format!("{address} is given twice"),
+                false => format!("{address} and {other} overlap"),
+            };
+            to.wrong("listen", place(), problem);
+        }
+    }
+    addresses
+}
+
+fn events(from: &Settings, to: &mut Findings<'_>) -> String {
+    let Some(item) = &from.events else {
+        return super::MECHANISMS[0].into();
+    };
+    let name = item.get_ref();
+    if !super::MECHANISMS.contains(&name.as_str()) {
+        let problem = format!("`{name}` is not one of {}", super::MECHANISMS.join(", "));
+        to.wrong("events", Some(item.span()), problem);
+    }
+    name.clone()
+}
+
+/// Connections and cached files share the descriptors of a worker.
+fn descriptors(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> (u32, usize) {
+    let helpers = value(&from.helpers_max).unwrap_or(16) as u64;
+    let usable = environment
+        .nofile
+        .saturating_sub(RESERVED_DESCRIPTORS + helpers);
+    let connections = match value(&from.max_conns) {
+        Some(connections) => u64::from(connections),
+        None => DEFAULT_CONNECTIONS.min(usable * 3 / 4).max(1),
+    };
+    let files = match value(&from.descriptors_max) {
+        Some(files) => files as u64,
+        None => usable.saturating_sub(connections).clamp(16, 60_000),
+    };
+    let place = span(&from.max_conns).or(span(&from.descriptors_max));
+    if connections == 0 {
+        to.wrong("max-conns", place.clone(), "must be at least 1".into());
+    }
+    if files < 16 {
+        to.wrong(
+            "descriptors-max",
+            span(&from.descriptors_max),
+            format!("{files} is less than 16"),
+        );
+    }
+    if connections + files > usable {
+        let problem = format!(
+            "{connections} connections, {files} cached files and {} of its own make {} descriptors \
+             a worker, the limit is {} (RLIMIT_NOFILE, ulimit -Hn); lower max-conns or \
+             descriptors-max, or raise the limit (LimitNOFILE= in a systemd unit)",
+            RESERVED_DESCRIPTORS + helpers,
+            connections + files + RESERVED_DESCRIPTORS + helpers,
+            environment.nofile
+        );
+        to.lacking("max-conns", place, problem);
+    }
+    (connections.min(u64::from(u32::MAX)) as u32, files as usize)
+}
+
+fn log(from: &Item<LogSettings>, to: &mut Findings<'_>) -> Option<LogConfig> {
+    let item = from.as_ref()?;
+    let settings = item.get_ref();
+    let place = Some(item.span());
+    let Some(path) = &settings.path else {
+        to.wrong(
+            "log",
+            place,
+            "a format but no path: say which file to write".into(),
+        );
+        return None;
+    };
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+    let directory = path.parent().map(PathBuf::from).unwrap_or_default();
+    if path.is_dir() {
+        to.lacking(
+            "log",
+            place,
+            format!("{} is a directory, not a file", path.display()),
+        );
+    } else if !directory.is_dir() {
+        let problem = format!(
+            "the directory {} does not exist; create it",
+            directory.display()
+        );
+        to.lacking("log", place, problem);
+    }
+    Some(LogConfig {
+        path,
+        format: settings.format.unwrap_or_default(),
+    })
+}
+
+fn number<T>(
+    key: &str,
+    item: &Item<T>,
+    default: T,
+    bounds: RangeInclusive<T>,
+    to: &mut Findings<'_>,
+) -> T
+where
+    T: Copy + PartialOrd + std::fmt::Display,
+{
+    let Some(item) = item else {
+        return default;
+    };
+    let value = *item.get_ref();
+    if !bounds.contains(&value) {
+        let problem = format!(
+            "{value} is not within {} to {}",
+            bounds.start(),
+            bounds.end()
+        );
+        to.wrong(key, Some(item.span()), problem);
+    }
+    value
+}
+
+fn size(
+    key: &str,
+    item: &Item<Bytes>,
+    default: u64,
+    bounds: RangeInclusive<u64>,
+    to: &mut Findings<'_>,
+) -> u64 {
+    let item = item
+        .as_ref()
+        .map(|item| Spanned::new(item.span(), *item.get_ref()));
+    number(
+        key,
+        &item,
+        Bytes(default),
+        Bytes(*bounds.start())..=Bytes(*bounds.end()),
+        to,
+    )
+    .0
+}
+
+fn time(key: &str, item: &Item<Millis>, default: u64, least: u64, to: &mut Findings<'_>) -> u64 {
+    number(
+        key,
+        item,
+        Millis(default),
+        Millis(least)..=Millis(24 * HOUR_MS),
+        to,
+    )
+    .0
+}
+
+pub(super) fn value<T: Copy>(item: &Item<T>) -> Option<T> {
+    item.as_ref().map(|item| *item.get_ref())
+}
+
+pub(super) fn span<T>(item: &Item<T>) -> Option<Range<usize>> {
+    item.as_ref().map(Spanned::span)
+}

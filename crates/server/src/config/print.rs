@@ -1,0 +1,120 @@
+//! The effective settings as TOML that `--config` reads back to the same configuration.
+
+use std::fmt::{self, Display, Write};
+
+use super::units::{Bytes, Millis};
+use super::{Config, Host, LogFormat};
+
+impl Config {
+    /// All settings as they hold, as a configuration file.
+    ///
+    /// ```
+    /// use headway_server::config::{Config, Environment, Settings};
+    /// let environment = Environment { cpus: 2, nofile: 20_000, somaxconn: 4096 };
+    /// let good = Config::check(&Settings::default(), None, &environment).unwrap();
+    /// assert!(good.config.to_toml().contains("idle-timeout = \"60s\"\n"));
+    /// ```
+    pub fn to_toml(&self) -> String {
+        let mut out = String::new();
+        // Writing to a String can not fail.
+        let _ = self.write_top(&mut out);
+        let _ = self.write_tables(&mut out);
+        out
+    }
+
+    fn write_top(&self, out: &mut String) -> fmt::Result {
+        writeln!(out, "listen = {}", list(self.listen.iter()))?;
+        writeln!(out, "workers = {}", self.workers)?;
+        writeln!(out, "events = {}", quoted(&self.events))?;
+        writeln!(out, "accept-count = {}", self.accept_count)?;
+        writeln!(out, "listenq = {}", self.listen_queue)?;
+        writeln!(out, "max-conns = {}", self.connections_max)?;
+        writeln!(out, "max-requests = {}", self.requests_per_connection_max)?;
+        writeln!(out, "head-timeout = \"{}\"", Millis(self.head_timeout_ms))?;
+        writeln!(out, "body-timeout = \"{}\"", Millis(self.body_timeout_ms))?;
+        writeln!(out, "send-timeout = \"{}\"", Millis(self.send_timeout_ms))?;
+        writeln!(out, "idle-timeout = \"{}\"", Millis(self.idle_timeout_ms))?;
+        writeln!(out, "drain-timeout = \"{}\"", Millis(self.drain_timeout_ms))?;
+        writeln!(out, "head-max = \"{}\"", Bytes(self.head_bytes_max as u64))?;
+        writeln!(
+            out,
+            "target-max = \"{}\"",
+            Bytes(self.target_bytes_max as u64)
+        )?;
+        writeln!(out, "body-max = \"{}\"", Bytes(self.body_bytes_max))?;
+        writeln!(out, "helpers-min = {}", self.helpers_min)?;
+        writeln!(out, "helpers-max = {}", self.helpers_max)?;
+        writeln!(out, "helper-queue-max = {}", self.helper_queue_max)?;
+        writeln!(out, "names-max = {}", self.names_max)?;
+        writeln!(out, "descriptors-max = {}", self.descriptors_max)?;
+        writeln!(out, "content-max = \"{}\"", Bytes(self.content_bytes_max))?;
+        writeln!(out, "small-file-max = \"{}\"", Bytes(self.small_file_bytes))?;
+        writeln!(out, "turn = \"{}\"", Bytes(self.turn_bytes))?;
+        writeln!(out, "revalidate = \"{}\"", Millis(self.revalidate_ms))?;
+        match &self.server_field {
+            Some(server) => writeln!(out, "server = {}", quoted(server))?,
+            None => writeln!(out, "hide-server = true")?,
+        }
+        if let Some(status) = self.status {
+            writeln!(out, "status = \"{status}\"")?;
+        }
+        writeln!(out, "trace = {}", self.trace)
+    }
+
+    fn write_tables(&self, out: &mut String) -> fmt::Result {
+        if !self.media.is_empty() {
+            writeln!(out, "\n[media]")?;
+            for (extension, kind) in &self.media {
+                writeln!(out, "{} = {}", quoted(extension), quoted(kind))?;
+            }
+        }
+        if let Some(log) = &self.log {
+            let path = quoted(log.path.display());
+            writeln!(out, "\n[log]\npath = {path}\nformat = \"{}\"", log.format)?;
+        }
+        for field in &self.fields {
+            let (prefix, name) = (quoted(&field.prefix), quoted(&field.name));
+            let value = quoted(&field.value);
+            writeln!(
+                out,
+                "\n[[field]]\nprefix = {prefix}\nname = {name}\nvalue = {value}"
+            )?;
+        }
+        self.hosts.iter().try_for_each(|host| write_host(out, host))
+    }
+}
+
+fn write_host(out: &mut String, host: &Host) -> fmt::Result {
+    writeln!(out, "\n[[host]]")?;
+    if !host.names.is_empty() {
+        writeln!(out, "names = {}", list(host.names.iter()))?;
+    }
+    writeln!(out, "root = {}", quoted(host.root.display()))?;
+    writeln!(out, "index = {}", list(host.index.iter()))?;
+    writeln!(out, "listing = {}", host.listing)?;
+    writeln!(out, "dotfiles = {}", host.dotfiles)?;
+    writeln!(out, "precompressed = {}", host.precompressed)?;
+    let page = |(status, path): (&u16, &std::path::PathBuf)| {
+        format!("{status} = {}", quoted(path.display()))
+    };
+    let pages: Vec<String> = host.error_pages.iter().map(page).collect();
+    writeln!(out, "error-pages = {{ {} }}", pages.join(", "))
+}
+
+impl Display for LogFormat {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            LogFormat::Common => "common",
+            LogFormat::Combined => "combined",
+            LogFormat::Json => "json",
+        })
+    }
+}
+
+fn list(items: impl Iterator<Item = impl Display>) -> String {
+    format!("[{}]", items.map(quoted).collect::<Vec<_>>().join(", "))
+}
+
+fn quoted(text: impl Display) -> String {
+    toml::Value::String(text.to_string()).to_string()
+}

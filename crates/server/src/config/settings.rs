@@ -1,0 +1,241 @@
+//! What a person wrote: settings from a TOML file or the command line, not yet checked.
+//!
+//! Every value remembers where it was written, so that the check can name the line or the flag. A
+//! setting that was not written is `None`; the defaults live with the checks.
+
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use toml::Spanned;
+
+use super::units::{Bytes, ListenAddress, Many, Millis};
+use super::{ConfigError, LogFormat};
+
+/// A setting: its value and where it was written, or nothing.
+pub type Item<T> = Option<Spanned<T>>;
+
+/// The place of values from the command line, where no file has a byte.
+pub(super) const COMMAND_LINE: Range<usize> = usize::MAX..usize::MAX;
+
+/// A value given on the command line.
+pub fn given<T>(value: T) -> Spanned<T> {
+    Spanned::new(COMMAND_LINE, value)
+}
+
+macro_rules! settings {
+    ($( $(#[$attribute:meta])* $name:ident: $type:ty, )*) => {
+        /// All settings of `headway serve`, each as it was written.
+        ///
+        /// The keys in TOML are the names of the command line, with hyphens or underscores.
+        #[derive(Clone, Debug, Default, Deserialize)]
+        #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+        pub struct Settings { $( $(#[$attribute])* pub $name: $type, )* }
+
+        impl Settings {
+            /// Takes every setting that `over` has, and keeps the others.
+            ///
+            /// The path and the format of the log are settings of their own: one may come from the
+            /// file and the other from the command line.
+            pub fn overlay(&mut self, mut over: Settings) {
+                if let (Some(mine), Some(theirs)) = (&self.log, &mut over.log) {
+                    theirs.get_mut().inherit(mine.get_ref());
+                }
+                $( if over.$name.is_some() {
+                    self.$name = over.$name;
+                } )*
+            }
+        }
+    };
+}
+
+settings! {
+    /// The document root of the default host.
+    root: Item<PathBuf>,
+    /// Addresses to listen on.
+    listen: Item<Many<ListenAddress>>,
+    /// Worker processes.
+    workers: Item<usize>,
+    /// The event mechanism.
+    events: Item<String>,
+    /// Connections accepted at most a wake-up.
+    #[serde(alias = "accept_count")]
+    accept_count: Item<u32>,
+    /// Length of the kernel's accept queue.
+    listenq: Item<u32>,
+    /// Open connections at most, a worker.
+    #[serde(alias = "max_conns")]
+    max_conns: Item<u32>,
+    /// Requests at most on one connection.
+    #[serde(alias = "max_requests")]
+    max_requests: Item<u32>,
+    /// For the whole request head.
+    #[serde(alias = "head_timeout")]
+    head_timeout: Item<Millis>,
+    /// For the whole request body.
+    #[serde(alias = "body_timeout")]
+    body_timeout: Item<Millis>,
+    /// Without progress in sending.
+    #[serde(alias = "send_timeout")]
+    send_timeout: Item<Millis>,
+    /// Between two requests of a connection.
+    #[serde(alias = "idle_timeout")]
+    idle_timeout: Item<Millis>,
+    /// For requests in flight after a stop signal.
+    #[serde(alias = "drain_timeout")]
+    drain_timeout: Item<Millis>,
+    /// The longest request head.
+    #[serde(alias = "head_max")]
+    head_max: Item<Bytes>,
+    /// The longest request target.
+    #[serde(alias = "target_max")]
+    target_max: Item<Bytes>,
+    /// The longest request body.
+    #[serde(alias = "body_max")]
+    body_max: Item<Bytes>,
+    /// Helper processes at least, a worker.
+    #[serde(alias = "helpers_min")]
+    helpers_min: Item<usize>,
+    /// Helper processes at most, a worker.
+    #[serde(alias = "helpers_max")]
+    helpers_max: Item<usize>,
+    /// Jobs waiting for a helper at most.
+    #[serde(alias = "helper_queue_max")]
+    helper_queue_max: Item<usize>,
+    /// Names in the cache at most.
+    #[serde(alias = "names_max")]
+    names_max: Item<usize>,
+    /// Descriptors held by the name cache at most.
+    #[serde(alias = "descriptors_max")]
+    descriptors_max: Item<usize>,
+    /// Memory for small files at most.
+    #[serde(alias = "content_max")]
+    content_max: Item<Bytes>,
+    /// Files up to this size are sent from memory.
+    #[serde(alias = "small_file_max")]
+    small_file_max: Item<Bytes>,
+    /// Bytes one connection may send before the others have their turn.
+    turn: Item<Bytes>,
+    /// Age after which a cached name is checked again.
+    revalidate: Item<Millis>,
+    /// The value of the `Server` field.
+    server: Item<String>,
+    /// Whether the `Server` field is left out.
+    #[serde(alias = "hide_server")]
+    hide_server: Item<bool>,
+    /// Names tried in a directory.
+    index: Item<Many<String>>,
+    /// Whether directories are listed.
+    listing: Item<bool>,
+    /// Whether names that begin with a dot are served.
+    dotfiles: Item<bool>,
+    /// Whether compressed siblings are served.
+    precompressed: Item<bool>,
+    /// Bodies of error responses, by status.
+    #[serde(alias = "error_pages")]
+    error_pages: Item<BTreeMap<String, PathBuf>>,
+    /// Media types by extension.
+    media: Item<BTreeMap<String, String>>,
+    /// The access log.
+    log: Item<LogSettings>,
+    /// Where the status page listens.
+    status: Item<ListenAddress>,
+    /// Whether the workers trace themselves.
+    trace: Item<bool>,
+    /// Virtual hosts.
+    host: Option<Vec<Spanned<HostSettings>>>,
+    /// Extra response fields.
+    field: Option<Vec<Spanned<FieldSettings>>>,
+}
+
+/// One `[[host]]`; what it leaves out is taken from the top level.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct HostSettings {
+    /// `a.example`, `*.example`.
+    pub names: Item<Many<String>>,
+    /// The document root.
+    pub root: Item<PathBuf>,
+    /// Names tried in a directory.
+    pub index: Item<Many<String>>,
+    /// Whether directories are listed.
+    pub listing: Item<bool>,
+    /// Whether names that begin with a dot are served.
+    pub dotfiles: Item<bool>,
+    /// Whether compressed siblings are served.
+    pub precompressed: Item<bool>,
+    /// Bodies of error responses, by status.
+    #[serde(alias = "error_pages")]
+    pub error_pages: Item<BTreeMap<String, PathBuf>>,
+}
+
+/// One `[[field]]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FieldSettings {
+    /// The path prefix; every path when left out.
+    #[serde(default = "everywhere")]
+    pub prefix: String,
+    /// The field's name.
+    pub name: String,
+    /// The field's value.
+    pub value: String,
+}
+
+fn everywhere() -> String {
+    "/".into()
+}
+
+/// The `[log]` table.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogSettings {
+    /// The file.
+    pub path: Option<PathBuf>,
+    /// The format of its lines.
+    pub format: Option<LogFormat>,
+}
+
+impl LogSettings {
+    fn inherit(&mut self, from: &LogSettings) {
+        self.path = self.path.take().or_else(|| from.path.clone());
+        self.format = self.format.or(from.format);
+    }
+}
+
+impl Settings {
+    /// Reads settings from TOML. Relative paths are relative to the directory of `path`.
+    ///
+    /// Unknown keys and wrong types are errors that name the line.
+    pub fn from_toml(text: &str, path: &Path) -> Result<Settings, ConfigError> {
+        let mut settings: Settings =
+            toml::from_str(text).map_err(|error| ConfigError::toml(path, text, &error))?;
+        if let Some(directory) = path.parent() {
+            settings.anchor(directory);
+        }
+        Ok(settings)
+    }
+
+    fn anchor(&mut self, directory: &Path) {
+        let join = |path: &mut PathBuf| *path = directory.join(&*path);
+        let pages = |pages: &mut Item<BTreeMap<String, PathBuf>>| {
+            pages
+                .iter_mut()
+                .flat_map(|pages| pages.get_mut().values_mut())
+                .for_each(join);
+        };
+        self.root.iter_mut().for_each(|root| join(root.get_mut()));
+        self.log
+            .iter_mut()
+            .filter_map(|log| log.get_mut().path.as_mut())
+            .for_each(join);
+        pages(&mut self.error_pages);
+        for host in self.host.iter_mut().flatten() {
+            host.get_mut()
+                .root
+                .iter_mut()
+                .for_each(|root| join(root.get_mut()));
+            pages(&mut host.get_mut().error_pages);
+        }
+    }
+}

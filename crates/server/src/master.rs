@@ -1,0 +1,1 @@
+//! The master process: binds, spawns, watches, reports.

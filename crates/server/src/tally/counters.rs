@@ -1,0 +1,319 @@
+//! The numbers a worker keeps about itself, and how the master adds them up.
+//!
+//! All of them are plain integers in one structure: the loop increments a field, nothing more. One
+//! list below makes the fields, their merge and their descriptions, so that a counter can not be
+//! kept but forgotten on the status page or in the metrics.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+use super::Histogram;
+
+/// How a number behaves over time, and so how it merges and what Prometheus is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows; adds up over workers and outlives a worker in the total.
+    Counter,
+    /// What is true now; adds up over live workers.
+    Gauge,
+    /// The largest seen; the total is the largest of all workers.
+    Peak,
+}
+
+/// One integer of [`Counters`] with its description.
+#[derive(Clone, Copy, Debug)]
+pub struct Scalar {
+    /// The field's name.
+    pub name: &'static str,
+    /// How it behaves over time.
+    pub kind: Kind,
+    /// One sentence for the reader of the metrics.
+    pub help: &'static str,
+    /// Its value.
+    pub value: u64,
+}
+
+macro_rules! counters {
+    (scalars { $( $kind:ident $name:ident $help:literal; )* }
+     histograms { $( $histogram:ident $histogram_help:literal; )* }) => {
+        /// Everything a worker counts. Counters only grow; gauges say what is now.
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        pub struct Counters {
+            $( #[doc = $help] pub $name: u64, )*
+            $( #[doc = $histogram_help] pub $histogram: Histogram, )*
+            /// Responses by status code.
+            pub responses: Responses,
+        }
+
+        impl Counters {
+            /// Adds another worker's numbers; peaks take the larger one.
+            pub fn merge(&mut self, other: &Counters) {
+                $( match Kind::$kind {
+                    Kind::Counter | Kind::Gauge => self.$name += other.$name,
+                    Kind::Peak => self.$name = self.$name.max(other.$name),
+                } )*
+                $( self.$histogram.merge(&other.$histogram); )*
+                self.responses.merge(&other.responses);
+            }
+
+            /// Sets every gauge to zero: what remains of a worker that is gone.
+            pub fn clear_gauges(&mut self) {
+                $( if Kind::$kind == Kind::Gauge {
+                    self.$name = 0;
+                } )*
+            }
+
+            /// All integers with their descriptions, in the order of the request path.
+            pub fn scalars(&self) -> Vec<Scalar> {
+                vec![ $( Scalar {
+                    name: stringify!($name),
+                    kind: Kind::$kind,
+                    help: $help,
+                    value: self.$name,
+                }, )* ]
+            }
+
+            /// All histograms as (name, description, histogram).
+            pub fn histograms(&self) -> Vec<(&'static str, &'static str, &Histogram)> {
+                vec![ $( (stringify!($histogram), $histogram_help, &self.$histogram), )* ]
+            }
+        }
+    };
+}
+
+counters! {
+    scalars {
+        Counter accepted "Connections accepted.";
+        Counter accept_wakeups "Wake-ups in which a listener was ready.";
+        Counter accept_errors "Failed accept calls, would-block not counted.";
+        Counter accept_pauses "Times accepting was paused because descriptors or memory ran out.";
+        Counter connections_refused "Connections closed at once because the worker had its maximum.";
+        Gauge connections_open "Connections open now.";
+        Counter connections_closed "Connections closed, by whichever side.";
+        Counter requests "Requests whose head was complete.";
+        Counter bytes_received "Bytes received from clients.";
+        Counter bytes_sent "Bytes sent to clients, heads included.";
+        Counter body_bytes_sent "Bytes of response bodies sent to clients.";
+        Counter names_hit "Requests answered from the name cache.";
+        Counter names_missed "Requests whose name was not in the name cache.";
+        Counter names_revalidated "Cached names that were checked against the filesystem.";
+        Counter names_changed "Checked names that had changed.";
+        Counter names_evicted "Names evicted because the cache was full.";
+        Gauge names_cached "Names in the cache now.";
+        Gauge descriptors_cached "Open descriptors held by the name cache now.";
+        Counter content_hit "Small files sent from memory.";
+        Counter content_loaded "Small files taken into memory.";
+        Counter content_evicted "Small files evicted from memory because the bound was reached.";
+        Gauge content_bytes "Bytes of small files held in memory now.";
+        Counter probes_resolved "Name probes (openat2 RESOLVE_CACHED) that answered without waiting.";
+        Counter probes_would_block "Name probes that would have waited and went to a helper.";
+        Counter windows_resident "File windows found resident and sent by the loop.";
+        Counter windows_cold "File windows not resident: a helper read them in first.";
+        Counter windows_prefetched "File windows a helper read in ahead of need.";
+        Counter windows_changed "Files found changed between two windows; the connection was closed.";
+        Counter timeouts_head "Connections whose request head did not arrive in time.";
+        Counter timeouts_body "Connections whose request body did not arrive in time.";
+        Counter timeouts_send "Connections that took no response bytes for too long.";
+        Counter timeouts_idle "Keep-alive connections closed because they were idle.";
+        Counter resets "Connections reset by the client.";
+        Counter aborted "Responses the server broke off in mid-body (changed file, I/O error).";
+        Counter io_errors "I/O errors from the disk.";
+        Counter log_lines "Access log lines handed to the log process.";
+        Counter log_dropped "Access log lines dropped because the log could not keep up.";
+        Gauge helpers "Helper processes attached now.";
+        Gauge helpers_busy "Helper processes with a job now.";
+        Gauge helper_queue "Jobs waiting for a helper now.";
+        Peak helper_queue_peak "The longest the helper queue has been.";
+        Counter helper_deaths "Helper processes that died with their socket open.";
+        Counter helper_jobs "Jobs done by helpers.";
+        Counter helper_coalesced "Requests that joined a job already under way.";
+        Counter helper_asked_again "Jobs asked again because their helper died.";
+        Counter retired "Descriptors closed by helpers, so that the loop does not wait for the close.";
+    }
+    histograms {
+        ready_events "Ready events a wake-up of the loop.";
+        accepts_per_wakeup "Connections accepted a wake-up in which a listener was ready.";
+        helper_queue_us "Time a job waited for a helper, in microseconds.";
+        helper_service_us "Time a helper took for a job, in microseconds.";
+    }
+}
+
+impl Counters {
+    /// Counts one response.
+    #[inline]
+    pub fn record_response(&mut self, status: u16) {
+        self.responses.record(status);
+    }
+}
+
+/// Responses by status code: a short list, most servers use about ten codes.
+///
+/// The codes stand in the order of their first use, so the usual 200 is found at once. Serialises as
+/// a map from code to count.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(from = "BTreeMap<u16, u64>", into = "BTreeMap<u16, u64>")]
+pub struct Responses(Vec<(u16, u64)>);
+
+impl Responses {
+    /// Counts one response with this status.
+    #[inline]
+    pub fn record(&mut self, status: u16) {
+        self.add(status, 1);
+    }
+
+    /// How many responses had this status.
+    pub fn get(&self, status: u16) -> u64 {
+        self.0
+            .iter()
+            .find(|(code, _)| *code == status)
+            .map_or(0, |(_, count)| *count)
+    }
+
+    /// All of them, by ascending code.
+    pub fn sorted(&self) -> BTreeMap<u16, u64> {
+        self.0.iter().copied().collect()
+    }
+
+    /// How many responses were sent at all.
+    pub fn total(&self) -> u64 {
+        self.0.iter().map(|(_, count)| count).sum()
+    }
+
+    /// Adds another worker's counts.
+    pub fn merge(&mut self, other: &Responses) {
+        other
+            .0
+            .iter()
+            .for_each(|&(status, count)| self.add(status, count));
+    }
+
+    #[inline]
+    fn add(&mut self, status: u16, times: u64) {
+        match self.0.iter_mut().find(|(code, _)| *code == status) {
+            Some((_, count)) => *count += times,
+            None => self.0.push((status, times)),
+        }
+    }
+}
+
+impl PartialEq for Responses {
+    fn eq(&self, other: &Self) -> bool {
+        self.sorted() == other.sorted()
+    }
+}
+
+impl Eq for Responses {}
+
+impl From<BTreeMap<u16, u64>> for Responses {
+    fn from(map: BTreeMap<u16, u64>) -> Self {
+        Responses(map.into_iter().collect())
+    }
+}
+
+impl From<Responses> for BTreeMap<u16, u64> {
+    fn from(responses: Responses) -> Self {
+        responses.sorted()
+    }
+}
+
+/// What one worker says about itself at one moment; also the sum of several.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// The worker's number, from 0; of no meaning in a sum.
+    pub worker: u32,
+    /// Its process; of no meaning in a sum.
+    pub pid: u32,
+    /// Milliseconds since the worker began to serve; in a sum, the longest.
+    pub uptime_ms: u64,
+    /// The event mechanism in use.
+    pub events: String,
+    /// The residency probe in use.
+    pub residency: String,
+    /// The numbers.
+    pub counters: Counters,
+}
+
+impl Snapshot {
+    /// Adds another worker's snapshot to this one.
+    pub fn merge(&mut self, other: &Snapshot) {
+        self.uptime_ms = self.uptime_ms.max(other.uptime_ms);
+        join(&mut self.events, &other.events);
+        join(&mut self.residency, &other.residency);
+        self.counters.merge(&other.counters);
+    }
+}
+
+/// Workers nearly always agree; where they do not, the sum names both.
+fn join(mine: &mut String, theirs: &str) {
+    if mine.is_empty() {
+        theirs.clone_into(mine);
+    } else if !theirs.is_empty() && !mine.split(", ").any(|one| one == theirs) {
+        mine.push_str(", ");
+        mine.push_str(theirs);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(factor: u64) -> Counters {
+        let mut counters = Counters {
+            accepted: 3 * factor,
+            connections_open: 2 * factor,
+            helper_queue_peak: 10 * factor,
+            ..Counters::default()
+        };
+        counters.ready_events.record(factor);
+        counters.record_response(200);
+        counters.record_response(404);
+        counters
+    }
+
+    #[test]
+    fn counters_add_and_peaks_take_the_larger_when_merged() {
+        let mut total = sample(1);
+        total.merge(&sample(2));
+        assert_eq!(
+            (
+                total.accepted,
+                total.connections_open,
+                total.helper_queue_peak
+            ),
+            (9, 6, 20)
+        );
+        assert_eq!(total.ready_events.count(), 2);
+        assert_eq!((total.responses.get(200), total.responses.total()), (2, 4));
+    }
+
+    #[test]
+    fn only_gauges_are_cleared_when_a_worker_is_gone() {
+        let mut gone = sample(1);
+        gone.clear_gauges();
+        assert_eq!(
+            (gone.accepted, gone.connections_open, gone.helper_queue_peak),
+            (3, 0, 10)
+        );
+    }
+
+    #[test]
+    fn counters_are_the_same_when_they_went_through_json() {
+        let counters = sample(5);
+        let text = serde_json::to_string(&counters).unwrap();
+        assert!(text.contains(r#""responses":{"200":1,"404":1}"#), "{text}");
+        assert_eq!(serde_json::from_str::<Counters>(&text).unwrap(), counters);
+    }
+
+    #[test]
+    fn a_sum_names_both_mechanisms_when_workers_differ() {
+        let with = |events: &str| Snapshot {
+            events: events.into(),
+            ..Snapshot::default()
+        };
+        let mut total = Snapshot::default();
+        [with("epoll"), with("poll"), with("epoll")]
+            .iter()
+            .for_each(|one| total.merge(one));
+        assert_eq!(total.events, "epoll, poll");
+    }
+}

@@ -1,0 +1,229 @@
+//! One histogram shape for everything a worker counts: exact to 64, powers of two above.
+//!
+//! Ready events a wake-up are small integers whose exact distribution matters (Figure 1 of the 2006
+//! paper), times in microseconds span many orders of magnitude. One fixed shape serves both, so that
+//! any two histograms merge by addition. Recording is an index and two additions; nothing allocates.
+
+use serde::{Deserialize, Serialize};
+
+/// The largest value that has a bucket of its own.
+pub const EXACT_MAX: u64 = 64;
+/// Buckets above the exact ones: (64, 128], (128, 256] … (2^45, 2^46].
+const POWERS: usize = 40;
+const BUCKETS: usize = EXACT_MAX as usize + 1 + POWERS;
+
+/// Counts of values: exact from 0 to 64, then one bucket a power of two.
+///
+/// Values above 2^46 are counted in the last bucket; `sum` and `max` keep their true size.
+///
+/// ```
+/// use headway_server::tally::Histogram;
+/// let mut wakeups = Histogram::default();
+/// for ready in [1, 1, 2, 300] {
+///     wakeups.record(ready);
+/// }
+/// assert_eq!(wakeups.count(), 4);
+/// assert_eq!(wakeups.quantile(0.5), Some(1));
+/// assert_eq!(wakeups.quantile(1.0), Some(300));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Sparse", into = "Sparse")]
+pub struct Histogram {
+    buckets: Box<[u64; BUCKETS]>,
+    count: u64,
+    sum: u64,
+    max: u64,
+}
+
+/// The serialised form: only buckets that hold something, as `[upper bound, count]`.
+#[derive(Serialize, Deserialize)]
+struct Sparse {
+    count: u64,
+    sum: u64,
+    max: u64,
+    buckets: Vec<(u64, u64)>,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Histogram {
+            buckets: Box::new([0; BUCKETS]),
+            count: 0,
+            sum: 0,
+            max: 0,
+        }
+    }
+}
+
+impl Histogram {
+    /// Counts one value.
+    #[inline]
+    pub fn record(&mut self, value: u64) {
+        self.record_many(value, 1);
+    }
+
+    /// Counts the same value `times` times, for conversion from another histogram's buckets.
+    #[inline]
+    pub fn record_many(&mut self, value: u64, times: u64) {
+        if times == 0 {
+            return;
+        }
+        self.buckets[index(value)] += times;
+        self.count += times;
+        self.sum = self.sum.saturating_add(value.saturating_mul(times));
+        self.max = self.max.max(value);
+    }
+
+    /// How many values were counted.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The sum of all values, exact.
+    pub fn sum(&self) -> u64 {
+        self.sum
+    }
+
+    /// The largest value, exact; 0 when nothing was counted.
+    pub fn max(&self) -> u64 {
+        self.max
+    }
+
+    /// The mean, exact; `None` when nothing was counted.
+    pub fn mean(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum as f64 / self.count as f64)
+    }
+
+    /// The smallest bound below which at least the fraction `quantile` of the values lies.
+    ///
+    /// Exact up to 64; above, the upper bound of the bucket, but never more than the largest value.
+    pub fn quantile(&self, quantile: f64) -> Option<u64> {
+        let wanted = ((quantile.clamp(0.0, 1.0) * self.count as f64).ceil() as u64).max(1);
+        let mut below = 0;
+        for (upper, count) in self.buckets() {
+            below += count;
+            if below >= wanted {
+                return Some(upper.min(self.max));
+            }
+        }
+        None
+    }
+
+    /// The buckets that hold something, as (inclusive upper bound, count), in ascending order.
+    pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let filled = |(index, count): (usize, &u64)| (*count > 0).then(|| (upper(index), *count));
+        self.buckets.iter().enumerate().filter_map(filled)
+    }
+
+    /// How many values are at most `bound`; exact when `bound` is the upper bound of a bucket.
+    pub fn at_most(&self, bound: u64) -> u64 {
+        self.buckets()
+            .take_while(|(upper, _)| *upper <= bound)
+            .map(|(_, count)| count)
+            .sum()
+    }
+
+    /// Adds another histogram's counts to this one.
+    pub fn merge(&mut self, other: &Histogram) {
+        for (mine, theirs) in self.buckets.iter_mut().zip(other.buckets.iter()) {
+            *mine += theirs;
+        }
+        self.count += other.count;
+        self.sum = self.sum.saturating_add(other.sum);
+        self.max = self.max.max(other.max);
+    }
+}
+
+fn index(value: u64) -> usize {
+    if value <= EXACT_MAX {
+        return value as usize;
+    }
+    // 65..=128 needs 7 bits once reduced by one, 129..=256 needs 8, and so on.
+    let bits = (u64::BITS - (value - 1).leading_zeros()) as usize;
+    (EXACT_MAX as usize + 1 + bits - 7).min(BUCKETS - 1)
+}
+
+fn upper(index: usize) -> u64 {
+    match index.checked_sub(EXACT_MAX as usize + 1) {
+        None => index as u64,
+        Some(power) => 1 << (power + 7),
+    }
+}
+
+impl From<Sparse> for Histogram {
+    fn from(sparse: Sparse) -> Self {
+        let mut histogram = Histogram::default();
+        for (upper, count) in sparse.buckets {
+            histogram.buckets[index(upper)] += count;
+        }
+        Histogram {
+            count: sparse.count,
+            sum: sparse.sum,
+            max: sparse.max,
+            ..histogram
+        }
+    }
+}
+
+impl From<Histogram> for Sparse {
+    fn from(histogram: Histogram) -> Self {
+        let buckets = histogram.buckets().collect();
+        Sparse {
+            count: histogram.count,
+            sum: histogram.sum,
+            max: histogram.max,
+            buckets,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bucket_contains_its_own_bound_when_indexed() {
+        for bucket in 0..BUCKETS {
+            assert_eq!(index(upper(bucket)), bucket);
+        }
+        assert_eq!(index(65), index(128));
+        assert_ne!(index(128), index(129));
+        assert_eq!(index(u64::MAX), BUCKETS - 1);
+    }
+
+    #[test]
+    fn quantiles_are_exact_when_values_are_small() {
+        let mut histogram = Histogram::default();
+        (1..=10).for_each(|value| histogram.record(value));
+        assert_eq!(histogram.quantile(0.5), Some(5));
+        assert_eq!(histogram.quantile(0.0), Some(1));
+        assert_eq!(histogram.quantile(1.0), Some(10));
+        assert_eq!(histogram.mean(), Some(5.5));
+        assert_eq!(Histogram::default().quantile(0.5), None);
+    }
+
+    #[test]
+    fn merging_equals_recording_into_one_when_values_are_split() {
+        let (mut left, mut right, mut whole) = <(Histogram, Histogram, Histogram)>::default();
+        for value in [0, 1, 64, 65, 1000, 1 << 50] {
+            left.record(value);
+            whole.record(value);
+        }
+        for value in [3, 128, 129] {
+            right.record(value);
+            whole.record(value);
+        }
+        left.merge(&right);
+        assert_eq!(left, whole);
+    }
+
+    #[test]
+    fn a_histogram_is_the_same_when_it_went_through_json() {
+        let mut histogram = Histogram::default();
+        [0, 7, 70, 5_000_000, 1 << 60]
+            .into_iter()
+            .for_each(|value| histogram.record(value));
+        let text = serde_json::to_string(&histogram).unwrap();
+        assert_eq!(serde_json::from_str::<Histogram>(&text).unwrap(), histogram);
+    }
+}

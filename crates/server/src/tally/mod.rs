@@ -1,0 +1,10 @@
+//! What the server knows about itself: counters, the status page, metrics, the access log.
+//!
+//! A worker only adds to plain integers and appends to a bounded buffer; everything that formats,
+//! merges or writes happens in the master or in the log process, off the loop.
+
+pub mod counters;
+pub mod histogram;
+
+pub use counters::{Counters, Kind, Responses, Scalar, Snapshot};
+pub use histogram::Histogram;

@@ -1,0 +1,389 @@
+//! Every mistake in a configuration is told with its key and line, and good ones come out as meant.
+
+use headway_server::config::settings::{HostSettings, given};
+use headway_server::config::units::{ListenAddress, Many};
+use headway_server::config::{
+    Checked, Config, ConfigError, Environment, LogFormat, Settings, Source,
+};
+use std::path::Path;
+
+const HERE: Environment = Environment {
+    cpus: 2,
+    nofile: 20_000,
+    somaxconn: 4096,
+};
+
+/// Checks a file that lies in a directory with `site/index.html` and `errors/404.html`.
+fn check(text: &str) -> Result<Checked, Vec<ConfigError>> {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::create_dir(directory.path().join("site")).unwrap();
+    std::fs::write(directory.path().join("site/index.html"), "hello").unwrap();
+    std::fs::create_dir(directory.path().join("errors")).unwrap();
+    std::fs::write(directory.path().join("errors/404.html"), "none").unwrap();
+    let path = directory.path().join("headway.toml");
+    let settings = Settings::from_toml(text, &path).map_err(|error| vec![error])?;
+    Config::check(&settings, Some(Source { path: &path, text }), &HERE)
+}
+
+fn good(text: &str) -> Config {
+    check(text)
+        .unwrap_or_else(|errors| panic!("{text}\n{errors:?}"))
+        .config
+}
+
+/// Each case: the file, the line it is about, and words that the message must contain.
+const MISTAKES: &[(&str, usize, &[&str])] = &[
+    (
+        "workers = 2\nworker = 3",
+        2,
+        &["unknown key `worker`", "`workers`"],
+    ),
+    ("zzzzzzzzz = 1", 1, &["unknown key `zzzzzzzzz`"]),
+    (
+        "workers = \"two\"",
+        1,
+        &["workers", "invalid type", "string"],
+    ),
+    ("\nworkers = 0", 2, &["workers", "0 is not within 1 to 256"]),
+    ("workers = -1", 1, &["workers", "-1"]),
+    ("listing = 1", 1, &["listing", "boolean"]),
+    (
+        "listen = \"localhost:80\"",
+        1,
+        &["listen", "localhost:80", "127.0.0.1:8080"],
+    ),
+    ("listen = []", 1, &["listen", "at least one"]),
+    (
+        "listen = [\"8080\", \"127.0.0.1:8080\"]",
+        1,
+        &["given twice"],
+    ),
+    ("listen = [\":8080\", \"127.0.0.1:8080\"]", 1, &["overlap"]),
+    (
+        "events = \"kqueue\"",
+        1,
+        &["events", "kqueue", "epoll, poll, select"],
+    ),
+    ("head-timeout = 10", 1, &["head-timeout", "ms, s, m or h"]),
+    (
+        "head-timeout = \"10\"",
+        1,
+        &["head-timeout", "ms, s, m or h"],
+    ),
+    (
+        "idle_timeout = \"0\"",
+        1,
+        &["idle-timeout", "0ms is not within 1ms"],
+    ),
+    ("send-timeout = \"25h\"", 1, &["send-timeout", "86400s"]),
+    ("head-max = \"64kib\"", 1, &["head-max", "KiB"]),
+    (
+        "head-max = \"1KiB\"\ntarget-max = \"2KiB\"",
+        2,
+        &["target-max", "more than head-max"],
+    ),
+    (
+        "helpers-min = 5\nhelpers-max = 4",
+        1,
+        &["helpers-min", "5 is more than helpers-max, 4"],
+    ),
+    (
+        "content-max = \"1KiB\"",
+        1,
+        &["small-file-max", "never fits"],
+    ),
+    (
+        "max-conns = 30000",
+        1,
+        &["max-conns", "limit is 20000", "RLIMIT_NOFILE", "lower"],
+    ),
+    ("max-conns = 0", 1, &["max-conns", "at least 1"]),
+    (
+        "max-conns = 15000\ndescriptors-max = 9000",
+        1,
+        &["RLIMIT_NOFILE"],
+    ),
+    ("status = \"8080\"", 1, &["status", "also a listen address"]),
+    (
+        "\n\nroot = \"missing\"",
+        3,
+        &["root", "missing", "No such file"],
+    ),
+    (
+        "root = \"site/index.html\"",
+        1,
+        &["root", "not a directory"],
+    ),
+    (
+        "index = [\"a/b.html\"]",
+        1,
+        &["index", "a/b.html", "not a path"],
+    ),
+    (
+        "server = \"x\"\nhide-server = true",
+        1,
+        &["server", "at once"],
+    ),
+    ("server = \"a\\nb\"", 1, &["server", "visible ASCII"]),
+    ("[log]\nformat = \"json\"", 1, &["log", "no path"]),
+    (
+        "[log]\npath = \"nowhere/a.log\"",
+        1,
+        &["log", "nowhere", "create it"],
+    ),
+    ("[log]\npath = \"site\"", 1, &["log", "is a directory"]),
+    (
+        "[log]\npath = \"a\"\nformat = \"xml\"",
+        3,
+        &["xml", "combined"],
+    ),
+    ("[log]\nfile = \"a\"", 2, &["unknown key `file`"]),
+    ("[media]\n\"\" = \"text/plain\"", 1, &["media", "extension"]),
+    (
+        "[media]\nmd = \"markdown\"",
+        1,
+        &["media", "markdown", "text/markdown"],
+    ),
+    (
+        "[error_pages]\n200 = \"errors/404.html\"",
+        1,
+        &["error-pages", "200"],
+    ),
+    (
+        "[error_pages]\n404 = \"errors/none.html\"",
+        1,
+        &["error-pages", "none.html"],
+    ),
+    (
+        "[[field]]\nprefix = \"x\"\nname = \"A\"\nvalue = \"b\"",
+        1,
+        &["field", "slash"],
+    ),
+    (
+        "[[field]]\nname = \"A B\"\nvalue = \"b\"",
+        1,
+        &["field", "`A B` is not a field name"],
+    ),
+    (
+        "[[field]]\nname = \"content-length\"\nvalue = \"0\"",
+        1,
+        &["set by the server itself"],
+    ),
+    (
+        "[[field]]\nname = \"A\"\nvalue = \"b\\r\\nC: d\"",
+        1,
+        &["field", "control"],
+    ),
+    ("[[field]]\nname = \"A\"", 1, &["missing field `value`"]),
+    (
+        "[[host]]\nnames = \"a.example\"",
+        1,
+        &["host", "needs a root"],
+    ),
+    (
+        "[[host]]\nnames = \"a b\"\nroot = \"site\"",
+        2,
+        &["host.names", "`a b`"],
+    ),
+    (
+        "[[host]]\nnames = \"a\"\nroot = \"site\"\n[[host]]\nnames = \"A\"\nroot = \"site\"",
+        5,
+        &["`a` names two hosts"],
+    ),
+    (
+        "root = \"site\"\n[[host]]\nroot = \"site\"",
+        2,
+        &["never reached"],
+    ),
+    (
+        "[[host]]\nroot = \"site\"\nlisten = \"80\"",
+        3,
+        &["unknown key `listen`"],
+    ),
+    ("workers = 1\nworkers = 2", 2, &["duplicate key"]),
+    ("workers = ", 1, &["workers"]),
+];
+
+#[test]
+fn a_mistake_is_told_with_its_key_and_line_when_the_file_has_one() {
+    for (text, line, words) in MISTAKES {
+        let errors = check(text).map(|good| good.config).expect_err(text);
+        let told: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        let place = format!("headway.toml:{line}: ");
+        let right = |told: &String| told.contains(&place) && words.iter().all(|w| told.contains(w));
+        assert!(
+            told.iter().any(right),
+            "{text}\nexpected {place}{words:?}, told {told:#?}"
+        );
+    }
+}
+
+#[test]
+fn the_flag_is_named_when_the_mistake_is_on_the_command_line() {
+    let settings = Settings {
+        workers: Some(given(0)),
+        ..Settings::default()
+    };
+    let errors = Config::check(&settings, None, &HERE).unwrap_err();
+    assert_eq!(errors[0].to_string(), "--workers: 0 is not within 1 to 256");
+    let settings = Settings {
+        root: Some(given("/no/such".into())),
+        ..Settings::default()
+    };
+    let errors = Config::check(&settings, None, &HERE).unwrap_err();
+    assert!(
+        errors[0]
+            .to_string()
+            .starts_with("DIR: the document root /no/such: ")
+    );
+    assert!(errors[0].is_environment());
+}
+
+#[test]
+fn every_mistake_is_told_at_once_when_there_are_several() {
+    let errors = check("workers = 0\nroot = \"missing\"\nevents = \"none\"").unwrap_err();
+    assert_eq!(errors.len(), 3, "{errors:?}");
+}
+
+#[test]
+fn defaults_hold_when_nothing_is_written() {
+    let config = good("root = \"site\"");
+    assert_eq!(config.listen, ["127.0.0.1:8080".parse().unwrap()]);
+    assert_eq!(
+        (config.workers, config.events.as_str(), config.accept_count),
+        (2, "epoll", 25)
+    );
+    assert_eq!(
+        (config.head_timeout_ms, config.idle_timeout_ms),
+        (10_000, 60_000)
+    );
+    assert_eq!(
+        (config.head_bytes_max, config.small_file_bytes),
+        (16384, 65536)
+    );
+    assert_eq!(config.server_field.as_deref(), Some("Headway"));
+    assert!(config.trace && config.log.is_none() && config.status.is_none());
+    let host = &config.hosts[0];
+    assert!(!host.listing && !host.dotfiles && host.precompressed);
+    assert_eq!(host.index, ["index.html"]);
+}
+
+#[test]
+fn the_descriptor_budget_is_kept_when_the_limit_is_any() {
+    for nofile in [256, 1024, 4096, 20_000, 1 << 20] {
+        let environment = Environment { nofile, ..HERE };
+        let config = Config::check(&Settings::default(), None, &environment)
+            .unwrap()
+            .config;
+        let used = u64::from(config.connections_max) + config.descriptors_max as u64;
+        assert!(used + 160 <= nofile, "{nofile}: {used}");
+        assert!(config.connections_max <= 15_000);
+    }
+}
+
+#[test]
+fn hosts_inherit_from_the_top_level_when_they_leave_a_setting_out() {
+    let config = good(
+        "listing = true\nindex = \"home.html\"\n[[host]]\nnames = [\"A.Example.\", \"*.b\"]\n\
+         root = \"site\"\n[[host]]\nnames = \"c\"\nroot = \"errors\"\nlisting = false\nindex = []",
+    );
+    assert_eq!(config.hosts.len(), 2);
+    assert_eq!(config.hosts[0].names, ["a.example", "*.b"]);
+    assert_eq!(
+        (config.hosts[0].listing, config.hosts[1].listing),
+        (true, false)
+    );
+    assert_eq!(config.hosts[0].index, ["home.html"]);
+    assert!(config.hosts[1].index.is_empty());
+    assert!(config.hosts[0].root.is_absolute() && config.hosts[0].root.ends_with("site"));
+}
+
+#[test]
+fn the_default_host_stands_first_when_a_root_is_given() {
+    let config = good("root = \"errors\"\n[[host]]\nnames = \"a\"\nroot = \"site\"");
+    assert!(config.hosts[0].names.is_empty() && config.hosts[0].root.ends_with("errors"));
+}
+
+#[test]
+fn names_are_understood_when_written_with_hyphens_or_underscores() {
+    let hyphens = good("root = \"site\"\naccept-count = 7\nhead-timeout = \"2s\"");
+    let underscores = good("root = \"site\"\naccept_count = 7\nhead_timeout = \"2s\"");
+    assert_eq!((hyphens.accept_count, hyphens.head_timeout_ms), (7, 2000));
+    assert_eq!(
+        (underscores.accept_count, underscores.head_timeout_ms),
+        (7, 2000)
+    );
+}
+
+#[test]
+fn the_command_line_wins_when_the_file_says_otherwise() {
+    let mut settings = Settings::from_toml(
+        "workers = 1\nlisten = \"1\"\n[log]\npath = \"/a.log\"",
+        Path::new("/headway.toml"),
+    )
+    .unwrap();
+    let listen = Many(vec!["2".parse::<ListenAddress>().unwrap()]);
+    let log = headway_server::config::settings::LogSettings {
+        format: Some(LogFormat::Json),
+        ..Default::default()
+    };
+    settings.overlay(Settings {
+        listen: Some(given(listen)),
+        log: Some(given(log)),
+        ..Settings::default()
+    });
+    let config = Config::check(&settings, None, &HERE).unwrap().config;
+    assert_eq!((config.workers, config.listen[0].port()), (1, 2));
+    let log = config.log.unwrap();
+    assert_eq!(
+        (log.path.as_path(), log.format),
+        (Path::new("/a.log"), LogFormat::Json)
+    );
+}
+
+#[test]
+fn a_warning_is_given_when_the_status_page_is_public_or_the_queue_is_cut() {
+    let checked = check("status = \":9090\"\nlistenq = 8192").unwrap();
+    let told: Vec<String> = checked.warnings.iter().map(ToString::to_string).collect();
+    assert!(
+        told.iter()
+            .any(|told| told.contains("toml:2: listenq") && told.contains("4096"))
+    );
+    assert!(
+        told.iter()
+            .any(|told| told.contains("toml:1: status") && told.contains("loopback"))
+    );
+}
+
+#[test]
+fn the_effective_settings_are_the_same_when_read_back() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("404.html"), "none").unwrap();
+    let text = "listen = [\":0\", \"[::1]:0\"]\nstatus = \"9\"\nhide-server = true\nlisting = true\n\
+        [media]\nmd = \"text/markdown\"\n[error_pages]\n404 = \"404.html\"\n\
+        [log]\npath = \"a \\\"b\\\".log\"\nformat = \"json\"\n\
+        [[field]]\nprefix = \"/a/\"\nname = \"Cache-Control\"\nvalue = \"max-age=60\"\n\
+        [[host]]\nroot = \".\"\n[[host]]\nnames = \"x\"\nroot = \".\"\nindex = []";
+    let path = directory.path().join("headway.toml");
+    let settings = Settings::from_toml(text, &path).unwrap();
+    let config = Config::check(&settings, None, &HERE).unwrap().config;
+    let printed = config.to_toml();
+    let again = Settings::from_toml(&printed, Path::new("/printed.toml")).unwrap();
+    assert_eq!(
+        Config::check(&again, None, &HERE).unwrap().config,
+        config,
+        "{printed}"
+    );
+}
+
+#[test]
+fn a_host_without_settings_is_the_current_directory_when_none_is_written() {
+    let config = Config::check(&Settings::default(), None, &HERE)
+        .unwrap()
+        .config;
+    assert_eq!(
+        config.hosts[0].root,
+        std::env::current_dir().unwrap().canonicalize().unwrap()
+    );
+    assert!(HostSettings::default().names.is_none());
+}
