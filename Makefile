@@ -1,0 +1,30 @@
+# Thin on purpose: each target says what it does and calls a script that can be run without make.
+.PHONY: help demo test bench lint fuzz docs install
+.DEFAULT_GOAL := help
+CARGO ?= cargo
+PREFIX ?= /usr/local
+
+help: ## print the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## build, serve a small file set, put 10 s of load on it, show the loop's blocking record
+	@scripts/demo
+
+test: ## run every test; the last line says how many passed, failed and were skipped
+	@scripts/test
+
+bench: ## measure against nginx, lighttpd, h2o and Apache; evidence goes to bench/runs/
+	@bench/all
+
+lint: ## rustfmt, clippy, cargo-deny, shellcheck, clang-format
+	@scripts/lint
+
+fuzz: ## run each fuzz target for 60 s (HEADWAY_FUZZ_SECONDS)
+	@scripts/fuzz
+
+docs: ## build the user guide into target/book
+	@scripts/setup docs
+	@PATH="$$PATH:$${CARGO_HOME:-$$HOME/.cargo}/bin" mdbook build docs
+
+install: ## build a release and install it with its man pages under PREFIX (/usr/local)
+	@scripts/install "$(PREFIX)"
