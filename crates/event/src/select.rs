@@ -161,3 +161,55 @@ impl Backend for Select {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn descriptor_below_the_cursor_is_found_when_the_scan_starts_inside_its_word() {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        far.write_all(b"x").unwrap();
+        let fd = rustix::io::fcntl_dupfd_cloexec(&near, 10 * WORD_BITS as i32 + 3).unwrap();
+        let mut select = Select::new();
+        select.add(fd.as_fd(), Token(1), Interest::READ).unwrap();
+        for cursor in [
+            0,
+            10 * WORD_BITS,
+            fd.as_raw_fd() as usize,
+            fd.as_raw_fd() as usize + 1,
+        ] {
+            select.cursor = cursor;
+            let mut ready = Vec::new();
+            select.wait(&mut ready, Some(0)).unwrap();
+            assert_eq!(ready.len(), 1, "scan from {cursor}");
+        }
+    }
+
+    #[test]
+    fn sets_are_empty_and_short_when_the_last_interest_is_gone() {
+        // A bit left behind would wake every wait for nothing: the loop would spin.
+        let (near, far) = UnixStream::pair().unwrap();
+        let high = rustix::io::fcntl_dupfd_cloexec(&far, 700).unwrap();
+        let mut select = Select::new();
+        select.add(near.as_fd(), Token(1), Interest::BOTH).unwrap();
+        select.add(high.as_fd(), Token(2), Interest::BOTH).unwrap();
+        assert!(select.words > 700 / WORD_BITS);
+        select
+            .modify(high.as_fd(), Token(2), Interest::NONE)
+            .unwrap();
+        assert_eq!(select.words, near.as_raw_fd() as usize / WORD_BITS + 1);
+        select.remove(near.as_fd()).unwrap();
+        assert_eq!(select.words, 0);
+        assert!(
+            select
+                .read
+                .iter()
+                .chain(&select.write)
+                .all(|word| *word == 0)
+        );
+    }
+}
