@@ -41,8 +41,10 @@ pub(crate) enum Nowait {
     Unknown,
     /// It answers from memory or says that it would have to wait.
     Answers,
-    /// It refuses the flag, but lives in memory (tmpfs, a memfd): cached pages can be read at once.
+    /// It refuses the flag, but has no disk to wait for (tmpfs): cached pages can be read at once.
     InMemory,
+    /// A memfd that a helper has just written: there is nothing to ask.
+    Memfd,
     /// It refuses the flag and may wait even for cached pages (network file systems, FUSE).
     Refuses,
 }
@@ -76,9 +78,9 @@ impl OpenFile {
         self
     }
 
-    /// A memfd made by a helper: it is in memory by nature, so nothing needs to be probed.
-    pub(crate) fn in_memory(self) -> OpenFile {
-        self.nowait.set(Nowait::InMemory);
+    /// The same file, known to be a memfd: it is in memory by nature, so nothing needs to be probed.
+    pub(crate) fn memfd(self) -> OpenFile {
+        self.nowait.set(Nowait::Memfd);
         self
     }
 

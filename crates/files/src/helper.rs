@@ -35,7 +35,7 @@ const COPY_BYTES_MAX: u64 = 4 * WINDOW_BYTES;
 ///
 /// # Example
 /// ```
-/// let (worker, helper) = headway_os::rights::pair()?;
+/// let (worker, helper) = os::rights::pair()?;
 /// drop(worker);
 /// headway_files::helper_main(helper, &|directory| directory.path.clone())?;
 /// # Ok::<(), std::io::Error>(())

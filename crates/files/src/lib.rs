@@ -20,6 +20,7 @@
 
 mod answer;
 mod file;
+mod filesystem;
 mod helper;
 mod listing;
 mod names;

@@ -10,16 +10,13 @@
 
 use crate::file::{Nowait, OpenFile};
 use os::residency::{cachestat, mincore, page_bytes};
-use rustix::fs::fstatfs;
+use rustix::fs::fcntl_get_seals;
 use rustix::io::{Errno, pread};
 use std::cell::Cell;
 use std::io;
 
 /// The unit in which files are checked, read in and sent: an aligned piece of this many bytes.
 pub const WINDOW_BYTES: u64 = 256 * 1024;
-
-/// `f_type` of tmpfs, and of memfds (linux/magic.h).
-const TMPFS_MAGIC: i64 = 0x0102_1994;
 
 /// Which probe answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,9 +68,13 @@ impl Residency {
 
     /// All of `length` bytes from `offset`, as far as the file goes, are in memory and up to date.
     ///
+    /// Not promised: that a window read in is found resident. Memory pressure may take it at once,
+    /// and a hole of a tmpfs file never has pages. After a few attempts have it copied, too.
+    ///
     /// # Errors
-    /// `EOPNOTSUPP` (`io::ErrorKind::Unsupported`) when the file system may wait even for cached pages (NFS, FUSE):
-    /// have a helper copy the contents ([`crate::Pool::read`]). Others as the probe's call.
+    /// `EOPNOTSUPP` (`io::ErrorKind::Unsupported`) when the file system may wait even for cached
+    /// pages (NFS, FUSE) or keeps them where no probe sees them (overlay): have a helper copy the contents ([`crate::Pool::read`]).
+    /// Others as the probe's call.
     pub fn resident(&self, file: &OpenFile, offset: u64, length: u64) -> io::Result<bool> {
         let end = offset.saturating_add(length).min(file.meta().size);
         if offset >= end {
@@ -81,10 +82,12 @@ impl Residency {
         }
         // Whole pages, since the cache holds nothing smaller.
         let start = offset - offset % page_bytes();
-        match self.kind.get() {
-            ProbeKind::Cachestat => self.by_cachestat(file, start, end),
-            ProbeKind::Nowait => by_nowait(file, start, end),
-            ProbeKind::Mincore => by_mincore(file, start, end),
+        match (nowait(file)?, self.kind.get()) {
+            (Nowait::Memfd, _) => Ok(true),
+            (Nowait::Refuses, _) => Err(Errno::OPNOTSUPP.into()),
+            (Nowait::InMemory, _) | (_, ProbeKind::Mincore) => by_mincore(file, start, end),
+            (_, ProbeKind::Cachestat) => self.by_cachestat(file, start, end),
+            (_, ProbeKind::Nowait) => by_nowait(file, start, end),
         }
     }
 
@@ -94,10 +97,7 @@ impl Residency {
             Ok(counted) if counted.cached < pages => Ok(false),
             // A page that another process is still reading in is cached but not up to date, and
             // sending it would wait. Pages arrive in order, so the last one speaks for all.
-            Ok(_) => match nowait_byte(file, end - 1)? {
-                Some(resident) => Ok(resident),
-                None => by_mincore(file, start, end),
-            },
+            Ok(_) => nowait_byte(file, end - 1),
             Err(Errno::PERM | Errno::OPNOTSUPP) => by_nowait(file, start, end),
             Err(Errno::NOSYS) => {
                 self.kind.set(ProbeKind::Nowait);
@@ -110,14 +110,12 @@ impl Residency {
 
 /// Every page is asked, the last one first: it is the one a helper brings in last.
 fn by_nowait(file: &OpenFile, start: u64, end: u64) -> io::Result<bool> {
-    match nowait_byte(file, end - 1)? {
-        Some(true) => {}
-        Some(false) => return Ok(false),
-        None => return by_mincore(file, start, end),
+    if !nowait_byte(file, end - 1)? {
+        return Ok(false);
     }
     let mut offset = start;
     while offset < end {
-        if nowait_byte(file, offset)? != Some(true) {
+        if !nowait_byte(file, offset)? {
             return Ok(false);
         }
         offset += page_bytes();
@@ -130,31 +128,28 @@ fn by_mincore(file: &OpenFile, start: u64, end: u64) -> io::Result<bool> {
     Ok(counted == (end - start).div_ceil(page_bytes()))
 }
 
-/// Is the page of `offset` up to date in memory? `None` if the file lives in memory altogether, on a
-/// file system that does not take the question.
-fn nowait_byte(file: &OpenFile, offset: u64) -> io::Result<Option<bool>> {
-    match file.nowait() {
-        Nowait::InMemory => return Ok(None),
-        Nowait::Refuses => return Err(Errno::OPNOTSUPP.into()),
-        Nowait::Unknown | Nowait::Answers => {}
+/// Is the page of `offset` up to date in memory?
+fn nowait_byte(file: &OpenFile, offset: u64) -> io::Result<bool> {
+    // No byte there is no reason to wait: the file has shrunk.
+    Ok(os::residency::read_nowait(file, &mut [0; 1], offset)?.is_some())
+}
+
+/// What the file's system makes of `RWF_NOWAIT`, asked once a file: a read far beyond the end of any file finds no page
+/// to wait for, but meets the check of the flag.
+fn nowait(file: &OpenFile) -> io::Result<Nowait> {
+    if file.nowait() == Nowait::Unknown {
+        const BEYOND: u64 = i64::MAX as u64 - 1;
+        let known = match os::residency::read_nowait(file, &mut [0; 1], BEYOND) {
+            Ok(_) => Nowait::Answers,
+            // Only files of tmpfs can have seals. statfs would say it more plainly, but asks the
+            // server of a network file system.
+            Err(Errno::OPNOTSUPP) if fcntl_get_seals(file).is_ok() => Nowait::InMemory,
+            Err(Errno::OPNOTSUPP) => Nowait::Refuses,
+            Err(errno) => return Err(errno.into()),
+        };
+        file.set_nowait(known);
     }
-    match os::residency::read_nowait(file, &mut [0; 1], offset) {
-        Ok(read) => {
-            file.set_nowait(Nowait::Answers);
-            // No byte there: the file has shrunk. There is nothing to wait for.
-            Ok(Some(read.is_some()))
-        }
-        Err(Errno::OPNOTSUPP) => {
-            let in_memory = fstatfs(file).is_ok_and(|found| i64::from(found.f_type) == TMPFS_MAGIC);
-            file.set_nowait(if in_memory {
-                Nowait::InMemory
-            } else {
-                Nowait::Refuses
-            });
-            nowait_byte(file, offset)
-        }
-        Err(errno) => Err(errno.into()),
-    }
+    Ok(file.nowait())
 }
 
 /// Read at `offset` into `buffer` what is in memory; `None` if that would wait. Fewer bytes than asked for may be the end of
@@ -169,26 +164,21 @@ pub fn read_nowait(file: &OpenFile, buffer: &mut [u8], offset: u64) -> io::Resul
     if buffer.is_empty() {
         return Ok(Some(0));
     }
-    match nowait_byte(file, offset)? {
-        Some(false) => Ok(None),
-        Some(true) => Ok(os::residency::read_nowait(file, buffer, offset)?),
-        None => read_in_memory(file, buffer, offset),
+    match nowait(file)? {
+        Nowait::Refuses => Err(Errno::OPNOTSUPP.into()),
+        Nowait::InMemory if !in_memory_resident(file, offset, buffer.len())? => Ok(None),
+        Nowait::InMemory | Nowait::Memfd => Ok(Some(pread(file, buffer, offset)?)),
+        Nowait::Unknown | Nowait::Answers => Ok(os::residency::read_nowait(file, buffer, offset)?),
     }
 }
 
 /// tmpfs takes no `RWF_NOWAIT`; its pages are in memory unless they have been swapped out.
-fn read_in_memory(file: &OpenFile, buffer: &mut [u8], offset: u64) -> io::Result<Option<usize>> {
-    let end = offset
-        .saturating_add(buffer.len() as u64)
-        .min(file.meta().size);
-    let start = offset - offset % page_bytes();
-    if start < end && !by_mincore(file, start, end)? {
-        return Ok(None);
+fn in_memory_resident(file: &OpenFile, offset: u64, length: usize) -> io::Result<bool> {
+    let end = offset.saturating_add(length as u64).min(file.meta().size);
+    if offset >= end {
+        return Ok(true);
     }
-    let wanted = usize::try_from(end.saturating_sub(offset))
-        .unwrap_or(0)
-        .min(buffer.len());
-    Ok(Some(pread(file, &mut buffer[..wanted], offset)?))
+    by_mincore(file, offset - offset % page_bytes(), end)
 }
 
 /// The window that holds `offset`: its start and its length in a file of `size` bytes.

@@ -95,7 +95,7 @@ pub(crate) trait Opener {
 /// # Ok::<(), headway_files::RootError>(())
 /// ```
 pub fn resolve_cached(roots: &Roots, root: RootId, path: &[u8], retire: &RetireList) -> Probe {
-    match resolve(&CachedOpener { retire }, roots, root, path) {
+    match resolve(&CachedOpener { roots, retire }, roots, root, path) {
         Some(RawAnswer::File {
             file,
             index,
@@ -227,6 +227,7 @@ fn is_same_file(seen: &Status, opened: &Status) -> bool {
 
 /// The loop's opener: nothing waits.
 struct CachedOpener<'l> {
+    roots: &'l Roots,
     retire: &'l RetireList,
 }
 
@@ -238,6 +239,9 @@ impl Opener for CachedOpener<'_> {
     }
 
     fn open(&self, root: &Root, path: &[u8], seen: &Status) -> Result<Rc<OpenFile>, Stop> {
+        if !self.roots.opens_at_once(seen.device) {
+            return Err(Stop::WouldBlock);
+        }
         // Reading with access times on could write the inode, which waits. EPERM says that they
         // cannot be left alone: the helper opens such a file and reads a byte, and pays that wait.
         let opened = match open_to_read(root.as_fd(), path, Names::Cached, true) {

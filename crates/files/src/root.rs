@@ -3,6 +3,8 @@
 //! A root is held as an `O_PATH` descriptor, so renaming or replacing the directory's own name while
 //! serving changes nothing: the tree that was configured is the tree that is served.
 
+use crate::filesystem::Harmless;
+use crate::protocol::INDEX_BYTES_MAX;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
@@ -29,7 +31,8 @@ pub struct RootConfig {
 pub struct RootError {
     /// The directory as configured.
     pub directory: PathBuf,
-    /// What open(2) said; `ENOTDIR` when it is no directory.
+    /// What open(2) said: `ENOTDIR` when it is no directory. `E2BIG` when its index names together are longer
+    /// than a helper's greeting can carry (4 KiB).
     pub why: Errno,
 }
 
@@ -45,6 +48,7 @@ pub(crate) struct Root {
 #[derive(Debug, Default)]
 pub struct Roots {
     roots: Vec<Root>,
+    harmless: Harmless,
 }
 
 impl Roots {
@@ -63,12 +67,23 @@ impl Roots {
     pub fn open(configs: &[RootConfig]) -> Result<Roots, RootError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let mut roots = Vec::with_capacity(configs.len());
+        let mut harmless = Harmless::mounted();
         for config in configs {
-            let directory =
-                open(&config.directory, flags, Mode::empty()).map_err(|why| RootError {
-                    directory: config.directory.clone(),
-                    why,
-                })?;
+            let error = |why| RootError {
+                directory: config.directory.clone(),
+                why,
+            };
+            if config
+                .index
+                .iter()
+                .map(|name| name.len() + 2)
+                .sum::<usize>()
+                > INDEX_BYTES_MAX
+            {
+                return Err(error(Errno::TOOBIG));
+            }
+            let directory = open(&config.directory, flags, Mode::empty()).map_err(error)?;
+            harmless.add_root(&directory);
             let index = config.index.clone();
             roots.push(Root {
                 directory,
@@ -76,7 +91,7 @@ impl Roots {
                 siblings: config.siblings,
             });
         }
-        Ok(Roots { roots })
+        Ok(Roots { roots, harmless })
     }
 
     /// How many roots there are.
@@ -91,6 +106,11 @@ impl Roots {
 
     pub(crate) fn get(&self, root: RootId) -> Option<&Root> {
         self.roots.get(usize::try_from(root.0).ok()?)
+    }
+
+    /// Files on this device can be opened without waiting.
+    pub(crate) fn opens_at_once(&self, device: u64) -> bool {
+        self.harmless.contains(device)
     }
 
     pub(crate) fn all(&self) -> &[Root] {
