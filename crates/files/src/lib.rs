@@ -1,1 +1,47 @@
-//! (being written)
+//! Find and open files without blocking the event loop.
+//!
+//! What it does, in the order a request meets it:
+//!
+//! 1. [`Names`] remembers answers, the failed ones too;
+//! 2. [`resolve_cached`] asks the kernel's own name cache and never waits;
+//! 3. where that says [`Probe::WouldBlock`], [`Pool`] asks a helper process ([`helper_main`]), which
+//!    may wait, and which passes the open file back;
+//! 4. [`Residency`] tells whether a window of an open file is in memory; where not, a helper reads it in;
+//! 5. [`RetireList`] sees to it that descriptors are closed by helpers too.
+//!
+//! What it refuses: to wait, anywhere but in `helper_main` and [`resolve_blocking`]; to leave a
+//! document root (the kernel confines every walk, see `os::open`); to spawn processes (the master
+//! does); to know about HTTP.
+//!
+//! Sources: the Flash papers' helpers and name cache, New-Flash's descriptor passing (2006 paper
+//! §3), openat2(2), cachestat, unix(7).
+
+#![forbid(unsafe_code)]
+
+mod answer;
+mod file;
+mod filesystem;
+mod helper;
+mod listing;
+mod names;
+mod pool;
+pub mod protocol;
+mod residency;
+mod resolve;
+mod retire;
+mod revalidate;
+mod root;
+
+pub use answer::{Answer, Failure, FoundFile, Probe};
+pub use file::{Meta, OpenFile};
+pub use helper::helper_main;
+pub use listing::{Directory, DirectoryEntry, ENTRIES_MAX, EntryKind};
+pub use names::{Entry, Names, NamesBounds};
+pub use pool::{
+    Done, Full, HelperSlot, Outcome, Pool, PoolLimits, PoolStatistics, SlotState, TimesUs,
+};
+pub use residency::{ProbeKind, Residency, WINDOW_BYTES, read_nowait, window_of};
+pub use resolve::{RawAnswer, RawFile, resolve_blocking, resolve_cached};
+pub use retire::RetireList;
+pub use revalidate::{Revalidation, revalidate_cached};
+pub use root::{RootConfig, RootError, RootId, Roots};

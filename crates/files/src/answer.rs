@@ -1,0 +1,101 @@
+//! What resolving a name can answer.
+
+use crate::file::OpenFile;
+use rustix::io::Errno;
+use std::rc::Rc;
+
+/// The answer to "what is this path?".
+#[derive(Clone, Debug)]
+pub enum Answer {
+    /// A regular file, open.
+    File(FoundFile),
+    /// A directory asked for without its trailing slash: send the client there.
+    Redirect,
+    /// A directory without an index file: a listing, if those are allowed.
+    Directory,
+    /// Nothing to send, and why.
+    Failed(Failure),
+}
+
+impl Answer {
+    /// The answer may be remembered. What came from a shortage or a fault may not: it says nothing
+    /// about the name.
+    pub fn cacheable(&self) -> bool {
+        !matches!(self, Answer::Failed(failure) if !failure.cacheable())
+    }
+
+    /// How many descriptors it holds open.
+    pub fn descriptors(&self) -> usize {
+        match self {
+            Answer::File(found) => 1 + found.siblings.iter().flatten().count(),
+            _ => 0,
+        }
+    }
+}
+
+/// A file that was found.
+#[derive(Clone, Debug)]
+pub struct FoundFile {
+    /// The file itself.
+    pub file: Rc<OpenFile>,
+    /// Which of the root's index names was appended to the path.
+    pub index: Option<u16>,
+    /// Precompressed siblings: br, zstd, gzip.
+    pub siblings: [Option<Rc<OpenFile>>; 3],
+}
+
+/// Why there is no file.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Failure {
+    /// No such name, or a file asked for with a trailing slash.
+    NotFound,
+    /// A component, or the whole path, is longer than the file system allows.
+    NameTooLong,
+    /// Not readable, or it leads out of the root, or in a circle.
+    Forbidden,
+    /// A FIFO, a socket or a device; it has not been opened.
+    NotRegular,
+    /// This process or the system is out of descriptors or memory.
+    Exhausted,
+    /// The disk, or a helper again and again.
+    Io,
+    /// Too much is waiting already.
+    Overloaded,
+}
+
+impl Failure {
+    /// It says something about the name and may be remembered.
+    pub fn cacheable(self) -> bool {
+        match self {
+            Failure::NotFound | Failure::NameTooLong | Failure::Forbidden | Failure::NotRegular => {
+                true
+            }
+            Failure::Exhausted | Failure::Io | Failure::Overloaded => false,
+        }
+    }
+
+    /// What an errno of openat2(2) or statx(2) means for a request.
+    pub(crate) fn from_errno(errno: Errno) -> Failure {
+        match errno {
+            // EINVAL: a NUL in the path, which no file name can contain.
+            Errno::NOENT | Errno::NOTDIR | Errno::INVAL => Failure::NotFound,
+            Errno::NAMETOOLONG => Failure::NameTooLong,
+            // EXDEV is RESOLVE_BENEATH's answer to a path that leads out of the root.
+            Errno::ACCESS | Errno::PERM | Errno::XDEV | Errno::LOOP => Failure::Forbidden,
+            Errno::NXIO | Errno::NODEV => Failure::NotRegular,
+            Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::TOOMANYREFS | Errno::NOBUFS => {
+                Failure::Exhausted
+            }
+            _ => Failure::Io,
+        }
+    }
+}
+
+/// The answer of a probe, which never waits.
+#[derive(Clone, Debug)]
+pub enum Probe {
+    /// Known at once.
+    Answered(Answer),
+    /// It would have to wait: ask a helper.
+    WouldBlock,
+}

@@ -1,0 +1,81 @@
+//! Which file systems open a file without waiting.
+//!
+//! `RESOLVE_CACHED` promises that the *walk* does not wait. The opening after it is the file system's own: on
+//! a disk file system it touches memory only, but NFS may ask its server and FUSE always asks its
+//! daemon. So the loop opens files only on devices known to be harmless when serving begins;
+//! on all others, and on those mounted later, a helper opens. Being wrong is slower, never blocking.
+//!
+//! Sources: proc_pid_mountinfo(5), statfs(2), the kernel's `fs/nfs/file.c` and `fs/fuse/file.c`.
+
+use rustix::fd::AsFd;
+use rustix::fs::fstatfs;
+
+/// Types whose `open` only touches memory. An overlay does what its layers do; layers on a network are left to
+/// those who build them.
+const HARMLESS: [&str; 14] = [
+    "ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "bcachefs", "zfs", "tmpfs", "ramfs", "overlay",
+    "squashfs", "erofs", "iso9660",
+];
+
+/// `f_type` of btrfs (linux/magic.h).
+const BTRFS_MAGIC: i64 = 0x9123_683E;
+
+/// Device numbers of harmless file systems.
+#[derive(Debug, Default)]
+pub(crate) struct Harmless {
+    devices: Vec<u64>,
+}
+
+impl Harmless {
+    /// Those mounted now. Reads /proc, so call it before serving.
+    pub(crate) fn mounted() -> Harmless {
+        // Without /proc nothing is known to be harmless, and helpers open everything.
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let mut devices: Vec<u64> = mounts.lines().filter_map(harmless_device).collect();
+        devices.sort_unstable();
+        devices.dedup();
+        Harmless { devices }
+    }
+
+    /// Add a root's device if mountinfo could not name it: btrfs numbers each subvolume by itself.
+    pub(crate) fn add_root(&mut self, directory: impl AsFd) {
+        if fstatfs(&directory).is_ok_and(|found| found.f_type == BTRFS_MAGIC)
+            && let Ok(status) = os::open::status(&directory)
+            && !self.contains(status.device)
+        {
+            self.devices.push(status.device);
+            self.devices.sort_unstable();
+        }
+    }
+
+    /// Files on this device are opened without waiting.
+    pub(crate) fn contains(&self, device: u64) -> bool {
+        self.devices.binary_search(&device).is_ok()
+    }
+}
+
+/// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw` → the device 98:0.
+fn harmless_device(line: &str) -> Option<u64> {
+    let (mount, file_system) = line.split_once(" - ")?;
+    let kind = file_system.split(' ').next()?;
+    let (major, minor) = mount.split(' ').nth(2)?.split_once(':')?;
+    let device = rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?);
+    HARMLESS.contains(&kind).then_some(device)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_is_taken_from_mountinfo_when_its_type_is_harmless() {
+        let ext4 =
+            "36 35 98:7 /a\\040b /mnt rw,noatime master:1 - ext4 /dev/root rw,errors=continue";
+        assert_eq!(harmless_device(ext4), Some(rustix::fs::makedev(98, 7)));
+        for other in ["nfs4", "fuse.sshfs", "fuseblk", "cifs", "9p"] {
+            let line = format!("36 35 0:41 / /mnt rw - {other} server:/x rw");
+            assert_eq!(harmless_device(&line), None, "{other}");
+        }
+        assert_eq!(harmless_device("nonsense"), None);
+    }
+}

@@ -1,0 +1,318 @@
+//! The helper process: does for a worker what may wait.
+//!
+//! What it does: receives one request at a time on a `SOCK_SEQPACKET` socket, carries it out with ordinary
+//! blocking calls, answers with descriptors attached, and ends when the worker closes. What it
+//! refuses: to open anything but regular files and directories beneath its roots, and to grow: its
+//! memory is a message, a window, and at most one listing.
+//!
+//! Sources: the Flash papers' helper processes (dissertation 2.3), `crate::protocol`.
+
+use crate::answer::Failure;
+use crate::file::Meta;
+use crate::listing::{Directory, read_directory};
+use crate::protocol::{
+    MESSAGE_BYTES_MAX, RETIRE_MAX, Reply, Request, VERSION, decode_request, encode_reply,
+};
+use crate::residency::WINDOW_BYTES;
+use crate::resolve::{RawAnswer, RawFile, resolve_blocking};
+use crate::root::{Root, RootId, Roots};
+use os::rights::{Wait, receive_with_descriptors, send_with_descriptors};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{Advice, MemfdFlags, SealFlags, fadvise, fcntl_add_seals, memfd_create};
+use rustix::io::{Errno, IoSlice, pread, write};
+use std::io;
+use std::num::NonZeroU64;
+
+/// A file that is found is also read in: whole up to this size, else its first window.
+const SMALL_BYTES: u64 = 64 * 1024;
+/// Contents are copied at most so far at a time.
+const COPY_BYTES_MAX: u64 = 4 * WINDOW_BYTES;
+
+/// Serve requests on `socket` until the worker closes it. `render` makes listing pages.
+///
+/// # Errors
+/// A broken socket, or a request that no worker sends. End the process; the worker asks another helper.
+///
+/// # Example
+/// ```
+/// let (worker, helper) = os::rights::pair()?;
+/// drop(worker);
+/// headway_files::helper_main(helper, &|directory| directory.path.clone())?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn helper_main(socket: OwnedFd, render: &dyn Fn(&Directory) -> Vec<u8>) -> io::Result<()> {
+    let scratch = vec![0; WINDOW_BYTES as usize];
+    let roots = Roots::default();
+    let mut helper = Helper {
+        socket,
+        render,
+        roots,
+        roots_expected: None,
+        retired: Vec::new(),
+        scratch,
+    };
+    let mut message = vec![0; MESSAGE_BYTES_MAX];
+    loop {
+        let received =
+            receive_with_descriptors(&helper.socket, &mut message, RETIRE_MAX, Wait::Block);
+        let received = match received {
+            Ok(Some(received)) => received,
+            // A blocking socket does not answer "would wait"; one made non-blocking by its other
+            // owner would spin here.
+            Ok(None) => return Err(Errno::AGAIN.into()),
+            Err(os::rights::ReceiveError::Os(Errno::CONNRESET)) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        if received.is_end() {
+            return Ok(());
+        }
+        let request = decode_request(&message[..received.length])
+            .map_err(|malformed| io::Error::new(io::ErrorKind::InvalidData, malformed))?;
+        match helper.serve(request, received.descriptors) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            other => other?,
+        }
+    }
+}
+
+struct Helper<'r> {
+    socket: OwnedFd,
+    render: &'r dyn Fn(&Directory) -> Vec<u8>,
+    roots: Roots,
+    /// As announced by Hello.
+    roots_expected: Option<u32>,
+    /// Files to be closed when released.
+    retired: Vec<OwnedFd>,
+    scratch: Vec<u8>,
+}
+
+impl Helper<'_> {
+    fn serve(&mut self, request: Request<'_>, mut files: Vec<OwnedFd>) -> io::Result<()> {
+        match request {
+            Request::Hello { version, roots } => self.hello(version, roots),
+            Request::Root {
+                root,
+                siblings,
+                index,
+            } => {
+                let index = index.into_iter().map(String::from).collect();
+                self.add_root(root, siblings, index, one(&mut files)?)
+            }
+            Request::Resolve { job, root, path } => self.resolve(job, root, path),
+            Request::ReadIn {
+                job,
+                offset,
+                length,
+            } => {
+                let done = self.read_in(&one(&mut files)?, offset, length);
+                let errno = done.map_or_else(errno_code, |()| 0);
+                self.reply(&Reply::ReadIn { job, errno }, &[])
+            }
+            Request::List { job, root, path } => self.list(job, root, path),
+            Request::Read {
+                job,
+                offset,
+                length,
+            } => {
+                let content = self.copy(&one(&mut files)?, offset, length);
+                self.reply_memory(content, |content| Reply::Read {
+                    job,
+                    content: content.map_err(errno_code),
+                })
+            }
+            Request::Retire { .. } => {
+                self.retired.append(&mut files);
+                Ok(())
+            }
+            Request::Release { job } => {
+                self.retired.clear();
+                self.reply(&Reply::Retired { job }, &[])
+            }
+        }
+    }
+
+    fn hello(&mut self, version: u16, roots: u32) -> io::Result<()> {
+        if version != VERSION || self.roots_expected.is_some() {
+            return Err(invalid("the worker speaks another version"));
+        }
+        self.roots_expected = Some(roots);
+        Ok(())
+    }
+
+    fn add_root(
+        &mut self,
+        root: RootId,
+        siblings: bool,
+        index: Vec<String>,
+        directory: OwnedFd,
+    ) -> io::Result<()> {
+        let next = self.roots.len() as u32;
+        if root.0 != next || self.roots_expected.is_none_or(|expected| next >= expected) {
+            return Err(invalid("roots out of order"));
+        }
+        self.roots.push(Root {
+            directory,
+            index,
+            siblings,
+        });
+        Ok(())
+    }
+
+    fn resolve(&mut self, job: u64, root: RootId, path: &[u8]) -> io::Result<()> {
+        let (answer, files) = split(resolve_blocking(&self.roots, root, path));
+        for (position, file) in files.iter().enumerate() {
+            // Siblings may never be asked for; only small ones are worth a read.
+            let length = match file.meta.size {
+                small @ 0..=SMALL_BYTES => small,
+                _ if position == 0 => WINDOW_BYTES,
+                _ => continue,
+            };
+            // A disk error is found again, and reported, when the contents are sent.
+            let _ = self.read_in(&file.descriptor, 0, length);
+        }
+        let descriptors: Vec<_> = files.into_iter().map(|file| file.descriptor).collect();
+        self.reply(&Reply::Resolved { job, answer }, &descriptors)
+    }
+
+    fn list(&mut self, job: u64, root: RootId, path: &[u8]) -> io::Result<()> {
+        let page = read_directory(&self.roots, root, path).and_then(|directory| {
+            memory(&[&(self.render)(&directory)]).map_err(Failure::from_errno)
+        });
+        self.reply_memory(page, |answer| Reply::Listed { job, answer })
+    }
+
+    /// Bring a piece of a file into memory. Advice starts the whole piece at once; reading it then
+    /// waits until every page is up to date, so that after the answer a send does not wait. A file
+    /// that ends early is no error.
+    fn read_in(&mut self, file: &OwnedFd, offset: u64, length: u64) -> Result<(), Errno> {
+        // Refused for files that take no advice; reading does the work then.
+        let _ = fadvise(file, offset, NonZeroU64::new(length), Advice::WillNeed);
+        let end = offset.saturating_add(length);
+        let mut at = offset;
+        while at < end {
+            match read_at(file, &mut self.scratch, at, end)? {
+                0 => break,
+                count => at += count as u64,
+            }
+        }
+        Ok(())
+    }
+
+    fn copy(&mut self, file: &OwnedFd, offset: u64, length: u64) -> Result<(OwnedFd, Meta), Errno> {
+        let end = offset.saturating_add(length.min(COPY_BYTES_MAX));
+        let copy = memfd()?;
+        let mut at = offset;
+        while at < end {
+            match read_at(file, &mut self.scratch, at, end)? {
+                0 => break,
+                count => {
+                    write_all(&copy, &self.scratch[..count])?;
+                    at += count as u64;
+                }
+            }
+        }
+        seal(copy)
+    }
+
+    fn reply_memory<E>(
+        &self,
+        made: Result<(OwnedFd, Meta), E>,
+        reply: impl FnOnce(Result<Meta, E>) -> Reply,
+    ) -> io::Result<()> {
+        match made {
+            Ok((descriptor, meta)) => self.reply(&reply(Ok(meta)), &[descriptor]),
+            Err(error) => self.reply(&reply(Err(error)), &[]),
+        }
+    }
+
+    fn reply(&self, reply: &Reply, files: &[OwnedFd]) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        encode_reply(reply, &mut bytes);
+        let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+        send_with_descriptors(&self.socket, &[IoSlice::new(&bytes)], &files, Wait::Block)?;
+        Ok(())
+    }
+}
+
+/// Part an answer into what is told and what is attached.
+fn split(answer: RawAnswer<RawFile>) -> (RawAnswer<Meta>, Vec<RawFile>) {
+    match answer {
+        RawAnswer::File {
+            file,
+            index,
+            siblings,
+        } => {
+            let metas = siblings
+                .each_ref()
+                .map(|file| file.as_ref().map(|file| file.meta));
+            let told = RawAnswer::File {
+                file: file.meta,
+                index,
+                siblings: metas,
+            };
+            let files = std::iter::once(file).chain(siblings.into_iter().flatten());
+            (told, files.collect())
+        }
+        RawAnswer::Redirect => (RawAnswer::Redirect, Vec::new()),
+        RawAnswer::Directory => (RawAnswer::Directory, Vec::new()),
+        RawAnswer::Failed(failure) => (RawAnswer::Failed(failure), Vec::new()),
+    }
+}
+
+fn read_at(file: &OwnedFd, buffer: &mut [u8], at: u64, end: u64) -> Result<usize, Errno> {
+    let wanted = usize::try_from(end - at)
+        .unwrap_or(usize::MAX)
+        .min(buffer.len());
+    loop {
+        match pread(file, &mut buffer[..wanted], at) {
+            Err(Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}
+
+fn memory(parts: &[&[u8]]) -> Result<(OwnedFd, Meta), Errno> {
+    let made = memfd()?;
+    for part in parts {
+        write_all(&made, part)?;
+    }
+    seal(made)
+}
+
+fn memfd() -> Result<OwnedFd, Errno> {
+    memfd_create(c"headway", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+}
+
+/// Sealed, the contents can change no more, so the worker may send them without another look.
+fn seal(made: OwnedFd) -> Result<(OwnedFd, Meta), Errno> {
+    let all = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
+    fcntl_add_seals(&made, all)?;
+    let meta = os::open::status(&made)?.into();
+    Ok((made, meta))
+}
+
+fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        match write(file, bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+fn one(files: &mut Vec<OwnedFd>) -> io::Result<OwnedFd> {
+    match files.pop() {
+        Some(file) if files.is_empty() => Ok(file),
+        _ => Err(invalid("a request needs exactly one descriptor")),
+    }
+}
+
+fn errno_code(errno: Errno) -> u32 {
+    errno.raw_os_error().unsigned_abs()
+}
+
+fn invalid(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}

@@ -1,0 +1,247 @@
+//! The jobs of a pool: queued, running, and who waits for each.
+//!
+//! Equal jobs are one job. Work that somebody waits for goes before prefetches; a prefetch that
+//! somebody begins to wait for changes queue. The bound counts queued jobs, since running ones are
+//! bounded by the helpers.
+
+use crate::file::OpenFile;
+use crate::root::RootId;
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::time::Instant;
+
+/// What makes two askings the same job.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Key {
+    Resolve(RootId, Box<[u8]>),
+    List(RootId, Box<[u8]>),
+    ReadIn(Piece),
+    Read(Piece),
+}
+
+/// A piece of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Piece {
+    pub(super) device: u64,
+    pub(super) inode: u64,
+    pub(super) offset: u64,
+    pub(super) length: u64,
+}
+
+/// Where a job is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    Demanded,
+    Prefetch,
+    Running,
+}
+
+/// One job.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) key: Key,
+    /// The file of a read; keeps it open until the job is done.
+    pub(super) file: Option<Rc<OpenFile>>,
+    pub(super) waiters: Vec<u64>,
+    /// How often a helper has died on it.
+    pub(super) deaths: u32,
+    pub(super) asked: Instant,
+    place: Place,
+}
+
+/// What became of an asking.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Asked {
+    Queued,
+    /// Queued, and a prefetch was dropped for it.
+    Displaced,
+    Joined,
+    Full,
+}
+
+/// All jobs of a pool.
+#[derive(Debug, Default)]
+pub(super) struct Jobs {
+    next: u64,
+    jobs: HashMap<u64, Job>,
+    by_key: HashMap<Key, u64>,
+    demanded: VecDeque<u64>,
+    prefetch: VecDeque<u64>,
+}
+
+impl Jobs {
+    /// Jobs that no helper has yet.
+    pub(super) fn queued(&self) -> usize {
+        self.demanded.len() + self.prefetch.len()
+    }
+
+    /// Ask for a job; without a waiter it is a prefetch.
+    pub(super) fn ask(
+        &mut self,
+        key: Key,
+        file: Option<&Rc<OpenFile>>,
+        waiter: Option<u64>,
+        queue_max: usize,
+    ) -> Asked {
+        if let Some(&id) = self.by_key.get(&key) {
+            self.join(id, waiter);
+            return Asked::Joined;
+        }
+        let mut asked = Asked::Queued;
+        if self.queued() >= queue_max {
+            if waiter.is_none() || !self.drop_prefetch() {
+                return Asked::Full;
+            }
+            asked = Asked::Displaced;
+        }
+        let id = self.next;
+        self.next += 1;
+        let place = if waiter.is_some() {
+            Place::Demanded
+        } else {
+            Place::Prefetch
+        };
+        let waiters = waiter.into_iter().collect();
+        let file = file.cloned();
+        self.by_key.insert(key.clone(), id);
+        let job = Job {
+            key,
+            file,
+            waiters,
+            deaths: 0,
+            asked: Instant::now(),
+            place,
+        };
+        self.jobs.insert(id, job);
+        self.queue(place).push_back(id);
+        asked
+    }
+
+    /// Give the next job to a helper; it is running from now on.
+    pub(super) fn start(&mut self) -> Option<(u64, &Job)> {
+        let id = self
+            .demanded
+            .pop_front()
+            .or_else(|| self.prefetch.pop_front())?;
+        let job = self.jobs.get_mut(&id)?;
+        job.place = Place::Running;
+        Some((id, job))
+    }
+
+    /// The job is done: nobody can join it any more.
+    pub(super) fn finish(&mut self, id: u64) -> Option<Job> {
+        let job = self.jobs.remove(&id)?;
+        self.by_key.remove(&job.key);
+        Some(job)
+    }
+
+    /// The helper of a running job has died: queue it again, in front. Answers how often that has
+    /// happened to this job.
+    pub(super) fn again(&mut self, id: u64) -> u32 {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return 0;
+        };
+        job.deaths += 1;
+        // Joined since it was started as a prefetch, perhaps.
+        let place = if job.waiters.is_empty() {
+            Place::Prefetch
+        } else {
+            Place::Demanded
+        };
+        job.place = place;
+        let deaths = job.deaths;
+        self.queue(place).push_front(id);
+        deaths
+    }
+
+    /// Take a queued job out again to give it up.
+    pub(super) fn give_up(&mut self, id: u64) -> Option<Job> {
+        self.demanded.retain(|queued| *queued != id);
+        self.prefetch.retain(|queued| *queued != id);
+        self.finish(id)
+    }
+
+    /// A running job by its number.
+    pub(super) fn running(&self, id: u64) -> Option<&Job> {
+        self.jobs.get(&id).filter(|job| job.place == Place::Running)
+    }
+
+    fn join(&mut self, id: u64, waiter: Option<u64>) {
+        let (Some(waiter), Some(job)) = (waiter, self.jobs.get_mut(&id)) else {
+            return;
+        };
+        job.waiters.push(waiter);
+        if job.place == Place::Prefetch {
+            job.place = Place::Demanded;
+            self.prefetch.retain(|queued| *queued != id);
+            self.demanded.push_back(id);
+        }
+    }
+
+    fn drop_prefetch(&mut self) -> bool {
+        let Some(id) = self.prefetch.pop_front() else {
+            return false;
+        };
+        self.finish(id);
+        true
+    }
+
+    fn queue(&mut self, place: Place) -> &mut VecDeque<u64> {
+        match place {
+            Place::Prefetch => &mut self.prefetch,
+            Place::Demanded | Place::Running => &mut self.demanded,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(n: u8) -> Key {
+        Key::Resolve(RootId(0), Box::new([n]))
+    }
+
+    fn started(jobs: &mut Jobs) -> Vec<Key> {
+        std::iter::from_fn(|| jobs.start().map(|(_, job)| job.key.clone())).collect()
+    }
+
+    #[test]
+    fn demanded_work_goes_first_when_prefetches_are_older() {
+        let mut jobs = Jobs::default();
+        jobs.ask(name(1), None, None, 9);
+        jobs.ask(name(2), None, Some(7), 9);
+        assert_eq!(started(&mut jobs), [name(2), name(1)]);
+    }
+
+    #[test]
+    fn prefetch_becomes_demanded_when_somebody_joins_it() {
+        let mut jobs = Jobs::default();
+        jobs.ask(name(1), None, None, 9);
+        jobs.ask(name(2), None, None, 9);
+        assert_eq!(jobs.ask(name(2), None, Some(7), 9), Asked::Joined);
+        assert_eq!(started(&mut jobs), [name(2), name(1)]);
+    }
+
+    #[test]
+    fn oldest_prefetch_gives_way_when_the_queue_is_full() {
+        let mut jobs = Jobs::default();
+        jobs.ask(name(1), None, None, 2);
+        jobs.ask(name(2), None, None, 2);
+        assert_eq!(jobs.ask(name(3), None, None, 2), Asked::Full);
+        assert_eq!(jobs.ask(name(4), None, Some(1), 2), Asked::Displaced);
+        assert_eq!(jobs.ask(name(5), None, Some(1), 2), Asked::Displaced);
+        assert_eq!(jobs.ask(name(6), None, Some(1), 2), Asked::Full);
+        assert_eq!(started(&mut jobs), [name(4), name(5)]);
+    }
+
+    #[test]
+    fn job_is_first_again_when_its_helper_dies() {
+        let mut jobs = Jobs::default();
+        jobs.ask(name(1), None, Some(1), 9);
+        jobs.ask(name(2), None, Some(1), 9);
+        let id = jobs.start().unwrap().0;
+        assert_eq!(jobs.again(id), 1);
+        assert_eq!(started(&mut jobs), [name(1), name(2)]);
+    }
+}

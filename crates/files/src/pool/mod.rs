@@ -1,0 +1,523 @@
+//! The worker's side of its helpers: a queue of jobs, and who does which.
+//!
+//! What it does: joins equal jobs, gives them to idle helpers one at a time, takes their answers,
+//! asks again what a dead helper had, decides how many helpers there should be, and sends descriptors away to be
+//! closed. What it refuses: to wait (every call on a socket is `MSG_DONTWAIT`), and to spawn: the
+//! worker asks the master for helpers and attaches what it is given.
+//!
+//! Once a loop turn the worker calls, in this order, [`Pool::on_ready`] for each readable helper
+//! socket, then the request stages (which ask), then [`Pool::flush`], [`Pool::wanted`] and
+//! [`Pool::surplus`].
+//!
+//! Sources: the Flash papers' helper processes; 2006 paper §3 for passing descriptors.
+
+mod jobs;
+mod outcome;
+mod slot;
+mod statistics;
+
+pub use outcome::{Done, Outcome};
+pub use statistics::{PoolStatistics, TimesUs};
+
+use crate::answer::Failure;
+use crate::file::{Meta, OpenFile};
+use crate::protocol::{Reply, Request, decode_reply, encode_request};
+use crate::retire::RetireList;
+use crate::root::{RootId, Roots};
+use jobs::{Asked, Job, Jobs, Key, Piece};
+use os::rights::ReceiveError;
+use outcome::{Arrived, Broken, failed};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use slot::{Sent, Slot, Work};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How often a job is asked again when its helper dies. A job that kills helpers must not kill all.
+const AGAIN_MAX: u32 = 3;
+
+/// A reply is at most one file and its three siblings: far below this.
+const REPLY_BYTES_MAX: usize = 512;
+
+/// Retired descriptors leave in batches: when this many wait, or when the oldest has waited so long.
+const RETIRE_EAGER: usize = 32;
+const RETIRE_AFTER_MS: u64 = 50;
+
+/// The pool's bounds.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolLimits {
+    /// Never fewer helpers.
+    pub min: usize,
+    /// Never more helpers.
+    pub max: usize,
+    /// Jobs waiting for a helper at most.
+    pub queue_max: usize,
+    /// A helper beyond `min` idle for so long may go.
+    pub idle: Duration,
+    /// When jobs have waited so long with every helper busy, one more is wanted.
+    pub grow_after: Duration,
+}
+
+impl Default for PoolLimits {
+    /// 1 to 16 helpers, 4096 jobs, 10 s idle, grow after 5 ms.
+    fn default() -> Self {
+        let (idle, grow_after) = (Duration::from_secs(10), Duration::from_millis(5));
+        PoolLimits {
+            min: 1,
+            max: 16,
+            queue_max: 4096,
+            idle,
+            grow_after,
+        }
+    }
+}
+
+/// The queue is full; nothing was queued. Answer the client with [`Failure::Overloaded`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the helper queue is full")]
+pub struct Full;
+
+/// One attached helper. Never reused, so an event for a helper that is gone cannot be taken for
+/// another's.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct HelperSlot(pub u32);
+
+/// What [`Pool::on_ready`] found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SlotState {
+    /// Keep it registered.
+    Alive,
+    /// It has ended or broken its protocol: deregister its socket, then [`Pool::detach`].
+    Dead,
+}
+
+/// The helpers of one worker.
+#[derive(Debug)]
+pub struct Pool {
+    limits: PoolLimits,
+    roots: Rc<Roots>,
+    retire: RetireList,
+    /// The most recently used last: work goes there first, so that surplus helpers stay idle.
+    slots: Vec<Slot>,
+    next_slot: u32,
+    jobs: Jobs,
+    /// Since when jobs have been waiting with every helper busy.
+    waiting_since_ms: Option<u64>,
+    retiring_since_ms: Option<u64>,
+    statistics: PoolStatistics,
+}
+
+impl Pool {
+    /// A pool without helpers; [`Pool::wanted`] says how many to attach.
+    pub fn new(limits: PoolLimits, roots: Rc<Roots>) -> Pool {
+        Pool {
+            limits,
+            roots,
+            retire: RetireList::new(),
+            slots: Vec::new(),
+            next_slot: 0,
+            jobs: Jobs::default(),
+            waiting_since_ms: None,
+            retiring_since_ms: None,
+            statistics: PoolStatistics::default(),
+        }
+    }
+
+    /// The list whose descriptors this pool sends away to be closed.
+    pub fn retire_list(&self) -> RetireList {
+        self.retire.clone()
+    }
+
+    /// Take over a helper: the worker's end of its socket, and its process for messages. Greets it with the roots. Register
+    /// [`Pool::socket`] for reading.
+    pub fn attach(&mut self, socket: OwnedFd, pid: u32) -> HelperSlot {
+        let id = HelperSlot(self.next_slot);
+        self.next_slot = self.next_slot.wrapping_add(1);
+        let mut slot = Slot::new(id, socket, pid);
+        slot.greet(&self.roots);
+        self.slots.insert(0, slot);
+        // The next helper, if one is still wanted, is wanted only after this one has had its chance.
+        self.waiting_since_ms = None;
+        self.gauges();
+        id
+    }
+
+    /// The socket to register for `slot`.
+    ///
+    /// # Panics
+    /// If `slot` is not attached.
+    pub fn socket(&self, slot: HelperSlot) -> BorrowedFd<'_> {
+        match self.slots.iter().find(|known| known.id == slot) {
+            Some(known) => known.socket.as_fd(),
+            None => panic!("helper {} is not attached", slot.0),
+        }
+    }
+
+    /// The helper's process, as attached; `None` if it is not attached any more.
+    pub fn pid(&self, slot: HelperSlot) -> Option<u32> {
+        self.slots
+            .iter()
+            .find(|known| known.id == slot)
+            .map(|known| known.pid)
+    }
+
+    /// Let a helper go by closing its socket (deregister it first). A job it still has is asked again.
+    pub fn detach(&mut self, slot: HelperSlot) {
+        let Some(position) = self.slots.iter().position(|known| known.id == slot) else {
+            return;
+        };
+        let gone = self.slots.remove(position);
+        if let Some((Work::Job(id), _)) = gone.work() {
+            self.jobs.again(id);
+        }
+        self.gauges();
+    }
+
+    /// Resolve `path` in a helper for `waiter`.
+    ///
+    /// # Errors
+    /// [`Full`].
+    pub fn resolve(&mut self, root: RootId, path: &[u8], waiter: u64) -> Result<(), Full> {
+        self.statistics.resolves += 1;
+        self.ask(Key::Resolve(root, path.into()), None, Some(waiter))
+    }
+
+    /// Read `length` bytes from `offset` into memory for `waiter`; ahead of need with `None`.
+    ///
+    /// # Errors
+    /// [`Full`]; a prefetch refused is no harm.
+    pub fn read_in(
+        &mut self,
+        file: &Rc<OpenFile>,
+        offset: u64,
+        length: u64,
+        waiter: Option<u64>,
+    ) -> Result<(), Full> {
+        match waiter {
+            Some(_) => self.statistics.reads_in += 1,
+            None => self.statistics.prefetches += 1,
+        }
+        self.ask(Key::ReadIn(piece(file, offset, length)), Some(file), waiter)
+    }
+
+    /// Copy at most 1 MiB of a file into a memfd: for file systems whose cached pages cannot be read without
+    /// waiting, and for windows that memory pressure takes away again before they can be sent.
+    ///
+    /// # Errors
+    /// [`Full`].
+    pub fn read(
+        &mut self,
+        file: &Rc<OpenFile>,
+        offset: u64,
+        length: u64,
+        waiter: u64,
+    ) -> Result<(), Full> {
+        self.statistics.reads += 1;
+        self.ask(
+            Key::Read(piece(file, offset, length)),
+            Some(file),
+            Some(waiter),
+        )
+    }
+
+    /// Make a listing page of the directory `path` for `waiter`.
+    ///
+    /// # Errors
+    /// [`Full`].
+    pub fn list(&mut self, root: RootId, path: &[u8], waiter: u64) -> Result<(), Full> {
+        self.statistics.lists += 1;
+        self.ask(Key::List(root, path.into()), None, Some(waiter))
+    }
+
+    /// Take the answers of a readable helper. Appends to `done`; never waits.
+    pub fn on_ready(&mut self, slot: HelperSlot, now_ms: u64, done: &mut Vec<Done>) -> SlotState {
+        let Some(position) = self.slots.iter().position(|known| known.id == slot) else {
+            return SlotState::Dead;
+        };
+        let state = loop {
+            match self.receive(position, now_ms, done) {
+                Ok(true) => {}
+                Ok(false) => break SlotState::Alive,
+                Err(Broken) => {
+                    self.bury(position, done);
+                    break SlotState::Dead;
+                }
+            }
+        };
+        self.gauges();
+        state
+    }
+
+    /// Give queued jobs to idle helpers and send descriptors away. Call it once a loop turn, after
+    /// everything that asks.
+    pub fn flush(&mut self, now_ms: u64) {
+        for slot in &mut self.slots {
+            slot.greet(&self.roots);
+            slot.settle(now_ms);
+        }
+        while self.jobs.queued() > 0 {
+            let Some(position) = self.idle() else { break };
+            self.start(position);
+        }
+        self.send_retired(now_ms);
+        self.waiting_since_ms = match self.waiting_since_ms {
+            _ if self.jobs.queued() == 0 => None,
+            Some(since) => Some(since),
+            None => Some(now_ms),
+        };
+        self.gauges();
+    }
+
+    /// How many helpers there should be, from `min` to `max`. One more than there are when jobs have
+    /// waited too long; ask the master for what is neither attached nor already asked for.
+    pub fn wanted(&self, now_ms: u64) -> usize {
+        let grow = self
+            .waiting_since_ms
+            .is_some_and(|since| now_ms >= since.saturating_add(ms(self.limits.grow_after)));
+        let there = self.slots.iter().filter(|slot| !slot.is_dead()).count();
+        (there + usize::from(grow)).clamp(self.limits.min, self.limits.max.max(self.limits.min))
+    }
+
+    /// A helper that has been idle too long, while there are more than `min`: deregister and
+    /// [`Pool::detach`] it. One at a time; ask again until `None`.
+    pub fn surplus(&mut self, now_ms: u64) -> Option<HelperSlot> {
+        if self.jobs.queued() > 0 || self.slots.len() <= self.limits.min {
+            return None;
+        }
+        let (since, id) = self.longest_idle()?;
+        (now_ms >= since.saturating_add(ms(self.limits.idle))).then_some(id)
+    }
+
+    /// When [`Pool::flush`], [`Pool::wanted`] or [`Pool::surplus`] will have something new to say, on the
+    /// clock of their `now_ms`; later than `now_ms`, `None` if only an event can change anything.
+    pub fn next_ms(&self, now_ms: u64) -> Option<u64> {
+        let grow = self
+            .waiting_since_ms
+            .filter(|_| self.slots.len() < self.limits.max)
+            .map(|since| since.saturating_add(ms(self.limits.grow_after)));
+        let shrink = self
+            .longest_idle()
+            .filter(|_| self.slots.len() > self.limits.min)
+            .map(|(since, _)| since.saturating_add(ms(self.limits.idle)));
+        let retire = self
+            .retiring_since_ms
+            .filter(|_| self.idle().is_some())
+            .map(|since| since.saturating_add(RETIRE_AFTER_MS));
+        [grow, shrink, retire]
+            .into_iter()
+            .flatten()
+            .filter(|at| *at > now_ms)
+            .min()
+    }
+
+    /// The counters so far.
+    pub fn statistics(&self) -> &PoolStatistics {
+        &self.statistics
+    }
+
+    fn ask(
+        &mut self,
+        key: Key,
+        file: Option<&Rc<OpenFile>>,
+        waiter: Option<u64>,
+    ) -> Result<(), Full> {
+        let asked = self.jobs.ask(key, file, waiter, self.limits.queue_max);
+        match asked {
+            Asked::Queued => {}
+            Asked::Displaced => self.statistics.prefetches_dropped += 1,
+            Asked::Joined => self.statistics.coalesced += 1,
+            Asked::Full => self.statistics.full += 1,
+        }
+        self.gauges();
+        if asked == Asked::Full {
+            Err(Full)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The idle helper used last.
+    fn idle(&self) -> Option<usize> {
+        self.slots.iter().rposition(Slot::is_idle)
+    }
+
+    fn longest_idle(&self) -> Option<(u64, HelperSlot)> {
+        self.slots
+            .iter()
+            .filter_map(|slot| Some((slot.idle_since_ms()?, slot.id)))
+            .min_by_key(|(since, _)| *since)
+    }
+
+    fn start(&mut self, position: usize) {
+        let Some((id, job)) = self.jobs.start() else {
+            return;
+        };
+        let mut bytes = Vec::new();
+        encode_request(&request(id, &job.key), &mut bytes);
+        let files: Vec<_> = job.file.iter().map(|file| file.as_fd()).collect();
+        self.statistics.queue_us.record(micros(job.asked.elapsed()));
+        self.slots[position].send(&bytes, &files, Work::Job(id));
+        let last = self.slots.remove(position);
+        self.slots.push(last);
+    }
+
+    /// Send descriptors to an idle helper. Our copies are closed before it is told to close its own:
+    /// the last reference must be the helper's.
+    fn send_retired(&mut self, now_ms: u64) {
+        if self.retire.is_empty() {
+            self.retiring_since_ms = None;
+            return;
+        }
+        let since = *self.retiring_since_ms.get_or_insert(now_ms);
+        let due = now_ms >= since.saturating_add(RETIRE_AFTER_MS);
+        if self.retire.len() < RETIRE_EAGER && !due {
+            return;
+        }
+        let Some(position) = self.idle() else { return };
+        let batch = self.retire.take(crate::protocol::RETIRE_MAX);
+        let files: Vec<_> = batch.iter().map(AsFd::as_fd).collect();
+        match self.slots[position].send_retired(&files) {
+            Sent::Sent => {
+                self.statistics.retired += batch.len() as u64;
+                drop(batch);
+                self.slots[position].release();
+            }
+            Sent::Failed => self.retire.put_back(batch),
+        }
+        self.retiring_since_ms = if self.retire.is_empty() {
+            None
+        } else {
+            Some(now_ms)
+        };
+    }
+
+    /// Take one answer; `false` if there is none.
+    fn receive(
+        &mut self,
+        position: usize,
+        now_ms: u64,
+        done: &mut Vec<Done>,
+    ) -> Result<bool, Broken> {
+        let slot = &mut self.slots[position];
+        let mut buffer = [0; REPLY_BYTES_MAX];
+        let (length, descriptors) = match slot.receive(&mut buffer) {
+            Ok(None) => return Ok(false),
+            Ok(Some(received)) if received.is_end() => return Err(Broken),
+            Ok(Some(received)) => (received.length, Some(received.descriptors)),
+            // The bytes say which job it was; the files could not be taken for want of descriptors.
+            Err(ReceiveError::DescriptorsLost { length }) => (length, None),
+            Err(ReceiveError::TooLong | ReceiveError::Os(_)) => return Err(Broken),
+        };
+        let reply = decode_reply(&buffer[..length]).map_err(|_| Broken)?;
+        let Some((work, started)) = slot.work() else {
+            return Err(Broken);
+        };
+        match (work, &reply) {
+            (Work::Retire, Reply::Retired { .. }) => {
+                slot.rest(now_ms);
+                return Ok(true);
+            }
+            (Work::Job(id), reply) if reply.job() == id => slot.rest(now_ms),
+            _ => return Err(Broken),
+        }
+        let Some(job) = self.jobs.finish(reply.job()) else {
+            return Err(Broken);
+        };
+        self.statistics.service_us.record(micros(started.elapsed()));
+        let outcome = match descriptors {
+            Some(files) => Arrived {
+                retire: &self.retire,
+                files,
+            }
+            .outcome(job.key, reply)?,
+            None => failed(job.key, Failure::Exhausted, Errno::MFILE),
+        };
+        done.push(Done {
+            outcome,
+            waiters: job.waiters,
+        });
+        Ok(true)
+    }
+
+    /// A helper has died. Its job is asked again, first in the queue, unless it has killed too many.
+    fn bury(&mut self, position: usize, done: &mut Vec<Done>) {
+        let slot = &mut self.slots[position];
+        if slot.is_dead() {
+            return;
+        }
+        let work = slot.work();
+        slot.die();
+        self.statistics.deaths += 1;
+        let Some((Work::Job(id), _)) = work else {
+            return;
+        };
+        if self.jobs.running(id).is_none() {
+            return;
+        }
+        if self.jobs.again(id) <= AGAIN_MAX {
+            self.statistics.asked_again += 1;
+        } else if let Some(Job { key, waiters, .. }) = self.jobs.give_up(id) {
+            self.statistics.given_up += 1;
+            done.push(Done {
+                outcome: failed(key, Failure::Io, Errno::IO),
+                waiters,
+            });
+        }
+    }
+
+    fn gauges(&mut self) {
+        let statistics = &mut self.statistics;
+        statistics.queue = self.jobs.queued() as u64;
+        statistics.queue_peak = statistics.queue_peak.max(statistics.queue);
+        statistics.helpers = self.slots.iter().filter(|slot| !slot.is_dead()).count() as u64;
+        statistics.busy = self
+            .slots
+            .iter()
+            .filter(|slot| slot.work().is_some())
+            .count() as u64;
+        statistics.closed_here = self.retire.closed_here();
+    }
+}
+
+fn request(job: u64, key: &Key) -> Request<'_> {
+    match key {
+        Key::Resolve(root, path) => Request::Resolve {
+            job,
+            root: *root,
+            path,
+        },
+        Key::List(root, path) => Request::List {
+            job,
+            root: *root,
+            path,
+        },
+        Key::ReadIn(piece) => Request::ReadIn {
+            job,
+            offset: piece.offset,
+            length: piece.length,
+        },
+        Key::Read(piece) => Request::Read {
+            job,
+            offset: piece.offset,
+            length: piece.length,
+        },
+    }
+}
+
+fn piece(file: &OpenFile, offset: u64, length: u64) -> Piece {
+    let Meta { device, inode, .. } = *file.meta();
+    Piece {
+        device,
+        inode,
+        offset,
+        length,
+    }
+}
+
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,222 @@
+//! From a helper's reply to what the worker is told.
+
+use super::jobs::{Key, Piece};
+use crate::answer::{Answer, Failure, FoundFile};
+use crate::file::{Meta, OpenFile};
+use crate::protocol::Reply;
+use crate::resolve::RawAnswer;
+use crate::retire::RetireList;
+use crate::root::RootId;
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use std::rc::Rc;
+
+/// A finished job.
+#[derive(Debug)]
+pub struct Done {
+    /// What came of it.
+    pub outcome: Outcome,
+    /// Everybody who asked; empty for a prefetch.
+    pub waiters: Vec<u64>,
+}
+
+/// What came of a job.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Of [`Pool::resolve`].
+    Resolved {
+        /// The root asked about.
+        root: RootId,
+        /// The path asked about.
+        path: Box<[u8]>,
+        /// The answer.
+        answer: Answer,
+    },
+    /// Of [`Pool::read_in`].
+    ReadIn {
+        /// The file's device.
+        device: u64,
+        /// The file's inode.
+        inode: u64,
+        /// The offset asked for.
+        offset: u64,
+        /// The bytes are in memory, or the disk's error. A file that has become shorter is no error
+        /// here: [`OpenFile::unchanged`] tells.
+        result: Result<(), Errno>,
+    },
+    /// Of [`Pool::list`].
+    Listed {
+        /// The root asked about.
+        root: RootId,
+        /// The directory asked about.
+        path: Box<[u8]>,
+        /// The rendered page in a sealed memfd.
+        answer: Result<Rc<OpenFile>, Failure>,
+    },
+    /// Of [`Pool::read`].
+    Read {
+        /// The file's device.
+        device: u64,
+        /// The file's inode.
+        inode: u64,
+        /// The offset asked for.
+        offset: u64,
+        /// The bytes from that offset in a sealed memfd, from its start; shorter at the end of the file.
+        content: Result<Rc<OpenFile>, Errno>,
+    },
+}
+
+/// The helper has ended, or says what no helper says.
+#[derive(Debug)]
+pub(super) struct Broken;
+
+/// An answer's files on their way into the outcome.
+pub(super) struct Arrived<'p> {
+    pub(super) retire: &'p RetireList,
+    pub(super) files: Vec<OwnedFd>,
+}
+
+impl Arrived<'_> {
+    /// The outcome of the job `key`, if the reply is one to such a job and its files have come.
+    pub(super) fn outcome(self, key: Key, reply: Reply) -> Result<Outcome, Broken> {
+        if self.files.len() != reply.descriptors() {
+            return Err(Broken);
+        }
+        match (key, reply) {
+            (Key::Resolve(root, path), Reply::Resolved { answer, .. }) => Ok(Outcome::Resolved {
+                root,
+                path,
+                answer: self.answer(answer)?,
+            }),
+            (Key::List(root, path), Reply::Listed { answer, .. }) => Ok(Outcome::Listed {
+                root,
+                path,
+                answer: self.memory(answer)?,
+            }),
+            (Key::ReadIn(piece), Reply::ReadIn { errno, .. }) => {
+                let Piece {
+                    device,
+                    inode,
+                    offset,
+                    ..
+                } = piece;
+                let result = if errno == 0 {
+                    Ok(())
+                } else {
+                    Err(errno_of(errno))
+                };
+                Ok(Outcome::ReadIn {
+                    device,
+                    inode,
+                    offset,
+                    result,
+                })
+            }
+            (Key::Read(piece), Reply::Read { content, .. }) => {
+                let Piece {
+                    device,
+                    inode,
+                    offset,
+                    ..
+                } = piece;
+                let content = self.memory(content.map_err(errno_of))?;
+                Ok(Outcome::Read {
+                    device,
+                    inode,
+                    offset,
+                    content,
+                })
+            }
+            _ => Err(Broken),
+        }
+    }
+
+    fn answer(self, answer: RawAnswer<Meta>) -> Result<Answer, Broken> {
+        let RawAnswer::File {
+            file,
+            index,
+            siblings,
+        } = answer
+        else {
+            return Ok(match answer {
+                RawAnswer::Redirect => Answer::Redirect,
+                RawAnswer::Directory => Answer::Directory,
+                RawAnswer::Failed(failure) => Answer::Failed(failure),
+                RawAnswer::File { .. } => return Err(Broken),
+            });
+        };
+        let mut files = self.files.into_iter();
+        let mut open = |meta: Meta| {
+            let file = files
+                .next()
+                .map(|fd| OpenFile::new(fd, meta).retiring_to(self.retire));
+            file.map(Rc::new).ok_or(Broken)
+        };
+        let file = open(file)?;
+        let mut found = FoundFile {
+            file,
+            index,
+            siblings: [None, None, None],
+        };
+        for (sibling, meta) in found.siblings.iter_mut().zip(siblings) {
+            *sibling = meta.map(&mut open).transpose()?;
+        }
+        Ok(Answer::File(found))
+    }
+
+    fn memory<E>(self, answer: Result<Meta, E>) -> Result<Result<Rc<OpenFile>, E>, Broken> {
+        let meta = match answer {
+            Ok(meta) => meta,
+            Err(error) => return Ok(Err(error)),
+        };
+        let descriptor = self.files.into_iter().next().ok_or(Broken)?;
+        let file = OpenFile::new(descriptor, meta).retiring_to(self.retire);
+        Ok(Ok(Rc::new(file.memfd())))
+    }
+}
+
+/// The outcome of a job that no helper has answered.
+pub(super) fn failed(key: Key, failure: Failure, errno: Errno) -> Outcome {
+    match key {
+        Key::Resolve(root, path) => Outcome::Resolved {
+            root,
+            path,
+            answer: Answer::Failed(failure),
+        },
+        Key::List(root, path) => Outcome::Listed {
+            root,
+            path,
+            answer: Err(failure),
+        },
+        Key::ReadIn(Piece {
+            device,
+            inode,
+            offset,
+            ..
+        }) => Outcome::ReadIn {
+            device,
+            inode,
+            offset,
+            result: Err(errno),
+        },
+        Key::Read(Piece {
+            device,
+            inode,
+            offset,
+            ..
+        }) => Outcome::Read {
+            device,
+            inode,
+            offset,
+            content: Err(errno),
+        },
+    }
+}
+
+fn errno_of(raw: u32) -> Errno {
+    // Only 1 to 4095 are error numbers; rustix panics on others in debug builds.
+    match i32::try_from(raw) {
+        Ok(raw @ 1..4096) => Errno::from_raw_os_error(raw),
+        _ => Errno::IO,
+    }
+}

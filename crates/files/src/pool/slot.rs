@@ -1,0 +1,194 @@
+//! One attached helper: its socket and what it is doing.
+
+use super::HelperSlot;
+use crate::protocol::{Request, VERSION, encode_request};
+use crate::root::{RootId, Roots};
+use os::rights::{ReceiveError, Received, Wait, receive_with_descriptors, send_with_descriptors};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::IoSlice;
+use rustix::net::Shutdown;
+use std::borrow::Cow;
+use std::time::Instant;
+
+/// A reply's file and its siblings.
+const REPLY_DESCRIPTORS_MAX: usize = 4;
+
+/// What a busy helper is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Work {
+    /// This job.
+    Job(u64),
+    /// Closing descriptors.
+    Retire,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// So many greeting messages have been sent.
+    Greeting(usize),
+    /// Since when, once a flush has told the time.
+    Idle(Option<u64>),
+    Busy(Work, Instant),
+    Dead,
+}
+
+/// Whether a message is on its way. A helper that takes none is shut down, so that its death is
+/// found where all deaths are: on its socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Sent {
+    Sent,
+    Failed,
+}
+
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) id: HelperSlot,
+    pub(super) socket: OwnedFd,
+    pub(super) pid: u32,
+    state: State,
+}
+
+impl Slot {
+    pub(super) fn new(id: HelperSlot, socket: OwnedFd, pid: u32) -> Slot {
+        Slot {
+            id,
+            socket,
+            pid,
+            state: State::Greeting(0),
+        }
+    }
+
+    /// Send what is missing of the greeting: Hello, then a message for each root.
+    pub(super) fn greet(&mut self, roots: &Roots) {
+        let State::Greeting(mut sent) = self.state else {
+            return;
+        };
+        let mut bytes = Vec::new();
+        while sent <= roots.len() {
+            bytes.clear();
+            let root = sent
+                .checked_sub(1)
+                .and_then(|number| roots.all().get(number));
+            let count = roots.len() as u32;
+            let message = match root {
+                None => Request::Hello {
+                    version: VERSION,
+                    roots: count,
+                },
+                Some(root) => Request::Root {
+                    root: RootId(sent as u32 - 1),
+                    siblings: root.siblings,
+                    index: root
+                        .index
+                        .iter()
+                        .map(|name| Cow::Borrowed(name.as_str()))
+                        .collect(),
+                },
+            };
+            encode_request(&message, &mut bytes);
+            let directory = root.map(AsFd::as_fd);
+            match self.put(&bytes, directory.as_slice()) {
+                Ok(true) => sent += 1,
+                // With very many roots the socket fills; the next flush goes on.
+                Ok(false) => break,
+                Err(()) => return,
+            }
+        }
+        self.state = if sent > roots.len() {
+            State::Idle(None)
+        } else {
+            State::Greeting(sent)
+        };
+    }
+
+    /// Remember since when it is idle.
+    pub(super) fn settle(&mut self, now_ms: u64) {
+        if let State::Idle(None) = self.state {
+            self.state = State::Idle(Some(now_ms));
+        }
+    }
+
+    /// Send a job. Whether or not that works the helper is busy with it: if not, its socket is shut
+    /// down, it is found dead, and the job is asked again.
+    pub(super) fn send(&mut self, bytes: &[u8], files: &[BorrowedFd<'_>], work: Work) {
+        if !matches!(self.put(bytes, files), Ok(true)) {
+            self.shut();
+        }
+        self.state = State::Busy(work, Instant::now());
+    }
+
+    /// Send descriptors that it shall close later, when released.
+    pub(super) fn send_retired(&mut self, files: &[BorrowedFd<'_>]) -> Sent {
+        let mut bytes = Vec::new();
+        encode_request(&Request::Retire { job: 0 }, &mut bytes);
+        if matches!(self.put(&bytes, files), Ok(true)) {
+            self.state = State::Busy(Work::Retire, Instant::now());
+            Sent::Sent
+        } else {
+            self.shut();
+            self.state = State::Busy(Work::Retire, Instant::now());
+            Sent::Failed
+        }
+    }
+
+    /// Let it close what was retired: our copies are closed.
+    pub(super) fn release(&mut self) {
+        let mut bytes = Vec::new();
+        encode_request(&Request::Release { job: 0 }, &mut bytes);
+        if !matches!(self.put(&bytes, &[]), Ok(true)) {
+            self.shut();
+        }
+    }
+
+    pub(super) fn receive(&self, buffer: &mut [u8]) -> Result<Option<Received>, ReceiveError> {
+        receive_with_descriptors(&self.socket, buffer, REPLY_DESCRIPTORS_MAX, Wait::Never)
+    }
+
+    pub(super) fn rest(&mut self, now_ms: u64) {
+        self.state = State::Idle(Some(now_ms));
+    }
+
+    pub(super) fn die(&mut self) {
+        self.state = State::Dead;
+    }
+
+    pub(super) fn is_dead(&self) -> bool {
+        matches!(self.state, State::Dead)
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        matches!(self.state, State::Idle(_))
+    }
+
+    pub(super) fn idle_since_ms(&self) -> Option<u64> {
+        match self.state {
+            State::Idle(since) => since,
+            _ => None,
+        }
+    }
+
+    /// What it is doing, and since when.
+    pub(super) fn work(&self) -> Option<(Work, Instant)> {
+        match self.state {
+            State::Busy(work, since) => Some((work, since)),
+            _ => None,
+        }
+    }
+
+    /// `Ok(false)` when the socket is full.
+    fn put(&self, bytes: &[u8], files: &[BorrowedFd<'_>]) -> Result<bool, ()> {
+        match send_with_descriptors(&self.socket, &[IoSlice::new(bytes)], files, Wait::Never) {
+            Ok(sent) => Ok(sent.is_some()),
+            Err(_) => {
+                self.shut();
+                Err(())
+            }
+        }
+    }
+
+    /// Makes the socket readable with its end, which is how the pool learns of a death.
+    fn shut(&self) {
+        // It fails only if the other end has gone already, and then it is readable anyway.
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+    }
+}

@@ -1,0 +1,574 @@
+//! What a worker and its helpers say to each other, as pure functions on bytes.
+//!
+//! One message is one `SOCK_SEQPACKET` packet; descriptors travel beside it (`os::rights`). Integers
+//! are little-endian. The worker speaks first: one Hello, one Root for each document root, then
+//! requests. A helper works on one job at a time and answers with that job's number.
+//!
+//! | kind | message  | fields after the kind byte                                        | descriptors |
+//! |------|----------|-------------------------------------------------------------------|-------------|
+//! | 1    | Hello    | version u16, roots u32                                            | 0           |
+//! | 2    | Root     | root u32, siblings u8 (0, 1), names u16, then names × (length u16, UTF-8) | 1 (directory) |
+//! | 3    | Resolve  | job u64, root u32, path to the end                                | 0           |
+//! | 4    | ReadIn   | job u64, offset u64, length u64                                   | 1 (file)    |
+//! | 5    | List     | job u64, root u32, path to the end                                | 0           |
+//! | 6    | Read     | job u64, offset u64, length u64                                   | 1 (file)    |
+//! | 7    | Retire   | job u64                                                           | 1 or more   |
+//! | 8    | Release  | job u64                                                           | 0           |
+//! | 129  | Resolved | job u64, answer u8, then for 0 (file): index u8 (0, 1), index u16, siblings u8 (bits: br, zstd, gzip), Meta, Meta a sibling; 1 redirect; 2 directory; 3: failure u8 | 1 and 1 a sibling |
+//! | 130  | ReadIn   | job u64, errno u32 (0: done)                                      | 0           |
+//! | 131  | Listed   | job u64, failed u8 (0, 1), then Meta or failure u8                | 1 (memfd) or 0 |
+//! | 132  | Read     | job u64, errno u32, then Meta if errno is 0                       | 1 (memfd) or 0 |
+//! | 133  | Retired  | job u64                                                           | 0           |
+//!
+//! Meta: size u64, modified i64 + u32, changed i64 + u32, device u64, inode u64.
+//!
+//! What it refuses: anything longer, shorter or other than the table, as [`Malformed`]; each message
+//! has exactly one encoding. The two ends are one binary started by one master, so the version is
+//! there to notice a mistake, not to negotiate.
+
+use crate::answer::Failure;
+use crate::file::Meta;
+use crate::resolve::RawAnswer;
+use crate::root::RootId;
+use std::borrow::Cow;
+
+/// The version this build speaks.
+pub const VERSION: u16 = 1;
+/// No path is longer: `PATH_MAX`, so that this many bytes already fail with `ENAMETOOLONG`.
+pub const PATH_BYTES_MAX: usize = 4096;
+/// No message is longer.
+pub const MESSAGE_BYTES_MAX: usize = 8192 + PATH_BYTES_MAX;
+/// All index names of one root together, with two bytes of length each, are not longer.
+pub const INDEX_BYTES_MAX: usize = 4096;
+/// Files retired in one message at most.
+pub const RETIRE_MAX: usize = 64;
+
+/// A message that is not one of the table's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("malformed helper message: {what}")]
+pub struct Malformed {
+    /// What is wrong with it.
+    pub what: &'static str,
+}
+
+/// From worker to helper.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Request<'a> {
+    /// The first message.
+    Hello {
+        /// The sender's [`VERSION`].
+        version: u16,
+        /// How many Root messages follow.
+        roots: u32,
+    },
+    /// One document root, in order.
+    Root {
+        /// Its number.
+        root: RootId,
+        /// Look for precompressed siblings.
+        siblings: bool,
+        /// Index names.
+        index: Vec<Cow<'a, str>>,
+    },
+    /// Resolve a path.
+    Resolve {
+        /// The worker's number for this job.
+        job: u64,
+        /// Beneath this root.
+        root: RootId,
+        /// Normalised and relative.
+        path: &'a [u8],
+    },
+    /// Bring a piece of the attached file into memory.
+    ReadIn {
+        /// The worker's number for this job.
+        job: u64,
+        /// From here.
+        offset: u64,
+        /// So many bytes.
+        length: u64,
+    },
+    /// Make a page that lists a directory.
+    List {
+        /// The worker's number for this job.
+        job: u64,
+        /// Beneath this root.
+        root: RootId,
+        /// Normalised and relative.
+        path: &'a [u8],
+    },
+    /// Copy a piece of the attached file into a sealed memfd.
+    Read {
+        /// The worker's number for this job.
+        job: u64,
+        /// From here.
+        offset: u64,
+        /// So many bytes.
+        length: u64,
+    },
+    /// Take the attached files, and keep them until Release: by then the worker has closed its
+    /// copies, so that the helper's are the last.
+    Retire {
+        /// The worker's number for this job.
+        job: u64,
+    },
+    /// Close the retired files.
+    Release {
+        /// The job of the Retire before.
+        job: u64,
+    },
+}
+
+/// From helper to worker.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// To Resolve.
+    Resolved {
+        /// The job answered.
+        job: u64,
+        /// The answer; its files are attached in the same order.
+        answer: RawAnswer<Meta>,
+    },
+    /// To ReadIn.
+    ReadIn {
+        /// The job answered.
+        job: u64,
+        /// 0, or why the disk did not deliver.
+        errno: u32,
+    },
+    /// To List.
+    Listed {
+        /// The job answered.
+        job: u64,
+        /// The attached page, or why there is none.
+        answer: Result<Meta, Failure>,
+    },
+    /// To Read.
+    Read {
+        /// The job answered.
+        job: u64,
+        /// The attached contents, or an errno other than 0.
+        content: Result<Meta, u32>,
+    },
+    /// To Release.
+    Retired {
+        /// The job answered.
+        job: u64,
+    },
+}
+
+impl Reply {
+    /// The job it answers.
+    pub fn job(&self) -> u64 {
+        match self {
+            Reply::Resolved { job, .. }
+            | Reply::ReadIn { job, .. }
+            | Reply::Listed { job, .. }
+            | Reply::Read { job, .. }
+            | Reply::Retired { job } => *job,
+        }
+    }
+
+    /// How many descriptors come with it.
+    pub fn descriptors(&self) -> usize {
+        match self {
+            Reply::Resolved {
+                answer: RawAnswer::File { siblings, .. },
+                ..
+            } => 1 + siblings.iter().flatten().count(),
+            Reply::Listed { answer: Ok(_), .. } | Reply::Read { content: Ok(_), .. } => 1,
+            _ => 0,
+        }
+    }
+}
+
+/// Append the bytes of a request. A path beyond [`PATH_BYTES_MAX`] is cut: the rest of it cannot
+/// change the answer, which is `ENAMETOOLONG` already.
+pub fn encode_request(request: &Request<'_>, bytes: &mut Vec<u8>) {
+    match request {
+        Request::Hello { version, roots } => {
+            bytes.push(1);
+            bytes.extend(version.to_le_bytes());
+            bytes.extend(roots.to_le_bytes());
+        }
+        Request::Root {
+            root,
+            siblings,
+            index,
+        } => {
+            bytes.push(2);
+            bytes.extend(root.0.to_le_bytes());
+            bytes.push(u8::from(*siblings));
+            bytes.extend((index.len() as u16).to_le_bytes());
+            for name in index {
+                bytes.extend((name.len() as u16).to_le_bytes());
+                bytes.extend(name.as_bytes());
+            }
+        }
+        Request::Resolve { job, root, path } => put_path(bytes, 3, *job, *root, path),
+        Request::ReadIn {
+            job,
+            offset,
+            length,
+        } => put_range(bytes, 4, *job, *offset, *length),
+        Request::List { job, root, path } => put_path(bytes, 5, *job, *root, path),
+        Request::Read {
+            job,
+            offset,
+            length,
+        } => put_range(bytes, 6, *job, *offset, *length),
+        Request::Retire { job } => put_job(bytes, 7, *job),
+        Request::Release { job } => put_job(bytes, 8, *job),
+    }
+}
+
+/// Append the bytes of a reply.
+pub fn encode_reply(reply: &Reply, bytes: &mut Vec<u8>) {
+    match reply {
+        Reply::Resolved { job, answer } => {
+            put_job(bytes, 129, *job);
+            put_answer(bytes, answer);
+        }
+        Reply::ReadIn { job, errno } => {
+            put_job(bytes, 130, *job);
+            bytes.extend(errno.to_le_bytes());
+        }
+        Reply::Listed { job, answer } => {
+            put_job(bytes, 131, *job);
+            bytes.push(u8::from(answer.is_err()));
+            match answer {
+                Ok(meta) => put_meta(bytes, meta),
+                Err(failure) => bytes.push(failure_code(*failure)),
+            }
+        }
+        Reply::Read { job, content } => {
+            put_job(bytes, 132, *job);
+            match content {
+                Ok(meta) => {
+                    bytes.extend(0_u32.to_le_bytes());
+                    put_meta(bytes, meta);
+                }
+                Err(errno) => bytes.extend(errno.to_le_bytes()),
+            }
+        }
+        Reply::Retired { job } => put_job(bytes, 133, *job),
+    }
+}
+
+/// Read a request.
+///
+/// # Errors
+/// [`Malformed`]; the sender is broken, so stop.
+pub fn decode_request(bytes: &[u8]) -> Result<Request<'_>, Malformed> {
+    let mut rest = Reader::new(bytes)?;
+    let request = match rest.u8()? {
+        1 => Request::Hello {
+            version: rest.u16()?,
+            roots: rest.u32()?,
+        },
+        2 => rest.root()?,
+        3 => Request::Resolve {
+            job: rest.u64()?,
+            root: rest.root_id()?,
+            path: rest.path()?,
+        },
+        4 => Request::ReadIn {
+            job: rest.u64()?,
+            offset: rest.u64()?,
+            length: rest.u64()?,
+        },
+        5 => Request::List {
+            job: rest.u64()?,
+            root: rest.root_id()?,
+            path: rest.path()?,
+        },
+        6 => Request::Read {
+            job: rest.u64()?,
+            offset: rest.u64()?,
+            length: rest.u64()?,
+        },
+        7 => Request::Retire { job: rest.u64()? },
+        8 => Request::Release { job: rest.u64()? },
+        _ => {
+            return Err(Malformed {
+                what: "unknown request",
+            });
+        }
+    };
+    rest.end()?;
+    Ok(request)
+}
+
+/// Read a reply.
+///
+/// # Errors
+/// [`Malformed`]; the sender is broken: give it up and ask another helper.
+pub fn decode_reply(bytes: &[u8]) -> Result<Reply, Malformed> {
+    let mut rest = Reader::new(bytes)?;
+    let reply = match rest.u8()? {
+        129 => Reply::Resolved {
+            job: rest.u64()?,
+            answer: rest.answer()?,
+        },
+        130 => Reply::ReadIn {
+            job: rest.u64()?,
+            errno: rest.u32()?,
+        },
+        131 => {
+            let job = rest.u64()?;
+            let failed = rest.flag()?;
+            let answer = if failed {
+                Err(rest.failure()?)
+            } else {
+                Ok(rest.meta()?)
+            };
+            Reply::Listed { job, answer }
+        }
+        132 => {
+            let job = rest.u64()?;
+            let errno = rest.u32()?;
+            let content = if errno == 0 {
+                Ok(rest.meta()?)
+            } else {
+                Err(errno)
+            };
+            Reply::Read { job, content }
+        }
+        133 => Reply::Retired { job: rest.u64()? },
+        _ => {
+            return Err(Malformed {
+                what: "unknown reply",
+            });
+        }
+    };
+    rest.end()?;
+    Ok(reply)
+}
+
+fn put_job(bytes: &mut Vec<u8>, kind: u8, job: u64) {
+    bytes.push(kind);
+    bytes.extend(job.to_le_bytes());
+}
+
+fn put_path(bytes: &mut Vec<u8>, kind: u8, job: u64, root: RootId, path: &[u8]) {
+    put_job(bytes, kind, job);
+    bytes.extend(root.0.to_le_bytes());
+    bytes.extend(&path[..path.len().min(PATH_BYTES_MAX)]);
+}
+
+fn put_range(bytes: &mut Vec<u8>, kind: u8, job: u64, offset: u64, length: u64) {
+    put_job(bytes, kind, job);
+    bytes.extend(offset.to_le_bytes());
+    bytes.extend(length.to_le_bytes());
+}
+
+fn put_answer(bytes: &mut Vec<u8>, answer: &RawAnswer<Meta>) {
+    match answer {
+        RawAnswer::File {
+            file,
+            index,
+            siblings,
+        } => {
+            bytes.push(0);
+            bytes.push(u8::from(index.is_some()));
+            bytes.extend(index.unwrap_or(0).to_le_bytes());
+            let present = (0..3).filter(|i| siblings[*i].is_some());
+            bytes.push(present.fold(0, |mask, i| mask | 1 << i));
+            put_meta(bytes, file);
+            siblings
+                .iter()
+                .flatten()
+                .for_each(|meta| put_meta(bytes, meta));
+        }
+        RawAnswer::Redirect => bytes.push(1),
+        RawAnswer::Directory => bytes.push(2),
+        RawAnswer::Failed(failure) => bytes.extend([3, failure_code(*failure)]),
+    }
+}
+
+fn put_meta(bytes: &mut Vec<u8>, meta: &Meta) {
+    bytes.extend(meta.size.to_le_bytes());
+    for (seconds, nanoseconds) in [meta.modified, meta.changed] {
+        bytes.extend(seconds.to_le_bytes());
+        bytes.extend(nanoseconds.to_le_bytes());
+    }
+    bytes.extend(meta.device.to_le_bytes());
+    bytes.extend(meta.inode.to_le_bytes());
+}
+
+fn failure_code(failure: Failure) -> u8 {
+    match failure {
+        Failure::NotFound => 0,
+        Failure::NameTooLong => 1,
+        Failure::Forbidden => 2,
+        Failure::NotRegular => 3,
+        Failure::Exhausted => 4,
+        Failure::Io => 5,
+        Failure::Overloaded => 6,
+    }
+}
+
+/// Takes fields off the front of a message; running out is an error, never a panic.
+struct Reader<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        if bytes.len() > MESSAGE_BYTES_MAX {
+            return Err(Malformed { what: "too long" });
+        }
+        Ok(Reader { bytes })
+    }
+
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (head, rest) = self
+            .bytes
+            .split_first_chunk::<N>()
+            .ok_or(Malformed { what: "too short" })?;
+        self.bytes = rest;
+        Ok(*head)
+    }
+
+    fn u8(&mut self) -> Result<u8, Malformed> {
+        Ok(self.take::<1>()?[0])
+    }
+
+    fn u16(&mut self) -> Result<u16, Malformed> {
+        Ok(u16::from_le_bytes(self.take()?))
+    }
+
+    fn u32(&mut self) -> Result<u32, Malformed> {
+        Ok(u32::from_le_bytes(self.take()?))
+    }
+
+    fn u64(&mut self) -> Result<u64, Malformed> {
+        Ok(u64::from_le_bytes(self.take()?))
+    }
+
+    fn flag(&mut self) -> Result<bool, Malformed> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Malformed {
+                what: "flag is neither 0 nor 1",
+            }),
+        }
+    }
+
+    fn root_id(&mut self) -> Result<RootId, Malformed> {
+        Ok(RootId(self.u32()?))
+    }
+
+    fn path(&mut self) -> Result<&'a [u8], Malformed> {
+        if self.bytes.len() > PATH_BYTES_MAX {
+            return Err(Malformed {
+                what: "path too long",
+            });
+        }
+        Ok(std::mem::take(&mut self.bytes))
+    }
+
+    fn root(&mut self) -> Result<Request<'a>, Malformed> {
+        let root = self.root_id()?;
+        let siblings = self.flag()?;
+        let count = self.u16()?;
+        // No reservation by `count`: it is not yet known to be true.
+        let mut index = Vec::new();
+        for _ in 0..count {
+            let length = usize::from(self.u16()?);
+            let (name, rest) = self
+                .bytes
+                .split_at_checked(length)
+                .ok_or(Malformed { what: "too short" })?;
+            self.bytes = rest;
+            let name = std::str::from_utf8(name).map_err(|_| Malformed { what: "not UTF-8" })?;
+            index.push(Cow::Borrowed(name));
+        }
+        Ok(Request::Root {
+            root,
+            siblings,
+            index,
+        })
+    }
+
+    fn meta(&mut self) -> Result<Meta, Malformed> {
+        let size = self.u64()?;
+        let modified = (self.u64()?.cast_signed(), self.u32()?);
+        let changed = (self.u64()?.cast_signed(), self.u32()?);
+        Ok(Meta {
+            size,
+            modified,
+            changed,
+            device: self.u64()?,
+            inode: self.u64()?,
+        })
+    }
+
+    fn failure(&mut self) -> Result<Failure, Malformed> {
+        Ok(match self.u8()? {
+            0 => Failure::NotFound,
+            1 => Failure::NameTooLong,
+            2 => Failure::Forbidden,
+            3 => Failure::NotRegular,
+            4 => Failure::Exhausted,
+            5 => Failure::Io,
+            6 => Failure::Overloaded,
+            _ => {
+                return Err(Malformed {
+                    what: "unknown failure",
+                });
+            }
+        })
+    }
+
+    fn answer(&mut self) -> Result<RawAnswer<Meta>, Malformed> {
+        match self.u8()? {
+            0 => self.file(),
+            1 => Ok(RawAnswer::Redirect),
+            2 => Ok(RawAnswer::Directory),
+            3 => Ok(RawAnswer::Failed(self.failure()?)),
+            _ => Err(Malformed {
+                what: "unknown answer",
+            }),
+        }
+    }
+
+    fn file(&mut self) -> Result<RawAnswer<Meta>, Malformed> {
+        let index = match (self.flag()?, self.u16()?) {
+            (true, position) => Some(position),
+            (false, 0) => None,
+            (false, _) => {
+                return Err(Malformed {
+                    what: "index without its flag",
+                });
+            }
+        };
+        let mask = self.u8()?;
+        if mask > 7 {
+            return Err(Malformed {
+                what: "unknown sibling",
+            });
+        }
+        let file = self.meta()?;
+        let mut siblings = [None; 3];
+        for (position, sibling) in siblings.iter_mut().enumerate() {
+            if mask & 1 << position != 0 {
+                *sibling = Some(self.meta()?);
+            }
+        }
+        Ok(RawAnswer::File {
+            file,
+            index,
+            siblings,
+        })
+    }
+
+    fn end(&self) -> Result<(), Malformed> {
+        if self.bytes.is_empty() {
+            Ok(())
+        } else {
+            Err(Malformed { what: "too long" })
+        }
+    }
+}

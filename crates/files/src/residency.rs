@@ -1,0 +1,188 @@
+//! Is a window of a file in memory, so that sending it will not wait?
+//!
+//! What it does: chooses the best probe the kernel has, asks it, and reads what is resident. What it
+//! refuses: to bring anything in; a helper does ([`crate::Pool::read_in`]).
+//!
+//! The answer holds for now, not for ever: under memory pressure a page can go between the probe and
+//! the send. The windows are small for that reason, and what remains is counted by the loop's trace.
+//!
+//! Sources: the papers' `SF_NODISKIO` and mincore tests (2006 paper §3), `os::residency`.
+
+use crate::file::{Nowait, OpenFile};
+use os::residency::{cachestat, mincore, page_bytes};
+use rustix::fs::fcntl_get_seals;
+use rustix::io::{Errno, pread};
+use std::cell::Cell;
+use std::io;
+
+/// The unit in which files are checked, read in and sent: an aligned piece of this many bytes.
+pub const WINDOW_BYTES: u64 = 256 * 1024;
+
+/// Which probe answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ProbeKind {
+    /// `cachestat`: counts the cached pages of a range in one call, then one byte is read without
+    /// waiting to see that the last page is up to date.
+    Cachestat,
+    /// `preadv2(RWF_NOWAIT)` of one byte a page.
+    Nowait,
+    /// mmap and mincore. Truthful only for files this user owns or may write.
+    Mincore,
+}
+
+/// The residency probe, chosen once at start.
+#[derive(Clone, Debug)]
+pub struct Residency {
+    kind: Cell<ProbeKind>,
+}
+
+impl Residency {
+    /// Choose the best probe this kernel has.
+    pub fn detect() -> Residency {
+        let kind = match std::fs::File::open("/proc/self/exe") {
+            // EPERM is an answer of the call: it exists. Other files may be our own.
+            Ok(file) => match cachestat(&file, 0, 1) {
+                Err(Errno::NOSYS) => ProbeKind::Nowait,
+                _ => ProbeKind::Cachestat,
+            },
+            Err(_) => ProbeKind::Nowait,
+        };
+        Residency::with(kind)
+    }
+
+    /// This probe, whatever the kernel has; for tests and comparisons.
+    pub fn with(kind: ProbeKind) -> Residency {
+        Residency {
+            kind: Cell::new(kind),
+        }
+    }
+
+    /// The probe's name, for the status page.
+    pub fn name(&self) -> &'static str {
+        match self.kind.get() {
+            ProbeKind::Cachestat => "cachestat",
+            ProbeKind::Nowait => "preadv2(RWF_NOWAIT)",
+            ProbeKind::Mincore => "mincore",
+        }
+    }
+
+    /// All of `length` bytes from `offset`, as far as the file goes, are in memory and up to date.
+    ///
+    /// Not promised: that a window read in is found resident. Memory pressure may take it at once,
+    /// and a hole of a tmpfs file never has pages. After a few attempts have it copied, too.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` (`io::ErrorKind::Unsupported`) when the file system may wait even for cached
+    /// pages (NFS, FUSE) or keeps them where no probe sees them (overlay): have a helper copy the contents ([`crate::Pool::read`]).
+    /// Others as the probe's call.
+    pub fn resident(&self, file: &OpenFile, offset: u64, length: u64) -> io::Result<bool> {
+        let end = offset.saturating_add(length).min(file.meta().size);
+        if offset >= end {
+            return Ok(true);
+        }
+        // Whole pages, since the cache holds nothing smaller.
+        let start = offset - offset % page_bytes();
+        match (nowait(file)?, self.kind.get()) {
+            (Nowait::Memfd, _) => Ok(true),
+            (Nowait::Refuses, _) => Err(Errno::OPNOTSUPP.into()),
+            (Nowait::InMemory, _) | (_, ProbeKind::Mincore) => by_mincore(file, start, end),
+            (_, ProbeKind::Cachestat) => self.by_cachestat(file, start, end),
+            (_, ProbeKind::Nowait) => by_nowait(file, start, end),
+        }
+    }
+
+    fn by_cachestat(&self, file: &OpenFile, start: u64, end: u64) -> io::Result<bool> {
+        let pages = (end - start).div_ceil(page_bytes());
+        match cachestat(file, start, end - start) {
+            Ok(counted) if counted.cached < pages => Ok(false),
+            // A page that another process is still reading in is cached but not up to date, and
+            // sending it would wait. Pages arrive in order, so the last one speaks for all.
+            Ok(_) => nowait_byte(file, end - 1),
+            Err(Errno::PERM | Errno::OPNOTSUPP) => by_nowait(file, start, end),
+            Err(Errno::NOSYS) => {
+                self.kind.set(ProbeKind::Nowait);
+                by_nowait(file, start, end)
+            }
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+/// Every page is asked, the last one first: it is the one a helper brings in last.
+fn by_nowait(file: &OpenFile, start: u64, end: u64) -> io::Result<bool> {
+    if !nowait_byte(file, end - 1)? {
+        return Ok(false);
+    }
+    let mut offset = start;
+    while offset < end {
+        if !nowait_byte(file, offset)? {
+            return Ok(false);
+        }
+        offset += page_bytes();
+    }
+    Ok(true)
+}
+
+fn by_mincore(file: &OpenFile, start: u64, end: u64) -> io::Result<bool> {
+    let counted = mincore(file, start, end - start)?;
+    Ok(counted == (end - start).div_ceil(page_bytes()))
+}
+
+/// Is the page of `offset` up to date in memory?
+fn nowait_byte(file: &OpenFile, offset: u64) -> io::Result<bool> {
+    // No byte there is no reason to wait: the file has shrunk.
+    Ok(os::residency::read_nowait(file, &mut [0; 1], offset)?.is_some())
+}
+
+/// What the file's system makes of `RWF_NOWAIT`, asked once a file: a read far beyond the end of any file finds no page
+/// to wait for, but meets the check of the flag.
+fn nowait(file: &OpenFile) -> io::Result<Nowait> {
+    if file.nowait() == Nowait::Unknown {
+        const BEYOND: u64 = i64::MAX as u64 - 1;
+        let known = match os::residency::read_nowait(file, &mut [0; 1], BEYOND) {
+            Ok(_) => Nowait::Answers,
+            // Only files of tmpfs can have seals. statfs would say it more plainly, but asks the
+            // server of a network file system.
+            Err(Errno::OPNOTSUPP) if fcntl_get_seals(file).is_ok() => Nowait::InMemory,
+            Err(Errno::OPNOTSUPP) => Nowait::Refuses,
+            Err(errno) => return Err(errno.into()),
+        };
+        file.set_nowait(known);
+    }
+    Ok(file.nowait())
+}
+
+/// Read at `offset` into `buffer` what is in memory; `None` if that would wait. Fewer bytes than asked for may be the end of
+/// the file or of what is in memory; 0 is the end of the file (or an empty buffer).
+///
+/// On a page that is not cached the kernel starts reading it in before it answers, so ask
+/// [`Residency::resident`] first.
+///
+/// # Errors
+/// `EOPNOTSUPP` as for [`Residency::resident`]; `EIO`.
+pub fn read_nowait(file: &OpenFile, buffer: &mut [u8], offset: u64) -> io::Result<Option<usize>> {
+    if buffer.is_empty() {
+        return Ok(Some(0));
+    }
+    match nowait(file)? {
+        Nowait::Refuses => Err(Errno::OPNOTSUPP.into()),
+        Nowait::InMemory if !in_memory_resident(file, offset, buffer.len())? => Ok(None),
+        Nowait::InMemory | Nowait::Memfd => Ok(Some(pread(file, buffer, offset)?)),
+        Nowait::Unknown | Nowait::Answers => Ok(os::residency::read_nowait(file, buffer, offset)?),
+    }
+}
+
+/// tmpfs takes no `RWF_NOWAIT`; its pages are in memory unless they have been swapped out.
+fn in_memory_resident(file: &OpenFile, offset: u64, length: usize) -> io::Result<bool> {
+    let end = offset.saturating_add(length as u64).min(file.meta().size);
+    if offset >= end {
+        return Ok(true);
+    }
+    by_mincore(file, offset - offset % page_bytes(), end)
+}
+
+/// The window that holds `offset`: its start and its length in a file of `size` bytes.
+pub fn window_of(offset: u64, size: u64) -> (u64, u64) {
+    let start = offset - offset % WINDOW_BYTES;
+    (start, size.saturating_sub(start).min(WINDOW_BYTES))
+}

@@ -1,0 +1,75 @@
+//! Descriptors on their way to be closed elsewhere.
+//!
+//! Closing the last reference to an unlinked file frees its blocks, which waits for the disk, and
+//! close(2) on a network file system may wait for its server. So the loop does not close files: it puts them on
+//! this list, and [`crate::Pool`] sends them to a helper in batches.
+
+use rustix::fd::OwnedFd;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// Pending closes at most. Beyond it the loop closes on the spot and counts: a bounded wait is better than
+/// running out of descriptors.
+pub(crate) const PENDING_MAX: usize = 4096;
+
+#[derive(Debug, Default)]
+struct Shared {
+    pending: RefCell<VecDeque<OwnedFd>>,
+    closed_here: Cell<u64>,
+}
+
+/// A list of descriptors to be closed by a helper. Clones share the one list.
+#[derive(Clone, Debug, Default)]
+pub struct RetireList {
+    shared: Rc<Shared>,
+}
+
+impl RetireList {
+    /// An empty list of its own; a pool's list comes from [`crate::Pool::retire_list`].
+    pub fn new() -> RetireList {
+        RetireList::default()
+    }
+
+    /// Hand over a descriptor. With 4096 waiting already it is closed here and now, and counted.
+    pub fn push(&self, descriptor: OwnedFd) {
+        let mut pending = self.shared.pending.borrow_mut();
+        if pending.len() < PENDING_MAX {
+            pending.push_back(descriptor);
+        } else {
+            self.shared
+                .closed_here
+                .set(self.shared.closed_here.get() + 1);
+        }
+    }
+
+    /// How many descriptors wait to be closed.
+    pub fn len(&self) -> usize {
+        self.shared.pending.borrow().len()
+    }
+
+    /// Nothing waits to be closed.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many were closed on the spot because the list was full.
+    pub fn closed_here(&self) -> u64 {
+        self.shared.closed_here.get()
+    }
+
+    /// Take up to `count` descriptors, the oldest first.
+    pub(crate) fn take(&self, count: usize) -> Vec<OwnedFd> {
+        let mut pending = self.shared.pending.borrow_mut();
+        let count = count.min(pending.len());
+        pending.drain(..count).collect()
+    }
+
+    /// Put descriptors back that could not be sent, in their old place.
+    pub(crate) fn put_back(&self, descriptors: Vec<OwnedFd>) {
+        let mut pending = self.shared.pending.borrow_mut();
+        for descriptor in descriptors.into_iter().rev() {
+            pending.push_front(descriptor);
+        }
+    }
+}

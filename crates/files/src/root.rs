@@ -1,0 +1,129 @@
+//! Document roots: directories that requests are resolved beneath.
+//!
+//! A root is held as an `O_PATH` descriptor, so renaming or replacing the directory's own name while
+//! serving changes nothing: the tree that was configured is the tree that is served.
+
+use crate::filesystem::Harmless;
+use crate::protocol::INDEX_BYTES_MAX;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+use std::path::PathBuf;
+
+/// Which root a path is resolved beneath: its position in the configuration.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct RootId(pub u32);
+
+/// One document root as configured.
+#[derive(Clone, Debug)]
+pub struct RootConfig {
+    /// The directory.
+    pub directory: PathBuf,
+    /// Names tried, in order, when a directory is asked for.
+    pub index: Vec<String>,
+    /// Look for precompressed `.br`, `.zst` and `.gz` siblings beside a file.
+    pub siblings: bool,
+}
+
+/// A root that cannot be used. Nothing has been opened; correct the configuration.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot open the root {directory}: {why}", directory = .directory.display())]
+pub struct RootError {
+    /// The directory as configured.
+    pub directory: PathBuf,
+    /// What open(2) said: `ENOTDIR` when it is no directory. `E2BIG` when its index names together are longer
+    /// than a helper's greeting can carry (4 KiB).
+    pub why: Errno,
+}
+
+/// One open root.
+#[derive(Debug)]
+pub(crate) struct Root {
+    pub(crate) directory: OwnedFd,
+    pub(crate) index: Vec<String>,
+    pub(crate) siblings: bool,
+}
+
+/// All open roots, by [`RootId`].
+#[derive(Debug, Default)]
+pub struct Roots {
+    roots: Vec<Root>,
+    harmless: Harmless,
+}
+
+impl Roots {
+    /// Open every configured directory (may wait: call it before serving).
+    ///
+    /// # Errors
+    /// The first directory that cannot be opened, and why.
+    ///
+    /// # Example
+    /// ```
+    /// use headway_files::{RootConfig, Roots};
+    /// let site = RootConfig { directory: "/usr".into(), index: vec![], siblings: false };
+    /// assert_eq!(Roots::open(&[site])?.len(), 1);
+    /// # Ok::<(), headway_files::RootError>(())
+    /// ```
+    pub fn open(configs: &[RootConfig]) -> Result<Roots, RootError> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let mut roots = Vec::with_capacity(configs.len());
+        let mut harmless = Harmless::mounted();
+        for config in configs {
+            let error = |why| RootError {
+                directory: config.directory.clone(),
+                why,
+            };
+            if config
+                .index
+                .iter()
+                .map(|name| name.len() + 2)
+                .sum::<usize>()
+                > INDEX_BYTES_MAX
+            {
+                return Err(error(Errno::TOOBIG));
+            }
+            let directory = open(&config.directory, flags, Mode::empty()).map_err(error)?;
+            harmless.add_root(&directory);
+            let index = config.index.clone();
+            roots.push(Root {
+                directory,
+                index,
+                siblings: config.siblings,
+            });
+        }
+        Ok(Roots { roots, harmless })
+    }
+
+    /// How many roots there are.
+    pub fn len(&self) -> usize {
+        self.roots.len()
+    }
+
+    /// There are no roots.
+    pub fn is_empty(&self) -> bool {
+        self.roots.is_empty()
+    }
+
+    pub(crate) fn get(&self, root: RootId) -> Option<&Root> {
+        self.roots.get(usize::try_from(root.0).ok()?)
+    }
+
+    /// Files on this device can be opened without waiting.
+    pub(crate) fn opens_at_once(&self, device: u64) -> bool {
+        self.harmless.contains(device)
+    }
+
+    pub(crate) fn all(&self) -> &[Root] {
+        &self.roots
+    }
+
+    pub(crate) fn push(&mut self, root: Root) {
+        self.roots.push(root);
+    }
+}
+
+impl AsFd for Root {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
+    }
+}
