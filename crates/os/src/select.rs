@@ -168,7 +168,8 @@ mod tests {
                 .open(path)
                 .unwrap();
             // One write a line, since tests that run side by side append to one file.
-            log.write_all(format!("{test}: {reason}\n").as_bytes()).unwrap();
+            log.write_all(format!("{test}: {reason}\n").as_bytes())
+                .unwrap();
         }
     }
 
