@@ -1,0 +1,223 @@
+//! From a request target to a relative path that is safe to look up.
+//!
+//! Strips the query, decodes percent-escapes once, removes `.`, `..` and empty segments *after*
+//! decoding, and keeps a final slash, which says that a directory is meant. Refused: `..` above the
+//! root, NUL and control bytes, an escaped slash (a file name cannot hold one, and reading it as a
+//! separator would let a proxy in front see another path than we do), names the kernel could not
+//! look up. A backslash is a byte like any other.
+//!
+//! This is the first fence, not the only one: symbolic links are the kernel's part, which is told
+//! to stay beneath the root (`openat2`, `RESOLVE_BENEATH`).
+//!
+//! Sources: RFC 3986 sections 2.1, 5.2.4, 6.2.2; RFC 8615 (`.well-known`); `NAME_MAX`, `PATH_MAX` of
+//! limits.h.
+
+use std::borrow::Cow;
+
+use memchr::memchr;
+
+use crate::status::Status;
+
+/// Longest component in bytes (`NAME_MAX`).
+pub const COMPONENT_BYTES_MAX: usize = 255;
+/// Longest path in bytes (`PATH_MAX` without the final NUL).
+pub const PATH_BYTES_MAX: usize = 4095;
+
+/// A path inside the document root.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Path<'p> {
+    /// Relative, without a slash in front; empty for the root itself. Ends in a slash when a
+    /// directory was asked for. Borrowed unless something had to change.
+    pub bytes: Cow<'p, [u8]>,
+    /// Whether some component starts with a dot, `.well-known` at the top excepted.
+    pub hidden: bool,
+    /// What followed the first `?`, undecoded.
+    pub query: Option<&'p [u8]>,
+}
+
+impl Path<'_> {
+    /// Whether the target named a directory: the root, or a final slash.
+    pub fn is_directory(&self) -> bool {
+        self.bytes.is_empty() || self.bytes.ends_with(b"/")
+    }
+}
+
+/// Why a target names nothing we would look up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PathError {
+    /// `%` without two hexadecimal digits.
+    #[error("invalid percent-escape")]
+    BadEscape,
+    /// A NUL byte.
+    #[error("NUL in the path")]
+    Nul,
+    /// Another control byte.
+    #[error("control byte in the path")]
+    Control,
+    /// An escaped slash.
+    #[error("escaped slash in the path")]
+    EncodedSlash,
+    /// `..` above the root.
+    #[error("path leaves the root")]
+    Escapes,
+    /// Longer than [`PATH_BYTES_MAX`].
+    #[error("path too long")]
+    TooLong,
+    /// A component longer than [`COMPONENT_BYTES_MAX`].
+    #[error("file name too long")]
+    NameTooLong,
+}
+
+impl PathError {
+    /// What to answer. No name that long, and none with a slash, can exist: those are simply not
+    /// found.
+    pub const fn status(self) -> Status {
+        match self {
+            PathError::BadEscape | PathError::Nul | PathError::Control => Status::BAD_REQUEST,
+            PathError::Escapes => Status::FORBIDDEN,
+            PathError::EncodedSlash | PathError::NameTooLong => Status::NOT_FOUND,
+            PathError::TooLong => Status::URI_TOO_LONG,
+        }
+    }
+}
+
+/// Makes a relative, decoded, dot-free path of the path and query of a target.
+///
+/// ```
+/// use headway_http::path::normalise;
+///
+/// let path = normalise(b"/a/./b%20c/../d/?q=1").unwrap();
+/// assert_eq!(&*path.bytes, b"a/d/");
+/// assert_eq!(path.query, Some(&b"q=1"[..]));
+/// assert!(normalise(b"/%2e%2e/etc/passwd").is_err());
+/// ```
+pub fn normalise(target_path: &[u8]) -> Result<Path<'_>, PathError> {
+    let (path, query) = match memchr(b'?', target_path) {
+        Some(at) => (&target_path[..at], Some(&target_path[at + 1..])),
+        None => (target_path, None),
+    };
+    let relative = path.strip_prefix(b"/").unwrap_or(path);
+    if is_plain(relative) {
+        return Ok(Path {
+            bytes: Cow::Borrowed(relative),
+            hidden: false,
+            query,
+        });
+    }
+    rebuild(relative, query)
+}
+
+/// Whether nothing has to change or be refused: no escape, no control byte, no segment that is
+/// empty or starts with a dot, nothing too long. Nearly every request ends here.
+fn is_plain(relative: &[u8]) -> bool {
+    let mut previous = b'/';
+    let mut segment_start = 0;
+    for (at, &byte) in relative.iter().enumerate() {
+        if !PLAIN[usize::from(byte)] {
+            // Only `/` and `.` are left to judge: a slash or a dot must not follow a slash.
+            if byte != b'/' && byte != b'.' || previous == b'/' {
+                return false;
+            }
+            if byte == b'/' {
+                if at - segment_start > COMPONENT_BYTES_MAX {
+                    return false;
+                }
+                segment_start = at + 1;
+            }
+        }
+        previous = byte;
+    }
+    relative.len() - segment_start <= COMPONENT_BYTES_MAX && relative.len() <= PATH_BYTES_MAX
+}
+
+/// Bytes that mean nothing special anywhere in a path.
+const PLAIN: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0x20;
+    while byte < 256 {
+        table[byte] = !matches!(byte as u8, b'/' | b'.' | b'%' | 0x7f);
+        byte += 1;
+    }
+    table
+};
+
+fn rebuild<'p>(relative: &[u8], query: Option<&'p [u8]>) -> Result<Path<'p>, PathError> {
+    let mut bytes: Vec<u8> = Vec::with_capacity(relative.len());
+    let mut segments = relative.split(|byte| *byte == b'/').peekable();
+    while let Some(raw) = segments.next() {
+        let is_last = segments.peek().is_none();
+        let start = bytes.len();
+        decode(raw, &mut bytes)?;
+        match &bytes[start..] {
+            b"" | b"." => bytes.truncate(start),
+            b".." => {
+                bytes.truncate(start);
+                drop_component(&mut bytes)?;
+            }
+            name if name.len() > COMPONENT_BYTES_MAX => return Err(PathError::NameTooLong),
+            _ if is_last => {}
+            _ => bytes.push(b'/'),
+        }
+    }
+    if bytes.len() > PATH_BYTES_MAX {
+        return Err(PathError::TooLong);
+    }
+    let hidden = is_hidden(&bytes);
+    Ok(Path {
+        bytes: Cow::Owned(bytes),
+        hidden,
+        query,
+    })
+}
+
+fn decode(raw: &[u8], out: &mut Vec<u8>) -> Result<(), PathError> {
+    let mut rest = raw;
+    while let [first, tail @ ..] = rest {
+        let byte = match (first, tail) {
+            (b'%', [high, low, after @ ..]) => {
+                rest = after;
+                let byte = hex(*high)? << 4 | hex(*low)?;
+                if byte == b'/' {
+                    return Err(PathError::EncodedSlash);
+                }
+                byte
+            }
+            (b'%', _) => return Err(PathError::BadEscape),
+            _ => {
+                rest = tail;
+                *first
+            }
+        };
+        match byte {
+            0 => return Err(PathError::Nul),
+            1..=0x1f | 0x7f => return Err(PathError::Control),
+            _ => out.push(byte),
+        }
+    }
+    Ok(())
+}
+
+fn hex(digit: u8) -> Result<u8, PathError> {
+    char::from(digit)
+        .to_digit(16)
+        .map(|value| value as u8)
+        .ok_or(PathError::BadEscape)
+}
+
+/// Removes the last component and keeps the slash before it: what remains is a directory.
+fn drop_component(bytes: &mut Vec<u8>) -> Result<(), PathError> {
+    if bytes.pop().is_none() {
+        return Err(PathError::Escapes);
+    }
+    while bytes.last().is_some_and(|byte| *byte != b'/') {
+        bytes.pop();
+    }
+    Ok(())
+}
+
+fn is_hidden(bytes: &[u8]) -> bool {
+    let mut components = bytes.split(|byte| *byte == b'/');
+    let first = components.next().unwrap_or_default();
+    (first.starts_with(b".") && first != b".well-known")
+        || components.any(|component| component.starts_with(b"."))
+}

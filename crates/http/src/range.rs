@@ -1,0 +1,199 @@
+//! Byte ranges: which parts of a representation the client wants.
+//!
+//! Ignores (answers with the whole) what is malformed, in another unit, or abusive: more than
+//! [`RANGES_MAX`] ranges, or more than one overlap, which no honest client needs and which would
+//! let a short request make us send a file many times over (RFC 9110 section 14.2 and 17.15).
+//! Two ranges that overlap become one. Otherwise ranges keep the order they were asked in.
+//!
+//! Source: RFC 9110 sections 14.1.2, 14.2, 15.3.7, 15.5.17.
+
+use std::ops::Deref;
+
+use crate::fields::{elements, trim};
+
+/// Most ranges a request may ask for; beyond it the whole is sent.
+pub const RANGES_MAX: usize = 16;
+
+/// A part of a representation, never empty.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Range {
+    /// First byte.
+    pub start: u64,
+    /// The byte after the last one.
+    pub end_exclusive: u64,
+}
+
+impl Range {
+    /// Bytes in the range.
+    pub const fn length(self) -> u64 {
+        self.end_exclusive - self.start
+    }
+
+    const fn overlaps(self, other: Range) -> bool {
+        self.start < other.end_exclusive && other.start < self.end_exclusive
+    }
+}
+
+/// Up to [`RANGES_MAX`] ranges, stored in place; derefs to a slice.
+#[derive(Clone, Copy)]
+pub struct RangeSet {
+    ranges: [Range; RANGES_MAX],
+    count: usize,
+}
+
+impl RangeSet {
+    const EMPTY: RangeSet = RangeSet {
+        ranges: [Range {
+            start: 0,
+            end_exclusive: 0,
+        }; RANGES_MAX],
+        count: 0,
+    };
+
+    fn push(&mut self, range: Range) {
+        self.ranges[self.count] = range;
+        self.count += 1;
+    }
+}
+
+impl Deref for RangeSet {
+    type Target = [Range];
+
+    fn deref(&self) -> &[Range] {
+        &self.ranges[..self.count]
+    }
+}
+
+impl std::fmt::Debug for RangeSet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+impl PartialEq for RangeSet {
+    fn eq(&self, other: &RangeSet) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for RangeSet {}
+
+/// What a Range field asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+// Built and taken apart within one call; a box would be an allocation.
+#[allow(clippy::large_enum_variant)]
+pub enum Ranges {
+    /// Ignore the field: 200 with everything.
+    Whole,
+    /// 416 with `Content-Range: bytes */size`.
+    Unsatisfiable,
+    /// 206: one range as it is, several as `multipart/byteranges`.
+    Satisfiable(RangeSet),
+}
+
+/// Reads a Range field for a representation of this size.
+///
+/// ```
+/// use headway_http::range::{Ranges, ranges};
+///
+/// let Ranges::Satisfiable(set) = ranges(b"bytes=-500", 10_000) else { panic!() };
+/// assert_eq!((set[0].start, set[0].end_exclusive), (9_500, 10_000));
+/// ```
+pub fn ranges(field: &[u8], size_bytes: u64) -> Ranges {
+    let Some(specs) = strip_unit(field) else {
+        return Ranges::Whole;
+    };
+    let mut set = RangeSet::EMPTY;
+    let mut asked = 0;
+    let mut whole_of_nothing = false;
+    for element in elements(specs) {
+        asked += 1;
+        let Some(spec) = Spec::parse(element) else {
+            return Ranges::Whole;
+        };
+        if asked > RANGES_MAX {
+            return Ranges::Whole;
+        }
+        match spec.resolve(size_bytes) {
+            Some(range) => set.push(range),
+            // The last bytes of an empty file are the empty file, which no Content-Range can name.
+            None => whole_of_nothing |= size_bytes == 0 && matches!(spec, Spec::Suffix(1..)),
+        }
+    }
+    match (asked, set.count) {
+        (0, _) => Ranges::Whole,
+        (_, 0) if whole_of_nothing => Ranges::Whole,
+        (_, 0) => Ranges::Unsatisfiable,
+        _ => coalesce(set).map_or(Ranges::Whole, Ranges::Satisfiable),
+    }
+}
+
+fn strip_unit(field: &[u8]) -> Option<&[u8]> {
+    let (unit, rest) = field.split_at_checked(6)?;
+    unit.eq_ignore_ascii_case(b"bytes=").then_some(rest)
+}
+
+/// One element of the list, before the size is known.
+enum Spec {
+    /// First and last byte, both included; the last is open for `500-`.
+    Bytes(u64, u64),
+    /// So many bytes at the end.
+    Suffix(u64),
+}
+
+impl Spec {
+    fn parse(element: &[u8]) -> Option<Spec> {
+        let dash = element.iter().position(|byte| *byte == b'-')?;
+        let (first, last) = (&element[..dash], trim(&element[dash + 1..]));
+        match (first.is_empty(), last.is_empty()) {
+            (true, _) => Some(Spec::Suffix(position(last)?)),
+            (false, true) => Some(Spec::Bytes(position(first)?, u64::MAX)),
+            (false, false) => {
+                let (first, last) = (position(first)?, position(last)?);
+                // A last byte before the first makes the whole field invalid, not unsatisfiable.
+                (first <= last).then_some(Spec::Bytes(first, last))
+            }
+        }
+    }
+
+    /// Cut to the size; none if nothing is left.
+    fn resolve(&self, size_bytes: u64) -> Option<Range> {
+        let (start, end_exclusive) = match *self {
+            Spec::Bytes(first, last) => (first, last.saturating_add(1).min(size_bytes)),
+            Spec::Suffix(length) => (size_bytes.saturating_sub(length), size_bytes),
+        };
+        (start < end_exclusive).then_some(Range {
+            start,
+            end_exclusive,
+        })
+    }
+}
+
+/// Digits; a number beyond 64 bits is beyond every file, so it may stand for the largest.
+fn position(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    Some(crate::fields::decimal(digits).unwrap_or(u64::MAX))
+}
+
+/// Merges the one pair that may overlap into the place of its first; none if more do.
+fn coalesce(set: RangeSet) -> Option<RangeSet> {
+    let mut out = RangeSet::EMPTY;
+    let mut merged = false;
+    for range in set.iter().copied() {
+        let mut overlapping = out.ranges[..out.count]
+            .iter_mut()
+            .filter(|kept| kept.overlaps(range));
+        match (overlapping.next(), overlapping.next()) {
+            (None, _) => out.push(range),
+            (Some(kept), None) if !merged => {
+                kept.start = kept.start.min(range.start);
+                kept.end_exclusive = kept.end_exclusive.max(range.end_exclusive);
+                merged = true;
+            }
+            _ => return None,
+        }
+    }
+    Some(out)
+}

@@ -1,0 +1,229 @@
+//! Writing a response head into the caller's buffer.
+//!
+//! Refuses to write a field whose name is no token or whose value holds CR, LF or NUL: such a field
+//! is left out, since writing it would let whoever chose the value add fields, or a whole answer, of
+//! his own (response splitting). In debug builds it also panics, because the place to refuse such a
+//! value is where it came from. It does not decide which fields an answer needs.
+//!
+//! Source: RFC 9112 section 4, RFC 9110 section 5.5.
+
+use crate::head::Version;
+use crate::range::Range;
+use crate::status::Status;
+
+/// The interim answer that invites the body (RFC 9110 section 15.2.1).
+pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+/// Writes one response head.
+///
+/// ```
+/// use headway_http::{Status, Version, response::HeadWriter};
+///
+/// let mut out = Vec::new();
+/// HeadWriter::new(&mut out, Version::Http11, Status::OK)
+///     .field("Content-Type", "text/plain")
+///     .field_u64("Content-Length", 5)
+///     .end();
+/// assert_eq!(out, b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\n");
+/// ```
+#[must_use = "the head is complete only after end()"]
+pub struct HeadWriter<'o> {
+    out: &'o mut Vec<u8>,
+}
+
+impl<'o> HeadWriter<'o> {
+    /// Starts with the status line, after what `out` already holds.
+    ///
+    /// RFC 9110 section 2.5 wants HTTP/1.1 also towards a client of HTTP/1.0: the version says what
+    /// the sender is capable of, not what the message uses.
+    pub fn new(out: &'o mut Vec<u8>, version: Version, status: Status) -> HeadWriter<'o> {
+        out.extend_from_slice(version.as_str().as_bytes());
+        out.extend_from_slice(status.line().as_bytes());
+        HeadWriter { out }
+    }
+
+    /// Adds a field, or leaves it out if it cannot be written safely.
+    pub fn field(self, name: &str, value: impl AsRef<[u8]>) -> Self {
+        let value = value.as_ref();
+        let safe = is_field_name(name.as_bytes()) && is_field_value(value);
+        debug_assert!(safe, "unsafe response field {name:?}");
+        if safe {
+            self.out.extend_from_slice(name.as_bytes());
+            self.out.extend_from_slice(b": ");
+            self.out.extend_from_slice(value);
+            self.out.extend_from_slice(b"\r\n");
+        }
+        self
+    }
+
+    /// Adds a field with a number.
+    pub fn field_u64(self, name: &str, value: u64) -> Self {
+        self.field(name, itoa::Buffer::new().format(value))
+    }
+
+    /// Adds the field if there is a value.
+    pub fn field_if_some(self, name: &str, value: Option<impl AsRef<[u8]>>) -> Self {
+        match value {
+            Some(value) => self.field(name, value),
+            None => self,
+        }
+    }
+
+    /// Content-Range of a 206 with one range.
+    pub fn content_range(self, range: Range, size_bytes: u64) -> Self {
+        self.out.extend_from_slice(b"Content-Range: ");
+        write_content_range(self.out, range, size_bytes);
+        self.out.extend_from_slice(b"\r\n");
+        self
+    }
+
+    /// Content-Range of a 416: `bytes */size`.
+    pub fn content_range_unsatisfiable(self, size_bytes: u64) -> Self {
+        self.out.extend_from_slice(b"Content-Range: bytes */");
+        write_u64(self.out, size_bytes);
+        self.out.extend_from_slice(b"\r\n");
+        self
+    }
+
+    /// Adds ready-made field lines, each with its line end, from an earlier [`field_lines`].
+    ///
+    /// For what is the same in every answer for a second (Date, Server) or a file's lifetime.
+    pub fn lines(self, lines: &FieldLines) -> Self {
+        self.out.extend_from_slice(&lines.0);
+        self
+    }
+
+    /// Ends the head with the empty line.
+    pub fn end(self) {
+        self.out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Field lines that were checked once and are written often.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FieldLines(Vec<u8>);
+
+impl FieldLines {
+    /// The bytes these lines take.
+    pub fn length(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// Checks and joins fields for [`HeadWriter::lines`]; unsafe ones are left out as `field` does.
+pub fn field_lines<N: AsRef<str>, V: AsRef<[u8]>>(
+    fields: impl IntoIterator<Item = (N, V)>,
+) -> FieldLines {
+    let mut out = Vec::new();
+    let mut writer = HeadWriter { out: &mut out };
+    for (name, value) in fields {
+        writer = writer.field(name.as_ref(), value);
+    }
+    FieldLines(out)
+}
+
+/// `bytes 0-499/1234`
+pub(crate) fn write_content_range(out: &mut Vec<u8>, range: Range, size_bytes: u64) {
+    out.extend_from_slice(b"bytes ");
+    write_u64(out, range.start);
+    out.push(b'-');
+    write_u64(out, range.end_exclusive.saturating_sub(1));
+    out.push(b'/');
+    write_u64(out, size_bytes);
+}
+
+pub(crate) fn write_u64(out: &mut Vec<u8>, number: u64) {
+    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+}
+
+/// Whether the bytes can be a field value: no CR, LF or NUL, which are the ones that end it early
+/// for somebody (RFC 9110 section 5.5).
+pub fn is_field_value(value: &[u8]) -> bool {
+    memchr::memchr3(b'\r', b'\n', 0, value).is_none()
+}
+
+/// Whether the bytes are a token and so can be a field name (RFC 9110 section 5.6.2).
+pub fn is_field_name(name: &[u8]) -> bool {
+    !name.is_empty() && name.iter().all(|byte| TOKEN[usize::from(*byte)])
+}
+
+/// `tchar` of RFC 9110 section 5.6.2.
+pub(crate) const TOKEN: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = matches!(
+            byte as u8,
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'!' | b'#' | b'$' | b'%' | b'&' | b'\''
+            | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~'
+        );
+        byte += 1;
+    }
+    table
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn head_is_written_as_rfc_9112_says_when_every_kind_of_field_is_used() {
+        let mut out = b"before".to_vec();
+        let shared = field_lines([("Server", "headway"), ("X-A", "b")]);
+        HeadWriter::new(&mut out, Version::Http10, Status::PARTIAL_CONTENT)
+            .lines(&shared)
+            .field_if_some("ETag", None::<&str>)
+            .field_if_some("Vary", Some("Accept-Encoding"))
+            .content_range(
+                Range {
+                    start: 5,
+                    end_exclusive: 10,
+                },
+                100,
+            )
+            .content_range_unsatisfiable(100)
+            .field_u64("Content-Length", u64::MAX)
+            .end();
+        let expected = "beforeHTTP/1.0 206 Partial Content\r\nServer: headway\r\nX-A: b\r\nVary: Accept-Encoding\r\n\
+            Content-Range: bytes 5-9/100\r\nContent-Range: bytes */100\r\nContent-Length: 18446744073709551615\r\n\r\n";
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+
+    #[test]
+    fn field_never_reaches_the_wire_when_it_would_split_the_answer() {
+        for (name, value) in [
+            ("X", "a\r\nSet-Cookie: b"),
+            ("X", "a\nb"),
+            ("X", "a\rb"),
+            ("X", "a\0b"),
+            ("X\r\nY", "a"),
+            ("", "a"),
+            ("X Y", "a"),
+            ("X:", "a"),
+        ] {
+            let mut out = Vec::new();
+            let written = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                HeadWriter::new(&mut out, Version::Http11, Status::OK)
+                    .field(name, value)
+                    .end();
+            }));
+            assert_eq!(
+                written.is_err(),
+                cfg!(debug_assertions),
+                "{name:?}: {value:?}"
+            );
+            let rest = out.strip_prefix(b"HTTP/1.1 200 OK\r\n").unwrap();
+            assert!(
+                matches!(rest, b"" | b"\r\n"),
+                "{name:?}: {value:?} wrote {rest:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn interim_answer_has_the_form_of_any_head_when_written() {
+        let mut out = Vec::new();
+        HeadWriter::new(&mut out, Version::Http11, Status::CONTINUE).end();
+        assert_eq!(out, CONTINUE);
+    }
+}

@@ -1,0 +1,195 @@
+//! The request target: which of its four forms it has, and the host inside it.
+//!
+//! Refuses fragments, user information, schemes other than http and https, `*` for anything but
+//! OPTIONS, and authorities that are not `uri-host [":" port]`. It does not decode or shorten the
+//! path; [`crate::path`] does, after the head is known to be sound.
+//!
+//! Bytes above 0x7f are let through although RFC 3986 has none: clients send raw UTF-8 paths, and
+//! such a byte means nothing special to anybody after us.
+//!
+//! Source: RFC 9112 section 3.2, RFC 3986 section 3.2, RFC 9110 section 4.2.4 (user information).
+
+use memchr::{memchr, memchr2};
+
+use crate::head::Method;
+
+/// What a request is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target<'b> {
+    /// Path and query, from origin-form or absolute-form: starts with `/`, or, when it comes from
+    /// an absolute-form without a path, is empty or starts with `?`. For [`crate::path::normalise`].
+    Path(&'b [u8]),
+    /// `*`, the server itself; only with OPTIONS.
+    Asterisk,
+    /// `host:port`; only with CONNECT, which a file server answers with 405.
+    Authority(&'b [u8]),
+}
+
+/// Sorts a target into its form; the second value is the authority of an absolute-form.
+///
+/// The error is the reason for a 400.
+pub(crate) fn classify<'b>(
+    method: Method,
+    raw: &'b [u8],
+) -> Result<(Target<'b>, Option<&'b [u8]>), &'static str> {
+    if memchr(b'#', raw).is_some() {
+        return Err("fragment in the target");
+    }
+    if method == Method::Other("CONNECT") {
+        return match is_authority(raw) && memchr(b':', raw).is_some() {
+            true => Ok((Target::Authority(raw), None)),
+            false => Err("CONNECT without host and port"),
+        };
+    }
+    match raw {
+        [b'/', ..] => Ok((Target::Path(raw), None)),
+        b"*" if method == Method::Options => Ok((Target::Asterisk, None)),
+        b"*" => Err("asterisk-form with a method other than OPTIONS"),
+        _ => absolute(method, raw),
+    }
+}
+
+fn absolute<'b>(
+    method: Method,
+    raw: &'b [u8],
+) -> Result<(Target<'b>, Option<&'b [u8]>), &'static str> {
+    let rest = strip_scheme(raw).ok_or("target is neither a path nor an http URI")?;
+    let (authority, path) = match memchr2(b'/', b'?', rest) {
+        Some(at) => rest.split_at(at),
+        None => (rest, &rest[rest.len()..]),
+    };
+    if authority.is_empty() || !is_authority(authority) {
+        return Err("invalid authority in the target");
+    }
+    // RFC 9112 3.2.4: OPTIONS with an absolute-form that has no path is what a proxy sends on as `*`.
+    let target = match path.is_empty() && method == Method::Options {
+        true => Target::Asterisk,
+        false => Target::Path(path),
+    };
+    Ok((target, Some(authority)))
+}
+
+fn strip_scheme(raw: &[u8]) -> Option<&[u8]> {
+    for scheme in [&b"http://"[..], b"https://"] {
+        if raw.len() >= scheme.len() && raw[..scheme.len()].eq_ignore_ascii_case(scheme) {
+            return Some(&raw[scheme.len()..]);
+        }
+    }
+    None
+}
+
+/// Whether the bytes are `uri-host [":" port]` with a non-empty host and no user information.
+pub fn is_authority(authority: &[u8]) -> bool {
+    let (host_ok, port) = match authority {
+        [b'[', rest @ ..] => match memchr(b']', rest) {
+            Some(end) => (is_ip_literal(&rest[..end]), &rest[end + 1..]),
+            None => return false,
+        },
+        _ => {
+            let end = memchr(b':', authority).unwrap_or(authority.len());
+            (is_registered_name(&authority[..end]), &authority[end..])
+        }
+    };
+    host_ok && is_port(port)
+}
+
+/// The host of a valid authority without its port: the key of a virtual host.
+///
+/// Letter case is kept; names compare without it. A final dot (the root of the DNS) is dropped.
+pub fn host_name(authority: &[u8]) -> &[u8] {
+    let end = match authority.first() {
+        Some(b'[') => memchr(b']', authority).map_or(authority.len(), |at| at + 1),
+        _ => memchr(b':', authority).unwrap_or(authority.len()),
+    };
+    let host = &authority[..end];
+    host.strip_suffix(b".").unwrap_or(host)
+}
+
+/// Colons, hexadecimal digits and dots: enough to keep anything strange out of logs and look-ups.
+fn is_ip_literal(inside: &[u8]) -> bool {
+    inside.len() >= 2
+        && inside
+            .iter()
+            .all(|b| b.is_ascii_hexdigit() || matches!(b, b':' | b'.'))
+}
+
+fn is_registered_name(name: &[u8]) -> bool {
+    let mut at = 0;
+    while let Some(&byte) = name.get(at) {
+        if NAME[usize::from(byte)] {
+            at += 1;
+        } else if byte == b'%'
+            && name[at + 1..]
+                .iter()
+                .take(2)
+                .filter(|b| b.is_ascii_hexdigit())
+                .count()
+                == 2
+        {
+            at += 3;
+        } else {
+            return false;
+        }
+    }
+    !name.is_empty()
+}
+
+/// An empty port is legal (RFC 3986 3.2.3): `example.org:`.
+fn is_port(port: &[u8]) -> bool {
+    match port {
+        [] => true,
+        [b':', digits @ ..] => digits.len() <= 5 && digits.iter().all(u8::is_ascii_digit),
+        _ => false,
+    }
+}
+
+/// `unreserved` and `sub-delims` of RFC 3986.
+const NAME: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = matches!(
+            byte as u8,
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~'
+            | b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b';' | b'='
+        );
+        byte += 1;
+    }
+    table
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn authority_is_judged_as_rfc_3986_says_when_it_has_any_form() {
+        for good in [
+            "a",
+            "example.org",
+            "example.org:80",
+            "a:",
+            "1.2.3.4:8080",
+            "[::1]",
+            "[::1]:80",
+            "a%20b",
+            "x_y",
+        ] {
+            assert!(is_authority(good.as_bytes()), "{good}");
+        }
+        for bad in [
+            "", ":80", "a b", "user@a", "a:b", "a:80:80", "a:999999", "[::1", "[::1]x", "[]",
+            "[g::]", "a/b", "a%2", "a%zz", "a,b@c", "é", "a\"b", "a\\b",
+        ] {
+            assert!(!is_authority(bad.as_bytes()), "{bad}");
+        }
+    }
+
+    #[test]
+    fn host_name_is_bare_when_port_or_final_dot_is_given() {
+        assert_eq!(host_name(b"Example.org:80"), b"Example.org");
+        assert_eq!(host_name(b"example.org."), b"example.org");
+        assert_eq!(host_name(b"[::1]:80"), b"[::1]");
+        assert_eq!(host_name(b""), b"");
+    }
+}
