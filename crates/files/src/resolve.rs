@@ -80,7 +80,11 @@ pub(crate) trait Opener {
     fn open(&self, root: &Root, path: &[u8], seen: &Status) -> Result<Self::File, Stop>;
 }
 
-/// Resolve `path` beneath `root` without ever waiting; for the event loop. Descriptors that are not part of the answer go to `retire`.
+/// Resolve `path` beneath `root` without ever waiting; for the event loop.
+///
+/// Some failures the kernel never answers from its cache, whatever has been asked before: a file used as a
+/// directory, a directory that may not be entered, `..` out of the root, a name that is too long. They
+/// are `WouldBlock` each time; [`crate::Names`] spares the helpers the repeats. Descriptors that are not part of the answer go to `retire`.
 ///
 /// # Example
 /// ```
