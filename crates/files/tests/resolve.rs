@@ -323,7 +323,7 @@ fn file_is_forbidden_when_it_is_unreadable() {
     put(tree.path(), "closed/f", b"x");
     fs::set_permissions(tree.path(), fs::Permissions::from_mode(0o755)).unwrap();
     for name in ["mine", "closed"] {
-        fs::set_permissions(tree.path().join(name), fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(tree.path().join(name), fs::Permissions::from_mode(0o0)).unwrap();
     }
     let roots = roots(tree.path(), &[], false);
     let roots: &Roots = &roots;
@@ -445,7 +445,7 @@ fn change_is_noticed_when_an_answer_is_revalidated() {
         fs::remove_file(tree.join("deleted")).unwrap()
     });
     check("locked", &|tree| {
-        fs::set_permissions(tree.join("locked"), fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(tree.join("locked"), fs::Permissions::from_mode(0o0)).unwrap();
     });
     check("created", &|tree| put(tree, "created", b"x"));
     check("zipped", &|tree| put(tree, "zipped.gz", b"x"));
