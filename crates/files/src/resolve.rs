@@ -1,12 +1,14 @@
-//! From a path to an answer: one walk, used by the loop without waiting and by helpers with waiting.
+//! From a path to an answer: one walk, used by the loop without waiting and by helpers with
+//! waiting.
 //!
-//! What it does, for a normalised relative path ("a/b.html", "" for the root, "dir/"): looks what the
-//! name is without opening it, opens regular files, tries index names in directories, and looks for
-//! precompressed siblings. Looking comes first because opening a FIFO or a device has side effects.
+//! What it does, for a normalised relative path ("a/b.html", "" for the root, "dir/"): looks what
+//! the name is without opening it, opens regular files, tries index names in directories, and looks
+//! for precompressed siblings. Looking comes first because opening a FIFO or a device has side
+//! effects.
 //!
-//! What it refuses: every walk that leaves the root (the kernel checks, see `os::open`), and to open
-//! anything but regular files. With the loop's [`resolve_cached`], to wait: an `EAGAIN` at any step is
-//! [`Probe::WouldBlock`], and a helper walks the path again from the start.
+//! What it refuses: every walk that leaves the root (the kernel checks, see `os::open`), and to
+//! open anything but regular files. With the loop's [`resolve_cached`], to wait: an `EAGAIN` at any
+//! step is [`Probe::WouldBlock`], and a helper walks the path again from the start.
 
 use crate::answer::{Answer, Failure, FoundFile, Probe};
 use crate::file::{Meta, OpenFile};
@@ -25,8 +27,8 @@ pub(crate) const SIBLING_SUFFIXES: [&[u8]; 3] = [b".br", b".zst", b".gz"];
 /// How often to look and open again when the name changes in between, or a rename races.
 const RACES_MAX: u32 = 4;
 
-/// An answer whose files are `F`: open files for the loop, plain descriptors in a helper, only their
-/// [`Meta`] when an answer is checked again.
+/// An answer whose files are `F`: open files for the loop, plain descriptors in a helper, only
+/// their [`Meta`] when an answer is checked again.
 #[derive(Debug, PartialEq, Eq)]
 pub enum RawAnswer<F> {
     /// A regular file.
@@ -82,9 +84,10 @@ pub(crate) trait Opener {
 
 /// Resolve `path` beneath `root` without ever waiting; for the event loop.
 ///
-/// Some failures the kernel never answers from its cache, whatever has been asked before: a file used as a
-/// directory, a directory that may not be entered, `..` out of the root, a name that is too long. They
-/// are `WouldBlock` each time; [`crate::Names`] spares the helpers the repeats. Descriptors that are not part of the answer go to `retire`.
+/// Some failures the kernel never answers from its cache, whatever has been asked before: a file
+/// used as a directory, a directory that may not be entered, `..` out of the root, a name that is
+/// too long. They are `WouldBlock` each time; [`crate::Names`] spares the helpers the repeats.
+/// Descriptors that are not part of the answer go to `retire`.
 ///
 /// # Example
 /// ```
@@ -198,8 +201,8 @@ fn with_siblings<O: Opener>(
     })
 }
 
-/// A sibling that is missing or unusable is no sibling: the file itself can still be sent. Only a shortage of
-/// descriptors fails the whole, so that the poorer answer is not remembered.
+/// A sibling that is missing or unusable is no sibling: the file itself can still be sent. Only a
+/// shortage of descriptors fails the whole, so that the poorer answer is not remembered.
 fn open_sibling<O: Opener>(opener: &O, root: &Root, path: &[u8]) -> Result<Option<O::File>, Stop> {
     let opened = opener.look(root, path).and_then(|seen| match seen.kind {
         FileType::RegularFile => opener.open(root, path, &seen),

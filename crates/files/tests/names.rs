@@ -183,7 +183,8 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        4 => (0_u8..12, prop::option::of(0_usize..4)).prop_map(|(path, siblings)| Step::Insert(path, siblings)),
+        4 => (0_u8..12, prop::option::of(0_usize..4))
+            .prop_map(|(path, siblings)| Step::Insert(path, siblings)),
         3 => (0_u8..12).prop_map(Step::Get),
         1 => (0_u8..12).prop_map(Step::Remove),
         2 => (0_u8..12).prop_map(Step::Hold),
@@ -233,7 +234,11 @@ impl Model {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 128,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn cache_is_the_model_when_steps_are_random(

@@ -1,4 +1,5 @@
-//! The pool's decisions, with helpers that are only a socket's other end and a clock that is only a number.
+//! The pool's decisions, with helpers that are only a socket's other end and a clock that is only a
+//! number.
 
 mod common;
 
@@ -186,7 +187,8 @@ fn job_fails_when_four_helpers_have_died_on_it() {
 
 #[test]
 fn helper_is_dead_when_its_answer_makes_no_sense() {
-    let lies: [(&str, fn(u64) -> Reply); 4] = [
+    type Lie = fn(u64) -> Reply;
+    let lies: [(&str, Lie); 4] = [
         ("another job", |job| Reply::Resolved {
             job: job + 1,
             answer: RawAnswer::Redirect,

@@ -29,8 +29,8 @@ fn cold(test: &str, tree: &tempfile::TempDir, bytes: usize) -> Option<Rc<OpenFil
     }
 }
 
-/// Pages under read cannot be evicted, so everything is read to its end first. Where the file system
-/// keeps all in memory this gives up.
+/// Pages under read cannot be evicted, so everything is read to its end first. Where the file
+/// system keeps all in memory this gives up.
 fn evict(file: &OpenFile) {
     let size = file.meta().size;
     let mincore = Residency::with(ProbeKind::Mincore);
@@ -177,7 +177,8 @@ fn copying_is_left_to_helpers_when_the_file_system_may_always_wait() {
     assert_eq!(error.kind(), ErrorKind::Unsupported);
 }
 
-/// cachestat tells a file's residency only to those who could change it; a page-wise read tells all.
+/// cachestat tells a file's residency only to those who could change it; a page-wise read tells
+/// all.
 #[test]
 fn residency_is_exact_when_the_file_is_another_users() {
     let test = "residency_is_exact_when_the_file_is_another_users";

@@ -523,7 +523,11 @@ fn make(root: &Path, nodes: &[Node]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 64,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn loop_and_helper_agree_when_the_tree_is_random(
