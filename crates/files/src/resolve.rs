@@ -329,3 +329,38 @@ fn patiently<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::
     }
     call()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::root::RootConfig;
+
+    #[test]
+    fn helper_is_asked_when_opening_may_wait_on_this_device() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("a"), "x").unwrap();
+        let config = RootConfig {
+            directory: directory.path().into(),
+            index: vec![],
+            siblings: false,
+        };
+        let roots = Roots::open(&[config]).unwrap();
+        // Roots put together by hand, as in a helper, know of no harmless devices.
+        let mut unknown = Roots::default();
+        let copy = roots.all()[0].directory.try_clone().unwrap();
+        unknown.push(Root {
+            directory: copy,
+            index: vec![],
+            siblings: false,
+        });
+        let ask = |roots| resolve_cached(roots, RootId(0), b"a", &RetireList::new());
+        assert!(matches!(ask(&unknown), Probe::WouldBlock));
+        // What needs no opening is answered all the same.
+        let probe = resolve_cached(&unknown, RootId(0), b"", &RetireList::new());
+        assert!(
+            matches!(probe, Probe::Answered(Answer::Directory)),
+            "{probe:?}"
+        );
+        assert!(matches!(ask(&roots), Probe::Answered(Answer::File(_))));
+    }
+}
