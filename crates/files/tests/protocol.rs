@@ -187,3 +187,14 @@ fn message_is_malformed_when_it_is_not_in_the_table() {
         );
     }
 }
+
+#[test]
+fn reply_is_malformed_when_it_tells_of_unknown_siblings_or_an_unflagged_index() {
+    let nothing = [0; 48];
+    let file = |index: u8, position: u8, siblings: u8| {
+        let head = [129, 0, 0, 0, 0, 0, 0, 0, 0, 0, index, position, 0, siblings];
+        decode_reply(&[&head[..], &nothing[..]].concat()).is_ok()
+    };
+    assert!(file(0, 0, 0) && file(1, 7, 0));
+    assert!(!file(0, 0, 8) && !file(0, 7, 0) && !file(2, 0, 0));
+}
