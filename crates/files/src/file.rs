@@ -6,8 +6,8 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::cell::Cell;
 use std::io;
 
-/// The facts about a file that a response is built from. Two equal `Meta`s mean the same file with the same
-/// contents, as far as the file system's time stamps can tell.
+/// The facts about a file that a response is built from. Two equal `Meta`s mean the same file with
+/// the same contents, as far as the file system's time stamps can tell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Meta {
     /// Length in bytes.
@@ -78,7 +78,8 @@ impl OpenFile {
         self
     }
 
-    /// The same file, known to be a memfd: it is in memory by nature, so nothing needs to be probed.
+    /// The same file, known to be a memfd: it is in memory by nature, so nothing needs to be
+    /// probed.
     pub(crate) fn memfd(self) -> OpenFile {
         self.nowait.set(Nowait::Memfd);
         self

@@ -1,17 +1,18 @@
 //! Which file systems open a file without waiting.
 //!
-//! `RESOLVE_CACHED` promises that the *walk* does not wait. The opening after it is the file system's own: on
-//! a disk file system it touches memory only, but NFS may ask its server and FUSE always asks its
-//! daemon. So the loop opens files only on devices known to be harmless when serving begins;
-//! on all others, and on those mounted later, a helper opens. Being wrong is slower, never blocking.
+//! `RESOLVE_CACHED` promises that the *walk* does not wait. The opening after it is the file
+//! system's own: on a disk file system it touches memory only, but NFS may ask its server and FUSE
+//! always asks its daemon. So the loop opens files only on devices known to be harmless when
+//! serving begins; on all others, and on those mounted later, a helper opens. Being wrong is
+//! slower, never blocking.
 //!
 //! Sources: proc_pid_mountinfo(5), statfs(2), the kernel's `fs/nfs/file.c` and `fs/fuse/file.c`.
 
 use rustix::fd::AsFd;
 use rustix::fs::fstatfs;
 
-/// Types whose `open` only touches memory. An overlay does what its layers do; layers on a network are left to
-/// those who build them.
+/// Types whose `open` only touches memory. An overlay does what its layers do; layers on a network
+/// are left to those who build them.
 const HARMLESS: [&str; 14] = [
     "ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "bcachefs", "zfs", "tmpfs", "ramfs", "overlay",
     "squashfs", "erofs", "iso9660",

@@ -1,9 +1,9 @@
 //! The helper process: does for a worker what may wait.
 //!
-//! What it does: receives one request at a time on a `SOCK_SEQPACKET` socket, carries it out with ordinary
-//! blocking calls, answers with descriptors attached, and ends when the worker closes. What it
-//! refuses: to open anything but regular files and directories beneath its roots, and to grow: its
-//! memory is a message, a window, and at most one listing.
+//! What it does: receives one request at a time on a `SOCK_SEQPACKET` socket, carries it out with
+//! ordinary blocking calls, answers with descriptors attached, and ends when the worker closes.
+//! What it refuses: to open anything but regular files and directories beneath its roots, and to
+//! grow: its memory is a message, a window, and at most one listing.
 //!
 //! Sources: the Flash papers' helper processes (dissertation 2.3), `crate::protocol`.
 
@@ -31,7 +31,8 @@ const COPY_BYTES_MAX: u64 = 4 * WINDOW_BYTES;
 /// Serve requests on `socket` until the worker closes it. `render` makes listing pages.
 ///
 /// # Errors
-/// A broken socket, or a request that no worker sends. End the process; the worker asks another helper.
+/// A broken socket, or a request that no worker sends. End the process; the worker asks another
+/// helper.
 ///
 /// # Example
 /// ```

@@ -4,9 +4,10 @@
 //!
 //! 1. [`Names`] remembers answers, the failed ones too;
 //! 2. [`resolve_cached`] asks the kernel's own name cache and never waits;
-//! 3. where that says [`Probe::WouldBlock`], [`Pool`] asks a helper process ([`helper_main`]), which
-//!    may wait, and which passes the open file back;
-//! 4. [`Residency`] tells whether a window of an open file is in memory; where not, a helper reads it in;
+//! 3. where that says [`Probe::WouldBlock`], [`Pool`] asks a helper process ([`helper_main`]),
+//!    which may wait, and which passes the open file back;
+//! 4. [`Residency`] tells whether a window of an open file is in memory; where not, a helper reads
+//!    it in;
 //! 5. [`RetireList`] sees to it that descriptors are closed by helpers too.
 //!
 //! What it refuses: to wait, anywhere but in `helper_main` and [`resolve_blocking`]; to leave a

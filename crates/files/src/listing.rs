@@ -16,8 +16,8 @@ pub struct Directory {
     pub root: RootId,
     /// Its path beneath the root, with the trailing slash unless it is the root itself.
     pub path: Vec<u8>,
-    /// What is in it. Names that begin with a dot, and everything that could not be sent (FIFOs, devices,
-    /// links out of the root), are left out.
+    /// What is in it. Names that begin with a dot, and everything that could not be sent (FIFOs,
+    /// devices, links out of the root), are left out.
     pub entries: Vec<DirectoryEntry>,
     /// There were more than [`ENTRIES_MAX`] entries.
     pub truncated: bool,
@@ -74,7 +74,8 @@ pub(crate) fn read_directory(
             directory.truncated = true;
             break;
         }
-        // Looked up from the root, like a request for it: a link out of the root must not show what it leads to.
+        // Looked up from the root, like a request for it: a link out of the root must not show what
+        // it leads to.
         whole.truncate(path.len());
         whole.extend(name);
         let Ok(Some((_, status))) = look(known.as_fd(), &whole, Names::All) else {

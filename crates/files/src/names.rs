@@ -1,7 +1,7 @@
 //! The name cache: what was answered for a path, with what the server has prepared from it.
 //!
-//! What it does: keeps the most recently used answers, failures included, within two bounds: entries and the
-//! descriptors they hold open. What it refuses: to remember a shortage or a fault
+//! What it does: keeps the most recently used answers, failures included, within two bounds:
+//! entries and the descriptors they hold open. What it refuses: to remember a shortage or a fault
 //! ([`Answer::cacheable`]), to evict an entry that is in use, and to exceed a bound: if nothing can
 //! be evicted, a new answer is given back without being remembered.
 //!
@@ -28,7 +28,8 @@ pub struct NamesBounds {
     pub descriptors_max: usize,
 }
 
-/// A remembered answer. It is in use while somebody holds a clone of its `Rc`, or of one of its files.
+/// A remembered answer. It is in use while somebody holds a clone of its `Rc`, or of one of its
+/// files.
 #[derive(Debug)]
 pub struct Entry<T> {
     /// The answer.

@@ -1,30 +1,34 @@
 //! What a worker and its helpers say to each other, as pure functions on bytes.
 //!
-//! One message is one `SOCK_SEQPACKET` packet; descriptors travel beside it (`os::rights`). Integers
-//! are little-endian. The worker speaks first: one Hello, one Root for each document root, then
-//! requests. A helper works on one job at a time and answers with that job's number.
+//! One message is one `SOCK_SEQPACKET` packet; descriptors travel beside it (`os::rights`).
+//! Integers are little-endian. The worker speaks first: one Hello, one Root for each document root,
+//! then requests. A helper works on one job at a time and answers with that job's number.
 //!
-//! | kind | message  | fields after the kind byte                                        | descriptors |
-//! |------|----------|-------------------------------------------------------------------|-------------|
-//! | 1    | Hello    | version u16, roots u32                                            | 0           |
-//! | 2    | Root     | root u32, siblings u8 (0, 1), names u16, then names × (length u16, UTF-8) | 1 (directory) |
-//! | 3    | Resolve  | job u64, root u32, path to the end                                | 0           |
-//! | 4    | ReadIn   | job u64, offset u64, length u64                                   | 1 (file)    |
-//! | 5    | List     | job u64, root u32, path to the end                                | 0           |
-//! | 6    | Read     | job u64, offset u64, length u64                                   | 1 (file)    |
-//! | 7    | Retire   | job u64                                                           | 1 or more   |
-//! | 8    | Release  | job u64                                                           | 0           |
-//! | 129  | Resolved | job u64, answer u8, then for 0 (file): index u8 (0, 1), index u16, siblings u8 (bits: br, zstd, gzip), Meta, Meta a sibling; 1 redirect; 2 directory; 3: failure u8 | 1 and 1 a sibling |
-//! | 130  | ReadIn   | job u64, errno u32 (0: done)                                      | 0           |
-//! | 131  | Listed   | job u64, failed u8 (0, 1), then Meta or failure u8                | 1 (memfd) or 0 |
-//! | 132  | Read     | job u64, errno u32, then Meta if errno is 0                       | 1 (memfd) or 0 |
-//! | 133  | Retired  | job u64                                                           | 0           |
+//! | kind | message  | fields after the kind byte                     | descriptors   |
+//! |------|----------|------------------------------------------------|---------------|
+//! | 1    | Hello    | version u16, roots u32                         | 0             |
+//! | 2    | Root     | root u32, siblings u8 (0, 1), Names            | 1 (directory) |
+//! | 3    | Resolve  | job u64, root u32, path to the end             | 0             |
+//! | 4    | ReadIn   | job u64, offset u64, length u64                | 1 (file)      |
+//! | 5    | List     | job u64, root u32, path to the end             | 0             |
+//! | 6    | Read     | job u64, offset u64, length u64                | 1 (file)      |
+//! | 7    | Retire   | job u64                                        | 1 or more     |
+//! | 8    | Release  | job u64                                        | 0             |
+//! | 129  | Resolved | job u64, Answer                                | one a Meta    |
+//! | 130  | ReadIn   | job u64, errno u32 (0: done)                   | 0             |
+//! | 131  | Listed   | job u64, failed u8 (0, 1), Meta or failure u8  | one a Meta    |
+//! | 132  | Read     | job u64, errno u32, then Meta if errno is 0    | one a Meta    |
+//! | 133  | Retired  | job u64                                        | 0             |
 //!
-//! Meta: size u64, modified i64 + u32, changed i64 + u32, device u64, inode u64.
+//! - Names: count u16, then so many times length u16 and UTF-8.
+//! - Meta: size u64, modified i64 + u32, changed i64 + u32, device u64, inode u64.
+//! - Answer: a byte; after 0 (file): has an index name u8 (0, 1), its position u16, siblings u8
+//!   (bits: br, zstd, gzip), Meta, one Meta a sibling; after 1 (redirect) and 2 (directory)
+//!   nothing; after 3: failure u8.
 //!
-//! What it refuses: anything longer, shorter or other than the table, as [`Malformed`]; each message
-//! has exactly one encoding. The two ends are one binary started by one master, so the version is
-//! there to notice a mistake, not to negotiate.
+//! What it refuses: anything longer, shorter or other than the table, as [`Malformed`]; each
+//! message has exactly one encoding. The two ends are one binary started by one master, so the
+//! version is there to notice a mistake, not to negotiate.
 
 use crate::answer::Failure;
 use crate::file::Meta;

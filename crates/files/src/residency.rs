@@ -1,10 +1,11 @@
 //! Is a window of a file in memory, so that sending it will not wait?
 //!
-//! What it does: chooses the best probe the kernel has, asks it, and reads what is resident. What it
-//! refuses: to bring anything in; a helper does ([`crate::Pool::read_in`]).
+//! What it does: chooses the best probe the kernel has, asks it, and reads what is resident. What
+//! it refuses: to bring anything in; a helper does ([`crate::Pool::read_in`]).
 //!
-//! The answer holds for now, not for ever: under memory pressure a page can go between the probe and
-//! the send. The windows are small for that reason, and what remains is counted by the loop's trace.
+//! The answer holds for now, not for ever: under memory pressure a page can go between the probe
+//! and the send. The windows are small for that reason, and what remains is counted by the loop's
+//! trace.
 //!
 //! Sources: the papers' `SF_NODISKIO` and mincore tests (2006 paper §3), `os::residency`.
 
@@ -73,8 +74,8 @@ impl Residency {
     ///
     /// # Errors
     /// `EOPNOTSUPP` (`io::ErrorKind::Unsupported`) when the file system may wait even for cached
-    /// pages (NFS, FUSE) or keeps them where no probe sees them (overlay): have a helper copy the contents ([`crate::Pool::read`]).
-    /// Others as the probe's call.
+    /// pages (NFS, FUSE) or keeps them where no probe sees them (overlay): have a helper copy the
+    /// contents ([`crate::Pool::read`]). Others as the probe's call.
     pub fn resident(&self, file: &OpenFile, offset: u64, length: u64) -> io::Result<bool> {
         let end = offset.saturating_add(length).min(file.meta().size);
         if offset >= end {
@@ -134,8 +135,8 @@ fn nowait_byte(file: &OpenFile, offset: u64) -> io::Result<bool> {
     Ok(os::residency::read_nowait(file, &mut [0; 1], offset)?.is_some())
 }
 
-/// What the file's system makes of `RWF_NOWAIT`, asked once a file: a read far beyond the end of any file finds no page
-/// to wait for, but meets the check of the flag.
+/// What the file's system makes of `RWF_NOWAIT`, asked once a file: a read far beyond the end of
+/// any file finds no page to wait for, but meets the check of the flag.
 fn nowait(file: &OpenFile) -> io::Result<Nowait> {
     if file.nowait() == Nowait::Unknown {
         const BEYOND: u64 = i64::MAX as u64 - 1;
@@ -152,8 +153,9 @@ fn nowait(file: &OpenFile) -> io::Result<Nowait> {
     Ok(file.nowait())
 }
 
-/// Read at `offset` into `buffer` what is in memory; `None` if that would wait. Fewer bytes than asked for may be the end of
-/// the file or of what is in memory; 0 is the end of the file (or an empty buffer).
+/// Read at `offset` into `buffer` what is in memory; `None` if that would wait. Fewer bytes than
+/// asked for may be the end of the file or of what is in memory; 0 is the end of the file (or an
+/// empty buffer).
 ///
 /// On a page that is not cached the kernel starts reading it in before it answers, so ask
 /// [`Residency::resident`] first.

@@ -1,12 +1,14 @@
-//! From a path to an answer: one walk, used by the loop without waiting and by helpers with waiting.
+//! From a path to an answer: one walk, used by the loop without waiting and by helpers with
+//! waiting.
 //!
-//! What it does, for a normalised relative path ("a/b.html", "" for the root, "dir/"): looks what the
-//! name is without opening it, opens regular files, tries index names in directories, and looks for
-//! precompressed siblings. Looking comes first because opening a FIFO or a device has side effects.
+//! What it does, for a normalised relative path ("a/b.html", "" for the root, "dir/"): looks what
+//! the name is without opening it, opens regular files, tries index names in directories, and looks
+//! for precompressed siblings. Looking comes first because opening a FIFO or a device has side
+//! effects.
 //!
-//! What it refuses: every walk that leaves the root (the kernel checks, see `os::open`), and to open
-//! anything but regular files. With the loop's [`resolve_cached`], to wait: an `EAGAIN` at any step is
-//! [`Probe::WouldBlock`], and a helper walks the path again from the start.
+//! What it refuses: every walk that leaves the root (the kernel checks, see `os::open`), and to
+//! open anything but regular files. With the loop's [`resolve_cached`], to wait: an `EAGAIN` at any
+//! step is [`Probe::WouldBlock`], and a helper walks the path again from the start.
 
 use crate::answer::{Answer, Failure, FoundFile, Probe};
 use crate::file::{Meta, OpenFile};
@@ -25,8 +27,8 @@ pub(crate) const SIBLING_SUFFIXES: [&[u8]; 3] = [b".br", b".zst", b".gz"];
 /// How often to look and open again when the name changes in between, or a rename races.
 const RACES_MAX: u32 = 4;
 
-/// An answer whose files are `F`: open files for the loop, plain descriptors in a helper, only their
-/// [`Meta`] when an answer is checked again.
+/// An answer whose files are `F`: open files for the loop, plain descriptors in a helper, only
+/// their [`Meta`] when an answer is checked again.
 #[derive(Debug, PartialEq, Eq)]
 pub enum RawAnswer<F> {
     /// A regular file.
@@ -80,7 +82,12 @@ pub(crate) trait Opener {
     fn open(&self, root: &Root, path: &[u8], seen: &Status) -> Result<Self::File, Stop>;
 }
 
-/// Resolve `path` beneath `root` without ever waiting; for the event loop. Descriptors that are not part of the answer go to `retire`.
+/// Resolve `path` beneath `root` without ever waiting; for the event loop.
+///
+/// Some failures the kernel never answers from its cache, whatever has been asked before: a file
+/// used as a directory, a directory that may not be entered, `..` out of the root, a name that is
+/// too long. They are `WouldBlock` each time; [`crate::Names`] spares the helpers the repeats.
+/// Descriptors that are not part of the answer go to `retire`.
 ///
 /// # Example
 /// ```
@@ -194,8 +201,8 @@ fn with_siblings<O: Opener>(
     })
 }
 
-/// A sibling that is missing or unusable is no sibling: the file itself can still be sent. Only a shortage of
-/// descriptors fails the whole, so that the poorer answer is not remembered.
+/// A sibling that is missing or unusable is no sibling: the file itself can still be sent. Only a
+/// shortage of descriptors fails the whole, so that the poorer answer is not remembered.
 fn open_sibling<O: Opener>(opener: &O, root: &Root, path: &[u8]) -> Result<Option<O::File>, Stop> {
     let opened = opener.look(root, path).and_then(|seen| match seen.kind {
         FileType::RegularFile => opener.open(root, path, &seen),
@@ -321,4 +328,39 @@ fn patiently<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::
         }
     }
     call()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::root::RootConfig;
+
+    #[test]
+    fn helper_is_asked_when_opening_may_wait_on_this_device() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("a"), "x").unwrap();
+        let config = RootConfig {
+            directory: directory.path().into(),
+            index: vec![],
+            siblings: false,
+        };
+        let roots = Roots::open(&[config]).unwrap();
+        // Roots put together by hand, as in a helper, know of no harmless devices.
+        let mut unknown = Roots::default();
+        let copy = roots.all()[0].directory.try_clone().unwrap();
+        unknown.push(Root {
+            directory: copy,
+            index: vec![],
+            siblings: false,
+        });
+        let ask = |roots| resolve_cached(roots, RootId(0), b"a", &RetireList::new());
+        assert!(matches!(ask(&unknown), Probe::WouldBlock));
+        // What needs no opening is answered all the same.
+        let probe = resolve_cached(&unknown, RootId(0), b"", &RetireList::new());
+        assert!(
+            matches!(probe, Probe::Answered(Answer::Directory)),
+            "{probe:?}"
+        );
+        assert!(matches!(ask(&roots), Probe::Answered(Answer::File(_))));
+    }
 }

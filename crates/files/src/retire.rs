@@ -1,16 +1,16 @@
 //! Descriptors on their way to be closed elsewhere.
 //!
 //! Closing the last reference to an unlinked file frees its blocks, which waits for the disk, and
-//! close(2) on a network file system may wait for its server. So the loop does not close files: it puts them on
-//! this list, and [`crate::Pool`] sends them to a helper in batches.
+//! close(2) on a network file system may wait for its server. So the loop does not close files: it
+//! puts them on this list, and [`crate::Pool`] sends them to a helper in batches.
 
 use rustix::fd::OwnedFd;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// Pending closes at most. Beyond it the loop closes on the spot and counts: a bounded wait is better than
-/// running out of descriptors.
+/// Pending closes at most. Beyond it the loop closes on the spot and counts: a bounded wait is
+/// better than running out of descriptors.
 pub(crate) const PENDING_MAX: usize = 4096;
 
 #[derive(Debug, Default)]

@@ -23,9 +23,9 @@ pub enum Revalidation {
     WouldBlock,
 }
 
-/// Check a remembered answer without waiting. Device, inode, size and both time stamps must be equal:
-/// the inode's change time is included so that a file made unreadable is noticed, at the price of
-/// one more opening after a chmod or a new hard link.
+/// Check a remembered answer without waiting. Device, inode, size and both time stamps must be
+/// equal: the inode's change time is included so that a file made unreadable is noticed, at the
+/// price of one more opening after a chmod or a new hard link.
 pub fn revalidate_cached(
     roots: &Roots,
     root: RootId,

@@ -1,7 +1,7 @@
 //! Document roots: directories that requests are resolved beneath.
 //!
-//! A root is held as an `O_PATH` descriptor, so renaming or replacing the directory's own name while
-//! serving changes nothing: the tree that was configured is the tree that is served.
+//! A root is held as an `O_PATH` descriptor, so renaming or replacing the directory's own name
+//! while serving changes nothing: the tree that was configured is the tree that is served.
 
 use crate::filesystem::Harmless;
 use crate::protocol::INDEX_BYTES_MAX;
@@ -31,8 +31,8 @@ pub struct RootConfig {
 pub struct RootError {
     /// The directory as configured.
     pub directory: PathBuf,
-    /// What open(2) said: `ENOTDIR` when it is no directory. `E2BIG` when its index names together are longer
-    /// than a helper's greeting can carry (4 KiB).
+    /// What open(2) said: `ENOTDIR` when it is no directory. `E2BIG` when its index names together
+    /// are longer than a helper's greeting can carry (4 KiB).
     pub why: Errno,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! What it does: [`look`] finds out what a name is without opening it for reading (`O_PATH`), so
 //! that a FIFO, a socket or a device in the tree is recognised before it could have a side effect;
-//! [`open_to_read`] opens it. With [`Names::Cached`] neither waits for the disk: the kernel answers from its
-//! name cache or says `EAGAIN`, which here is the value `None`.
+//! [`open_to_read`] opens it. With [`Names::Cached`] neither waits for the disk: the kernel answers
+//! from its name cache or says `EAGAIN`, which here is the value `None`.
 //!
 //! What it refuses: leaving the directory. `RESOLVE_BENEATH` makes the kernel fail with `EXDEV` on
 //! `..`, absolute names and symbolic links that lead out of it, and `RESOLVE_NO_MAGICLINKS` keeps
@@ -45,8 +45,8 @@ pub struct Status {
     pub links: u32,
 }
 
-/// Find out what `path` beneath `root` is, without opening it for reading. Returns the `O_PATH` descriptor with
-/// its status; `None` if [`Names::Cached`] was asked and the answer is not cached.
+/// Find out what `path` beneath `root` is, without opening it for reading. Returns the `O_PATH`
+/// descriptor with its status; `None` if [`Names::Cached`] was asked and the answer is not cached.
 ///
 /// The caller decides when to drop the descriptor: with `links` at 0 that may wait for the disk.
 ///
@@ -73,12 +73,14 @@ pub fn look(root: BorrowedFd<'_>, path: &[u8], names: Names) -> Result<Option<(O
 /// Open `path` beneath `root` for reading, with access-time updates off (`O_NOATIME`) if
 /// `no_access_time`; `None` if [`Names::Cached`] was asked and it cannot be done at once.
 ///
-/// `O_NONBLOCK` keeps a FIFO or a leased file from holding the call, `O_NOCTTY` a terminal from becoming ours.
-/// Random-access advice switches readahead off for this description: a send on the event loop then
-/// never starts disk reads of its own, and whoever reads in asks for exactly what it wants.
+/// `O_NONBLOCK` keeps a FIFO or a leased file from holding the call, `O_NOCTTY` a terminal from
+/// becoming ours. Random-access advice switches readahead off for this description: a send on the
+/// event loop then never starts disk reads of its own, and whoever reads in asks for exactly what
+/// it wants.
 ///
 /// # Errors
-/// As openat2(2); `EPERM` when access times cannot be left alone because the file is another user's.
+/// As openat2(2); `EPERM` when access times cannot be left alone because the file is another
+/// user's.
 pub fn open_to_read(
     root: BorrowedFd<'_>,
     path: &[u8],
@@ -101,8 +103,8 @@ pub fn open_to_read(
     }
 }
 
-/// The status of an open descriptor as the kernel has it in memory: `AT_STATX_DONT_SYNC` keeps a network file
-/// system from asking its server.
+/// The status of an open descriptor as the kernel has it in memory: `AT_STATX_DONT_SYNC` keeps a
+/// network file system from asking its server.
 ///
 /// # Errors
 /// As statx(2).

@@ -1,10 +1,11 @@
 //! Which pages of a file are in memory, and reading only those.
 //!
 //! What it does: three probes of the page cache, none of which waits for the disk when used as
-//! [`CachedPages`] and the function notes say. What it refuses: bringing anything in. Deciding which probe to use is the
-//! caller's (`files::Residency`).
+//! [`CachedPages`] and the function notes say. What it refuses: bringing anything in. Deciding
+//! which probe to use is the caller's (`files::Residency`).
 //!
-//! Sources: Linux `mm/filemap.c` (cachestat, since 6.5), preadv2(2) `RWF_NOWAIT` (since 4.14), mincore(2).
+//! Sources: Linux `mm/filemap.c` (cachestat, since 6.5), preadv2(2) `RWF_NOWAIT` (since 4.14),
+//! mincore(2).
 
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::{Errno, IoSliceMut, ReadWriteFlags, Result, preadv2};
@@ -45,8 +46,8 @@ pub fn page_bytes() -> u64 {
 /// under RCU.
 ///
 /// # Errors
-/// `ENOSYS` before Linux 6.5; `EPERM` when the file is another user's and not writable (newer kernels
-/// tell only those who could change the file); `EOPNOTSUPP` on hugetlbfs.
+/// `ENOSYS` before Linux 6.5; `EPERM` when the file is another user's and not writable (newer
+/// kernels tell only those who could change the file); `EOPNOTSUPP` on hugetlbfs.
 pub fn cachestat(descriptor: impl AsFd, offset: u64, length: u64) -> Result<CachedPages> {
     if length == 0 {
         // The kernel takes 0 for "to the end of the file"; here it is what it says.
@@ -91,8 +92,8 @@ pub fn read_nowait(descriptor: impl AsFd, buffer: &mut [u8], offset: u64) -> Res
     }
 }
 
-/// Count the pages of `length` bytes from `offset` that are in memory and up to date. `offset` must be a multiple
-/// of the page size. Never waits for the disk, but changes the address space twice.
+/// Count the pages of `length` bytes from `offset` that are in memory and up to date. `offset` must
+/// be a multiple of the page size. Never waits for the disk, but changes the address space twice.
 ///
 /// Caveat: for a file that the caller neither owns nor may write, Linux 5.2 and newer say that
 /// everything is resident. Believe the answer only where [`cachestat`] was not refused.
@@ -122,7 +123,11 @@ pub fn mincore(descriptor: impl AsFd, offset: u64, length: u64) -> Result<u64> {
     // SAFETY: the range is the mapping just made, and the vector has a byte for each of its pages.
     let answer = unsafe { libc::mincore(mapping.cast::<c_void>(), bytes, pages.as_mut_ptr()) };
     // Taken before the next call can overwrite errno.
-    let counted = if answer == 0 { Ok(()) } else { Err(last_errno()) };
+    let counted = if answer == 0 {
+        Ok(())
+    } else {
+        Err(last_errno())
+    };
     // SAFETY: nothing refers to the mapping any more.
     unsafe { munmap(mapping, bytes) }?;
     counted?;

@@ -158,8 +158,8 @@ pub fn send_with_descriptors(
 /// would have to wait and must not. An interrupted call is made again.
 ///
 /// # Errors
-/// [`ReceiveError`]; in every case nothing of the failed message stays open. `ECONNRESET` means that
-/// the peer closed with unread messages in its queue: treat it as the end.
+/// [`ReceiveError`]; in every case nothing of the failed message stays open. `ECONNRESET` means
+/// that the peer closed with unread messages in its queue: treat it as the end.
 pub fn receive_with_descriptors(
     socket: impl AsFd,
     buffer: &mut [u8],

@@ -1,9 +1,10 @@
 //! The worker's side of its helpers: a queue of jobs, and who does which.
 //!
 //! What it does: joins equal jobs, gives them to idle helpers one at a time, takes their answers,
-//! asks again what a dead helper had, decides how many helpers there should be, and sends descriptors away to be
-//! closed. What it refuses: to wait (every call on a socket is `MSG_DONTWAIT`), and to spawn: the
-//! worker asks the master for helpers and attaches what it is given.
+//! asks again what a dead helper had, decides how many helpers there should be, and sends
+//! descriptors away to be closed. What it refuses: to wait (every call on a socket is
+//! `MSG_DONTWAIT`), and to spawn: the worker asks the master for helpers and attaches what it is
+//! given.
 //!
 //! Once a loop turn the worker calls, in this order, [`Pool::on_ready`] for each readable helper
 //! socket, then the request stages (which ask), then [`Pool::flush`], [`Pool::wanted`] and
@@ -39,7 +40,8 @@ const AGAIN_MAX: u32 = 3;
 /// A reply is at most one file and its three siblings: far below this.
 const REPLY_BYTES_MAX: usize = 512;
 
-/// Retired descriptors leave in batches: when this many wait, or when the oldest has waited so long.
+/// Retired descriptors leave in batches: when this many wait, or when the oldest has waited so
+/// long.
 const RETIRE_EAGER: usize = 32;
 const RETIRE_AFTER_MS: u64 = 50;
 
@@ -128,15 +130,16 @@ impl Pool {
         self.retire.clone()
     }
 
-    /// Take over a helper: the worker's end of its socket, and its process for messages. Greets it with the roots. Register
-    /// [`Pool::socket`] for reading.
+    /// Take over a helper: the worker's end of its socket, and its process for messages. Greets it
+    /// with the roots. Register [`Pool::socket`] for reading.
     pub fn attach(&mut self, socket: OwnedFd, pid: u32) -> HelperSlot {
         let id = HelperSlot(self.next_slot);
         self.next_slot = self.next_slot.wrapping_add(1);
         let mut slot = Slot::new(id, socket, pid);
         slot.greet(&self.roots);
         self.slots.insert(0, slot);
-        // The next helper, if one is still wanted, is wanted only after this one has had its chance.
+        // The next helper, if one is still wanted, is wanted only after this one has had its
+        // chance.
         self.waiting_since_ms = None;
         self.gauges();
         id
@@ -161,7 +164,8 @@ impl Pool {
             .map(|known| known.pid)
     }
 
-    /// Let a helper go by closing its socket (deregister it first). A job it still has is asked again.
+    /// Let a helper go by closing its socket (deregister it first). A job it still has is asked
+    /// again.
     pub fn detach(&mut self, slot: HelperSlot) {
         let Some(position) = self.slots.iter().position(|known| known.id == slot) else {
             return;
@@ -200,8 +204,9 @@ impl Pool {
         self.ask(Key::ReadIn(piece(file, offset, length)), Some(file), waiter)
     }
 
-    /// Copy at most 1 MiB of a file into a memfd: for file systems whose cached pages cannot be read without
-    /// waiting, and for windows that memory pressure takes away again before they can be sent.
+    /// Copy at most 1 MiB of a file into a memfd: for file systems whose cached pages cannot be
+    /// read without waiting, and for windows that memory pressure takes away again before they can
+    /// be sent.
     ///
     /// # Errors
     /// [`Full`].
@@ -268,8 +273,8 @@ impl Pool {
         self.gauges();
     }
 
-    /// How many helpers there should be, from `min` to `max`. One more than there are when jobs have
-    /// waited too long; ask the master for what is neither attached nor already asked for.
+    /// How many helpers there should be, from `min` to `max`. One more than there are when jobs
+    /// have waited too long; ask the master for what is neither attached nor already asked for.
     pub fn wanted(&self, now_ms: u64) -> usize {
         let grow = self
             .waiting_since_ms
@@ -288,8 +293,9 @@ impl Pool {
         (now_ms >= since.saturating_add(ms(self.limits.idle))).then_some(id)
     }
 
-    /// When [`Pool::flush`], [`Pool::wanted`] or [`Pool::surplus`] will have something new to say, on the
-    /// clock of their `now_ms`; later than `now_ms`, `None` if only an event can change anything.
+    /// When [`Pool::flush`], [`Pool::wanted`] or [`Pool::surplus`] will have something new to say,
+    /// on the clock of their `now_ms`; later than `now_ms`, `None` if only an event can change
+    /// anything.
     pub fn next_ms(&self, now_ms: u64) -> Option<u64> {
         let grow = self
             .waiting_since_ms
@@ -361,8 +367,8 @@ impl Pool {
         self.slots.push(last);
     }
 
-    /// Send descriptors to an idle helper. Our copies are closed before it is told to close its own:
-    /// the last reference must be the helper's.
+    /// Send descriptors to an idle helper. Our copies are closed before it is told to close its
+    /// own: the last reference must be the helper's.
     fn send_retired(&mut self, now_ms: u64) {
         if self.retire.is_empty() {
             self.retiring_since_ms = None;
@@ -439,7 +445,8 @@ impl Pool {
         Ok(true)
     }
 
-    /// A helper has died. Its job is asked again, first in the queue, unless it has killed too many.
+    /// A helper has died. Its job is asked again, first in the queue, unless it has killed too
+    /// many.
     fn bury(&mut self, position: usize, done: &mut Vec<Done>) {
         let slot = &mut self.slots[position];
         if slot.is_dead() {

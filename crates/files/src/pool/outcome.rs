@@ -61,7 +61,8 @@ pub enum Outcome {
         inode: u64,
         /// The offset asked for.
         offset: u64,
-        /// The bytes from that offset in a sealed memfd, from its start; shorter at the end of the file.
+        /// The bytes from that offset in a sealed memfd, from its start; shorter at the end of the
+        /// file.
         content: Result<Rc<OpenFile>, Errno>,
     },
 }

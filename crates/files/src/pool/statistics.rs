@@ -1,7 +1,7 @@
 //! What the pool counts.
 
-/// A histogram of times: bucket 0 counts times below 1 µs, bucket `i` those from 2^(i-1) µs to below
-/// 2^i µs, the last one everything longer.
+/// A histogram of times: bucket 0 counts times below 1 µs, bucket `i` those from 2^(i-1) µs to
+/// below 2^i µs, the last one everything longer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TimesUs {
     /// Counts by power of two.

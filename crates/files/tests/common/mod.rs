@@ -1,0 +1,185 @@
+//! What the tests of this crate share: trees to resolve in, helpers in threads, and honest skips.
+
+#![allow(dead_code, reason = "each test file uses its part of it")]
+
+use headway_files::{
+    Answer, Done, HelperSlot, OpenFile, Pool, PoolLimits, RawAnswer, RawFile, RootConfig, RootId,
+    Roots, SlotState, helper_main,
+};
+use os::rights::pair;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::rc::Rc;
+use std::thread::JoinHandle;
+use tempfile::TempDir;
+
+/// The root of every test tree.
+pub const ROOT: RootId = RootId(0);
+
+/// Say that a test cannot run here, where people and scripts find it.
+pub fn skip(test: &str, reason: &str) {
+    println!("SKIP: {reason}");
+    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
+        let mut log = fs::File::options()
+            .append(true)
+            .create(true)
+            .open(path)
+            .unwrap();
+        writeln!(log, "{test}: {reason}").unwrap();
+    }
+}
+
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// A directory on a disk file system, where there is one: beside the build's other files.
+pub fn directory() -> TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+/// Write a file, with the directories above it.
+pub fn put(root: &Path, name: &str, contents: &[u8]) {
+    let path = root.join(name);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, contents).unwrap();
+}
+
+pub fn roots(directory: &Path, index: &[&str], siblings: bool) -> Rc<Roots> {
+    let index = index.iter().map(|name| name.to_string()).collect();
+    let config = RootConfig {
+        directory: directory.into(),
+        index,
+        siblings,
+    };
+    Rc::new(Roots::open(&[config]).unwrap())
+}
+
+/// An answer in words, the same for the loop's and the helper's: which inodes, or why not.
+pub fn told(answer: &Answer) -> String {
+    match answer {
+        Answer::File(found) => {
+            let siblings = found.siblings.each_ref();
+            let siblings = siblings.map(|file| file.as_ref().map(|file| file.meta().inode));
+            format!(
+                "file {} {:?} {siblings:?}",
+                found.file.meta().inode,
+                found.index
+            )
+        }
+        Answer::Redirect => "redirect".into(),
+        Answer::Directory => "directory".into(),
+        Answer::Failed(failure) => format!("{failure:?}"),
+    }
+}
+
+pub fn told_raw(answer: &RawAnswer<RawFile>) -> String {
+    match answer {
+        RawAnswer::File {
+            file,
+            index,
+            siblings,
+        } => {
+            let siblings = siblings.each_ref();
+            let siblings = siblings.map(|file| file.as_ref().map(|file| file.meta.inode));
+            format!("file {} {index:?} {siblings:?}", file.meta.inode)
+        }
+        RawAnswer::Redirect => "redirect".into(),
+        RawAnswer::Directory => "directory".into(),
+        RawAnswer::Failed(failure) => format!("{failure:?}"),
+    }
+}
+
+/// A file opened as the server has it: through a resolve.
+pub fn open(directory: &Path, name: &str) -> Rc<OpenFile> {
+    let roots = roots(directory, &[], false);
+    match headway_files::resolve_blocking(&roots, ROOT, name.as_bytes()) {
+        RawAnswer::File { file, .. } => Rc::new(OpenFile::new(file.descriptor, file.meta)),
+        other => panic!("{name}: {other:?}"),
+    }
+}
+
+pub fn limits() -> PoolLimits {
+    PoolLimits {
+        queue_max: 64,
+        ..PoolLimits::default()
+    }
+}
+
+/// A pool with one helper, which is a thread here.
+pub struct Served {
+    pub pool: Pool,
+    pub slot: HelperSlot,
+    helper: Option<JoinHandle<std::io::Result<()>>>,
+}
+
+impl Served {
+    pub fn new(roots: &Rc<Roots>) -> Served {
+        let mut pool = Pool::new(limits(), Rc::clone(roots));
+        let (worker, socket) = pair().unwrap();
+        let helper = std::thread::spawn(move || {
+            helper_main(socket, &|directory| {
+                let names = directory.entries.iter().map(|entry| {
+                    let name = String::from_utf8_lossy(&entry.name);
+                    format!("{:?} {name} {}\n", entry.kind, entry.size)
+                });
+                names.collect::<String>().into_bytes()
+            })
+        });
+        let slot = pool.attach(worker, 1);
+        Served {
+            pool,
+            slot,
+            helper: Some(helper),
+        }
+    }
+
+    /// Turn the loop until `count` jobs are done.
+    pub fn until_done(&mut self, count: usize) -> Vec<Done> {
+        let mut done = Vec::new();
+        while done.len() < count {
+            self.pool.flush(0);
+            self.wait();
+            assert_eq!(
+                self.pool.on_ready(self.slot, 0, &mut done),
+                SlotState::Alive
+            );
+        }
+        done
+    }
+
+    /// Turn the loop until the helper rests, at a time when every retired file is due.
+    pub fn until_rested(&mut self, now_ms: u64) {
+        self.pool.flush(now_ms);
+        while self.pool.statistics().busy > 0 {
+            self.wait();
+            self.pool.on_ready(self.slot, now_ms, &mut Vec::new());
+        }
+    }
+
+    fn wait(&self) {
+        let socket = self.pool.socket(self.slot);
+        let mut watched = [PollFd::new(&socket, PollFlags::IN)];
+        let patience = Timespec {
+            tv_sec: 30,
+            tv_nsec: 0,
+        };
+        assert_eq!(
+            poll(&mut watched, Some(&patience)),
+            Ok(1),
+            "the helper does not answer"
+        );
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.pool.detach(self.slot);
+        let ended = self.helper.take().unwrap().join();
+        if !std::thread::panicking() {
+            ended.unwrap().unwrap();
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! At the descriptor limit. A process of its own, since the limit is the process's.
+
+mod common;
+
+use common::{ROOT, Served, directory, put, roots, told, told_raw};
+use headway_files::{Outcome, Probe, RetireList, resolve_blocking, resolve_cached};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::fs::File;
+
+#[test]
+fn answer_is_exhausted_when_no_descriptor_is_left() {
+    let tree = directory();
+    put(tree.path(), "a", b"x");
+    let roots = roots(tree.path(), &[], false);
+    let mut served = Served::new(&roots);
+    served.pool.resolve(ROOT, b"a", 1).unwrap();
+    served.until_done(1);
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: Some(64),
+            maximum,
+        },
+    )
+    .unwrap();
+    let mut held = Vec::new();
+    while let Ok(file) = File::open("/proc/self/exe") {
+        held.push(file);
+    }
+    assert_eq!(told_raw(&resolve_blocking(&roots, ROOT, b"a")), "Exhausted");
+    let Probe::Answered(answer) = resolve_cached(&roots, ROOT, b"a", &RetireList::new()) else {
+        panic!("EMFILE is an answer")
+    };
+    assert_eq!(told(&answer), "Exhausted");
+    assert!(!answer.cacheable());
+    // The helper is this process's thread: with two free it can look and open, but then its file's
+    // copy for us may find no room. Whatever happens first, it is a shortage, or the file.
+    for free in 0..4 {
+        held.truncate(held.len() - usize::from(free > 0));
+        served.pool.resolve(ROOT, b"a", 1).unwrap();
+        let done = served.until_done(1);
+        let Outcome::Resolved { answer, .. } = &done[0].outcome else {
+            panic!("{done:?}")
+        };
+        let told = told(answer);
+        assert!(
+            told == "Exhausted" || (free > 0 && told.starts_with("file")),
+            "{free}: {told}"
+        );
+    }
+    drop(held);
+}

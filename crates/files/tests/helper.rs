@@ -1,0 +1,345 @@
+//! A pool and a real helper, end to end over a socket pair.
+
+mod common;
+
+use common::{ROOT, Served, directory, open, put, roots, told};
+use headway_files::{
+    Answer, Done, Failure, OpenFile, Outcome, RawAnswer, Residency, helper_main, read_nowait,
+    resolve_blocking,
+};
+use os::rights::{Wait, pair, receive_with_descriptors, send_with_descriptors};
+use rustix::io::{Errno, IoSlice};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::rc::Rc;
+
+fn resolved(done: &Done) -> &Answer {
+    match &done.outcome {
+        Outcome::Resolved { answer, .. } => answer,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn contents(file: &OpenFile) -> Vec<u8> {
+    let mut bytes = vec![0; 4 << 20];
+    let length = read_nowait(file, &mut bytes, 0)
+        .unwrap()
+        .expect("in memory");
+    bytes.truncate(length);
+    bytes
+}
+
+#[test]
+fn open_file_arrives_when_a_helper_resolves_it() {
+    let tree = directory();
+    put(tree.path(), "d/index.html", b"<p>");
+    put(tree.path(), "d/index.html.gz", b"zip");
+    let roots = roots(tree.path(), &["index.html"], true);
+    let mut served = Served::new(&roots);
+    served.pool.resolve(ROOT, b"d/", 42).unwrap();
+    let done = served.until_done(1);
+    assert_eq!(done[0].waiters, [42]);
+    let Answer::File(found) = resolved(&done[0]) else {
+        panic!("{done:?}")
+    };
+    assert_eq!(found.index, Some(0));
+    assert_eq!(contents(&found.file), b"<p>");
+    assert_eq!(contents(found.siblings[2].as_ref().unwrap()), b"zip");
+    assert!(found.siblings[0].is_none() && found.siblings[1].is_none());
+    assert!(found.file.unchanged().unwrap());
+}
+
+#[test]
+fn failure_arrives_when_there_is_no_file() {
+    let tree = directory();
+    fs::create_dir(tree.path().join("d")).unwrap();
+    symlink("/etc/passwd", tree.path().join("out")).unwrap();
+    let mut served = Served::new(&roots(tree.path(), &[], false));
+    let long = vec![b'x'; 20_000];
+    let paths: [(&[u8], &str); 5] = [
+        (b"missing", "NotFound"),
+        (b"out", "Forbidden"),
+        (b"d", "redirect"),
+        (b"d/", "directory"),
+        (&long, "NameTooLong"),
+    ];
+    for (path, expected) in paths {
+        served.pool.resolve(ROOT, path, 1).unwrap();
+        let done = served.until_done(1);
+        assert_eq!(told(resolved(&done[0])), expected);
+        let Outcome::Resolved { path: asked, .. } = &done[0].outcome else {
+            unreachable!()
+        };
+        assert_eq!(&**asked, path);
+    }
+}
+
+#[test]
+fn every_root_is_its_own_when_there_are_many() {
+    let tree = directory();
+    let configs: Vec<_> = (0..100)
+        .map(|number| {
+            put(tree.path(), &format!("{number}/name-{number}"), b"x");
+            let directory = tree.path().join(number.to_string());
+            let index = vec![format!("name-{number}")];
+            headway_files::RootConfig {
+                directory,
+                index,
+                siblings: false,
+            }
+        })
+        .collect();
+    let roots = Rc::new(headway_files::Roots::open(&configs).unwrap());
+    let mut served = Served::new(&roots);
+    for number in [0, 57, 99] {
+        served
+            .pool
+            .resolve(headway_files::RootId(number), b"", 1)
+            .unwrap();
+        let done = served.until_done(1);
+        assert!(
+            told(resolved(&done[0])).starts_with("file"),
+            "root {number}"
+        );
+    }
+}
+
+#[test]
+fn window_is_resident_when_it_has_been_read_in() {
+    let tree = directory();
+    put(tree.path(), "big", &vec![7; 700_000]);
+    let mut served = Served::new(&roots(tree.path(), &[], false));
+    let file = open(tree.path(), "big");
+    let residency = Residency::detect();
+    for (offset, length) in [(262_144, 262_144), (524_288, 262_144), (900_000, 10)] {
+        served.pool.read_in(&file, offset, length, Some(9)).unwrap();
+        let done = served.until_done(1);
+        let Outcome::ReadIn {
+            offset: asked,
+            inode,
+            result,
+            ..
+        } = &done[0].outcome
+        else {
+            panic!("{done:?}")
+        };
+        assert_eq!(
+            (*asked, *inode, *result),
+            (offset, file.meta().inode, Ok(()))
+        );
+        match residency.resident(&file, offset, length) {
+            Ok(resident) => assert!(resident, "{offset}"),
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::Unsupported),
+        }
+    }
+}
+
+#[test]
+fn error_arrives_when_the_disk_cannot_be_read() {
+    // /proc/self/mem at 0 gives EIO, as a broken disk would.
+    let mem = fs::File::open("/proc/self/mem").unwrap();
+    let meta = *open(std::path::Path::new("/etc"), "passwd").meta();
+    let file = Rc::new(OpenFile::new(mem.into(), meta));
+    let tree = directory();
+    let mut served = Served::new(&roots(tree.path(), &[], false));
+    served.pool.read_in(&file, 0, 10, Some(1)).unwrap();
+    let done = served.until_done(1);
+    assert!(
+        matches!(
+            done[0].outcome,
+            Outcome::ReadIn {
+                result: Err(Errno::IO),
+                ..
+            }
+        ),
+        "{done:?}"
+    );
+    served.pool.read(&file, 0, 10, 1).unwrap();
+    let done = served.until_done(1);
+    assert!(
+        matches!(
+            done[0].outcome,
+            Outcome::Read {
+                content: Err(Errno::IO),
+                ..
+            }
+        ),
+        "{done:?}"
+    );
+}
+
+#[test]
+fn contents_arrive_in_memory_when_they_are_copied() {
+    let tree = directory();
+    let bytes: Vec<u8> = (0..700_000_u32).flat_map(|i| i.to_le_bytes()).collect();
+    put(tree.path(), "big", &bytes);
+    let mut served = Served::new(&roots(tree.path(), &[], false));
+    let file = open(tree.path(), "big");
+    for (offset, length, expected) in [
+        (0, 262_144, &bytes[..262_144]),
+        (2_621_440, 262_144, &bytes[2_621_440..]),
+        (0, u64::MAX, &bytes[..1 << 20]),
+        (5_000_000, 10, &[]),
+    ] {
+        served.pool.read(&file, offset, length, 1).unwrap();
+        let done = served.until_done(1);
+        let Outcome::Read {
+            content: Ok(copy), ..
+        } = &done[0].outcome
+        else {
+            panic!("{done:?}")
+        };
+        assert_eq!(copy.meta().size, expected.len() as u64);
+        assert!(contents(copy) == expected, "{offset}");
+        assert!(
+            Residency::detect()
+                .resident(copy, 0, copy.meta().size)
+                .unwrap()
+        );
+        assert_eq!(
+            rustix::io::write(copy.as_ref(), b"x"),
+            Err(Errno::PERM),
+            "it is sealed"
+        );
+    }
+}
+
+#[test]
+fn listing_shows_what_can_be_asked_for_when_a_directory_is_listed() {
+    let tree = directory();
+    for name in ["d/z", "d/a", "d/sub/x", "d/.hidden", "outside"] {
+        put(tree.path(), name, b"123");
+    }
+    symlink("../outside", tree.path().join("d/inside-root")).unwrap();
+    symlink("/etc/passwd", tree.path().join("d/out")).unwrap();
+    symlink("nowhere", tree.path().join("d/dangling")).unwrap();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        tree.path().join("d/fifo"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR,
+        0,
+    )
+    .unwrap();
+    let mut served = Served::new(&roots(tree.path(), &[], false));
+    served.pool.list(ROOT, b"d/", 1).unwrap();
+    let done = served.until_done(1);
+    let Outcome::Listed {
+        answer: Ok(page), ..
+    } = &done[0].outcome
+    else {
+        panic!("{done:?}")
+    };
+    let lines = String::from_utf8(contents(page)).unwrap();
+    let names: Vec<_> = lines.lines().collect();
+    assert!(names[0].starts_with("Directory sub"), "{lines}");
+    assert_eq!(names[1..], ["File a 3", "File inside-root 3", "File z 3"]);
+    for (path, failure) in [
+        (&b"missing/"[..], Failure::NotFound),
+        (b"outside", Failure::NotFound),
+    ] {
+        served.pool.list(ROOT, path, 1).unwrap();
+        let done = served.until_done(1);
+        let Outcome::Listed { answer, .. } = &done[0].outcome else {
+            panic!("{done:?}")
+        };
+        assert_eq!(answer.as_ref().unwrap_err(), &failure);
+    }
+}
+
+/// The pipe tells when the last copy of its writing end is closed, wherever that is.
+#[test]
+fn retired_file_is_closed_elsewhere_when_it_is_due() {
+    let tree = directory();
+    put(tree.path(), "a", b"x");
+    let mut served = Served::new(&roots(tree.path(), &[], false));
+    let meta = *open(tree.path(), "a").meta();
+    let retire = served.pool.retire_list();
+    let mut readers = Vec::new();
+    for _ in 0..100 {
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        drop(OpenFile::new(writer, meta).retiring_to(&retire));
+        rustix::io::ioctl_fionbio(&reader, true).unwrap();
+        readers.push(reader);
+    }
+    let open_ends = || {
+        let read = |reader: &rustix::fd::OwnedFd| rustix::io::read(reader, &mut [0; 1]);
+        readers
+            .iter()
+            .filter(|reader| read(reader) == Err(Errno::AGAIN))
+            .count()
+    };
+    assert_eq!(
+        (open_ends(), retire.len()),
+        (100, 100),
+        "dropping must not close"
+    );
+    served.until_rested(0);
+    assert_eq!((open_ends(), retire.len()), (36, 36), "one batch is 64");
+    served.until_rested(0);
+    served.until_rested(10);
+    served.until_rested(1000);
+    assert_eq!((open_ends(), retire.len()), (0, 0));
+    assert_eq!(served.pool.statistics().retired, 100);
+}
+
+#[test]
+fn file_closes_on_the_spot_when_it_has_no_list_or_the_list_is_full() {
+    let tree = directory();
+    put(tree.path(), "a", b"x");
+    let meta = *open(tree.path(), "a").meta();
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
+    drop(OpenFile::new(writer, meta));
+    assert_eq!(rustix::io::read(&reader, &mut [0; 1]), Ok(0));
+    let full = headway_files::RetireList::new();
+    let null = || fs::File::open("/dev/null");
+    if let Some(held) = (0..4096).map(|_| null().ok()).collect::<Option<Vec<_>>>() {
+        held.into_iter().for_each(|file| full.push(file.into()));
+        full.push(null().unwrap().into());
+        assert_eq!((full.len(), full.closed_here()), (4096, 1));
+    } else {
+        common::skip(
+            "file_closes_on_the_spot_when_it_has_no_list_or_the_list_is_full",
+            "the descriptor limit is below 4096",
+        );
+    }
+}
+
+#[test]
+fn small_file_is_read_in_when_it_is_resolved() {
+    let tree = directory();
+    put(tree.path(), "small", &vec![1; 60_000]);
+    let roots = roots(tree.path(), &[], false);
+    let RawAnswer::File { file, .. } = resolve_blocking(&roots, ROOT, b"small") else {
+        panic!()
+    };
+    rustix::fs::fsync(&file.descriptor).unwrap();
+    rustix::fs::fadvise(&file.descriptor, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    let mut served = Served::new(&roots);
+    served.pool.resolve(ROOT, b"small", 1).unwrap();
+    let done = served.until_done(1);
+    let Answer::File(found) = resolved(&done[0]) else {
+        panic!("{done:?}")
+    };
+    if let Ok(resident) = Residency::detect().resident(&found.file, 0, 60_000) {
+        assert!(resident);
+    }
+}
+
+#[test]
+fn helper_ends_with_an_error_when_a_request_is_malformed() {
+    for message in [
+        &b"\xffnonsense"[..],
+        b"\x01\x09\x00\x00\x00\x00\x00",
+        b"\x04",
+    ] {
+        let (worker, socket) = pair().unwrap();
+        send_with_descriptors(&worker, &[IoSlice::new(message)], &[], Wait::Never).unwrap();
+        let ended = helper_main(socket, &|_| Vec::new()).unwrap_err();
+        assert_eq!(ended.kind(), std::io::ErrorKind::InvalidData, "{message:?}");
+        let end = receive_with_descriptors(&worker, &mut [0; 64], 0, Wait::Never)
+            .unwrap()
+            .unwrap();
+        assert!(end.is_end());
+    }
+}

@@ -1,0 +1,287 @@
+//! The name cache: what it keeps, what it lets go, and that it never exceeds its bounds.
+
+mod common;
+
+use common::{ROOT, directory, open, put};
+use headway_files::{Answer, Entry, Failure, FoundFile, Names, NamesBounds, OpenFile, RootId};
+use proptest::prelude::*;
+use std::rc::Rc;
+
+fn names(entries_max: usize, descriptors_max: usize) -> Names<()> {
+    Names::new(NamesBounds {
+        entries_max,
+        descriptors_max,
+    })
+}
+
+fn missing() -> Answer {
+    Answer::Failed(Failure::NotFound)
+}
+
+fn file() -> Rc<OpenFile> {
+    let tree = directory();
+    put(tree.path(), "f", b"x");
+    open(tree.path(), "f")
+}
+
+/// An answer that counts `1 + siblings` descriptors.
+fn found(siblings: usize) -> Answer {
+    let file = file();
+    let null = || std::fs::File::open("/dev/null").unwrap().into();
+    let sibling =
+        |position| (position < siblings).then(|| Rc::new(OpenFile::new(null(), *file.meta())));
+    let siblings = [sibling(0), sibling(1), sibling(2)];
+    Answer::File(FoundFile {
+        file,
+        index: None,
+        siblings,
+    })
+}
+
+fn has(names: &mut Names<()>, path: &[u8]) -> bool {
+    names.get(ROOT, path).is_some()
+}
+
+#[test]
+fn least_recently_used_goes_first_when_entries_are_full() {
+    let mut names = names(3, 99);
+    for path in [b"a", b"b", b"c"] {
+        names.insert(ROOT, path, missing(), 0);
+    }
+    assert!(has(&mut names, b"a"));
+    names.insert(ROOT, b"d", missing(), 0);
+    assert!(!has(&mut names, b"b"));
+    assert!(has(&mut names, b"c") && has(&mut names, b"a") && has(&mut names, b"d"));
+    names.insert(ROOT, b"e", missing(), 0);
+    assert!(!has(&mut names, b"c"));
+    assert_eq!((names.len(), names.evictions()), (3, 2));
+}
+
+#[test]
+fn descriptors_are_bounded_when_entries_are_not() {
+    let mut names = names(99, 4);
+    names.insert(ROOT, b"one", found(0), 0);
+    names.insert(ROOT, b"none", missing(), 0);
+    names.insert(ROOT, b"two", found(1), 0);
+    assert_eq!(names.descriptors(), 3);
+    names.insert(ROOT, b"three", found(2), 0);
+    assert!(!has(&mut names, b"one") && !has(&mut names, b"two") && has(&mut names, b"three"));
+    assert_eq!(names.descriptors(), 3);
+    names.remove(ROOT, b"three");
+    assert_eq!(names.descriptors(), 0);
+}
+
+#[test]
+fn entry_stays_when_it_is_in_use() {
+    let mut names = names(2, 99);
+    let held = names.insert(ROOT, b"held", missing(), 0);
+    names.insert(ROOT, b"file", found(0), 0);
+    let sending = match &names.get(ROOT, b"file").unwrap().answer {
+        Answer::File(found) => Rc::clone(&found.file),
+        other => panic!("{other:?}"),
+    };
+    let refused = names.insert(ROOT, b"new", missing(), 0);
+    assert!(
+        matches!(refused.answer, Answer::Failed(Failure::NotFound)),
+        "answered all the same"
+    );
+    assert!(has(&mut names, b"held") && has(&mut names, b"file") && !has(&mut names, b"new"));
+    drop(sending);
+    names.insert(ROOT, b"new", missing(), 0);
+    assert!(has(&mut names, b"held") && !has(&mut names, b"file") && has(&mut names, b"new"));
+    assert!(names.skips() > 0);
+    drop(held);
+}
+
+#[test]
+fn search_is_bounded_when_everything_is_in_use() {
+    let mut names = names(1000, 99);
+    let held: Vec<_> = (0..1000_u32)
+        .map(|i| names.insert(ROOT, &i.to_le_bytes(), missing(), 0))
+        .collect();
+    names.insert(ROOT, b"one more", missing(), 0);
+    assert_eq!(
+        (names.skips(), names.len(), names.not_stored()),
+        (64, 1000, 1)
+    );
+    drop(held);
+}
+
+#[test]
+fn answer_is_not_remembered_when_it_tells_of_a_shortage() {
+    let mut names = names(9, 9);
+    for failure in [Failure::Exhausted, Failure::Io, Failure::Overloaded] {
+        let entry = names.insert(ROOT, b"a", Answer::Failed(failure), 0);
+        assert!(matches!(entry.answer, Answer::Failed(told) if told == failure));
+        assert!(!has(&mut names, b"a"));
+    }
+    for failure in [
+        Failure::NotFound,
+        Failure::NameTooLong,
+        Failure::Forbidden,
+        Failure::NotRegular,
+    ] {
+        names.insert(ROOT, b"a", Answer::Failed(failure), 0);
+        assert!(has(&mut names, b"a"));
+    }
+    // And then what was remembered before is not true any more either.
+    names.insert(ROOT, b"a", Answer::Failed(Failure::Io), 0);
+    assert!(!has(&mut names, b"a"));
+}
+
+#[test]
+fn newer_answer_is_given_when_a_path_is_inserted_twice() {
+    let mut names = names(9, 9);
+    names.insert(ROOT, b"a", found(1), 1);
+    names.insert(ROOT, b"a", Answer::Redirect, 2);
+    let entry: &Rc<Entry<()>> = names.get(ROOT, b"a").unwrap();
+    assert!(matches!(entry.answer, Answer::Redirect));
+    assert_eq!(entry.checked_ms.get(), 2);
+    assert_eq!(
+        (names.len(), names.descriptors(), names.evictions()),
+        (1, 0, 0)
+    );
+}
+
+#[test]
+fn roots_are_apart_when_paths_are_equal() {
+    let mut names = names(9, 9);
+    names.insert(RootId(0), b"a", Answer::Redirect, 0);
+    names.insert(RootId(1), b"a", Answer::Directory, 0);
+    assert!(matches!(
+        names.get(RootId(0), b"a").unwrap().answer,
+        Answer::Redirect
+    ));
+    assert!(matches!(
+        names.get(RootId(1), b"a").unwrap().answer,
+        Answer::Directory
+    ));
+    assert!(names.get(RootId(2), b"a").is_none());
+}
+
+#[test]
+fn nothing_is_remembered_when_the_bounds_are_zero() {
+    let mut none = names(0, 0);
+    none.insert(ROOT, b"a", missing(), 0);
+    assert!(none.is_empty());
+    let mut files = names(9, 1);
+    files.insert(ROOT, b"a", found(1), 0);
+    assert!(
+        files.is_empty(),
+        "two descriptors never fit in a bound of one"
+    );
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Insert(u8, Option<usize>),
+    Get(u8),
+    Remove(u8),
+    Hold(u8),
+    LetGo,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0_u8..12, prop::option::of(0_usize..4))
+            .prop_map(|(path, siblings)| Step::Insert(path, siblings)),
+        3 => (0_u8..12).prop_map(Step::Get),
+        1 => (0_u8..12).prop_map(Step::Remove),
+        2 => (0_u8..12).prop_map(Step::Hold),
+        1 => Just(Step::LetGo),
+    ]
+}
+
+/// The same cache, written without thought of speed: a list, the least recently used first.
+#[derive(Default)]
+struct Model {
+    entries: Vec<(u8, usize)>,
+}
+
+impl Model {
+    fn descriptors(&self) -> usize {
+        self.entries
+            .iter()
+            .map(|(_, descriptors)| descriptors)
+            .sum()
+    }
+
+    fn take(&mut self, path: u8) -> Option<(u8, usize)> {
+        let position = self.entries.iter().position(|(known, _)| *known == path)?;
+        Some(self.entries.remove(position))
+    }
+
+    fn insert(&mut self, path: u8, descriptors: usize, bounds: NamesBounds, held: &[u8]) {
+        self.take(path);
+        if bounds.entries_max == 0 || descriptors > bounds.descriptors_max {
+            return;
+        }
+        let mut skips = 0;
+        while self.entries.len() >= bounds.entries_max
+            || self.descriptors() + descriptors > bounds.descriptors_max
+        {
+            let oldest = self.entries.remove(0);
+            if held.contains(&oldest.0) {
+                self.entries.push(oldest);
+                skips += 1;
+                if skips == 64 {
+                    return;
+                }
+            }
+        }
+        self.entries.push((path, descriptors));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 128,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn cache_is_the_model_when_steps_are_random(
+        steps in prop::collection::vec(step(), 1..80),
+        entries_max in 0_usize..8,
+        descriptors_max in 0_usize..10,
+    ) {
+        let bounds = NamesBounds { entries_max, descriptors_max };
+        let mut names = Names::<()>::new(bounds);
+        let mut model = Model::default();
+        let mut held: Vec<(u8, Rc<Entry<()>>)> = Vec::new();
+        for step in steps {
+            match step {
+                Step::Insert(path, siblings) => {
+                    // What is inserted anew is another entry: holding the old one does not count.
+                    held.retain(|(known, _)| *known != path);
+                    let answer = siblings.map_or_else(missing, found);
+                    let used: Vec<_> = held.iter().map(|(path, _)| *path).collect();
+                    model.insert(path, answer.descriptors(), bounds, &used);
+                    names.insert(ROOT, &[path], answer, 0);
+                }
+                Step::Get(path) => {
+                    let expected = model.take(path);
+                    model.entries.extend(expected);
+                    prop_assert_eq!(has(&mut names, &[path]), expected.is_some());
+                }
+                Step::Remove(path) => {
+                    held.retain(|(known, _)| *known != path);
+                    prop_assert_eq!(
+                        names.remove(ROOT, &[path]).is_some(),
+                        model.take(path).is_some()
+                    );
+                }
+                Step::Hold(path) => {
+                    let expected = model.take(path);
+                    model.entries.extend(expected);
+                    held.extend(names.get(ROOT, &[path]).map(|entry| (path, Rc::clone(entry))));
+                }
+                Step::LetGo => held.clear(),
+            }
+            prop_assert_eq!(names.len(), model.entries.len());
+            prop_assert_eq!(names.descriptors(), model.descriptors());
+            prop_assert!(names.len() <= entries_max && names.descriptors() <= descriptors_max);
+        }
+    }
+}

@@ -1,0 +1,457 @@
+//! The pool's decisions, with helpers that are only a socket's other end and a clock that is only a
+//! number.
+
+mod common;
+
+use common::{ROOT, directory, open, put, roots, told};
+use headway_files::protocol::{Reply, Request, decode_request, encode_reply};
+use headway_files::{
+    Done, Failure, Full, HelperSlot, Outcome, Pool, PoolLimits, RawAnswer, SlotState,
+};
+use os::rights::{Wait, pair, receive_with_descriptors, send_with_descriptors};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::{Errno, IoSlice};
+use std::time::Duration;
+
+/// The helper's end of a socket, worked by the test.
+struct Puppet {
+    slot: HelperSlot,
+    socket: OwnedFd,
+}
+
+impl Puppet {
+    fn attach(pool: &mut Pool) -> Puppet {
+        let (worker, socket) = pair().unwrap();
+        let slot = pool.attach(worker, 7);
+        let puppet = Puppet { slot, socket };
+        assert!(puppet.message().unwrap().starts_with("Hello"));
+        assert!(puppet.message().unwrap().starts_with("Root"));
+        puppet
+    }
+
+    /// The next message from the pool, in words.
+    fn message(&self) -> Option<String> {
+        let mut bytes = vec![0; 20_000];
+        let got = receive_with_descriptors(&self.socket, &mut bytes, 64, Wait::Never).unwrap()?;
+        Some(format!(
+            "{:?}",
+            decode_request(&bytes[..got.length]).unwrap()
+        ))
+    }
+
+    /// The job and path of the next resolve.
+    fn resolve(&self) -> Option<(u64, String)> {
+        let mut bytes = vec![0; 20_000];
+        let got = receive_with_descriptors(&self.socket, &mut bytes, 0, Wait::Never).unwrap()?;
+        match decode_request(&bytes[..got.length]).unwrap() {
+            Request::Resolve { job, path, .. } => Some((job, String::from_utf8_lossy(path).into())),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn reply(&self, reply: &Reply, files: &[BorrowedFd<'_>]) {
+        let mut bytes = Vec::new();
+        encode_reply(reply, &mut bytes);
+        send_with_descriptors(&self.socket, &[IoSlice::new(&bytes)], files, Wait::Never).unwrap();
+    }
+
+    /// Answer the resolve it was given, and let the pool take the answer.
+    fn answer(&self, pool: &mut Pool, now_ms: u64) -> Vec<Done> {
+        let (job, _) = self.resolve().expect("no job");
+        self.reply(
+            &Reply::Resolved {
+                job,
+                answer: RawAnswer::Directory,
+            },
+            &[],
+        );
+        let mut done = Vec::new();
+        assert_eq!(
+            pool.on_ready(self.slot, now_ms, &mut done),
+            SlotState::Alive
+        );
+        done
+    }
+
+    fn die(self, pool: &mut Pool) -> Vec<Done> {
+        drop(self.socket);
+        let mut done = Vec::new();
+        assert_eq!(pool.on_ready(self.slot, 0, &mut done), SlotState::Dead);
+        pool.detach(self.slot);
+        done
+    }
+}
+
+fn pool(change: impl FnOnce(&mut PoolLimits)) -> Pool {
+    let mut limits = PoolLimits {
+        min: 1,
+        max: 3,
+        queue_max: 4,
+        idle: Duration::from_millis(1000),
+        grow_after: Duration::from_millis(10),
+    };
+    change(&mut limits);
+    let tree = directory();
+    Pool::new(limits, roots(tree.path(), &["index.html"], false))
+}
+
+fn ask(pool: &mut Pool, path: &str, waiter: u64) {
+    pool.resolve(ROOT, path.as_bytes(), waiter).unwrap();
+}
+
+#[test]
+fn one_job_serves_all_when_askings_are_equal() {
+    let mut pool = pool(|_| {});
+    let helper = Puppet::attach(&mut pool);
+    ask(&mut pool, "a", 1);
+    ask(&mut pool, "a", 2);
+    pool.flush(0);
+    ask(&mut pool, "a", 3);
+    let done = helper.answer(&mut pool, 0);
+    assert_eq!(done.len(), 1);
+    assert_eq!(done[0].waiters, [1, 2, 3]);
+    pool.flush(0);
+    assert_eq!(helper.resolve(), None);
+    assert_eq!(pool.statistics().coalesced, 2);
+    ask(&mut pool, "a", 4);
+    pool.flush(0);
+    assert_eq!(
+        helper.answer(&mut pool, 0)[0].waiters,
+        [4],
+        "a finished job is asked anew"
+    );
+}
+
+#[test]
+fn reading_is_shared_when_two_opens_of_a_file_want_a_window() {
+    let tree = directory();
+    put(tree.path(), "f", b"x");
+    let mut pool = pool(|_| {});
+    let (one, two) = (open(tree.path(), "f"), open(tree.path(), "f"));
+    pool.read_in(&one, 0, 1, None).unwrap();
+    pool.read_in(&two, 0, 1, Some(5)).unwrap();
+    pool.read_in(&one, 4096, 1, None).unwrap();
+    assert_eq!(
+        (pool.statistics().queue, pool.statistics().coalesced),
+        (2, 1)
+    );
+}
+
+#[test]
+fn job_is_asked_again_first_when_its_helper_dies() {
+    let mut pool = pool(|_| {});
+    let helper = Puppet::attach(&mut pool);
+    ask(&mut pool, "a", 1);
+    pool.flush(0);
+    ask(&mut pool, "b", 2);
+    assert!(helper.die(&mut pool).is_empty());
+    let next = Puppet::attach(&mut pool);
+    pool.flush(0);
+    assert_eq!(next.resolve().unwrap().1, "a");
+    assert_eq!(
+        (pool.statistics().deaths, pool.statistics().asked_again),
+        (1, 1)
+    );
+}
+
+#[test]
+fn job_fails_when_four_helpers_have_died_on_it() {
+    let mut pool = pool(|_| {});
+    ask(&mut pool, "poison", 1);
+    for death in 1..=4 {
+        let helper = Puppet::attach(&mut pool);
+        pool.flush(0);
+        let done = helper.die(&mut pool);
+        assert_eq!(done.len(), usize::from(death == 4), "death {death}");
+        if let [
+            Done {
+                outcome: Outcome::Resolved { answer, .. },
+                waiters,
+            },
+        ] = &done[..]
+        {
+            assert_eq!((told(answer).as_str(), &waiters[..]), ("Io", &[1][..]));
+        }
+    }
+    let statistics = pool.statistics();
+    assert_eq!(
+        (
+            statistics.asked_again,
+            statistics.given_up,
+            statistics.queue
+        ),
+        (3, 1, 0)
+    );
+    assert_eq!((statistics.helpers, statistics.busy), (0, 0));
+}
+
+#[test]
+fn helper_is_dead_when_its_answer_makes_no_sense() {
+    type Lie = fn(u64) -> Reply;
+    let lies: [(&str, Lie); 4] = [
+        ("another job", |job| Reply::Resolved {
+            job: job + 1,
+            answer: RawAnswer::Redirect,
+        }),
+        ("another kind", |job| Reply::ReadIn { job, errno: 0 }),
+        ("not asked to close", |job| Reply::Retired { job }),
+        ("no descriptor", |job| {
+            let tree = directory();
+            put(tree.path(), "f", b"x");
+            let file = *open(tree.path(), "f").meta();
+            let siblings = [None, None, None];
+            Reply::Resolved {
+                job,
+                answer: RawAnswer::File {
+                    file,
+                    index: None,
+                    siblings,
+                },
+            }
+        }),
+    ];
+    for (what, lie) in lies {
+        let mut pool = pool(|_| {});
+        let helper = Puppet::attach(&mut pool);
+        ask(&mut pool, "a", 1);
+        pool.flush(0);
+        let (job, _) = helper.resolve().unwrap();
+        helper.reply(&lie(job), &[]);
+        let state = pool.on_ready(helper.slot, 0, &mut Vec::new());
+        assert_eq!(state, SlotState::Dead, "{what}");
+    }
+    let mut pool = pool(|_| {});
+    let helper = Puppet::attach(&mut pool);
+    helper.reply(&Reply::ReadIn { job: 0, errno: 0 }, &[]);
+    assert_eq!(
+        pool.on_ready(helper.slot, 0, &mut Vec::new()),
+        SlotState::Dead,
+        "unasked"
+    );
+}
+
+#[test]
+fn answer_is_exhausted_when_its_descriptors_are_lost() {
+    let mut pool = pool(|_| {});
+    let helper = Puppet::attach(&mut pool);
+    ask(&mut pool, "a", 1);
+    pool.flush(0);
+    let (job, _) = helper.resolve().unwrap();
+    // Six files for an answer of at most four: the kernel cuts them as it does at the limit.
+    let null = std::fs::File::open("/dev/null").unwrap();
+    helper.reply(
+        &Reply::Resolved {
+            job,
+            answer: RawAnswer::Directory,
+        },
+        &[null.as_fd(); 6],
+    );
+    let mut done = Vec::new();
+    assert_eq!(pool.on_ready(helper.slot, 0, &mut done), SlotState::Alive);
+    let Outcome::Resolved { answer, .. } = &done[0].outcome else {
+        panic!("{done:?}")
+    };
+    assert_eq!(told(answer), "Exhausted");
+}
+
+#[test]
+fn asking_is_refused_when_the_queue_is_full() {
+    let mut pool = pool(|_| {});
+    let tree = directory();
+    put(tree.path(), "f", b"x");
+    let file = open(tree.path(), "f");
+    pool.read_in(&file, 0, 1, None).unwrap();
+    for path in ["a", "b", "c", "d"] {
+        ask(&mut pool, path, 1);
+    }
+    assert_eq!(pool.statistics().prefetches_dropped, 1);
+    assert_eq!(pool.resolve(ROOT, b"e", 1), Err(Full));
+    assert_eq!(pool.read_in(&file, 0, 1, None), Err(Full));
+    assert_eq!(pool.list(ROOT, b"", 1), Err(Full));
+    ask(&mut pool, "a", 2);
+    assert_eq!(
+        (pool.statistics().full, pool.statistics().queue_peak),
+        (3, 4)
+    );
+}
+
+#[test]
+fn one_more_helper_is_wanted_when_jobs_wait_too_long() {
+    let mut pool = pool(|_| {});
+    assert_eq!(pool.wanted(0), 1);
+    let _first = Puppet::attach(&mut pool);
+    for path in ["a", "b", "c"] {
+        ask(&mut pool, path, 1);
+    }
+    pool.flush(100);
+    assert_eq!((pool.wanted(109), pool.next_ms(100)), (1, Some(110)));
+    assert_eq!(
+        (pool.wanted(110), pool.next_ms(110)),
+        (2, None),
+        "asked for: nothing to wait for"
+    );
+    let _second = Puppet::attach(&mut pool);
+    pool.flush(111);
+    assert_eq!(pool.wanted(111), 2, "the new one gets its chance first");
+    assert_eq!(pool.wanted(121), 3);
+    let third = Puppet::attach(&mut pool);
+    ask(&mut pool, "d", 1);
+    pool.flush(122);
+    assert_eq!(
+        (pool.wanted(999), pool.next_ms(122)),
+        (3, None),
+        "never above max"
+    );
+    third.die(&mut pool);
+    pool.flush(123);
+    assert_eq!(pool.wanted(123), 2);
+}
+
+#[test]
+fn nobody_more_is_wanted_when_the_queue_is_served() {
+    let mut pool = pool(|_| {});
+    let helper = Puppet::attach(&mut pool);
+    ask(&mut pool, "a", 1);
+    ask(&mut pool, "b", 1);
+    pool.flush(0);
+    assert_eq!(pool.wanted(10), 2);
+    helper.answer(&mut pool, 10);
+    pool.flush(10);
+    assert_eq!(pool.wanted(1000), 1);
+}
+
+#[test]
+fn longest_idle_helper_goes_when_there_are_more_than_the_minimum() {
+    let mut pool = pool(|_| {});
+    let helpers = [
+        Puppet::attach(&mut pool),
+        Puppet::attach(&mut pool),
+        Puppet::attach(&mut pool),
+    ];
+    pool.flush(0);
+    ask(&mut pool, "a", 1);
+    pool.flush(400);
+    let used = helpers.iter().position(|helper| {
+        let worked = helper
+            .message()
+            .is_some_and(|message| message.starts_with("Resolve"));
+        if worked {
+            helper.reply(
+                &Reply::Resolved {
+                    job: 0,
+                    answer: RawAnswer::Redirect,
+                },
+                &[],
+            );
+        }
+        worked
+    });
+    let used = helpers[used.unwrap()].slot;
+    pool.on_ready(used, 500, &mut Vec::new());
+    assert_eq!((pool.surplus(999), pool.next_ms(500)), (None, Some(1000)));
+    for _ in 0..2 {
+        let gone = pool.surplus(1000).unwrap();
+        assert_ne!(
+            gone, used,
+            "work goes to the one used last, so it is not idle"
+        );
+        pool.detach(gone);
+    }
+    assert_eq!(
+        (pool.surplus(9999), pool.next_ms(1000)),
+        (None, None),
+        "never below min"
+    );
+    let ended = helpers.iter().filter(|helper| {
+        let got = receive_with_descriptors(&helper.socket, &mut [0; 64], 0, Wait::Never);
+        matches!(got, Ok(Some(end)) if end.is_end())
+    });
+    assert_eq!(ended.count(), 2, "a detached helper sees the end");
+}
+
+#[test]
+fn helpers_keep_their_own_jobs_when_several_work() {
+    let mut pool = pool(|_| {});
+    let helpers = [Puppet::attach(&mut pool), Puppet::attach(&mut pool)];
+    ask(&mut pool, "a", 1);
+    ask(&mut pool, "b", 2);
+    ask(&mut pool, "c", 3);
+    pool.flush(0);
+    assert_eq!((pool.statistics().busy, pool.statistics().queue), (2, 1));
+    let mut answered: Vec<_> = helpers
+        .iter()
+        .flat_map(|helper| helper.answer(&mut pool, 0))
+        .collect();
+    pool.flush(0);
+    let last = helpers.iter().find_map(|helper| {
+        let (job, _) = helper.resolve()?;
+        helper.reply(
+            &Reply::Resolved {
+                job,
+                answer: RawAnswer::Redirect,
+            },
+            &[],
+        );
+        Some(helper.slot)
+    });
+    pool.on_ready(last.unwrap(), 0, &mut answered);
+    let mut waiters: Vec<_> = answered
+        .iter()
+        .flat_map(|done| done.waiters.clone())
+        .collect();
+    waiters.sort_unstable();
+    assert_eq!(waiters, [1, 2, 3]);
+    assert_eq!(pool.statistics().service_us.count, 3);
+}
+
+#[test]
+fn job_survives_when_a_busy_helper_is_detached() {
+    let mut pool = pool(|_| {});
+    let helper = Puppet::attach(&mut pool);
+    ask(&mut pool, "a", 1);
+    pool.flush(0);
+    pool.detach(helper.slot);
+    let next = Puppet::attach(&mut pool);
+    pool.flush(0);
+    assert_eq!(next.answer(&mut pool, 0)[0].waiters, [1]);
+}
+
+#[test]
+fn death_is_noticed_when_a_job_cannot_be_sent() {
+    let mut pool = pool(|_| {});
+    let Puppet { slot, socket } = Puppet::attach(&mut pool);
+    drop(socket);
+    ask(&mut pool, "a", 1);
+    pool.flush(0);
+    assert_eq!(pool.on_ready(slot, 0, &mut Vec::new()), SlotState::Dead);
+    pool.detach(slot);
+    let next = Puppet::attach(&mut pool);
+    pool.flush(0);
+    assert_eq!(next.answer(&mut pool, 0)[0].waiters, [1]);
+}
+
+#[test]
+fn disk_error_is_told_when_a_window_cannot_be_read() {
+    let tree = directory();
+    put(tree.path(), "f", b"x");
+    let mut pool = pool(|_| {});
+    let helper = Puppet::attach(&mut pool);
+    pool.read_in(&open(tree.path(), "f"), 0, 1, Some(3))
+        .unwrap();
+    pool.flush(0);
+    assert!(helper.message().unwrap().starts_with("ReadIn"));
+    helper.reply(&Reply::ReadIn { job: 0, errno: 5 }, &[]);
+    let mut done = Vec::new();
+    pool.on_ready(helper.slot, 0, &mut done);
+    assert!(
+        matches!(
+            done[0].outcome,
+            Outcome::ReadIn {
+                result: Err(Errno::IO),
+                ..
+            }
+        ),
+        "{done:?}"
+    );
+    assert!(!Failure::Io.cacheable());
+}

@@ -1,0 +1,200 @@
+//! Every message survives the journey, and no bytes whatever do harm.
+
+use headway_files::protocol::{
+    MESSAGE_BYTES_MAX, PATH_BYTES_MAX, Reply, Request, decode_reply, decode_request, encode_reply,
+    encode_request,
+};
+use headway_files::{Failure, Meta, RawAnswer, RootId};
+use proptest::prelude::*;
+use std::borrow::Cow;
+
+fn encoded(request: &Request<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode_request(request, &mut bytes);
+    bytes
+}
+
+fn encoded_reply(reply: &Reply) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode_reply(reply, &mut bytes);
+    bytes
+}
+
+fn meta() -> impl Strategy<Value = Meta> {
+    let stamp = || (any::<i64>(), any::<u32>());
+    (any::<u64>(), stamp(), stamp(), any::<u64>(), any::<u64>()).prop_map(
+        |(size, modified, changed, device, inode)| Meta {
+            size,
+            modified,
+            changed,
+            device,
+            inode,
+        },
+    )
+}
+
+fn failure() -> impl Strategy<Value = Failure> {
+    prop::sample::select(vec![
+        Failure::NotFound,
+        Failure::NameTooLong,
+        Failure::Forbidden,
+        Failure::NotRegular,
+        Failure::Exhausted,
+        Failure::Io,
+        Failure::Overloaded,
+    ])
+}
+
+fn answer() -> impl Strategy<Value = RawAnswer<Meta>> {
+    let sibling = || prop::option::of(meta());
+    let siblings = (sibling(), sibling(), sibling());
+    prop_oneof![
+        (meta(), any::<Option<u16>>(), siblings).prop_map(|(file, index, (br, zstd, gzip))| {
+            RawAnswer::File {
+                file,
+                index,
+                siblings: [br, zstd, gzip],
+            }
+        }),
+        Just(()).prop_map(|()| RawAnswer::Redirect),
+        Just(()).prop_map(|()| RawAnswer::Directory),
+        failure().prop_map(RawAnswer::Failed),
+    ]
+}
+
+fn reply() -> impl Strategy<Value = Reply> {
+    let job = any::<u64>;
+    prop_oneof![
+        (job(), answer()).prop_map(|(job, answer)| Reply::Resolved { job, answer }),
+        (job(), any::<u32>()).prop_map(|(job, errno)| Reply::ReadIn { job, errno }),
+        (job(), prop::result::maybe_ok(meta(), failure()))
+            .prop_map(|(job, answer)| Reply::Listed { job, answer }),
+        (job(), prop::result::maybe_ok(meta(), 1_u32..))
+            .prop_map(|(job, content)| Reply::Read { job, content }),
+        job().prop_map(|job| Reply::Retired { job }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn request_comes_back_equal_when_decoded(
+        (job, root, offset, length) in any::<(u64, u32, u64, u64)>(),
+        (version, siblings) in any::<(u16, bool)>(),
+        path in prop::collection::vec(any::<u8>(), 0..PATH_BYTES_MAX),
+        names in prop::collection::vec(".{0,20}", 0..10),
+    ) {
+        let id = RootId(root);
+        let index = names.iter().map(|name| Cow::Borrowed(name.as_str())).collect();
+        for request in [
+            Request::Hello { version, roots: root },
+            Request::Root { root: id, siblings, index },
+            Request::Resolve { job, root: id, path: &path },
+            Request::ReadIn { job, offset, length },
+            Request::List { job, root: id, path: &path },
+            Request::Read { job, offset, length },
+            Request::Retire { job },
+            Request::Release { job },
+        ] {
+            let bytes = encoded(&request);
+            prop_assert!(bytes.len() <= MESSAGE_BYTES_MAX);
+            prop_assert_eq!(decode_request(&bytes), Ok(request));
+        }
+    }
+
+    #[test]
+    fn reply_comes_back_equal_when_decoded(reply in reply()) {
+        let bytes = encoded_reply(&reply);
+        // The pool's buffer for a reply.
+        prop_assert!(bytes.len() <= 512);
+        prop_assert_eq!(decode_reply(&bytes), Ok(reply));
+    }
+
+    #[test]
+    fn reply_is_malformed_when_cut_or_extended(reply in reply(), cut: prop::sample::Index) {
+        let mut bytes = encoded_reply(&reply);
+        prop_assert!(decode_reply(&bytes[..cut.index(bytes.len())]).is_err());
+        bytes.push(0);
+        prop_assert!(decode_reply(&bytes).is_err());
+    }
+
+    #[test]
+    fn message_has_one_encoding_when_random_bytes_are_decoded(
+        kind in prop_oneof![0_u8..10, 127_u8..136],
+        rest in prop::collection::vec(prop_oneof![0_u8..5, any::<u8>()], 0..260),
+    ) {
+        let bytes = [vec![kind], rest].concat();
+        if let Ok(request) = decode_request(&bytes) {
+            prop_assert_eq!(encoded(&request), bytes.clone());
+        }
+        if let Ok(reply) = decode_reply(&bytes) {
+            prop_assert_eq!(encoded_reply(&reply), bytes);
+        }
+    }
+}
+
+#[test]
+fn encoding_is_the_documented_one_when_a_resolve_is_sent() {
+    let request = Request::Resolve {
+        job: 0x0102,
+        root: RootId(3),
+        path: b"a/b",
+    };
+    let expected = [3, 2, 1, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, b'a', b'/', b'b'];
+    assert_eq!(encoded(&request), expected);
+    let reply = Reply::ReadIn { job: 1, errno: 5 };
+    assert_eq!(
+        encoded_reply(&reply),
+        [130, 1, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0]
+    );
+}
+
+#[test]
+fn path_is_cut_when_no_system_call_would_take_it() {
+    let path = vec![b'x'; 100_000];
+    let bytes = encoded(&Request::List {
+        job: 1,
+        root: RootId(0),
+        path: &path,
+    });
+    let Ok(Request::List { path, .. }) = decode_request(&bytes) else {
+        panic!()
+    };
+    assert_eq!(path.len(), PATH_BYTES_MAX);
+}
+
+#[test]
+fn message_is_malformed_when_it_is_not_in_the_table() {
+    let long = vec![3; MESSAGE_BYTES_MAX + 1];
+    let no_utf8 = [2, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0xff];
+    let flag = [2, 0, 0, 0, 0, 2, 0, 0];
+    let many_names = [2, 0, 0, 0, 0, 0, 0xff, 0xff];
+    for bytes in [
+        &[][..],
+        &[0],
+        &[9],
+        &[129],
+        &long,
+        &no_utf8,
+        &flag,
+        &many_names,
+    ] {
+        assert!(
+            decode_request(bytes).is_err(),
+            "{:?}",
+            &bytes[..bytes.len().min(12)]
+        );
+    }
+}
+
+#[test]
+fn reply_is_malformed_when_it_tells_of_unknown_siblings_or_an_unflagged_index() {
+    let nothing = [0; 48];
+    let file = |index: u8, position: u8, siblings: u8| {
+        let head = [129, 0, 0, 0, 0, 0, 0, 0, 0, 0, index, position, 0, siblings];
+        decode_reply(&[&head[..], &nothing[..]].concat()).is_ok()
+    };
+    assert!(file(0, 0, 0) && file(1, 7, 0));
+    assert!(!file(0, 0, 8) && !file(0, 7, 0) && !file(2, 0, 0));
+}

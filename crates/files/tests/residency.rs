@@ -1,0 +1,213 @@
+//! Each probe says no before a file is read and yes after.
+
+mod common;
+
+use common::{directory, is_root, open, put, skip};
+use headway_files::{OpenFile, ProbeKind, Residency, WINDOW_BYTES, read_nowait, window_of};
+use rustix::fs::{Advice, fadvise, fsync};
+use std::io::ErrorKind;
+use std::rc::Rc;
+
+const KINDS: [ProbeKind; 3] = [ProbeKind::Cachestat, ProbeKind::Nowait, ProbeKind::Mincore];
+
+/// A file of which nothing is in memory, or `None` with a skip if this file system keeps it there.
+fn cold(test: &str, tree: &tempfile::TempDir, bytes: usize) -> Option<Rc<OpenFile>> {
+    put(tree.path(), "cold", &vec![5; bytes]);
+    let file = open(tree.path(), "cold");
+    fsync(file.as_ref()).unwrap();
+    evict(&file);
+    match Residency::with(ProbeKind::Mincore).resident(&file, 0, 1) {
+        Ok(false) => Some(file),
+        Ok(true) => {
+            skip(test, "the file system keeps files in memory");
+            None
+        }
+        Err(error) => {
+            skip(test, &format!("the file system answers no probe: {error}"));
+            None
+        }
+    }
+}
+
+/// Pages under read cannot be evicted, so everything is read to its end first. Where the file
+/// system keeps all in memory this gives up.
+fn evict(file: &OpenFile) {
+    let size = file.meta().size;
+    let mincore = Residency::with(ProbeKind::Mincore);
+    let is_cold = |offset| matches!(mincore.resident(file, offset, 1), Ok(false));
+    for _ in 0..100 {
+        warm(file, 0, size as usize);
+        fadvise(file, 0, None, Advice::DontNeed).unwrap();
+        if (0..size).step_by(4096).all(is_cold) {
+            break;
+        }
+    }
+}
+
+fn warm(file: &OpenFile, offset: u64, length: usize) {
+    let mut bytes = vec![0; length];
+    assert_eq!(rustix::io::pread(file, &mut bytes, offset), Ok(length));
+}
+
+#[test]
+fn window_is_resident_when_all_of_it_has_been_read() {
+    let tree = directory();
+    let bytes = 3 * WINDOW_BYTES as usize - 1000;
+    let Some(file) = cold(
+        "window_is_resident_when_all_of_it_has_been_read",
+        &tree,
+        bytes,
+    ) else {
+        return;
+    };
+    for kind in KINDS {
+        let probe = Residency::with(kind);
+        evict(&file);
+        let resident = |offset, length| probe.resident(&file, offset, length).unwrap();
+        assert!(!resident(0, WINDOW_BYTES), "{}", probe.name());
+        // A probe by reading starts to read in what is missing, so each no is asked afresh.
+        for (offset, length) in [(WINDOW_BYTES - 1, 2), (2 * WINDOW_BYTES, WINDOW_BYTES)] {
+            evict(&file);
+            warm(&file, WINDOW_BYTES, WINDOW_BYTES as usize);
+            assert!(resident(WINDOW_BYTES, WINDOW_BYTES), "{}", probe.name());
+            assert!(resident(WINDOW_BYTES + 5000, 1), "{}", probe.name());
+            assert!(!resident(offset, length), "{}: {offset}", probe.name());
+        }
+        warm(&file, 2 * WINDOW_BYTES, WINDOW_BYTES as usize - 1000);
+        assert!(
+            resident(2 * WINDOW_BYTES, WINDOW_BYTES),
+            "{}: to the end",
+            probe.name()
+        );
+        assert!(
+            resident(3 * WINDOW_BYTES, WINDOW_BYTES),
+            "{}: beyond the end",
+            probe.name()
+        );
+    }
+}
+
+#[test]
+fn hole_is_noticed_when_only_a_middle_page_is_missing() {
+    let tree = directory();
+    let test = "hole_is_noticed_when_only_a_middle_page_is_missing";
+    let Some(file) = cold(test, &tree, WINDOW_BYTES as usize) else {
+        return;
+    };
+    for kind in KINDS {
+        evict(&file);
+        warm(&file, 0, 64 * 1024);
+        warm(&file, 128 * 1024, 128 * 1024);
+        let probe = Residency::with(kind);
+        assert!(
+            !probe.resident(&file, 0, WINDOW_BYTES).unwrap(),
+            "{}",
+            probe.name()
+        );
+    }
+}
+
+#[test]
+fn cold_file_stays_cold_when_cachestat_is_asked() {
+    let tree = directory();
+    let test = "cold_file_stays_cold_when_cachestat_is_asked";
+    let Some(file) = cold(test, &tree, WINDOW_BYTES as usize) else {
+        return;
+    };
+    let probe = Residency::detect();
+    if probe.name() != "cachestat" {
+        return skip(test, "cachestat needs Linux 6.5");
+    }
+    for _ in 0..100 {
+        assert!(!probe.resident(&file, 0, WINDOW_BYTES).unwrap());
+    }
+    assert!(
+        !Residency::with(ProbeKind::Mincore)
+            .resident(&file, 0, 4096)
+            .unwrap()
+    );
+}
+
+#[test]
+fn read_gives_bytes_only_when_they_are_in_memory() {
+    let tree = directory();
+    let test = "read_gives_bytes_only_when_they_are_in_memory";
+    let Some(file) = cold(test, &tree, 10_000) else {
+        return;
+    };
+    let mut buffer = [0; 20_000];
+    // The kernel starts to read in what it does not have, so the cold answer can be asked once.
+    assert_eq!(read_nowait(&file, &mut buffer, 0).unwrap(), None);
+    warm(&file, 0, 10_000);
+    assert_eq!(read_nowait(&file, &mut buffer, 4000).unwrap(), Some(6000));
+    assert!(buffer[..6000].iter().all(|byte| *byte == 5));
+    assert_eq!(read_nowait(&file, &mut buffer, 10_000).unwrap(), Some(0));
+    assert_eq!(read_nowait(&file, &mut [], 0).unwrap(), Some(0));
+}
+
+#[test]
+fn file_in_tmpfs_is_resident_when_it_has_no_holes() {
+    let test = "file_in_tmpfs_is_resident_when_it_has_no_holes";
+    let Ok(tree) = tempfile::tempdir_in("/dev/shm") else {
+        return skip(test, "there is no tmpfs at /dev/shm");
+    };
+    put(tree.path(), "a", &[5; 10_000]);
+    let file = open(tree.path(), "a");
+    for kind in KINDS {
+        assert!(Residency::with(kind).resident(&file, 0, 10_000).unwrap());
+    }
+    assert_eq!(
+        read_nowait(&file, &mut [0; 20_000], 1).unwrap(),
+        Some(9_999)
+    );
+}
+
+/// procfs stands for every file system that does not promise to answer from memory.
+#[test]
+fn copying_is_left_to_helpers_when_the_file_system_may_always_wait() {
+    let file = std::fs::File::open("/proc/self/status").unwrap();
+    let tree = directory();
+    put(tree.path(), "a", &[5; 10_000]);
+    let file = OpenFile::new(file.into(), *open(tree.path(), "a").meta());
+    for kind in KINDS {
+        let error = Residency::with(kind).resident(&file, 0, 10).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+    }
+    let error = read_nowait(&file, &mut [0; 10], 0).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+}
+
+/// cachestat tells a file's residency only to those who could change it; a page-wise read tells
+/// all.
+#[test]
+fn residency_is_exact_when_the_file_is_another_users() {
+    let test = "residency_is_exact_when_the_file_is_another_users";
+    if !is_root() {
+        return skip(test, "becoming another user needs root");
+    }
+    let tree = directory();
+    let Some(file) = cold(test, &tree, WINDOW_BYTES as usize) else {
+        return;
+    };
+    let nobody = rustix::process::Uid::from_raw(65534);
+    rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+    let probe = Residency::detect();
+    warm(&file, 0, WINDOW_BYTES as usize - 4096);
+    assert!(!probe.resident(&file, 0, WINDOW_BYTES).unwrap());
+    warm(&file, 0, WINDOW_BYTES as usize);
+    assert!(probe.resident(&file, 0, WINDOW_BYTES).unwrap());
+}
+
+#[test]
+fn window_ends_with_the_file_when_it_is_the_last() {
+    assert_eq!(window_of(0, 10), (0, 10));
+    assert_eq!(
+        window_of(WINDOW_BYTES - 1, 3 * WINDOW_BYTES),
+        (0, WINDOW_BYTES)
+    );
+    assert_eq!(
+        window_of(2 * WINDOW_BYTES, 2 * WINDOW_BYTES + 7),
+        (2 * WINDOW_BYTES, 7)
+    );
+    assert_eq!(window_of(5 * WINDOW_BYTES, 7), (5 * WINDOW_BYTES, 0));
+}
