@@ -21,9 +21,6 @@ pub use check::{Environment, raise_descriptor_limit};
 pub use error::{ConfigError, Source};
 pub use settings::Settings;
 
-/// The names of the event mechanisms, the default one first.
-pub const MECHANISMS: [&str; 3] = ["epoll", "poll", "select"];
-
 /// The checked configuration of one server.
 ///
 /// Sizes are in bytes and times in milliseconds. Numbers called "a worker" hold in each worker

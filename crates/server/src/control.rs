@@ -63,6 +63,11 @@ pub enum FromWorker {
         /// The numbers.
         snapshot: Box<Snapshot>,
     },
+    /// Words for a person: a worker does not write to standard error, which may be a stopped terminal.
+    Notice {
+        /// One line.
+        text: String,
+    },
     /// Nothing is in flight any more; the worker is about to end.
     Drained,
     /// The worker can not go on and is about to end.

@@ -62,7 +62,7 @@ const MISTAKES: &[(&str, usize, &[&str])] = &[
     (
         "events = \"kqueue\"",
         1,
-        &["events", "kqueue", "epoll, poll, select"],
+        &["events", "kqueue", "select, poll, epoll"],
     ),
     ("head-timeout = 10", 1, &["head-timeout", "ms, s, m or h"]),
     (

@@ -237,14 +237,12 @@ fn listen(from: &Settings, to: &mut Findings<'_>) -> Vec<SocketAddr> {
 
 fn events(from: &Settings, to: &mut Findings<'_>) -> String {
     let Some(item) = &from.events else {
-        return super::MECHANISMS[0].into();
+        return event::Mechanism::Epoll.name().into();
     };
-    let name = item.get_ref();
-    if !super::MECHANISMS.contains(&name.as_str()) {
-        let problem = format!("`{name}` is not one of {}", super::MECHANISMS.join(", "));
-        to.wrong("events", Some(item.span()), problem);
+    if let Err(error) = item.get_ref().parse::<event::Mechanism>() {
+        to.wrong("events", Some(item.span()), error.to_string());
     }
-    name.clone()
+    item.get_ref().clone()
 }
 
 /// Connections and cached files share the descriptors of a worker.

@@ -4,6 +4,7 @@
 //! list below makes the fields, their merge and their descriptions, so that a counter can not be
 //! kept but forgotten on the status page or in the metrics.
 
+use debox::Report;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -217,7 +218,7 @@ impl From<Responses> for BTreeMap<u16, u64> {
 }
 
 /// What one worker says about itself at one moment; also the sum of several.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Snapshot {
     /// The worker's number, from 0; of no meaning in a sum.
     pub worker: u32,
@@ -231,15 +232,26 @@ pub struct Snapshot {
     pub residency: String,
     /// The numbers.
     pub counters: Counters,
+    /// What its tracer saw: the proof that its loop never blocked.
+    pub trace: Report,
 }
 
 impl Snapshot {
+    /// The sum of several workers; `None` of none, because there is no proof of nothing.
+    pub fn total<'a>(snapshots: impl IntoIterator<Item = &'a Snapshot>) -> Option<Snapshot> {
+        let mut snapshots = snapshots.into_iter();
+        let mut total = snapshots.next()?.clone();
+        snapshots.for_each(|snapshot| total.merge(snapshot));
+        Some(total)
+    }
+
     /// Adds another worker's snapshot to this one.
     pub fn merge(&mut self, other: &Snapshot) {
         self.uptime_ms = self.uptime_ms.max(other.uptime_ms);
         join(&mut self.events, &other.events);
         join(&mut self.residency, &other.residency);
         self.counters.merge(&other.counters);
+        self.trace.merge(&other.trace);
     }
 }
 
@@ -307,13 +319,21 @@ mod tests {
     #[test]
     fn a_sum_names_both_mechanisms_when_workers_differ() {
         let with = |events: &str| Snapshot {
+            worker: 0,
+            pid: 1,
+            uptime_ms: 5,
             events: events.into(),
-            ..Snapshot::default()
+            residency: "cachestat".into(),
+            counters: sample(1),
+            trace: debox::Tracer::disabled().report(),
         };
-        let mut total = Snapshot::default();
-        [with("epoll"), with("poll"), with("epoll")]
-            .iter()
-            .for_each(|one| total.merge(one));
-        assert_eq!(total.events, "epoll, poll");
+        let all = [with("epoll"), with("poll"), with("epoll")];
+        let total = Snapshot::total(&all).unwrap();
+        assert_eq!(
+            (total.events.as_str(), total.residency.as_str()),
+            ("epoll, poll", "cachestat")
+        );
+        assert_eq!((total.counters.accepted, total.uptime_ms), (9, 5));
+        assert!(Snapshot::total(&[]).is_none());
     }
 }

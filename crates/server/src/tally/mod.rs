@@ -5,6 +5,8 @@
 
 pub mod counters;
 pub mod histogram;
+pub mod access_log;
+pub mod log_process;
 
 pub use counters::{Counters, Kind, Responses, Scalar, Snapshot};
 pub use histogram::Histogram;

@@ -1,0 +1,528 @@
+//! Access log lines: their formats, and the bounded way from the loop to the log process.
+//!
+//! The loop formats a line into a buffer and now and then sends the buffer as one packet to the log
+//! process. It never opens, writes or syncs a file. When the log process can not keep up, whole lines
+//! are dropped and counted; a client never waits for its log line.
+//!
+//! Sources: the common and combined formats and the escapes are those of Apache's mod_log_config.
+
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+
+use crate::config::LogFormat;
+
+/// A packet is at most this long: well below the socket's buffer, so several fit.
+pub const PACKET_BYTES_MAX: usize = 60 * 1024;
+/// A batch this long is worth a system call.
+const BATCH_BYTES: usize = 32 * 1024;
+/// A line waits at most this long in the worker.
+const BATCH_AGE_MS: u64 = 200;
+/// What a worker keeps for a log process that does not take it.
+const PENDING_BYTES_MAX: usize = 256 * 1024;
+/// How long to leave a full socket alone.
+const RETRY_MS: u64 = 20;
+/// Of a target, referer or user agent no more than this is logged, so that a line fits in a packet
+/// even when every byte needs an escape.
+const VALUE_BYTES_MAX: usize = 2048;
+
+/// One answered request.
+#[derive(Clone, Copy, Debug)]
+pub struct LogLine<'a> {
+    /// The client.
+    pub client: SocketAddr,
+    /// When the response began, in milliseconds since 1970.
+    pub time_ms: u64,
+    /// The method; empty when the request could not be parsed.
+    pub method: &'a [u8],
+    /// The target as it was sent.
+    pub target: &'a [u8],
+    /// `HTTP/1.1`; empty when the request could not be parsed.
+    pub version: &'a str,
+    /// The response's status.
+    pub status: u16,
+    /// Bytes of the response body that were sent.
+    pub bytes: u64,
+    /// The Referer field.
+    pub referer: Option<&'a [u8]>,
+    /// The User-Agent field.
+    pub user_agent: Option<&'a [u8]>,
+    /// From the complete request head to the last byte handed to the kernel, in microseconds.
+    pub duration_us: u64,
+}
+
+impl LogLine<'_> {
+    /// Appends the line with its newline; allocates nothing beyond the buffer's growth.
+    pub fn write(&self, format: LogFormat, out: &mut Vec<u8>) {
+        match format {
+            LogFormat::Common => self.common(out),
+            LogFormat::Combined => {
+                self.common(out);
+                for value in [self.referer, self.user_agent] {
+                    out.extend_from_slice(b" \"");
+                    escape(value.unwrap_or(b"-"), out);
+                    out.push(b'"');
+                }
+            }
+            LogFormat::Json => self.json(out),
+        }
+        out.push(b'\n');
+    }
+
+    fn common(&self, out: &mut Vec<u8>) {
+        put(out, format_args!("{} - - [", self.client.ip()));
+        let time = Civil::from_unix(self.time_ms / 1000);
+        let month = MONTHS[usize::from(time.month) - 1];
+        put(
+            out,
+            format_args!("{:02}/{month}/{}:{time} +0000] \"", time.day, time.year),
+        );
+        if self.method.is_empty() {
+            out.push(b'-');
+        } else {
+            escape(self.method, out);
+            out.push(b' ');
+            escape(self.target, out);
+            put(out, format_args!(" {}", self.version));
+        }
+        match self.bytes {
+            0 => put(out, format_args!("\" {} -", self.status)),
+            bytes => put(out, format_args!("\" {} {bytes}", self.status)),
+        }
+    }
+
+    fn json(&self, out: &mut Vec<u8>) {
+        let time = Civil::from_unix(self.time_ms / 1000);
+        let (year, month, day) = (time.year, time.month, time.day);
+        let milliseconds = self.time_ms % 1000;
+        put(
+            out,
+            format_args!("{{\"time\":\"{year:04}-{month:02}-{day:02}T{time}.{milliseconds:03}Z\""),
+        );
+        put(out, format_args!(",\"client\":\"{}\"", self.client));
+        json_string(out, "method", Some(self.method));
+        json_string(out, "target", Some(self.target));
+        json_string(out, "version", Some(self.version.as_bytes()));
+        put(
+            out,
+            format_args!(",\"status\":{},\"bytes\":{}", self.status, self.bytes),
+        );
+        put(out, format_args!(",\"duration_us\":{}", self.duration_us));
+        json_string(out, "referer", self.referer);
+        json_string(out, "user_agent", self.user_agent);
+        out.push(b'}');
+    }
+}
+
+const MONTHS: [&str; 12] = [
+    "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+];
+
+/// A date and time in UTC; displays as `hh:mm:ss`.
+struct Civil {
+    year: u64,
+    month: u8,
+    day: u8,
+    second_of_day: u64,
+}
+
+impl Civil {
+    /// The Gregorian calendar counted in years that begin in March, so that the leap day is last.
+    fn from_unix(seconds: u64) -> Civil {
+        let days = seconds / 86_400 + 719_468;
+        let (era, day_of_era) = (days / 146_097, days % 146_097);
+        let leaps = day_of_era / 1460 + day_of_era / 146_096;
+        let year_of_era = (day_of_era + day_of_era / 36_524 - leaps) / 365;
+        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let march_month = (5 * day_of_year + 2) / 153;
+        let day = (day_of_year - (153 * march_month + 2) / 5 + 1) as u8;
+        let month = (if march_month < 10 {
+            march_month + 3
+        } else {
+            march_month - 9
+        }) as u8;
+        let year = era * 400 + year_of_era + u64::from(month <= 2);
+        Civil {
+            year,
+            month,
+            day,
+            second_of_day: seconds % 86_400,
+        }
+    }
+}
+
+impl std::fmt::Display for Civil {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let second = self.second_of_day;
+        write!(
+            out,
+            "{:02}:{:02}:{:02}",
+            second / 3600,
+            second / 60 % 60,
+            second % 60
+        )
+    }
+}
+
+fn put(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
+    // Writing to a Vec can not fail.
+    let _ = out.write_fmt(text);
+}
+
+/// As Apache: quotes and backslashes escaped, whatever is not printable ASCII as `\xhh`, so that a
+/// line is one line, has balanced quotes and does nothing to a terminal.
+fn escape(value: &[u8], out: &mut Vec<u8>) {
+    let (value, cut) = bounded(value);
+    for &byte in value {
+        match byte {
+            b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
+            b' '..=b'~' => out.push(byte),
+            _ => put(out, format_args!("\\x{byte:02x}")),
+        }
+    }
+    out.extend_from_slice(cut);
+}
+
+/// UTF-8 stays as it is; a byte that is none becomes the four characters `\xhh`.
+fn json_string(out: &mut Vec<u8>, name: &str, value: Option<&[u8]>) {
+    let Some(value) = value else {
+        return;
+    };
+    put(out, format_args!(",\"{name}\":\""));
+    let (value, cut) = bounded(value);
+    for chunk in value.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '"' | '\\' => put(out, format_args!("\\{c}")),
+                c if c.is_control() => put(out, format_args!("\\u{:04x}", u32::from(c))),
+                c => put(out, format_args!("{c}")),
+            }
+        }
+        for byte in chunk.invalid() {
+            put(out, format_args!("\\\\x{byte:02x}"));
+        }
+    }
+    out.extend_from_slice(cut);
+    out.push(b'"');
+}
+
+fn bounded(value: &[u8]) -> (&[u8], &'static [u8]) {
+    match value.get(..VALUE_BYTES_MAX) {
+        Some(start) if value.len() > VALUE_BYTES_MAX => (start, b"..."),
+        _ => (value, b""),
+    }
+}
+
+/// What became of a flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flushed {
+    /// Everything was sent.
+    All,
+    /// The socket is full; the rest waits, within its bound.
+    Full,
+    /// The log process is gone; the lines wait for the next one, within their bound.
+    Gone,
+}
+
+/// Lines on their way from a worker to the log process.
+///
+/// ```
+/// use headway_server::tally::access_log::{LogLine, LogQueue};
+/// use headway_server::config::LogFormat;
+/// let mut queue = LogQueue::new(LogFormat::Common);
+/// let line = LogLine {
+///     client: "192.0.2.1:4000".parse().unwrap(), time_ms: 971_186_136_000,
+///     method: b"GET", target: b"/", version: "HTTP/1.1", status: 200, bytes: 5,
+///     referer: None, user_agent: None, duration_us: 80,
+/// };
+/// queue.push(&line, 0);
+/// assert!(!queue.due(100), "a batch may still grow");
+/// assert!(queue.due(200), "but a line does not wait for long");
+/// ```
+#[derive(Debug)]
+pub struct LogQueue {
+    format: LogFormat,
+    /// Whole lines only.
+    pending: Vec<u8>,
+    /// When to try next; `None` while nothing is pending.
+    due_ms: Option<u64>,
+    /// The last attempt found the socket full or the log process gone.
+    backing_off: bool,
+    lines: u64,
+    dropped: u64,
+}
+
+impl LogQueue {
+    /// An empty queue.
+    pub fn new(format: LogFormat) -> LogQueue {
+        let pending = Vec::with_capacity(BATCH_BYTES + PACKET_BYTES_MAX);
+        LogQueue {
+            format,
+            pending,
+            due_ms: None,
+            backing_off: false,
+            lines: 0,
+            dropped: 0,
+        }
+    }
+
+    /// Adds a line, or drops and counts it when the queue is at its bound.
+    pub fn push(&mut self, line: &LogLine<'_>, now_ms: u64) {
+        let before = self.pending.len();
+        line.write(self.format, &mut self.pending);
+        if self.pending.len() > PENDING_BYTES_MAX {
+            self.pending.truncate(before);
+            self.dropped += 1;
+            return;
+        }
+        if self.due_ms.is_none() {
+            self.due_ms = Some(now_ms + BATCH_AGE_MS);
+        }
+        if self.pending.len() >= BATCH_BYTES && !self.backing_off {
+            self.due_ms = Some(now_ms);
+        }
+    }
+
+    /// Whether it is time to flush. Two comparisons: cheap enough for every turn of the loop.
+    pub fn due(&self, now_ms: u64) -> bool {
+        self.due_ms.is_some_and(|due| due <= now_ms)
+    }
+
+    /// When the next flush is due, for the loop's timeout.
+    pub fn next_ms(&self) -> Option<u64> {
+        self.due_ms
+    }
+
+    /// Sends what is pending to the log process; never waits.
+    pub fn flush(&mut self, socket: BorrowedFd<'_>, now_ms: u64) -> Flushed {
+        let (sent, flushed) = self.send_packets(socket);
+        self.lines += newlines(&self.pending[..sent]);
+        self.pending.drain(..sent);
+        self.backing_off = flushed != Flushed::All;
+        self.due_ms = self.backing_off.then_some(now_ms + RETRY_MS);
+        flushed
+    }
+
+    fn send_packets(&self, socket: BorrowedFd<'_>) -> (usize, Flushed) {
+        let mut sent = 0;
+        while sent < self.pending.len() {
+            let packet = &self.pending[sent..sent + packet_length(&self.pending[sent..])];
+            match rustix::net::send(socket, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                // A packet is taken whole or not at all.
+                Ok(_) => sent += packet.len(),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => return (sent, Flushed::Full),
+                Err(_) => return (sent, Flushed::Gone),
+            }
+        }
+        (sent, Flushed::All)
+    }
+
+    /// Lines handed to the log process so far.
+    pub fn lines(&self) -> u64 {
+        self.lines
+    }
+
+    /// Lines dropped so far.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+}
+
+/// As many whole lines as fit in a packet; one line always does.
+fn packet_length(lines: &[u8]) -> usize {
+    if lines.len() <= PACKET_BYTES_MAX {
+        return lines.len();
+    }
+    let end = lines[..PACKET_BYTES_MAX]
+        .iter()
+        .rposition(|byte| *byte == b'\n');
+    end.map_or(PACKET_BYTES_MAX, |end| end + 1)
+}
+
+pub(super) fn newlines(lines: &[u8]) -> u64 {
+    lines.iter().filter(|byte| **byte == b'\n').count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    fn line<'a>() -> LogLine<'a> {
+        LogLine {
+            client: "192.0.2.7:40000".parse().unwrap(),
+            time_ms: 971_211_336_042,
+            method: b"GET",
+            target: b"/a.html?x=1",
+            version: "HTTP/1.1",
+            status: 200,
+            bytes: 2326,
+            referer: Some(b"http://example.com/"),
+            user_agent: Some(b"Mozilla/5.0"),
+            duration_us: 120,
+        }
+    }
+
+    fn written(line: &LogLine<'_>, format: LogFormat) -> String {
+        let mut out = Vec::new();
+        line.write(format, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn lines_look_as_readers_expect_when_plain() {
+        let common =
+            "192.0.2.7 - - [10/Oct/2000:20:55:36 +0000] \"GET /a.html?x=1 HTTP/1.1\" 200 2326";
+        assert_eq!(written(&line(), LogFormat::Common), format!("{common}\n"));
+        let combined = format!("{common} \"http://example.com/\" \"Mozilla/5.0\"\n");
+        assert_eq!(written(&line(), LogFormat::Combined), combined);
+        let json: serde_json::Value =
+            serde_json::from_str(&written(&line(), LogFormat::Json)).unwrap();
+        assert_eq!(json["time"], "2000-10-10T20:55:36.042Z");
+        assert_eq!(json["client"], "192.0.2.7:40000");
+        assert_eq!(
+            (&json["status"], &json["bytes"]),
+            (&200.into(), &2326.into())
+        );
+    }
+
+    #[test]
+    fn dashes_stand_for_what_is_missing_when_nothing_was_parsed() {
+        let empty = LogLine {
+            method: b"",
+            bytes: 0,
+            referer: None,
+            user_agent: None,
+            ..line()
+        };
+        let expected = "192.0.2.7 - - [10/Oct/2000:20:55:36 +0000] \"-\" 200 - \"-\" \"-\"\n";
+        assert_eq!(written(&empty, LogFormat::Combined), expected);
+    }
+
+    #[test]
+    fn a_line_stays_one_line_when_the_client_sends_quotes_and_controls() {
+        let nasty = LogLine {
+            target: b"/\"\\\n\x1b[31m\xff\xc3\xa4",
+            user_agent: Some(b"a\x00b"),
+            ..line()
+        };
+        let combined = written(&nasty, LogFormat::Combined);
+        assert!(
+            combined.contains(r#""GET /\"\\\x0a\x1b[31m\xff\xc3\xa4 HTTP"#),
+            "{combined}"
+        );
+        assert_eq!(combined.matches('\n').count(), 1);
+        let json = written(&nasty, LogFormat::Json);
+        assert_eq!(json.matches('\n').count(), 1);
+        let parsed: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(parsed["target"], "/\"\\\n\u{1b}[31m\\xffä");
+        assert_eq!(parsed["user_agent"], "a\0b");
+    }
+
+    #[test]
+    fn a_line_fits_in_a_packet_when_every_value_is_long_and_escaped() {
+        let long = [0u8; 20_000];
+        let line = LogLine {
+            target: &long,
+            referer: Some(&long),
+            user_agent: Some(&long),
+            ..line()
+        };
+        for format in [LogFormat::Common, LogFormat::Combined, LogFormat::Json] {
+            let written = written(&line, format);
+            assert!(written.len() < PACKET_BYTES_MAX, "{}", written.len());
+            assert!(written.contains("..."));
+        }
+    }
+
+    #[test]
+    fn dates_are_right_when_years_and_months_turn() {
+        let shown = |seconds| {
+            let time = Civil::from_unix(seconds);
+            format!("{:04}-{:02}-{:02} {time}", time.year, time.month, time.day)
+        };
+        assert_eq!(shown(0), "1970-01-01 00:00:00");
+        assert_eq!(shown(951_782_399), "2000-02-28 23:59:59");
+        assert_eq!(shown(951_782_400), "2000-02-29 00:00:00");
+        assert_eq!(shown(951_868_800), "2000-03-01 00:00:00");
+        assert_eq!(shown(1_767_225_599), "2025-12-31 23:59:59");
+        assert_eq!(shown(4_107_542_400), "2100-03-01 00:00:00");
+    }
+
+    fn pair() -> (std::os::fd::OwnedFd, std::os::fd::OwnedFd) {
+        let control = crate::control::Control::pair().unwrap();
+        (control.0.into_inner(), control.1.into_inner())
+    }
+
+    #[test]
+    fn every_line_arrives_whole_when_there_are_several_packets() {
+        let (worker, log) = pair();
+        let mut queue = LogQueue::new(LogFormat::Combined);
+        (0..600).for_each(|_| queue.push(&line(), 0));
+        assert!(queue.due(0), "a long batch is due at once");
+        assert_eq!(queue.flush(worker.as_fd(), 0), Flushed::All);
+        assert_eq!(
+            (queue.lines(), queue.dropped(), queue.next_ms()),
+            (600, 0, None)
+        );
+        drop(worker);
+        let (mut buffer, mut lines) = (vec![0; PACKET_BYTES_MAX + 1], 0);
+        loop {
+            let flags = rustix::net::RecvFlags::empty();
+            let (bytes, _) = rustix::net::recv(&log, &mut buffer[..], flags).unwrap();
+            if bytes == 0 {
+                break;
+            }
+            assert!(bytes <= PACKET_BYTES_MAX && buffer[bytes - 1] == b'\n');
+            lines += newlines(&buffer[..bytes]);
+        }
+        assert_eq!(lines, 600);
+    }
+
+    #[test]
+    fn lines_are_dropped_and_counted_when_nobody_reads() {
+        let (worker, log) = pair();
+        let mut queue = LogQueue::new(LogFormat::Combined);
+        let (mut pushed, mut full) = (0, false);
+        for now_ms in 0..20_000 {
+            queue.push(&line(), now_ms);
+            pushed += 1;
+            if queue.due(now_ms) {
+                full |= queue.flush(worker.as_fd(), now_ms) == Flushed::Full;
+            }
+            assert!(queue.pending.len() <= PENDING_BYTES_MAX);
+        }
+        assert!(full && queue.dropped() > 0 && queue.lines() > 0);
+        assert_eq!(
+            queue.lines() + queue.dropped() + newlines(&queue.pending),
+            pushed
+        );
+        drop(log);
+    }
+
+    #[test]
+    fn a_full_socket_is_left_alone_for_a_while_when_lines_keep_coming() {
+        let (worker, _log) = pair();
+        let mut queue = LogQueue::new(LogFormat::Combined);
+        while queue.flush(worker.as_fd(), 0) == Flushed::All {
+            (0..300).for_each(|_| queue.push(&line(), 0));
+        }
+        queue.push(&line(), 1);
+        assert!(!queue.due(1) && queue.due(RETRY_MS));
+    }
+
+    #[test]
+    fn lines_wait_for_the_next_log_process_when_this_one_is_gone() {
+        let (worker, log) = pair();
+        drop(log);
+        let mut queue = LogQueue::new(LogFormat::Combined);
+        queue.push(&line(), 0);
+        assert_eq!(queue.flush(worker.as_fd(), 200), Flushed::Gone);
+        let (worker, _log) = pair();
+        assert_eq!(queue.flush(worker.as_fd(), 400), Flushed::All);
+        assert_eq!((queue.lines(), queue.dropped()), (1, 0));
+    }
+}
