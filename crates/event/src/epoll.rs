@@ -89,6 +89,10 @@ impl Backend for Epoll {
         Ok(epoll::delete(&self.epoll, fd)?)
     }
 
+    fn forget(&mut self, fd: BorrowedFd<'_>) {
+        let _ = self.table.remove(fd.as_raw_fd());
+    }
+
     fn wait(&mut self, ready: &mut Vec<Ready>, timeout_ms: Option<u32>) -> io::Result<()> {
         let timeout = timeout_ms.map(|ms| Timespec {
             tv_sec: (ms / 1000).into(),

@@ -86,6 +86,10 @@ trait Backend {
     fn add(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()>;
     fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()>;
     fn remove(&mut self, fd: BorrowedFd<'_>) -> io::Result<()>;
+    fn forget(&mut self, fd: BorrowedFd<'_>) {
+        // Nothing to undo where it was never registered.
+        let _ = self.remove(fd);
+    }
     /// Pushes at most [`EVENTS_PER_WAIT_MAX`] events on an empty `ready`. On an error nothing was
     /// pushed. A time-out fits in an `i32`.
     fn wait(&mut self, ready: &mut Vec<Ready>, timeout_ms: Option<u32>) -> io::Result<()>;
@@ -157,6 +161,12 @@ impl Events {
     /// `NotFound` when it is not registered.
     pub fn remove(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
         dispatch!(&mut self.0, backend => backend.remove(fd))
+    }
+
+    /// Forgets a descriptor that is about to be closed and shared with nobody: epoll then needs no
+    /// call of its own, since the kernel drops what is closed (epoll(7), question 6).
+    pub fn forget(&mut self, fd: BorrowedFd<'_>) {
+        dispatch!(&mut self.0, backend => backend.forget(fd));
     }
 
     /// Replaces `ready` by the descriptors that can make progress, at most [`EVENTS_PER_WAIT_MAX`]

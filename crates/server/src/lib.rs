@@ -4,7 +4,19 @@
 //! are declared in the order of the request path, the ones outside the path come last.
 #![forbid(unsafe_code)]
 
+mod request;
+mod accept;
+mod connection;
+mod lookup;
+mod respond;
+mod send;
 pub mod tally;
+pub mod worker;
 pub mod control;
 pub mod master;
 pub mod config;
+
+/// Runs a helper process on its socket until the worker lets it go.
+pub fn helper_main(socket: std::os::fd::OwnedFd) -> std::io::Result<()> {
+    files::helper_main(socket, &respond::listing::render)
+}

@@ -1,0 +1,138 @@
+//! Listeners, and how many connections to take per wake-up.
+//!
+//! Taking too few at a time starves new clients, taking too many starves the ones already here
+//! (Brecht & Ostrowski, section 4.1): `accept_count` is the bound, 0 means until the queue is empty.
+//! It refuses to drop anybody: out of descriptors, or at the connection limit, it stops accepting
+//! and leaves the clients in the kernel's accept queue until there is room again.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use debox::{Call, Tracer};
+use event::{Events, Interest, Token};
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+
+/// The kind of token that names a listener.
+pub const LISTENER: u8 = 0;
+
+/// How long to leave the accept queue alone after the process ran out of descriptors.
+const PAUSE_MS: u64 = 100;
+
+/// What one call to accept gave.
+pub enum Accepted {
+    /// A new client.
+    Client(OwnedFd, SocketAddr),
+    /// Nobody is waiting.
+    Nobody,
+    /// No descriptor or memory for one more; accepting pauses.
+    Exhausted(Errno),
+}
+
+/// The worker's listening sockets.
+pub struct Listeners {
+    sockets: Vec<OwnedFd>,
+    /// Told to the event mechanism; listeners it does not watch rest in the kernel's queue.
+    watched: bool,
+    paused_until_ms: Option<u64>,
+    full: bool,
+    closed: bool,
+}
+
+impl Listeners {
+    /// Starts to watch the sockets the master has bound.
+    pub fn new(sockets: Vec<OwnedFd>, events: &mut Events) -> std::io::Result<Self> {
+        for (index, socket) in sockets.iter().enumerate() {
+            let token = Token::new(LISTENER, index as u32, 0);
+            events.add(socket.as_fd(), token, Interest::READ)?;
+        }
+        Ok(Self {
+            sockets,
+            watched: true,
+            paused_until_ms: None,
+            full: false,
+            closed: false,
+        })
+    }
+
+    /// Accepts one client from the listener that `index` names.
+    pub fn accept(&self, index: u32, tracer: &Tracer) -> Accepted {
+        let Some(socket) = self.sockets.get(index as usize) else {
+            return Accepted::Nobody;
+        };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        loop {
+            match tracer.call(Call::Accept, || rustix::net::acceptfrom_with(socket, flags)) {
+                Ok((client, peer)) => {
+                    let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
+                    let peer = peer.and_then(|any| any.try_into().ok()).unwrap_or(unknown);
+                    return Accepted::Client(client, peer);
+                }
+                Err(Errno::AGAIN) => return Accepted::Nobody,
+                Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
+                    return Accepted::Exhausted(error);
+                }
+                // accept(2): errors of the new connection itself are reported here; take the next.
+                Err(_) => continue,
+            }
+        }
+    }
+
+    /// Leaves the queue alone for a while.
+    pub fn pause(&mut self, now_ms: u64, events: &mut Events) {
+        self.paused_until_ms = Some(now_ms + PAUSE_MS);
+        self.watch(events);
+    }
+
+    /// Says whether there is room for one more connection.
+    pub fn set_full(&mut self, full: bool, events: &mut Events) {
+        if self.full != full {
+            self.full = full;
+            self.watch(events);
+        }
+    }
+
+    /// Ends the pause when its time has come.
+    pub fn resume(&mut self, now_ms: u64, events: &mut Events) {
+        if self.paused_until_ms.is_some_and(|until| now_ms >= until) {
+            self.paused_until_ms = None;
+            self.watch(events);
+        }
+    }
+
+    /// When the pause ends, if there is one.
+    pub fn next_ms(&self) -> Option<u64> {
+        self.paused_until_ms
+    }
+
+    /// Accepts nobody from here on: the worker is draining.
+    pub fn close(&mut self, events: &mut Events) {
+        self.closed = true;
+        self.watch(events);
+        for socket in self.sockets.drain(..) {
+            // Select and poll must forget a descriptor before its number is used again.
+            let _ = events.remove(socket.as_fd());
+        }
+    }
+
+    fn watch(&mut self, events: &mut Events) {
+        let watch = !self.full && !self.closed && self.paused_until_ms.is_none();
+        if watch == self.watched {
+            return;
+        }
+        self.watched = watch;
+        let interest = if watch {
+            Interest::READ
+        } else {
+            Interest::NONE
+        };
+        for (index, socket) in self.sockets.iter().enumerate() {
+            let token = Token::new(LISTENER, index as u32, 0);
+            // A listener that cannot be watched again would be silent for ever; there is no known
+            // way for this to fail on a registered descriptor but out of memory.
+            if let Err(error) = events.modify(socket.as_fd(), token, interest) {
+                eprintln!("headway: watching a listener again: {error}");
+            }
+        }
+    }
+}

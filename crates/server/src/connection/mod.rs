@@ -1,0 +1,106 @@
+//! One client: its socket, what it has sent that is not consumed yet, what it is owed, and the
+//! deadline that applies. It refuses to decide anything: `worker.rs` moves it from phase to phase.
+//!
+//! An idle connection owns no buffer: requests are received into the worker's scratch buffer and
+//! only what cannot be answered at once is copied here. That is what keeps ten thousand idle
+//! keep-alive clients cheap.
+
+mod body;
+mod slots;
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use crate::request::{Entry, LogRecord, Outgoing};
+use event::{Interest, Token};
+
+pub use body::Body;
+pub use slots::{CONNECTION, Slots};
+
+/// What a connection waits for.
+pub enum Phase {
+    /// The client's next request head.
+    Head,
+    /// The rest of a request body that is read and thrown away; the head is held.
+    Body(Body),
+    /// A helper that resolves the name or makes the directory's page; the head is held.
+    Name,
+    /// A helper that reads in a small file; the head is held.
+    Content(Rc<Entry>),
+    /// A helper that reads in the next window of the file being sent.
+    Window,
+    /// Room in the socket, or this connection's next turn.
+    Send,
+    /// The client's end of stream, so that our last reply is not lost to a reset (RFC 9112, 9.6).
+    Linger,
+}
+
+/// One client.
+pub struct Connection {
+    /// The socket, non-blocking.
+    pub socket: OwnedFd,
+    /// The client's address, for the log.
+    pub peer: SocketAddr,
+    /// How events and helpers name this connection.
+    pub token: Token,
+    /// What the event mechanism was last told; `None` while it does not know the socket.
+    pub interest: Option<Interest>,
+    /// What it waits for.
+    pub phase: Phase,
+    /// Bytes received and not consumed. While a request waits they begin with its head.
+    pub held: Vec<u8>,
+    /// Part of a head has arrived and its deadline runs.
+    pub partial: bool,
+    /// The held request's body has been read already.
+    pub body_read: bool,
+    /// What is still owed to the client.
+    pub outgoing: Outgoing,
+    /// Keep the connection after the current reply.
+    pub keep_alive: bool,
+    /// Requests answered so far.
+    pub requests: u32,
+    /// Bytes thrown away while lingering.
+    pub lingered_bytes: usize,
+    /// The log line of a request that could not be answered at once.
+    pub record: Option<Box<LogRecord>>,
+    /// When the current request was read, on the worker's clock.
+    pub started_ms: u64,
+}
+
+impl Connection {
+    /// A client that has just been accepted.
+    pub fn new(socket: OwnedFd, peer: SocketAddr, token: Token) -> Self {
+        Self {
+            socket,
+            peer,
+            token,
+            interest: None,
+            phase: Phase::Head,
+            held: Vec::new(),
+            partial: false,
+            body_read: false,
+            outgoing: Outgoing::default(),
+            keep_alive: true,
+            requests: 0,
+            lingered_bytes: 0,
+            record: None,
+            started_ms: 0,
+        }
+    }
+
+    /// Its place in the table.
+    pub fn slot(&self) -> usize {
+        self.token.slot() as usize
+    }
+
+    /// Keeps `bytes` until they can be consumed; an empty rest gives the memory back.
+    pub fn hold(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            self.held = Vec::new();
+        } else {
+            self.held.clear();
+            self.held.extend_from_slice(bytes);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Name-based virtual hosts: from the Host field to a root and its rules.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+
+use files::{RootConfig, RootId};
+use http::media::MediaTypes;
+use http::target::host_name;
+
+use crate::config;
+use crate::request::Site;
+
+/// All hosts; the first is the default.
+pub struct Hosts {
+    sites: Vec<Site>,
+    exact: HashMap<Vec<u8>, usize>,
+    /// `.example.org` for `*.example.org`, longest first.
+    suffixes: Vec<(Vec<u8>, usize)>,
+}
+
+impl Hosts {
+    /// Reads the configured hosts and their error pages. Called before serving, so it may wait.
+    pub fn open(hosts: &[config::Host]) -> io::Result<Self> {
+        let mut sites = Vec::new();
+        let mut exact = HashMap::new();
+        let mut suffixes = Vec::new();
+        for (index, host) in hosts.iter().enumerate() {
+            for name in &host.names {
+                let name = name.to_ascii_lowercase().into_bytes();
+                match name.strip_prefix(b"*") {
+                    Some(suffix) => suffixes.push((suffix.to_vec(), index)),
+                    None => drop(exact.insert(name, index)),
+                }
+            }
+            sites.push(Site {
+                root: RootId(index as u32),
+                index: host.index.clone(),
+                listing: host.listing,
+                dotfiles: host.dotfiles,
+                error_pages: error_pages(host)?,
+            });
+        }
+        suffixes.sort_by_key(|(suffix, _)| std::cmp::Reverse(suffix.len()));
+        Ok(Self {
+            sites,
+            exact,
+            suffixes,
+        })
+    }
+
+    /// What `files` has to know of the hosts.
+    pub fn roots(hosts: &[config::Host]) -> Vec<RootConfig> {
+        hosts
+            .iter()
+            .map(|host| RootConfig {
+                directory: host.root.clone(),
+                index: host.index.clone(),
+                siblings: host.precompressed,
+            })
+            .collect()
+    }
+
+    /// The site that serves `host` (a Host field value, perhaps with a port).
+    pub fn find(&self, host: Option<&[u8]>) -> &Site {
+        let default = &self.sites[0];
+        if self.exact.is_empty() && self.suffixes.is_empty() {
+            return default;
+        }
+        let Some(host) = host else { return default };
+        let name = host_name(host).to_ascii_lowercase();
+        if let Some(&index) = self.exact.get(&name) {
+            return &self.sites[index];
+        }
+        let wildcard = self
+            .suffixes
+            .iter()
+            .find(|(suffix, _)| name.len() > suffix.len() && name.ends_with(suffix));
+        wildcard.map_or(default, |&(_, index)| &self.sites[index])
+    }
+}
+
+fn error_pages(host: &config::Host) -> io::Result<BTreeMap<u16, (Vec<u8>, String)>> {
+    let mut pages = BTreeMap::new();
+    let types = MediaTypes::default();
+    for (&status, path) in &host.error_pages {
+        let path = host.root.join(path);
+        let page = std::fs::read(&path).map_err(|error| {
+            io::Error::new(
+                error.kind(),
+                format!("error page {status} ({}): {error}", path.display()),
+            )
+        })?;
+        let media = types.of(path.as_os_str().as_encoded_bytes()).into_owned();
+        pages.insert(status, (page, media));
+    }
+    Ok(pages)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hosts(names: &[&[&str]]) -> Hosts {
+        let configs: Vec<config::Host> = names
+            .iter()
+            .map(|names| config::Host {
+                names: names.iter().map(|name| name.to_string()).collect(),
+                root: "/".into(),
+                index: Vec::new(),
+                listing: false,
+                dotfiles: false,
+                precompressed: false,
+                error_pages: BTreeMap::new(),
+            })
+            .collect();
+        Hosts::open(&configs).unwrap()
+    }
+
+    #[test]
+    fn host_field_selects_the_most_specific_site() {
+        let hosts = hosts(&[&[], &["a.example"], &["*.example"], &["*.b.example"]]);
+        let root = |host: &str| hosts.find(Some(host.as_bytes())).root.0;
+        assert_eq!(root("a.example"), 1);
+        assert_eq!(root("A.EXAMPLE:8080"), 1);
+        assert_eq!(root("a.example."), 1);
+        assert_eq!(root("c.example"), 2);
+        assert_eq!(root("c.b.example:1"), 3);
+        assert_eq!(root(".example"), 0, "a wildcard needs a label in front");
+        assert_eq!(root("other.test"), 0);
+        assert_eq!(root("[::1]:80"), 0);
+        assert_eq!(hosts.find(None).root.0, 0);
+    }
+}

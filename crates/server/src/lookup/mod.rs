@@ -1,0 +1,159 @@
+//! URL → name → what is known about it.
+//!
+//! The name cache answers first; an answer older than `revalidate_ms` is compared with the directory
+//! by calls that cannot wait. A name that is not cached is probed with `RESOLVE_CACHED`. Only when
+//! the kernel says that it would have to wait is a helper asked: a hit never queues behind a miss.
+//!
+//! Sources: 2006 paper, section 3.3 and 5; openat2(2) on `RESOLVE_CACHED`.
+
+mod hosts;
+
+use std::rc::Rc;
+
+use debox::{Call, Tracer};
+use files::{Answer, FoundFile, Names, OpenFile, Probe, RetireList, Revalidation, RootId, Roots};
+
+use crate::request::{Counters, Entry, Prepared};
+
+pub use hosts::Hosts;
+
+/// What is known about a name at once.
+pub enum Found {
+    /// This.
+    Entry(Rc<Entry>),
+    /// Only a helper can tell.
+    AskHelper,
+}
+
+/// The names this worker knows, and the means to learn more without waiting.
+pub struct Lookup {
+    roots: Rc<Roots>,
+    names: Names<Prepared>,
+    retire: RetireList,
+    revalidate_ms: u64,
+}
+
+impl Lookup {
+    /// An empty cache over `roots`.
+    pub fn new(
+        roots: Rc<Roots>,
+        names: Names<Prepared>,
+        retire: RetireList,
+        revalidate_ms: u64,
+    ) -> Self {
+        Self {
+            roots,
+            names,
+            retire,
+            revalidate_ms,
+        }
+    }
+
+    /// What does `path` name?
+    pub fn find(
+        &mut self,
+        root: RootId,
+        path: &[u8],
+        now_ms: u64,
+        tracer: &Tracer,
+        counters: &mut Counters,
+    ) -> Found {
+        if let Some(entry) = self.names.get(root, path) {
+            if now_ms < entry.checked_ms.get() + self.revalidate_ms {
+                counters.names_hit += 1;
+                return Found::Entry(entry.clone());
+            }
+            counters.names_revalidated += 1;
+            let verdict = tracer.call(Call::Resolve, || {
+                files::revalidate_cached(&self.roots, root, path, &entry.answer, &self.retire)
+            });
+            match verdict {
+                Revalidation::Same => {
+                    entry.checked_ms.set(now_ms);
+                    counters.names_hit += 1;
+                    return Found::Entry(entry.clone());
+                }
+                Revalidation::Changed => {
+                    counters.names_changed += 1;
+                    self.names.remove(root, path);
+                }
+                Revalidation::WouldBlock => {
+                    counters.probes_would_block += 1;
+                    return Found::AskHelper;
+                }
+            }
+        }
+        counters.names_missed += 1;
+        self.probe(root, path, now_ms, tracer, counters)
+    }
+
+    fn probe(
+        &mut self,
+        root: RootId,
+        path: &[u8],
+        now_ms: u64,
+        tracer: &Tracer,
+        counters: &mut Counters,
+    ) -> Found {
+        let probe = tracer.call(Call::Resolve, || {
+            files::resolve_cached(&self.roots, root, path, &self.retire)
+        });
+        match probe {
+            Probe::Answered(answer) => {
+                counters.probes_resolved += 1;
+                Found::Entry(self.names.insert(root, path, answer, now_ms))
+            }
+            Probe::WouldBlock => {
+                counters.probes_would_block += 1;
+                Found::AskHelper
+            }
+        }
+    }
+
+    /// Remembers what a helper found. An answer that only confirms the cached one keeps the contents
+    /// that were loaded for it.
+    pub fn learn(&mut self, root: RootId, path: &[u8], answer: Answer, now_ms: u64) -> Rc<Entry> {
+        if let Some(entry) = self.names.get(root, path)
+            && is_confirmed(&entry.answer, &answer)
+        {
+            entry.checked_ms.set(now_ms);
+            return entry.clone();
+        }
+        self.names.insert(root, path, answer, now_ms)
+    }
+
+    /// Forgets a name, so that the next request looks again.
+    pub fn forget(&mut self, root: RootId, path: &[u8]) {
+        self.names.remove(root, path);
+    }
+
+    /// The cache's gauges for a snapshot.
+    pub fn gauges(&self, counters: &mut Counters) {
+        counters.names_cached = self.names.len() as u64;
+        counters.descriptors_cached = self.names.descriptors() as u64;
+        counters.names_evicted = self.names.evictions();
+    }
+}
+
+/// The helper has found what was known already.
+fn is_confirmed(known: &Answer, found: &Answer) -> bool {
+    match (known, found) {
+        (Answer::File(known), Answer::File(found)) => is_same_file(known, found),
+        (Answer::Redirect, Answer::Redirect) | (Answer::Directory, Answer::Directory) => true,
+        (Answer::Failed(known), Answer::Failed(found)) => known == found,
+        _ => false,
+    }
+}
+
+fn is_same_file(known: &FoundFile, found: &FoundFile) -> bool {
+    fn meta(file: &Option<Rc<OpenFile>>) -> Option<&files::Meta> {
+        file.as_deref().map(OpenFile::meta)
+    }
+    known.file.meta() == found.file.meta()
+        && known.index == found.index
+        && known
+            .siblings
+            .iter()
+            .map(meta)
+            .eq(found.siblings.iter().map(meta))
+}

@@ -1,0 +1,207 @@
+//! The vocabulary the stages share: what leaves one folder and enters the next.
+//!
+//! A request is *held* (its bytes wait with the connection), *looked up* (an [`Entry`] says what the
+//! name means), *answered* (an [`Outgoing`] says what to send) and *sent*. Only these types cross
+//! from stage to stage; the stages do not import one another.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::rc::Rc;
+
+use files::{OpenFile, RootId};
+use http::Head;
+
+pub use crate::tally::Counters;
+
+/// A name the cache knows, with the replies prepared for it.
+pub type Entry = files::Entry<Prepared>;
+
+/// The replies kept beside a name: one place for the file itself, one for each precompressed sibling.
+#[derive(Default)]
+pub struct Prepared {
+    /// Content in memory, by [`Variant`].
+    pub contents: [std::cell::RefCell<Option<Rc<Content>>>; VARIANTS],
+    /// Asked for since the content shelf last looked (second chance).
+    pub used: std::cell::Cell<bool>,
+}
+
+/// The file itself and its `br`, `zstd` and `gzip` siblings.
+pub const VARIANTS: usize = 4;
+
+/// Which representation of a name is meant: 0 the file itself, 1 to 3 its siblings.
+pub type Variant = usize;
+
+/// A small file in memory, behind the head of its plain `200` reply, so that both leave in one write.
+pub struct Content {
+    /// Reply head, then the body.
+    pub bytes: Box<[u8]>,
+    /// Where the body begins.
+    pub body_at: usize,
+    /// Where the 29 bytes of the `Date` value stand in the head.
+    pub date_at: usize,
+    /// The second that date shows.
+    pub date_second: i64,
+    /// Counts these bytes for as long as they live.
+    #[expect(dead_code, reason = "it acts by being dropped")]
+    pub charge: Charge,
+}
+
+/// A part of the memory that contents share; given back when dropped.
+pub struct Charge {
+    total: Rc<std::cell::Cell<u64>>,
+    bytes: u64,
+}
+
+impl Charge {
+    /// Takes `bytes` from the shared total.
+    pub fn new(total: &Rc<std::cell::Cell<u64>>, bytes: u64) -> Self {
+        total.set(total.get() + bytes);
+        Self {
+            total: total.clone(),
+            bytes,
+        }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.total.set(self.total.get() - self.bytes);
+    }
+}
+
+/// One stretch of a reply.
+pub enum Piece {
+    /// Bytes made for this reply: its head, an error page, a part's head.
+    Bytes(Vec<u8>, usize),
+    /// A range of a small file in memory.
+    Content(Rc<Content>, Range<usize>),
+    /// A range of an open file; only what is resident leaves from here.
+    File(Rc<OpenFile>, Range<u64>),
+}
+
+impl Piece {
+    /// Bytes made for this reply, none of them sent yet.
+    pub fn bytes(bytes: Vec<u8>) -> Self {
+        Self::Bytes(bytes, 0)
+    }
+
+    /// What is in memory of this piece; nothing for a file.
+    pub fn memory(&self) -> Option<&[u8]> {
+        match self {
+            Self::Bytes(bytes, at) => Some(&bytes[*at..]),
+            Self::Content(content, range) => Some(&content.bytes[range.clone()]),
+            Self::File(..) => None,
+        }
+    }
+}
+
+/// What is still to be sent of the current reply.
+#[derive(Default)]
+pub struct Outgoing {
+    /// In the order they leave.
+    pub pieces: VecDeque<Piece>,
+    /// Bytes sent of this reply so far.
+    pub sent_bytes: u64,
+    /// Length of the head, so that body bytes can be told apart in the log.
+    pub head_bytes: u64,
+    /// The reply's status.
+    pub status: u16,
+}
+
+impl Outgoing {
+    /// A reply that begins with `head`.
+    pub fn new(status: u16, head: Vec<u8>) -> Self {
+        let head_bytes = head.len() as u64;
+        Self {
+            pieces: VecDeque::from([Piece::bytes(head)]),
+            sent_bytes: 0,
+            head_bytes,
+            status,
+        }
+    }
+
+    /// Nothing is owed any more.
+    pub fn clear(&mut self) {
+        self.pieces.clear();
+        (self.sent_bytes, self.head_bytes, self.status) = (0, 0, 0);
+    }
+
+    /// Puts a copy in memory in place of the next bytes of the file piece in front. A copy of nothing
+    /// means that the file has become shorter; then the piece stays and is found out.
+    pub fn substitute(&mut self, copy: Rc<OpenFile>) {
+        if let Some(Piece::File(_, range)) = self
+            .pieces
+            .iter_mut()
+            .find(|piece| matches!(piece, Piece::File(..)))
+        {
+            let length = copy.meta().size.min(range.end - range.start);
+            range.start += length;
+            let at = self
+                .pieces
+                .iter()
+                .position(|piece| matches!(piece, Piece::File(..)));
+            self.pieces
+                .insert(at.unwrap_or(0), Piece::File(copy, 0..length));
+        }
+    }
+
+    /// Adds a piece at the end.
+    pub fn push(&mut self, piece: Piece) {
+        self.pieces.push_back(piece);
+    }
+}
+
+/// One virtual host's rules as the loop needs them.
+pub struct Site {
+    /// Where its files are.
+    pub root: RootId,
+    /// Index names, in the order they are tried.
+    pub index: Vec<String>,
+    /// Answer a directory without an index file with a page of its entries.
+    pub listing: bool,
+    /// Serve names that begin with a dot.
+    pub dotfiles: bool,
+    /// Own pages for error statuses, read at start: page and media type.
+    pub error_pages: BTreeMap<u16, (Vec<u8>, String)>,
+}
+
+/// What the access log says of a request, kept while its reply is under way.
+pub struct LogRecord {
+    /// The method; empty when the request could not be parsed.
+    pub method: &'static str,
+    /// The request line as received.
+    pub request_line: Vec<u8>,
+    /// The version, as on the wire.
+    pub version: &'static str,
+    /// The Referer field.
+    pub referer: Option<Vec<u8>>,
+    /// The User-Agent field.
+    pub user_agent: Option<Vec<u8>>,
+}
+
+impl LogRecord {
+    /// Copies what the log needs of `head`.
+    pub fn new(head: &Head<'_>) -> Self {
+        Self {
+            method: head.method.as_str(),
+            request_line: head.request_line.to_vec(),
+            version: head.version.as_str(),
+            referer: head.referer.map(<[u8]>::to_vec),
+            user_agent: head.user_agent.map(<[u8]>::to_vec),
+        }
+    }
+
+    /// The target, which stands between the first and the last space of the request line.
+    pub fn target(&self) -> &[u8] {
+        let line = &self.request_line;
+        let first = line
+            .iter()
+            .position(|&byte| byte == b' ')
+            .map_or(0, |at| at + 1);
+        let last = line
+            .iter()
+            .rposition(|&byte| byte == b' ')
+            .unwrap_or(line.len());
+        line.get(first..last).unwrap_or_default()
+    }
+}

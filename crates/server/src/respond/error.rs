@@ -1,0 +1,51 @@
+//! Error replies: the site's own page for the status, else a short one of ours.
+
+use http::Status;
+use http::response::HeadWriter;
+
+use super::{ALLOWED, Context};
+use crate::request::{Outgoing, Piece, Site};
+
+/// An error reply. `size` is the representation's length where the status is 416.
+pub fn error(
+    context: &Context<'_>,
+    status: Status,
+    site: Option<&Site>,
+    size: Option<u64>,
+) -> Outgoing {
+    let own = site.and_then(|site| site.error_pages.get(&status.code()));
+    let (page, media) = match own {
+        Some((page, media)) => (page.clone(), media.as_str()),
+        None => (plain_page(status), "text/html; charset=utf-8"),
+    };
+    let mut head = Vec::with_capacity(256);
+    let writer = context
+        .begin(&mut head, status)
+        .field("Content-Type", media)
+        .field_u64("Content-Length", page.len() as u64);
+    status_fields(writer, status, size).end();
+    let mut outgoing = Outgoing::new(status.code(), head);
+    if !context.head_only {
+        outgoing.push(Piece::bytes(page));
+    }
+    outgoing
+}
+
+/// What the status itself has to say (RFC 9110, 15).
+fn status_fields(writer: HeadWriter<'_>, status: Status, size: Option<u64>) -> HeadWriter<'_> {
+    match (status, size) {
+        (Status::METHOD_NOT_ALLOWED, _) => writer.field("Allow", ALLOWED),
+        (Status::SERVICE_UNAVAILABLE, _) => writer.field("Retry-After", "1"),
+        (Status::RANGE_NOT_SATISFIABLE, Some(size)) => writer.content_range_unsatisfiable(size),
+        _ => writer,
+    }
+}
+
+fn plain_page(status: Status) -> Vec<u8> {
+    let (code, reason) = (status.code(), status.phrase());
+    format!(
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>{code} {reason}</title>\
+         <h1>{code} {reason}</h1></html>\n"
+    )
+    .into_bytes()
+}

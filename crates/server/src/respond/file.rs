@@ -1,0 +1,302 @@
+//! Replies that carry a file, part of it, or the news that it has not changed.
+
+use std::borrow::Cow;
+use std::cell::Cell;
+use std::rc::Rc;
+
+use files::{FoundFile, Meta, OpenFile};
+use http::conditional::{self, Outcome, Validators};
+use http::encoding::{self, Available, Coding};
+use http::etag::Etag;
+use http::multipart::Multipart;
+use http::range::{self, Range, Ranges};
+use http::response::HeadWriter;
+use http::{Head, Method, Status, Version};
+
+use super::{Context, error};
+use crate::request::{Charge, Content, Outgoing, Piece, Site, Variant};
+
+/// The representation that is to be sent.
+pub struct Representation<'a> {
+    /// Its file.
+    pub file: &'a Rc<OpenFile>,
+    /// Which one it is.
+    pub variant: Variant,
+    /// Others exist, so the reply depends on `Accept-Encoding`.
+    pub varies: bool,
+    /// The path that was asked for, for extra fields.
+    pub path: &'a [u8],
+    /// The name that decides the media type.
+    pub name: &'a [u8],
+    /// Its content, if it is in memory.
+    pub content: Option<Rc<Content>>,
+}
+
+/// Which representation the client wants: a precompressed sibling it accepts, or the file itself.
+pub fn choose_variant(head: &Head<'_>, found: &FoundFile) -> Variant {
+    let Some(accept) = &head.accept_encoding else {
+        return 0;
+    };
+    if !varies(found) {
+        return 0;
+    }
+    let there = Coding::ALL.into_iter().zip(&found.siblings);
+    let available: Available = there
+        .filter(|(_, sibling)| sibling.is_some())
+        .map(|(coding, _)| coding)
+        .collect();
+    let coding = encoding::negotiate(accept, available);
+    coding
+        .and_then(|coding| Coding::ALL.iter().position(|&one| one == coding))
+        .map_or(0, |at| at + 1)
+}
+
+/// Whether the reply depends on `Accept-Encoding` at all.
+fn varies(found: &FoundFile) -> bool {
+    found.siblings.iter().any(Option::is_some)
+}
+
+impl<'a> Representation<'a> {
+    /// The chosen variant of `found`.
+    pub fn new(found: &'a FoundFile, variant: Variant, site: &'a Site, path: &'a [u8]) -> Self {
+        let sibling = variant
+            .checked_sub(1)
+            .and_then(|at| found.siblings[at].as_ref());
+        let index = found
+            .index
+            .and_then(|index| site.index.get(usize::from(index)));
+        Self {
+            file: sibling.unwrap_or(&found.file),
+            variant,
+            varies: varies(found),
+            path,
+            name: index.map_or(path, |name| name.as_bytes()),
+            content: None,
+        }
+    }
+
+    fn fields<'o>(
+        &self,
+        writer: HeadWriter<'o>,
+        context: &Context<'_>,
+        etag: &Etag,
+    ) -> HeadWriter<'o> {
+        let coding = self
+            .variant
+            .checked_sub(1)
+            .map(|at| Coding::ALL[at].as_str());
+        let writer = writer
+            .field(
+                "Last-Modified",
+                http::date::format(self.file.meta().modified.0),
+            )
+            .field("ETag", etag.as_bytes())
+            .field_if_some("Vary", self.varies.then_some("Accept-Encoding"))
+            .field_if_some("Content-Encoding", coding);
+        context.rules.extra(writer, self.path)
+    }
+
+    fn media<'r>(&self, context: &'r Context<'_>) -> Cow<'r, str> {
+        context.rules.media.of(self.name)
+    }
+
+    /// A range of the body, from memory where it is there.
+    fn piece(&self, range: Range) -> Piece {
+        match &self.content {
+            Some(content) => {
+                let at = content.body_at;
+                let range = at + range.start as usize..at + range.end_exclusive as usize;
+                Piece::Content(content.clone(), range)
+            }
+            None => Piece::File(self.file.clone(), range.start..range.end_exclusive),
+        }
+    }
+}
+
+/// A strong validator: another inode, length or nanosecond of change is another tag.
+fn entity_tag(meta: &Meta) -> Etag {
+    let (seconds, nanoseconds) = meta.modified;
+    let modified_ns = seconds
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(i64::from(nanoseconds));
+    Etag::of_file(meta.inode, meta.size, modified_ns)
+}
+
+/// Nothing in the request asks for other than the plain `200`.
+pub fn is_plain(head: &Head<'_>, keep_alive: bool) -> bool {
+    keep_alive
+        && head.method == Method::Get
+        && head.version == Version::Http11
+        && head.conditions.is_empty()
+        && head.range.is_none()
+}
+
+/// The plain `200` reply, head and body in one piece of memory.
+pub fn prepare(
+    context: &Context<'_>,
+    representation: &Representation<'_>,
+    body: &[u8],
+    total: &Rc<Cell<u64>>,
+) -> Content {
+    let etag = entity_tag(representation.file.meta());
+    let mut bytes = Vec::with_capacity(512 + body.len());
+    whole_head(context, representation, &etag, &mut bytes);
+    let date_at = memchr::memmem::find(&bytes, b"\r\nDate: ").map_or(0, |at| at + 8);
+    let body_at = bytes.len();
+    bytes.extend_from_slice(body);
+    let bytes = bytes.into_boxed_slice();
+    let charge = Charge::new(total, bytes.len() as u64);
+    Content {
+        bytes,
+        body_at,
+        date_at,
+        date_second: context.date.second,
+        charge,
+    }
+}
+
+fn whole_head(
+    context: &Context<'_>,
+    representation: &Representation<'_>,
+    etag: &Etag,
+    bytes: &mut Vec<u8>,
+) {
+    let writer = context
+        .begin(bytes, Status::OK)
+        .field("Content-Type", &*representation.media(context))
+        .field_u64("Content-Length", representation.file.meta().size)
+        .field("Accept-Ranges", "bytes");
+    representation.fields(writer, context, etag).end();
+}
+
+/// The reply for a file that is there: preconditions first, then ranges, then all of it.
+pub fn file(
+    context: &Context<'_>,
+    head: &Head<'_>,
+    representation: &Representation<'_>,
+    site: &Site,
+) -> Outgoing {
+    let meta = representation.file.meta();
+    let etag = entity_tag(meta);
+    let validators = Validators {
+        etag: etag.as_bytes(),
+        last_modified: meta.modified.0,
+    };
+    match conditional::evaluate(head.method, &head.conditions, &validators) {
+        Outcome::NotModified => return not_modified(context, representation, &etag),
+        Outcome::PreconditionFailed => {
+            return error(context, Status::PRECONDITION_FAILED, Some(site), None);
+        }
+        Outcome::Proceed => {}
+    }
+    match wanted_ranges(context, head, &validators, meta.size) {
+        Ranges::Whole => whole(context, representation, &etag),
+        Ranges::Unsatisfiable => error(
+            context,
+            Status::RANGE_NOT_SATISFIABLE,
+            Some(site),
+            Some(meta.size),
+        ),
+        Ranges::Satisfiable(ranges) => match *ranges {
+            [one] => single_range(context, representation, &etag, one),
+            ref many => multiple_ranges(context, representation, &etag, many),
+        },
+    }
+}
+
+/// RFC 9110, 14.2: Range is defined for GET alone, and holds only if If-Range does.
+fn wanted_ranges(
+    context: &Context<'_>,
+    head: &Head<'_>,
+    validators: &Validators<'_>,
+    size: u64,
+) -> Ranges {
+    let current = head
+        .if_range
+        .is_none_or(|if_range| conditional::if_range_holds(if_range, validators));
+    match head.range {
+        Some(field) if current && !context.head_only => range::ranges(field, size),
+        _ => Ranges::Whole,
+    }
+}
+
+fn whole(context: &Context<'_>, representation: &Representation<'_>, etag: &Etag) -> Outgoing {
+    let size = representation.file.meta().size;
+    let mut bytes = Vec::with_capacity(512);
+    whole_head(context, representation, etag, &mut bytes);
+    let mut outgoing = Outgoing::new(Status::OK.code(), bytes);
+    if !context.head_only && size > 0 {
+        outgoing.push(representation.piece(Range {
+            start: 0,
+            end_exclusive: size,
+        }));
+    }
+    outgoing
+}
+
+fn not_modified(
+    context: &Context<'_>,
+    representation: &Representation<'_>,
+    etag: &Etag,
+) -> Outgoing {
+    let mut bytes = Vec::with_capacity(256);
+    let writer = context.begin(&mut bytes, Status::NOT_MODIFIED);
+    representation.fields(writer, context, etag).end();
+    Outgoing::new(Status::NOT_MODIFIED.code(), bytes)
+}
+
+fn single_range(
+    context: &Context<'_>,
+    representation: &Representation<'_>,
+    etag: &Etag,
+    range: Range,
+) -> Outgoing {
+    let mut bytes = Vec::with_capacity(512);
+    let writer = context
+        .begin(&mut bytes, Status::PARTIAL_CONTENT)
+        .field("Content-Type", &*representation.media(context))
+        .field_u64("Content-Length", range.length())
+        .content_range(range, representation.file.meta().size);
+    representation.fields(writer, context, etag).end();
+    let mut outgoing = Outgoing::new(Status::PARTIAL_CONTENT.code(), bytes);
+    outgoing.push(representation.piece(range));
+    outgoing
+}
+
+fn multiple_ranges(
+    context: &Context<'_>,
+    representation: &Representation<'_>,
+    etag: &Etag,
+    ranges: &[Range],
+) -> Outgoing {
+    let media = representation.media(context);
+    let boundary = boundary(context, etag);
+    let frame = Multipart::new(&boundary, &media, representation.file.meta().size);
+    let mut bytes = Vec::with_capacity(512);
+    let writer = context
+        .begin(&mut bytes, Status::PARTIAL_CONTENT)
+        .field("Content-Type", frame.content_type())
+        .field_u64("Content-Length", frame.body_bytes(ranges));
+    representation.fields(writer, context, etag).end();
+    let mut outgoing = Outgoing::new(Status::PARTIAL_CONTENT.code(), bytes);
+    for (index, &range) in ranges.iter().enumerate() {
+        let mut part = Vec::with_capacity(192);
+        frame.write_part_head(&mut part, index, range);
+        outgoing.push(Piece::bytes(part));
+        outgoing.push(representation.piece(range));
+    }
+    let mut closing = Vec::with_capacity(80);
+    frame.write_closing(&mut closing);
+    outgoing.push(Piece::bytes(closing));
+    outgoing
+}
+
+/// A boundary from the validator and the second: stable within a reply, and a file that holds it on
+/// purpose would have to know its own inode and time of change to the nanosecond.
+fn boundary(context: &Context<'_>, etag: &Etag) -> String {
+    let tag: String = String::from_utf8_lossy(etag.as_bytes())
+        .chars()
+        .filter(char::is_ascii_alphanumeric)
+        .collect();
+    format!("headway{tag}{:x}", context.date.second)
+}

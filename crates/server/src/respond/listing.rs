@@ -1,0 +1,63 @@
+//! The page of a directory's entries. Rendered by a helper (a directory may have thousands), so this
+//! file is the only one of the stage that runs in another process.
+
+use files::{Directory, EntryKind};
+
+/// Makes the page.
+pub fn render(directory: &Directory) -> Vec<u8> {
+    let title = escape(&String::from_utf8_lossy(&directory.path));
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width\">\n<title>Index of /{title}</title>\n\
+         <style>:root{{color-scheme:light dark}}body{{font:16px/1.5 system-ui,sans-serif;margin:2rem}}\
+         td{{padding:0 1.5rem 0 0}}td+td{{text-align:right;font-variant-numeric:tabular-nums}}</style>\n\
+         <h1>Index of /{title}</h1>\n<table>\n"
+    );
+    if !directory.path.is_empty() {
+        page.push_str("<tr><td><a href=\"../\">../</a><td><td>\n");
+    }
+    for entry in &directory.entries {
+        row(&mut page, entry);
+    }
+    page.push_str("</table>\n");
+    if directory.truncated {
+        page.push_str("<p>There are more entries than this page shows.</p>\n");
+    }
+    page.push_str("</html>\n");
+    page.into_bytes()
+}
+
+fn row(page: &mut String, entry: &files::DirectoryEntry) {
+    let slash = if entry.kind == EntryKind::Directory {
+        "/"
+    } else {
+        ""
+    };
+    // "./" keeps a name with a colon from being read as a scheme.
+    let link = super::encode_path(&entry.name);
+    let name = escape(&String::from_utf8_lossy(&entry.name));
+    let size = if slash.is_empty() {
+        entry.size.to_string()
+    } else {
+        String::from("–")
+    };
+    let date = http::date::format(entry.modified);
+    let date = String::from_utf8_lossy(&date);
+    page.push_str(&format!(
+        "<tr><td><a href=\"./{link}{slash}\">{name}{slash}</a><td>{size}<td>{date}\n"
+    ));
+}
+
+fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            other => escaped.push(other),
+        }
+    }
+    escaped
+}

@@ -1,0 +1,459 @@
+//! The composition root: one thread, one event loop, no waiting but for events.
+//!
+//! A turn of the loop: wait for events; take them in the order they come (accept, receive, helpers'
+//! answers, the master's word); give connections that had spent their budget another turn; hand
+//! queued work to helpers; look at deadlines. Every system call goes through the tracer, which counts
+//! each voluntary sleep outside the event wait: that count is the proof that the loop never blocked.
+//!
+//! What is absent on purpose: opening that may wait, reading that may wait, `fork`, name resolution,
+//! locks, and writes to standard error (a terminal can be stopped); words for a person go to the
+//! master as [`FromWorker::Notice`].
+
+mod exchange;
+mod flow;
+mod helpers;
+mod log;
+mod orders;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use debox::{Call, Tracer};
+use event::{Clock, Deadlines, Events, Interest, Mechanism, Ready, Token};
+use files::{Done, Names, NamesBounds, OpenFile, Pool, PoolLimits, Residency, Roots};
+use http::HeadLimits;
+
+use crate::accept::{Accepted, LISTENER, Listeners};
+use crate::config::Config;
+use crate::connection::{CONNECTION, Connection, Slots};
+use crate::control::{Control, ControlError, FromWorker, ToWorker};
+use crate::lookup::{Hosts, Lookup};
+use crate::respond::{Date, Rules, Shelf};
+use crate::tally::Counters;
+use log::Log;
+
+/// The kind of token that names a helper's socket.
+const HELPER: u8 = 2;
+/// The kind of token that names the control socket.
+const CONTROL: u8 = 3;
+
+/// Connection deadlines are kept to this precision, so that the table is scanned seldom.
+const DEADLINE_TICK: Duration = Duration::from_millis(256);
+
+/// Why a worker cannot serve.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    /// The channel to the master failed.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// The master's first word was not the start order.
+    #[error("the master did not say how to start")]
+    NoStart,
+    /// Something the worker needs could not be set up.
+    #[error("{what}: {error}")]
+    Setup {
+        /// What was tried.
+        what: String,
+        /// Why it failed.
+        error: io::Error,
+    },
+}
+
+fn setup<T>(what: &str, result: io::Result<T>) -> Result<T, WorkerError> {
+    result.map_err(|error| WorkerError::Setup {
+        what: what.to_owned(),
+        error,
+    })
+}
+
+/// Whether a connection lives on after a step.
+#[derive(PartialEq, Eq)]
+enum Fate {
+    Keep,
+    Close,
+}
+
+/// One event loop with all it serves from.
+struct Worker {
+    number: u32,
+    config: Box<Config>,
+    control: Control,
+    events: Events,
+    tracer: Tracer,
+    counters: Counters,
+    clock: Clock,
+    now_ms: u64,
+    date: Date,
+    limits: HeadLimits,
+    listeners: Listeners,
+    connections: Slots,
+    deadlines: Deadlines,
+    hosts: Rc<Hosts>,
+    lookup: Lookup,
+    rules: Rules,
+    shelf: Shelf,
+    residency: Residency,
+    pool: Pool,
+    /// Helpers asked of the master that have not come, and when they were asked for.
+    helpers_asked: usize,
+    helpers_asked_ms: u64,
+    log: Option<Log>,
+    /// Requests are received here; a connection keeps only what is left over.
+    scratch: Vec<u8>,
+    /// Small files are read here before their reply is prepared.
+    body: Vec<u8>,
+    /// Connections that spent their budget and come again after the others.
+    again: Vec<Token>,
+    prefetch: Vec<(Rc<OpenFile>, u64)>,
+    done: Vec<Done>,
+    draining_until_ms: Option<u64>,
+}
+
+/// Runs a worker until the master tells it to end, or is gone.
+pub fn worker_main(control: Control) -> Result<(), WorkerError> {
+    let result = Worker::start(control);
+    match result {
+        Ok(mut worker) => worker.run(),
+        Err((control, error)) => {
+            // The master prints it; if the master is gone there is nobody to tell.
+            let _ = control.send(
+                &FromWorker::Failed {
+                    why: error.to_string(),
+                },
+                &[],
+            );
+            Err(error)
+        }
+    }
+}
+
+impl Worker {
+    fn start(control: Control) -> Result<Worker, (Control, WorkerError)> {
+        let order = match control.receive::<ToWorker>() {
+            Ok(Some((ToWorker::Start { worker, config }, descriptors))) => {
+                (worker, config, descriptors)
+            }
+            Ok(_) => return Err((control, WorkerError::NoStart)),
+            Err(error) => return Err((control, error.into())),
+        };
+        let (number, config, descriptors) = order;
+        match Parts::new(&config, descriptors, &control) {
+            Ok(parts) => Ok(Worker::from_parts(number, config, control, parts)),
+            Err(error) => Err((control, error)),
+        }
+    }
+
+    fn from_parts(number: u32, config: Box<Config>, control: Control, parts: Parts) -> Worker {
+        let limits = HeadLimits {
+            head_bytes_max: config.head_bytes_max,
+            target_bytes_max: config.target_bytes_max,
+            ..HeadLimits::default()
+        };
+        let tracer = if config.trace {
+            Tracer::enable()
+        } else {
+            Tracer::disabled()
+        };
+        let clock = Clock::monotonic();
+        Worker {
+            number,
+            control,
+            events: parts.events,
+            tracer,
+            counters: Counters::default(),
+            now_ms: clock.now_ms(),
+            clock,
+            date: Date::new(unix_second()),
+            limits,
+            listeners: parts.listeners,
+            connections: Slots::default(),
+            deadlines: Deadlines::new(DEADLINE_TICK),
+            hosts: Rc::new(parts.hosts),
+            lookup: parts.lookup,
+            rules: Rules::new(&config),
+            shelf: Shelf::new(config.content_bytes_max),
+            residency: Residency::detect(),
+            pool: parts.pool,
+            helpers_asked: 0,
+            helpers_asked_ms: 0,
+            log: parts.log,
+            // Room for a held partial head and as much again, so that receiving always progresses.
+            scratch: vec![0; 2 * config.head_bytes_max],
+            body: Vec::new(),
+            again: Vec::new(),
+            prefetch: Vec::new(),
+            done: Vec::new(),
+            draining_until_ms: None,
+            config,
+        }
+    }
+
+    fn run(&mut self) -> Result<(), WorkerError> {
+        self.control.send(&FromWorker::Ready, &[])?;
+        let mut ready = Vec::new();
+        self.tend();
+        while !self.is_drained() {
+            let timeout = self.timeout();
+            self.tracer
+                .call(Call::EventWait, || self.events.wait(&mut ready, timeout))
+                .map_err(|error| WorkerError::Setup {
+                    what: "waiting for events".into(),
+                    error,
+                })?;
+            self.tick();
+            self.counters.ready_events.record(ready.len() as u64);
+            for event in &ready {
+                if !self.take(event)? {
+                    return Ok(());
+                }
+            }
+            self.give_turns();
+            self.tend();
+        }
+        self.flush_log();
+        self.control.send(&FromWorker::Drained, &[])?;
+        Ok(())
+    }
+
+    /// Reads the clocks, once a turn.
+    fn tick(&mut self) {
+        self.now_ms = self.clock.now_ms();
+        let second = unix_second();
+        if second != self.date.second {
+            self.date = Date::new(second);
+        }
+    }
+
+    /// One ready descriptor. `false`: the master is gone, and so is the reason to run.
+    fn take(&mut self, event: &Ready) -> Result<bool, WorkerError> {
+        match event.token.kind() {
+            LISTENER => self.accept(event.token.slot()),
+            CONNECTION => {
+                if let Some(slot) = self.connections.find(event.token) {
+                    self.step(slot, |worker, connection| {
+                        worker.on_event(connection, event)
+                    });
+                }
+            }
+            HELPER => self.on_helper(event.token.slot()),
+            CONTROL => return self.on_orders(),
+            _ => {}
+        }
+        Ok(true)
+    }
+
+    /// What is due at the end of each turn, whatever the events were.
+    fn tend(&mut self) {
+        self.tend_helpers();
+        self.listeners.resume(self.now_ms, &mut self.events);
+        self.expire();
+        self.tend_log();
+    }
+
+    /// How long the next wait may be.
+    fn timeout(&self) -> Option<Duration> {
+        if !self.again.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let due = [
+            self.deadlines.next_ms(),
+            self.listeners.next_ms(),
+            self.pool.next_ms(self.now_ms),
+            self.log.as_ref().and_then(Log::next_ms),
+            self.draining_until_ms,
+            (self.helpers_asked > 0).then_some(self.helpers_asked_ms + helpers::ASK_AGAIN_MS),
+        ];
+        let next = due.into_iter().flatten().min()?;
+        Some(Duration::from_millis(next.saturating_sub(self.now_ms)))
+    }
+
+    /// Takes new clients, at most `accept_count` of them, and reads from each at once: its request
+    /// has usually arrived with it, and then the event mechanism need not hear of it at all.
+    fn accept(&mut self, listener: u32) {
+        self.counters.accept_wakeups += 1;
+        let bound = match self.config.accept_count {
+            0 => u32::MAX,
+            count => count,
+        };
+        let mut taken = 0;
+        while taken < bound {
+            if self.connections.len() >= self.config.connections_max as usize {
+                self.listeners.set_full(true, &mut self.events);
+                break;
+            }
+            match self.listeners.accept(listener, &self.tracer) {
+                Accepted::Client(socket, peer) => {
+                    taken += 1;
+                    let slot = self
+                        .connections
+                        .insert(|token| Connection::new(socket, peer, token));
+                    self.deadlines
+                        .set(slot, self.now_ms + self.config.head_timeout_ms);
+                    self.step(slot, |worker, connection| worker.receive(connection));
+                }
+                Accepted::Nobody => break,
+                Accepted::Exhausted(error) => {
+                    self.pause_accepting(error);
+                    break;
+                }
+            }
+        }
+        self.counters.accepted += u64::from(taken);
+        self.counters.accepts_per_wakeup.record(u64::from(taken));
+    }
+
+    fn pause_accepting(&mut self, error: rustix::io::Errno) {
+        self.counters.accept_errors += 1;
+        self.counters.accept_pauses += 1;
+        self.listeners.pause(self.now_ms, &mut self.events);
+        if self.counters.accept_pauses.is_power_of_two() {
+            self.notice(format!(
+                "accept4: {error}; accepting paused for 100 ms (pause {} so far; raise the descriptor \
+                 limit, or lower --max-conns or --descriptors-max)",
+                self.counters.accept_pauses
+            ));
+        }
+    }
+
+    /// Runs one step of a connection and closes it if the step says so.
+    fn step(&mut self, slot: usize, step: impl FnOnce(&mut Worker, &mut Connection) -> Fate) {
+        let Some(mut connection) = self.connections.lend(slot) else {
+            return;
+        };
+        let fate = step(self, &mut connection);
+        self.connections.restore(slot, connection);
+        if fate == Fate::Close {
+            self.close(slot);
+        }
+    }
+
+    fn close(&mut self, slot: usize) {
+        let Some(connection) = self.connections.remove(slot) else {
+            return;
+        };
+        self.deadlines.clear(slot);
+        if connection.interest.is_some() {
+            self.events.forget(connection.socket.as_fd());
+        }
+        self.tracer.call(Call::Close, || drop(connection));
+        self.counters.connections_closed += 1;
+        self.listeners.set_full(false, &mut self.events);
+    }
+
+    /// Connections that had more to send than one turn allows.
+    fn give_turns(&mut self) {
+        for token in std::mem::take(&mut self.again) {
+            if let Some(slot) = self.connections.find(token) {
+                self.step(slot, Worker::continue_sending);
+            }
+        }
+    }
+
+    fn is_drained(&self) -> bool {
+        self.draining_until_ms
+            .is_some_and(|until| self.connections.len() == 0 || self.now_ms >= until)
+    }
+
+    /// Tells the event mechanism what a connection waits for, if it does not know.
+    fn watch(&mut self, connection: &mut Connection, interest: Interest) {
+        if connection.interest == Some(interest) {
+            return;
+        }
+        let socket = connection.socket.as_fd();
+        let told = self
+            .tracer
+            .call(Call::EventControl, || match connection.interest {
+                None => self.events.add(socket, connection.token, interest),
+                Some(_) => self.events.modify(socket, connection.token, interest),
+            });
+        match told {
+            Ok(()) => connection.interest = Some(interest),
+            // Out of memory or watches: the deadline will end this connection, nobody else's.
+            Err(error) => self.notice(format!("watching a connection: {error}")),
+        }
+    }
+
+    /// Says something to a person, through the master.
+    fn notice(&self, text: String) {
+        // A full channel means that many notices are unread already; one more helps nobody.
+        let _ = self.tracer.call(Call::ControlSend, || {
+            self.control.try_send(&FromWorker::Notice { text }, &[])
+        });
+    }
+}
+
+/// What has to be opened before a worker can serve. Waiting is allowed here: nobody is served yet.
+struct Parts {
+    events: Events,
+    listeners: Listeners,
+    hosts: Hosts,
+    lookup: Lookup,
+    pool: Pool,
+    log: Option<Log>,
+}
+
+impl Parts {
+    fn new(
+        config: &Config,
+        mut descriptors: Vec<OwnedFd>,
+        control: &Control,
+    ) -> Result<Parts, WorkerError> {
+        let mechanism: Mechanism = setup("choosing the event mechanism", parse_mechanism(config))?;
+        let mut events = setup("opening the event mechanism", Events::new(mechanism))?;
+        let log_socket = config.log.as_ref().and_then(|_| descriptors.pop());
+        let log = config
+            .log
+            .as_ref()
+            .zip(log_socket)
+            .map(|(log, socket)| Log::new(log.format, socket));
+        let listeners = setup(
+            "watching the listeners",
+            Listeners::new(descriptors, &mut events),
+        )?;
+        let watched = events.add(control.as_fd(), Token::new(CONTROL, 0, 0), Interest::READ);
+        setup("watching the master", watched)?;
+        let hosts = setup("reading the hosts", Hosts::open(&config.hosts))?;
+        let roots = Roots::open(&Hosts::roots(&config.hosts)).map_err(io::Error::other);
+        let roots = Rc::new(setup("opening the document roots", roots)?);
+        let limits = PoolLimits {
+            min: config.helpers_min,
+            max: config.helpers_max,
+            queue_max: config.helper_queue_max,
+            ..PoolLimits::default()
+        };
+        let pool = Pool::new(limits, roots.clone());
+        let bounds = NamesBounds {
+            entries_max: config.names_max,
+            descriptors_max: config.descriptors_max,
+        };
+        let lookup = Lookup::new(
+            roots,
+            Names::new(bounds),
+            pool.retire_list(),
+            config.revalidate_ms,
+        );
+        Ok(Parts {
+            events,
+            listeners,
+            hosts,
+            lookup,
+            pool,
+            log,
+        })
+    }
+}
+
+fn parse_mechanism(config: &Config) -> io::Result<Mechanism> {
+    config
+        .events
+        .parse()
+        .map_err(|error| io::Error::other(format!("{error}")))
+}
+
+fn unix_second() -> i64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs() as i64)
+}

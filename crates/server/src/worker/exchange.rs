@@ -1,0 +1,549 @@
+//! One request from its head to its reply.
+//!
+//! Requests of a connection are answered strictly in order. While one waits for a helper its bytes
+//! are held and nothing after it is looked at; when the answer comes the head is parsed again, which
+//! costs less than keeping borrowed pieces of it alive across turns.
+
+use std::io::ErrorKind;
+use std::rc::Rc;
+
+use debox::Call;
+use files::{Answer, Failure, FoundFile, OpenFile};
+use http::chunked::Progress;
+use http::path::{Path, normalise};
+use http::{Framing, Head, Method, Parsed, Reject, Status, Target};
+use rustix::io::Errno;
+
+use super::{Fate, Worker};
+use crate::connection::{Body, Connection, Phase};
+use crate::lookup::Found;
+use crate::request::{Content, Entry, Outgoing, Piece, Site, Variant};
+use crate::respond::{self, Context, Representation};
+use crate::send;
+
+/// Pipelined requests answered before others get their turn.
+const REQUESTS_A_TURN: usize = 64;
+
+/// A file that keeps changing under us is looked up this often before we give up on it.
+const LOOKS_MAX: usize = 3;
+
+/// What a helper has found out for a request that waited.
+pub(super) enum Given {
+    Nothing,
+    Entry(Rc<Entry>),
+    /// A small file's content, where the loop cannot read it without waiting.
+    Copy(Rc<Entry>, Rc<OpenFile>),
+    Listing(Rc<OpenFile>),
+    Failed(Failure),
+}
+
+/// A request that is understood: where it goes and what it asks for.
+struct Ask<'a> {
+    head: &'a Head<'a>,
+    site: &'a Site,
+    path: Path<'a>,
+    /// The client has sent more behind it.
+    more: bool,
+    /// The content, copied by a helper.
+    copy: Option<Rc<OpenFile>>,
+}
+
+/// What became of one request.
+pub(super) enum Served {
+    /// Its reply has left.
+    Done,
+    /// It waits for a helper; its head must be held.
+    Waiting,
+    /// Its reply is on its way; the head is not needed any more.
+    Sending,
+    /// The connection is of no more use.
+    Close,
+}
+
+/// Why a small file is not in memory.
+enum Missing {
+    Cold,
+    Opaque,
+    Changed,
+    Unreadable,
+}
+
+impl Worker {
+    /// Continues with the request that a helper has answered.
+    pub(super) fn resume(&mut self, connection: &mut Connection, given: Given) -> Fate {
+        let held = std::mem::take(&mut connection.held);
+        self.consume(connection, &held, given)
+    }
+
+    /// Answers the requests in `bytes`, in order, as far as they go.
+    pub(super) fn consume(
+        &mut self,
+        connection: &mut Connection,
+        bytes: &[u8],
+        mut given: Given,
+    ) -> Fate {
+        let mut at = 0;
+        for _ in 0..REQUESTS_A_TURN {
+            let rest = &bytes[at..];
+            if rest.is_empty() {
+                return self.await_head(connection, rest);
+            }
+            let head = match http::parse(rest, &self.limits) {
+                Parsed::Complete(head) => head,
+                Parsed::Partial => return self.await_head(connection, rest),
+                Parsed::Reject(reject) => return self.reject(connection, &reject),
+            };
+            if matches!(given, Given::Nothing) && !connection.body_read {
+                self.counters.requests += 1;
+                connection.partial = false;
+                connection.started_ms = self.now_ms;
+            }
+            let end = match self.pass_body(connection, &head, &rest[head.length..]) {
+                Ok(body) => head.length + body,
+                Err(fate) => {
+                    if matches!(connection.phase, Phase::Body(_)) {
+                        connection.hold(&rest[..head.length]);
+                    }
+                    return fate;
+                }
+            };
+            let more = end < rest.len();
+            let served = self.serve(
+                connection,
+                &head,
+                std::mem::replace(&mut given, Given::Nothing),
+                more,
+            );
+            match served {
+                Served::Done => {
+                    connection.body_read = false;
+                    at += end;
+                    if self.finish(connection, Some(&head)) == Fate::Close {
+                        return self.part(connection, !bytes[at..].is_empty());
+                    }
+                }
+                Served::Waiting => {
+                    connection.hold(&rest[..head.length]);
+                    connection.held.extend_from_slice(&rest[end..]);
+                    connection.body_read = head.framing != Framing::None;
+                    return Fate::Keep;
+                }
+                Served::Sending => {
+                    connection.body_read = false;
+                    self.record(connection, &head);
+                    connection.hold(&rest[end..]);
+                    return Fate::Keep;
+                }
+                Served::Close => return Fate::Close,
+            }
+        }
+        connection.hold(&bytes[at..]);
+        connection.phase = Phase::Send;
+        self.again.push(connection.token);
+        Fate::Keep
+    }
+
+    /// Reads past a request body that static files have no use for. How many of `after` belong to it,
+    /// or what becomes of the connection while or instead of waiting for the rest.
+    fn pass_body(
+        &mut self,
+        connection: &mut Connection,
+        head: &Head<'_>,
+        after: &[u8],
+    ) -> Result<usize, Fate> {
+        if head.framing == Framing::None || connection.body_read {
+            return Ok(0);
+        }
+        let unwanted = matches!(head.method, Method::Other(_)) && head.expect_continue;
+        if unwanted {
+            return Err(self.refuse(connection, Status::METHOD_NOT_ALLOWED));
+        }
+        if matches!(head.framing, Framing::Length(length) if length > self.config.body_bytes_max) {
+            return Err(self.refuse(connection, Status::CONTENT_TOO_LARGE));
+        }
+        let mut body = Body::new(head.framing, self.config.body_bytes_max);
+        match body.feed(after) {
+            Progress::Done(used) => Ok(used),
+            Progress::More => {
+                if head.expect_continue && after.is_empty() {
+                    self.send_continue(connection);
+                }
+                connection.phase = Phase::Body(body);
+                let deadline = self.now_ms + self.config.body_timeout_ms;
+                self.deadlines.set(connection.slot(), deadline);
+                self.watch(connection, event::Interest::READ);
+                Err(Fate::Keep)
+            }
+            Progress::TooLarge => Err(self.refuse(connection, Status::CONTENT_TOO_LARGE)),
+            Progress::Bad => Err(self.refuse(connection, Status::BAD_REQUEST)),
+        }
+    }
+
+    /// `100 Continue`. Best effort: a client whose socket is full has not read the last reply, and
+    /// may send its body without being asked (RFC 9110, 10.1.1).
+    fn send_continue(&mut self, connection: &Connection) {
+        let line = b"HTTP/1.1 100 Continue\r\n\r\n";
+        if let Ok(sent) = send::send_whole(&connection.socket, line, false, &self.tracer) {
+            self.counters.bytes_sent += sent as u64;
+        }
+    }
+
+    /// A head that could not be read, answered and then the connection ends.
+    fn reject(&mut self, connection: &mut Connection, reject: &Reject) -> Fate {
+        self.counters.requests += 1;
+        connection.started_ms = self.now_ms;
+        self.refuse(connection, reject.status)
+    }
+
+    fn serve(
+        &mut self,
+        connection: &mut Connection,
+        head: &Head<'_>,
+        given: Given,
+        more: bool,
+    ) -> Served {
+        let most = self.config.requests_per_connection_max;
+        connection.keep_alive = head.keep_alive
+            && self.draining_until_ms.is_none()
+            && (most == 0 || connection.requests + 1 < most);
+        let hosts = self.hosts();
+        let site = hosts.find(head.host);
+        match head.method {
+            Method::Get | Method::Head => {}
+            Method::Options => {
+                let reply = respond::options(&self.context(head, connection));
+                return self.reply(connection, reply);
+            }
+            Method::Other(_) => {
+                return self.fail(connection, head, site, Status::METHOD_NOT_ALLOWED);
+            }
+        }
+        let Target::Path(target) = head.target else {
+            return self.fail(connection, head, site, Status::BAD_REQUEST);
+        };
+        let path = match normalise(target) {
+            Ok(path) if path.hidden && !site.dotfiles => {
+                return self.fail(connection, head, site, Status::NOT_FOUND);
+            }
+            Ok(path) => path,
+            Err(error) => return self.fail(connection, head, site, error.status()),
+        };
+        self.serve_given(
+            connection,
+            Ask {
+                head,
+                site,
+                path,
+                more,
+                copy: None,
+            },
+            given,
+        )
+    }
+
+    fn serve_given(
+        &mut self,
+        connection: &mut Connection,
+        mut ask: Ask<'_>,
+        given: Given,
+    ) -> Served {
+        let entry = match given {
+            Given::Nothing => return self.look_up(connection, &ask),
+            Given::Entry(entry) => entry,
+            Given::Copy(entry, copy) => {
+                ask.copy = Some(copy);
+                entry
+            }
+            Given::Listing(page) => {
+                let context = self.context(ask.head, connection);
+                let reply = respond::listing_page(&context, page, &ask.path.bytes);
+                return self.reply(connection, reply);
+            }
+            Given::Failed(failure) => {
+                return self.fail(connection, ask.head, ask.site, status_of(failure));
+            }
+        };
+        if let Some(served) = self.answer(connection, &ask, &entry) {
+            return served;
+        }
+        self.lookup.forget(ask.site.root, &ask.path.bytes);
+        self.look_up(connection, &ask)
+    }
+
+    fn look_up(&mut self, connection: &mut Connection, ask: &Ask<'_>) -> Served {
+        let (root, path) = (ask.site.root, &*ask.path.bytes);
+        for _ in 0..LOOKS_MAX {
+            let found = self
+                .lookup
+                .find(root, path, self.now_ms, &self.tracer, &mut self.counters);
+            let entry = match found {
+                Found::Entry(entry) => entry,
+                Found::AskHelper => {
+                    return match self.pool.resolve(root, path, connection.token.0) {
+                        Ok(()) => self.wait(connection, Phase::Name),
+                        Err(_) => self.overloaded(connection, ask),
+                    };
+                }
+            };
+            if let Some(served) = self.answer(connection, ask, &entry) {
+                return served;
+            }
+            self.lookup.forget(root, path);
+        }
+        self.overloaded(connection, ask)
+    }
+
+    /// `None`: the file is not what the name cache believed; look again.
+    fn answer(
+        &mut self,
+        connection: &mut Connection,
+        ask: &Ask<'_>,
+        entry: &Rc<Entry>,
+    ) -> Option<Served> {
+        let (head, site) = (ask.head, ask.site);
+        Some(match &entry.answer {
+            Answer::File(found) => return self.answer_file(connection, ask, entry, found),
+            Answer::Redirect => {
+                let context = self.context(head, connection);
+                let reply = respond::redirect(&context, &ask.path.bytes, ask.path.query);
+                self.reply(connection, reply)
+            }
+            Answer::Directory if site.listing => {
+                match self
+                    .pool
+                    .list(site.root, &ask.path.bytes, connection.token.0)
+                {
+                    Ok(()) => self.wait(connection, Phase::Name),
+                    Err(_) => self.overloaded(connection, ask),
+                }
+            }
+            Answer::Directory => self.fail(connection, head, site, Status::FORBIDDEN),
+            Answer::Failed(failure) => self.fail(connection, head, site, status_of(*failure)),
+        })
+    }
+
+    fn answer_file(
+        &mut self,
+        connection: &mut Connection,
+        ask: &Ask<'_>,
+        entry: &Rc<Entry>,
+        found: &FoundFile,
+    ) -> Option<Served> {
+        let variant = respond::choose_variant(ask.head, found);
+        entry.prepared.used.set(true);
+        let plain = respond::is_plain(ask.head, connection.keep_alive);
+        if plain && let Some(served) = self.send_prepared(connection, entry, variant, ask.more) {
+            return Some(served);
+        }
+        let mut representation = Representation::new(found, variant, ask.site, &ask.path.bytes);
+        if representation.file.meta().size <= self.config.small_file_bytes {
+            match self.content(entry, &representation, ask.copy.as_deref()) {
+                Ok(content) => representation.content = Some(content),
+                Err(Missing::Changed) => return None,
+                Err(missing) => {
+                    let file = representation.file.clone();
+                    return Some(self.fetch_content(connection, ask, entry, &file, &missing));
+                }
+            }
+            if plain && let Some(served) = self.send_prepared(connection, entry, variant, ask.more)
+            {
+                return Some(served);
+            }
+        } else if !self.is_unchanged(representation.file) {
+            return None;
+        }
+        let context = self.context(ask.head, connection);
+        let reply = respond::file(&context, ask.head, &representation, ask.site);
+        Some(self.reply(connection, reply))
+    }
+
+    /// Has a helper bring a small file into reach.
+    fn fetch_content(
+        &mut self,
+        connection: &mut Connection,
+        ask: &Ask<'_>,
+        entry: &Rc<Entry>,
+        file: &Rc<OpenFile>,
+        missing: &Missing,
+    ) -> Served {
+        let size = file.meta().size;
+        let waiter = connection.token.0;
+        let asked = match missing {
+            Missing::Cold => self.pool.read_in(file, 0, size, Some(waiter)),
+            Missing::Opaque => self.pool.read(file, 0, size, waiter),
+            Missing::Changed | Missing::Unreadable => {
+                self.counters.io_errors += 1;
+                let status = Status::INTERNAL_SERVER_ERROR;
+                return self.fail(connection, ask.head, ask.site, status);
+            }
+        };
+        match asked {
+            Ok(()) => self.wait(connection, Phase::Content(entry.clone())),
+            Err(_) => self.overloaded(connection, ask),
+        }
+    }
+
+    fn is_unchanged(&self, file: &OpenFile) -> bool {
+        // A file that cannot be asked is found out when it is read.
+        self.tracer
+            .call(Call::Status, || file.unchanged())
+            .unwrap_or(true)
+    }
+
+    /// The hot path: the whole reply lies in memory and leaves in one write. `None`: it does not, or
+    /// its date is old while another client is still being sent it.
+    fn send_prepared(
+        &mut self,
+        connection: &mut Connection,
+        entry: &Entry,
+        variant: Variant,
+        more: bool,
+    ) -> Option<Served> {
+        let mut place = entry.prepared.contents[variant].borrow_mut();
+        let content = place.as_mut()?;
+        if content.date_second != self.date.second {
+            let content = Rc::get_mut(content)?;
+            content.bytes[content.date_at..content.date_at + 29].copy_from_slice(&self.date.text);
+            content.date_second = self.date.second;
+        }
+        self.counters.content_hit += 1;
+        self.counters.record_response(200);
+        let length = content.bytes.len();
+        let sent = match send::send_whole(&connection.socket, &content.bytes, more, &self.tracer) {
+            Ok(sent) => sent,
+            Err(Errno::AGAIN | Errno::INTR) => 0,
+            Err(_) => {
+                self.counters.resets += 1;
+                return Some(Served::Close);
+            }
+        };
+        self.counters.bytes_sent += sent as u64;
+        connection.outgoing.status = 200;
+        connection.outgoing.sent_bytes = sent as u64;
+        connection.outgoing.head_bytes = content.body_at as u64;
+        if sent == length {
+            return Some(Served::Done);
+        }
+        connection
+            .outgoing
+            .pieces
+            .push_back(Piece::Content(content.clone(), sent..length));
+        drop(place);
+        Some(self.after_send(connection, send::Progress::SocketFull))
+    }
+
+    /// The small file's content, from memory or read without waiting.
+    fn content(
+        &mut self,
+        entry: &Rc<Entry>,
+        representation: &Representation<'_>,
+        copy: Option<&OpenFile>,
+    ) -> Result<Rc<Content>, Missing> {
+        let variant = representation.variant;
+        if let Some(content) = &*entry.prepared.contents[variant].borrow() {
+            self.counters.content_hit += 1;
+            return Ok(content.clone());
+        }
+        if copy.is_some_and(|copy| copy.meta().size != representation.file.meta().size) {
+            return Err(Missing::Changed);
+        }
+        let source = copy.unwrap_or(representation.file);
+        let mut body = std::mem::take(&mut self.body);
+        let read = self.read_small(source, &mut body);
+        let content = read.map(|()| {
+            let plain = Context {
+                rules: &self.rules,
+                date: &self.date,
+                keep_alive: true,
+                old: false,
+                head_only: false,
+            };
+            Rc::new(respond::prepare(
+                &plain,
+                representation,
+                &body,
+                self.shelf.total(),
+            ))
+        });
+        self.body = body;
+        let content = content?;
+        self.counters.content_loaded += 1;
+        self.shelf.put(entry, variant, &content);
+        Ok(content)
+    }
+
+    fn read_small(&self, file: &OpenFile, body: &mut Vec<u8>) -> Result<(), Missing> {
+        let size = file.meta().size as usize;
+        body.clear();
+        body.resize(size, 0);
+        let mut at = 0;
+        while at < size {
+            let read = self.tracer.call(Call::ReadNowait, || {
+                files::read_nowait(file, &mut body[at..], at as u64)
+            });
+            match read {
+                Ok(Some(0)) => return Err(Missing::Changed),
+                Ok(Some(count)) => at += count,
+                Ok(None) => return Err(Missing::Cold),
+                Err(error) if error.kind() == ErrorKind::Unsupported => {
+                    return Err(Missing::Opaque);
+                }
+                Err(_) => return Err(Missing::Unreadable),
+            }
+        }
+        // Read first, compared after: a rewrite in between shows in size or time.
+        if self.is_unchanged(file) {
+            Ok(())
+        } else {
+            Err(Missing::Changed)
+        }
+    }
+
+    /// The request waits for a helper.
+    fn wait(&mut self, connection: &mut Connection, phase: Phase) -> Served {
+        connection.phase = phase;
+        let deadline = self.now_ms + self.config.send_timeout_ms;
+        self.deadlines.set(connection.slot(), deadline);
+        Served::Waiting
+    }
+
+    fn context<'w>(&'w self, head: &Head<'_>, connection: &Connection) -> Context<'w> {
+        Context::new(&self.rules, &self.date, head, connection.keep_alive)
+    }
+
+    /// An error reply to a request that was understood.
+    fn fail(
+        &mut self,
+        connection: &mut Connection,
+        head: &Head<'_>,
+        site: &Site,
+        status: Status,
+    ) -> Served {
+        let reply = respond::error(&self.context(head, connection), status, Some(site), None);
+        self.reply(connection, reply)
+    }
+
+    /// A bound is reached: try again later.
+    fn overloaded(&mut self, connection: &mut Connection, ask: &Ask<'_>) -> Served {
+        self.fail(connection, ask.head, ask.site, Status::SERVICE_UNAVAILABLE)
+    }
+
+    /// Begins to send a reply.
+    fn reply(&mut self, connection: &mut Connection, outgoing: Outgoing) -> Served {
+        self.counters.record_response(outgoing.status);
+        connection.outgoing = outgoing;
+        let progress = self.transmit(connection);
+        self.after_send(connection, progress)
+    }
+}
+
+/// The status that tells a client what went wrong with a name.
+fn status_of(failure: Failure) -> Status {
+    match failure {
+        Failure::NotFound => Status::NOT_FOUND,
+        Failure::NameTooLong => Status::NOT_FOUND,
+        Failure::Forbidden | Failure::NotRegular => Status::FORBIDDEN,
+        Failure::Exhausted | Failure::Overloaded => Status::SERVICE_UNAVAILABLE,
+        Failure::Io => Status::INTERNAL_SERVER_ERROR,
+    }
+}

@@ -1,0 +1,368 @@
+//! A connection's way through its phases: receiving, sending on, timing out, parting.
+
+use std::os::fd::AsFd;
+
+use debox::Call;
+use event::{Interest, Ready};
+use http::chunked::Progress as Drained;
+use http::{Head, Status};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, Shutdown};
+
+use super::exchange::{Given, Served};
+use super::{Fate, Worker};
+use crate::connection::{Connection, Phase};
+use crate::respond::{self, Context};
+use crate::send::{self, Means, Progress};
+
+/// How long a parting client may take to read our last words.
+const LINGER_MS: u64 = 2_000;
+/// What a parting client may still send before we stop listening.
+const LINGER_BYTES_MAX: usize = 256 * 1024;
+
+impl Worker {
+    /// An event on a connection's socket.
+    pub(super) fn on_event(&mut self, connection: &mut Connection, event: &Ready) -> Fate {
+        let readable = event.readable || event.hangup;
+        match connection.phase {
+            Phase::Head if readable => self.receive(connection),
+            Phase::Body(_) if readable => self.receive_body(connection),
+            Phase::Linger if readable => self.receive_last(connection),
+            Phase::Send if event.writable || event.hangup => self.continue_sending(connection),
+            Phase::Send => self.look_away(connection, Interest::WRITE),
+            Phase::Name | Phase::Content(_) | Phase::Window if event.hangup => {
+                self.counters.resets += 1;
+                Fate::Close
+            }
+            Phase::Name | Phase::Content(_) | Phase::Window => {
+                self.look_away(connection, Interest::NONE)
+            }
+            _ => Fate::Keep,
+        }
+    }
+
+    /// The client sends more than it may now: stop hearing of it until its turn comes. Only done when
+    /// it happens, because most clients wait for their reply.
+    fn look_away(&mut self, connection: &mut Connection, interest: Interest) -> Fate {
+        self.watch(connection, interest);
+        Fate::Keep
+    }
+
+    /// Receives the next head, or more of it, and answers what is complete.
+    pub(super) fn receive(&mut self, connection: &mut Connection) -> Fate {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let held = connection.held.len();
+        scratch[..held].copy_from_slice(&connection.held);
+        let fate = match self.receive_into(connection, &mut scratch[held..]) {
+            Ok(Some(count)) => {
+                connection.held.clear();
+                self.consume(connection, &scratch[..held + count], Given::Nothing)
+            }
+            Ok(None) => {
+                self.watch(connection, Interest::READ);
+                Fate::Keep
+            }
+            Err(()) => Fate::Close,
+        };
+        self.scratch = scratch;
+        fate
+    }
+
+    /// Bytes received, `None` when there are none now; an error when the client has ended or is gone.
+    fn receive_into(
+        &mut self,
+        connection: &Connection,
+        buffer: &mut [u8],
+    ) -> Result<Option<usize>, ()> {
+        let received = self.tracer.call(Call::Receive, || {
+            rustix::net::recv(&connection.socket, buffer, RecvFlags::empty())
+        });
+        match received {
+            Ok((0, _)) => Err(()),
+            Ok((count, _)) => {
+                self.counters.bytes_received += count as u64;
+                Ok(Some(count))
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+            Err(_) => {
+                self.counters.resets += 1;
+                Err(())
+            }
+        }
+    }
+
+    fn receive_body(&mut self, connection: &mut Connection) -> Fate {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let fate = self.receive_body_into(connection, &mut scratch);
+        self.scratch = scratch;
+        fate
+    }
+
+    fn receive_body_into(&mut self, connection: &mut Connection, scratch: &mut [u8]) -> Fate {
+        let count = match self.receive_into(connection, scratch) {
+            Ok(Some(count)) => count,
+            Ok(None) => return Fate::Keep,
+            Err(()) => return Fate::Close,
+        };
+        let Phase::Body(body) = &mut connection.phase else {
+            return Fate::Keep;
+        };
+        match body.feed(&scratch[..count]) {
+            Drained::More => {
+                let deadline = self.now_ms + self.config.body_timeout_ms;
+                self.deadlines.set(connection.slot(), deadline);
+                Fate::Keep
+            }
+            Drained::Done(used) => {
+                // The head is held; what follows the body goes behind it.
+                connection.held.extend_from_slice(&scratch[used..count]);
+                connection.body_read = true;
+                self.resume(connection, Given::Nothing)
+            }
+            Drained::TooLarge => self.refuse(connection, Status::CONTENT_TOO_LARGE),
+            Drained::Bad => self.refuse(connection, Status::BAD_REQUEST),
+        }
+    }
+
+    /// Waits for the rest of a head, or for the next one.
+    pub(super) fn await_head(&mut self, connection: &mut Connection, rest: &[u8]) -> Fate {
+        connection.phase = Phase::Head;
+        connection.hold(rest);
+        if rest.is_empty() {
+            connection.partial = false;
+            self.deadlines
+                .set(connection.slot(), self.now_ms + self.config.idle_timeout_ms);
+        } else if !connection.partial {
+            // From the first byte on, and never again: a head sent a byte at a time gains nothing.
+            connection.partial = true;
+            self.deadlines
+                .set(connection.slot(), self.now_ms + self.config.head_timeout_ms);
+        }
+        self.watch(connection, Interest::READ);
+        Fate::Keep
+    }
+
+    /// Sends what may leave now.
+    pub(super) fn transmit(&mut self, connection: &mut Connection) -> Progress {
+        let mut means = Means {
+            tracer: &self.tracer,
+            residency: &self.residency,
+            budget_bytes: self.config.turn_bytes,
+            counters: &mut self.counters,
+            prefetch: &mut self.prefetch,
+        };
+        send::send(
+            &mut connection.outgoing,
+            connection.socket.as_fd(),
+            &mut means,
+        )
+    }
+
+    /// What to do after an attempt to send.
+    pub(super) fn after_send(&mut self, connection: &mut Connection, progress: Progress) -> Served {
+        match progress {
+            Progress::Finished => return Served::Done,
+            Progress::SocketFull => {
+                connection.phase = Phase::Send;
+                self.watch(connection, Interest::WRITE);
+            }
+            Progress::TurnSpent => {
+                connection.phase = Phase::Send;
+                self.again.push(connection.token);
+            }
+            Progress::Cold(file, offset) => {
+                let waiter = Some(connection.token.0);
+                if self
+                    .pool
+                    .read_in(&file, offset, files::WINDOW_BYTES, waiter)
+                    .is_err()
+                {
+                    return self.break_off(connection, Status::SERVICE_UNAVAILABLE);
+                }
+                connection.phase = Phase::Window;
+            }
+            Progress::Opaque(file, offset) => {
+                let waiter = connection.token.0;
+                if self
+                    .pool
+                    .read(&file, offset, files::WINDOW_BYTES, waiter)
+                    .is_err()
+                {
+                    return self.break_off(connection, Status::SERVICE_UNAVAILABLE);
+                }
+                connection.phase = Phase::Window;
+            }
+            Progress::Changed => {
+                self.counters.windows_changed += 1;
+                return self.break_off(connection, Status::SERVICE_UNAVAILABLE);
+            }
+            Progress::Unreadable => {
+                self.counters.io_errors += 1;
+                return self.break_off(connection, Status::INTERNAL_SERVER_ERROR);
+            }
+            Progress::Gone => {
+                self.counters.resets += 1;
+                return Served::Close;
+            }
+        }
+        self.deadlines
+            .set(connection.slot(), self.now_ms + self.config.send_timeout_ms);
+        Served::Sending
+    }
+
+    /// A reply that cannot be finished: an error instead if none of it has left, else the end of the
+    /// connection, so that the client sees a short body as short.
+    fn break_off(&mut self, connection: &mut Connection, status: Status) -> Served {
+        if connection.outgoing.sent_bytes > 0 {
+            self.counters.aborted += 1;
+            return Served::Close;
+        }
+        connection.keep_alive = false;
+        connection.outgoing = respond::error(&self.unread_context(), status, None, None);
+        let progress = self.transmit(connection);
+        self.after_send(connection, progress)
+    }
+
+    /// A window could not be read in.
+    pub(super) fn unreadable(&mut self, connection: &mut Connection) -> Fate {
+        let served = self.after_send(connection, Progress::Unreadable);
+        self.go_on(connection, served)
+    }
+
+    /// Another turn, room in the socket, or a window that is resident now.
+    pub(super) fn continue_sending(&mut self, connection: &mut Connection) -> Fate {
+        let progress = self.transmit(connection);
+        let served = self.after_send(connection, progress);
+        self.go_on(connection, served)
+    }
+
+    /// After a reply that did not leave at once: the next request, if it has.
+    fn go_on(&mut self, connection: &mut Connection, served: Served) -> Fate {
+        match served {
+            Served::Done => {
+                let owed = connection.outgoing.status != 0;
+                if owed && self.finish(connection, None) == Fate::Close {
+                    return self.part(connection, !connection.held.is_empty());
+                }
+                self.resume(connection, Given::Nothing)
+            }
+            Served::Waiting | Served::Sending => Fate::Keep,
+            Served::Close => Fate::Close,
+        }
+    }
+
+    /// Accounts for a reply that has left; says whether the connection stays.
+    pub(super) fn finish(&mut self, connection: &mut Connection, head: Option<&Head<'_>>) -> Fate {
+        let outgoing = &connection.outgoing;
+        self.counters.body_bytes_sent += outgoing.sent_bytes.saturating_sub(outgoing.head_bytes);
+        if self.log.is_some() {
+            if let Some(head) = head {
+                self.record(connection, head);
+            }
+            self.write_log(connection);
+        }
+        connection.outgoing.clear();
+        connection.requests += 1;
+        if connection.keep_alive {
+            Fate::Keep
+        } else {
+            Fate::Close
+        }
+    }
+
+    /// The end of a connection that has got its last reply. If the client has sent more than was read,
+    /// closing at once would reset the connection and could take the reply with it.
+    pub(super) fn part(&mut self, connection: &mut Connection, unread: bool) -> Fate {
+        if !unread {
+            return Fate::Close;
+        }
+        let _ = self.tracer.call(Call::Shutdown, || {
+            rustix::net::shutdown(&connection.socket, Shutdown::Write)
+        });
+        connection.phase = Phase::Linger;
+        connection.held = Vec::new();
+        self.deadlines
+            .set(connection.slot(), self.now_ms + LINGER_MS);
+        self.watch(connection, Interest::READ);
+        Fate::Keep
+    }
+
+    /// Throws away what a parting client still sends.
+    fn receive_last(&mut self, connection: &mut Connection) -> Fate {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let received = self.receive_into(connection, &mut scratch);
+        self.scratch = scratch;
+        match received {
+            Ok(Some(count)) => {
+                connection.lingered_bytes += count;
+                if connection.lingered_bytes > LINGER_BYTES_MAX {
+                    Fate::Close
+                } else {
+                    Fate::Keep
+                }
+            }
+            Ok(None) => Fate::Keep,
+            Err(()) => Fate::Close,
+        }
+    }
+
+    /// Answers a request that is not understood, or comes too slowly, and parts.
+    pub(super) fn refuse(&mut self, connection: &mut Connection, status: Status) -> Fate {
+        connection.keep_alive = false;
+        let reply = respond::error(&self.unread_context(), status, None, None);
+        self.counters.record_response(reply.status);
+        connection.outgoing = reply;
+        match self.transmit(connection) {
+            Progress::Finished => {
+                self.finish(connection, None);
+                self.part(connection, true)
+            }
+            // Our words do not fit into an empty socket: this client reads nothing.
+            _ => Fate::Close,
+        }
+    }
+
+    fn unread_context(&self) -> Context<'_> {
+        Context::unread(&self.rules, &self.date)
+    }
+
+    /// Ends what has taken too long.
+    pub(super) fn expire(&mut self) {
+        let mut expired = Vec::new();
+        self.deadlines.expire(self.now_ms, &mut expired);
+        for slot in expired {
+            self.step(slot, Worker::time_out);
+        }
+    }
+
+    fn time_out(&mut self, connection: &mut Connection) -> Fate {
+        match connection.phase {
+            Phase::Head if connection.partial => {
+                self.counters.timeouts_head += 1;
+                self.refuse(connection, Status::REQUEST_TIMEOUT)
+            }
+            Phase::Head if connection.requests == 0 => {
+                self.counters.timeouts_head += 1;
+                Fate::Close
+            }
+            Phase::Head => {
+                self.counters.timeouts_idle += 1;
+                Fate::Close
+            }
+            Phase::Body(_) => {
+                self.counters.timeouts_body += 1;
+                self.refuse(connection, Status::REQUEST_TIMEOUT)
+            }
+            Phase::Name | Phase::Content(_) => {
+                self.counters.timeouts_send += 1;
+                self.refuse(connection, Status::SERVICE_UNAVAILABLE)
+            }
+            Phase::Window | Phase::Send => {
+                self.counters.timeouts_send += 1;
+                self.counters.aborted += 1;
+                Fate::Close
+            }
+            Phase::Linger => Fate::Close,
+        }
+    }
+}

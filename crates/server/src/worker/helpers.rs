@@ -1,0 +1,187 @@
+//! The worker's side of the helpers: asking the master for them, giving them work, and waking the
+//! connections that waited for their answers.
+
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use debox::Call;
+use event::{Interest, Token};
+use files::{Done, Failure, HelperSlot, OpenFile, Outcome, PoolStatistics, SlotState};
+use rustix::io::Errno;
+
+use super::exchange::Given;
+use super::{Fate, HELPER, Worker};
+use crate::connection::Phase;
+use crate::control::FromWorker;
+use crate::tally::Counters;
+
+/// When helpers that were asked for have not come for so long, ask again.
+pub(super) const ASK_AGAIN_MS: u64 = 2_000;
+
+impl Worker {
+    pub(super) fn attach_helper(&mut self, socket: OwnedFd, pid: u32) {
+        let slot = self.pool.attach(socket, pid);
+        let token = Token::new(HELPER, slot.0, 0);
+        if let Err(error) = self
+            .events
+            .add(self.pool.socket(slot), token, Interest::READ)
+        {
+            self.pool.detach(slot);
+            self.notice(format!("watching helper {pid}: {error}"));
+        }
+    }
+
+    /// Answers of one helper, or its death.
+    pub(super) fn on_helper(&mut self, index: u32) {
+        let slot = HelperSlot(index);
+        let now_ms = self.now_ms;
+        let mut done = std::mem::take(&mut self.done);
+        let state = self.tracer.call(Call::HelperReceive, || {
+            self.pool.on_ready(slot, now_ms, &mut done)
+        });
+        if let SlotState::Dead = state {
+            self.let_helper_go(slot);
+        }
+        for one in done.drain(..) {
+            self.wake(one);
+        }
+        self.done = done;
+    }
+
+    fn let_helper_go(&mut self, slot: HelperSlot) {
+        // The number of the descriptor is free from here on; select and poll must know.
+        let _ = self.events.remove(self.pool.socket(slot));
+        self.pool.detach(slot);
+    }
+
+    /// Queued work out, too many helpers away, too few asked for. Called once a turn.
+    pub(super) fn tend_helpers(&mut self) {
+        let now_ms = self.now_ms;
+        for (file, offset) in std::mem::take(&mut self.prefetch) {
+            // A prefetch that finds the queue full is not worth a place in it.
+            let _ = self.pool.read_in(&file, offset, files::WINDOW_BYTES, None);
+        }
+        self.tracer
+            .call(Call::HelperSend, || self.pool.flush(now_ms));
+        while let Some(slot) = self.pool.surplus(now_ms) {
+            self.let_helper_go(slot);
+        }
+        if self.helpers_asked > 0 && now_ms >= self.helpers_asked_ms + ASK_AGAIN_MS {
+            self.helpers_asked = 0;
+        }
+        let wanted = self.pool.wanted(now_ms);
+        let coming = self.pool.statistics().helpers as usize + self.helpers_asked;
+        if wanted > coming {
+            self.ask_for_helpers(wanted - coming);
+        }
+    }
+
+    fn ask_for_helpers(&mut self, count: usize) {
+        let message = FromWorker::WantHelpers {
+            count: count as u32,
+        };
+        let sent = self
+            .tracer
+            .call(Call::ControlSend, || self.control.try_send(&message, &[]));
+        if let Ok(true) = sent {
+            self.helpers_asked += count;
+            self.helpers_asked_ms = self.now_ms;
+        }
+    }
+
+    /// Brings a helper's answer to those who wait for it.
+    fn wake(&mut self, done: Done) {
+        let waiters = done.waiters;
+        match done.outcome {
+            Outcome::Resolved { root, path, answer } => {
+                let entry = self.lookup.learn(root, &path, answer, self.now_ms);
+                self.wake_names(&waiters, || Given::Entry(entry.clone()));
+            }
+            Outcome::Listed { answer, .. } => self.wake_names(&waiters, || match &answer {
+                Ok(page) => Given::Listing(page.clone()),
+                Err(failure) => Given::Failed(*failure),
+            }),
+            Outcome::ReadIn { result, .. } => {
+                for waiter in waiters {
+                    self.wake_reader(Token(waiter), result);
+                }
+            }
+            Outcome::Read { content, .. } => {
+                for waiter in waiters {
+                    self.wake_with_copy(Token(waiter), &content);
+                }
+            }
+        }
+    }
+
+    fn wake_names(&mut self, waiters: &[u64], given: impl Fn() -> Given) {
+        for &waiter in waiters {
+            let Some(slot) = self.connections.find(Token(waiter)) else {
+                continue;
+            };
+            self.step(slot, |worker, connection| match connection.phase {
+                Phase::Name => worker.resume(connection, given()),
+                _ => Fate::Keep,
+            });
+        }
+    }
+
+    fn wake_reader(&mut self, waiter: Token, result: Result<(), Errno>) {
+        let Some(slot) = self.connections.find(waiter) else {
+            return;
+        };
+        self.step(slot, |worker, connection| {
+            let entry = match &connection.phase {
+                Phase::Content(entry) => Some(entry.clone()),
+                Phase::Window => None,
+                _ => return Fate::Keep,
+            };
+            match (entry, result) {
+                (Some(entry), Ok(())) => worker.resume(connection, Given::Entry(entry)),
+                (Some(_), Err(_)) => worker.resume(connection, Given::Failed(Failure::Io)),
+                (None, Ok(())) => worker.continue_sending(connection),
+                (None, Err(_)) => worker.unreadable(connection),
+            }
+        });
+    }
+}
+
+impl Worker {
+    /// A helper has copied what the loop could not read without waiting.
+    fn wake_with_copy(&mut self, waiter: Token, copy: &Result<Rc<OpenFile>, Errno>) {
+        let Some(slot) = self.connections.find(waiter) else {
+            return;
+        };
+        self.step(slot, |worker, connection| {
+            let entry = match &connection.phase {
+                Phase::Content(entry) => Some(entry.clone()),
+                Phase::Window => None,
+                _ => return Fate::Keep,
+            };
+            match (entry, copy) {
+                (Some(entry), Ok(copy)) => {
+                    worker.resume(connection, Given::Copy(entry, copy.clone()))
+                }
+                (Some(_), Err(_)) => worker.resume(connection, Given::Failed(Failure::Io)),
+                (None, Ok(copy)) => {
+                    connection.outgoing.substitute(copy.clone());
+                    worker.continue_sending(connection)
+                }
+                (None, Err(_)) => worker.unreadable(connection),
+            }
+        });
+    }
+}
+
+/// The pool's own numbers, for a snapshot.
+pub(super) fn gauges(pool: &PoolStatistics, counters: &mut Counters) {
+    counters.helpers = pool.helpers;
+    counters.helpers_busy = pool.busy;
+    counters.helper_queue = pool.queue;
+    counters.helper_queue_peak = pool.queue_peak;
+    counters.helper_deaths = pool.deaths;
+    counters.helper_jobs = pool.service_us.count;
+    counters.helper_coalesced = pool.coalesced;
+    counters.helper_asked_again = pool.asked_again;
+    counters.retired = pool.retired;
+}

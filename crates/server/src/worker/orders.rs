@@ -1,0 +1,95 @@
+//! The master's orders: helpers that have come, snapshots, a new log, the end.
+
+use std::rc::Rc;
+
+use debox::Call;
+
+use super::{Worker, WorkerError, helpers};
+use crate::connection::Phase;
+use crate::control::{FromWorker, Received, ToWorker};
+use crate::tally::{Counters, Snapshot};
+
+impl Worker {
+    /// Takes all orders that have come. `false`: the master is gone.
+    pub(super) fn on_orders(&mut self) -> Result<bool, WorkerError> {
+        loop {
+            let received = self.tracer.call(Call::ControlReceive, || {
+                self.control.try_receive::<ToWorker>()
+            })?;
+            let (order, mut descriptors) = match received {
+                Received::Message(order, descriptors) => (order, descriptors),
+                Received::WouldBlock => return Ok(true),
+                Received::Closed => return Ok(false),
+            };
+            match (order, descriptors.pop()) {
+                (ToWorker::Helper { pid }, Some(socket)) => {
+                    self.helpers_asked = self.helpers_asked.saturating_sub(1);
+                    self.attach_helper(socket, pid);
+                }
+                (ToWorker::Log, Some(socket)) => {
+                    if let Some(log) = &mut self.log {
+                        log.reconnect(socket);
+                    }
+                }
+                (ToWorker::Snapshot { id }, _) => self.send_snapshot(id),
+                (ToWorker::Drain { timeout_ms }, _) => self.drain(timeout_ms),
+                // Nothing else is sent after the start; an order without its descriptor is void.
+                _ => {}
+            }
+        }
+    }
+
+    fn send_snapshot(&mut self, id: u64) {
+        let snapshot = Box::new(self.snapshot());
+        // If the channel is full the master's question times out and it asks again.
+        let _ = self.tracer.call(Call::ControlSend, || {
+            self.control
+                .try_send(&FromWorker::Snapshot { id, snapshot }, &[])
+        });
+    }
+
+    fn snapshot(&mut self) -> Snapshot {
+        let mut counters = self.counters.clone();
+        self.gauges(&mut counters);
+        Snapshot {
+            worker: self.number,
+            pid: std::process::id(),
+            uptime_ms: self.clock.now_ms(),
+            events: self.events.mechanism().to_owned(),
+            residency: self.residency.name().to_owned(),
+            counters,
+            trace: self.tracer.report(),
+        }
+    }
+
+    fn gauges(&self, counters: &mut Counters) {
+        counters.connections_open = self.connections.len() as u64;
+        counters.content_bytes = self.shelf.total().get();
+        counters.content_evicted = self.shelf.evicted();
+        self.lookup.gauges(counters);
+        helpers::gauges(self.pool.statistics(), counters);
+        if let Some(log) = &self.log {
+            (counters.log_lines, counters.log_dropped) = log.lines();
+        }
+    }
+
+    /// Accepts nobody from here on; idle clients go, requests in flight are finished.
+    fn drain(&mut self, timeout_ms: u64) {
+        self.listeners.close(&mut self.events);
+        self.draining_until_ms = Some(self.now_ms + timeout_ms);
+        for slot in self.connections.occupied() {
+            let idle = self.connections.get(slot).is_some_and(|connection| {
+                connection.keep_alive = false;
+                matches!(connection.phase, Phase::Head) && connection.held.is_empty()
+            });
+            if idle {
+                self.close(slot);
+            }
+        }
+    }
+
+    /// The hosts, shared so that a site can be borrowed while the worker works.
+    pub(super) fn hosts(&self) -> Rc<crate::lookup::Hosts> {
+        self.hosts.clone()
+    }
+}

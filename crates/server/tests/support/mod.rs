@@ -1,0 +1,189 @@
+//! A worker in a thread of the test, with the test in the master's place: real sockets, real files,
+//! real helpers (in threads), so that a conversation can be held with it and its counters read.
+#![allow(dead_code, reason = "each test file uses its part of this")]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use headway_server::config::{Config, Environment, Settings};
+use headway_server::control::{Control, FromWorker, ToWorker};
+use headway_server::tally::Snapshot;
+use headway_server::worker::worker_main;
+
+/// How long a test waits before it says that nothing came.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A configuration that serves `root`, and the lines of TOML in `more`.
+pub fn config(root: &Path, more: &str) -> Config {
+    let text = format!(
+        "root = {:?}\nlisten = \"127.0.0.1:0\"\nworkers = 1\n{more}",
+        root.display()
+    );
+    let path = Path::new("test.toml");
+    let settings = Settings::from_toml(&text, path).expect("settings");
+    let checked = Config::check(&settings, None, &Environment::detect());
+    checked
+        .unwrap_or_else(|errors| panic!("{errors:?}\n{text}"))
+        .config
+}
+
+/// A running worker.
+pub struct Served {
+    pub address: SocketAddr,
+    control: std::sync::Arc<Control>,
+    snapshots: Receiver<Snapshot>,
+    threads: Vec<JoinHandle<()>>,
+    next: u64,
+}
+
+impl Served {
+    /// Starts a worker with this configuration on a free port.
+    pub fn start(config: Config) -> Served {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+        listener.set_nonblocking(true).expect("set_nonblocking");
+        let address = listener.local_addr().expect("local_addr");
+        let (ours, theirs) = Control::pair().expect("control pair");
+        let start = ToWorker::Start {
+            worker: 0,
+            config: Box::new(config),
+        };
+        ours.send(&start, &[listener.as_fd()]).expect("start order");
+        let worker = std::thread::spawn(move || worker_main(theirs).expect("the worker serves"));
+        let control = std::sync::Arc::new(ours);
+        let (sender, snapshots) = channel();
+        let master = {
+            let control = control.clone();
+            std::thread::spawn(move || play_master(&control, &sender))
+        };
+        Served {
+            address,
+            control,
+            snapshots,
+            threads: vec![worker, master],
+            next: 0,
+        }
+    }
+
+    /// A client.
+    pub fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).expect("connect");
+        stream
+            .set_read_timeout(Some(PATIENCE))
+            .expect("set_read_timeout");
+        stream
+    }
+
+    /// Sends `bytes`, ends the sending side, and reads until the server closes.
+    pub fn exchange(&self, bytes: &[u8]) -> Vec<u8> {
+        let mut stream = self.connect();
+        stream.write_all(bytes).expect("send");
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let mut reply = Vec::new();
+        stream.read_to_end(&mut reply).expect("receive");
+        reply
+    }
+
+    /// `GET path` on a connection of its own.
+    pub fn get(&self, path: &str) -> Reply {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
+        let mut stream = self.connect();
+        stream.write_all(request.as_bytes()).expect("send");
+        let mut reply = Vec::new();
+        stream.read_to_end(&mut reply).expect("receive");
+        Reply::parse(&reply)
+    }
+
+    /// What the worker says about itself.
+    pub fn snapshot(&mut self) -> Snapshot {
+        self.next += 1;
+        self.control
+            .send(&ToWorker::Snapshot { id: self.next }, &[])
+            .expect("ask");
+        self.snapshots.recv_timeout(PATIENCE).expect("a snapshot")
+    }
+
+    /// Tells the worker to finish and waits until it has.
+    pub fn drain(mut self) {
+        self.control
+            .send(&ToWorker::Drain { timeout_ms: 5_000 }, &[])
+            .expect("drain");
+        for thread in self.threads.drain(..) {
+            thread.join().expect("no panic");
+        }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.control.send(&ToWorker::Drain { timeout_ms: 0 }, &[]);
+        for thread in self.threads.drain(..) {
+            let ended = thread.join();
+            assert!(
+                ended.is_ok() || std::thread::panicking(),
+                "a server thread panicked"
+            );
+        }
+    }
+}
+
+/// Gives the worker the helpers it wants and passes its snapshots on.
+fn play_master(control: &Control, snapshots: &Sender<Snapshot>) {
+    while let Ok(Some((message, _))) = control.receive::<FromWorker>() {
+        match message {
+            FromWorker::WantHelpers { count } => {
+                for _ in 0..count {
+                    give_helper(control);
+                }
+            }
+            FromWorker::Snapshot { snapshot, .. } => drop(snapshots.send(*snapshot)),
+            FromWorker::Failed { why } => panic!("the worker failed: {why}"),
+            _ => {}
+        }
+    }
+}
+
+fn give_helper(control: &Control) {
+    let (ours, theirs): (OwnedFd, OwnedFd) = os::rights::pair().expect("helper pair");
+    std::thread::spawn(move || headway_server::helper_main(theirs));
+    // A worker that is ending takes no more helpers.
+    let _ = control.send(&ToWorker::Helper { pid: 0 }, &[ours.as_fd()]);
+}
+
+/// A reply taken apart.
+#[derive(Debug)]
+pub struct Reply {
+    pub status: u16,
+    pub head: String,
+    pub body: Vec<u8>,
+}
+
+impl Reply {
+    pub fn parse(bytes: &[u8]) -> Reply {
+        let end = bytes.windows(4).position(|window| window == b"\r\n\r\n");
+        let end = end.unwrap_or_else(|| panic!("no head in {:?}", String::from_utf8_lossy(bytes)));
+        let head = String::from_utf8(bytes[..end + 2].to_vec()).expect("the head is text");
+        let status = head
+            .split(' ')
+            .nth(1)
+            .and_then(|code| code.parse().ok())
+            .expect("a status");
+        Reply {
+            status,
+            head,
+            body: bytes[end + 4..].to_vec(),
+        }
+    }
+
+    /// A field's value.
+    pub fn field(&self, name: &str) -> Option<&str> {
+        self.head.lines().skip(1).find_map(|line| {
+            let (field, value) = line.split_once(": ")?;
+            field.eq_ignore_ascii_case(name).then_some(value)
+        })
+    }
+}
