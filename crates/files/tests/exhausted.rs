@@ -13,8 +13,12 @@ fn answer_is_exhausted_when_no_descriptor_is_left() {
     put(tree.path(), "a", b"x");
     let roots = roots(tree.path(), &[], false);
     let mut served = Served::new(&roots);
-    served.pool.resolve(ROOT, b"a", 1).unwrap();
-    served.until_done(1);
+    // The helper is a thread of this process. When it has answered for the missing name it has
+    // closed its copy of the file before, so that none becomes free later.
+    for path in [&b"a"[..], b"missing"] {
+        served.pool.resolve(ROOT, path, 1).unwrap();
+        served.until_done(1);
+    }
     let maximum = getrlimit(Resource::Nofile).maximum;
     setrlimit(
         Resource::Nofile,
@@ -34,8 +38,8 @@ fn answer_is_exhausted_when_no_descriptor_is_left() {
     };
     assert_eq!(told(&answer), "Exhausted");
     assert!(!answer.cacheable());
-    // The helper is this process's thread: with two free it can look and open, but then its file's
-    // copy for us may find no room. Whatever happens first, it is a shortage, or the file.
+    // With a descriptor free the helper may open the file, and close it before its copy for us
+    // needs room, or after. Whichever comes first, it is a shortage or the file.
     for free in 0..4 {
         held.truncate(held.len() - usize::from(free > 0));
         served.pool.resolve(ROOT, b"a", 1).unwrap();
