@@ -5,8 +5,13 @@
 
 pub mod counters;
 pub mod histogram;
+pub mod overview;
+pub mod status;
+pub mod page;
+pub mod prometheus;
 pub mod access_log;
 pub mod log_process;
 
 pub use counters::{Counters, Kind, Responses, Scalar, Snapshot};
 pub use histogram::Histogram;
+pub use overview::{MasterTally, Overview};

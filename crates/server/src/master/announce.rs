@@ -1,0 +1,60 @@
+//! The words at the start: where the server is, and what scripts read to find it.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use super::{MasterError, Options, say};
+use crate::config::Config;
+use crate::tally::Overview;
+
+/// Prints one line a listener, and writes the ready file.
+pub(super) fn serving(
+    config: &Config,
+    options: &Options,
+    status: Option<SocketAddr>,
+    overview: &Overview,
+) -> Result<(), MasterError> {
+    if !options.quiet {
+        words(config, status, overview);
+    }
+    if let Some(path) = &options.ready_file {
+        let listen = &overview.master.listen;
+        let pid = overview.master.pid;
+        let ready = serde_json::json!({ "listen": listen, "status": status, "master_pid": pid });
+        write_whole(path, &ready.to_string())
+            .map_err(|error| MasterError::System { what: "ready file", error })?;
+    }
+    Ok(())
+}
+
+fn words(config: &Config, status: Option<SocketAddr>, overview: &Overview) {
+    let root = config.hosts[0].root.display();
+    let more = match config.hosts.len() - 1 {
+        0 => String::new(),
+        hosts => format!(" and {hosts} more"),
+    };
+    let workers = match config.workers {
+        1 => "1 worker".into(),
+        workers => format!("{workers} workers"),
+    };
+    for address in &overview.master.listen {
+        say(format_args!("serving {root}{more} on http://{address} ({workers}, {})", config.events));
+    }
+    if let Some(status) = status {
+        say(format_args!("status on http://{status}/status"));
+    }
+    match overview.total.as_ref().map(|total| &total.trace.rung) {
+        None | Some(debox::Rung::Stacks) => {}
+        Some(_) if !config.trace => say("trace: off, as configured"),
+        Some(rung) => say(format_args!("trace: {rung}")),
+    }
+}
+
+/// By rename, so that whoever waits for the file never reads half of it.
+fn write_whole(path: &Path, text: &str) -> io::Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    std::fs::write(&name, text)?;
+    std::fs::rename(&name, path)
+}

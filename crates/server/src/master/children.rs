@@ -1,0 +1,89 @@
+//! How the master starts its children: the same binary, exec'd, with a socket as standard input.
+//!
+//! A child is told nothing on its command line and inherits no other descriptor; what it needs comes
+//! by its socket, and the end of that socket ends it. Each is a process group of its own, so that
+//! Ctrl-C in the terminal reaches the master alone, which then lets the others finish.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// What to execute, with which arguments, for each kind of child.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    /// The binary.
+    pub program: PathBuf,
+    /// Arguments that make it a worker.
+    pub worker: Vec<OsString>,
+    /// Arguments that make it a helper.
+    pub helper: Vec<OsString>,
+    /// Arguments that make it the log process.
+    pub log: Vec<OsString>,
+}
+
+/// The kinds of children.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Worker,
+    Helper,
+    Log,
+}
+
+impl Programs {
+    /// This binary with its hidden sub-commands.
+    ///
+    /// By `/proc/self/exe`, so that children are of the same version even after an upgrade has
+    /// replaced the file.
+    pub fn this_binary() -> Programs {
+        Programs {
+            program: "/proc/self/exe".into(),
+            worker: vec!["serve-worker".into()],
+            helper: vec!["serve-helper".into()],
+            log: vec!["serve-log".into()],
+        }
+    }
+
+    pub(super) fn spawn(&self, role: Role, socket: OwnedFd) -> io::Result<Child> {
+        let arguments = match role {
+            Role::Worker => &self.worker,
+            Role::Helper => &self.helper,
+            Role::Log => &self.log,
+        };
+        Command::new(&self.program)
+            .arg0("headway")
+            .args(arguments)
+            .stdin(socket)
+            .stdout(Stdio::null())
+            .process_group(0)
+            .spawn()
+    }
+}
+
+/// In a child: leaves SIGTERM, SIGINT and SIGHUP to the master.
+///
+/// A service manager signals every process of the service at once. If children died of it, requests in
+/// flight would be cut off that the master is about to let finish; the master ends them by the socket.
+pub fn leave_signals_to_the_master() -> io::Result<()> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    // A handler that only sets a flag, because the flag of an ignored signal would be inherited by exec.
+    let seen = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        signal_hook::flag::register(signal, seen.clone())?;
+    }
+    Ok(())
+}
+
+/// How a child ended, in words.
+pub(super) fn ended(status: ExitStatus) -> String {
+    use std::os::unix::process::ExitStatusExt;
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit code {code}"),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => "an unknown end".into(),
+    }
+}

@@ -1,0 +1,165 @@
+//! Listening sockets: for each address one a worker, all bound by the master.
+//!
+//! `SO_REUSEPORT` gives each worker an accept queue of its own, so no two workers wake for one client.
+//! The master keeps every listener open: when a worker dies, its queue waits for the successor.
+//! Sources: socket(7), ip(7), ipv6(7).
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+/// Why an address can not be listened on.
+#[derive(Debug, thiserror::Error)]
+#[error("{call}({address}): {name}: {advice}", name = name(*error), advice = advice(*error))]
+pub struct BindError {
+    call: &'static str,
+    address: SocketAddr,
+    error: Errno,
+}
+
+/// The listeners of all workers.
+#[derive(Debug)]
+pub(super) struct Listeners {
+    /// By worker, then by address.
+    pub(super) sockets: Vec<Vec<OwnedFd>>,
+    /// The addresses, with the port the kernel chose where it was 0.
+    pub(super) addresses: Vec<SocketAddr>,
+}
+
+impl Listeners {
+    /// Binds every address for every worker.
+    pub(super) fn bind(
+        addresses: &[SocketAddr],
+        workers: usize,
+        queue: u32,
+    ) -> Result<Listeners, BindError> {
+        let mut sockets: Vec<Vec<OwnedFd>> = (0..workers).map(|_| Vec::new()).collect();
+        let mut bound = Vec::new();
+        for &wanted in addresses {
+            refuse_if_taken(wanted)?;
+            let mut address = wanted;
+            for worker in &mut sockets {
+                let socket = listen(address, queue, true)?;
+                // The first bind may choose a port, the others share it.
+                address = local_address(&socket, address)?;
+                worker.push(socket);
+            }
+            bound.push(address);
+        }
+        Ok(Listeners { sockets, addresses: bound })
+    }
+}
+
+/// One listener that shares its port with nobody.
+pub(super) fn bind_alone(wanted: SocketAddr) -> Result<(OwnedFd, SocketAddr), BindError> {
+    let socket = listen(wanted, 16, false)?;
+    let address = local_address(&socket, wanted)?;
+    Ok((socket, address))
+}
+
+/// `SO_REUSEPORT` would let a second server of the same user share the port in silence, and each
+/// would get half of the clients. A socket without it can not be bound beside another listener.
+fn refuse_if_taken(address: SocketAddr) -> Result<(), BindError> {
+    match address.port() {
+        0 => Ok(()),
+        _ => socket(address, false).map(drop),
+    }
+}
+
+fn listen(address: SocketAddr, queue: u32, shared: bool) -> Result<OwnedFd, BindError> {
+    let socket = socket(address, shared)?;
+    let queue = i32::try_from(queue).unwrap_or(i32::MAX);
+    rustix::net::listen(&socket, queue).map_err(failed("listen", address))?;
+    Ok(socket)
+}
+
+/// A bound socket, non-blocking and close-on-exec.
+fn socket(address: SocketAddr, shared: bool) -> Result<OwnedFd, BindError> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)
+        .map_err(failed("socket", address))?;
+    // Without SO_REUSEADDR, connections of an earlier server in TIME_WAIT would hold the port.
+    sockopt::set_socket_reuseaddr(&socket, true).map_err(failed("SO_REUSEADDR", address))?;
+    if shared {
+        sockopt::set_socket_reuseport(&socket, true).map_err(failed("SO_REUSEPORT", address))?;
+    }
+    if address.is_ipv6() {
+        // So that [::]:80 and 0.0.0.0:80 can both be listened on, whatever the system's default.
+        sockopt::set_ipv6_v6only(&socket, true).map_err(failed("IPV6_V6ONLY", address))?;
+    }
+    rustix::net::bind(&socket, &address).map_err(failed("bind", address))?;
+    Ok(socket)
+}
+
+fn local_address(socket: &OwnedFd, wanted: SocketAddr) -> Result<SocketAddr, BindError> {
+    let name = rustix::net::getsockname(socket).map_err(failed("getsockname", wanted))?;
+    name.try_into().map_err(failed("getsockname", wanted))
+}
+
+fn failed(call: &'static str, address: SocketAddr) -> impl Fn(Errno) -> BindError {
+    move |error| BindError { call, address, error }
+}
+
+fn name(error: Errno) -> String {
+    match error {
+        Errno::ADDRINUSE => "EADDRINUSE".into(),
+        Errno::ADDRNOTAVAIL => "EADDRNOTAVAIL".into(),
+        Errno::ACCESS => "EACCES".into(),
+        Errno::MFILE => "EMFILE".into(),
+        Errno::AFNOSUPPORT => "EAFNOSUPPORT".into(),
+        other => other.to_string(),
+    }
+}
+
+fn advice(error: Errno) -> &'static str {
+    match error {
+        Errno::ADDRINUSE => {
+            "another process listens there; stop it (`ss -ltnp` names it) or choose another port"
+        }
+        Errno::ADDRNOTAVAIL => "no interface of this machine has the address; see `ip address`",
+        Errno::ACCESS => {
+            "ports below 1024 need CAP_NET_BIND_SERVICE, or sysctl net.ipv4.ip_unprivileged_port_start"
+        }
+        Errno::MFILE => "too many open files; lower workers or raise the limit (ulimit -n)",
+        Errno::AFNOSUPPORT => "the kernel has no IPv6; listen on IPv4 addresses only",
+        _ => "nothing is served",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn any() -> SocketAddr {
+        "127.0.0.1:0".parse().unwrap()
+    }
+
+    #[test]
+    fn all_workers_share_the_chosen_port_when_it_was_left_open() {
+        let listeners = Listeners::bind(&[any()], 3, 16).unwrap();
+        let port = listeners.addresses[0].port();
+        assert!(port != 0 && listeners.sockets.len() == 3);
+        for worker in &listeners.sockets {
+            assert_eq!(local_address(&worker[0], any()).unwrap().port(), port);
+        }
+    }
+
+    #[test]
+    fn a_taken_port_is_refused_when_even_its_owner_shares_it() {
+        let first = Listeners::bind(&[any()], 1, 16).unwrap();
+        let error = Listeners::bind(&first.addresses, 1, 16).unwrap_err().to_string();
+        let expected = format!("bind({}): EADDRINUSE: another process", first.addresses[0]);
+        assert!(error.starts_with(&expected), "{error}");
+        let address = first.addresses.clone();
+        drop(first);
+        Listeners::bind(&address, 2, 16).unwrap();
+    }
+
+    #[test]
+    fn a_foreign_address_is_refused_when_no_interface_has_it() {
+        let error = Listeners::bind(&["192.0.2.1:0".parse().unwrap()], 1, 16).unwrap_err();
+        assert!(error.to_string().contains("EADDRNOTAVAIL"), "{error}");
+    }
+}

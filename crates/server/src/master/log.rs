@@ -1,0 +1,127 @@
+//! The log process as the master sees it: started before the workers, replaced when it dies.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use super::children::{Programs, Role, ended};
+use super::{MasterError, say};
+use crate::config::LogConfig;
+use crate::control::{Control, FromLog, Received, ToLog};
+use crate::tally::MasterTally;
+
+const RESTART_DELAY: Duration = Duration::from_secs(1);
+
+/// The log process and its channel.
+pub(super) struct Log {
+    config: LogConfig,
+    running: Option<(Child, Control)>,
+    pub(super) restart_at: Option<Instant>,
+}
+
+impl Log {
+    /// Starts the log process and waits until it has opened its file.
+    pub(super) fn start(config: &LogConfig, programs: &Programs) -> Result<Log, MasterError> {
+        let mut log = Log { config: config.clone(), running: None, restart_at: None };
+        log.spawn(programs)?;
+        let control = &log.running.as_ref().expect("just started").1;
+        match control.receive::<FromLog>()? {
+            Some((FromLog::Ready, _)) => Ok(log),
+            Some((FromLog::Failed { why } | FromLog::Dropped { why, .. }, _)) => {
+                log.end(Duration::from_secs(1));
+                Err(MasterError::Log(why))
+            }
+            None => Err(MasterError::Log("the log process ended at its start".into())),
+        }
+    }
+
+    fn spawn(&mut self, programs: &Programs) -> Result<(), MasterError> {
+        let (ours, theirs) = Control::pair()?;
+        ours.send(&ToLog::Start { log: self.config.clone() }, &[])?;
+        let child = programs
+            .spawn(Role::Log, theirs.into_inner())
+            .map_err(|error| MasterError::System { what: "start the log process", error })?;
+        self.running = Some((child, ours));
+        self.restart_at = None;
+        Ok(())
+    }
+
+    pub(super) fn control(&self) -> Option<&Control> {
+        self.running.as_ref().map(|(_, control)| control)
+    }
+
+    /// A socket for a worker's lines. While no log process runs, the other end is closed at once, and
+    /// the worker keeps its lines until it is given another.
+    pub(super) fn socket(&self, worker: u32) -> Result<OwnedFd, MasterError> {
+        let (ours, theirs) = Control::pair()?;
+        if let Some(control) = self.control() {
+            let _ = control.try_send(&ToLog::Worker { worker }, &[theirs.as_fd()]);
+        }
+        Ok(ours.into_inner())
+    }
+
+    pub(super) fn reopen(&self) {
+        if let Some(control) = self.control()
+            && !matches!(control.try_send(&ToLog::Reopen, &[]), Ok(true))
+        {
+            say("the log process did not take the order to reopen its file");
+        }
+    }
+
+    /// Takes what the log process says; `false` when its channel has ended.
+    pub(super) fn listen(&mut self, tally: &mut MasterTally) -> bool {
+        while let Some(control) = self.control() {
+            match control.try_receive::<FromLog>() {
+                Ok(Received::Message(FromLog::Ready, _)) => tally.log_trouble = None,
+                Ok(Received::Message(FromLog::Dropped { lines, why }, _)) => {
+                    say(format_args!("{why}; {lines} log lines are lost, serving goes on"));
+                    tally.log_lines_lost += lines;
+                    tally.log_trouble = Some(why);
+                }
+                Ok(Received::Message(FromLog::Failed { why }, _)) => {
+                    say(format_args!("{why}; the log goes on in the old file, if there is one"));
+                    tally.log_trouble = Some(why);
+                }
+                Ok(Received::WouldBlock) => return true,
+                Ok(Received::Closed) | Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// The channel ended: what is left of the process is reaped and another is due.
+    pub(super) fn died(&mut self, tally: &mut MasterTally) {
+        let Some((mut child, _)) = self.running.take() else {
+            return;
+        };
+        let _ = child.kill();
+        let end = child.wait().map_or_else(|error| error.to_string(), ended);
+        let delay = RESTART_DELAY.as_millis();
+        say(format_args!("the log process ended: {end}; a new one starts in {delay} ms"));
+        tally.log_deaths += 1;
+        self.restart_at = Some(Instant::now() + RESTART_DELAY);
+    }
+
+    /// Starts another when it is due; `true` when the workers need new sockets.
+    pub(super) fn restart(&mut self, programs: &Programs, now: Instant) -> bool {
+        if self.restart_at.is_none_or(|at| at > now) {
+            return false;
+        }
+        match self.spawn(programs) {
+            Ok(()) => true,
+            Err(error) => {
+                say(error);
+                self.restart_at = Some(now + RESTART_DELAY);
+                false
+            }
+        }
+    }
+
+    /// Ends the log process: it writes what the workers left it, for at most `patience`.
+    pub(super) fn end(&mut self, patience: Duration) {
+        if let Some((mut child, control)) = self.running.take() {
+            drop(control);
+            super::wait_or_kill(&mut child, Instant::now() + patience);
+        }
+    }
+}

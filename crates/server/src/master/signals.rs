@@ -1,0 +1,52 @@
+//! Signals and the status thread's calls as readable descriptors, so that the master has one wait.
+
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
+
+/// Readable when a signal has come.
+#[derive(Debug)]
+pub(super) struct Signals {
+    /// SIGTERM and SIGINT.
+    pub(super) stop: UnixStream,
+    /// SIGHUP.
+    pub(super) reopen: UnixStream,
+    /// SIGCHLD.
+    pub(super) child: UnixStream,
+}
+
+impl Signals {
+    pub(super) fn new() -> io::Result<Signals> {
+        Ok(Signals {
+            stop: readable_on(&[SIGTERM, SIGINT])?,
+            reopen: readable_on(&[SIGHUP])?,
+            child: readable_on(&[SIGCHLD])?,
+        })
+    }
+}
+
+/// The handler writes one byte a signal, which is all a handler may safely do.
+fn readable_on(signals: &[i32]) -> io::Result<UnixStream> {
+    let (ours, handlers) = pair()?;
+    for signal in signals {
+        signal_hook::low_level::pipe::register(*signal, handlers.try_clone()?)?;
+    }
+    Ok(ours)
+}
+
+/// Two connected ends, neither of which ever waits.
+pub(super) fn pair() -> io::Result<(UnixStream, UnixStream)> {
+    let (left, right) = UnixStream::pair()?;
+    left.set_nonblocking(true)?;
+    right.set_nonblocking(true)?;
+    Ok((left, right))
+}
+
+/// Empties a pipe and says how many bytes there were.
+pub(super) fn drain(mut pipe: &UnixStream) -> usize {
+    let (mut buffer, mut total) = ([0; 256], 0);
+    while let Ok(bytes @ 1..) = pipe.read(&mut buffer) {
+        total += bytes;
+    }
+    total
+}

@@ -1,0 +1,53 @@
+//! Everything the status page, the JSON and the metrics are made from: one moment of the whole server.
+
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+
+use super::Snapshot;
+
+/// The whole server at one moment.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Overview {
+    /// The version of Headway.
+    pub version: String,
+    /// When it was taken, in milliseconds since 1970.
+    pub time_ms: u64,
+    /// What the master knows itself.
+    pub master: MasterTally,
+    /// All workers together, including those that are gone; `None` until a first one has answered.
+    pub total: Option<Snapshot>,
+    /// The workers that answered.
+    pub workers: Vec<Snapshot>,
+    /// Numbers of workers that did not answer in time.
+    pub silent: Vec<u32>,
+}
+
+/// What the master knows itself.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct MasterTally {
+    /// Its process.
+    pub pid: u32,
+    /// Milliseconds since it began to serve.
+    pub uptime_ms: u64,
+    /// The addresses served.
+    pub listen: Vec<SocketAddr>,
+    /// Workers that ended unasked.
+    pub worker_deaths: u64,
+    /// Helper processes started.
+    pub helpers_spawned: u64,
+    /// Helper processes refused because a worker asked for more than its bound.
+    pub helpers_refused: u64,
+    /// Log processes that ended unasked.
+    pub log_deaths: u64,
+    /// Log lines the log process could not write.
+    pub log_lines_lost: u64,
+    /// The last words of the log process about a failed write or open.
+    pub log_trouble: Option<String>,
+}
+
+impl Overview {
+    /// Log lines lost on either side of the log's socket.
+    pub fn log_dropped(&self) -> u64 {
+        self.total.as_ref().map_or(0, |total| total.counters.log_dropped) + self.master.log_lines_lost
+    }
+}

@@ -1,0 +1,214 @@
+//! The numbers in the Prometheus text format, version 0.0.4.
+//!
+//! Names begin with `headway_`, counters end in `_total`, times are in seconds. Series about all
+//! workers together survive the death of a worker; those with a `worker` label begin anew with it.
+//! Source: the exposition formats page of the Prometheus documentation.
+
+use debox::{Report, Rung};
+use std::fmt::{Display, Write};
+
+use super::{Counters, Histogram, Kind, Overview, Snapshot};
+
+/// The content type of this format.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Bounds of the histograms of small integers; they are bucket bounds, so the counts are exact.
+const SMALL_BOUNDS: &[u64] = &[0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
+/// Bounds of the histograms of microseconds: 16 µs to 17 s.
+const TIME_BOUNDS_US: &[u64] = &[
+    16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131_072, 262_144,
+    524_288, 1_048_576, 2_097_152, 4_194_304, 8_388_608, 16_777_216,
+];
+
+/// All metrics of one moment.
+pub fn render(overview: &Overview) -> String {
+    let mut out = Metrics(String::with_capacity(16 * 1024));
+    if let Some(total) = &overview.total {
+        out.blocking(&total.trace);
+        out.counters(&total.counters);
+        out.trace(&total.trace);
+        out.info(overview, total);
+    }
+    out.master(overview);
+    out.workers(overview);
+    out.0
+}
+
+struct Metrics(String);
+
+impl Metrics {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        // Writing to a String can not fail, here and below.
+        let _ = writeln!(self.0, "# HELP {name} {}\n# TYPE {name} {kind}", help.replace('\\', "\\\\"));
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &dyn Display)], value: impl Display) {
+        self.0.push_str(name);
+        for (position, (label, text)) in labels.iter().enumerate() {
+            let before = if position == 0 { '{' } else { ',' };
+            let _ = write!(self.0, "{before}{label}=\"{}\"", escaped(&text.to_string()));
+        }
+        let end = if labels.is_empty() { "" } else { "}" };
+        let _ = writeln!(self.0, "{end} {value}");
+    }
+
+    fn single(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
+        self.family(name, kind, help);
+        self.sample(name, &[], value);
+    }
+
+    /// A first series with empty labels is always there and always 0, so that an alert on the sum has
+    /// something to look at before anything blocked.
+    fn blocking(&mut self, trace: &Report) {
+        type Value = fn(&debox::Site) -> f64;
+        let families: [(&str, &str, Value); 2] = [
+            (
+                "headway_loop_blocked_total",
+                "Voluntary sleeps of the event loops outside the event wait, by system call and kernel site.",
+                |site| site.count as f64,
+            ),
+            (
+                "headway_loop_blocked_seconds_total",
+                "Time slept by the event loops outside the event wait, by system call and kernel site.",
+                |site| site.total_ns as f64 / 1e9,
+            ),
+        ];
+        for (name, help, value) in families {
+            self.family(name, "counter", help);
+            self.sample(name, &[("call", &""), ("site", &"")], 0);
+            for (call, site, sum) in by_site(trace, value) {
+                self.sample(name, &[("call", &call), ("site", &site)], sum);
+            }
+        }
+    }
+
+    fn counters(&mut self, counters: &Counters) {
+        self.family("headway_responses_total", "counter", "Responses by status code.");
+        for (status, count) in counters.responses.sorted() {
+            self.sample("headway_responses_total", &[("status", &status)], count);
+        }
+        for scalar in counters.scalars() {
+            let (suffix, kind) = match scalar.kind {
+                Kind::Counter => ("_total", "counter"),
+                Kind::Gauge | Kind::Peak => ("", "gauge"),
+            };
+            self.single(&format!("headway_{}{suffix}", scalar.name), kind, scalar.help, scalar.value);
+        }
+        for (name, help, histogram) in counters.histograms() {
+            match name.strip_suffix("_us") {
+                None => self.histogram(&format!("headway_{name}"), help, histogram, SMALL_BOUNDS, 1.0),
+                Some(name) => {
+                    let help = help.replace(", in microseconds", ", in seconds");
+                    let name = format!("headway_{name}_seconds");
+                    self.histogram(&name, &help, histogram, TIME_BOUNDS_US, 1e-6);
+                }
+            }
+        }
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, of: &Histogram, bounds: &[u64], unit: f64) {
+        self.family(name, "histogram", help);
+        let bucket = format!("{name}_bucket");
+        for bound in bounds {
+            self.sample(&bucket, &[("le", &(*bound as f64 * unit))], of.at_most(*bound));
+        }
+        self.sample(&bucket, &[("le", &"+Inf")], of.count());
+        self.sample(&format!("{name}_sum"), &[], of.sum() as f64 * unit);
+        self.sample(&format!("{name}_count"), &[], of.count());
+    }
+
+    fn trace(&mut self, trace: &Report) {
+        let help = "How much the tracer of the loops sees: 2 sleeps and stacks, 1 sleeps only, 0 nothing.";
+        self.single("headway_trace_rung", "gauge", help, rung(&trace.rung));
+        let help = "Trace records lost; while this grows, sleeps may be missing.";
+        self.single("headway_trace_lost_records_total", "counter", help, trace.lost_records);
+        let help = "Sleeps of the event loops in the event wait.";
+        self.single("headway_loop_waits_total", "counter", help, trace.waits.count);
+        let help = "Time the event loops slept in the event wait.";
+        let seconds = trace.waits.total_ns as f64 / 1e9;
+        self.single("headway_loop_wait_seconds_total", "counter", help, seconds);
+        let help = "Times a loop lost its processor while it could have run on.";
+        self.single("headway_loop_preempted_total", "counter", help, trace.preemptions.count);
+        let help = "System calls of the event loops.";
+        self.family("headway_system_calls_total", "counter", help);
+        for (call, count) in &trace.calls {
+            self.sample("headway_system_calls_total", &[("call", call)], count);
+        }
+    }
+
+    fn info(&mut self, overview: &Overview, total: &Snapshot) {
+        self.family("headway_info", "gauge", "Always 1; the labels say what runs.");
+        let labels: [(&str, &dyn Display); 3] = [
+            ("version", &overview.version),
+            ("events", &total.events),
+            ("residency", &total.residency),
+        ];
+        self.sample("headway_info", &labels, 1);
+    }
+
+    fn master(&mut self, overview: &Overview) {
+        let master = &overview.master;
+        let seconds = master.uptime_ms as f64 / 1e3;
+        self.single("headway_uptime_seconds", "gauge", "Time since the master began.", seconds);
+        let help = "Workers that ended unasked.";
+        self.single("headway_worker_deaths_total", "counter", help, master.worker_deaths);
+        let help = "Helper processes started.";
+        self.single("headway_helpers_spawned_total", "counter", help, master.helpers_spawned);
+        let help = "Helper processes refused beyond a worker's bound.";
+        self.single("headway_helpers_refused_total", "counter", help, master.helpers_refused);
+        let help = "Log processes that ended unasked.";
+        self.single("headway_log_deaths_total", "counter", help, master.log_deaths);
+        let help = "Access log lines the log process could not write.";
+        self.single("headway_log_lines_lost_total", "counter", help, master.log_lines_lost);
+        let help = "Workers that did not answer in time for this scrape.";
+        self.single("headway_workers_silent", "gauge", help, overview.silent.len());
+        self.single("headway_workers", "gauge", "Workers that answered.", overview.workers.len());
+    }
+
+    /// How evenly the kernel spreads clients over workers.
+    fn workers(&mut self, overview: &Overview) {
+        type Value = fn(&Snapshot) -> u64;
+        let families: [(&str, &str, &str, Value); 3] = [
+            ("headway_worker_connections_open", "gauge", "Connections open now, by worker.", |one| {
+                one.counters.connections_open
+            }),
+            ("headway_worker_accepted_total", "counter", "Connections accepted, by worker.", |one| {
+                one.counters.accepted
+            }),
+            ("headway_worker_requests_total", "counter", "Requests, by worker.", |one| {
+                one.counters.requests
+            }),
+        ];
+        for (name, kind, help, value) in families {
+            self.family(name, kind, help);
+            for worker in &overview.workers {
+                self.sample(name, &[("worker", &worker.worker)], value(worker));
+            }
+        }
+    }
+}
+
+/// Sites of one name may have several stacks; a series may appear only once.
+fn by_site(trace: &Report, value: fn(&debox::Site) -> f64) -> Vec<(String, String, f64)> {
+    let mut sums: Vec<(String, String, f64)> = Vec::new();
+    for site in &trace.sleeps {
+        let name = site.symbol.as_deref().unwrap_or("unknown");
+        match sums.iter_mut().find(|(call, known, _)| *call == site.call && known == name) {
+            Some((_, _, sum)) => *sum += value(site),
+            None => sums.push((site.call.clone(), name.into(), value(site))),
+        }
+    }
+    sums
+}
+
+fn rung(rung: &Rung) -> u8 {
+    match rung {
+        Rung::Stacks => 2,
+        Rung::SwitchesOnly { .. } => 1,
+        Rung::Off { .. } => 0,
+    }
+}
+
+fn escaped(label: &str) -> String {
+    label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}

@@ -1,0 +1,170 @@
+//! The status server: `/status` for people, `/status.json` for programs, `/metrics` for Prometheus.
+//!
+//! It runs in a thread of the master with a listener of its own, so a scrape costs the workers one
+//! control message. It serves one client at a time and gives each two seconds: it is for an
+//! administrator and a scraper, not for the world. It changes nothing and takes no input but a path.
+
+use debox::Symbols;
+use http::response::HeadWriter;
+use http::{Head, HeadLimits, Method, Parsed, Status, Target, Version};
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use super::{Overview, page, prometheus};
+
+/// For one client, from its connection to the last byte.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(2);
+const HEAD_BYTES_MAX: usize = 8 * 1024;
+/// After a failed accept (descriptors ran out), so that the thread does not spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Answers status clients for as long as the process lives; `ask` gets the numbers of this moment.
+pub fn serve(listener: &TcpListener, ask: &dyn Fn() -> Option<Overview>) {
+    let mut symbols = Resolver::default();
+    loop {
+        match listener.accept() {
+            // A client that goes away or is too slow is its own loss.
+            Ok((client, _)) => drop(answer(client, ask, &mut symbols)),
+            Err(_) => std::thread::sleep(ACCEPT_PAUSE),
+        }
+    }
+}
+
+/// Kernel symbols, loaded when the first sleep has to be named: ten megabytes of text that a server
+/// that never blocks never needs.
+#[derive(Default)]
+struct Resolver(Option<Option<Symbols>>);
+
+impl Resolver {
+    fn resolve(&mut self, overview: &mut Overview) {
+        let total = overview.total.iter_mut();
+        let reports = total.chain(&mut overview.workers).map(|one| &mut one.trace);
+        for report in reports.filter(|report| !report.sleeps.is_empty()) {
+            if let Some(symbols) = self.0.get_or_insert_with(|| Symbols::load().ok()) {
+                report.resolve(symbols);
+            }
+        }
+    }
+}
+
+struct Answer {
+    status: Status,
+    kind: &'static str,
+    body: String,
+}
+
+impl Answer {
+    fn text(status: Status, body: &str) -> Answer {
+        Answer { status, kind: "text/plain; charset=utf-8", body: body.into() }
+    }
+}
+
+fn answer(
+    mut client: TcpStream,
+    ask: &dyn Fn() -> Option<Overview>,
+    symbols: &mut Resolver,
+) -> io::Result<()> {
+    let deadline = Instant::now() + CLIENT_PATIENCE;
+    let loopback = client.local_addr()?.ip().is_loopback();
+    let limits = HeadLimits {
+        head_bytes_max: HEAD_BYTES_MAX,
+        target_bytes_max: 1024,
+        ..HeadLimits::default()
+    };
+    let (mut received, mut buffer) = (Vec::new(), [0; 2048]);
+    let (answer, bodiless) = loop {
+        patience(&client, deadline)?;
+        match client.read(&mut buffer)? {
+            0 => return Ok(()),
+            bytes => received.extend_from_slice(&buffer[..bytes]),
+        }
+        match http::parse(&received, &limits) {
+            Parsed::Partial => {}
+            Parsed::Reject(reject) => break (Answer::text(reject.status, reject.reason), false),
+            Parsed::Complete(head) => {
+                break (route(&head, loopback, ask, symbols), head.method == Method::Head);
+            }
+        }
+    };
+    patience(&client, deadline)?;
+    client.write_all(&message(&answer, bodiless))?;
+    client.shutdown(std::net::Shutdown::Write)
+}
+
+/// Each read and write may take what is left of the client's time.
+fn patience(client: &TcpStream, deadline: Instant) -> io::Result<()> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    client.set_read_timeout(Some(left))?;
+    client.set_write_timeout(Some(left))
+}
+
+fn route(
+    head: &Head<'_>,
+    loopback: bool,
+    ask: &dyn Fn() -> Option<Overview>,
+    symbols: &mut Resolver,
+) -> Answer {
+    if !matches!(head.method, Method::Get | Method::Head) {
+        return Answer::text(Status::METHOD_NOT_ALLOWED, "GET and HEAD only\n");
+    }
+    if loopback && !head.host.is_none_or(is_local) {
+        return Answer::text(Status::FORBIDDEN, "ask by address or as localhost\n");
+    }
+    let path = match &head.target {
+        Target::Origin(path) => path.split(|byte| *byte == b'?').next().unwrap_or(b"/"),
+        _ => b"/",
+    };
+    let render: fn(&Overview) -> Answer = match path {
+        b"/" | b"/status" => {
+            |all| Answer { status: Status::OK, kind: "text/html; charset=utf-8", body: page::render(all) }
+        }
+        b"/status.json" => json,
+        b"/metrics" => |all| Answer {
+            status: Status::OK,
+            kind: prometheus::CONTENT_TYPE,
+            body: prometheus::render(all),
+        },
+        _ => return Answer::text(Status::NOT_FOUND, "/status, /status.json, /metrics\n"),
+    };
+    match ask() {
+        Some(mut overview) => {
+            symbols.resolve(&mut overview);
+            render(&overview)
+        }
+        None => Answer::text(Status::SERVICE_UNAVAILABLE, "the server is stopping\n"),
+    }
+}
+
+/// A page that any machine's browser could be talked into reading (a foreign name that resolves to
+/// 127.0.0.1) would not be private to this machine.
+fn is_local(host: &[u8]) -> bool {
+    let name = String::from_utf8_lossy(http::target::host_name(host)).to_ascii_lowercase();
+    let bare = name.trim_start_matches('[').trim_end_matches(']');
+    name == "localhost" || bare.parse::<IpAddr>().is_ok()
+}
+
+fn json(overview: &Overview) -> Answer {
+    match serde_json::to_string_pretty(overview) {
+        Ok(body) => Answer { status: Status::OK, kind: "application/json", body: body + "\n" },
+        Err(error) => Answer::text(Status::INTERNAL_SERVER_ERROR, &error.to_string()),
+    }
+}
+
+fn message(answer: &Answer, bodiless: bool) -> Vec<u8> {
+    let mut out = Vec::with_capacity(answer.body.len() + 256);
+    HeadWriter::new(&mut out, Version::Http11, answer.status)
+        .field("Content-Type", answer.kind)
+        .field_u64("Content-Length", answer.body.len() as u64)
+        .field("Cache-Control", "no-store")
+        .field("X-Content-Type-Options", "nosniff")
+        .field("Connection", "close")
+        .end();
+    if !bodiless {
+        out.extend_from_slice(answer.body.as_bytes());
+    }
+    out
+}
