@@ -19,7 +19,7 @@ pub struct DrainLimits {
     pub body_bytes_max: u64,
     /// Bytes of all chunk extensions together.
     pub extension_bytes_max: u32,
-    /// Bytes of the trailer section.
+    /// Bytes of the trailer section, line ends not counted.
     pub trailer_bytes_max: u32,
 }
 
