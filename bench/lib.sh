@@ -1,0 +1,230 @@
+# Shared by the scripts of bench/: scratch space, servers as child processes, their processor time and
+# memory, and the evidence folder. Sourced, never run. Everything it starts it also ends, and only that;
+# all traffic stays inside 127.0.0.0/8.
+# shellcheck shell=bash
+
+# The variables below are the interface to the scripts that source this file.
+# shellcheck disable=SC2034
+
+repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+headway=${HEADWAY:-$repository/target/release/headway}
+bench_tools=$repository/target/bench-tools/release
+server_cpu=${HEADWAY_BENCH_SERVER_CPU:-0}
+client_cpu=${HEADWAY_BENCH_CLIENT_CPU:-1}
+tick_hz=$(getconf CLK_TCK)
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
+export LC_ALL=C
+
+scratch=$(mktemp -d "${TMPDIR:-/tmp}/headway-bench.XXXXXX")
+# A server that drops its privileges has to reach the files below this folder.
+chmod 755 "$scratch"
+started=()                    # process ids we started and have to end
+at_exit=()                    # commands that undo a change of the machine, run last to first
+declare -A server_pid server_port
+headway_options=()            # appended to every `headway serve`
+server_prefix=()              # put before a server's command, for example to enter a control group
+server_port_next=${HEADWAY_BENCH_PORT:-18080}
+
+say() { echo "$(basename "$0"): $*" >&2; }
+die() { say "$*"; exit 1; }
+
+need() {
+    command -v "$1" >/dev/null || die "no $1 here; run scripts/setup bench"
+}
+
+# ---- processes ----------------------------------------------------------------------------------
+
+# A process id and those of all its descendants, one a line.
+process_tree() {
+    # A command name may hold spaces and parentheses, so cut at the last parenthesis.
+    cat /proc/[0-9]*/stat 2>/dev/null | sed -n 's/^\([0-9]*\) (.*) . \([0-9]*\) .*/\1 \2/p' |
+        awk -v root="$1" '{ children[$2] = children[$2] " " $1; seen[$1] }
+            END { if (!(root in seen)) exit; n = 1; queue[1] = root
+                for (i = 1; i <= n; i++) { print queue[i]
+                    m = split(children[queue[i]], list, " "); for (j = 1; j <= m; j++) queue[++n] = list[j] } }'
+}
+
+end_process() {
+    local pid=$1 attempt tree
+    kill -0 "$pid" 2>/dev/null || return 0
+    tree=$(process_tree "$pid")
+    kill -TERM "$pid" 2>/dev/null || true
+    for attempt in {1..50}; do
+        kill -0 "$pid" 2>/dev/null || break
+        sleep 0.1
+        # What does not listen to the polite signal within five seconds would disturb the next case.
+        # shellcheck disable=SC2086
+        [ "$attempt" -lt 50 ] || kill -KILL $tree 2>/dev/null || true
+    done
+    wait "$pid" 2>/dev/null || true
+}
+
+clean_up() {
+    local status=$? index
+    trap - EXIT INT TERM
+    for index in "${started[@]}"; do end_process "$index"; done
+    for ((index = ${#at_exit[@]} - 1; index >= 0; index--)); do eval "${at_exit[index]}" || true; done
+    rm -rf "$scratch"
+    exit "$status"
+}
+# Otherwise a command that fails would end a run of an hour without a word.
+trap 'say "line $LINENO failed: $BASH_COMMAND"' ERR
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# ---- servers ------------------------------------------------------------------------------------
+
+# Writes bench/peers/NAME.conf with its placeholders filled in, and prints where.
+peer_configuration() {
+    local name=$1 root=$2 port=$3 place=$scratch/$1-$3.conf user group
+    user=$(id -un) group=$(id -gn)
+    # Apache refuses to serve as root.
+    if [ "$user" = root ]; then user=nobody group=nogroup; fi
+    sed -e "s|@ROOT@|$root|g; s|@PORT@|$port|g; s|@SCRATCH@|$scratch|g" \
+        -e "s|@USER@|$user|g; s|@GROUP@|$group|g" "$repository/bench/peers/$name.conf" >"$place"
+    echo "$place"
+}
+
+# True when the server can be started here; says why not otherwise.
+server_available() {
+    case $1 in
+        headway) [ -x "$headway" ] || { say "leaving out headway: no $headway"; return 1; } ;;
+        floor*) [ -x "$bench_tools/floor" ] || { say "leaving out the floor: no $bench_tools/floor"; return 1; } ;;
+        *) command -v "$1" >/dev/null || { say "leaving out $1: not installed"; return 1; } ;;
+    esac
+}
+
+# server_start NAME ROOT: starts it pinned to the server's core and waits until it answers /ready.txt.
+server_start() {
+    local name=$1 root=$2 port=$((server_port_next++)) command
+    case $name in
+        headway) command=("$headway" serve "$root" --listen "127.0.0.1:$port" --workers 1
+                          "${headway_options[@]}") ;;
+        floor) command=("$bench_tools/floor" --listen "127.0.0.1:$port") ;;
+        floor-close) command=("$bench_tools/floor" --listen "127.0.0.1:$port" --close) ;;
+        nginx) command=(nginx -e "$scratch/nginx.error" -p "$scratch"
+                        -c "$(peer_configuration "$name" "$root" "$port")") ;;
+        lighttpd) command=(lighttpd -D -f "$(peer_configuration "$name" "$root" "$port")") ;;
+        h2o) command=(h2o -m worker -c "$(peer_configuration "$name" "$root" "$port")") ;;
+        apache2) command=(apache2 -D FOREGROUND -f "$(peer_configuration "$name" "$root" "$port")") ;;
+        *) die "$name: not a server this bench knows" ;;
+    esac
+    : >"$root/ready.txt"
+    "${server_prefix[@]}" taskset -c "$server_cpu" "${command[@]}" >"$scratch/$name.output" 2>&1 </dev/null &
+    server_pid[$name]=$!
+    server_port[$name]=$port
+    started+=("${server_pid[$name]}")
+    wait_until_answering "$name"
+}
+
+wait_until_answering() {
+    local name=$1 attempt
+    for attempt in {1..100}; do
+        if curl -fs --noproxy '*' -o /dev/null "http://127.0.0.1:${server_port[$name]}/ready.txt"; then return 0; fi
+        kill -0 "${server_pid[$name]}" 2>/dev/null || break
+        sleep 0.1
+    done
+    tail -n 20 "$scratch/$name.output" "$scratch/$name.error" >&2 2>/dev/null || true
+    die "$name did not answer on port ${server_port[$name]} (attempt $attempt)"
+}
+
+server_stop() {
+    end_process "${server_pid[$1]}"
+    unset "server_pid[$1]"
+}
+
+# User and system time of a server's processes and of the children it has reaped, in clock ticks.
+server_ticks() {
+    local pid
+    for pid in $(process_tree "${server_pid[$1]}"); do
+        sed 's/.*) //' "/proc/$pid/stat" 2>/dev/null || true
+    done | awk '{ sum += $12 + $13 + $14 + $15 } END { print sum + 0 }'
+}
+
+# The processes of a server that run an event loop: where a sleep stalls every client.
+loop_processes() {
+    local pid
+    for pid in $(process_tree "${server_pid[$1]}"); do
+        case $1 in
+            headway) if grep -qsz '^serve-worker' "/proc/$pid/cmdline"; then echo "$pid"; fi ;;
+            nginx) if grep -qs 'worker process' "/proc/$pid/cmdline"; then echo "$pid"; fi ;;
+            *) echo "$pid" ;;
+        esac
+    done
+}
+
+# ---- the machine --------------------------------------------------------------------------------
+
+# `busy total` of one core in ticks. Time that the hypervisor took is part of the total only.
+core_ticks() {
+    awk -v name="cpu$1" '$1 == name { print $2 + $3 + $4 + $7 + $8, $2 + $3 + $4 + $5 + $6 + $7 + $8 + $9 }' /proc/stat
+}
+
+# Share of two readings in percent: busy_share "busy total" "busy total".
+busy_share() {
+    awk -v before="$1" -v after="$2" 'BEGIN { split(before, b, " "); split(after, a, " ")
+        t = a[2] - b[2]; printf "%.1f", (t > 0) ? 100 * (a[1] - b[1]) / t : 0 }'
+}
+
+raise_descriptor_limit() {
+    ulimit -n 20000 2>/dev/null || ulimit -n "$(ulimit -Hn)"
+}
+
+build_tools() {
+    need cargo
+    CARGO_TARGET_DIR=$repository/target/bench-tools cargo build --quiet --release --locked \
+        --manifest-path "$repository/bench/tools/Cargo.toml"
+}
+
+build_headway() {
+    if [ -n "${HEADWAY:-}" ]; then return 0; fi
+    (cd "$repository" && cargo build --quiet --release --locked --package headway) ||
+        say "headway does not build; measuring without it"
+}
+
+# ---- evidence -----------------------------------------------------------------------------------
+
+# evidence_folder KIND LABEL OUTPUT: prints the folder, which is made.
+evidence_folder() {
+    local folder=$3
+    if [ -z "$folder" ]; then folder=$repository/bench/runs/$(date +%F)-$2-$1; fi
+    mkdir -p "$folder"
+    echo "$folder"
+}
+
+# A label, not the host's name: runs are published.
+default_label() { echo "$(nproc)core"; }
+
+version_of() {
+    case $1 in
+        headway) git -C "$repository" describe --always --dirty 2>/dev/null || echo unknown ;;
+        nginx) nginx -v 2>&1 | sed 's/.*nginx\///' ;;
+        lighttpd) lighttpd -v | sed -n '1s/^lighttpd\/\([^ ]*\).*/\1/p' ;;
+        h2o) h2o --version | sed -n '1s/h2o version //p' ;;
+        apache2) apache2 -v | sed -n '1s/.*Apache\/\([^ ]*\).*/\1/p' ;;
+        wrk) wrk -v 2>&1 | sed -n '1s/^wrk \([^ ]*\).*/\1/p' ;;
+        h2load) h2load --version | sed 's/.*\///' ;;
+        perf) perf --version | sed 's/perf version //' ;;
+        wget) wget --version | sed -n '1s/GNU Wget \([^ ]*\).*/\1/p' ;;
+        floor*) echo "this repository" ;;
+    esac
+}
+
+# environment_lines PROGRAM…: what a stranger needs to run it again.
+environment_lines() {
+    local program
+    echo "- kernel: $(uname -sr), $(uname -m)"
+    echo "- processor: $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores"
+    echo "- memory: $(awk '/^MemTotal/ { printf "%.1f GiB", $2 / 1048576 }' /proc/meminfo)"
+    echo "- system: $(sed -n 's/^PRETTY_NAME="\(.*\)"/\1/p' /etc/os-release)"
+    for program in "$@"; do echo "- $program: $(version_of "$program")"; done
+}
+
+# Functions for awk programs: the median and the spread of `n` values in `list`.
+# shellcheck disable=SC2016
+awk_statistics='
+    function sorted(list, n,   i, j, v) {
+        for (i = 2; i <= n; i++) { v = list[i]; for (j = i - 1; j > 0 && list[j] > v; j--) list[j + 1] = list[j]; list[j + 1] = v } }
+    function median(list, n) { sorted(list, n); return n % 2 ? list[(n + 1) / 2] : (list[n / 2] + list[n / 2 + 1]) / 2 }
+    function number(v) { return v >= 100 ? sprintf("%.0f", v) : v >= 10 ? sprintf("%.1f", v) : sprintf("%.2f", v) }'
