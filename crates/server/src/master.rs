@@ -145,7 +145,11 @@ impl Master {
             None => None,
             Some(wanted) => Some(start_status(wanted, asker)?),
         };
-        let log = config.log.as_ref().map(|log| Log::start(log, &options.programs)).transpose()?;
+        let log = config
+            .log
+            .as_ref()
+            .map(|log| Log::start(log, &options.programs))
+            .transpose()?;
         let listen = listeners.addresses.clone();
         let mut master = Master {
             signals,
@@ -155,7 +159,11 @@ impl Master {
             places: (0..config.workers).map(|_| Place::new()).collect(),
             helpers: Vec::new(),
             log,
-            tally: MasterTally { pid: std::process::id(), listen, ..MasterTally::default() },
+            tally: MasterTally {
+                pid: std::process::id(),
+                listen,
+                ..MasterTally::default()
+            },
             started: Instant::now(),
             announced: false,
             stopping: None,
@@ -197,32 +205,45 @@ impl Master {
     }
 
     fn wait(&self) -> Result<Vec<Source>, MasterError> {
-        let mut polled = Vec::new();
-        let mut sources = Vec::new();
-        let mut add = |source, fd: BorrowedFd<'_>, flags| {
-            sources.push(source);
-            polled.push(PollFd::from_borrowed_fd(fd, flags));
-        };
-        add(Source::Stop, self.signals.stop.as_fd(), PollFlags::IN);
-        add(Source::Reopen, self.signals.reopen.as_fd(), PollFlags::IN);
-        add(Source::Child, self.signals.child.as_fd(), PollFlags::IN);
-        add(Source::Question, self.gather.wake.as_fd(), PollFlags::IN);
-        if let Some(control) = self.log.as_ref().and_then(Log::control) {
-            add(Source::Log, control.as_fd(), PollFlags::IN);
-        }
-        for (number, place) in self.places.iter().enumerate() {
-            if let Some((fd, wants_room)) = place.running.as_ref().and_then(|one| one.interest()) {
-                let room = if wants_room { PollFlags::OUT } else { PollFlags::empty() };
-                add(Source::Worker(number), fd, PollFlags::IN | room);
-            }
-        }
-        let timeout = self.next_deadline().map(|at| timespec(at.saturating_duration_since(Instant::now())));
-        match poll(&mut polled, timeout.as_ref()) {
+        let watched = self.watched();
+        let mut polled: Vec<PollFd<'_>> = watched
+            .iter()
+            .map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags))
+            .collect();
+        let left = |at: Instant| timespec(at.saturating_duration_since(Instant::now()));
+        match poll(&mut polled, self.next_deadline().map(left).as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(system("poll")(error.into())),
         }
-        let ready = polled.iter().map(|one| !one.revents().is_empty());
-        Ok(sources.into_iter().zip(ready).filter_map(|(source, ready)| ready.then_some(source)).collect())
+        let ready = watched
+            .iter()
+            .zip(&polled)
+            .filter(|(_, one)| !one.revents().is_empty());
+        Ok(ready.map(|((source, _, _), _)| *source).collect())
+    }
+
+    fn watched(&self) -> Vec<(Source, BorrowedFd<'_>, PollFlags)> {
+        let signals = &self.signals;
+        let mut watched = vec![
+            (Source::Stop, signals.stop.as_fd(), PollFlags::IN),
+            (Source::Reopen, signals.reopen.as_fd(), PollFlags::IN),
+            (Source::Child, signals.child.as_fd(), PollFlags::IN),
+            (Source::Question, self.gather.wake.as_fd(), PollFlags::IN),
+        ];
+        if let Some(control) = self.log.as_ref().and_then(Log::control) {
+            watched.push((Source::Log, control.as_fd(), PollFlags::IN));
+        }
+        for (number, place) in self.places.iter().enumerate() {
+            if let Some((fd, wants_room)) = place.running.as_ref().and_then(|one| one.interest()) {
+                let room = if wants_room {
+                    PollFlags::OUT
+                } else {
+                    PollFlags::empty()
+                };
+                watched.push((Source::Worker(number), fd, PollFlags::IN | room));
+            }
+        }
+        watched
     }
 
     fn next_deadline(&self) -> Option<Instant> {
@@ -230,7 +251,11 @@ impl Master {
         let log = self.log.iter().filter_map(|log| log.restart_at);
         let stopping = self.stopping.iter().filter(|stopping| !stopping.killed);
         let stop = stopping.map(|stopping| stopping.deadline);
-        restarts.chain(log).chain(stop).chain(self.gather.deadline()).min()
+        restarts
+            .chain(log)
+            .chain(stop)
+            .chain(self.gather.deadline())
+            .min()
     }
 
     fn spawn_worker(&mut self, number: usize) -> Result<(), MasterError> {
@@ -238,9 +263,16 @@ impl Master {
             return Ok(());
         };
         let worker = number as u32;
-        let log = self.log.as_ref().map(|log| log.socket(worker)).transpose()?;
+        let log = self
+            .log
+            .as_ref()
+            .map(|log| log.socket(worker))
+            .transpose()?;
         let (ours, theirs) = Control::pair()?;
-        let message = ToWorker::Start { worker, config: Box::new(self.config.clone()) };
+        let message = ToWorker::Start {
+            worker,
+            config: Box::new(self.config.clone()),
+        };
         let mut descriptors: Vec<BorrowedFd<'_>> =
             listeners.sockets[number].iter().map(AsFd::as_fd).collect();
         descriptors.extend(log.iter().map(AsFd::as_fd));
@@ -255,7 +287,11 @@ impl Master {
     }
 
     fn spawn_helpers(&mut self, number: usize, count: u32) -> Result<(), MasterError> {
-        let of_worker = self.helpers.iter().filter(|helper| helper.worker == number).count();
+        let of_worker = self
+            .helpers
+            .iter()
+            .filter(|helper| helper.worker == number)
+            .count();
         // Twice the bound: a helper that waits for a disk lives on for a while after its worker has
         // given it up.
         let room = (2 * self.config.helpers_max).saturating_sub(of_worker);
@@ -270,7 +306,10 @@ impl Master {
                 .map_err(system("start a helper"))?;
             let pid = child.id();
             self.tally.helpers_spawned += 1;
-            self.helpers.push(Helper { worker: number, child });
+            self.helpers.push(Helper {
+                worker: number,
+                child,
+            });
             self.send(number, ToWorker::Helper { pid }, vec![workers.into_inner()]);
         }
         Ok(())
@@ -353,7 +392,8 @@ impl Master {
                 self.worker_ended(number, &ended(status));
             }
         }
-        self.helpers.retain_mut(|helper| !matches!(helper.child.try_wait(), Ok(Some(_)) | Err(_)));
+        self.helpers
+            .retain_mut(|helper| !matches!(helper.child.try_wait(), Ok(Some(_)) | Err(_)));
     }
 
     fn worker_ended(&mut self, number: usize, end: &str) {
@@ -372,7 +412,9 @@ impl Master {
             return self.stop(Duration::ZERO);
         }
         self.tally.worker_deaths += 1;
-        say(format_args!("worker {number} ended: {why}; a new one starts in {delay} ms"));
+        say(format_args!(
+            "worker {number} ended: {why}; a new one starts in {delay} ms"
+        ));
     }
 
     fn restart(&mut self, now: Instant) {
@@ -431,10 +473,19 @@ impl Master {
                 self.send(number, ToWorker::Drain { timeout_ms }, Vec::new());
             }
         }
-        self.places.iter_mut().for_each(|place| place.restart_at = None);
+        self.places
+            .iter_mut()
+            .for_each(|place| place.restart_at = None);
         self.listeners = None;
-        let patience = if timeout.is_zero() { Duration::ZERO } else { END_PATIENCE };
-        self.stopping = Some(Stopping { deadline: deadline + patience, killed: false });
+        let patience = if timeout.is_zero() {
+            Duration::ZERO
+        } else {
+            END_PATIENCE
+        };
+        self.stopping = Some(Stopping {
+            deadline: deadline + patience,
+            killed: false,
+        });
     }
 
     fn keep_deadline(&mut self, now: Instant) {
@@ -442,9 +493,12 @@ impl Master {
             && stopping.deadline <= now
         {
             stopping.killed = true;
-            self.places.iter_mut().filter_map(|place| place.running.as_mut()).for_each(|running| {
-                let _ = running.child.kill();
-            });
+            self.places
+                .iter_mut()
+                .filter_map(|place| place.running.as_mut())
+                .for_each(|running| {
+                    let _ = running.child.kill();
+                });
         }
     }
 
@@ -455,7 +509,9 @@ impl Master {
     /// The workers are gone, so the helpers' sockets have ended, and the log has all lines.
     fn end(mut self) -> Result<(), MasterError> {
         let deadline = Instant::now() + END_PATIENCE;
-        self.helpers.iter_mut().for_each(|helper| wait_or_kill(&mut helper.child, deadline));
+        self.helpers
+            .iter_mut()
+            .for_each(|helper| wait_or_kill(&mut helper.child, deadline));
         if let Some(log) = &mut self.log {
             log.end(LOG_PATIENCE);
         }
@@ -467,7 +523,9 @@ impl Master {
 fn start_status(wanted: SocketAddr, asker: Asker) -> Result<SocketAddr, MasterError> {
     let (socket, address) = listeners::bind_alone(wanted)?;
     let listener = TcpListener::from(socket);
-    listener.set_nonblocking(false).map_err(system("status listener"))?;
+    listener
+        .set_nonblocking(false)
+        .map_err(system("status listener"))?;
     std::thread::Builder::new()
         .name("status".into())
         .spawn(move || status::serve(&listener, &|| asker.ask()))
@@ -490,7 +548,10 @@ fn wait_or_kill(child: &mut Child, deadline: Instant) {
 fn timespec(duration: Duration) -> Timespec {
     // Rounded up, so that a deadline has passed when the wait for it ends.
     let duration = duration + Duration::from_micros(999);
-    Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: i64::from(duration.subsec_nanos()) }
+    Timespec {
+        tv_sec: duration.as_secs() as i64,
+        tv_nsec: i64::from(duration.subsec_nanos()),
+    }
 }
 
 fn system(what: &'static str) -> impl Fn(io::Error) -> MasterError {

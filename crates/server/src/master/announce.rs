@@ -22,8 +22,10 @@ pub(super) fn serving(
         let listen = &overview.master.listen;
         let pid = overview.master.pid;
         let ready = serde_json::json!({ "listen": listen, "status": status, "master_pid": pid });
-        write_whole(path, &ready.to_string())
-            .map_err(|error| MasterError::System { what: "ready file", error })?;
+        write_whole(path, &ready.to_string()).map_err(|error| MasterError::System {
+            what: "ready file",
+            error,
+        })?;
     }
     Ok(())
 }
@@ -39,7 +41,10 @@ fn words(config: &Config, status: Option<SocketAddr>, overview: &Overview) {
         workers => format!("{workers} workers"),
     };
     for address in &overview.master.listen {
-        say(format_args!("serving {root}{more} on http://{address} ({workers}, {})", config.events));
+        say(format_args!(
+            "serving {root}{more} on http://{address} ({workers}, {})",
+            config.events
+        ));
     }
     if let Some(status) = status {
         say(format_args!("status on http://{status}/status"));

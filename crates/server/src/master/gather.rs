@@ -1,8 +1,8 @@
 //! One question to all workers: the numbers of this moment, put together when the last has answered.
 
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::signals;
@@ -56,8 +56,20 @@ impl Gather {
     pub(super) fn new() -> std::io::Result<(Gather, Asker)> {
         let (wake, waker) = signals::pair()?;
         let (sender, questions) = channel();
-        let gather = Gather { wake, questions, id: 0, round: None, departed: None };
-        Ok((gather, Asker { questions: sender, wake: waker }))
+        let gather = Gather {
+            wake,
+            questions,
+            id: 0,
+            round: None,
+            departed: None,
+        };
+        Ok((
+            gather,
+            Asker {
+                questions: sender,
+                wake: waker,
+            },
+        ))
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
@@ -92,7 +104,11 @@ impl Gather {
                 waiting.push(number);
             }
         }
-        self.round = Some(Round { deadline: Instant::now() + PATIENCE, waiting, asking });
+        self.round = Some(Round {
+            deadline: Instant::now() + PATIENCE,
+            waiting,
+            asking,
+        });
     }
 
     /// A worker answered. An answer to an earlier round is still news, but does not end this one.
@@ -129,7 +145,12 @@ impl Gather {
     }
 
     fn overview(&self, places: &[Place], master: &MasterTally, late: &[usize]) -> Overview {
-        let alive = || places.iter().enumerate().filter(|(_, place)| place.running.is_some());
+        let alive = || {
+            places
+                .iter()
+                .enumerate()
+                .filter(|(_, place)| place.running.is_some())
+        };
         let seen = alive().filter(|(number, _)| !late.contains(number));
         let workers: Vec<Snapshot> = seen.filter_map(|(_, place)| place.last.clone()).collect();
         let known = alive().filter_map(|(_, place)| place.last.as_ref());
@@ -140,11 +161,17 @@ impl Gather {
         }
         Overview {
             version: env!("CARGO_PKG_VERSION").into(),
-            time_ms: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64,
+            time_ms: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default()
+                .as_millis() as u64,
             master: master.clone(),
             total,
             workers,
-            silent: alive().filter(silent).map(|(number, _)| number as u32).collect(),
+            silent: alive()
+                .filter(silent)
+                .map(|(number, _)| number as u32)
+                .collect(),
         }
     }
 }

@@ -47,7 +47,10 @@ impl Listeners {
             }
             bound.push(address);
         }
-        Ok(Listeners { sockets, addresses: bound })
+        Ok(Listeners {
+            sockets,
+            addresses: bound,
+        })
     }
 }
 
@@ -76,7 +79,11 @@ fn listen(address: SocketAddr, queue: u32, shared: bool) -> Result<OwnedFd, Bind
 
 /// A bound socket, non-blocking and close-on-exec.
 fn socket(address: SocketAddr, shared: bool) -> Result<OwnedFd, BindError> {
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let family = if address.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)
         .map_err(failed("socket", address))?;
@@ -99,7 +106,11 @@ fn local_address(socket: &OwnedFd, wanted: SocketAddr) -> Result<SocketAddr, Bin
 }
 
 fn failed(call: &'static str, address: SocketAddr) -> impl Fn(Errno) -> BindError {
-    move |error| BindError { call, address, error }
+    move |error| BindError {
+        call,
+        address,
+        error,
+    }
 }
 
 fn name(error: Errno) -> String {
@@ -149,7 +160,9 @@ mod tests {
     #[test]
     fn a_taken_port_is_refused_when_even_its_owner_shares_it() {
         let first = Listeners::bind(&[any()], 1, 16).unwrap();
-        let error = Listeners::bind(&first.addresses, 1, 16).unwrap_err().to_string();
+        let error = Listeners::bind(&first.addresses, 1, 16)
+            .unwrap_err()
+            .to_string();
         let expected = format!("bind({}): EADDRINUSE: another process", first.addresses[0]);
         assert!(error.starts_with(&expected), "{error}");
         let address = first.addresses.clone();

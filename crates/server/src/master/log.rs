@@ -22,7 +22,11 @@ pub(super) struct Log {
 impl Log {
     /// Starts the log process and waits until it has opened its file.
     pub(super) fn start(config: &LogConfig, programs: &Programs) -> Result<Log, MasterError> {
-        let mut log = Log { config: config.clone(), running: None, restart_at: None };
+        let mut log = Log {
+            config: config.clone(),
+            running: None,
+            restart_at: None,
+        };
         log.spawn(programs)?;
         let control = &log.running.as_ref().expect("just started").1;
         match control.receive::<FromLog>()? {
@@ -31,16 +35,26 @@ impl Log {
                 log.end(Duration::from_secs(1));
                 Err(MasterError::Log(why))
             }
-            None => Err(MasterError::Log("the log process ended at its start".into())),
+            None => Err(MasterError::Log(
+                "the log process ended at its start".into(),
+            )),
         }
     }
 
     fn spawn(&mut self, programs: &Programs) -> Result<(), MasterError> {
         let (ours, theirs) = Control::pair()?;
-        ours.send(&ToLog::Start { log: self.config.clone() }, &[])?;
+        ours.send(
+            &ToLog::Start {
+                log: self.config.clone(),
+            },
+            &[],
+        )?;
         let child = programs
             .spawn(Role::Log, theirs.into_inner())
-            .map_err(|error| MasterError::System { what: "start the log process", error })?;
+            .map_err(|error| MasterError::System {
+                what: "start the log process",
+                error,
+            })?;
         self.running = Some((child, ours));
         self.restart_at = None;
         Ok(())
@@ -74,12 +88,16 @@ impl Log {
             match control.try_receive::<FromLog>() {
                 Ok(Received::Message(FromLog::Ready, _)) => tally.log_trouble = None,
                 Ok(Received::Message(FromLog::Dropped { lines, why }, _)) => {
-                    say(format_args!("{why}; {lines} log lines are lost, serving goes on"));
+                    say(format_args!(
+                        "{why}; {lines} log lines are lost, serving goes on"
+                    ));
                     tally.log_lines_lost += lines;
                     tally.log_trouble = Some(why);
                 }
                 Ok(Received::Message(FromLog::Failed { why }, _)) => {
-                    say(format_args!("{why}; the log goes on in the old file, if there is one"));
+                    say(format_args!(
+                        "{why}; the log goes on in the old file, if there is one"
+                    ));
                     tally.log_trouble = Some(why);
                 }
                 Ok(Received::WouldBlock) => return true,
@@ -97,7 +115,9 @@ impl Log {
         let _ = child.kill();
         let end = child.wait().map_or_else(|error| error.to_string(), ended);
         let delay = RESTART_DELAY.as_millis();
-        say(format_args!("the log process ended: {end}; a new one starts in {delay} ms"));
+        say(format_args!(
+            "the log process ended: {end}; a new one starts in {delay} ms"
+        ));
         tally.log_deaths += 1;
         self.restart_at = Some(Instant::now() + RESTART_DELAY);
     }

@@ -39,7 +39,13 @@ pub(super) struct Place {
 
 impl Place {
     pub(super) fn new() -> Place {
-        Place { running: None, restart_at: None, delay: FIRST_DELAY, last: None, why: None }
+        Place {
+            running: None,
+            restart_at: None,
+            delay: FIRST_DELAY,
+            last: None,
+            why: None,
+        }
     }
 
     pub(super) fn started(&mut self, child: Child, control: Control) {
@@ -57,9 +63,16 @@ impl Place {
     /// The process is gone. Says how long to wait before the next one: not at all after a long life,
     /// twice as long each time after a short one, so that a fault at start does not burn a processor.
     pub(super) fn died(&mut self, now: Instant) -> Duration {
-        let young = self.running.take().is_none_or(|gone| now - gone.started < YOUNG);
+        let young = self
+            .running
+            .take()
+            .is_none_or(|gone| now - gone.started < YOUNG);
         let delay = if young { self.delay } else { Duration::ZERO };
-        self.delay = if young { (self.delay * 2).min(LONGEST_DELAY) } else { FIRST_DELAY };
+        self.delay = if young {
+            (self.delay * 2).min(LONGEST_DELAY)
+        } else {
+            FIRST_DELAY
+        };
         self.restart_at = Some(now + delay);
         delay
     }
@@ -76,7 +89,9 @@ impl Running {
 
     /// What to poll for: always words from the worker, and room for ours when some wait.
     pub(super) fn interest(&self) -> Option<(BorrowedFd<'_>, bool)> {
-        self.control.as_ref().map(|control| (control.as_fd(), !self.outbox.is_empty()))
+        self.control
+            .as_ref()
+            .map(|control| (control.as_fd(), !self.outbox.is_empty()))
     }
 
     /// Sends, or keeps the message until there is room. `false`: the worker is stuck or gone.

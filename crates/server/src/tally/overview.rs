@@ -48,6 +48,9 @@ pub struct MasterTally {
 impl Overview {
     /// Log lines lost on either side of the log's socket.
     pub fn log_dropped(&self) -> u64 {
-        self.total.as_ref().map_or(0, |total| total.counters.log_dropped) + self.master.log_lines_lost
+        self.total
+            .as_ref()
+            .map_or(0, |total| total.counters.log_dropped)
+            + self.master.log_lines_lost
     }
 }

@@ -44,35 +44,57 @@ fn proof(out: &mut String, total: &Snapshot, overview: &Overview) {
     let calls = grouped(trace.calls.values().sum());
     let time = duration_ms(overview.master.uptime_ms);
     let (class, title, detail) = match (&trace.rung, blocked) {
-        (Rung::Off { why }, _) => {
-            ("unknown", "Nobody watches the loops".into(), format!("Sleeps are not seen: {why}"))
-        }
+        (Rung::Off { why }, _) => (
+            "unknown",
+            "Nobody watches the loops".into(),
+            format!("Sleeps are not seen: {why}"),
+        ),
         (_, 0) => (
             "good",
             "The loops blocked 0 times".into(),
-            format!("{calls} system calls in {time}. Any sleep outside the event wait would be named here."),
+            format!(
+                "{calls} system calls in {time}. Any sleep outside the event wait would be named here."
+            ),
         ),
         (_, blocked) => (
             "bad",
-            format!("The loops blocked {} time{}", grouped(blocked), if blocked == 1 { "" } else { "s" }),
+            format!(
+                "The loops blocked {} time{}",
+                grouped(blocked),
+                if blocked == 1 { "" } else { "s" }
+            ),
             format!(
                 "{} in all, in {calls} system calls over {time}. The table of sleeps says where.",
                 duration_ns(trace.blocked_ns())
             ),
         ),
     };
-    let _ = write!(out, "<header class=\"{class}\"><h1>{title}</h1><p>{}</p>", escaped(&detail));
+    let _ = write!(
+        out,
+        "<header class=\"{class}\"><h1>{title}</h1><p>{}</p>",
+        escaped(&detail)
+    );
     if trace.lost_records > 0 {
         let lost = grouped(trace.lost_records);
-        let _ = write!(out, "<p class=\"warn\">{lost} trace records were lost: sleeps may be missing.</p>");
+        let _ = write!(
+            out,
+            "<p class=\"warn\">{lost} trace records were lost: sleeps may be missing.</p>"
+        );
     }
     if let Rung::SwitchesOnly { why } = &trace.rung {
-        let _ = write!(out, "<p class=\"warn\">Sleeps are not located: {}</p>", escaped(why));
+        let _ = write!(
+            out,
+            "<p class=\"warn\">Sleeps are not located: {}</p>",
+            escaped(why)
+        );
     }
     if let Some(trouble) = &overview.master.log_trouble {
         let lost = grouped(overview.master.log_lines_lost);
         let trouble = escaped(trouble);
-        let _ = write!(out, "<p class=\"warn\">Access log: {trouble}; {lost} lines lost.</p>");
+        let _ = write!(
+            out,
+            "<p class=\"warn\">Access log: {trouble}; {lost} lines lost.</p>"
+        );
     }
     out.push_str("</header>");
 }
@@ -84,7 +106,11 @@ fn responses(out: &mut String, counters: &Counters) {
         .into_iter()
         .map(|(status, count)| (format!("{status} {}", phrase(status)), grouped(count)))
         .collect();
-    card(out, &format!("Responses: {}", grouped(counters.responses.total())), &rows);
+    card(
+        out,
+        &format!("Responses: {}", grouped(counters.responses.total())),
+        &rows,
+    );
 }
 
 fn phrase(status: u16) -> &'static str {
@@ -93,7 +119,10 @@ fn phrase(status: u16) -> &'static str {
 
 /// The scalars, grouped as a reader looks for them; every one of them appears in exactly one group.
 const GROUPS: &[(&str, &[&str])] = &[
-    ("Clients", &["accept", "connection", "request", "timeouts", "resets"]),
+    (
+        "Clients",
+        &["accept", "connection", "request", "timeouts", "resets"],
+    ),
     ("Bytes", &["bytes_", "body_"]),
     ("Name cache", &["names", "descriptors"]),
     ("Contents in memory", &["content"]),
@@ -112,13 +141,19 @@ fn numbers(out: &mut String, counters: &Counters) {
         out.push_str("<section><h2>");
         out.push_str(title);
         out.push_str("</h2><table>");
-        for scalar in scalars.iter().filter(|scalar| group(scalar.name) == Some(index)) {
+        for scalar in scalars
+            .iter()
+            .filter(|scalar| group(scalar.name) == Some(index))
+        {
             let (name, help) = (scalar.name.replace('_', " "), scalar.help);
             let value = match scalar.name.contains("bytes") {
                 true => bytes(scalar.value),
                 false => grouped(scalar.value),
             };
-            let _ = write!(out, "<tr title=\"{help}\"><th>{name}</th><td>{value}</td></tr>");
+            let _ = write!(
+                out,
+                "<tr title=\"{help}\"><th>{name}</th><td>{value}</td></tr>"
+            );
         }
         out.push_str("</table></section>");
     }
@@ -126,11 +161,19 @@ fn numbers(out: &mut String, counters: &Counters) {
 
 fn helper_times(out: &mut String, counters: &Counters) {
     let mut rows = Vec::new();
-    for (what, times) in
-        [("waiting", &counters.helper_queue_us), ("working", &counters.helper_service_us)]
-    {
-        for (quantile, name) in [(0.5, "median"), (0.95, "95 %"), (0.99, "99 %"), (1.0, "longest")] {
-            let shown = times.quantile(quantile).map_or("–".into(), |us| duration_ns(us * 1000));
+    for (what, times) in [
+        ("waiting", &counters.helper_queue_us),
+        ("working", &counters.helper_service_us),
+    ] {
+        for (quantile, name) in [
+            (0.5, "median"),
+            (0.95, "95 %"),
+            (0.99, "99 %"),
+            (1.0, "longest"),
+        ] {
+            let shown = times
+                .quantile(quantile)
+                .map_or("–".into(), |us| duration_ns(us * 1000));
             rows.push((format!("{what}, {name}"), shown));
         }
     }
@@ -143,7 +186,11 @@ fn ready_events(out: &mut String, histogram: &Histogram) {
     const WIDTH: f64 = 300.0;
     const HEIGHT: f64 = 120.0;
     let Some(mean) = histogram.mean() else {
-        return card(out, "Ready events a wake-up", &[("wake-ups".into(), "0".into())]);
+        return card(
+            out,
+            "Ready events a wake-up",
+            &[("wake-ups".into(), "0".into())],
+        );
     };
     let top = (histogram.max().max(2) as f64 + 1.0).log2();
     let x = |value: u64| (value as f64 + 1.0).log2() / top * WIDTH;
@@ -164,7 +211,11 @@ fn ready_events(out: &mut String, histogram: &Histogram) {
     );
     let mut tick = 1;
     while tick <= histogram.max().max(2) {
-        let _ = write!(out, "<text x=\"{:.1}\" y=\"136\" text-anchor=\"middle\">{tick}</text>", x(tick));
+        let _ = write!(
+            out,
+            "<text x=\"{:.1}\" y=\"136\" text-anchor=\"middle\">{tick}</text>",
+            x(tick)
+        );
         tick *= if tick < 4 { 2 } else { 4 };
     }
     let (count, max) = (grouped(histogram.count()), grouped(histogram.max()));
@@ -200,17 +251,27 @@ fn sleeps(out: &mut String, trace: &Report) {
 fn calls(out: &mut String, trace: &Report) {
     let mut calls: Vec<_> = trace.calls.iter().collect();
     calls.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
-    let mut rows: Vec<(String, String)> =
-        calls.into_iter().map(|(call, count)| (call.clone(), grouped(*count))).collect();
-    let waits = format!("{} ({})", grouped(trace.waits.count), duration_ns(trace.waits.total_ns));
+    let mut rows: Vec<(String, String)> = calls
+        .into_iter()
+        .map(|(call, count)| (call.clone(), grouped(*count)))
+        .collect();
+    let waits = format!(
+        "{} ({})",
+        grouped(trace.waits.count),
+        duration_ns(trace.waits.total_ns)
+    );
     rows.push(("sleeps in the event wait".into(), waits));
     rows.push(("times preempted".into(), grouped(trace.preemptions.count)));
     card(out, "System calls of the loops", &rows);
 }
 
 fn workers(out: &mut String, overview: &Overview) {
-    out.push_str("<section class=\"wide\"><h2>Workers</h2><div class=\"scroll\"><table><tr><th>Worker</th>");
-    out.push_str("<td>Process</td><td>Up</td><td>Connections</td><td>Accepted</td><td>Requests</td>");
+    out.push_str(
+        "<section class=\"wide\"><h2>Workers</h2><div class=\"scroll\"><table><tr><th>Worker</th>",
+    );
+    out.push_str(
+        "<td>Process</td><td>Up</td><td>Connections</td><td>Accepted</td><td>Requests</td>",
+    );
     out.push_str("<td>Helpers</td><td>Blocked</td><th>Events, residency</th></tr>");
     for worker in &overview.workers {
         let counters = &worker.counters;
@@ -231,7 +292,10 @@ fn workers(out: &mut String, overview: &Overview) {
         );
     }
     for silent in &overview.silent {
-        let _ = write!(out, "<tr><th>{silent}</th><td colspan=\"8\">did not answer in time</td></tr>");
+        let _ = write!(
+            out,
+            "<tr><th>{silent}</th><td colspan=\"8\">did not answer in time</td></tr>"
+        );
     }
     out.push_str("</table></div></section>");
 }
@@ -255,13 +319,21 @@ fn footer(out: &mut String, overview: &Overview) {
 fn card(out: &mut String, title: &str, rows: &[(String, String)]) {
     let _ = write!(out, "<section><h2>{title}</h2><table>");
     for (name, value) in rows {
-        let _ = write!(out, "<tr><th>{}</th><td>{}</td></tr>", escaped(name), escaped(value));
+        let _ = write!(
+            out,
+            "<tr><th>{}</th><td>{}</td></tr>",
+            escaped(name),
+            escaped(value)
+        );
     }
     out.push_str("</table></section>");
 }
 
 fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
 }
 
 /// Digits in groups of three, divided by thin spaces.

@@ -39,7 +39,11 @@ struct Metrics(String);
 impl Metrics {
     fn family(&mut self, name: &str, kind: &str, help: &str) {
         // Writing to a String can not fail, here and below.
-        let _ = writeln!(self.0, "# HELP {name} {}\n# TYPE {name} {kind}", help.replace('\\', "\\\\"));
+        let _ = writeln!(
+            self.0,
+            "# HELP {name} {}\n# TYPE {name} {kind}",
+            help.replace('\\', "\\\\")
+        );
     }
 
     fn sample(&mut self, name: &str, labels: &[(&str, &dyn Display)], value: impl Display) {
@@ -83,7 +87,11 @@ impl Metrics {
     }
 
     fn counters(&mut self, counters: &Counters) {
-        self.family("headway_responses_total", "counter", "Responses by status code.");
+        self.family(
+            "headway_responses_total",
+            "counter",
+            "Responses by status code.",
+        );
         for (status, count) in counters.responses.sorted() {
             self.sample("headway_responses_total", &[("status", &status)], count);
         }
@@ -92,11 +100,22 @@ impl Metrics {
                 Kind::Counter => ("_total", "counter"),
                 Kind::Gauge | Kind::Peak => ("", "gauge"),
             };
-            self.single(&format!("headway_{}{suffix}", scalar.name), kind, scalar.help, scalar.value);
+            self.single(
+                &format!("headway_{}{suffix}", scalar.name),
+                kind,
+                scalar.help,
+                scalar.value,
+            );
         }
         for (name, help, histogram) in counters.histograms() {
             match name.strip_suffix("_us") {
-                None => self.histogram(&format!("headway_{name}"), help, histogram, SMALL_BOUNDS, 1.0),
+                None => self.histogram(
+                    &format!("headway_{name}"),
+                    help,
+                    histogram,
+                    SMALL_BOUNDS,
+                    1.0,
+                ),
                 Some(name) => {
                     let help = help.replace(", in microseconds", ", in seconds");
                     let name = format!("headway_{name}_seconds");
@@ -110,7 +129,11 @@ impl Metrics {
         self.family(name, "histogram", help);
         let bucket = format!("{name}_bucket");
         for bound in bounds {
-            self.sample(&bucket, &[("le", &(*bound as f64 * unit))], of.at_most(*bound));
+            self.sample(
+                &bucket,
+                &[("le", &(*bound as f64 * unit))],
+                of.at_most(*bound),
+            );
         }
         self.sample(&bucket, &[("le", &"+Inf")], of.count());
         self.sample(&format!("{name}_sum"), &[], of.sum() as f64 * unit);
@@ -118,17 +141,33 @@ impl Metrics {
     }
 
     fn trace(&mut self, trace: &Report) {
-        let help = "How much the tracer of the loops sees: 2 sleeps and stacks, 1 sleeps only, 0 nothing.";
+        let help =
+            "How much the tracer of the loops sees: 2 sleeps and stacks, 1 sleeps only, 0 nothing.";
         self.single("headway_trace_rung", "gauge", help, rung(&trace.rung));
         let help = "Trace records lost; while this grows, sleeps may be missing.";
-        self.single("headway_trace_lost_records_total", "counter", help, trace.lost_records);
+        self.single(
+            "headway_trace_lost_records_total",
+            "counter",
+            help,
+            trace.lost_records,
+        );
         let help = "Sleeps of the event loops in the event wait.";
-        self.single("headway_loop_waits_total", "counter", help, trace.waits.count);
+        self.single(
+            "headway_loop_waits_total",
+            "counter",
+            help,
+            trace.waits.count,
+        );
         let help = "Time the event loops slept in the event wait.";
         let seconds = trace.waits.total_ns as f64 / 1e9;
         self.single("headway_loop_wait_seconds_total", "counter", help, seconds);
         let help = "Times a loop lost its processor while it could have run on.";
-        self.single("headway_loop_preempted_total", "counter", help, trace.preemptions.count);
+        self.single(
+            "headway_loop_preempted_total",
+            "counter",
+            help,
+            trace.preemptions.count,
+        );
         let help = "System calls of the event loops.";
         self.family("headway_system_calls_total", "counter", help);
         for (call, count) in &trace.calls {
@@ -137,7 +176,11 @@ impl Metrics {
     }
 
     fn info(&mut self, overview: &Overview, total: &Snapshot) {
-        self.family("headway_info", "gauge", "Always 1; the labels say what runs.");
+        self.family(
+            "headway_info",
+            "gauge",
+            "Always 1; the labels say what runs.",
+        );
         let labels: [(&str, &dyn Display); 3] = [
             ("version", &overview.version),
             ("events", &total.events),
@@ -149,35 +192,84 @@ impl Metrics {
     fn master(&mut self, overview: &Overview) {
         let master = &overview.master;
         let seconds = master.uptime_ms as f64 / 1e3;
-        self.single("headway_uptime_seconds", "gauge", "Time since the master began.", seconds);
+        self.single(
+            "headway_uptime_seconds",
+            "gauge",
+            "Time since the master began.",
+            seconds,
+        );
         let help = "Workers that ended unasked.";
-        self.single("headway_worker_deaths_total", "counter", help, master.worker_deaths);
+        self.single(
+            "headway_worker_deaths_total",
+            "counter",
+            help,
+            master.worker_deaths,
+        );
         let help = "Helper processes started.";
-        self.single("headway_helpers_spawned_total", "counter", help, master.helpers_spawned);
+        self.single(
+            "headway_helpers_spawned_total",
+            "counter",
+            help,
+            master.helpers_spawned,
+        );
         let help = "Helper processes refused beyond a worker's bound.";
-        self.single("headway_helpers_refused_total", "counter", help, master.helpers_refused);
+        self.single(
+            "headway_helpers_refused_total",
+            "counter",
+            help,
+            master.helpers_refused,
+        );
         let help = "Log processes that ended unasked.";
-        self.single("headway_log_deaths_total", "counter", help, master.log_deaths);
+        self.single(
+            "headway_log_deaths_total",
+            "counter",
+            help,
+            master.log_deaths,
+        );
         let help = "Access log lines the log process could not write.";
-        self.single("headway_log_lines_lost_total", "counter", help, master.log_lines_lost);
+        self.single(
+            "headway_log_lines_lost_total",
+            "counter",
+            help,
+            master.log_lines_lost,
+        );
         let help = "Workers that did not answer in time for this scrape.";
-        self.single("headway_workers_silent", "gauge", help, overview.silent.len());
-        self.single("headway_workers", "gauge", "Workers that answered.", overview.workers.len());
+        self.single(
+            "headway_workers_silent",
+            "gauge",
+            help,
+            overview.silent.len(),
+        );
+        self.single(
+            "headway_workers",
+            "gauge",
+            "Workers that answered.",
+            overview.workers.len(),
+        );
     }
 
     /// How evenly the kernel spreads clients over workers.
     fn workers(&mut self, overview: &Overview) {
         type Value = fn(&Snapshot) -> u64;
         let families: [(&str, &str, &str, Value); 3] = [
-            ("headway_worker_connections_open", "gauge", "Connections open now, by worker.", |one| {
-                one.counters.connections_open
-            }),
-            ("headway_worker_accepted_total", "counter", "Connections accepted, by worker.", |one| {
-                one.counters.accepted
-            }),
-            ("headway_worker_requests_total", "counter", "Requests, by worker.", |one| {
-                one.counters.requests
-            }),
+            (
+                "headway_worker_connections_open",
+                "gauge",
+                "Connections open now, by worker.",
+                |one| one.counters.connections_open,
+            ),
+            (
+                "headway_worker_accepted_total",
+                "counter",
+                "Connections accepted, by worker.",
+                |one| one.counters.accepted,
+            ),
+            (
+                "headway_worker_requests_total",
+                "counter",
+                "Requests, by worker.",
+                |one| one.counters.requests,
+            ),
         ];
         for (name, kind, help, value) in families {
             self.family(name, kind, help);
@@ -193,7 +285,10 @@ fn by_site(trace: &Report, value: fn(&debox::Site) -> f64) -> Vec<(String, Strin
     let mut sums: Vec<(String, String, f64)> = Vec::new();
     for site in &trace.sleeps {
         let name = site.symbol.as_deref().unwrap_or("unknown");
-        match sums.iter_mut().find(|(call, known, _)| *call == site.call && known == name) {
+        match sums
+            .iter_mut()
+            .find(|(call, known, _)| *call == site.call && known == name)
+        {
             Some((_, _, sum)) => *sum += value(site),
             None => sums.push((site.call.clone(), name.into(), value(site))),
         }
@@ -210,5 +305,8 @@ fn rung(rung: &Rung) -> u8 {
 }
 
 fn escaped(label: &str) -> String {
-    label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+    label
+        .replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
 }

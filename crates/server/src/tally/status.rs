@@ -56,7 +56,11 @@ struct Answer {
 
 impl Answer {
     fn text(status: Status, body: &str) -> Answer {
-        Answer { status, kind: "text/plain; charset=utf-8", body: body.into() }
+        Answer {
+            status,
+            kind: "text/plain; charset=utf-8",
+            body: body.into(),
+        }
     }
 }
 
@@ -83,7 +87,10 @@ fn answer(
             Parsed::Partial => {}
             Parsed::Reject(reject) => break (Answer::text(reject.status, reject.reason), false),
             Parsed::Complete(head) => {
-                break (route(&head, loopback, ask, symbols), head.method == Method::Head);
+                break (
+                    route(&head, loopback, ask, symbols),
+                    head.method == Method::Head,
+                );
             }
         }
     };
@@ -115,13 +122,15 @@ fn route(
         return Answer::text(Status::FORBIDDEN, "ask by address or as localhost\n");
     }
     let path = match &head.target {
-        Target::Origin(path) => path.split(|byte| *byte == b'?').next().unwrap_or(b"/"),
+        Target::Path(path) => path.split(|byte| *byte == b'?').next().unwrap_or(b"/"),
         _ => b"/",
     };
     let render: fn(&Overview) -> Answer = match path {
-        b"/" | b"/status" => {
-            |all| Answer { status: Status::OK, kind: "text/html; charset=utf-8", body: page::render(all) }
-        }
+        b"/" | b"/status" => |all| Answer {
+            status: Status::OK,
+            kind: "text/html; charset=utf-8",
+            body: page::render(all),
+        },
         b"/status.json" => json,
         b"/metrics" => |all| Answer {
             status: Status::OK,
@@ -149,7 +158,11 @@ fn is_local(host: &[u8]) -> bool {
 
 fn json(overview: &Overview) -> Answer {
     match serde_json::to_string_pretty(overview) {
-        Ok(body) => Answer { status: Status::OK, kind: "application/json", body: body + "\n" },
+        Ok(body) => Answer {
+            status: Status::OK,
+            kind: "application/json",
+            body: body + "\n",
+        },
         Err(error) => Answer::text(Status::INTERNAL_SERVER_ERROR, &error.to_string()),
     }
 }
