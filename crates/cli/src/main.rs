@@ -1,1 +1,86 @@
-fn main() {}
+//! The `headway` command: one file a sub-command, glue only; the libraries do the work.
+//!
+//! Exit codes: 0 done, 1 failed, 2 wrong use.
+#![forbid(unsafe_code)]
+
+use clap::{CommandFactory, Parser, Subcommand};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+mod serve;
+mod children;
+mod documents;
+
+/// Keeps a network server moving: a web server whose loop never waits for the filesystem.
+#[derive(Debug, Parser)]
+#[command(
+    name = "headway",
+    version,
+    arg_required_else_help = true,
+    max_term_width = 100
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(Box<serve::Arguments>),
+    /// Prints a completion script for a shell.
+    Completions {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
+    /// Writes the manual pages into a directory.
+    #[command(hide = true)]
+    Man {
+        /// An existing directory.
+        directory: PathBuf,
+    },
+    /// A worker of `serve`, started by its master.
+    #[command(hide = true)]
+    ServeWorker,
+    /// A helper of `serve`, started by its master.
+    #[command(hide = true)]
+    ServeHelper,
+    /// The log process of `serve`, started by its master.
+    #[command(hide = true)]
+    ServeLog,
+}
+
+/// Why a command did not do its work.
+#[derive(Debug)]
+enum Failure {
+    /// The words of the user are wrong: exit code 2.
+    Use(String),
+    /// The words are right, the work failed: exit code 1.
+    Work(anyhow::Error),
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Failure {
+    fn from(error: E) -> Failure {
+        Failure::Work(error.into())
+    }
+}
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().command {
+        Command::Serve(arguments) => serve::run(&arguments),
+        Command::Completions { shell } => documents::completions(shell, Arguments::command()),
+        Command::Man { directory } => documents::man(&directory, Arguments::command()),
+        Command::ServeWorker => children::worker(),
+        Command::ServeHelper => children::helper(),
+        Command::ServeLog => children::log(),
+    };
+    let (code, text) = match done {
+        Ok(()) => return ExitCode::SUCCESS,
+        Err(Failure::Use(text)) => (2, text),
+        Err(Failure::Work(error)) => (1, format!("{error:#}")),
+    };
+    // If standard error is closed there is nobody to tell, but the exit code still does.
+    text.lines()
+        .for_each(|line| drop(writeln!(std::io::stderr(), "headway: {line}")));
+    ExitCode::from(code)
+}

@@ -26,7 +26,7 @@ mod log;
 mod signals;
 mod worker;
 
-pub use children::{Programs, leave_signals_to_the_master};
+pub use children::{Programs, become_child};
 pub use gather::Asker;
 pub use listeners::BindError;
 

@@ -1,6 +1,7 @@
 //! The effective settings as TOML that `--config` reads back to the same configuration.
 
 use std::fmt::{self, Display, Write};
+use std::str::FromStr;
 
 use super::units::{Bytes, Millis};
 use super::{Config, Host, LogFormat};
@@ -108,6 +109,16 @@ impl Display for LogFormat {
             LogFormat::Combined => "combined",
             LogFormat::Json => "json",
         })
+    }
+}
+
+impl FromStr for LogFormat {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<LogFormat, String> {
+        let known = [LogFormat::Common, LogFormat::Combined, LogFormat::Json];
+        let found = known.into_iter().find(|format| format.to_string() == name);
+        found.ok_or_else(|| format!("`{name}` is not one of common, combined, json"))
     }
 }
 

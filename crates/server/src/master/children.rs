@@ -4,7 +4,7 @@
 //! by its socket, and the end of that socket ends it. Each is a process group of its own, so that
 //! Ctrl-C in the terminal reaches the master alone, which then lets the others finish.
 
-use std::ffi::OsString;
+use std::ffi::{CStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
@@ -64,13 +64,16 @@ impl Programs {
     }
 }
 
-/// In a child: leaves SIGTERM, SIGINT and SIGHUP to the master.
+/// In a child, first of all: takes the name that `ps` and `top` show (at most 15 bytes), and leaves
+/// SIGTERM, SIGINT and SIGHUP to the master.
 ///
 /// A service manager signals every process of the service at once. If children died of it, requests in
 /// flight would be cut off that the master is about to let finish; the master ends them by the socket.
-pub fn leave_signals_to_the_master() -> io::Result<()> {
+pub fn become_child(name: &CStr) -> io::Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-    // A handler that only sets a flag, because the flag of an ignored signal would be inherited by exec.
+    // Exec by /proc/self/exe would leave the name "exe".
+    rustix::thread::set_name(name)?;
+    // A handler that only sets a flag: unlike an ignored signal, it is not inherited by exec.
     let seen = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT, SIGHUP] {
         signal_hook::flag::register(signal, seen.clone())?;

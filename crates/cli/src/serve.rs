@@ -1,0 +1,314 @@
+//! `headway serve`: settings from the command line and a file, checked, then served.
+
+use clap::Args;
+use server::config::settings::{Item, LogSettings, given};
+use server::config::units::{Bytes, ListenAddress, Many, Millis};
+use server::config::{
+    Checked, Config, ConfigError, Environment, LogFormat, Settings, Source, raise_descriptor_limit,
+};
+use server::master::{Options, Programs};
+use std::io::Write;
+use std::path::PathBuf;
+
+use super::Failure;
+
+const EXAMPLES: &str = "\
+Examples:
+  headway serve                                  this directory on http://127.0.0.1:8080
+  headway serve /srv/www --listen :80            to everybody, on every IPv4 address
+  headway serve /srv/www --status 9090           with a status page on http://127.0.0.1:9090/status
+  headway serve --config /etc/headway.toml       hosts, fields and more from a file
+  headway serve --config headway.toml --check    is the file good, and what holds?
+
+Times are written 500ms, 10s, 5m; sizes 4096, 64KiB, 1MB. A configuration file has the same names:
+idle-timeout = \"30s\". Numbers called \"a worker\" hold in each worker process.
+
+SIGTERM and SIGINT let requests in flight finish (a second one ends at once), SIGHUP reopens the log.
+Exit codes: 0 done, 1 failed, 2 wrong use.";
+
+/// Serves a directory over HTTP; the event loop never waits for the filesystem.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// The document root [default: the current directory, if no file names one]
+    #[arg(value_name = "DIR")]
+    root: Option<PathBuf>,
+    #[command(flatten)]
+    run: Run,
+    #[command(flatten)]
+    content: Content,
+    #[command(flatten)]
+    connections: Connections,
+    #[command(flatten)]
+    timeouts: Timeouts,
+    #[command(flatten)]
+    bounds: Bounds,
+    #[command(flatten)]
+    report: Report,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Configuration")]
+struct Run {
+    /// Take settings from a TOML file; the command line wins over it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Check the configuration, print what holds, and serve nothing
+    #[arg(long)]
+    check: bool,
+    /// With --check, print JSON
+    #[arg(long, requires = "check")]
+    json: bool,
+    /// Worker processes [default: one a processor]
+    #[arg(long, value_name = "N")]
+    workers: Option<usize>,
+    /// How the loop waits: select, poll or epoll [default: epoll]
+    #[arg(long, value_name = "MECHANISM")]
+    events: Option<String>,
+    /// When serving begins, write addresses and process number to a file as JSON
+    #[arg(long, value_name = "FILE")]
+    ready_file: Option<PathBuf>,
+    /// Print nothing but trouble
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Content")]
+struct Content {
+    /// A file tried in a directory, may be repeated [default: index.html]
+    #[arg(long, value_name = "NAME")]
+    index: Vec<String>,
+    /// List directories that have no index file
+    #[arg(long)]
+    listing: bool,
+    /// Serve names that begin with a dot
+    #[arg(long)]
+    dotfiles: bool,
+    /// Do not look for .br, .zst and .gz siblings
+    #[arg(long)]
+    no_precompressed: bool,
+    /// Leave out the Server field
+    #[arg(long)]
+    hide_server: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Connections")]
+struct Connections {
+    /// Where to listen, may be repeated: 127.0.0.1:8080, [::1]:8080, :8080 (every IPv4 address), 8080
+    /// (this machine only) [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDR")]
+    listen: Vec<ListenAddress>,
+    /// Connections accepted at most a wake-up; 0 is no bound [default: 25]
+    #[arg(long, value_name = "N")]
+    accept_count: Option<u32>,
+    /// Length of the kernel's accept queue [default: 1024]
+    #[arg(long, value_name = "N")]
+    listenq: Option<u32>,
+    /// Open connections at most, a worker [default: 15000, or what the descriptor limit allows]
+    #[arg(long, value_name = "N")]
+    max_conns: Option<u32>,
+    /// Requests at most on one connection; 0 is no bound [default: 0]
+    #[arg(long, value_name = "N")]
+    max_requests: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Time-outs")]
+struct Timeouts {
+    /// For a whole request head [default: 10s]
+    #[arg(long, value_name = "TIME")]
+    head_timeout: Option<Millis>,
+    /// For a whole request body [default: 10s]
+    #[arg(long, value_name = "TIME")]
+    body_timeout: Option<Millis>,
+    /// Without any progress in sending [default: 30s]
+    #[arg(long, value_name = "TIME")]
+    send_timeout: Option<Millis>,
+    /// Between two requests of a connection [default: 60s]
+    #[arg(long, value_name = "TIME")]
+    idle_timeout: Option<Millis>,
+    /// For requests in flight after a stop signal [default: 10s]
+    #[arg(long, value_name = "TIME")]
+    drain_timeout: Option<Millis>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Bounds, a worker")]
+struct Bounds {
+    /// A longer request head is answered 431 [default: 16KiB]
+    #[arg(long, value_name = "SIZE")]
+    head_max: Option<Bytes>,
+    /// A longer request target is answered 414 [default: 8KiB]
+    #[arg(long, value_name = "SIZE")]
+    target_max: Option<Bytes>,
+    /// A longer request body is answered 413 [default: 1MiB]
+    #[arg(long, value_name = "SIZE")]
+    body_max: Option<Bytes>,
+    /// Helper processes at least [default: 1]
+    #[arg(long, value_name = "N")]
+    helpers_min: Option<usize>,
+    /// Helper processes at most [default: 16]
+    #[arg(long, value_name = "N")]
+    helpers_max: Option<usize>,
+    /// Jobs that may wait for a helper; beyond, requests are answered 503 [default: 4096]
+    #[arg(long, value_name = "N")]
+    helper_queue_max: Option<usize>,
+    /// Names in the cache [default: 50000]
+    #[arg(long, value_name = "N")]
+    names_max: Option<usize>,
+    /// Open files in the cache [default: what the descriptor limit leaves]
+    #[arg(long, value_name = "N")]
+    descriptors_max: Option<usize>,
+    /// Memory for the contents of small files [default: 64MiB]
+    #[arg(long, value_name = "SIZE")]
+    content_max: Option<Bytes>,
+    /// Files up to this size are sent from memory [default: 64KiB]
+    #[arg(long, value_name = "SIZE")]
+    small_file_max: Option<Bytes>,
+    /// Bytes one connection may send before the others have their turn [default: 512KiB]
+    #[arg(long, value_name = "SIZE")]
+    turn: Option<Bytes>,
+    /// Age after which a cached name is checked again [default: 1s]
+    #[arg(long, value_name = "TIME")]
+    revalidate: Option<Millis>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Log and status")]
+struct Report {
+    /// Write an access log
+    #[arg(long, value_name = "PATH")]
+    log: Option<PathBuf>,
+    /// Format of the access log: common, combined or json [default: combined]
+    #[arg(long, value_name = "FORMAT")]
+    log_format: Option<LogFormat>,
+    /// Serve the status page on an address of its own: 9090 is http://127.0.0.1:9090/status
+    #[arg(long, value_name = "ADDR")]
+    status: Option<ListenAddress>,
+    /// Do not let the workers trace their own system calls
+    #[arg(long)]
+    no_trace: bool,
+}
+
+/// Checks, then serves until a stop signal; with `--check` only checks.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let Checked { config, warnings } = check(arguments)?;
+    for warning in warnings {
+        let _ = writeln!(std::io::stderr(), "headway: warning: {warning}");
+    }
+    if arguments.run.check {
+        return print(&config, arguments.run.json);
+    }
+    // Where the limit can not be raised the bounds of the configuration are too high, and the workers
+    // pause accepting when they meet it.
+    if let Err(error) = raise_descriptor_limit() {
+        let _ = writeln!(
+            std::io::stderr(),
+            "headway: warning: raising RLIMIT_NOFILE: {error}"
+        );
+    }
+    let options = Options {
+        programs: Programs::this_binary(),
+        ready_file: arguments.run.ready_file.clone(),
+        quiet: arguments.run.quiet,
+    };
+    Ok(server::master::run(config, options)?)
+}
+
+fn check(arguments: &Arguments) -> Result<Checked, Failure> {
+    let Some(path) = &arguments.run.config else {
+        let settings = settings(arguments);
+        return Config::check(&settings, None, &Environment::detect()).map_err(|all| told(&all));
+    };
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| told(&[ConfigError::unreadable(path, &error)]))?;
+    let mut all = Settings::from_toml(&text, path).map_err(|error| told(&[error]))?;
+    all.overlay(settings(arguments));
+    let source = Source { path, text: &text };
+    Config::check(&all, Some(source), &Environment::detect()).map_err(|errors| told(&errors))
+}
+
+/// One line an error. Wrong words weigh more than what is missing on this machine.
+fn told(errors: &[ConfigError]) -> Failure {
+    let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    let text = lines.join("\n");
+    match errors.iter().all(ConfigError::is_environment) {
+        true => Failure::Work(anyhow::Error::msg(text)),
+        false => Failure::Use(text),
+    }
+}
+
+fn print(config: &Config, json: bool) -> Result<(), Failure> {
+    let text = match json {
+        true => serde_json::to_string_pretty(config)? + "\n",
+        false => format!(
+            "# configuration is good; this is what holds\n{}",
+            config.to_toml()
+        ),
+    };
+    Ok(std::io::stdout().write_all(text.as_bytes())?)
+}
+
+fn settings(from: &Arguments) -> Settings {
+    let (run, content, connections) = (&from.run, &from.content, &from.connections);
+    let (timeouts, bounds, report) = (&from.timeouts, &from.bounds, &from.report);
+    Settings {
+        root: item(&from.root),
+        listen: list(&connections.listen),
+        workers: item(&run.workers),
+        events: item(&run.events),
+        accept_count: item(&connections.accept_count),
+        listenq: item(&connections.listenq),
+        max_conns: item(&connections.max_conns),
+        max_requests: item(&connections.max_requests),
+        head_timeout: item(&timeouts.head_timeout),
+        body_timeout: item(&timeouts.body_timeout),
+        send_timeout: item(&timeouts.send_timeout),
+        idle_timeout: item(&timeouts.idle_timeout),
+        drain_timeout: item(&timeouts.drain_timeout),
+        head_max: item(&bounds.head_max),
+        target_max: item(&bounds.target_max),
+        body_max: item(&bounds.body_max),
+        helpers_min: item(&bounds.helpers_min),
+        helpers_max: item(&bounds.helpers_max),
+        helper_queue_max: item(&bounds.helper_queue_max),
+        names_max: item(&bounds.names_max),
+        descriptors_max: item(&bounds.descriptors_max),
+        content_max: item(&bounds.content_max),
+        small_file_max: item(&bounds.small_file_max),
+        turn: item(&bounds.turn),
+        revalidate: item(&bounds.revalidate),
+        hide_server: flag(content.hide_server, true),
+        index: list(&content.index),
+        listing: flag(content.listing, true),
+        dotfiles: flag(content.dotfiles, true),
+        precompressed: flag(content.no_precompressed, false),
+        log: log(report),
+        status: item(&report.status),
+        trace: flag(report.no_trace, false),
+        ..Settings::default()
+    }
+}
+
+fn item<T: Clone>(argument: &Option<T>) -> Item<T> {
+    argument.clone().map(given)
+}
+
+fn list<T: Clone>(arguments: &[T]) -> Item<Many<T>> {
+    (!arguments.is_empty()).then(|| given(Many(arguments.to_vec())))
+}
+
+/// A flag that was not given says nothing, so the file may.
+fn flag(present: bool, means: bool) -> Item<bool> {
+    present.then(|| given(means))
+}
+
+fn log(report: &Report) -> Item<LogSettings> {
+    let log = LogSettings {
+        path: report.log.clone(),
+        format: report.log_format,
+    };
+    (log.path.is_some() || log.format.is_some()).then(|| given(log))
+}
