@@ -32,9 +32,14 @@ pub const VARIANTS: usize = 4;
 pub type Variant = usize;
 
 /// A small file in memory, behind the head of its plain `200` reply, so that both leave in one write.
+///
+/// The same bytes serve for a connection that stays and for one that closes: the status line stands
+/// either right before the other fields, or further to the front with `Connection: close` behind it.
 pub struct Content {
-    /// Reply head, then the body.
+    /// Room for the longer lead, the other fields, the body.
     pub bytes: Box<[u8]>,
+    /// Where the reply begins with its present lead.
+    pub start: usize,
     /// Where the body begins.
     pub body_at: usize,
     /// Where the 29 bytes of the `Date` value stand in the head.
@@ -44,6 +49,35 @@ pub struct Content {
     /// Counts these bytes for as long as they live.
     #[expect(dead_code, reason = "it acts by being dropped")]
     pub charge: Charge,
+}
+
+impl Content {
+    const STATUS_LINE: &[u8] = b"HTTP/1.1 200 OK\r\n";
+    const CLOSE: &[u8] = b"Connection: close\r\n";
+
+    /// Bytes to leave free before the head, for the longer lead.
+    pub const LEAD_BYTES: usize = Self::CLOSE.len();
+
+    /// The present lead says whether the connection stays.
+    pub fn says(&self, keep_alive: bool) -> bool {
+        (self.start == Self::LEAD_BYTES) == keep_alive
+    }
+
+    /// Writes the lead for a connection that stays or one that closes.
+    pub fn say(&mut self, keep_alive: bool) {
+        self.start = if keep_alive { Self::LEAD_BYTES } else { 0 };
+        let (status, rest) = self.bytes[self.start..].split_at_mut(Self::STATUS_LINE.len());
+        status.copy_from_slice(Self::STATUS_LINE);
+        if !keep_alive {
+            rest[..Self::CLOSE.len()].copy_from_slice(Self::CLOSE);
+        }
+    }
+
+    /// Writes the `Date`.
+    pub fn set_date(&mut self, second: i64, text: &[u8; 29]) {
+        self.bytes[self.date_at..self.date_at + 29].copy_from_slice(text);
+        self.date_second = second;
+    }
 }
 
 /// A part of the memory that contents share; given back when dropped.

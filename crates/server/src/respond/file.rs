@@ -124,11 +124,11 @@ fn entity_tag(meta: &Meta) -> Etag {
 
 /// Nothing in the request asks for other than the plain `200`.
 pub fn is_plain(head: &Head<'_>, keep_alive: bool) -> bool {
-    keep_alive
-        && head.method == Method::Get
-        && head.version == Version::Http11
+    head.method == Method::Get
         && head.conditions.is_empty()
         && head.range.is_none()
+        // An HTTP/1.0 client has to be told that its connection stays.
+        && (head.version == Version::Http11 || !keep_alive)
 }
 
 /// The plain `200` reply, head and body in one piece of memory.
@@ -140,6 +140,7 @@ pub fn prepare(
 ) -> Content {
     let etag = entity_tag(representation.file.meta());
     let mut bytes = Vec::with_capacity(512 + body.len());
+    bytes.resize(Content::LEAD_BYTES, b' ');
     whole_head(context, representation, &etag, &mut bytes);
     let date_at = memchr::memmem::find(&bytes, b"\r\nDate: ").map_or(0, |at| at + 8);
     let body_at = bytes.len();
@@ -148,6 +149,7 @@ pub fn prepare(
     let charge = Charge::new(total, bytes.len() as u64);
     Content {
         bytes,
+        start: Content::LEAD_BYTES,
         body_at,
         date_at,
         date_second: context.date.second,

@@ -391,7 +391,8 @@ impl Worker {
     }
 
     /// The hot path: the whole reply lies in memory and leaves in one write. `None`: it does not, or
-    /// its date is old while another client is still being sent it.
+    /// another form of it is
+    /// still being sent to somebody.
     fn send_prepared(
         &mut self,
         connection: &mut Connection,
@@ -401,15 +402,16 @@ impl Worker {
     ) -> Option<Served> {
         let mut place = entry.prepared.contents[variant].borrow_mut();
         let content = place.as_mut()?;
-        if content.date_second != self.date.second {
+        let keep_alive = connection.keep_alive;
+        if content.date_second != self.date.second || !content.says(keep_alive) {
             let content = Rc::get_mut(content)?;
-            content.bytes[content.date_at..content.date_at + 29].copy_from_slice(&self.date.text);
-            content.date_second = self.date.second;
+            content.set_date(self.date.second, &self.date.text);
+            content.say(keep_alive);
         }
         self.counters.content_hit += 1;
         self.counters.record_response(200);
-        let length = content.bytes.len();
-        let sent = match send::send_whole(&connection.socket, &content.bytes, more, &self.tracer) {
+        let reply = &content.bytes[content.start..];
+        let sent = match send::send_whole(&connection.socket, reply, more, &self.tracer) {
             Ok(sent) => sent,
             Err(Errno::AGAIN | Errno::INTR) => 0,
             Err(_) => {
@@ -418,16 +420,17 @@ impl Worker {
             }
         };
         self.counters.bytes_sent += sent as u64;
-        connection.outgoing.status = 200;
-        connection.outgoing.sent_bytes = sent as u64;
-        connection.outgoing.head_bytes = content.body_at as u64;
-        if sent == length {
+        let outgoing = &mut connection.outgoing;
+        outgoing.status = 200;
+        outgoing.sent_bytes = sent as u64;
+        outgoing.head_bytes = (content.body_at - content.start) as u64;
+        if sent == reply.len() {
             return Some(Served::Done);
         }
-        connection
-            .outgoing
+        let rest = content.start + sent..content.bytes.len();
+        outgoing
             .pieces
-            .push_back(Piece::Content(content.clone(), sent..length));
+            .push_back(Piece::Content(content.clone(), rest));
         drop(place);
         Some(self.after_send(connection, send::Progress::SocketFull))
     }
