@@ -75,14 +75,16 @@ trap 'exit 143' TERM
 
 # ---- servers ------------------------------------------------------------------------------------
 
-# Writes bench/peers/NAME.conf with its placeholders filled in, and prints where.
+# peer_configuration FILE ROOT PORT [VARIANT]: fills in the placeholders of bench/peers/FILE.conf, prints where.
 peer_configuration() {
-    local name=$1 root=$2 port=$3 place=$scratch/$1-$3.conf user group
+    local name=$1 root=$2 port=$3 place=$scratch/${4:-$1}-$3.conf user group
     user=$(id -un) group=$(id -gn)
     # Apache refuses to serve as root.
     if [ "$user" = root ]; then user=nobody group=nogroup; fi
     sed -e "s|@ROOT@|$root|g; s|@PORT@|$port|g; s|@SCRATCH@|$scratch|g" \
         -e "s|@USER@|$user|g; s|@GROUP@|$group|g" "$repository/bench/peers/$name.conf" >"$place"
+    # The form that nginx recommends for slow disks: every body goes through its pool of threads.
+    if [ "${4:-}" = nginx-threads ]; then sed -i 's/^    sendfile on;.*/    sendfile on;\n    aio threads;/' "$place"; fi
     echo "$place"
 }
 
@@ -91,7 +93,7 @@ server_available() {
     case $1 in
         headway) [ -x "$headway" ] || { say "leaving out headway: no $headway"; return 1; } ;;
         floor*) [ -x "$bench_tools/floor" ] || { say "leaving out the floor: no $bench_tools/floor"; return 1; } ;;
-        *) command -v "$1" >/dev/null || { say "leaving out $1: not installed"; return 1; } ;;
+        *) command -v "${1%-threads}" >/dev/null || { say "leaving out $1: not installed"; return 1; } ;;
     esac
 }
 
@@ -103,8 +105,8 @@ server_start() {
                           "${headway_options[@]}") ;;
         floor) command=("$bench_tools/floor" --listen "127.0.0.1:$port") ;;
         floor-close) command=("$bench_tools/floor" --listen "127.0.0.1:$port" --close) ;;
-        nginx) command=(nginx -e "$scratch/nginx.error" -p "$scratch"
-                        -c "$(peer_configuration "$name" "$root" "$port")") ;;
+        nginx|nginx-threads) command=(nginx -e "$scratch/nginx.error" -p "$scratch"
+                        -c "$(peer_configuration nginx "$root" "$port" "$name")") ;;
         lighttpd) command=(lighttpd -D -f "$(peer_configuration "$name" "$root" "$port")") ;;
         h2o) command=(h2o -m worker -c "$(peer_configuration "$name" "$root" "$port")") ;;
         apache2) command=(apache2 -D FOREGROUND -f "$(peer_configuration "$name" "$root" "$port")") ;;
@@ -148,7 +150,7 @@ loop_processes() {
     for pid in $(process_tree "${server_pid[$1]}"); do
         case $1 in
             headway) if grep -qsz '^serve-worker' "/proc/$pid/cmdline"; then echo "$pid"; fi ;;
-            nginx) if grep -qs 'worker process' "/proc/$pid/cmdline"; then echo "$pid"; fi ;;
+            nginx*) if grep -qs 'worker process' "/proc/$pid/cmdline"; then echo "$pid"; fi ;;
             *) echo "$pid" ;;
         esac
     done
