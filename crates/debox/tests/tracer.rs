@@ -254,7 +254,7 @@ fn preemption_is_not_a_sleep_when_two_threads_share_a_processor() {
         });
         let report = tracer.report();
         turns += 1;
-        if report.preemptions.count >= 3 || turns == 10_000 {
+        if report.preemptions.count >= 3 || turns == 500 {
             break report;
         }
     };

@@ -53,8 +53,9 @@ impl Tally {
         match record {
             Record::Sample { stack, .. } => {
                 assert!(!stack.is_empty() && stack.len() <= STACK_FRAMES_MAX);
-                // Markers are filtered, so what is left lies in the kernel's half of the addresses.
-                assert!(stack.iter().all(|address| *address >> 63 == 1));
+                // The kernel's half of the addresses, without the markers at the very end of it.
+                let kernel = 1 << 63..u64::MAX - 4095;
+                assert!(stack.iter().all(|address| kernel.contains(address)));
                 self.samples += 1;
             }
             Record::SwitchOut { preempted, .. } => self.sleeps += u64::from(!preempted),
