@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::Symbols;
 
+mod hexadecimal;
+
 /// Distinct kernel stacks a tracer or a merged report tells apart. A server that never sleeps has none;
 /// one that does has a handful. The bound keeps a pathological one from growing without end.
 pub const SITES_MAX: usize = 64;
@@ -80,7 +82,8 @@ pub struct Site {
     /// [`Call::name`](crate::Call::name) of the call.
     pub call: String,
     /// Kernel addresses, innermost first, at most 24. Empty where the stack is not known: without
-    /// the privilege, when its record was lost, or beyond [`SITES_MAX`] sites.
+    /// the privilege, when its record was lost, or beyond [`SITES_MAX`] sites. Serialized as hexadecimal text.
+    #[serde(with = "hexadecimal")]
     pub stack: Vec<u64>,
     /// What it waited for in the kernel's words, once [`Report::resolve`] has been there.
     pub symbol: Option<String>,
@@ -273,6 +276,18 @@ mod tests {
         assert_eq!(sum.sleeps.len(), SITES_MAX + 1);
         assert_eq!(sum.sites_dropped, 16);
         assert_eq!((sum.blocked_count(), sum.blocked_ns()), (80, 160));
+    }
+
+    #[test]
+    fn addresses_are_exact_when_written_as_json_and_read_back() {
+        let written = site("sendto", &[0xffff_ffff_8100_0101], 1, 2, 2);
+        let text = serde_json::to_string(&written).expect("a site can be written");
+        assert!(text.contains(r#""stack":["0xffffffff81000101"]"#), "{text}");
+        let read: Site = serde_json::from_str(&text).expect("what was written can be read");
+        assert_eq!(read, written);
+
+        let error = serde_json::from_str::<Site>(&text.replace("0x", "")).expect_err("no prefix");
+        assert!(error.to_string().contains("not an address"), "{error}");
     }
 
     #[test]

@@ -60,6 +60,10 @@ impl Tracer {
     /// Starts tracing the calling thread with as much detail as the kernel allows.
     ///
     /// Never fails: [`Tracer::rung`] tells how much is seen and what would make it more.
+    ///
+    /// From here on every sleep of the thread costs more, those in the event wait too: 3.6 µs with
+    /// stacks and 1.4 µs without on a virtual machine (`examples/overhead.rs`). A busy worker hardly
+    /// sleeps; one that is woken for each request pays it for each request.
     pub fn enable() -> Tracer {
         let (ring, rung) = privilege::best_ring();
         Tracer::with(ring, rung)
@@ -167,8 +171,9 @@ mod tests {
     use super::common::skip;
     use super::{Call, Rung, Tracer};
 
-    fn sleep() {
-        std::thread::sleep(Duration::from_micros(20));
+    /// Sleeps several times, since a sleep this short may be over before the thread leaves the processor.
+    fn doze() {
+        (0..5).for_each(|_| std::thread::sleep(Duration::from_micros(20)));
     }
 
     #[test]
@@ -178,15 +183,18 @@ mod tests {
             Ok(ring) => ring,
             Err(error) => return skip(test, &format!("perf_event_open: {error}")),
         };
+        let kernel_counts = ring.lost().is_some();
         let tracer = Tracer::with(Some(ring), Rung::Stacks);
-        // Each sleep takes more than 16 bytes of a ring of one page.
-        let sleeps = rustix::param::page_size() as u64 / 16;
-        tracer.call(Call::Sendfile, || (0..sleeps).for_each(|_| sleep()));
-        tracer.call(Call::Send, sleep);
+        // Each sleep takes more than 80 bytes of a ring of one page.
+        let dozes = rustix::param::page_size() as u64 / 80;
+        tracer.call(Call::Sendfile, || (0..dozes).for_each(|_| doze()));
+        // Before Linux 6.0 the loss shows only with the next record, which comes with the next sleep.
+        assert!(!kernel_counts || tracer.report().lost_records > 0);
+        tracer.call(Call::Send, doze);
         let report = tracer.report();
         assert!(report.lost_records > 0, "{report:#?}");
         let seen = report.blocked_count();
-        assert!(seen > 1 && seen < sleeps, "{report:#?}");
+        assert!(seen > 1 && seen < 5 * dozes, "{report:#?}");
         // After the overflow the ring works again.
         assert!(report.sleeps.iter().any(|site| site.call == "sendto"));
     }
@@ -200,12 +208,11 @@ mod tests {
         };
         let why = "asked for".to_owned();
         let tracer = Tracer::with(Some(ring), Rung::SwitchesOnly { why });
-        tracer.call(Call::Send, sleep);
-        tracer.call(Call::Send, sleep);
+        tracer.call(Call::Send, doze);
         let report = tracer.report();
         let site =
             (report.sleeps.iter().find(|site| site.call == "sendto")).expect("the sleeps are seen");
-        assert_eq!(site.count, 2);
+        assert!((1..=5).contains(&site.count), "{site:?}");
         assert!(site.total_ns > 0);
         assert!(site.stack.is_empty());
     }

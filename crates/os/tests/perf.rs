@@ -35,29 +35,35 @@ fn skip(test: &str, reason: &str) {
     }
 }
 
+/// May, seldom, not sleep at all: when the timer fires before the thread has left the processor. So the
+/// tests count what the ring saw, not what they asked for.
 fn sleep() {
     std::thread::sleep(Duration::from_micros(20));
 }
 
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 struct Tally {
     samples: u64,
+    outs: u64,
     sleeps: u64,
     ins: u64,
     lost: u64,
 }
 
 impl Tally {
-    /// Preemptions are left out: they depend on what else the machine does.
     fn add(&mut self, record: Record<'_>) {
         match record {
             Record::Sample { stack, .. } => {
                 assert!(!stack.is_empty() && stack.len() <= STACK_FRAMES_MAX);
-                // Markers are filtered, so what is left lies in the kernel's half of the addresses.
-                assert!(stack.iter().all(|address| *address >> 63 == 1));
+                // The kernel's half of the addresses, without the markers at the very end of it.
+                let kernel = 1 << 63..u64::MAX - 4095;
+                assert!(stack.iter().all(|address| kernel.contains(address)));
                 self.samples += 1;
             }
-            Record::SwitchOut { preempted, .. } => self.sleeps += u64::from(!preempted),
+            Record::SwitchOut { preempted, .. } => {
+                self.outs += 1;
+                self.sleeps += u64::from(!preempted);
+            }
             Record::SwitchIn { .. } => self.ins += 1,
             Record::Lost { count } => self.lost += count,
             Record::Other => {}
@@ -65,12 +71,17 @@ impl Tally {
     }
 }
 
+fn time_ns(record: Record<'_>) -> Option<u64> {
+    match record {
+        Record::SwitchOut { time_ns, .. } | Record::SwitchIn { time_ns } => Some(time_ns),
+        _ => None,
+    }
+}
+
 #[test]
 fn records_stay_whole_when_the_ring_goes_round() {
-    let Some(ring) = ring_or_skip(
-        "records_stay_whole_when_the_ring_goes_round",
-        Detail::Stacks,
-    ) else {
+    let test = "records_stay_whole_when_the_ring_goes_round";
+    let Some(ring) = ring_or_skip(test, Detail::Stacks) else {
         return;
     };
     let mut last_ns = 0;
@@ -78,8 +89,8 @@ fn records_stay_whole_when_the_ring_goes_round() {
     for _ in 0..many() {
         sleep();
         ring.drain(|record| {
-            if let Record::SwitchOut { time_ns, .. } | Record::SwitchIn { time_ns } = record {
-                assert!(time_ns >= last_ns, "records are in the order of time");
+            if let Some(time_ns) = time_ns(record) {
+                assert!(time_ns > last_ns, "records are in the order of time");
                 last_ns = time_ns;
             }
             tally.add(record);
@@ -89,17 +100,17 @@ fn records_stay_whole_when_the_ring_goes_round() {
         ring.tail() > 16 * many(),
         "it went round at least four times"
     );
-    assert_eq!(tally.sleeps, many());
-    assert!(tally.samples >= many() && tally.ins >= many());
+    // Each time off the processor leaves one record of each kind.
+    assert!(tally.sleeps > many() / 2, "{tally:?}");
+    assert_eq!(tally.samples, tally.outs);
+    assert_eq!(tally.ins, tally.outs);
     assert_eq!(tally.lost, 0);
 }
 
 #[test]
 fn losses_are_counted_when_the_ring_is_too_small() {
-    let Some(ring) = ring_or_skip(
-        "losses_are_counted_when_the_ring_is_too_small",
-        Detail::Stacks,
-    ) else {
+    let test = "losses_are_counted_when_the_ring_is_too_small";
+    let Some(ring) = ring_or_skip(test, Detail::Stacks) else {
         return;
     };
     for _ in 0..many() {
@@ -109,14 +120,14 @@ fn losses_are_counted_when_the_ring_is_too_small() {
     ring.drain(|record| tally.add(record));
     assert!(tally.sleeps > 0 && tally.sleeps < many(), "{tally:?}");
     // The next record that fits is preceded by the announcement of what did not.
-    sleep();
+    for _ in 0..5 {
+        sleep();
+    }
     ring.drain(|record| tally.add(record));
     assert!(tally.lost > 0, "{tally:?}");
-    // A sleep is at least three records, each either seen or lost.
-    assert!(
-        tally.samples + tally.sleeps + tally.ins + tally.lost >= 3 * (many() + 1),
-        "{tally:?}"
-    );
+    // A sleep is three records, each either seen or lost; half of the sleeps is safely less than all.
+    let records = tally.samples + tally.outs + tally.ins + tally.lost;
+    assert!(records > 3 * many() / 2, "{tally:?}");
     if let Some(lost) = ring.lost() {
         assert_eq!(lost, tally.lost);
     }
@@ -128,11 +139,14 @@ fn times_without_stacks_come_when_only_switches_are_asked_for() {
     let Some(ring) = ring_or_skip(test, Detail::SwitchesOnly) else {
         return;
     };
-    sleep();
+    for _ in 0..5 {
+        sleep();
+    }
     let mut tally = Tally::default();
     ring.drain(|record| tally.add(record));
-    assert_eq!((tally.sleeps, tally.samples), (1, 0));
-    assert!(tally.ins >= 1);
+    assert!(tally.sleeps > 0, "{tally:?}");
+    assert_eq!(tally.samples, 0);
+    assert_eq!(tally.ins, tally.outs);
 }
 
 #[test]
@@ -141,16 +155,16 @@ fn nothing_is_delivered_twice_when_a_visit_drains_too() {
     let Some(ring) = ring_or_skip(test, Detail::SwitchesOnly) else {
         return;
     };
-    sleep();
-    let mut outer = 0;
-    let mut inner = 0;
-    ring.drain(|_| {
-        outer += 1;
-        ring.drain(|_| inner += 1);
+    for _ in 0..5 {
+        sleep();
+    }
+    let mut times = Vec::new();
+    ring.drain(|outer| {
+        times.extend(time_ns(outer));
+        ring.drain(|inner| times.extend(time_ns(inner)));
     });
-    assert_eq!(outer, 1);
-    assert!(inner >= 1);
-    assert_eq!(ring.head(), ring.tail());
+    assert!(times.len() >= 2, "{times:?}");
+    assert!(times.is_sorted_by(|a, b| a < b), "{times:?}");
 }
 
 #[test]
