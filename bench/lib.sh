@@ -181,7 +181,7 @@ build_tools() {
 
 build_headway() {
     if [ -n "${HEADWAY:-}" ]; then return 0; fi
-    (cd "$repository" && cargo build --quiet --release --locked --package headway) ||
+    (cd "$repository" && cargo build --quiet --release --locked --package headway --target-dir target) ||
         say "headway does not build; measuring without it"
 }
 
