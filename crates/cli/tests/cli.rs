@@ -1,0 +1,268 @@
+//! The command as its users see it: words, exit codes, and the life of the processes behind `serve`.
+
+#[allow(dead_code, reason = "each test binary uses its part")]
+mod serving;
+
+use serving::{Server, headway};
+use std::os::unix::fs::PermissionsExt;
+
+fn run(arguments: &[&str]) -> (i32, String, String) {
+    let output = headway().args(arguments).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (
+        output.status.code().unwrap(),
+        text(output.stdout),
+        text(output.stderr),
+    )
+}
+
+#[test]
+fn help_names_every_group_and_gives_examples_when_asked() {
+    let (code, out, _) = run(&["serve", "--help"]);
+    assert_eq!(code, 0);
+    for word in [
+        "Configuration:",
+        "Connections:",
+        "Time-outs:",
+        "Log and status:",
+        "Examples:",
+    ] {
+        assert!(out.contains(word), "{word} is missing in\n{out}");
+    }
+    assert!(!run(&["--help"]).1.contains("serve-worker"));
+}
+
+#[test]
+fn the_exit_code_is_2_when_the_words_are_wrong() {
+    for (arguments, word) in [
+        (&["serve", "--frobnicate"][..], "--frobnicate"),
+        (&["serve", "--workers", "two"], "--workers"),
+        (
+            &["serve", "--workers", "0"],
+            "--workers: 0 is not within 1 to 256",
+        ),
+        (&["serve", "--events", "kqueue"], "kqueue"),
+        (&["serve", "--idle-timeout", "60"], "ms, s, m or h"),
+        (
+            &["serve", "--listen", "localhost:80"],
+            "names are not looked up",
+        ),
+        (
+            &["serve", "--log-format", "xml", "--log", "x"],
+            "common, combined, json",
+        ),
+        (&["serve", "--json"], "--check"),
+        (&["nonsense"], "nonsense"),
+    ] {
+        let (code, _, err) = run(arguments);
+        assert_eq!(code, 2, "{arguments:?}: {err}");
+        assert!(err.contains(word), "{arguments:?}: {err}");
+    }
+}
+
+#[test]
+fn the_exit_code_is_1_when_something_is_missing() {
+    let (code, _, err) = run(&["serve", "/no/such/directory"]);
+    assert_eq!(code, 1);
+    assert!(
+        err.starts_with("headway: DIR: the document root /no/such/directory"),
+        "{err}"
+    );
+    let (code, _, err) = run(&["serve", "--config", "/no/such.toml"]);
+    assert_eq!(code, 1);
+    assert!(err.contains("/no/such.toml"), "{err}");
+}
+
+#[test]
+fn check_prints_what_holds_and_serves_nothing_when_the_configuration_is_good() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("headway.toml");
+    std::fs::write(&file, "root = \".\"\nworkers = 3\nlisten = \"8081\"\n").unwrap();
+    let file = file.to_str().unwrap();
+    let (code, out, _) = run(&["serve", "--config", file, "--check", "--listing"]);
+    assert_eq!(code, 0);
+    assert!(out.starts_with("# configuration is good"), "{out}");
+    assert!(
+        out.contains("workers = 3\n") && out.contains("listing = true\n"),
+        "{out}"
+    );
+    let (_, out, _) = run(&[
+        "serve",
+        "--config",
+        file,
+        "--check",
+        "--json",
+        "--workers",
+        "1",
+    ]);
+    let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(
+        (&json["workers"], &json["listen"][0]),
+        (&1.into(), &"127.0.0.1:8081".into())
+    );
+}
+
+#[test]
+fn check_names_file_and_line_when_the_configuration_is_bad() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("headway.toml");
+    std::fs::write(&file, "# mine\nlissten = \"8081\"\n").unwrap();
+    let (code, _, err) = run(&["serve", "--config", file.to_str().unwrap(), "--check"]);
+    assert_eq!(code, 2);
+    assert!(
+        err.contains("headway.toml:2: ") && err.contains("did you mean `listen`?"),
+        "{err}"
+    );
+}
+
+#[test]
+fn a_child_says_who_starts_it_when_there_is_no_master() {
+    let output = headway()
+        .arg("serve-log")
+        .stdin(std::process::Stdio::null())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn manual_pages_and_completions_are_written_when_asked() {
+    let directory = tempfile::tempdir().unwrap();
+    assert_eq!(run(&["man", directory.path().to_str().unwrap()]).0, 0);
+    let page = std::fs::read_to_string(directory.path().join("headway-serve.1")).unwrap();
+    assert!(page.contains("idle\\-timeout"), "{page}");
+    assert!(!directory.path().join("headway-serve-worker.1").exists());
+    let (code, out, _) = run(&["completions", "bash"]);
+    assert!(code == 0 && out.contains("headway"));
+}
+
+#[test]
+fn the_port_is_refused_when_another_server_has_it() {
+    let server = Server::start(&[]);
+    let (code, _, err) = run(&["serve", "--listen", &server.address]);
+    assert_eq!(code, 1);
+    let expected = format!(
+        "headway: bind({}): EADDRINUSE: another process",
+        server.address
+    );
+    assert!(err.starts_with(&expected), "{err}");
+}
+
+#[test]
+fn nothing_is_served_when_the_log_can_not_be_opened() {
+    let directory = tempfile::tempdir().unwrap();
+    let locked = directory.path().join("socket");
+    let _socket = std::os::unix::net::UnixListener::bind(&locked).unwrap();
+    let log = locked.to_str().unwrap();
+    let (code, _, err) = run(&["serve", "--listen", "127.0.0.1:0", "--log", log]);
+    assert_eq!(code, 1);
+    assert!(
+        err.contains("access log: open(") && err.contains("nothing is served"),
+        "{err}"
+    );
+}
+
+#[test]
+fn the_ready_file_tells_the_real_port_when_the_kernel_chose_it() {
+    let server = Server::start(&[]);
+    assert!(!server.address.ends_with(":0"));
+    assert_eq!(server.get("/"), (200, "hello".into()));
+    let said = server.stop();
+    assert!(said.contains(&format!(
+        "on http://{} (2 workers, epoll)",
+        server_address(&said)
+    )));
+}
+
+fn server_address(said: &str) -> String {
+    said.split("http://")
+        .nth(1)
+        .unwrap()
+        .split(' ')
+        .next()
+        .unwrap()
+        .into()
+}
+
+#[test]
+fn a_request_in_flight_is_finished_when_the_server_is_told_to_stop() {
+    let mut server = Server::start(&["--head-timeout", "60s"]);
+    let mut slow = server.connect();
+    serving::write(&mut slow, "GET / HTTP/1.1\r\nHost: x\r\n");
+    // A second request on the same worker or another shows that the first was received.
+    server.get("/");
+    server.signal(rustix::process::Signal::TERM);
+    serving::write(&mut slow, "\r\n");
+    let answer = serving::read(&mut slow);
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(server.wait().success());
+}
+
+#[test]
+fn the_server_ends_at_once_when_it_is_told_twice() {
+    let mut server = Server::start(&["--drain-timeout", "10m"]);
+    let mut slow = server.connect();
+    serving::write(&mut slow, "GET / HTTP/1.1\r\n");
+    server.signal(rustix::process::Signal::INT);
+    server.wait_for("the listener to close", |server| !server.accepts());
+    server.signal(rustix::process::Signal::INT);
+    assert!(server.wait().success());
+}
+
+#[test]
+fn a_worker_is_replaced_when_it_is_killed() {
+    let server = Server::start(&["--workers", "1"]);
+    server.get("/");
+    let before = server.status();
+    let pid = before["workers"][0]["pid"].as_i64().unwrap();
+    serving::kill(pid as i32);
+    server.wait_for("a new worker", |server| {
+        let status = server.status();
+        status["workers"][0]["pid"]
+            .as_i64()
+            .is_some_and(|new| new != pid)
+    });
+    assert_eq!(server.get("/").0, 200);
+    let after = server.status();
+    assert_eq!(after["master"]["worker_deaths"], 1);
+    let requests = |status: &serde_json::Value| status["total"]["counters"]["requests"].as_u64();
+    assert!(
+        requests(&after) > requests(&before),
+        "the total outlives the worker"
+    );
+}
+
+#[test]
+fn lines_go_to_the_new_log_when_the_old_one_was_renamed() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("access.log");
+    let server = Server::start(&["--log", log.to_str().unwrap(), "--log-format", "common"]);
+    server.get("/old");
+    let holds = |path: &std::path::Path, word: &str| {
+        std::fs::read_to_string(path).is_ok_and(|text| text.contains(word))
+    };
+    server.wait_for("the first line", |_| holds(&log, "GET /old "));
+    assert_eq!(
+        std::fs::metadata(&log).unwrap().permissions().mode() & 0o007,
+        0
+    );
+    let old = directory.path().join("access.log.1");
+    std::fs::rename(&log, &old).unwrap();
+    server.signal(rustix::process::Signal::HUP);
+    server.wait_for("the new file", |_| log.exists());
+    server.get("/new");
+    server.wait_for("the second line", |_| holds(&log, "GET /new "));
+    assert!(!holds(&old, "GET /new "));
+}
+
+#[test]
+fn every_line_is_in_the_log_when_the_server_was_stopped() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("access.log");
+    let server = Server::start(&["--log", log.to_str().unwrap()]);
+    for _ in 0..50 {
+        server.get("/");
+    }
+    server.stop();
+    assert_eq!(std::fs::read_to_string(&log).unwrap().lines().count(), 50);
+}

@@ -1,0 +1,166 @@
+//! A real server on ephemeral ports, for the tests of the command.
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// Patience for things that must happen but are not timed.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub fn headway() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_headway"))
+}
+
+/// A running server with a root of one file that says `hello`; killed when dropped.
+pub struct Server {
+    pub address: String,
+    pub status: String,
+    child: Child,
+    _directory: tempfile::TempDir,
+}
+
+impl Server {
+    pub fn start(arguments: &[&str]) -> Server {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().join("root");
+        std::fs::create_dir(&root).unwrap();
+        std::fs::write(root.join("index.html"), "hello").unwrap();
+        let ready = directory.path().join("ready");
+        let mut command = headway();
+        command
+            .arg("serve")
+            .arg(&root)
+            .arg("--ready-file")
+            .arg(&ready);
+        command.args(["--listen", "127.0.0.1:0", "--status", "127.0.0.1:0"]);
+        if !arguments.contains(&"--workers") {
+            command.args(["--workers", "2"]);
+        }
+        let mut child = command
+            .args(arguments)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let begun = Instant::now();
+        while !ready.exists() {
+            assert!(
+                child.try_wait().unwrap().is_none(),
+                "the server ended at its start"
+            );
+            assert!(
+                begun.elapsed() < PATIENCE,
+                "the server does not become ready"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let ready: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(&ready).unwrap()).unwrap();
+        assert_eq!(ready["master_pid"], child.id());
+        let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+        Server {
+            address: text(&ready["listen"][0]),
+            status: text(&ready["status"]),
+            child,
+            _directory: directory,
+        }
+    }
+
+    pub fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    pub fn accepts(&self) -> bool {
+        TcpStream::connect(&self.address).is_ok()
+    }
+
+    pub fn get(&self, path: &str) -> (u16, String) {
+        let (status, _, body) = get(&self.address, path);
+        (status, body)
+    }
+
+    pub fn status(&self) -> serde_json::Value {
+        serde_json::from_str(&get(&self.status, "/status.json").2).unwrap()
+    }
+
+    pub fn wait_for(&self, what: &str, condition: impl Fn(&Server) -> bool) {
+        let begun = Instant::now();
+        while !condition(self) {
+            assert!(begun.elapsed() < PATIENCE, "{what} did not happen");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    pub fn wait(&mut self) -> ExitStatus {
+        self.child.wait().unwrap()
+    }
+
+    /// Stops the server and returns what it said.
+    pub fn stop(mut self) -> String {
+        self.signal(Signal::TERM);
+        assert!(self.wait().success());
+        let mut said = String::new();
+        self.child
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut said)
+            .unwrap();
+        said
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub fn kill(pid: i32) {
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+}
+
+pub fn write(stream: &mut TcpStream, text: &str) {
+    stream.write_all(text.as_bytes()).unwrap();
+}
+
+/// Reads until the other side closes.
+pub fn read(stream: &mut TcpStream) -> String {
+    let (mut text, mut buffer) = (Vec::new(), [0; 4096]);
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(0) | Err(_) => return String::from_utf8_lossy(&text).into_owned(),
+            Ok(bytes) => text.extend_from_slice(&buffer[..bytes]),
+        }
+    }
+}
+
+/// A whole exchange on a connection of its own: status, head, body.
+pub fn get(address: &str, path: &str) -> (u16, String, String) {
+    exchange(
+        address,
+        &format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"),
+    )
+}
+
+pub fn exchange(address: &str, request: &str) -> (u16, String, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write(&mut stream, request);
+    let text = read(&mut stream);
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+    let status = head
+        .split(' ')
+        .nth(1)
+        .and_then(|code| code.parse().ok())
+        .unwrap_or(0);
+    (status, head.into(), body.into())
+}

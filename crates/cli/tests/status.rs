@@ -1,0 +1,194 @@
+//! The status server: the proof is there, the metrics parse, strangers are refused.
+
+#[allow(dead_code, reason = "each test binary uses its part")]
+mod serving;
+
+use serving::{Server, exchange, get};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Checks the Prometheus text format and returns name with labels → value.
+fn parse_metrics(text: &str) -> Result<BTreeMap<String, f64>, String> {
+    let (mut kinds, mut values) = (BTreeMap::new(), BTreeMap::new());
+    let mut finished: BTreeSet<&str> = BTreeSet::new();
+    let mut current = "";
+    for line in text.lines() {
+        let fail = |why: &str| Err(format!("{why}: {line}"));
+        if let Some(rest) = line.strip_prefix("# ") {
+            let mut words = rest.splitn(3, ' ');
+            let (what, name, more) = (words.next(), words.next().unwrap_or(""), words.next());
+            match (what, more) {
+                (Some("HELP"), Some(_)) if finished.insert(name) => current = name,
+                (Some("TYPE"), Some(kind)) if name == current => {
+                    kinds.insert(name, kind);
+                }
+                _ => return fail("comment out of place"),
+            }
+            continue;
+        }
+        let Some((series, value)) = line.rsplit_once(' ') else {
+            return fail("no value");
+        };
+        let name = series.split('{').next().unwrap_or("");
+        let kind = kinds.get(current).copied().unwrap_or("");
+        let suffixes: &[&str] = if kind == "histogram" {
+            &["_bucket", "_sum", "_count"]
+        } else {
+            &[""]
+        };
+        if !suffixes
+            .iter()
+            .any(|suffix| name.strip_suffix(suffix) == Some(current))
+        {
+            return fail("a sample outside its family");
+        }
+        if kind == "counter" && !name.ends_with("_total") || !name.starts_with("headway_") {
+            return fail("a name against the rules");
+        }
+        if series.contains('{') && !labels_are_good(&series[name.len()..]) {
+            return fail("labels");
+        }
+        let Ok(value) = value.parse() else {
+            return fail("not a number");
+        };
+        if values.insert(series.to_owned(), value).is_some() {
+            return fail("a series twice");
+        }
+    }
+    Ok(values)
+}
+
+fn labels_are_good(labels: &str) -> bool {
+    let inner = labels
+        .strip_prefix('{')
+        .and_then(|rest| rest.strip_suffix('}'));
+    inner.is_some_and(|inner| {
+        inner.split("\",").all(|label| {
+            label
+                .split_once("=\"")
+                .is_some_and(|(name, _)| name.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
+        })
+    })
+}
+
+#[test]
+fn metrics_follow_the_format_when_scraped() {
+    let server = Server::start(&[]);
+    server.get("/");
+    server.get("/none");
+    let (status, head, body) = get(&server.status, "/metrics");
+    assert_eq!(status, 200);
+    assert!(
+        head.contains("Content-Type: text/plain; version=0.0.4"),
+        "{head}"
+    );
+    let metrics = parse_metrics(&body).unwrap();
+    let value = |series: &str| {
+        *metrics
+            .get(series)
+            .unwrap_or_else(|| panic!("{series}\n{body}"))
+    };
+    assert_eq!(value("headway_responses_total{status=\"200\"}"), 1.0);
+    assert_eq!(value("headway_responses_total{status=\"404\"}"), 1.0);
+    assert_eq!(value("headway_accepted_total"), 2.0);
+    assert_eq!(
+        value("headway_loop_blocked_total{call=\"\",site=\"\"}"),
+        0.0
+    );
+    assert!(metrics.contains_key("headway_helper_queue"));
+    assert!(metrics.contains_key("headway_loop_blocked_seconds_total{call=\"\",site=\"\"}"));
+    let wakeups = value("headway_ready_events_count");
+    assert_eq!(value("headway_ready_events_bucket{le=\"+Inf\"}"), wakeups);
+    assert!(wakeups > 0.0);
+}
+
+#[test]
+fn the_format_check_sees_mistakes_when_there_are_some() {
+    let family = "# HELP headway_a_total a\n# TYPE headway_a_total counter\n";
+    assert!(parse_metrics(&format!("{family}headway_a_total 1\n")).is_ok());
+    for bad in [
+        "headway_b_total 1",
+        "headway_a_total x",
+        "headway_a_total{A=\"x\"} 1",
+        "headway_a_total",
+    ] {
+        assert!(parse_metrics(&format!("{family}{bad}\n")).is_err(), "{bad}");
+    }
+    let twice = format!("{family}headway_a_total 1\nheadway_a_total 1\n");
+    assert!(parse_metrics(&twice).is_err());
+}
+
+#[test]
+fn the_page_begins_with_the_proof_when_a_person_asks() {
+    let server = Server::start(&[]);
+    server.get("/");
+    let (status, head, body) = get(&server.status, "/status");
+    assert_eq!(status, 200);
+    assert!(head.contains("Content-Type: text/html"), "{head}");
+    let title = body
+        .split("<h1>")
+        .nth(1)
+        .unwrap()
+        .split("</h1>")
+        .next()
+        .unwrap();
+    let rung = &server.status()["total"]["trace"]["rung"]["sees"];
+    match rung.as_str() {
+        Some("off") => assert_eq!(title, "Nobody watches the loops"),
+        _ => assert!(title.starts_with("The loops blocked "), "{title}"),
+    }
+    for foreign in ["<script", "<link", "src=", "@import", "url("] {
+        assert!(!body.contains(foreign), "{foreign}");
+    }
+    assert!(body.contains("200 OK"));
+}
+
+#[test]
+fn the_page_does_not_claim_a_proof_when_tracing_is_off() {
+    let server = Server::start(&["--no-trace"]);
+    assert!(
+        get(&server.status, "/status")
+            .2
+            .contains("<h1>Nobody watches the loops</h1>")
+    );
+    assert!(server.stop().contains("trace: off, as configured"));
+}
+
+#[test]
+fn strangers_and_nonsense_are_refused_when_they_ask_for_the_status() {
+    let server = Server::start(&[]);
+    let status = |request: &str| exchange(&server.status, request).0;
+    assert_eq!(
+        status("GET /status HTTP/1.1\r\nHost: evil.example\r\n\r\n"),
+        403
+    );
+    assert_eq!(
+        status("GET /status HTTP/1.1\r\nHost: localhost:9090\r\n\r\n"),
+        200
+    );
+    assert_eq!(
+        status("POST /status HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+        405
+    );
+    assert_eq!(
+        status("GET /etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+        404
+    );
+    assert_eq!(status("GET /status\r\n\r\n"), 400);
+    let long = format!(
+        "GET /{} HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "x".repeat(5000)
+    );
+    assert_eq!(status(&long), 414);
+    let head = exchange(
+        &server.status,
+        "HEAD /status HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    );
+    assert_eq!((head.0, head.2.as_str()), (200, ""));
+}
+
+#[test]
+fn a_silent_client_does_not_keep_others_from_the_status_when_it_stays() {
+    let server = Server::start(&[]);
+    let _silent = std::net::TcpStream::connect(&server.status).unwrap();
+    assert_eq!(get(&server.status, "/status.json").0, 200);
+}

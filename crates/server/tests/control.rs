@@ -1,0 +1,122 @@
+//! Control messages arrive as they were sent, with their descriptors, whatever their length.
+
+use headway_server::config::{Config, Environment, Settings};
+use headway_server::control::{Control, ControlError, FromWorker, Received, ToWorker};
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::os::fd::{AsFd, OwnedFd};
+
+fn config() -> Config {
+    let environment = Environment {
+        cpus: 2,
+        nofile: 20_000,
+        somaxconn: 4096,
+    };
+    Config::check(&Settings::default(), None, &environment)
+        .unwrap()
+        .config
+}
+
+fn file(text: &str) -> OwnedFd {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    file.into()
+}
+
+fn text(descriptor: OwnedFd) -> String {
+    let (mut file, mut text) = (File::from(descriptor), String::new());
+    file.rewind().unwrap();
+    file.read_to_string(&mut text).unwrap();
+    text
+}
+
+#[test]
+fn descriptors_keep_their_order_when_several_are_sent() {
+    let (master, worker) = Control::pair().unwrap();
+    let files = ["first", "second", "third"].map(file);
+    let borrowed: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+    let message = ToWorker::Start {
+        worker: 3,
+        config: Box::new(config()),
+    };
+    master.send(&message, &borrowed).unwrap();
+    let (received, descriptors) = worker.receive::<ToWorker>().unwrap().unwrap();
+    assert_eq!(received, message);
+    let texts: Vec<String> = descriptors.into_iter().map(text).collect();
+    assert_eq!(texts, ["first", "second", "third"]);
+}
+
+#[test]
+fn a_configuration_arrives_whole_when_it_is_longer_than_a_packet() {
+    let (master, worker) = Control::pair().unwrap();
+    let mut config = config();
+    let host = config.hosts[0].clone();
+    for number in 0..20_000 {
+        config.hosts.push(host.clone());
+        config.hosts[number].names = vec![format!("host-{number}.example")];
+    }
+    let message = ToWorker::Start {
+        worker: 0,
+        config: Box::new(config),
+    };
+    assert!(serde_json::to_vec(&message).unwrap().len() > 1 << 20);
+    master.send(&message, &[file("listener").as_fd()]).unwrap();
+    let (received, descriptors) = worker.receive::<ToWorker>().unwrap().unwrap();
+    assert!(received == message);
+    assert_eq!(
+        descriptors.into_iter().map(text).collect::<Vec<_>>(),
+        ["listener"]
+    );
+}
+
+#[test]
+fn a_message_is_refused_when_it_is_beyond_the_bound() {
+    let (worker, _master) = Control::pair().unwrap();
+    let message = FromWorker::Failed {
+        why: "x".repeat(17 << 20),
+    };
+    assert!(matches!(
+        worker.send(&message, &[]),
+        Err(ControlError::TooLong { .. })
+    ));
+}
+
+#[test]
+fn nothing_waits_when_the_other_side_is_silent_full_or_gone() {
+    let (master, worker) = Control::pair().unwrap();
+    assert!(matches!(
+        worker.try_receive::<ToWorker>(),
+        Ok(Received::WouldBlock)
+    ));
+    while master.try_send(&ToWorker::Snapshot { id: 0 }, &[]).unwrap() {}
+    assert!(matches!(
+        worker.try_receive::<ToWorker>(),
+        Ok(Received::Message(..))
+    ));
+    drop(master);
+    while let Ok(Received::Message(..)) = worker.try_receive::<ToWorker>() {}
+    assert!(matches!(
+        worker.try_receive::<ToWorker>(),
+        Ok(Received::Closed)
+    ));
+    assert!(worker.receive::<ToWorker>().unwrap().is_none());
+    assert!(worker.try_send(&FromWorker::Ready, &[]).is_err());
+}
+
+#[test]
+fn a_packet_is_refused_and_the_channel_lives_when_it_is_no_message() {
+    let (master, worker) = Control::pair().unwrap();
+    for junk in [&b"J{\"Nonsense\":1}"[..], b"J", b"M", b"?", b"J\xff"] {
+        rustix::io::write(&master, junk).unwrap();
+        let received = worker.try_receive::<ToWorker>();
+        assert!(
+            matches!(received, Err(ControlError::Malformed(_))),
+            "{received:?}"
+        );
+    }
+    master.send(&ToWorker::Log, &[]).unwrap();
+    assert!(matches!(
+        worker.try_receive::<ToWorker>(),
+        Ok(Received::Message(ToWorker::Log, _))
+    ));
+}
