@@ -150,6 +150,21 @@ fn upper(index: usize) -> u64 {
     }
 }
 
+/// The helper pool's histogram, whose bucket `i` holds times below 2^i µs. The largest time is not
+/// known there; the bound of its bucket stands for it.
+impl From<&files::TimesUs> for Histogram {
+    fn from(times: &files::TimesUs) -> Self {
+        let mut histogram = Histogram::default();
+        for (bucket, count) in times.buckets.iter().enumerate() {
+            histogram.record_many((1 << bucket) - 1, *count);
+        }
+        Histogram {
+            sum: times.sum_us,
+            ..histogram
+        }
+    }
+}
+
 impl From<Sparse> for Histogram {
     fn from(sparse: Sparse) -> Self {
         let mut histogram = Histogram::default();
@@ -215,6 +230,18 @@ mod tests {
         }
         left.merge(&right);
         assert_eq!(left, whole);
+    }
+
+    #[test]
+    fn counts_and_sum_are_kept_when_the_pool_counted() {
+        let mut times = files::TimesUs::default();
+        [0, 1, 5, 100, 100_000]
+            .into_iter()
+            .for_each(|time_us| times.record(time_us));
+        let histogram = Histogram::from(&times);
+        assert_eq!((histogram.count(), histogram.sum()), (5, 100_106));
+        assert_eq!(histogram.quantile(0.6), Some(7));
+        assert_eq!(histogram.max(), (1 << 17) - 1);
     }
 
     #[test]

@@ -19,20 +19,23 @@ pub fn render(overview: &Overview) -> String {
     out.push_str(STYLE);
     out.push_str("</style></head><body><main>");
     match &overview.total {
-        None => out.push_str("<h1>No worker has answered yet</h1>"),
+        None => {
+            out.push_str("<h1>No worker has answered yet</h1>");
+            workers(&mut out, overview);
+        }
         Some(total) => {
             proof(&mut out, total, overview);
+            sleeps(&mut out, &total.trace);
+            workers(&mut out, overview);
             out.push_str("<div class=\"cards\">");
             responses(&mut out, &total.counters);
             numbers(&mut out, &total.counters);
             ready_events(&mut out, &total.counters.ready_events);
             helper_times(&mut out, &total.counters);
-            out.push_str("</div>");
-            sleeps(&mut out, &total.trace);
             calls(&mut out, &total.trace);
+            out.push_str("</div>");
         }
     }
-    workers(&mut out, overview);
     footer(&mut out, overview);
     out.push_str("</main></body></html>\n");
     out
@@ -48,6 +51,11 @@ fn proof(out: &mut String, total: &Snapshot, overview: &Overview) {
             "unknown",
             "Nobody watches the loops".into(),
             format!("Sleeps are not seen: {why}"),
+        ),
+        (_, 0) if trace.lost_records > 0 => (
+            "unknown",
+            "The loops blocked 0 times, as far as seen".into(),
+            format!("{calls} system calls in {time}."),
         ),
         (_, 0) => (
             "good",
@@ -216,7 +224,7 @@ fn ready_events(out: &mut String, histogram: &Histogram) {
             "<text x=\"{:.1}\" y=\"136\" text-anchor=\"middle\">{tick}</text>",
             x(tick)
         );
-        tick *= if tick < 4 { 2 } else { 4 };
+        tick *= if tick < 16 { 2 } else { 4 };
     }
     let (count, max) = (grouped(histogram.count()), grouped(histogram.max()));
     let _ = write!(
@@ -376,5 +384,99 @@ fn duration_ms(ms: u64) -> String {
         60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
         3600..86_400 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
         _ => format!("{} d {} h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tally::MasterTally;
+    use debox::{Site, Wait};
+
+    fn overview(rung: Rung, sleeps: Vec<Site>, lost_records: u64) -> Overview {
+        let wait = Wait::default();
+        let total = Snapshot {
+            worker: 0,
+            pid: 0,
+            uptime_ms: 1000,
+            events: "epoll".into(),
+            residency: "cachestat".into(),
+            counters: Counters::default(),
+            trace: Report {
+                rung,
+                calls: Default::default(),
+                waits: wait,
+                sleeps,
+                preemptions: wait,
+                lost_records,
+                sites_dropped: 0,
+            },
+        };
+        Overview {
+            version: "0".into(),
+            time_ms: 0,
+            master: MasterTally::default(),
+            total: Some(total),
+            workers: Vec::new(),
+            silent: vec![1],
+        }
+    }
+
+    fn sleep() -> Site {
+        Site {
+            call: "openat2".into(),
+            stack: vec![1],
+            symbol: Some("a<b".into()),
+            count: 3,
+            total_ns: 4_500_000,
+            max_ns: 2_000_000,
+        }
+    }
+
+    #[test]
+    fn the_headline_is_good_only_when_everything_was_seen_and_nothing_slept() {
+        let off = Rung::Off {
+            why: "no <privilege>".into(),
+        };
+        for (page, expected) in [
+            (
+                overview(Rung::Stacks, vec![], 0),
+                "class=\"good\"><h1>The loops blocked 0 times<",
+            ),
+            (
+                overview(Rung::Stacks, vec![sleep()], 0),
+                "class=\"bad\"><h1>The loops blocked 3 times<",
+            ),
+            (
+                overview(Rung::Stacks, vec![], 2),
+                "class=\"unknown\"><h1>The loops blocked 0 times, as",
+            ),
+            (
+                overview(off, vec![], 0),
+                "class=\"unknown\"><h1>Nobody watches the loops<",
+            ),
+        ] {
+            let page = render(&page);
+            assert!(page.contains(expected), "{expected}\n{page}");
+            assert!(!page.contains("no <privilege>"));
+        }
+    }
+
+    #[test]
+    fn a_sleep_is_named_with_call_site_and_times_when_there_is_one() {
+        let page = render(&overview(Rung::Stacks, vec![sleep()], 0));
+        let row =
+            "<th>openat2</th><th><code>a&lt;b</code></th><td>3</td><td>4.5 ms</td><td>2.0 ms</td>";
+        assert!(page.contains(row), "{page}");
+        assert!(page.contains("did not answer in time"));
+    }
+
+    #[test]
+    fn every_number_is_on_the_page_once_when_groups_share_it_out() {
+        let page = render(&overview(Rung::Stacks, vec![], 0));
+        for scalar in Counters::default().scalars() {
+            let row = format!("<th>{}</th>", scalar.name.replace('_', " "));
+            assert_eq!(page.matches(&row).count(), 1, "{}", scalar.name);
+        }
     }
 }
