@@ -4,6 +4,7 @@
 mod serving;
 
 use serving::{Server, headway};
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 
 fn run(arguments: &[&str]) -> (i32, String, String) {
@@ -256,13 +257,28 @@ fn lines_go_to_the_new_log_when_the_old_one_was_renamed() {
 }
 
 #[test]
-fn every_line_is_in_the_log_when_the_server_was_stopped() {
+fn every_line_is_in_the_log_when_a_slow_log_meets_the_end() {
     let directory = tempfile::tempdir().unwrap();
     let log = directory.path().join("access.log");
-    let server = Server::start(&["--log", log.to_str().unwrap()]);
-    for _ in 0..50 {
-        server.get("/");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &log, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    // Open for both, so that neither side waits for the other; a pipe holds 64 KiB.
+    let holder = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(&log)
+        .unwrap();
+    let mut reader = std::fs::File::open(&log).unwrap();
+    let mut server = Server::start(&["--log", log.to_str().unwrap()]);
+    let path = format!("/?{}", "x".repeat(1000));
+    for _ in 0..150 {
+        assert_eq!(server.get(&path).0, 200);
     }
-    server.stop();
-    assert_eq!(std::fs::read_to_string(&log).unwrap().lines().count(), 50);
+    server.signal(rustix::process::Signal::TERM);
+    server.wait_for("the listener to close", |server| !server.accepts());
+    drop(holder);
+    let mut text = String::new();
+    reader.read_to_string(&mut text).unwrap();
+    assert_eq!(text.lines().count(), 150);
+    assert!(server.wait().success());
 }

@@ -1,12 +1,16 @@
 //! The log process writes what workers send, survives a full disk, and ends with the master.
 
 use headway_server::config::{LogConfig, LogFormat};
-use headway_server::control::{Control, FromLog, ToLog};
+use headway_server::control::{Control, FromLog, Received, ToLog};
 use headway_server::tally::access_log::{Flushed, LogLine, LogQueue};
 use headway_server::tally::log_process::{LogError, log_main};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// For things that must happen but are not timed.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 fn start(path: &Path) -> (Control, JoinHandle<Result<(), LogError>>) {
     let (master, log) = Control::pair().unwrap();
@@ -20,7 +24,15 @@ fn start(path: &Path) -> (Control, JoinHandle<Result<(), LogError>>) {
 }
 
 fn receive(master: &Control) -> FromLog {
-    master.receive().unwrap().expect("the log process lives").0
+    let begun = Instant::now();
+    loop {
+        match master.try_receive().unwrap() {
+            Received::Message(message, _) => return message,
+            Received::Closed => panic!("the log process ended"),
+            Received::WouldBlock => assert!(begun.elapsed() < PATIENCE, "nothing is said"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 fn worker(master: &Control) -> OwnedFd {
