@@ -73,8 +73,12 @@ impl Server {
         stream
     }
 
+    /// A full accept queue is not a closed listener: only a refusal says that nobody listens.
     pub fn accepts(&self) -> bool {
-        TcpStream::connect(&self.address).is_ok()
+        let address = self.address.parse().unwrap();
+        let refused = std::io::ErrorKind::ConnectionRefused;
+        TcpStream::connect_timeout(&address, Duration::from_secs(1))
+            .map_or_else(|error| error.kind() != refused, |_| true)
     }
 
     pub fn get(&self, path: &str) -> (u16, String) {
