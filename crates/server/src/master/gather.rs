@@ -39,6 +39,9 @@ impl Asker {
 /// The master's side.
 pub(super) struct Gather {
     pub(super) wake: UnixStream,
+    /// The other end, kept so that the pipe never hangs up: without a status thread, or after its end,
+    /// the master would find it ready for ever and spin.
+    _waker: UnixStream,
     questions: Receiver<Question>,
     id: u64,
     round: Option<Round>,
@@ -58,6 +61,7 @@ impl Gather {
         let (sender, questions) = channel();
         let gather = Gather {
             wake,
+            _waker: waker.try_clone()?,
             questions,
             id: 0,
             round: None,
