@@ -201,7 +201,7 @@ fn a_request_in_flight_is_finished_when_the_server_is_told_to_stop() {
 
 #[test]
 fn the_server_ends_at_once_when_it_is_told_twice() {
-    let mut server = Server::start(&["--drain-timeout", "10m"]);
+    let mut server = Server::start(&["--drain-timeout", "10m", "--head-timeout", "10m"]);
     let mut slow = server.connect();
     serving::write(&mut slow, "GET / HTTP/1.1\r\n");
     server.signal(rustix::process::Signal::INT);
