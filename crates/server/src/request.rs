@@ -160,6 +160,14 @@ impl Outgoing {
         (self.sent_bytes, self.head_bytes, self.status) = (0, 0, 0);
     }
 
+    /// The next byte of the file piece that is due.
+    pub fn file_offset(&self) -> Option<u64> {
+        self.pieces.iter().find_map(|piece| match piece {
+            Piece::File(_, range) => Some(range.start),
+            _ => None,
+        })
+    }
+
     /// Puts a copy in memory in place of the next bytes of the file piece in front. A copy of nothing
     /// means that the file has become shorter; then the piece stays and is found out.
     pub fn substitute(&mut self, copy: Rc<OpenFile>) {

@@ -229,7 +229,9 @@ impl Worker {
     /// One ready descriptor. `false`: the master is gone, and so is the reason to run.
     fn take(&mut self, event: &Ready) -> Result<bool, WorkerError> {
         match event.token.kind() {
-            LISTENER => self.accept(event.token.slot()),
+            LISTENER => {
+                self.accept(event.token.slot());
+            }
             CONNECTION => {
                 if let Some(slot) = self.connections.find(event.token) {
                     self.step(slot, |worker, connection| {
@@ -270,8 +272,9 @@ impl Worker {
     }
 
     /// Takes new clients, at most `accept_count` of them, and reads from each at once: its request
-    /// has usually arrived with it, and then the event mechanism need not hear of it at all.
-    fn accept(&mut self, listener: u32) {
+    /// has usually arrived with it, and then the event mechanism need not hear of it at all. Says
+    /// whether there may be more.
+    fn accept(&mut self, listener: u32) -> bool {
         self.counters.accept_wakeups += 1;
         let bound = match self.config.accept_count {
             0 => u32::MAX,
@@ -302,6 +305,7 @@ impl Worker {
         }
         self.counters.accepted += u64::from(taken);
         self.counters.accepts_per_wakeup.record(u64::from(taken));
+        taken == bound
     }
 
     fn pause_accepting(&mut self, error: rustix::io::Errno) {

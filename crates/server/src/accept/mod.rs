@@ -55,6 +55,11 @@ impl Listeners {
         })
     }
 
+    /// How many listeners there are.
+    pub fn len(&self) -> u32 {
+        self.sockets.len() as u32
+    }
+
     /// Accepts one client from the listener that `index` names.
     pub fn accept(&self, index: u32, tracer: &Tracer) -> Accepted {
         let Some(socket) = self.sockets.get(index as usize) else {

@@ -11,6 +11,7 @@ mod slots;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::time::Instant;
 
 use crate::request::{Entry, LogRecord, Outgoing};
 use event::{Interest, Token};
@@ -58,14 +59,17 @@ pub struct Connection {
     pub outgoing: Outgoing,
     /// Keep the connection after the current reply.
     pub keep_alive: bool,
+    /// The window asked of a helper last, and how often in a row: memory pressure may take a window
+    /// away again before it can be sent.
+    pub asked_window: (u64, u8),
     /// Requests answered so far.
     pub requests: u32,
     /// Bytes thrown away while lingering.
     pub lingered_bytes: usize,
     /// The log line of a request that could not be answered at once.
     pub record: Option<Box<LogRecord>>,
-    /// When the current request was read, on the worker's clock.
-    pub started_ms: u64,
+    /// When the current request's head was complete; kept only if there is a log.
+    pub started: Option<Instant>,
 }
 
 impl Connection {
@@ -82,10 +86,11 @@ impl Connection {
             body_read: false,
             outgoing: Outgoing::default(),
             keep_alive: true,
+            asked_window: (0, 0),
             requests: 0,
             lingered_bytes: 0,
             record: None,
-            started_ms: 0,
+            started: None,
         }
     }
 

@@ -96,7 +96,7 @@ impl Worker {
             if matches!(given, Given::Nothing) && !connection.body_read {
                 self.counters.requests += 1;
                 connection.partial = false;
-                connection.started_ms = self.now_ms;
+                self.start_clock(connection);
             }
             let end = match self.pass_body(connection, &head, &rest[head.length..]) {
                 Ok(body) => head.length + body,
@@ -191,7 +191,7 @@ impl Worker {
     /// A head that could not be read, answered and then the connection ends.
     fn reject(&mut self, connection: &mut Connection, reject: &Reject) -> Fate {
         self.counters.requests += 1;
-        connection.started_ms = self.now_ms;
+        self.start_clock(connection);
         self.refuse(connection, reject.status)
     }
 

@@ -1,9 +1,11 @@
 //! A connection's way through its phases: receiving, sending on, timing out, parting.
 
 use std::os::fd::AsFd;
+use std::rc::Rc;
 
 use debox::Call;
 use event::{Interest, Ready};
+use files::OpenFile;
 use http::chunked::Progress as Drained;
 use http::{Head, Status};
 use rustix::io::Errno;
@@ -17,6 +19,8 @@ use crate::send::{self, Means, Progress};
 
 /// How long a parting client may take to read our last words.
 const LINGER_MS: u64 = 2_000;
+/// After so many times that a window was read in and lost again, a helper copies it.
+const ASKS_MAX: u8 = 3;
 /// What a parting client may still send before we stop listening.
 const LINGER_BYTES_MAX: usize = 256 * 1024;
 
@@ -171,26 +175,10 @@ impl Worker {
                 self.again.push(connection.token);
             }
             Progress::Cold(file, offset) => {
-                let waiter = Some(connection.token.0);
-                if self
-                    .pool
-                    .read_in(&file, offset, files::WINDOW_BYTES, waiter)
-                    .is_err()
-                {
-                    return self.break_off(connection, Status::SERVICE_UNAVAILABLE);
-                }
-                connection.phase = Phase::Window;
+                return self.fetch_window(connection, &file, offset, false);
             }
             Progress::Opaque(file, offset) => {
-                let waiter = connection.token.0;
-                if self
-                    .pool
-                    .read(&file, offset, files::WINDOW_BYTES, waiter)
-                    .is_err()
-                {
-                    return self.break_off(connection, Status::SERVICE_UNAVAILABLE);
-                }
-                connection.phase = Phase::Window;
+                return self.fetch_window(connection, &file, offset, true);
             }
             Progress::Changed => {
                 self.counters.windows_changed += 1;
@@ -205,6 +193,39 @@ impl Worker {
                 return Served::Close;
             }
         }
+        self.deadlines
+            .set(connection.slot(), self.now_ms + self.config.send_timeout_ms);
+        Served::Sending
+    }
+
+    /// Has a helper bring the next window into reach: into the page cache, or as a copy where the loop
+    /// cannot tell what is resident, or where the page cache has lost the window again and again.
+    fn fetch_window(
+        &mut self,
+        connection: &mut Connection,
+        file: &Rc<OpenFile>,
+        offset: u64,
+        opaque: bool,
+    ) -> Served {
+        let (last, times) = connection.asked_window;
+        let times = if last == offset {
+            times.saturating_add(1)
+        } else {
+            1
+        };
+        connection.asked_window = (offset, times);
+        let waiter = connection.token.0;
+        let asked = if opaque || times > ASKS_MAX {
+            let from = connection.outgoing.file_offset().unwrap_or(offset);
+            self.pool.read(file, from, files::WINDOW_BYTES, waiter)
+        } else {
+            self.pool
+                .read_in(file, offset, files::WINDOW_BYTES, Some(waiter))
+        };
+        if asked.is_err() {
+            return self.break_off(connection, Status::SERVICE_UNAVAILABLE);
+        }
+        connection.phase = Phase::Window;
         self.deadlines
             .set(connection.slot(), self.now_ms + self.config.send_timeout_ms);
         Served::Sending

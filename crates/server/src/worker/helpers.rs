@@ -184,4 +184,6 @@ pub(super) fn gauges(pool: &PoolStatistics, counters: &mut Counters) {
     counters.helper_coalesced = pool.coalesced;
     counters.helper_asked_again = pool.asked_again;
     counters.retired = pool.retired;
+    counters.helper_queue_us = (&pool.queue_us).into();
+    counters.helper_service_us = (&pool.service_us).into();
 }

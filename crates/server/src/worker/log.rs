@@ -1,6 +1,7 @@
 //! The worker's end of the access log: lines go into a bounded queue, batches to the log process.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
 
 use debox::Call;
 use http::Head;
@@ -41,6 +42,11 @@ impl Log {
 }
 
 impl Worker {
+    /// The head is complete: what the log calls the duration begins.
+    pub(super) fn start_clock(&self, connection: &mut Connection) {
+        connection.started = self.log.as_ref().map(|_| Instant::now());
+    }
+
     /// Keeps what the log line needs of a request whose reply is still under way.
     pub(super) fn record(&mut self, connection: &mut Connection, head: &Head<'_>) {
         if self.log.is_some() {
@@ -65,7 +71,9 @@ impl Worker {
             bytes: outgoing.sent_bytes.saturating_sub(outgoing.head_bytes),
             referer: record.and_then(|record| record.referer.as_deref()),
             user_agent: record.and_then(|record| record.user_agent.as_deref()),
-            duration_us: self.now_ms.saturating_sub(connection.started_ms) * 1000,
+            duration_us: connection
+                .started
+                .map_or(0, |at| at.elapsed().as_micros() as u64),
         };
         log.queue.push(&line, self.now_ms);
     }
