@@ -282,3 +282,45 @@ fn every_line_is_in_the_log_when_a_slow_log_meets_the_end() {
     assert_eq!(text.lines().count(), 150);
     assert!(server.wait().success());
 }
+
+/// Processor time a process has used so far, in clock ticks.
+fn ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let after_name = stat.rsplit(") ").next().unwrap();
+    let fields: Vec<&str> = after_name.split(' ').collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+/// Without `--status`: then nobody holds the other end of the pipe that wakes the master.
+#[test]
+fn the_master_sleeps_when_nothing_happens() {
+    let directory = tempfile::tempdir().unwrap();
+    let ready = directory.path().join("ready");
+    let mut child = serving::headway()
+        .arg("serve")
+        .arg(directory.path())
+        .args([
+            "--listen",
+            "127.0.0.1:0",
+            "--workers",
+            "1",
+            "-q",
+            "--ready-file",
+        ])
+        .arg(&ready)
+        .spawn()
+        .unwrap();
+    while !ready.exists() {
+        assert!(
+            child.try_wait().unwrap().is_none(),
+            "the server ended at its start"
+        );
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let before = ticks(child.id());
+    std::thread::sleep(std::time::Duration::from_millis(600));
+    let used = ticks(child.id()) - before;
+    serving::kill(child.id() as i32);
+    child.wait().unwrap();
+    assert!(used < 20, "an idle master used {used} of 60 ticks");
+}
