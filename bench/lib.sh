@@ -22,8 +22,10 @@ started=()                    # process ids we started and have to end
 at_exit=()                    # commands that undo a change of the machine, run last to first
 declare -A server_pid server_port
 headway_options=()            # appended to every `headway serve`
+headway_workers=1
 server_prefix=()              # put before a server's command, for example to enter a control group
-server_port_next=${HEADWAY_BENCH_PORT:-18080}
+# Below the ephemeral ports, and another range for each run, since two may share a machine.
+port_next=${HEADWAY_BENCH_PORT:-$((20000 + $$ % 600 * 20))}
 
 say() { echo "$(basename "$0"): $*" >&2; }
 die() { say "$*"; exit 1; }
@@ -37,7 +39,8 @@ need() {
 # A process id and those of all its descendants, one a line.
 process_tree() {
     # A command name may hold spaces and parentheses, so cut at the last parenthesis.
-    cat /proc/[0-9]*/stat 2>/dev/null | sed -n 's/^\([0-9]*\) (.*) . \([0-9]*\) .*/\1 \2/p' |
+    # A process that ends between the listing and the reading is no error.
+    { cat /proc/[0-9]*/stat 2>/dev/null || true; } | sed -n 's/^\([0-9]*\) (.*) . \([0-9]*\) .*/\1 \2/p' |
         awk -v root="$1" '{ children[$2] = children[$2] " " $1; seen[$1] }
             END { if (!(root in seen)) exit; n = 1; queue[1] = root
                 for (i = 1; i <= n; i++) { print queue[i]
@@ -61,17 +64,27 @@ end_process() {
 
 clean_up() {
     local status=$? index
-    trap - EXIT INT TERM
+    trap - EXIT INT TERM ERR
+    # Whatever goes wrong while cleaning up, the rest is still to be cleaned.
+    set +e
     for index in "${started[@]}"; do end_process "$index"; done
     for ((index = ${#at_exit[@]} - 1; index >= 0; index--)); do eval "${at_exit[index]}" || true; done
     rm -rf "$scratch"
     exit "$status"
 }
 # Otherwise a command that fails would end a run of an hour without a word.
+set -E
 trap 'say "line $LINENO failed: $BASH_COMMAND"' ERR
 trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
+
+# Sets `port` to one that nobody listens on. A taken port would not be noticed later: servers with SO_REUSEPORT share it,
+# and a stranger's answer looks like ours.
+take_port() {
+    while (exec 3<>"/dev/tcp/127.0.0.1/$port_next") 2>/dev/null; do port_next=$((port_next + 1)); done
+    port=$((port_next++))
+}
 
 # ---- servers ------------------------------------------------------------------------------------
 
@@ -99,9 +112,10 @@ server_available() {
 
 # server_start NAME ROOT: starts it pinned to the server's core and waits until it answers /ready.txt.
 server_start() {
-    local name=$1 root=$2 port=$((server_port_next++)) command
+    local name=$1 root=$2 port command
+    take_port
     case $name in
-        headway) command=("$headway" serve "$root" --listen "127.0.0.1:$port" --workers 1
+        headway) command=("$headway" serve "$root" --listen "127.0.0.1:$port" --workers "$headway_workers"
                           "${headway_options[@]}") ;;
         floor) command=("$bench_tools/floor" --listen "127.0.0.1:$port") ;;
         floor-close) command=("$bench_tools/floor" --listen "127.0.0.1:$port" --close) ;;
@@ -123,7 +137,8 @@ server_start() {
 wait_until_answering() {
     local name=$1 attempt
     for attempt in {1..100}; do
-        if curl -fs --noproxy '*' -o /dev/null "http://127.0.0.1:${server_port[$name]}/ready.txt"; then return 0; fi
+        if curl -fs --noproxy '*' -o /dev/null "http://127.0.0.1:${server_port[$name]}/ready.txt" &&
+            kill -0 "${server_pid[$name]}" 2>/dev/null; then return 0; fi
         kill -0 "${server_pid[$name]}" 2>/dev/null || break
         sleep 0.1
     done
