@@ -6,7 +6,7 @@
 //! ```text
 //! # A small file that is known leaves in one write.
 //! warm = ["/a.txt"]          # paths asked for beforehand, on connections of their own
-//! needs = "user"             # run only without root's rights
+//! needs = "user"             # run only without root's rights; in an area of its own
 //! config = "listing = true"  # lines of server configuration; {base} is the directory around the root
 //! [tree]                     # what the document root holds; a name may begin with ../
 //! "a.txt" = "hello\n"
@@ -64,6 +64,7 @@ areas! {
     limits_are_answered_with_the_right_status = "limits",
     methods_are_answered_or_refused = "methods",
     paths_are_normalised_within_the_root = "paths",
+    permissions_are_kept_and_told = "permissions",
     ranges_are_cut_exactly = "ranges",
     smuggling_forms_are_refused = "smuggling",
 }

@@ -140,18 +140,19 @@ impl Names {
 
     fn render_stretch(&self, rest: &[u8]) -> Option<(String, usize)> {
         let start_of_it = rest.get(..STRETCH_BYTES_MIN)?;
-        self.files.iter().find_map(|(name, content, _)| {
+        let stretches = self.files.iter().filter_map(|(name, content, _)| {
             let start = memmem::find(content, start_of_it)?;
-            let length = rest
-                .iter()
-                .zip(&content[start..])
-                .take_while(|(one, other)| one == other)
-                .count();
-            Some((
-                format!("{{file:{name}:{start}-{}}}", start + length),
-                length,
-            ))
-        })
+            let pairs = rest.iter().zip(&content[start..]);
+            let length = pairs.take_while(|(one, other)| one == other).count();
+            Some((length, content.len(), name, start))
+        });
+        // Files that count their lines begin alike: the one that fits best is meant.
+        let best = stretches.max_by_key(|&(length, size, ..)| (length, std::cmp::Reverse(size)));
+        let (length, _, name, start) = best?;
+        Some((
+            format!("{{file:{name}:{start}-{}}}", start + length),
+            length,
+        ))
     }
 }
 

@@ -34,18 +34,33 @@ impl Tree {
             }
             make(&path, name, item)?;
         }
-        // Last and deepest first, since making a file modifies its directory.
-        for (name, item) in items.iter().rev() {
-            let modified = match item {
-                Item::Made(Made {
-                    modified: Some(modified),
-                    ..
-                }) => *modified,
-                _ => MODIFIED,
-            };
-            date(&tree.root().join(name), modified)?;
-        }
+        tree.settle(items)?;
         Ok(tree)
+    }
+
+    /// Dates all names and the directories they are in, and sets modes. Last, because making a file
+    /// modifies its directory.
+    fn settle(&self, items: &BTreeMap<String, Item>) -> io::Result<()> {
+        let root = self.root();
+        let names = items.keys().flat_map(|name| Path::new(name).ancestors());
+        for name in names.filter(|name| !name.as_os_str().is_empty()) {
+            let item = name.to_str().and_then(|name| items.get(name));
+            let modified = match item {
+                Some(Item::Made(made)) => made.modified,
+                _ => None,
+            };
+            date(&root.join(name), modified.unwrap_or(MODIFIED))?;
+        }
+        // After everything in it has been made and dated, a directory may be closed.
+        for (name, item) in items.iter().rev() {
+            if let Item::Made(Made {
+                mode: Some(mode), ..
+            }) = item
+            {
+                fs::set_permissions(root.join(name), fs::Permissions::from_mode(*mode))?;
+            }
+        }
+        Ok(())
     }
 
     /// The directory around the document root.
@@ -75,6 +90,15 @@ impl Tree {
     }
 }
 
+impl Drop for Tree {
+    fn drop(&mut self) {
+        // A directory that may not be entered can not be removed, either.
+        for name in self.names.iter().filter(|name| name.ends_with('/')) {
+            let _ = fs::set_permissions(self.root().join(name), fs::Permissions::from_mode(0o700));
+        }
+    }
+}
+
 fn make(path: &Path, name: &str, item: &Item) -> io::Result<()> {
     let made = match item {
         Item::Content(_) if name.ends_with('/') => return fs::create_dir_all(path),
@@ -82,14 +106,10 @@ fn make(path: &Path, name: &str, item: &Item) -> io::Result<()> {
         Item::Made(made) => made,
     };
     match (&made.link, &made.special) {
-        (Some(target), _) => symlink(target, path)?,
-        (None, Some(kind)) => special(path, kind)?,
-        (None, None) if name.ends_with('/') => fs::create_dir_all(path)?,
-        (None, None) => fs::write(path, content(made))?,
-    }
-    match made.mode {
-        Some(mode) => fs::set_permissions(path, fs::Permissions::from_mode(mode)),
-        None => Ok(()),
+        (Some(target), _) => symlink(target, path),
+        (None, Some(kind)) => special(path, kind),
+        (None, None) if name.ends_with('/') => fs::create_dir_all(path),
+        (None, None) => fs::write(path, content(made)),
     }
 }
 
