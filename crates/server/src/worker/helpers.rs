@@ -61,8 +61,12 @@ impl Worker {
             // A prefetch that finds the queue full is not worth a place in it.
             let _ = self.pool.read_in(&file, offset, files::WINDOW_BYTES, None);
         }
-        self.tracer
-            .call(Call::HelperSend, || self.pool.flush(now_ms));
+        if self.pool.has_work() {
+            self.tracer
+                .call(Call::HelperSend, || self.pool.flush(now_ms));
+        } else {
+            self.pool.flush(now_ms);
+        }
         while let Some(slot) = self.pool.surplus(now_ms) {
             self.let_helper_go(slot);
         }
