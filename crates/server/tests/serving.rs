@@ -33,11 +33,10 @@ fn files_of_every_size_arrive_whole_by_every_mechanism() {
         let snapshot = served.snapshot();
         assert_eq!(snapshot.counters.requests, sizes.len() as u64);
         assert_eq!(snapshot.events, events);
-        assert_eq!(
-            snapshot.trace.blocked_count(),
-            0,
-            "{:?}",
-            snapshot.trace.sleeps
-        );
+        // The worker is a thread here, so a page fault may have to wait for another thread's mmap; a real
+        // worker has its address space to itself. Its calls must not sleep in either.
+        let mut sleeps = snapshot.trace.sleeps.iter();
+        let slept = sleeps.find(|site| site.call != "elsewhere");
+        assert!(slept.is_none(), "{events}: {slept:?}");
     }
 }
