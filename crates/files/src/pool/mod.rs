@@ -253,6 +253,13 @@ impl Pool {
         state
     }
 
+    /// Whether [`Pool::flush`] may have something to send: for a caller that counts system calls.
+    pub fn has_work(&self) -> bool {
+        self.jobs.queued() > 0
+            || !self.retire.is_empty()
+            || self.slots.iter().any(Slot::is_being_greeted)
+    }
+
     /// Give queued jobs to idle helpers and send descriptors away. Call it once a loop turn, after
     /// everything that asks.
     pub fn flush(&mut self, now_ms: u64) {

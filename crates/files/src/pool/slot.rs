@@ -58,6 +58,11 @@ impl Slot {
         }
     }
 
+    /// Not all of the greeting has been sent.
+    pub(super) fn is_being_greeted(&self) -> bool {
+        matches!(self.state, State::Greeting(_))
+    }
+
     /// Send what is missing of the greeting: Hello, then a message for each root.
     pub(super) fn greet(&mut self, roots: &Roots) {
         let State::Greeting(mut sent) = self.state else {

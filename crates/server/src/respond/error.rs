@@ -23,7 +23,7 @@ pub fn error(
         .begin(&mut head, status)
         .field("Content-Type", media)
         .field_u64("Content-Length", page.len() as u64);
-    status_fields(writer, status, size).end();
+    context.extra(status_fields(writer, status, size)).end();
     let mut outgoing = Outgoing::new(status.code(), head);
     if !context.head_only {
         outgoing.push(Piece::bytes(page));

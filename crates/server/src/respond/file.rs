@@ -75,25 +75,27 @@ impl<'a> Representation<'a> {
         }
     }
 
+    /// The fields of every reply about this representation.
     fn fields<'o>(
         &self,
         writer: HeadWriter<'o>,
         context: &Context<'_>,
         etag: &Etag,
     ) -> HeadWriter<'o> {
-        let coding = self
-            .variant
-            .checked_sub(1)
-            .map(|at| Coding::ALL[at].as_str());
         let writer = writer
             .field(
                 "Last-Modified",
                 http::date::format(self.file.meta().modified.0),
             )
             .field("ETag", etag.as_bytes())
-            .field_if_some("Vary", self.varies.then_some("Accept-Encoding"))
-            .field_if_some("Content-Encoding", coding);
+            .field_if_some("Vary", self.varies.then_some("Accept-Encoding"));
         context.rules.extra(writer, self.path)
+    }
+
+    /// What its content is; not for `304`, which carries none (RFC 9110, 15.4.5).
+    fn describe<'o>(&self, writer: HeadWriter<'o>) -> HeadWriter<'o> {
+        let coding = self.variant.checked_sub(1).map(|at| Coding::ALL[at]);
+        writer.field_if_some("Content-Encoding", coding.map(Coding::as_str))
     }
 
     fn media<'r>(&self, context: &'r Context<'_>) -> Cow<'r, str> {
@@ -115,11 +117,14 @@ impl<'a> Representation<'a> {
 
 /// A strong validator: another inode, length or nanosecond of change is another tag.
 fn entity_tag(meta: &Meta) -> Etag {
+    Etag::of_file(meta.inode, meta.size, modified_ns(meta))
+}
+
+fn modified_ns(meta: &Meta) -> i64 {
     let (seconds, nanoseconds) = meta.modified;
-    let modified_ns = seconds
+    seconds
         .wrapping_mul(1_000_000_000)
-        .wrapping_add(i64::from(nanoseconds));
-    Etag::of_file(meta.inode, meta.size, modified_ns)
+        .wrapping_add(i64::from(nanoseconds))
 }
 
 /// Nothing in the request asks for other than the plain `200`.
@@ -168,6 +173,7 @@ fn whole_head(
         .field("Content-Type", &*representation.media(context))
         .field_u64("Content-Length", representation.file.meta().size)
         .field("Accept-Ranges", "bytes");
+    let writer = representation.describe(writer);
     representation.fields(writer, context, etag).end();
 }
 
@@ -259,6 +265,7 @@ fn single_range(
         .field("Content-Type", &*representation.media(context))
         .field_u64("Content-Length", range.length())
         .content_range(range, representation.file.meta().size);
+    let writer = representation.describe(writer);
     representation.fields(writer, context, etag).end();
     let mut outgoing = Outgoing::new(Status::PARTIAL_CONTENT.code(), bytes);
     outgoing.push(representation.piece(range));
@@ -272,13 +279,14 @@ fn multiple_ranges(
     ranges: &[Range],
 ) -> Outgoing {
     let media = representation.media(context);
-    let boundary = boundary(context, etag);
+    let boundary = boundary(context, representation.file.meta());
     let frame = Multipart::new(&boundary, &media, representation.file.meta().size);
     let mut bytes = Vec::with_capacity(512);
     let writer = context
         .begin(&mut bytes, Status::PARTIAL_CONTENT)
         .field("Content-Type", frame.content_type())
         .field_u64("Content-Length", frame.body_bytes(ranges));
+    let writer = representation.describe(writer);
     representation.fields(writer, context, etag).end();
     let mut outgoing = Outgoing::new(Status::PARTIAL_CONTENT.code(), bytes);
     for (index, &range) in ranges.iter().enumerate() {
@@ -293,12 +301,14 @@ fn multiple_ranges(
     outgoing
 }
 
-/// A boundary from the validator and the second: stable within a reply, and a file that holds it on
-/// purpose would have to know its own inode and time of change to the nanosecond.
-fn boundary(context: &Context<'_>, etag: &Etag) -> String {
-    let tag: String = String::from_utf8_lossy(etag.as_bytes())
-        .chars()
-        .filter(char::is_ascii_alphanumeric)
-        .collect();
-    format!("headway{tag}{:x}", context.date.second)
+/// A boundary from the file's identity and the second: stable within a reply, of the same length for
+/// every file, and a file that holds it on purpose would have to know its own inode and time of
+/// change to the nanosecond.
+fn boundary(context: &Context<'_>, meta: &Meta) -> String {
+    format!(
+        "headway{:016x}{:016x}{:016x}",
+        meta.inode,
+        modified_ns(meta),
+        context.date.second
+    )
 }

@@ -34,7 +34,8 @@ fn row(page: &mut String, entry: &files::DirectoryEntry) {
         ""
     };
     // "./" keeps a name with a colon from being read as a scheme.
-    let link = super::encode_path(&entry.name);
+    // An ampersand is safe in a URI, but not in an attribute: `a&lt.txt` would become `a<.txt`.
+    let link = escape(&super::encode_path(&entry.name));
     let name = escape(&String::from_utf8_lossy(&entry.name));
     let size = if slash.is_empty() {
         entry.size.to_string()

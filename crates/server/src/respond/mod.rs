@@ -14,8 +14,9 @@ use std::rc::Rc;
 
 use files::OpenFile;
 use http::media::MediaTypes;
+use http::path::normalise;
 use http::response::{FieldLines, HeadWriter, field_lines};
-use http::{Head, Method, Status, Version};
+use http::{Head, Method, Status, Target, Version};
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 
 use crate::config::Config;
@@ -97,28 +98,36 @@ pub struct Context<'a> {
     pub old: bool,
     /// `HEAD`: the same fields and no body.
     pub head_only: bool,
+    /// The path and query that were asked for, if that much was understood.
+    pub target: Option<&'a [u8]>,
 }
 
 impl<'a> Context<'a> {
     /// For the request `head`.
-    pub fn new(rules: &'a Rules, date: &'a Date, head: &Head<'_>, keep_alive: bool) -> Self {
+    pub fn new(rules: &'a Rules, date: &'a Date, head: &Head<'a>, keep_alive: bool) -> Self {
+        let target = match head.target {
+            Target::Path(target) => Some(target),
+            Target::Asterisk | Target::Authority(_) => None,
+        };
         Self {
             rules,
             date,
             keep_alive,
             old: head.version == Version::Http10,
             head_only: head.method == Method::Head,
+            target,
         }
     }
 
-    /// For a request whose head could not be read.
-    pub fn unread(rules: &'a Rules, date: &'a Date) -> Self {
+    /// For a request that is refused before it is understood.
+    pub fn unread(rules: &'a Rules, date: &'a Date, head_only: bool) -> Self {
         Self {
             rules,
             date,
             keep_alive: false,
             old: false,
-            head_only: false,
+            head_only,
+            target: None,
         }
     }
 
@@ -131,6 +140,18 @@ impl<'a> Context<'a> {
             (false, _) => writer.field("Connection", "close"),
             (true, true) => writer.field("Connection", "keep-alive"),
             (true, false) => writer,
+        }
+    }
+
+    /// Adds the fields configured for the path that was asked for, where no file was found that
+    /// knows it.
+    fn extra<'o>(&self, writer: HeadWriter<'o>) -> HeadWriter<'o> {
+        if self.rules.extra.is_empty() {
+            return writer;
+        }
+        match self.target.map(normalise) {
+            Some(Ok(path)) => self.rules.extra(writer, &path.bytes),
+            _ => writer,
         }
     }
 }
@@ -167,11 +188,11 @@ pub fn redirect(context: &Context<'_>, path: &[u8], query: Option<&[u8]>) -> Out
         location.extend_from_slice(query);
     }
     let mut head = Vec::with_capacity(256);
-    context
+    let writer = context
         .begin(&mut head, Status::MOVED_PERMANENTLY)
         .field("Location", location)
-        .field_u64("Content-Length", 0)
-        .end();
+        .field_u64("Content-Length", 0);
+    context.extra(writer).end();
     Outgoing::new(Status::MOVED_PERMANENTLY.code(), head)
 }
 
@@ -181,23 +202,23 @@ pub const ALLOWED: &str = "GET, HEAD, OPTIONS";
 /// The answer to `OPTIONS`.
 pub fn options(context: &Context<'_>) -> Outgoing {
     let mut head = Vec::with_capacity(192);
-    context
+    let writer = context
         .begin(&mut head, Status::OK)
         .field("Allow", ALLOWED)
-        .field_u64("Content-Length", 0)
-        .end();
+        .field_u64("Content-Length", 0);
+    context.extra(writer).end();
     Outgoing::new(Status::OK.code(), head)
 }
 
 /// A directory's page, made by a helper.
-pub fn listing_page(context: &Context<'_>, page: Rc<OpenFile>, path: &[u8]) -> Outgoing {
+pub fn listing_page(context: &Context<'_>, page: Rc<OpenFile>) -> Outgoing {
     let size = page.meta().size;
     let mut head = Vec::with_capacity(256);
     let writer = context
         .begin(&mut head, Status::OK)
         .field("Content-Type", "text/html; charset=utf-8")
         .field_u64("Content-Length", size);
-    context.rules.extra(writer, path).end();
+    context.extra(writer).end();
     let mut outgoing = Outgoing::new(Status::OK.code(), head);
     if !context.head_only && size > 0 {
         outgoing.push(Piece::File(page, 0..size));

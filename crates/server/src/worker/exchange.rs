@@ -91,7 +91,7 @@ impl Worker {
             let head = match http::parse(rest, &self.limits) {
                 Parsed::Complete(head) => head,
                 Parsed::Partial => return self.await_head(connection, rest),
-                Parsed::Reject(reject) => return self.reject(connection, &reject),
+                Parsed::Reject(reject) => return self.reject(connection, rest, &reject),
             };
             if matches!(given, Given::Nothing) && !connection.body_read {
                 self.counters.requests += 1;
@@ -156,10 +156,10 @@ impl Worker {
         }
         let unwanted = matches!(head.method, Method::Other(_)) && head.expect_continue;
         if unwanted {
-            return Err(self.refuse(connection, Status::METHOD_NOT_ALLOWED));
+            return Err(self.refuse(connection, head.request_line, Status::METHOD_NOT_ALLOWED));
         }
         if matches!(head.framing, Framing::Length(length) if length > self.config.body_bytes_max) {
-            return Err(self.refuse(connection, Status::CONTENT_TOO_LARGE));
+            return Err(self.refuse(connection, head.request_line, Status::CONTENT_TOO_LARGE));
         }
         let mut body = Body::new(head.framing, self.config.body_bytes_max);
         match body.feed(after) {
@@ -174,8 +174,10 @@ impl Worker {
                 self.watch(connection, event::Interest::READ);
                 Err(Fate::Keep)
             }
-            Progress::TooLarge => Err(self.refuse(connection, Status::CONTENT_TOO_LARGE)),
-            Progress::Bad => Err(self.refuse(connection, Status::BAD_REQUEST)),
+            Progress::TooLarge => {
+                Err(self.refuse(connection, head.request_line, Status::CONTENT_TOO_LARGE))
+            }
+            Progress::Bad => Err(self.refuse(connection, head.request_line, Status::BAD_REQUEST)),
         }
     }
 
@@ -189,10 +191,15 @@ impl Worker {
     }
 
     /// A head that could not be read, answered and then the connection ends.
-    fn reject(&mut self, connection: &mut Connection, reject: &Reject) -> Fate {
+    fn reject(&mut self, connection: &mut Connection, asked: &[u8], reject: &Reject) -> Fate {
         self.counters.requests += 1;
+<<<<<<< HEAD
         self.start_clock(connection);
         self.refuse(connection, reject.status)
+=======
+        connection.started_ms = self.now_ms;
+        self.refuse(connection, asked, reject.status)
+>>>>>>> conversations
     }
 
     fn serve(
@@ -256,7 +263,7 @@ impl Worker {
             }
             Given::Listing(page) => {
                 let context = self.context(ask.head, connection);
-                let reply = respond::listing_page(&context, page, &ask.path.bytes);
+                let reply = respond::listing_page(&context, page);
                 return self.reply(connection, reply);
             }
             Given::Failed(failure) => {
@@ -391,8 +398,7 @@ impl Worker {
     }
 
     /// The hot path: the whole reply lies in memory and leaves in one write. `None`: it does not, or
-    /// another form of it is
-    /// still being sent to somebody.
+    /// another form of it is still being sent to somebody.
     fn send_prepared(
         &mut self,
         connection: &mut Connection,
@@ -460,6 +466,7 @@ impl Worker {
                 keep_alive: true,
                 old: false,
                 head_only: false,
+                target: None,
             };
             Rc::new(respond::prepare(
                 &plain,
@@ -510,7 +517,7 @@ impl Worker {
         Served::Waiting
     }
 
-    fn context<'w>(&'w self, head: &Head<'_>, connection: &Connection) -> Context<'w> {
+    fn context<'w>(&'w self, head: &Head<'w>, connection: &Connection) -> Context<'w> {
         Context::new(&self.rules, &self.date, head, connection.keep_alive)
     }
 

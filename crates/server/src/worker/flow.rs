@@ -123,8 +123,8 @@ impl Worker {
                 connection.body_read = true;
                 self.resume(connection, Given::Nothing)
             }
-            Drained::TooLarge => self.refuse(connection, Status::CONTENT_TOO_LARGE),
-            Drained::Bad => self.refuse(connection, Status::BAD_REQUEST),
+            Drained::TooLarge => self.refuse_held(connection, Status::CONTENT_TOO_LARGE),
+            Drained::Bad => self.refuse_held(connection, Status::BAD_REQUEST),
         }
     }
 
@@ -239,7 +239,9 @@ impl Worker {
             return Served::Close;
         }
         connection.keep_alive = false;
-        connection.outgoing = respond::error(&self.unread_context(), status, None, None);
+        // Only GET sends files, so a body is in its place.
+        let context = Context::unread(&self.rules, &self.date, false);
+        connection.outgoing = respond::error(&context, status, None, None);
         let progress = self.transmit(connection);
         self.after_send(connection, progress)
     }
@@ -328,9 +330,22 @@ impl Worker {
     }
 
     /// Answers a request that is not understood, or comes too slowly, and parts.
-    pub(super) fn refuse(&mut self, connection: &mut Connection, status: Status) -> Fate {
+    ///
+    /// `asked` is what has arrived of the request: a reply to `HEAD` ends with its head, whatever the
+    /// status (RFC 9112, 6.3).
+    pub(super) fn refuse(
+        &mut self,
+        connection: &mut Connection,
+        asked: &[u8],
+        status: Status,
+    ) -> Fate {
         connection.keep_alive = false;
-        let reply = respond::error(&self.unread_context(), status, None, None);
+        let head_only = asked
+            .strip_prefix(b"\r\n")
+            .unwrap_or(asked)
+            .starts_with(b"HEAD ");
+        let context = Context::unread(&self.rules, &self.date, head_only);
+        let reply = respond::error(&context, status, None, None);
         self.counters.record_response(reply.status);
         connection.outgoing = reply;
         match self.transmit(connection) {
@@ -343,8 +358,10 @@ impl Worker {
         }
     }
 
-    fn unread_context(&self) -> Context<'_> {
-        Context::unread(&self.rules, &self.date)
+    /// Refuses the request whose first bytes are held.
+    fn refuse_held(&mut self, connection: &mut Connection, status: Status) -> Fate {
+        let held = std::mem::take(&mut connection.held);
+        self.refuse(connection, &held, status)
     }
 
     /// Ends what has taken too long.
@@ -360,7 +377,7 @@ impl Worker {
         match connection.phase {
             Phase::Head if connection.partial => {
                 self.counters.timeouts_head += 1;
-                self.refuse(connection, Status::REQUEST_TIMEOUT)
+                self.refuse_held(connection, Status::REQUEST_TIMEOUT)
             }
             Phase::Head if connection.requests == 0 => {
                 self.counters.timeouts_head += 1;
@@ -372,11 +389,11 @@ impl Worker {
             }
             Phase::Body(_) => {
                 self.counters.timeouts_body += 1;
-                self.refuse(connection, Status::REQUEST_TIMEOUT)
+                self.refuse_held(connection, Status::REQUEST_TIMEOUT)
             }
             Phase::Name | Phase::Content(_) => {
                 self.counters.timeouts_send += 1;
-                self.refuse(connection, Status::SERVICE_UNAVAILABLE)
+                self.refuse_held(connection, Status::SERVICE_UNAVAILABLE)
             }
             Phase::Window | Phase::Send => {
                 self.counters.timeouts_send += 1;

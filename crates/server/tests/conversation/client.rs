@@ -1,0 +1,144 @@
+//! The client's side of a conversation.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
+
+use super::notation::Names;
+
+/// How long a client waits for bytes that are expected.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long it listens before it writes down that nothing more was said; only when updating.
+const QUIET: Duration = Duration::from_millis(500);
+/// Long enough that what comes next is a segment of its own; nothing is judged by it.
+const PAUSE: Duration = Duration::from_millis(30);
+
+/// Answered by every server that is still there, and by nobody else.
+const PROBE: &[u8] = b"OPTIONS * HTTP/1.1\r\nHost: probe\r\nConnection: close\r\n\r\n";
+
+pub struct Client {
+    stream: TcpStream,
+    ended: bool,
+    shut: bool,
+}
+
+impl Client {
+    pub fn new(stream: TcpStream) -> Client {
+        stream.set_nodelay(true).expect("set_nodelay");
+        Client {
+            stream,
+            ended: false,
+            shut: false,
+        }
+    }
+
+    pub fn send(&mut self, bytes: &[u8]) -> Result<(), String> {
+        match self.stream.write_all(bytes) {
+            Ok(()) => Ok(()),
+            // A server that refuses need not take everything.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::BrokenPipe | ErrorKind::ConnectionReset
+                ) =>
+            {
+                Ok(())
+            }
+            Err(error) => Err(format!("sending: {error}")),
+        }
+    }
+
+    pub fn pause(&self) {
+        std::thread::sleep(PAUSE);
+    }
+
+    pub fn shut(&mut self) -> Result<(), String> {
+        self.shut = true;
+        self.stream
+            .shutdown(Shutdown::Write)
+            .map_err(|error| format!("ending the sending side: {error}"))
+    }
+
+    /// Reads until `expected` has been said (until it is quiet, if nothing is), or to the end of the
+    /// stream if these are the `last` bytes.
+    pub fn hear(
+        &mut self,
+        names: &Names,
+        expected: Option<&str>,
+        last: bool,
+    ) -> Result<String, String> {
+        let mut said = Vec::new();
+        let patience = if expected.is_some() || last {
+            PATIENCE
+        } else {
+            QUIET
+        };
+        self.stream
+            .set_read_timeout(Some(patience))
+            .map_err(|error| error.to_string())?;
+        loop {
+            let text = names.render(&said);
+            let complete = !last && expected.is_some_and(|expected| expected == text);
+            if complete || self.ended || !self.read(&mut said)? {
+                return Ok(names.render(&said));
+            }
+        }
+    }
+
+    /// `false`: nothing more comes, now or ever.
+    fn read(&mut self, said: &mut Vec<u8>) -> Result<bool, String> {
+        let mut buffer = [0; 65_536];
+        match self.stream.read(&mut buffer) {
+            Ok(0) => {
+                self.ended = true;
+                Ok(false)
+            }
+            Ok(count) => {
+                said.extend_from_slice(&buffer[..count]);
+                Ok(true)
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                Ok(false)
+            }
+            Err(error) => Err(format!("receiving, after {} bytes: {error}", said.len())),
+        }
+    }
+
+    /// The server has ended the connection and says nothing more.
+    pub fn is_closed(&mut self, names: &Names) -> Result<(), String> {
+        let mut more = Vec::new();
+        while !self.ended && self.read(&mut more)? {}
+        match (self.ended, more.is_empty()) {
+            (true, true) => Ok(()),
+            (false, _) => Err("the server does not close the connection".into()),
+            (true, false) => Err(format!("the server says more:\n{}", names.render(&more))),
+        }
+    }
+
+    /// The server still listens, and has said nothing but what was expected.
+    pub fn is_open(&mut self, names: &Names) -> Result<(), String> {
+        if self.shut {
+            return Err(
+                "a client that has ended its side cannot see whether the connection is open".into(),
+            );
+        }
+        self.send(PROBE)?;
+        let mut reply = Vec::new();
+        self.stream
+            .set_read_timeout(Some(PATIENCE))
+            .map_err(|error| error.to_string())?;
+        while !self.ended && self.read(&mut reply)? {}
+        let text = names.render(&reply);
+        let heads = reply
+            .windows(4)
+            .filter(|bytes| bytes == b"\r\n\r\n")
+            .count();
+        let good =
+            text.starts_with("HTTP/1.1 200 OK\n") && text.contains("\nAllow: ") && heads == 1;
+        if good && self.ended {
+            Ok(())
+        } else {
+            Err(format!("the connection is not kept; a probe gets:\n{text}"))
+        }
+    }
+}

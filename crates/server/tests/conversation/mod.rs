@@ -1,0 +1,202 @@
+//! Runs the cases of one area and says which of them differ, and where.
+
+mod case;
+mod client;
+pub mod notation;
+mod tree;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use case::{Case, Need, Step};
+use client::Client;
+use headway_server::tally::Snapshot;
+use notation::Names;
+use tree::Tree;
+
+use crate::support::{Served, config};
+
+/// Where the cases are.
+pub fn data() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
+}
+
+/// Holds every conversation of an area; fails with the list of those that went otherwise.
+pub fn run_area(area: &str) {
+    let only = std::env::var("CONVERSATION").ok();
+    let mut failures = Vec::new();
+    let mut held = 0;
+    let mut skipped = false;
+    for path in cases(area) {
+        let name = format!("{area}/{}", path.file_stem().unwrap_or_default().display());
+        if only.as_ref().is_some_and(|only| *only != name) {
+            continue;
+        }
+        held += 1;
+        match run_case(&path) {
+            Ok(Verdict::Held) => println!("conversation {name} ... ok"),
+            Ok(Verdict::Skipped) => skipped = true,
+            Err(difference) => {
+                println!("conversation {name} ... FAILED");
+                failures.push(format!("{name}:\n{difference}"));
+            }
+        }
+    }
+    if skipped {
+        skip(&format!("conversations/{area}"), "root may read every file");
+    }
+    let failed = failures.len();
+    assert!(
+        failures.is_empty(),
+        "{failed} of {held} conversations in {area} failed\n{}",
+        failures.join("\n")
+    );
+}
+
+fn cases(area: &str) -> Vec<PathBuf> {
+    let directory = data().join(area);
+    let entries = std::fs::read_dir(&directory)
+        .unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
+    let mut paths: Vec<PathBuf> = entries
+        .map(|entry| entry.expect("an entry").path())
+        .collect();
+    paths.sort();
+    assert!(!paths.is_empty(), "{} has no case", directory.display());
+    paths
+}
+
+/// How a case went that did not fail.
+enum Verdict {
+    Held,
+    Skipped,
+}
+
+fn run_case(path: &Path) -> Result<Verdict, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+    let mut case = Case::parse(&text)?;
+    if case.needs == Some(Need::User) && rustix::process::geteuid().is_root() {
+        return Ok(Verdict::Skipped);
+    }
+    let update = std::env::var_os("UPDATE_CONVERSATIONS").is_some();
+    let tree = Tree::make(&case.tree).map_err(|error| format!("making the tree: {error}"))?;
+    let own = case
+        .config
+        .replace("{base}", &tree.base().display().to_string());
+    let mut served = Served::start(config(&tree.root(), &own));
+    for warm in &case.warm {
+        served.get(warm);
+    }
+    let names = Names::of(&tree);
+    let mut client = Client::new(served.connect());
+    let before = accepted(&mut served, case.warm.len() as u64 + 1);
+    let spoken = talk(&mut case, &mut client, &names, update);
+    let after = served.snapshot();
+    spoken?;
+    if update {
+        std::fs::write(path, case.to_string()).map_err(|error| error.to_string())?;
+    }
+    within_budget(&case, &before, &after)?;
+    Ok(Verdict::Held)
+}
+
+/// The worker's numbers once it has accepted so many: from here on what it does is for the client
+/// that came last.
+fn accepted(served: &mut Served, connections: u64) -> Snapshot {
+    loop {
+        let snapshot = served.snapshot();
+        if snapshot.counters.accepted == connections {
+            return snapshot;
+        }
+    }
+}
+
+/// Takes the steps in order; when updating, what is expected becomes what was said.
+fn talk(case: &mut Case, client: &mut Client, names: &Names, update: bool) -> Result<(), String> {
+    for at in 0..case.steps.len() {
+        // Only the bytes before the server's own close are certain to be the last ones.
+        let last = matches!(case.steps.get(at + 1), Some(Step::Close));
+        match &mut case.steps[at] {
+            Step::Send(text) => client.send(&names.parse(text)?)?,
+            Step::Pause => client.pause(),
+            Step::Shut => client.shut()?,
+            Step::Expect(expected) => {
+                let said = client.hear(names, (!update).then_some(&**expected), last)?;
+                if update {
+                    *expected = said;
+                } else if said != *expected {
+                    return Err(difference(expected, &said));
+                }
+            }
+            Step::Close => client.is_closed(names)?,
+            Step::Open => client.is_open(names)?,
+        }
+    }
+    Ok(())
+}
+
+fn within_budget(case: &Case, before: &Snapshot, after: &Snapshot) -> Result<(), String> {
+    let calls =
+        |snapshot: &Snapshot, call: &String| snapshot.trace.calls.get(call).copied().unwrap_or(0);
+    for (call, most) in &case.calls {
+        if !debox::Call::ALL.iter().any(|known| known.name() == call) {
+            return Err(format!(
+                "there is no system call `{call}` in the worker's counts"
+            ));
+        }
+        let made = calls(after, call) - calls(before, call);
+        if made > *most {
+            return Err(format!(
+                "{made} calls of {call}, at most {most} are allowed"
+            ));
+        }
+    }
+    let counters = |snapshot: &Snapshot| -> BTreeMap<&str, u64> {
+        snapshot
+            .counters
+            .scalars()
+            .iter()
+            .map(|scalar| (scalar.name, scalar.value))
+            .collect()
+    };
+    let (before, after) = (counters(before), counters(after));
+    for (counter, growth) in &case.counters {
+        let value = |counters: &BTreeMap<&str, u64>| counters.get(&**counter).copied();
+        let (Some(from), Some(to)) = (value(&before), value(&after)) else {
+            return Err(format!("there is no counter `{counter}`"));
+        };
+        if to - from != *growth {
+            return Err(format!("{counter} grew by {}, not by {growth}", to - from));
+        }
+    }
+    Ok(())
+}
+
+/// Both texts, with a sign where they differ. Lines before and after that agree are left out.
+fn difference(expected: &str, said: &str) -> String {
+    let (expected, said): (Vec<_>, Vec<_>) = (expected.lines().collect(), said.lines().collect());
+    let same = expected
+        .iter()
+        .zip(&said)
+        .take_while(|(one, other)| one == other)
+        .count();
+    let mut text = format!("    the first {same} lines agree\n");
+    for line in &expected[same..] {
+        text.push_str(&format!("  - {line}\n"));
+    }
+    for line in &said[same..] {
+        text.push_str(&format!("  + {line}\n"));
+    }
+    text
+}
+
+fn skip(name: &str, reason: &str) {
+    println!("SKIP: {name}: {reason}");
+    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
+        use std::io::Write;
+        let log = std::fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(path);
+        let _ = log.and_then(|mut log| writeln!(log, "{name}: {reason}"));
+    }
+}

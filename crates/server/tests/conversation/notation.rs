@@ -1,0 +1,210 @@
+//! How bytes are written in a case file.
+//!
+//! A line stands for its text and CR LF; a line that ends in one backslash for its text alone.
+//! `\n`, `\r`, `\t`, `\0`, `\xHH` and `\\` are bytes. Sent texts may hold `{N*TEXT}`, so many times
+//! the text. Both sides know `{etag:NAME}`, the tag the file must have; what is received is
+//! written with `{date}` for a `Date` of this minute, `{boundary}` for the multipart boundary
+//! announced, and `{file:NAME:START-END}` for long stretches of a file, the end not included. What is received has
+//! exactly one notation, so that two conversations are equal when their texts are.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use memchr::memmem;
+
+use super::tree::Tree;
+
+/// A stretch of a file is written as such from this length on.
+const STRETCH_BYTES_MIN: usize = 512;
+
+/// A `Date` may be so many seconds from now: a busy machine, and the second of the reply's start.
+const DATE_SLACK_SECONDS: u64 = 60;
+
+/// The names a text may refer to.
+pub struct Names {
+    files: Vec<(String, Vec<u8>, String)>,
+}
+
+impl Names {
+    pub fn of(tree: &Tree) -> Names {
+        Names {
+            files: tree.files().collect(),
+        }
+    }
+
+    /// From the notation to bytes.
+    pub fn parse(&self, text: &str) -> Result<Vec<u8>, String> {
+        let mut bytes = Vec::new();
+        for line in text.lines() {
+            let backslashes = line.bytes().rev().take_while(|&byte| byte == b'\\').count();
+            match line.strip_suffix('\\') {
+                Some(line) if backslashes % 2 == 1 => self.parse_line(line, &mut bytes)?,
+                _ => {
+                    self.parse_line(line, &mut bytes)?;
+                    bytes.extend_from_slice(b"\r\n");
+                }
+            }
+        }
+        Ok(bytes)
+    }
+
+    fn parse_line(&self, line: &str, bytes: &mut Vec<u8>) -> Result<(), String> {
+        let mut rest = line;
+        while let Some(first) = rest.chars().next() {
+            let after = &rest[first.len_utf8()..];
+            rest = match first {
+                '\\' => parse_escape(after, bytes)?,
+                '{' => match after.split_once('}') {
+                    Some((name, after)) if self.parse_name(name, bytes)? => after,
+                    _ => {
+                        bytes.push(b'{');
+                        after
+                    }
+                },
+                _ => {
+                    bytes.extend_from_slice(&rest.as_bytes()[..first.len_utf8()]);
+                    after
+                }
+            };
+        }
+        Ok(())
+    }
+
+    /// `false`: it was a brace like any other.
+    fn parse_name(&self, name: &str, bytes: &mut Vec<u8>) -> Result<bool, String> {
+        if let Some(file) = name.strip_prefix("etag:") {
+            let known = self.files.iter().find(|(name, ..)| name == file);
+            let (_, _, tag) = known.ok_or_else(|| format!("the tree has no file {file}"))?;
+            bytes.extend_from_slice(tag.as_bytes());
+            return Ok(true);
+        }
+        let Some((count, text)) = name.split_once('*') else {
+            return Ok(false);
+        };
+        let Ok(count) = count.parse() else {
+            return Ok(false);
+        };
+        let mut repeated = Vec::new();
+        self.parse_line(text, &mut repeated)?;
+        bytes.extend_from_slice(&repeated.repeat(count));
+        Ok(true)
+    }
+
+    /// From bytes to their notation.
+    pub fn render(&self, bytes: &[u8]) -> String {
+        let boundary = boundary(bytes);
+        let mut text = String::new();
+        let mut at = 0;
+        while at < bytes.len() {
+            let rest = &bytes[at..];
+            if rest.starts_with(b"\r\n") {
+                text.push('\n');
+                at += 2;
+            } else if let Some((written, length)) = self.render_name(bytes, at, boundary) {
+                text.push_str(&written);
+                at += length;
+            } else {
+                render_byte(rest[0], &mut text);
+                at += 1;
+            }
+        }
+        if !text.is_empty() && !text.ends_with('\n') {
+            text.push_str("\\\n");
+        }
+        text
+    }
+
+    fn render_name(
+        &self,
+        bytes: &[u8],
+        at: usize,
+        boundary: Option<&[u8]>,
+    ) -> Option<(String, usize)> {
+        let rest = &bytes[at..];
+        if rest[0] == b'"' {
+            let tagged = self
+                .files
+                .iter()
+                .find(|(_, _, tag)| rest.starts_with(tag.as_bytes()));
+            if let Some((name, _, tag)) = tagged {
+                return Some((format!("{{etag:{name}}}"), tag.len()));
+            }
+        }
+        if bytes[..at].ends_with(b"\r\nDate: ") && rest.len() >= 29 && is_now(&rest[..29]) {
+            return Some(("{date}".into(), 29));
+        }
+        if let Some(boundary) = boundary.filter(|boundary| rest.starts_with(boundary)) {
+            return Some(("{boundary}".into(), boundary.len()));
+        }
+        self.render_stretch(rest)
+    }
+
+    fn render_stretch(&self, rest: &[u8]) -> Option<(String, usize)> {
+        let start_of_it = rest.get(..STRETCH_BYTES_MIN)?;
+        let stretches = self.files.iter().filter_map(|(name, content, _)| {
+            let start = memmem::find(content, start_of_it)?;
+            let pairs = rest.iter().zip(&content[start..]);
+            let length = pairs.take_while(|(one, other)| one == other).count();
+            Some((length, content.len(), name, start))
+        });
+        // Files that count their lines begin alike: the one that fits best is meant.
+        let best = stretches.max_by_key(|&(length, size, ..)| (length, std::cmp::Reverse(size)));
+        let (length, _, name, start) = best?;
+        Some((
+            format!("{{file:{name}:{start}-{}}}", start + length),
+            length,
+        ))
+    }
+}
+
+fn parse_escape<'t>(after: &'t str, bytes: &mut Vec<u8>) -> Result<&'t str, String> {
+    let wrong = || format!("`\\{after}` begins with no escape");
+    let escape = after.bytes().next().ok_or_else(wrong)?;
+    let mut length = 1;
+    bytes.push(match escape {
+        b'n' => b'\n',
+        b'r' => b'\r',
+        b't' => b'\t',
+        b'0' => 0,
+        b'\\' => b'\\',
+        b'x' => {
+            length = 3;
+            let digits = after.get(1..3).ok_or_else(wrong)?;
+            u8::from_str_radix(digits, 16).map_err(|_| wrong())?
+        }
+        _ => return Err(wrong()),
+    });
+    Ok(&after[length..])
+}
+
+fn render_byte(byte: u8, text: &mut String) {
+    match byte {
+        // The line goes on in the bytes, but not on the page.
+        b'\n' => text.push_str("\\n\\\n"),
+        b'\r' => text.push_str("\\r"),
+        b'\t' => text.push_str("\\t"),
+        0 => text.push_str("\\0"),
+        b'\\' => text.push_str("\\\\"),
+        b' '..=b'~' => text.push(char::from(byte)),
+        _ => text.push_str(&format!("\\x{byte:02x}")),
+    }
+}
+
+fn boundary(bytes: &[u8]) -> Option<&[u8]> {
+    let announced = b"multipart/byteranges; boundary=";
+    let start = memmem::find(bytes, announced)? + announced.len();
+    let length = bytes[start..]
+        .iter()
+        .take_while(|byte| byte.is_ascii_alphanumeric())
+        .count();
+    (length > 0).then(|| &bytes[start..start + length])
+}
+
+fn is_now(date: &[u8]) -> bool {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs());
+    http::date::parse(date).is_some_and(|seconds| {
+        let seconds = seconds as u64;
+        http::date::format(seconds as i64) == *date && seconds.abs_diff(now) <= DATE_SLACK_SECONDS
+    })
+}
