@@ -247,3 +247,111 @@ impl LogRecord {
         line.get(first..last).unwrap_or_default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use files::Meta;
+
+    use super::*;
+
+    fn file(size: u64) -> Rc<OpenFile> {
+        let descriptor = std::fs::File::open("/dev/null").unwrap().into();
+        let meta = Meta {
+            size,
+            modified: (0, 0),
+            changed: (0, 0),
+            device: 0,
+            inode: 0,
+        };
+        Rc::new(OpenFile::new(descriptor, meta))
+    }
+
+    fn lengths(outgoing: &Outgoing) -> Vec<u64> {
+        let length = |piece: &Piece| match piece {
+            Piece::File(_, range) => range.end - range.start,
+            other => other.memory().unwrap_or_default().len() as u64,
+        };
+        outgoing.pieces.iter().map(length).collect()
+    }
+
+    #[test]
+    fn lead_says_close_only_while_it_is_told_to() {
+        let head = "HTTP/1.1 200 OK\r\nDate: ...\r\n\r\nbody";
+        let mut bytes = vec![b' '; Content::LEAD_BYTES];
+        bytes.extend_from_slice(head.as_bytes());
+        let mut content = Content {
+            bytes: bytes.into_boxed_slice(),
+            start: Content::LEAD_BYTES,
+            body_at: 0,
+            date_at: 0,
+            date_second: 0,
+            charge: Charge::new(&Rc::default(), 0),
+        };
+        let closing = "HTTP/1.1 200 OK\r\nConnection: close\r\nDate: ...\r\n\r\nbody";
+        for (keep_alive, expected) in [
+            (false, closing),
+            (true, head),
+            (true, head),
+            (false, closing),
+        ] {
+            content.say(keep_alive);
+            assert!(content.says(keep_alive) && !content.says(!keep_alive));
+            let reply = &content.bytes[content.start..];
+            assert_eq!(String::from_utf8_lossy(reply), expected);
+        }
+    }
+
+    #[test]
+    fn charge_is_given_back_when_dropped() {
+        let total = Rc::new(Cell::new(5));
+        let (one, other) = (Charge::new(&total, 10), Charge::new(&total, 100));
+        assert_eq!(total.get(), 115);
+        drop(one);
+        assert_eq!(total.get(), 105);
+        drop(other);
+        assert_eq!(total.get(), 5);
+    }
+
+    #[test]
+    fn copy_takes_the_place_of_the_bytes_it_holds_when_substituted() {
+        let mut outgoing = Outgoing::new(200, b"head".to_vec());
+        outgoing.push(Piece::File(file(1000), 0..1000));
+        outgoing.substitute(file(600));
+        assert_eq!(lengths(&outgoing), [4, 600, 400]);
+        assert!(matches!(&outgoing.pieces[2], Piece::File(_, range) if *range == (600..1000)));
+    }
+
+    #[test]
+    fn copy_is_cut_when_it_holds_more_than_is_owed() {
+        let mut outgoing = Outgoing::new(206, Vec::new());
+        outgoing.push(Piece::File(file(1000), 10..20));
+        outgoing.push(Piece::bytes(b"closing".to_vec()));
+        outgoing.substitute(file(990));
+        assert_eq!(lengths(&outgoing), [0, 10, 0, 7]);
+    }
+
+    #[test]
+    fn target_is_what_stands_between_the_outer_spaces_of_a_request_line() {
+        for (line, expected) in [
+            ("GET /a HTTP/1.1", "/a"),
+            ("GET /a b HTTP/1.1", "/a b"),
+            ("", ""),
+            ("GET ", ""),
+        ] {
+            let record = LogRecord {
+                method: "GET",
+                request_line: line.as_bytes().to_vec(),
+                version: "",
+                referer: None,
+                user_agent: None,
+            };
+            assert_eq!(
+                String::from_utf8_lossy(record.target()),
+                expected,
+                "{line:?}"
+            );
+        }
+    }
+}

@@ -3,6 +3,7 @@
 mod support;
 
 use std::fs;
+use std::io::{Read, Write};
 
 use support::{Served, config};
 
@@ -39,4 +40,30 @@ fn files_of_every_size_arrive_whole_by_every_mechanism() {
         let slept = sleeps.find(|site| site.call != "elsewhere");
         assert!(slept.is_none(), "{events}: {slept:?}");
     }
+}
+
+#[test]
+fn every_pipelined_request_is_answered_in_order_when_they_exceed_every_buffer() {
+    let root = tempfile::tempdir().unwrap();
+    fs::write(root.path().join("last"), "the end").unwrap();
+    let served = Served::start(config(root.path(), ""));
+    let count = 5_000;
+    let mut stream = served.connect();
+    let mut sending = stream.try_clone().unwrap();
+    // In a thread, because the server stops reading while its replies are not read.
+    let sender = std::thread::spawn(move || {
+        let filler = "x".repeat(100);
+        for number in 0..count {
+            let request = format!("GET /{number}?{filler} HTTP/1.1\r\nHost: test\r\n\r\n");
+            sending.write_all(request.as_bytes()).unwrap();
+        }
+        let last = b"GET /last HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n";
+        sending.write_all(last).unwrap();
+    });
+    let mut replies = Vec::new();
+    stream.read_to_end(&mut replies).unwrap();
+    sender.join().unwrap();
+    let replies = String::from_utf8(replies).unwrap();
+    assert_eq!(replies.matches("HTTP/1.1 404 Not Found\r\n").count(), count);
+    assert!(replies.ends_with("\r\n\r\nthe end"));
 }

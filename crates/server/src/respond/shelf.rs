@@ -86,3 +86,117 @@ impl Shelf {
             .is_some_and(|(weak, _)| weak.strong_count() == 0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use files::{Answer, Names, NamesBounds, RootId};
+
+    use super::*;
+    use crate::request::{Charge, Prepared};
+
+    const BYTES: u64 = 100;
+
+    struct Fixture {
+        shelf: Shelf,
+        names: Names<Prepared>,
+    }
+
+    impl Fixture {
+        fn for_contents(count: u64) -> Fixture {
+            let bounds = NamesBounds {
+                entries_max: 1000,
+                descriptors_max: 1000,
+            };
+            Fixture {
+                shelf: Shelf::new(count * BYTES),
+                names: Names::new(bounds),
+            }
+        }
+
+        fn content(&self) -> Rc<Content> {
+            Rc::new(Content {
+                bytes: vec![0; BYTES as usize].into_boxed_slice(),
+                start: 0,
+                body_at: 0,
+                date_at: 0,
+                date_second: 0,
+                charge: Charge::new(self.shelf.total(), BYTES),
+            })
+        }
+
+        /// A name that is asked for once, with its content put on the shelf.
+        fn put(&mut self, name: &str) -> Rc<Entry> {
+            let path = name.as_bytes();
+            let entry = self.names.insert(RootId(0), path, Answer::Directory, 0);
+            let content = self.content();
+            self.shelf.put(&entry, 0, &content);
+            entry
+        }
+    }
+
+    fn is_there(entry: &Entry) -> bool {
+        entry.prepared.contents[0].borrow().is_some()
+    }
+
+    #[test]
+    fn oldest_content_leaves_when_the_shelf_is_full() {
+        let mut all = Fixture::for_contents(2);
+        let (first, second) = (all.put("first"), all.put("second"));
+        assert_eq!(all.shelf.evicted(), 0);
+        let third = all.put("third");
+        assert!(!is_there(&first) && is_there(&second) && is_there(&third));
+        assert_eq!(all.shelf.evicted(), 1);
+        assert_eq!(all.shelf.total().get(), 2 * BYTES);
+    }
+
+    #[test]
+    fn content_that_was_asked_for_gets_a_second_chance_and_no_third() {
+        let mut all = Fixture::for_contents(2);
+        let (first, second) = (all.put("first"), all.put("second"));
+        first.prepared.used.set(true);
+        let third = all.put("third");
+        assert!(is_there(&first) && !is_there(&second));
+        all.put("fourth");
+        assert!(!is_there(&first), "nobody asked for it again");
+        assert!(is_there(&third));
+    }
+
+    #[test]
+    fn charge_is_given_back_when_the_name_is_forgotten_and_after_the_last_send() {
+        let mut all = Fixture::for_contents(2);
+        let entry = all.put("name");
+        let being_sent = entry.prepared.contents[0].borrow().clone();
+        all.names.remove(RootId(0), b"name");
+        drop(entry);
+        assert_eq!(all.shelf.total().get(), BYTES, "it is still being sent");
+        drop(being_sent);
+        assert_eq!(all.shelf.total().get(), 0);
+    }
+
+    #[test]
+    fn content_is_not_kept_when_no_room_can_be_made() {
+        let mut all = Fixture::for_contents(1);
+        let kept = all.put("kept");
+        let being_sent = kept.prepared.contents[0].borrow().clone();
+        let other = all.put("other");
+        assert!(!is_there(&other), "what is being sent holds its memory");
+        drop(being_sent);
+        assert_eq!(
+            all.shelf.total().get(),
+            0,
+            "and the other has given its back"
+        );
+    }
+
+    #[test]
+    fn places_of_forgotten_names_are_swept_when_others_come() {
+        let mut all = Fixture::for_contents(2);
+        for round in 0..1000 {
+            let name = round.to_string();
+            drop(all.put(&name));
+            all.names.remove(RootId(0), name.as_bytes());
+        }
+        assert!(all.shelf.ring.len() <= 1, "{}", all.shelf.ring.len());
+        assert_eq!(all.shelf.evicted(), 0);
+    }
+}

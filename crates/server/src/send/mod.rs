@@ -83,9 +83,12 @@ fn first_file_is_cold(outgoing: &Outgoing, means: &mut Means<'_>) -> Option<Prog
     if outgoing.sent_bytes > 0 {
         return None;
     }
-    let Some(Piece::File(file, range)) = outgoing.pieces.get(1) else {
-        return None;
-    };
+    // In multipart/byteranges a part's head stands between.
+    let mut pieces = outgoing.pieces.iter();
+    let (file, range) = pieces.find_map(|piece| match piece {
+        Piece::File(file, range) => Some((file, range)),
+        _ => None,
+    })?;
     let window_end = window_end(range.start, range.end);
     check_window(file, range.start, window_end, means)
 }
@@ -275,3 +278,6 @@ pub fn send_whole(
     };
     tracer.call(Call::Send, || rustix::net::send(socket, bytes, flags))
 }
+
+#[cfg(test)]
+mod tests;
