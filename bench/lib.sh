@@ -197,7 +197,7 @@ build_tools() {
 build_headway() {
     if [ -n "${HEADWAY:-}" ]; then return 0; fi
     (cd "$repository" && cargo build --quiet --release --locked --package headway --target-dir target) ||
-        say "headway does not build; measuring without it"
+        die "headway does not build; an older binary is not what the evidence would name"
 }
 
 # ---- evidence -----------------------------------------------------------------------------------
