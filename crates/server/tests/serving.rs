@@ -31,11 +31,16 @@ fn files_of_every_size_arrive_whole_by_every_mechanism() {
                 "{events}: {size} bytes arrive as they are"
             );
         }
-        let snapshot = served.snapshot();
+        let mut snapshot = served.snapshot();
         assert_eq!(snapshot.counters.requests, sizes.len() as u64);
         assert_eq!(snapshot.events, events);
         // The worker is a thread here, so a page fault may have to wait for another thread's mmap; a real
         // worker has its address space to itself. Its calls must not sleep in either.
+        if !snapshot.trace.sleeps.is_empty()
+            && let Ok(symbols) = debox::Symbols::load()
+        {
+            snapshot.trace.resolve(&symbols);
+        }
         let mut sleeps = snapshot.trace.sleeps.iter();
         let slept = sleeps.find(|site| site.call != "elsewhere");
         assert!(slept.is_none(), "{events}: {slept:?}");

@@ -112,11 +112,8 @@ impl Worker {
             return Fate::Keep;
         };
         match body.feed(&scratch[..count]) {
-            Drained::More => {
-                let deadline = self.now_ms + self.config.body_timeout_ms;
-                self.deadlines.set(connection.slot(), deadline);
-                Fate::Keep
-            }
+            // The deadline stays: it is for the whole body, however small its pieces.
+            Drained::More => Fate::Keep,
             Drained::Done(used) => {
                 // The head is held; what follows the body goes behind it.
                 connection.held.extend_from_slice(&scratch[used..count]);
