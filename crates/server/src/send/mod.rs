@@ -2,9 +2,14 @@
 //! one resident window at a time, never more than a budget a turn.
 //!
 //! It refuses to wait. Before each window it asks whether the pages are resident; if not it says
-//! [`Progress::Cold`] and the worker asks a helper. It also refuses to mix versions: the open
+//! [`Progress::Cold`] and the worker asks a helper. It also watches for other versions: the open
 //! descriptor's size and modification time are compared before each window, and a file that changed
 //! under the reply ends the connection ([`Progress::Changed`]) since its length is promised already.
+//!
+//! Not promised: that bytes already handed to the socket stay as they were. `sendfile` lends the
+//! file's pages to the socket instead of copying them, so a file rewritten *in place* changes what a
+//! slow client has not received yet, and nobody is told if no window is left to be checked. Files
+//! replaced by rename are not concerned, nor are small files, which leave from our own memory.
 //!
 //! Sources: dissertation 3.5 and Table 3.3 (`New-Flash`: sendfile without disk access); sendfile(2),
 //! cachestat(2), tcp(7) on `MSG_MORE`.

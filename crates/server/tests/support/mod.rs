@@ -7,8 +7,9 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use headway_server::config::{Config, Environment, Settings};
 use headway_server::control::{Control, FromWorker, ToWorker};
@@ -32,10 +33,21 @@ pub fn config(root: &Path, more: &str) -> Config {
         .config
 }
 
+/// The helpers a worker has been given.
+#[derive(Default)]
+struct Helpers {
+    /// A second descriptor of each helper's socket, to end it with.
+    sockets: Vec<OwnedFd>,
+    /// Helpers that are there but do not work, as if they waited for a disk.
+    held: Vec<OwnedFd>,
+    holding: bool,
+}
+
 /// A running worker.
 pub struct Served {
     pub address: SocketAddr,
-    control: std::sync::Arc<Control>,
+    control: Arc<Control>,
+    helpers: Arc<Mutex<Helpers>>,
     snapshots: Receiver<Snapshot>,
     threads: Vec<JoinHandle<()>>,
     next: u64,
@@ -44,6 +56,19 @@ pub struct Served {
 impl Served {
     /// Starts a worker with this configuration on a free port.
     pub fn start(config: Config) -> Served {
+        Served::start_with(config, Helpers::default())
+    }
+
+    /// The same with helpers that take work and do nothing until [`Served::release_helpers`].
+    pub fn start_holding_helpers(config: Config) -> Served {
+        let holding = Helpers {
+            holding: true,
+            ..Helpers::default()
+        };
+        Served::start_with(config, holding)
+    }
+
+    fn start_with(config: Config, helpers: Helpers) -> Served {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
         listener.set_nonblocking(true).expect("set_nonblocking");
         let address = listener.local_addr().expect("local_addr");
@@ -54,15 +79,16 @@ impl Served {
         };
         ours.send(&start, &[listener.as_fd()]).expect("start order");
         let worker = std::thread::spawn(move || worker_main(theirs).expect("the worker serves"));
-        let control = std::sync::Arc::new(ours);
+        let (control, helpers) = (Arc::new(ours), Arc::new(Mutex::new(helpers)));
         let (sender, snapshots) = channel();
         let master = {
-            let control = control.clone();
-            std::thread::spawn(move || play_master(&control, &sender))
+            let (control, helpers) = (control.clone(), helpers.clone());
+            std::thread::spawn(move || play_master(&control, &helpers, &sender))
         };
         Served {
             address,
             control,
+            helpers,
             snapshots,
             threads: vec![worker, master],
             next: 0,
@@ -107,6 +133,42 @@ impl Served {
         self.snapshots.recv_timeout(PATIENCE).expect("a snapshot")
     }
 
+    /// Waits until the worker's numbers meet a condition, and returns them.
+    pub fn wait_for(&mut self, what: &str, met: impl Fn(&Snapshot) -> bool) -> Snapshot {
+        let begun = Instant::now();
+        loop {
+            let snapshot = self.snapshot();
+            if met(&snapshot) {
+                return snapshot;
+            }
+            if begun.elapsed() > PATIENCE {
+                let counted = snapshot.counters.scalars().into_iter();
+                let counted = counted.filter(|one| one.value > 0);
+                let counted: Vec<_> = counted.map(|one| (one.name, one.value)).collect();
+                panic!("{what} did not happen: {counted:?}");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Lets the held helpers work, and those to come.
+    pub fn release_helpers(&self) {
+        let mut helpers = self.helpers.lock().expect("helpers");
+        helpers.holding = false;
+        helpers.held.drain(..).for_each(run_helper);
+    }
+
+    /// Ends every helper as a SIGKILL would: its socket closes, whatever it was doing. How many?
+    pub fn kill_helpers(&self) -> usize {
+        let mut helpers = self.helpers.lock().expect("helpers");
+        helpers.held.clear();
+        let killed = helpers.sockets.drain(..).map(|socket| {
+            // It fails only when the worker has let the helper go already.
+            let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
+        });
+        killed.count()
+    }
+
     /// Tells the worker to finish and waits until it has.
     pub fn drain(mut self) {
         self.control
@@ -132,12 +194,12 @@ impl Drop for Served {
 }
 
 /// Gives the worker the helpers it wants and passes its snapshots on.
-fn play_master(control: &Control, snapshots: &Sender<Snapshot>) {
+fn play_master(control: &Control, helpers: &Mutex<Helpers>, snapshots: &Sender<Snapshot>) {
     while let Ok(Some((message, _))) = control.receive::<FromWorker>() {
         match message {
             FromWorker::WantHelpers { count } => {
                 for _ in 0..count {
-                    give_helper(control);
+                    give_helper(control, &mut helpers.lock().expect("helpers"));
                 }
             }
             FromWorker::Snapshot { snapshot, .. } => drop(snapshots.send(*snapshot)),
@@ -147,11 +209,21 @@ fn play_master(control: &Control, snapshots: &Sender<Snapshot>) {
     }
 }
 
-fn give_helper(control: &Control) {
+fn give_helper(control: &Control, helpers: &mut Helpers) {
     let (ours, theirs): (OwnedFd, OwnedFd) = os::rights::pair().expect("helper pair");
-    std::thread::spawn(move || headway_server::helper_main(theirs));
+    helpers
+        .sockets
+        .push(theirs.try_clone().expect("second descriptor"));
+    match helpers.holding {
+        true => helpers.held.push(theirs),
+        false => run_helper(theirs),
+    }
     // A worker that is ending takes no more helpers.
     let _ = control.send(&ToWorker::Helper { pid: 0 }, &[ours.as_fd()]);
+}
+
+fn run_helper(socket: OwnedFd) {
+    std::thread::spawn(move || headway_server::helper_main(socket));
 }
 
 /// A reply taken apart.

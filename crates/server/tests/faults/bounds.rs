@@ -1,0 +1,175 @@
+//! Bounds that are reached: what waits, what is refused, and that nothing is lost.
+
+use std::fs;
+use std::net::TcpStream;
+
+use crate::support::{Reply, Served, config};
+use crate::tools::*;
+
+#[test]
+fn further_clients_wait_in_the_queue_and_are_served_when_there_is_room() {
+    let root = root();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    for events in MECHANISMS {
+        let mut served = Served::start(config(root.path(), &format!("max-conns = 4\n{events}")));
+        let mut inside: Vec<TcpStream> = (0..4).map(|_| served.connect()).collect();
+        for client in &mut inside {
+            ask(client, "/a");
+            assert_eq!(read_reply(client).body, b"hello", "{events}");
+        }
+        let mut outside: Vec<TcpStream> = (0..20).map(|_| served.connect()).collect();
+        for client in &mut outside {
+            ask(client, "/a");
+        }
+        let full = served.snapshot().counters;
+        assert_eq!((full.accepted, full.connections_open), (4, 4), "{events}");
+        drop(inside);
+        // One after the other comes in as the one before goes.
+        for client in outside {
+            let mut client = client;
+            assert_eq!(read_reply(&mut client).body, b"hello", "{events}");
+        }
+        let counters = served.wait_for("the last to go", |now| now.counters.connections_open == 0);
+        assert_eq!(
+            counters.counters.accepted, 24,
+            "{events}: nobody is dropped"
+        );
+    }
+}
+
+#[test]
+fn request_is_answered_503_when_the_helper_queue_is_full() {
+    let root = root();
+    for name in ["1", "2", "3"] {
+        fs::create_dir(root.path().join(name)).unwrap();
+    }
+    fs::write(root.path().join("warm"), "hello").unwrap();
+    // Without names to look for, making the page is the only thing a directory needs a helper for.
+    let more =
+        "listing = true\nindex = []\nprecompressed = false\nhelpers-max = 1\nhelper-queue-max = 1";
+    let mut served = Served::start_holding_helpers(config(root.path(), more));
+    let mut running = served.connect();
+    ask(&mut running, "/1/");
+    served.wait_for("a busy helper", |now| now.counters.helpers_busy == 1);
+    let mut queued = served.connect();
+    ask(&mut queued, "/2/");
+    served.wait_for("a queued job", |now| now.counters.helper_queue == 1);
+    let refused = served.get("/3/");
+    assert_eq!(refused.status, 503);
+    assert!(refused.field("Retry-After").is_some(), "{}", refused.head);
+    let mut joined = served.connect();
+    ask(&mut joined, "/2/");
+    served.wait_for("a joined job", |now| now.counters.helper_coalesced == 1);
+    assert_eq!(
+        served.get("/warm").body,
+        b"hello",
+        "what needs no helper is served"
+    );
+    served.release_helpers();
+    for client in [&mut running, &mut queued, &mut joined] {
+        assert_eq!(read_reply(client).status, 200);
+    }
+    assert_eq!(
+        served.get("/3/").status,
+        200,
+        "the refusal is not remembered"
+    );
+}
+
+#[test]
+fn request_is_given_up_with_503_when_no_helper_answers_before_the_deadline() {
+    let root = root();
+    fs::create_dir(root.path().join("d")).unwrap();
+    let more = "listing = true\nsend-timeout = '300ms'";
+    let mut served = Served::start_holding_helpers(config(root.path(), more));
+    assert_eq!(served.get("/d/").status, 503);
+    assert_eq!(served.snapshot().counters.timeouts_send, 1);
+    served.release_helpers();
+    assert_eq!(served.get("/d/").status, 200);
+}
+
+#[test]
+fn bounds_of_the_caches_hold_when_there_are_more_files_than_fit() {
+    let root = root();
+    for number in 0..60 {
+        fs::write(
+            root.path().join(number.to_string()),
+            contents(0, 5_000 + number),
+        )
+        .unwrap();
+    }
+    let large = contents(1, 200_000);
+    fs::write(root.path().join("large"), &large).unwrap();
+    let more =
+        "names-max = 20\ndescriptors-max = 16\ncontent-max = '64KiB'\nsmall-file-max = '16KiB'";
+    let mut served = Served::start(config(root.path(), more));
+    let mut client = served.connect();
+    for round in 0..3 {
+        for number in 0..60 {
+            ask(&mut client, &format!("/{number}"));
+            assert!(
+                read_reply(&mut client).body == contents(0, 5_000 + number),
+                "{round}"
+            );
+        }
+        ask(&mut client, "/large");
+        assert!(read_reply(&mut client).body == large, "{round}");
+    }
+    let counters = served.snapshot().counters;
+    assert!(counters.names_cached <= 20, "{}", counters.names_cached);
+    assert!(
+        counters.descriptors_cached <= 16,
+        "{}",
+        counters.descriptors_cached
+    );
+    assert!(
+        counters.content_bytes <= 64 << 10,
+        "{}",
+        counters.content_bytes
+    );
+    assert!(counters.names_evicted > 0);
+}
+
+#[test]
+fn file_in_use_is_sent_whole_when_its_name_is_evicted() {
+    let root = root();
+    let expected = contents(0, large());
+    fs::write(root.path().join("large"), &expected).unwrap();
+    for number in 0..40 {
+        fs::write(root.path().join(number.to_string()), "small").unwrap();
+    }
+    let mut served = Served::start(config(root.path(), "names-max = 4\ndescriptors-max = 16"));
+    let mut slow = tiny_client(&served);
+    ask(&mut slow, "/large");
+    assert_eq!(read_head(&mut slow).status, 200);
+    for number in 0..40 {
+        assert_eq!(served.get(&format!("/{number}")).status, 200);
+    }
+    assert!(served.snapshot().counters.names_evicted > 30);
+    assert!(read_to_close(&mut slow, expected.len()) == expected);
+}
+
+#[test]
+fn others_are_served_while_one_client_takes_a_large_file() {
+    let root = root();
+    fs::write(root.path().join("large"), contents(0, large())).unwrap();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    for events in MECHANISMS {
+        let served = Served::start(config(root.path(), &format!("turn = '64KiB'\n{events}")));
+        let address = served.address;
+        let greedy = std::thread::spawn(move || {
+            let mut client = TcpStream::connect(address).unwrap();
+            ask(&mut client, "/large");
+            read_reply(&mut client)
+        });
+        let replies: Vec<Reply> = (0..50).map(|_| served.get("/a")).collect();
+        assert!(
+            replies.iter().all(|reply| reply.body == b"hello"),
+            "{events}"
+        );
+        assert!(
+            greedy.join().unwrap().body == contents(0, large()),
+            "{events}"
+        );
+    }
+}

@@ -1,0 +1,124 @@
+//! Helpers that die: what they had is asked again, and nobody gets a wrong answer.
+
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::support::{PATIENCE, Served, config};
+use crate::tools::*;
+
+/// Files that clients ask for.
+const FILES: usize = 8;
+
+#[test]
+fn request_is_asked_again_when_its_helper_dies_with_it() {
+    let root = root();
+    fs::create_dir(root.path().join("d")).unwrap();
+    fs::write(root.path().join("d").join("here.txt"), "").unwrap();
+    for events in MECHANISMS {
+        let more = format!("listing = true\n{events}");
+        let mut served = Served::start_holding_helpers(config(root.path(), &more));
+        let mut client = served.connect();
+        ask(&mut client, "/d/");
+        for death in 1..=3 {
+            served.wait_for("a busy helper", |now| now.counters.helpers_busy == 1);
+            assert_eq!(served.kill_helpers(), 1, "{events}");
+            served.wait_for("the death", |now| now.counters.helper_deaths == death);
+        }
+        served.release_helpers();
+        let reply = read_reply(&mut client);
+        assert_eq!(reply.status, 200, "{events}");
+        assert!(String::from_utf8(reply.body).unwrap().contains("here.txt"));
+        assert_eq!(served.snapshot().counters.helper_asked_again, 3, "{events}");
+    }
+}
+
+#[test]
+fn request_fails_and_others_do_not_when_it_kills_helper_after_helper() {
+    let root = root();
+    for name in ["deadly", "good"] {
+        fs::create_dir(root.path().join(name)).unwrap();
+    }
+    let mut served = Served::start_holding_helpers(config(root.path(), "listing = true"));
+    let mut client = served.connect();
+    ask(&mut client, "/deadly/");
+    for death in 1..=4 {
+        served.wait_for("a busy helper", |now| now.counters.helpers_busy == 1);
+        served.kill_helpers();
+        served.wait_for("the death", |now| now.counters.helper_deaths == death);
+    }
+    assert_eq!(read_reply(&mut client).status, 500);
+    served.release_helpers();
+    assert_eq!(served.get("/good/").status, 200);
+    assert_eq!(
+        served.get("/deadly/").status,
+        200,
+        "the failure is not remembered"
+    );
+}
+
+fn size_of(number: usize) -> usize {
+    [700, 40_000, 300_000, 2_000_000][number % 4]
+}
+
+/// Stops the clients also when the test fails, which would otherwise wait for them for ever.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Downloads the files again and again, cold each time, until told to stop.
+fn download(address: SocketAddr, root: &Path, stop: &AtomicBool, replies: &AtomicU64) {
+    while !stop.load(Ordering::Relaxed) {
+        for number in 0..FILES {
+            make_cold(&root.join(number.to_string()));
+            let mut client = TcpStream::connect(address).unwrap();
+            client.set_read_timeout(Some(PATIENCE)).unwrap();
+            ask(&mut client, &format!("/{number}"));
+            let reply = read_reply(&mut client);
+            assert_eq!(reply.status, 200, "{number}");
+            assert!(reply.body == contents(0, size_of(number)), "{number}");
+            replies.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[test]
+fn every_reply_is_right_when_helpers_are_killed_under_load() {
+    let root = root();
+    for number in 0..FILES {
+        let path = root.path().join(number.to_string());
+        fs::write(path, contents(0, size_of(number))).unwrap();
+    }
+    for events in MECHANISMS {
+        // Little memory for contents, so that small files have to be read again, too.
+        let more = format!("content-max = '64KiB'\nrevalidate = '0ms'\n{events}");
+        let mut served = Served::start(config(root.path(), &more));
+        let address = served.address;
+        let (stop, replies) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            let _stop = Stop(&stop);
+            for _ in 0..4 {
+                scope.spawn(|| download(address, root.path(), &stop, &replies));
+            }
+            while served.snapshot().counters.helper_deaths < 20 {
+                let before = replies.load(Ordering::Relaxed);
+                served.kill_helpers();
+                served.wait_for("service after the kill", |_| {
+                    replies.load(Ordering::Relaxed) > before + 1
+                });
+            }
+        });
+        let counters = served.snapshot().counters;
+        assert_eq!(
+            counters.responses.get(200),
+            counters.responses.total(),
+            "{events}"
+        );
+        assert_eq!((counters.aborted, counters.io_errors), (0, 0), "{events}");
+    }
+}

@@ -1,0 +1,210 @@
+//! Slow, silent, half-closed and vanishing clients.
+
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::{Duration, Instant};
+
+use crate::support::{PATIENCE, Served, config};
+use crate::tools::*;
+
+/// Sends a byte now and then for as long as the server listens; returns what it said at the end.
+fn trickle(stream: &mut TcpStream, bytes: &mut dyn Iterator<Item = u8>) -> Vec<u8> {
+    stream.set_nodelay(true).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_millis(50)))
+        .unwrap();
+    let (begun, mut said, mut buffer) = (Instant::now(), Vec::new(), [0; 4096]);
+    while begun.elapsed() < PATIENCE {
+        // A failed write means that the server has closed; what it said before is still to be read.
+        let _ = stream.write_all(&[bytes.next().expect("endless")]);
+        match stream.read(&mut buffer) {
+            Ok(0) => return said,
+            Ok(count) => said.extend_from_slice(&buffer[..count]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(_) => return said,
+        }
+    }
+    panic!("the server listened to a trickle for {PATIENCE:?}");
+}
+
+#[test]
+fn slow_head_is_ended_at_its_deadline_even_when_bytes_keep_coming() {
+    let root = root();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    for events in MECHANISMS {
+        let more = format!("head-timeout = '400ms'\n{events}");
+        let mut served = Served::start(config(root.path(), &more));
+        let mut slow = served.connect();
+        let begun = b"GET /a HTTP/1.1\r\nX: ".iter().copied();
+        let said = trickle(&mut slow, &mut begun.chain(std::iter::repeat(b'x')));
+        assert!(said.starts_with(b"HTTP/1.1 408 "), "{events}: {said:?}");
+        assert_eq!(served.get("/a").body, b"hello", "others are served");
+        assert_eq!(served.snapshot().counters.timeouts_head, 1, "{events}");
+    }
+}
+
+#[test]
+fn slow_head_is_ended_when_it_follows_a_good_request() {
+    let root = root();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    let served = Served::start(config(root.path(), "head-timeout = '400ms'"));
+    let mut slow = served.connect();
+    ask(&mut slow, "/a");
+    assert_eq!(read_reply(&mut slow).body, b"hello");
+    let begun = b"GET /a HTTP/1.1\r\nX: ".iter().copied();
+    let said = trickle(&mut slow, &mut begun.chain(std::iter::repeat(b'x')));
+    assert!(said.starts_with(b"HTTP/1.1 408 "), "{said:?}");
+}
+
+#[test]
+fn slow_body_is_ended_at_its_deadline_even_when_bytes_keep_coming() {
+    let root = root();
+    for head in [
+        "POST /a HTTP/1.1\r\nHost: test\r\nContent-Length: 100000\r\n\r\n",
+        "POST /a HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\nfff0\r\n",
+    ] {
+        let mut served = Served::start(config(root.path(), "body-timeout = '400ms'"));
+        let mut slow = served.connect();
+        slow.write_all(head.as_bytes()).unwrap();
+        let said = trickle(&mut slow, &mut std::iter::repeat(b'x'));
+        assert!(said.starts_with(b"HTTP/1.1 408 "), "{said:?}");
+        assert_eq!(served.snapshot().counters.timeouts_body, 1);
+    }
+}
+
+#[test]
+fn client_that_sends_nothing_is_let_go_at_the_head_deadline() {
+    let root = root();
+    let mut served = Served::start(config(root.path(), "head-timeout = '300ms'"));
+    let mut silent = served.connect();
+    assert_eq!(read_to_close(&mut silent, usize::MAX), b"");
+    assert_eq!(served.snapshot().counters.timeouts_head, 1);
+}
+
+#[test]
+fn idle_connection_is_closed_without_a_word_at_the_idle_deadline() {
+    let root = root();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    for events in MECHANISMS {
+        let more = format!("idle-timeout = '300ms'\n{events}");
+        let mut served = Served::start(config(root.path(), &more));
+        let mut idle = served.connect();
+        ask(&mut idle, "/a");
+        assert_eq!(read_reply(&mut idle).body, b"hello");
+        assert_eq!(read_to_close(&mut idle, usize::MAX), b"", "{events}");
+        assert_eq!(served.snapshot().counters.timeouts_idle, 1, "{events}");
+    }
+}
+
+#[test]
+fn client_that_reads_nothing_is_closed_at_the_send_deadline() {
+    let root = root();
+    fs::write(root.path().join("large"), contents(0, large())).unwrap();
+    for events in MECHANISMS {
+        let more = format!("send-timeout = '400ms'\n{events}");
+        let mut served = Served::start(config(root.path(), &more));
+        let mut deaf = tiny_client(&served);
+        ask(&mut deaf, "/large");
+        let counters = served.wait_for("the send deadline", |now| {
+            now.counters.timeouts_send == 1 && now.counters.connections_open == 0
+        });
+        assert_eq!(
+            counters.counters.aborted, 1,
+            "{events}: a short body is counted"
+        );
+        assert!(read_to_close(&mut deaf, usize::MAX).len() < large());
+    }
+}
+
+#[test]
+fn slow_reader_gets_the_whole_file_when_it_reads_now_and_then() {
+    let root = root();
+    let expected = contents(0, large());
+    fs::write(root.path().join("large"), &expected).unwrap();
+    let mut served = Served::start(config(root.path(), "send-timeout = '2s'"));
+    let mut slow = tiny_client(&served);
+    ask(&mut slow, "/large");
+    read_head(&mut slow);
+    let mut body = Vec::new();
+    while body.len() < expected.len() {
+        let part = read_to_close(&mut slow, (expected.len() - body.len()).min(4 << 20));
+        assert!(!part.is_empty(), "closed after {} bytes", body.len());
+        body.extend(part);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(body == expected);
+    assert_eq!(served.snapshot().counters.timeouts_send, 0);
+}
+
+#[test]
+fn reply_arrives_whole_when_the_client_has_closed_its_sending_side() {
+    let root = root();
+    fs::create_dir(root.path().join("d")).unwrap();
+    fs::write(root.path().join("small"), "hello").unwrap();
+    let expected = contents(0, large());
+    fs::write(root.path().join("large"), &expected).unwrap();
+    make_cold(&root.path().join("large"));
+    for events in MECHANISMS {
+        let served = Served::start(config(root.path(), &format!("listing = true\n{events}")));
+        for (path, length) in [("/small", 5), ("/d/", 0), ("/large", expected.len())] {
+            let mut client = tiny_client(&served);
+            ask(&mut client, path);
+            client.shutdown(Shutdown::Write).unwrap();
+            let reply = read_reply(&mut client);
+            assert_eq!(reply.status, 200, "{events} {path}");
+            assert!(length == 0 || reply.body.len() == length, "{events} {path}");
+            assert_eq!(read_to_close(&mut client, 1), b"", "{events} {path}");
+        }
+    }
+}
+
+#[test]
+fn nobody_else_notices_when_a_client_resets_in_mid_reply() {
+    let root = root();
+    let expected = contents(0, large());
+    fs::write(root.path().join("large"), &expected).unwrap();
+    for events in MECHANISMS {
+        let mut served = Served::start(config(root.path(), events));
+        let mut other = tiny_client(&served);
+        ask(&mut other, "/large");
+        read_head(&mut other);
+        for _ in 0..5 {
+            let mut rude = tiny_client(&served);
+            ask(&mut rude, "/large");
+            read_head(&mut rude);
+            reset(rude);
+        }
+        served.wait_for("five resets", |now| {
+            now.counters.resets == 5 && now.counters.connections_open == 1
+        });
+        let rest = read_to_close(&mut other, expected.len());
+        assert!(rest == expected, "{events}: {} bytes", rest.len());
+    }
+}
+
+#[test]
+fn answer_for_a_client_that_has_gone_reaches_nobody_when_its_place_is_taken() {
+    let root = root();
+    for name in ["gone", "here"] {
+        fs::create_dir(root.path().join(name)).unwrap();
+        fs::write(root.path().join(name).join(format!("{name}.txt")), name).unwrap();
+    }
+    for events in MECHANISMS {
+        let more = format!("listing = true\n{events}");
+        let mut served = Served::start_holding_helpers(config(root.path(), &more));
+        let mut gone = served.connect();
+        ask(&mut gone, "/gone/");
+        served.wait_for("the first request", |now| now.counters.requests == 1);
+        reset(gone);
+        let mut here = served.connect();
+        ask(&mut here, "/here/");
+        served.wait_for("the second request", |now| now.counters.requests == 2);
+        served.release_helpers();
+        let page = String::from_utf8(read_reply(&mut here).body).unwrap();
+        assert!(
+            page.contains("here.txt") && !page.contains("gone.txt"),
+            "{events}: {page}"
+        );
+    }
+}

@@ -1,0 +1,102 @@
+//! Clients that misbehave, and files that can be told apart.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+
+use rustix::fs::Advice;
+use rustix::net::{AddressFamily, SocketType, sockopt};
+use tempfile::TempDir;
+
+use crate::support::{PATIENCE, Reply, Served};
+
+/// A document root on a file system with a page cache of the usual kind, which /tmp may not be.
+pub fn root() -> TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory")
+}
+
+/// More than the kernel buffers for one connection, so that the server cannot have sent it all
+/// while the client has read only the head.
+pub fn large() -> usize {
+    let wmem = fs::read_to_string("/proc/sys/net/ipv4/tcp_wmem").unwrap_or_default();
+    let most = wmem.split_whitespace().nth(2);
+    let most = most.and_then(|word| word.parse().ok()).unwrap_or(4 << 20);
+    2 * most + (8 << 20)
+}
+
+/// Contents of which every byte says its version in the top bit, and each place is different from
+/// its neighbours.
+pub fn contents(version: u8, size: usize) -> Vec<u8> {
+    (0..size)
+        .map(|at| (at % 127) as u8 | (version << 7))
+        .collect()
+}
+
+/// Takes a file's pages out of memory, so that the next reader must wait for the disk.
+pub fn make_cold(path: &Path) {
+    let file = File::open(path).expect("open");
+    file.sync_all().expect("only clean pages can be dropped");
+    rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).expect("fadvise");
+}
+
+/// A client with the smallest receive buffer, so that what it does not read stays with the server.
+pub fn tiny_client(served: &Served) -> TcpStream {
+    let socket =
+        rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("socket");
+    sockopt::set_socket_recv_buffer_size(&socket, 4096).expect("SO_RCVBUF");
+    rustix::net::connect(&socket, &served.address).expect("connect");
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(PATIENCE)).expect("patience");
+    stream
+}
+
+/// Sends a request.
+pub fn ask(stream: &mut TcpStream, path: &str) {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("send");
+}
+
+/// Reads the head and no byte more.
+pub fn read_head(stream: &mut TcpStream) -> Reply {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte).expect("a head");
+        head.push(byte[0]);
+    }
+    Reply::parse(&head)
+}
+
+/// Reads one whole reply and leaves the connection open.
+pub fn read_reply(stream: &mut TcpStream) -> Reply {
+    let mut reply = read_head(stream);
+    let length = reply.field("Content-Length").expect("a length");
+    reply.body = vec![0; length.parse().expect("a number")];
+    stream.read_exact(&mut reply.body).expect("a whole body");
+    reply
+}
+
+/// Reads what comes, at most `bytes_max`, until the server ends the connection in whichever way.
+pub fn read_to_close(stream: &mut TcpStream, bytes_max: usize) -> Vec<u8> {
+    let mut received = Vec::new();
+    let mut buffer = vec![0; 64 * 1024];
+    while received.len() < bytes_max {
+        let room = buffer.len().min(bytes_max - received.len());
+        match stream.read(&mut buffer[..room]) {
+            Ok(0) => break,
+            Ok(count) => received.extend_from_slice(&buffer[..count]),
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => break,
+            Err(error) => panic!("the server neither sends nor closes: {error}"),
+        }
+    }
+    received
+}
+
+/// Ends the connection with a reset.
+pub fn reset(stream: TcpStream) {
+    sockopt::set_socket_linger(&stream, Some(std::time::Duration::ZERO)).expect("SO_LINGER");
+}
+
+/// Every event mechanism, as a line of configuration.
+pub const MECHANISMS: [&str; 3] = ["events = 'select'", "events = 'poll'", "events = 'epoll'"];
