@@ -15,6 +15,7 @@
 //! cachestat(2), tcp(7) on `MSG_MORE`.
 
 use std::io::{ErrorKind, IoSlice};
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
@@ -40,6 +41,8 @@ pub struct Means<'a> {
     pub counters: &'a mut Counters,
     /// Windows worth reading in before they are needed.
     pub prefetch: &'a mut Vec<(Rc<OpenFile>, u64)>,
+    /// What this turn has found resident last: counting the pages of a window once a turn is enough.
+    pub proven: Option<(Rc<OpenFile>, Range<u64>)>,
 }
 
 /// How far a reply got.
@@ -213,9 +216,7 @@ fn check_window(
         Ok(false) => return Some(Progress::Changed),
         Err(_) => return Some(Progress::Unreadable),
     }
-    match means.tracer.call(Call::Residency, || {
-        means.residency.resident(file, start, end - start)
-    }) {
+    match is_resident(file, start, end, means) {
         Ok(true) => {
             means.counters.windows_resident += 1;
             None
@@ -235,13 +236,33 @@ fn check_window(
     }
 }
 
+/// Asks the kernel whether `[start, end)` is in memory, unless this turn has asked already.
+fn is_resident(
+    file: &Rc<OpenFile>,
+    start: u64,
+    end: u64,
+    means: &mut Means<'_>,
+) -> std::io::Result<bool> {
+    if let Some((proven, range)) = &means.proven
+        && Rc::ptr_eq(proven, file)
+        && range.start <= start
+        && end <= range.end
+    {
+        return Ok(true);
+    }
+    let resident = means.tracer.call(Call::Residency, || {
+        means.residency.resident(file, start, end - start)
+    })?;
+    if resident {
+        means.proven = Some((file.clone(), start..end));
+    }
+    Ok(resident)
+}
+
 /// Asks for the next window while this one leaves, if it is not there yet.
 fn prefetch(file: &Rc<OpenFile>, start: u64, end: u64, means: &mut Means<'_>) {
     let end = window_end(start, end);
-    let resident = means.tracer.call(Call::Residency, || {
-        means.residency.resident(file, start, end - start)
-    });
-    if let Ok(false) = resident {
+    if let Ok(false) = is_resident(file, start, end, means) {
         means.counters.windows_prefetched += 1;
         means.prefetch.push((file.clone(), start));
     }

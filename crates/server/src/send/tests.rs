@@ -64,6 +64,7 @@ fn turn(outgoing: &mut Outgoing, ends: &Ends, budget_bytes: u64) -> Turn {
         budget_bytes,
         counters: &mut counters,
         prefetch: &mut prefetch,
+        proven: None,
     };
     let progress = send(outgoing, ends.server.as_fd(), &mut means);
     Turn {

@@ -151,6 +151,7 @@ impl Worker {
             budget_bytes: self.config.turn_bytes,
             counters: &mut self.counters,
             prefetch: &mut self.prefetch,
+            proven: None,
         };
         send::send(
             &mut connection.outgoing,
