@@ -324,3 +324,21 @@ fn the_master_sleeps_when_nothing_happens() {
     child.wait().unwrap();
     assert!(used < 20, "an idle master used {used} of 60 ticks");
 }
+
+/// The guide's example, word for word, in a directory that has what it names.
+#[test]
+fn the_example_of_the_guide_is_a_good_configuration() {
+    let guide = include_str!("../../../docs/src/configuration.md");
+    let example = guide.split("```toml\n").nth(1).unwrap();
+    let example = example.split("```").next().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    std::fs::create_dir_all(at("www")).unwrap();
+    std::fs::create_dir_all(at("blog")).unwrap();
+    std::fs::write(at("www/missing.html"), "gone").unwrap();
+    std::fs::write(at("headway.toml"), example).unwrap();
+    let file = at("headway.toml");
+    let (code, said, error) = run(&["serve", "--check", "--config", file.to_str().unwrap()]);
+    assert_eq!((code, error.as_str()), (0, ""), "{said}");
+    assert!(said.contains("idle-timeout = \"60s\""), "{said}");
+}
