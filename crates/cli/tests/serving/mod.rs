@@ -3,6 +3,7 @@
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ pub fn headway() -> Command {
     Command::new(env!("CARGO_BIN_EXE_headway"))
 }
 
-/// A running server with a root of one file that says `hello`; killed when dropped.
+/// A running server; killed with all its processes when dropped.
 pub struct Server {
     pub address: String,
     pub status: String,
@@ -22,31 +23,53 @@ pub struct Server {
 }
 
 impl Server {
+    /// Serves a root of one file that says `hello`.
     pub fn start(arguments: &[&str]) -> Server {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path().join("root");
         std::fs::create_dir(&root).unwrap();
         std::fs::write(root.join("index.html"), "hello").unwrap();
+        Server::start_with(directory, &root, arguments)
+    }
+
+    /// Serves a directory that the test has made.
+    pub fn start_in(root: &Path, arguments: &[&str]) -> Server {
+        Server::start_with(tempfile::tempdir().unwrap(), root, arguments)
+    }
+
+    fn start_with(directory: tempfile::TempDir, root: &Path, arguments: &[&str]) -> Server {
         let ready = directory.path().join("ready");
         let mut command = headway();
         command
             .arg("serve")
-            .arg(&root)
+            .arg(root)
             .arg("--ready-file")
             .arg(&ready);
         command.args(["--listen", "127.0.0.1:0", "--status", "127.0.0.1:0"]);
         if !arguments.contains(&"--workers") {
             command.args(["--workers", "2"]);
         }
-        let mut child = command
+        let child = command
             .args(arguments)
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
+        // Made before the wait, so that the process is ended also when it does not become ready.
+        let mut server = Server {
+            address: String::new(),
+            status: String::new(),
+            child,
+            _directory: directory,
+        };
+        server.wait_until_ready(&ready);
+        server
+    }
+
+    fn wait_until_ready(&mut self, ready: &Path) {
         let begun = Instant::now();
         while !ready.exists() {
             assert!(
-                child.try_wait().unwrap().is_none(),
+                self.child.try_wait().unwrap().is_none(),
                 "the server ended at its start"
             );
             assert!(
@@ -56,15 +79,17 @@ impl Server {
             std::thread::sleep(Duration::from_millis(5));
         }
         let ready: serde_json::Value =
-            serde_json::from_str(&std::fs::read_to_string(&ready).unwrap()).unwrap();
-        assert_eq!(ready["master_pid"], child.id());
+            serde_json::from_str(&std::fs::read_to_string(ready).unwrap()).unwrap();
+        assert_eq!(ready["master_pid"], self.child.id());
         let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
-        Server {
-            address: text(&ready["listen"][0]),
-            status: text(&ready["status"]),
-            child,
-            _directory: directory,
-        }
+        self.address = text(&ready["listen"][0]);
+        self.status = text(&ready["status"]);
+    }
+
+    /// The processes of one kind (`serve-worker`, `serve-helper`, `serve-log`; `serve-` for all) that
+    /// the master has now.
+    pub fn children(&self, kind: &str) -> Vec<i32> {
+        children(self.child.id(), kind)
     }
 
     pub fn connect(&self) -> TcpStream {
@@ -123,9 +148,44 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        let children = self.children("serve-");
         let _ = self.child.kill();
         let _ = self.child.wait();
+        // They end when their master does; a test that fails because they did not must not leave them.
+        let begun = Instant::now();
+        for pid in children {
+            while is_running(pid) {
+                if begun.elapsed() > Duration::from_secs(3) {
+                    let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
     }
+}
+
+fn children(master: u32, kind: &str) -> Vec<i32> {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    numbers
+        .filter(|pid: &i32| {
+            let of_master = stat(*pid).is_some_and(|(_, parent)| parent == master);
+            let words = std::fs::read_to_string(format!("/proc/{pid}/cmdline"));
+            of_master && words.is_ok_and(|words| words.contains(kind))
+        })
+        .collect()
+}
+
+/// A process that has ended may wait for its parent to notice.
+pub fn is_running(pid: i32) -> bool {
+    stat(pid).is_some_and(|(state, _)| state != 'Z' && state != 'X')
+}
+
+/// State and parent of a process (proc_pid_stat(5)); the name before them may hold anything.
+fn stat(pid: i32) -> Option<(char, u32)> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut words = text.rsplit_once(')')?.1.split_whitespace();
+    Some((words.next()?.chars().next()?, words.next()?.parse().ok()?))
 }
 
 pub fn kill(pid: i32) {

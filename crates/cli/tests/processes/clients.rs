@@ -1,0 +1,135 @@
+//! Clients that read slowly, and files that can be told apart.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::fs::Advice;
+use rustix::net::{AddressFamily, SocketType, sockopt};
+use serde_json::Value;
+
+/// How long a client waits before it says that nothing came.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A document root on a file system with a page cache of the usual kind, which /tmp may not be.
+pub fn root() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+/// Contents that differ from place to place, and from file to file by `seed`.
+pub fn contents(seed: usize, size: usize) -> Vec<u8> {
+    (0..size).map(|at| ((at + 31 * seed) % 251) as u8).collect()
+}
+
+/// More than the kernel buffers for one connection, so that the server cannot have sent it all
+/// while the client has read only the head.
+pub fn large() -> usize {
+    let wmem = fs::read_to_string("/proc/sys/net/ipv4/tcp_wmem").unwrap_or_default();
+    let most = wmem.split_whitespace().nth(2);
+    let most = most.and_then(|word| word.parse().ok()).unwrap_or(4 << 20);
+    2 * most + (8 << 20)
+}
+
+/// Takes a file's pages out of memory, so that the next reader must wait for the disk.
+pub fn make_cold(path: &Path) {
+    let file = File::open(path).unwrap();
+    file.sync_all().unwrap();
+    rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+}
+
+/// A client with the smallest receive buffer: what it does not read stays with the server.
+pub fn tiny_client(address: &str) -> TcpStream {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    sockopt::set_socket_recv_buffer_size(&socket, 4096).unwrap();
+    let address: std::net::SocketAddr = address.parse().unwrap();
+    rustix::net::connect(&socket, &address).unwrap();
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// Sends a request.
+pub fn ask(stream: &mut TcpStream, path: &str) {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+}
+
+/// Reads a reply's head; gives its status and the length of its body.
+pub fn read_head(stream: &mut TcpStream) -> (u16, usize) {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8(head).unwrap();
+    let length = head
+        .lines()
+        .find_map(|line| line.strip_prefix("Content-Length: "));
+    (
+        head[9..12].parse().unwrap(),
+        length.unwrap().parse().unwrap(),
+    )
+}
+
+/// Reads the body of a reply whose head said its length.
+pub fn read_body(stream: &mut TcpStream, length: usize) -> Vec<u8> {
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).unwrap();
+    body
+}
+
+/// Reads one whole reply and leaves the connection open.
+pub fn read_reply(stream: &mut TcpStream) -> (u16, Vec<u8>) {
+    let (status, length) = read_head(stream);
+    (status, read_body(stream, length))
+}
+
+/// One exchange on a connection of its own.
+pub fn get(address: &str, path: &str) -> (u16, Vec<u8>) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    ask(&mut stream, path);
+    read_reply(&mut stream)
+}
+
+/// Reads until the server ends the connection, in whichever way.
+pub fn read_to_close(stream: &mut TcpStream) -> Vec<u8> {
+    let mut received = Vec::new();
+    match stream.read_to_end(&mut received) {
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+            panic!("the server neither sends nor closes")
+        }
+        _ => received,
+    }
+}
+
+/// A number of the server as a whole.
+pub fn counter(status: &Value, name: &str) -> u64 {
+    status["total"]["counters"][name].as_u64().unwrap_or(0)
+}
+
+/// Stops the clients also when the test fails, which would otherwise wait for them for ever.
+pub struct Stop<'a>(pub &'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Says that a test did not run, and why; also in the file `HEADWAY_SKIP_LOG` names, if it is set.
+pub fn skip(test: &str, reason: &str) {
+    println!("SKIP: {test}: {reason}");
+    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
+        let mut log = File::options()
+            .append(true)
+            .create(true)
+            .open(path)
+            .unwrap();
+        writeln!(log, "{test}: {reason}").unwrap();
+    }
+}

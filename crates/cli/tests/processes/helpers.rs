@@ -1,0 +1,105 @@
+//! Helpers are killed, or hang as they do on a broken disk.
+
+use std::fs;
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::clients::*;
+use crate::serving::Server;
+
+const FILES: usize = 8;
+
+fn size_of(number: usize) -> usize {
+    [900, 50_000, 400_000, 3_000_000][number % 4]
+}
+
+/// Fetches the files again and again, cold each time, until told to stop.
+fn fetch(address: &str, root: &Path, stop: &AtomicBool, replies: &AtomicUsize) {
+    while !stop.load(Ordering::Relaxed) {
+        for number in 0..FILES {
+            make_cold(&root.join(number.to_string()));
+            let (status, body) = get(address, &format!("/{number}"));
+            assert_eq!(status, 200, "{number}");
+            assert!(body == contents(number, size_of(number)), "{number}");
+            replies.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[test]
+fn every_reply_is_right_when_helpers_are_killed_under_load() {
+    let root = root();
+    for number in 0..FILES {
+        let path = root.path().join(number.to_string());
+        fs::write(path, contents(number, size_of(number))).unwrap();
+    }
+    let arguments = ["--content-max", "64KiB", "--revalidate", "0ms"];
+    let server = Server::start_in(root.path(), &arguments);
+    let (stop, replies) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        for _ in 0..4 {
+            scope.spawn(|| fetch(&server.address, root.path(), &stop, &replies));
+        }
+        let mut kills = 0;
+        while kills < 20 {
+            let before = replies.load(Ordering::Relaxed);
+            for pid in server.children("serve-helper") {
+                // It may have ended by itself since it was found.
+                let killed = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
+                kills += usize::from(killed.is_ok());
+            }
+            server.wait_for("service after the kill", |_| {
+                replies.load(Ordering::Relaxed) > before + 1
+            });
+        }
+    });
+    let status = server.status();
+    assert!(counter(&status, "helper_deaths") >= 10, "{status}");
+    assert_eq!(counter(&status, "aborted"), 0);
+    assert_eq!(counter(&status, "io_errors"), 0);
+}
+
+/// Stops processes, and lets them go on when dropped.
+struct Stopped(Vec<i32>);
+
+impl Stopped {
+    fn stop(pids: Vec<i32>) -> Stopped {
+        for pid in &pids {
+            kill_process(Pid::from_raw(*pid).unwrap(), Signal::STOP).unwrap();
+        }
+        Stopped(pids)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        for pid in &self.0 {
+            let _ = kill_process(Pid::from_raw(*pid).unwrap(), Signal::CONT);
+        }
+    }
+}
+
+#[test]
+fn warm_files_are_served_when_every_helper_hangs() {
+    let root = root();
+    fs::create_dir(root.path().join("d")).unwrap();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    let arguments = ["--workers", "1", "--helpers-max", "1", "--listing"];
+    let server = Server::start_in(root.path(), &arguments);
+    assert_eq!(get(&server.address, "/a").0, 200);
+    server.wait_for("a helper", |server| {
+        counter(&server.status(), "helpers") == 1
+    });
+    let stopped = Stopped::stop(server.children("serve-helper"));
+    let mut waiting = TcpStream::connect(&server.address).unwrap();
+    ask(&mut waiting, "/d/");
+    for _ in 0..20 {
+        assert_eq!(get(&server.address, "/a"), (200, b"hello".into()));
+    }
+    drop(stopped);
+    assert_eq!(read_reply(&mut waiting).0, 200);
+}

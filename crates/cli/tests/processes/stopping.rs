@@ -1,0 +1,128 @@
+//! The end: requests in flight are finished within a bound.
+
+use std::fs;
+use std::io::ErrorKind;
+
+use rustix::process::Signal;
+
+use crate::clients::*;
+use crate::serving::Server;
+
+#[test]
+fn slow_download_is_finished_when_the_server_is_told_to_stop() {
+    let root = root();
+    let expected = contents(1, large());
+    fs::write(root.path().join("large"), &expected).unwrap();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    let mut server = Server::start_in(root.path(), &["--drain-timeout", "60s"]);
+    let mut idle = tiny_client(&server.address);
+    ask(&mut idle, "/a");
+    assert_eq!(read_reply(&mut idle).0, 200);
+    let mut client = tiny_client(&server.address);
+    ask(&mut client, "/large");
+    let (status, length) = read_head(&mut client);
+    assert_eq!((status, length), (200, expected.len()));
+    server.signal(Signal::TERM);
+    assert_eq!(read_to_close(&mut idle), b"", "idle clients are let go");
+    server.wait_for("the listener to close", |server| !server.accepts());
+    assert!(read_body(&mut client, length) == expected);
+    assert_eq!(read_to_close(&mut client), b"");
+    assert!(server.wait().success());
+}
+
+#[test]
+fn cold_request_is_answered_when_the_server_is_told_to_stop() {
+    let root = root();
+    let expected = contents(1, 3_000_000);
+    fs::write(root.path().join("cold"), &expected).unwrap();
+    make_cold(&root.path().join("cold"));
+    let mut server = Server::start_in(root.path(), &["--drain-timeout", "60s"]);
+    let mut client = tiny_client(&server.address);
+    ask(&mut client, "/cold");
+    server.wait_for("the request", |server| {
+        counter(&server.status(), "requests") == 1
+    });
+    server.signal(Signal::TERM);
+    let (status, body) = read_reply(&mut client);
+    assert!(status == 200 && body == expected);
+    assert!(server.wait().success());
+}
+
+#[test]
+fn server_ends_at_the_drain_deadline_when_a_client_takes_too_long() {
+    let root = root();
+    fs::write(root.path().join("large"), contents(1, large())).unwrap();
+    let mut server = Server::start_in(root.path(), &["--drain-timeout", "300ms"]);
+    let mut deaf = tiny_client(&server.address);
+    ask(&mut deaf, "/large");
+    assert_eq!(read_head(&mut deaf).0, 200);
+    let children = server.children("serve-");
+    server.signal(Signal::TERM);
+    assert!(server.wait().success());
+    assert!(read_to_close(&mut deaf).len() < large());
+    for pid in children {
+        assert!(!crate::serving::is_running(pid), "{pid} is left");
+    }
+}
+
+#[test]
+fn requests_in_flight_are_finished_when_every_process_is_told_to_stop() {
+    let root = root();
+    let expected = contents(1, large());
+    fs::write(root.path().join("large"), &expected).unwrap();
+    let mut server = Server::start_in(root.path(), &["--drain-timeout", "60s"]);
+    let mut client = tiny_client(&server.address);
+    ask(&mut client, "/large");
+    let (_, length) = read_head(&mut client);
+    // As a service manager does that signals the whole control group.
+    for pid in server.children("serve-") {
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, Signal::TERM).unwrap();
+    }
+    server.signal(Signal::TERM);
+    assert!(read_body(&mut client, length) == expected);
+    assert!(server.wait().success());
+}
+
+#[test]
+fn clients_get_a_whole_reply_or_none_when_the_server_stops_under_load() {
+    let root = root();
+    fs::write(root.path().join("a"), contents(1, 20_000)).unwrap();
+    let mut server = Server::start_in(root.path(), &[]);
+    let address: std::net::SocketAddr = server.address.parse().unwrap();
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(move || {
+                    let mut replies = 0;
+                    while let Some(reply) = try_get(address) {
+                        assert!(reply.is_empty() || reply.ends_with(&contents(1, 20_000)));
+                        replies += usize::from(!reply.is_empty());
+                    }
+                    replies
+                })
+            })
+            .collect();
+        server.wait_for("load", |server| counter(&server.status(), "requests") > 100);
+        server.signal(Signal::TERM);
+        assert!(server.wait().success());
+        for client in clients {
+            assert!(client.join().unwrap() > 0);
+        }
+    });
+}
+
+/// A reply as far as it came; `None` when nobody listens.
+fn try_get(address: std::net::SocketAddr) -> Option<Vec<u8>> {
+    use std::io::{Read, Write};
+    let mut stream = match std::net::TcpStream::connect(address) {
+        Ok(stream) => stream,
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => return None,
+        // Reset between the handshake and here: the listener has just gone.
+        Err(_) => return Some(Vec::new()),
+    };
+    let mut reply = Vec::new();
+    let _ = stream.write_all(b"GET /a HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
+    let _ = stream.read_to_end(&mut reply);
+    Some(reply)
+}
