@@ -59,6 +59,8 @@ pub struct Connection {
     pub outgoing: Outgoing,
     /// Keep the connection after the current reply.
     pub keep_alive: bool,
+    /// It has spent its budget and stands in line for its next turn.
+    pub in_line: bool,
     /// The window asked of a helper last, and how often in a row: memory pressure may take a window
     /// away again before it can be sent.
     pub asked_window: (u64, u8),
@@ -86,6 +88,7 @@ impl Connection {
             body_read: false,
             outgoing: Outgoing::default(),
             keep_alive: true,
+            in_line: false,
             asked_window: (0, 0),
             requests: 0,
             lingered_bytes: 0,

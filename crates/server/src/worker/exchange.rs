@@ -138,8 +138,7 @@ impl Worker {
             }
         }
         connection.hold(&bytes[at..]);
-        connection.phase = Phase::Send;
-        self.again.push(connection.token);
+        self.stand_in_line(connection);
         Fate::Keep
     }
 

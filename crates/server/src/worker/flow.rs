@@ -32,6 +32,8 @@ impl Worker {
             Phase::Head if readable => self.receive(connection),
             Phase::Body(_) if readable => self.receive_body(connection),
             Phase::Linger if readable => self.receive_last(connection),
+            // Its turn comes after the others', whatever its socket says.
+            Phase::Send if connection.in_line => Fate::Keep,
             Phase::Send if event.writable || event.hangup => self.continue_sending(connection),
             Phase::Send => self.look_away(connection, Interest::WRITE),
             Phase::Name | Phase::Content(_) | Phase::Window if event.hangup => {
@@ -169,8 +171,7 @@ impl Worker {
                 self.watch(connection, Interest::WRITE);
             }
             Progress::TurnSpent => {
-                connection.phase = Phase::Send;
-                self.again.push(connection.token);
+                self.stand_in_line(connection);
             }
             Progress::Cold(file, offset) => {
                 return self.fetch_window(connection, &file, offset, false);
@@ -229,6 +230,15 @@ impl Worker {
         Served::Sending
     }
 
+    /// Goes on in the next turn, after everybody else.
+    pub(super) fn stand_in_line(&mut self, connection: &mut Connection) {
+        connection.phase = Phase::Send;
+        if !connection.in_line {
+            connection.in_line = true;
+            self.again.push(connection.token);
+        }
+    }
+
     /// A reply that cannot be finished: an error instead if none of it has left, else the end of the
     /// connection, so that the client sees a short body as short.
     fn break_off(&mut self, connection: &mut Connection, status: Status) -> Served {
@@ -252,6 +262,7 @@ impl Worker {
 
     /// Another turn, room in the socket, or a window that is resident now.
     pub(super) fn continue_sending(&mut self, connection: &mut Connection) -> Fate {
+        connection.in_line = false;
         let progress = self.transmit(connection);
         let served = self.after_send(connection, progress);
         self.go_on(connection, served)
