@@ -296,7 +296,7 @@ fn ticks(pid: u32) -> u64 {
 fn the_master_sleeps_when_nothing_happens() {
     let directory = tempfile::tempdir().unwrap();
     let ready = directory.path().join("ready");
-    let mut child = serving::headway()
+    let mut child = headway()
         .arg("serve")
         .arg(directory.path())
         .args([
