@@ -314,7 +314,8 @@ impl Worker {
                 }
                 Accepted::Nobody => break,
                 Accepted::Exhausted(error) => {
-                    self.pause_accepting(error);
+                    self.counters.accept_errors += 1;
+                    self.pause_accepting("accept4", error);
                     break;
                 }
             }
@@ -324,17 +325,26 @@ impl Worker {
         taken == bound
     }
 
-    fn pause_accepting(&mut self, error: rustix::io::Errno) {
-        self.counters.accept_errors += 1;
+    fn pause_accepting(&mut self, what: &str, error: rustix::io::Errno) {
         self.counters.accept_pauses += 1;
         self.listeners.pause(self.now_ms, &mut self.events);
         if self.counters.accept_pauses.is_power_of_two() {
             self.notice(format!(
-                "accept4: {error}; accepting paused for 100 ms (pause {} so far; raise the descriptor \
+                "{what}: {error}; accepting paused for 100 ms (pause {} so far; raise the descriptor \
                  limit, or lower --max-conns or --descriptors-max)",
                 self.counters.accept_pauses
             ));
         }
+    }
+
+    /// A name could not be looked at for want of descriptors. `true`: those kept back from new clients
+    /// are free now, it is worth another try.
+    fn free_descriptors(&mut self) -> bool {
+        let freed = self.listeners.give_up_reserve();
+        if freed {
+            self.pause_accepting("opening a file", rustix::io::Errno::MFILE);
+        }
+        freed
     }
 
     /// Runs one step of a connection and closes it if the step says so.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use rustix::fs::Advice;
 use rustix::net::{AddressFamily, SocketType, sockopt};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// How long a client waits before it says that nothing came.
@@ -118,6 +119,26 @@ pub struct Stop<'a>(pub &'a AtomicBool);
 impl Drop for Stop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Stops processes, and lets them go on when dropped.
+pub struct Stopped(Vec<i32>);
+
+impl Stopped {
+    pub fn stop(pids: Vec<i32>) -> Stopped {
+        for pid in &pids {
+            kill_process(Pid::from_raw(*pid).unwrap(), Signal::STOP).unwrap();
+        }
+        Stopped(pids)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        for pid in &self.0 {
+            let _ = kill_process(Pid::from_raw(*pid).unwrap(), Signal::CONT);
+        }
     }
 }
 

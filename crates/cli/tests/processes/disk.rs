@@ -1,1 +1,154 @@
-//! .
+//! The disk of the files: cold, it must not stop the loop; broken, it must be told to the client.
+
+use std::fs;
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::Value;
+
+use crate::clients::*;
+use crate::disks::Disk;
+use crate::serving::Server;
+
+const FILES: usize = 400;
+
+fn size_of(number: usize) -> usize {
+    [500, 5_000, 60_000, 150_000, 600_000][number % 5]
+}
+
+fn name_of(number: usize) -> String {
+    format!("d{}/f{number}", number % 20)
+}
+
+fn fill(root: &Path) {
+    for number in 0..FILES {
+        let path = root.join(name_of(number));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, contents(number, size_of(number))).unwrap();
+    }
+}
+
+/// Eight clients fetch all files, each once.
+fn fetch_all(server: &Server) {
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let mut client = TcpStream::connect(&server.address).unwrap();
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= FILES {
+                        return;
+                    }
+                    ask(&mut client, &format!("/{}", name_of(number)));
+                    let (status, body) = read_reply(&mut client);
+                    assert!(
+                        status == 200 && body == contents(number, size_of(number)),
+                        "{number}"
+                    );
+                }
+            });
+        }
+    });
+}
+
+/// What the tracer saw is a proof only if it saw everything.
+fn sees_everything(trace: &Value) -> bool {
+    trace["rung"]["sees"] == "stacks"
+}
+
+#[test]
+fn loop_never_blocks_when_hundreds_of_files_are_cold() {
+    const NAME: &str = "loop_never_blocks_when_hundreds_of_files_are_cold";
+    let mut disk = match Disk::new(256 << 20, fill) {
+        Ok(disk) => disk,
+        Err(why) => return skip(NAME, &why),
+    };
+    for events in ["select", "poll", "epoll"] {
+        disk.make_cold().unwrap();
+        let server = Server::start_in(disk.path(), &["--events", events]);
+        let trace = server.status()["total"]["trace"].clone();
+        if !sees_everything(&trace) {
+            return skip(NAME, &format!("the tracer sees {}", trace["rung"]));
+        }
+        fetch_all(&server);
+        let status = server.status();
+        let asked = counter(&status, "probes_would_block") + counter(&status, "windows_cold");
+        assert!(
+            asked as usize > FILES / 2,
+            "{events}: the disk was warm: {asked}"
+        );
+        assert_eq!(counter(&status, "requests") as usize, FILES);
+        let trace = &status["total"]["trace"];
+        assert_eq!(trace["sleeps"], Value::Array(Vec::new()), "{events}");
+        assert_eq!(trace["lost_records"], 0, "{events}");
+        assert!(
+            trace["waits"]["count"].as_u64() > Some(0),
+            "{events}: the tracer looked"
+        );
+    }
+}
+
+#[test]
+fn clients_are_told_and_others_are_served_when_the_disk_breaks() {
+    const NAME: &str = "clients_are_told_and_others_are_served_when_the_disk_breaks";
+    for events in ["select", "poll", "epoll"] {
+        let mut disk = match Disk::new(64 << 20, fill_to_break) {
+            Ok(disk) => disk,
+            Err(why) => return skip(NAME, &why),
+        };
+        disk.make_cold().unwrap();
+        let arguments = ["--workers", "1", "--events", events, "--no-precompressed"];
+        let server = Server::start_in(disk.path(), &arguments);
+        assert_eq!(get(&server.address, "/warm"), (200, b"hello".into()));
+        for name in ["small", "large"] {
+            // The kernel knows the name from here on, and nothing of the contents.
+            fs::metadata(disk.path().join(name)).unwrap();
+        }
+        read_beginning(&disk.path().join("begun"));
+        disk.break_it();
+        for (count, path) in (1..).zip(["/small", "/large", "/unseen/name"]) {
+            assert_eq!(get(&server.address, path).0, 500, "{events} {path}");
+            let errors = counter(&server.status(), "io_errors");
+            assert_eq!(errors, count, "{events} {path} is counted");
+        }
+        let mut begun = TcpStream::connect(&server.address).unwrap();
+        ask(&mut begun, "/begun");
+        assert_eq!(read_head(&mut begun), (200, BEGUN_BYTES), "{events}");
+        let body = read_to_close(&mut begun);
+        let whole = contents(7, BEGUN_BYTES);
+        assert!(body.len() < whole.len(), "{events}: the body is short");
+        assert!(
+            whole.starts_with(&body),
+            "{events}: and true as far as it goes"
+        );
+        let status = server.status();
+        assert_eq!(counter(&status, "io_errors"), 4, "{events}");
+        assert_eq!(counter(&status, "aborted"), 1, "{events}");
+        assert_eq!(
+            get(&server.address, "/warm"),
+            (200, b"hello".into()),
+            "{events}"
+        );
+    }
+}
+
+const BEGUN_BYTES: usize = 4 << 20;
+
+fn fill_to_break(root: &Path) {
+    fs::write(root.join("warm"), "hello").unwrap();
+    fs::write(root.join("small"), contents(1, 3_000)).unwrap();
+    fs::write(root.join("large"), contents(2, 500_000)).unwrap();
+    fs::write(root.join("begun"), contents(7, BEGUN_BYTES)).unwrap();
+    fs::create_dir(root.join("unseen")).unwrap();
+    fs::write(root.join("unseen/name"), "x").unwrap();
+}
+
+/// Brings the first window of a file into memory and no more.
+fn read_beginning(path: &Path) {
+    use std::io::Read;
+    let mut file = fs::File::open(path).unwrap();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).unwrap();
+    file.read_exact(&mut vec![0; 256 << 10]).unwrap();
+}

@@ -63,26 +63,6 @@ fn every_reply_is_right_when_helpers_are_killed_under_load() {
     assert_eq!(counter(&status, "io_errors"), 0);
 }
 
-/// Stops processes, and lets them go on when dropped.
-struct Stopped(Vec<i32>);
-
-impl Stopped {
-    fn stop(pids: Vec<i32>) -> Stopped {
-        for pid in &pids {
-            kill_process(Pid::from_raw(*pid).unwrap(), Signal::STOP).unwrap();
-        }
-        Stopped(pids)
-    }
-}
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        for pid in &self.0 {
-            let _ = kill_process(Pid::from_raw(*pid).unwrap(), Signal::CONT);
-        }
-    }
-}
-
 #[test]
 fn warm_files_are_served_when_every_helper_hangs() {
     let root = root();

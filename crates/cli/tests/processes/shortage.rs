@@ -1,1 +1,142 @@
-//! .
+//! Descriptors run out, and the disk of the log is full.
+
+use std::fs;
+use std::net::TcpStream;
+
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+
+use crate::clients::*;
+use crate::disks::Mount;
+use crate::serving::Server;
+
+/// Lets a process open `room` more descriptors and no more; gives the limit it had.
+fn leave_room(pid: i32, room: usize) -> Rlimit {
+    let open: Vec<u64> = fs::read_dir(format!("/proc/{pid}/fd"))
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect();
+    // New descriptors get the lowest free numbers, and the limit is one on numbers.
+    let free = (0..).filter(|number| !open.contains(number));
+    let limit = free.take(room).last().map_or(0, |last| last + 1);
+    set_limit(pid, Some(limit))
+}
+
+fn set_limit(pid: i32, current: Option<u64>) -> Rlimit {
+    let pid = Pid::from_raw(pid);
+    let read = rustix::process::getrlimit(Resource::Nofile);
+    let limit = Rlimit {
+        current,
+        maximum: read.maximum,
+    };
+    prlimit(pid, Resource::Nofile, limit).unwrap()
+}
+
+#[test]
+fn everybody_is_served_in_the_end_when_descriptors_run_out() {
+    let root = root();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    fs::write(root.path().join("b"), contents(1, 200_000)).unwrap();
+    for events in ["select", "poll", "epoll"] {
+        // Names are asked for again at each request, which takes a descriptor for a moment.
+        let arguments = ["--workers", "1", "--revalidate", "0ms", "--events", events];
+        let server = Server::start_in(root.path(), &arguments);
+        for path in ["/a", "/b"] {
+            assert_eq!(get(&server.address, path).0, 200);
+        }
+        server.wait_for("a helper", |server| {
+            counter(&server.status(), "helpers") == 1
+                && counter(&server.status(), "connections_open") == 0
+        });
+        let worker = server.children("serve-worker")[0];
+        leave_room(worker, 20);
+        let mut clients: Vec<TcpStream> = (0..60)
+            .map(|_| TcpStream::connect(&server.address).unwrap())
+            .collect();
+        for client in &mut clients {
+            ask(client, "/a");
+        }
+        server.wait_for("the pause", |server| {
+            counter(&server.status(), "accept_pauses") > 0
+        });
+        for mut client in clients {
+            assert_eq!(read_reply(&mut client), (200, b"hello".into()), "{events}");
+            ask(&mut client, "/b");
+            assert!(read_reply(&mut client) == (200, contents(1, 200_000)));
+        }
+        server.wait_for("room again", |server| {
+            counter(&server.status(), "connections_open") == 0
+        });
+        assert_eq!(get(&server.address, "/a").0, 200);
+        let status = server.status();
+        assert_eq!(counter(&status, "resets"), 0);
+        let said = server.stop();
+        assert!(said.contains("accepting paused"), "{said}");
+    }
+}
+
+#[test]
+fn lines_are_dropped_and_counted_and_serving_goes_on_when_every_write_fails() {
+    let root = root();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    let server = Server::start_in(root.path(), &["--log", "/dev/full"]);
+    for _ in 0..50 {
+        assert_eq!(get(&server.address, "/a"), (200, b"hello".into()));
+    }
+    server.wait_for("all lines to be counted", |server| {
+        server.status()["master"]["log_lines_lost"] == 50
+    });
+    let said = server.stop();
+    assert!(
+        said.contains("ENOSPC") || said.contains("No space"),
+        "{said}"
+    );
+}
+
+#[test]
+fn log_goes_on_with_whole_lines_when_its_full_disk_has_room_again() {
+    let mount = match Mount::memory("64k") {
+        Ok(mount) => mount,
+        Err(why) => {
+            return skip(
+                "log_goes_on_with_whole_lines_when_its_full_disk_has_room_again",
+                &why,
+            );
+        }
+    };
+    let root = root();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    let filler = mount.path().join("filler");
+    let log = mount.path().join("access.log");
+    let arguments = ["--log", log.to_str().unwrap(), "--log-format", "common"];
+    let server = Server::start_in(root.path(), &arguments);
+    // The log has begun a page, so that the first write that does not fit is torn.
+    server.wait_for("the first line", |server| {
+        assert_eq!(get(&server.address, "/a?first"), (200, b"hello".into()));
+        fs::read_to_string(&log).is_ok_and(|text| text.contains("/a?first"))
+    });
+    // It ends with an error when nothing more fits, which is what it is for.
+    let _ = fs::write(&filler, vec![0; 128 << 10]);
+    let lost = |server: &Server| {
+        server.status()["master"]["log_lines_lost"]
+            .as_u64()
+            .unwrap()
+    };
+    server.wait_for("lines to be lost", |server| {
+        assert_eq!(get(&server.address, "/a?full"), (200, b"hello".into()));
+        lost(server) > 0
+    });
+    fs::remove_file(&filler).unwrap();
+    server.wait_for("new lines in the log", |server| {
+        assert_eq!(get(&server.address, "/a?room"), (200, b"hello".into()));
+        fs::read_to_string(&log).is_ok_and(|text| text.contains("/a?room"))
+    });
+    drop(server);
+    let text = fs::read_to_string(&log).unwrap();
+    let whole =
+        |line: &str| line.matches("127.0.0.1").count() == 1 && line.ends_with("HTTP/1.1\" 200 5");
+    let torn: Vec<&str> = text.lines().filter(|line| !whole(line)).collect();
+    // The write that met the end of the disk may have left the beginning of a line, alone on its own.
+    assert!(torn.len() <= 1, "{torn:?}");
+    assert!(text.lines().last().is_some_and(whole), "{text}");
+}

@@ -5,6 +5,8 @@
 //! It refuses to drop anybody: out of descriptors, or at the connection limit, it stops accepting
 //! and leaves the clients in the kernel's accept queue until there is room again.
 
+mod reserve;
+
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -12,6 +14,8 @@ use debox::{Call, Tracer};
 use event::{Events, Interest, Token};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
+
+use reserve::Reserve;
 
 /// The kind of token that names a listener.
 pub const LISTENER: u8 = 0;
@@ -32,6 +36,7 @@ pub enum Accepted {
 /// The worker's listening sockets.
 pub struct Listeners {
     sockets: Vec<OwnedFd>,
+    reserve: Reserve,
     /// Told to the event mechanism; listeners it does not watch rest in the kernel's queue.
     watched: bool,
     paused_until_ms: Option<u64>,
@@ -48,6 +53,7 @@ impl Listeners {
         }
         Ok(Self {
             sockets,
+            reserve: Reserve::default(),
             watched: true,
             paused_until_ms: None,
             full: false,
@@ -61,10 +67,17 @@ impl Listeners {
     }
 
     /// Accepts one client from the listener that `index` names.
-    pub fn accept(&self, index: u32, tracer: &Tracer) -> Accepted {
+    pub fn accept(&mut self, index: u32, tracer: &Tracer) -> Accepted {
         let Some(socket) = self.sockets.get(index as usize) else {
             return Accepted::Nobody;
         };
+        // A request of the client before may have met a shortage.
+        if self.paused_until_ms.is_some() {
+            return Accepted::Nobody;
+        }
+        if let Err(error) = self.reserve.fill() {
+            return Accepted::Exhausted(error);
+        }
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         loop {
             match tracer.call(Call::Accept, || rustix::net::acceptfrom_with(socket, flags)) {
@@ -83,8 +96,14 @@ impl Listeners {
         }
     }
 
-    /// Leaves the queue alone for a while.
+    /// Gives up the descriptors kept back; `false` when there are none. The caller pauses accepting.
+    pub fn give_up_reserve(&mut self) -> bool {
+        self.reserve.give_up()
+    }
+
+    /// Leaves the queue alone for a while, and the reserve to those who are here.
     pub fn pause(&mut self, now_ms: u64, events: &mut Events) {
+        self.reserve.give_up();
         self.paused_until_ms = Some(now_ms + PAUSE_MS);
         self.watch(events);
     }

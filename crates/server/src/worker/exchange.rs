@@ -261,7 +261,7 @@ impl Worker {
                 return self.reply(connection, reply);
             }
             Given::Failed(failure) => {
-                return self.fail(connection, ask.head, ask.site, status_of(failure));
+                return self.fail_for(connection, &ask, failure);
             }
         };
         if let Some(served) = self.answer(connection, &ask, &entry) {
@@ -319,7 +319,8 @@ impl Worker {
                 }
             }
             Answer::Directory => self.fail(connection, head, site, Status::FORBIDDEN),
-            Answer::Failed(failure) => self.fail(connection, head, site, status_of(*failure)),
+            Answer::Failed(Failure::Exhausted) if self.free_descriptors() => return None,
+            Answer::Failed(failure) => self.fail_for(connection, ask, *failure),
         })
     }
 
@@ -525,6 +526,12 @@ impl Worker {
     ) -> Served {
         let reply = respond::error(&self.context(head, connection), status, Some(site), None);
         self.reply(connection, reply)
+    }
+
+    /// An error reply for what a name or a helper's work has come to.
+    fn fail_for(&mut self, connection: &mut Connection, ask: &Ask<'_>, failure: Failure) -> Served {
+        self.counters.io_errors += u64::from(failure == Failure::Io);
+        self.fail(connection, ask.head, ask.site, status_of(failure))
     }
 
     /// A bound is reached: try again later.

@@ -23,6 +23,15 @@ fn further_clients_wait_in_the_queue_and_are_served_when_there_is_room() {
         }
         let full = served.snapshot().counters;
         assert_eq!((full.accepted, full.connections_open), (4, 4), "{events}");
+        let wakeups = full.accept_wakeups;
+        for _ in 0..20 {
+            served.snapshot();
+        }
+        let woken = served.snapshot().counters.accept_wakeups - wakeups;
+        assert!(
+            woken <= 1,
+            "{events}: the loop rests while the queue waits, not {woken}"
+        );
         drop(inside);
         // One after the other comes in as the one before goes.
         for client in outside {
