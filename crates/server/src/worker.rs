@@ -13,6 +13,7 @@ mod exchange;
 mod flow;
 mod helpers;
 mod log;
+mod memory;
 mod orders;
 
 use std::io;
@@ -24,7 +25,6 @@ use debox::{Call, Tracer};
 use event::{Clock, Deadlines, Events, Interest, Mechanism, Ready, Token};
 use files::{Done, Names, NamesBounds, OpenFile, Pool, PoolLimits, Residency, Roots};
 use http::HeadLimits;
-use rustix::mm::{MlockAllFlags, mlockall};
 
 use crate::accept::{Accepted, LISTENER, Listeners};
 use crate::config::Config;
@@ -192,7 +192,9 @@ impl Worker {
     }
 
     fn run(&mut self) -> Result<(), WorkerError> {
-        self.stay_in_memory();
+        if let Err(error) = memory::hold(self.config.content_bytes_max) {
+            self.notice(error);
+        }
         self.control.send(&FromWorker::Ready, &[])?;
         let mut ready = Vec::new();
         self.tend();
@@ -217,20 +219,6 @@ impl Worker {
         self.flush_log();
         self.control.send(&FromWorker::Drained, &[])?;
         Ok(())
-    }
-
-    /// Keeps the worker's own code and data in memory: under pressure the kernel evicts program text like
-    /// any other page cache, and the next call of that function would wait for the disk.
-    fn stay_in_memory(&self) {
-        let now = mlockall(MlockAllFlags::CURRENT);
-        let later = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
-        if let Err(error) = now.and_then(|()| mlockall(later)) {
-            self.notice(format!(
-                "mlockall: {error}; serving on, but under memory pressure the worker's own code may be \
-                 evicted and a page fault wait for the disk (it takes CAP_IPC_LOCK or a higher \
-                 RLIMIT_MEMLOCK)"
-            ));
-        }
     }
 
     /// Reads the clocks, once a turn.

@@ -1,0 +1,42 @@
+//! A worker's memory, taken before it serves and kept.
+//!
+//! Memory can make a process wait as well as a disk can: a page fault on program text that was evicted
+//! reads it in again, and one on fresh heap may have to reclaim somebody else's pages first, which
+//! the kernel throttles by sleeping. So the worker touches what it is going to use and locks it.
+
+use rustix::mm::{MlockAllFlags, mlockall};
+
+/// Beside the contents of small files: names, connections, the tables that find them.
+const REST_BYTES: usize = 16 << 20;
+
+/// Heap is touched in pieces of this size, below the size from which malloc maps memory of its own.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// Takes and locks memory for `content_bytes` of contents and the rest. The error is a sentence for a
+/// person; the worker can serve without the lock.
+pub(super) fn hold(content_bytes: u64) -> Result<(), String> {
+    touch_heap(content_bytes as usize + REST_BYTES);
+    let now = mlockall(MlockAllFlags::CURRENT);
+    let later = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
+    now.and_then(|()| mlockall(later)).map_err(|error| {
+        format!(
+            "mlockall: {error}; serving on, but under memory pressure the worker's own code may be \
+             evicted and a page fault wait for the disk (it takes CAP_IPC_LOCK or a higher \
+             RLIMIT_MEMLOCK)"
+        )
+    })
+}
+
+/// Makes malloc own `bytes` of memory that has been written to (malloc(3), mallopt(3)).
+fn touch_heap(bytes: usize) {
+    // Freeing a mapped block raises the size from which malloc maps: tables that grow later come from
+    // the heap that is touched here, not from fresh pages.
+    drop(std::hint::black_box(vec![1_u8; REST_BYTES]));
+    let pieces: Vec<Vec<u8>> = (0..bytes / PIECE_BYTES)
+        .map(|_| std::hint::black_box(vec![1; PIECE_BYTES]))
+        .collect();
+    // The last block stays for the life of the process: malloc gives memory back from the top of the
+    // heap only, and this is the top.
+    std::mem::forget(std::hint::black_box(vec![1_u8; PIECE_BYTES]));
+    drop(pieces);
+}
