@@ -1,12 +1,13 @@
 //! Workers, the log process and the master are killed.
 
 use std::fs;
+use std::io::Write;
 use std::net::TcpStream;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::clients::*;
-use crate::serving::{Server, is_running, kill};
+use crate::serving::{Server, is_running, kill, write};
 
 /// For each worker, how many connections it has.
 fn open_connections(server: &Server) -> Vec<u64> {
@@ -130,4 +131,24 @@ fn log_goes_on_and_service_never_stops_when_the_log_process_is_killed() {
         });
         assert_eq!(server.status()["master"]["log_deaths"], death);
     }
+}
+
+#[test]
+fn status_is_answered_when_a_child_dies_while_the_question_is_read() {
+    let root = root();
+    let server = Server::start_in(root.path(), &[]);
+    let thread = server.thread("status");
+    let mut client = TcpStream::connect(&server.status).unwrap();
+    write(&mut client, "GET /status.json HTTP/1.1\r\n");
+    // The signal of a child's death may come to any thread. It has to meet this one waiting in read,
+    // which cannot be seen from here, so it is sent often.
+    for _ in 0..50 {
+        kill_process(Pid::from_raw(thread).unwrap(), Signal::CHILD).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(4));
+    }
+    let host = format!("Host: {}\r\n\r\n", server.status);
+    // A server that has closed refuses the rest; what it said is what counts.
+    let _ = client.write_all(host.as_bytes());
+    let said = String::from_utf8(read_to_close(&mut client)).unwrap();
+    assert!(said.starts_with("HTTP/1.1 200 "), "{said:?}");
 }

@@ -92,6 +92,17 @@ impl Server {
         children(self.child.id(), kind)
     }
 
+    /// The number of one of the master's threads, by its name.
+    pub fn thread(&self, name: &str) -> i32 {
+        let threads = format!("/proc/{}/task", self.child.id());
+        let named = std::fs::read_dir(threads).unwrap().flatten().find(|entry| {
+            let comm = std::fs::read_to_string(entry.path().join("comm"));
+            comm.is_ok_and(|comm| comm.trim() == name)
+        });
+        let number = named.expect("a thread of that name").file_name();
+        number.to_str().unwrap().parse().unwrap()
+    }
+
     pub fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();

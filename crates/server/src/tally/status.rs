@@ -79,9 +79,13 @@ fn answer(
     let (mut received, mut buffer) = (Vec::new(), [0; 2048]);
     let (answer, bodiless) = loop {
         patience(&client, deadline)?;
-        match client.read(&mut buffer)? {
-            0 => return Ok(()),
-            bytes => received.extend_from_slice(&buffer[..bytes]),
+        match client.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(bytes) => received.extend_from_slice(&buffer[..bytes]),
+            // The signal of a child's death may come to this thread, and a read with a time limit is not
+            // resumed after its handler, SA_RESTART or not (signal(7)).
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
         }
         match http::parse(&received, &limits) {
             Parsed::Partial => {}
