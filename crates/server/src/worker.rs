@@ -25,6 +25,8 @@ use event::{Clock, Deadlines, Events, Interest, Mechanism, Ready, Token};
 use files::{Done, Names, NamesBounds, OpenFile, Pool, PoolLimits, Residency, Roots};
 use http::HeadLimits;
 use rustix::mm::{MlockAllFlags, mlockall};
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::accept::{Accepted, LISTENER, Listeners};
 use crate::config::Config;
@@ -224,7 +226,11 @@ impl Worker {
     fn stay_in_memory(&self) {
         let now = mlockall(MlockAllFlags::CURRENT);
         let later = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
-        if let Err(error) = now.and_then(|()| mlockall(later)) {
+        let locked = match may_lock_all() {
+            true => now.and_then(|()| mlockall(later)),
+            false => now,
+        };
+        if let Err(error) = locked {
             self.notice(format!(
                 "mlockall: {error}; serving on, but under memory pressure the worker's own code may be \
                  evicted and a page fault wait for the disk (it takes CAP_IPC_LOCK or a higher \
@@ -473,6 +479,13 @@ impl Parts {
             log,
         })
     }
+}
+
+/// Whether memory that is still to come may be locked, too. Where there is a limit, `MCL_FUTURE` makes
+/// every allocation beyond it fail (mlockall(2)), and a worker that gets no memory ends.
+fn may_lock_all() -> bool {
+    getrlimit(Resource::Memlock).current.is_none()
+        || capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK))
 }
 
 fn parse_mechanism(config: &Config) -> io::Result<Mechanism> {
