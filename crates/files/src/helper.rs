@@ -25,8 +25,8 @@ use std::num::NonZeroU64;
 
 /// A file that is found is also read in: whole up to this size, else its first window.
 const SMALL_BYTES: u64 = 64 * 1024;
-/// Contents are copied at most so far at a time.
-const COPY_BYTES_MAX: u64 = 4 * WINDOW_BYTES;
+/// Contents are copied at most so far at a time: as much as a small file may be configured to have.
+const COPY_BYTES_MAX: u64 = 64 * WINDOW_BYTES;
 
 /// Serve requests on `socket` until the worker closes it. `render` makes listing pages.
 ///

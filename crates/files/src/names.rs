@@ -19,6 +19,10 @@ use std::rc::Rc;
 /// Entries in use that are passed over in one search for something to evict.
 const SKIPS_MAX: usize = 64;
 
+/// Longer names of nothing are not remembered: a client can think of any number of them, and each
+/// would take the memory of a path.
+const FAILED_PATH_BYTES_MAX: usize = 256;
+
 /// How much to remember.
 #[derive(Clone, Copy, Debug)]
 pub struct NamesBounds {
@@ -104,7 +108,8 @@ impl<T: Default> Names<T> {
     ) -> Rc<Entry<T>> {
         self.remove(root, path);
         let descriptors = answer.descriptors();
-        let store = answer.cacheable() && self.make_room(descriptors);
+        let is_long = path.len() > FAILED_PATH_BYTES_MAX && matches!(answer, Answer::Failed(_));
+        let store = answer.cacheable() && !is_long && self.make_room(descriptors);
         let checked_ms = Cell::new(now_ms);
         let entry = Rc::new(Entry {
             answer,

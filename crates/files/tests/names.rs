@@ -130,6 +130,16 @@ fn answer_is_not_remembered_when_it_tells_of_a_shortage() {
 }
 
 #[test]
+fn failure_is_not_remembered_when_its_name_is_long() {
+    let mut names = names(10, 10);
+    names.insert(ROOT, &[b'a'; 256], missing(), 0);
+    names.insert(ROOT, &[b'a'; 257], missing(), 0);
+    names.insert(ROOT, &[b'b'; 257], found(0), 0);
+    assert!(has(&mut names, &[b'a'; 256]) && has(&mut names, &[b'b'; 257]));
+    assert!(!has(&mut names, &[b'a'; 257]));
+}
+
+#[test]
 fn newer_answer_is_given_when_a_path_is_inserted_twice() {
     let mut names = names(9, 9);
     names.insert(ROOT, b"a", found(1), 1);

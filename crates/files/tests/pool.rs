@@ -138,6 +138,29 @@ fn reading_is_shared_when_two_opens_of_a_file_want_a_window() {
 }
 
 #[test]
+fn copies_are_separate_when_the_file_was_rewritten_between_the_askings() {
+    let tree = directory();
+    put(tree.path(), "f", b"one");
+    let one = open(tree.path(), "f");
+    let (inode, mut modified) = (one.meta().inode, one.meta().modified);
+    modified.0 += 1;
+    let file = std::fs::File::open(tree.path().join("f")).unwrap();
+    let later = headway_files::Meta {
+        modified,
+        ..*one.meta()
+    };
+    let two = std::rc::Rc::new(headway_files::OpenFile::new(file.into(), later));
+    assert_eq!(two.meta().inode, inode);
+    let mut pool = pool(|_| {});
+    pool.read(&one, 0, 3, 1).unwrap();
+    pool.read(&two, 0, 3, 2).unwrap();
+    assert_eq!(
+        (pool.statistics().queue, pool.statistics().coalesced),
+        (2, 0)
+    );
+}
+
+#[test]
 fn job_is_asked_again_first_when_its_helper_dies() {
     let mut pool = pool(|_| {});
     let helper = Puppet::attach(&mut pool);

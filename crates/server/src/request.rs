@@ -168,6 +168,14 @@ impl Outgoing {
         })
     }
 
+    /// The file piece that is due.
+    pub fn file(&self) -> Option<&Rc<OpenFile>> {
+        self.pieces.iter().find_map(|piece| match piece {
+            Piece::File(file, _) => Some(file),
+            _ => None,
+        })
+    }
+
     /// Puts a copy in memory in place of the next bytes of the file piece in front. A copy of nothing
     /// means that the file has become shorter; then the piece stays and is found out.
     pub fn substitute(&mut self, copy: Rc<OpenFile>) {

@@ -11,6 +11,7 @@ mod clients;
 mod disk;
 mod disks;
 mod helpers;
+mod memory;
 mod shortage;
 mod stopping;
 mod workers;

@@ -19,11 +19,13 @@ pub(super) enum Key {
     Read(Piece),
 }
 
-/// A piece of a file.
+/// A piece of a file in one version: a copy begun before a rewrite in place is not what somebody who
+/// has seen the file after it asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Piece {
     pub(super) device: u64,
     pub(super) inode: u64,
+    pub(super) modified: (i64, u32),
     pub(super) offset: u64,
     pub(super) length: u64,
 }

@@ -204,7 +204,7 @@ impl Pool {
         self.ask(Key::ReadIn(piece(file, offset, length)), Some(file), waiter)
     }
 
-    /// Copy at most 1 MiB of a file into a memfd: for file systems whose cached pages cannot be
+    /// Copy at most 16 MiB of a file into a memfd: for file systems whose cached pages cannot be
     /// read without waiting, and for windows that memory pressure takes away again before they can
     /// be sent.
     ///
@@ -519,10 +519,16 @@ fn request(job: u64, key: &Key) -> Request<'_> {
 }
 
 fn piece(file: &OpenFile, offset: u64, length: u64) -> Piece {
-    let Meta { device, inode, .. } = *file.meta();
+    let Meta {
+        device,
+        inode,
+        modified,
+        ..
+    } = *file.meta();
     Piece {
         device,
         inode,
+        modified,
         offset,
         length,
     }

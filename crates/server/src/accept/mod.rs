@@ -23,13 +23,18 @@ pub const LISTENER: u8 = 0;
 /// How long to leave the accept queue alone after the process ran out of descriptors.
 const PAUSE_MS: u64 = 100;
 
+/// Connections in a row that may be lost before they could be accepted. More of them are an error of
+/// the listener, and trying for ever would stop the loop.
+const LOST_MAX: u32 = 64;
+
 /// What one call to accept gave.
+#[derive(Debug)]
 pub enum Accepted {
     /// A new client.
     Client(OwnedFd, SocketAddr),
     /// Nobody is waiting.
     Nobody,
-    /// No descriptor or memory for one more; accepting pauses.
+    /// No descriptor or memory for one more, or an error that does not end; accepting pauses.
     Exhausted(Errno),
 }
 
@@ -79,6 +84,7 @@ impl Listeners {
             return Accepted::Exhausted(error);
         }
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let mut lost = 0;
         loop {
             match tracer.call(Call::Accept, || rustix::net::acceptfrom_with(socket, flags)) {
                 Ok((client, peer)) => {
@@ -91,7 +97,8 @@ impl Listeners {
                     return Accepted::Exhausted(error);
                 }
                 // accept(2): errors of the new connection itself are reported here; take the next.
-                Err(_) => continue,
+                Err(_) if lost < LOST_MAX => lost += 1,
+                Err(error) => return Accepted::Exhausted(error),
             }
         }
     }
@@ -158,5 +165,22 @@ impl Listeners {
                 eprintln!("headway: watching a listener again: {error}");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accepting_pauses_when_the_listener_has_an_error_that_does_not_end() {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let mut events = Events::new(event::Mechanism::Poll).unwrap();
+        let mut listeners = Listeners::new(vec![socket.into()], &mut events).unwrap();
+        let accepted = listeners.accept(0, &Tracer::disabled());
+        assert!(
+            matches!(accepted, Accepted::Exhausted(Errno::OPNOTSUPP)),
+            "{accepted:?}"
+        );
     }
 }

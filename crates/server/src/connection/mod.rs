@@ -61,8 +61,8 @@ pub struct Connection {
     pub keep_alive: bool,
     /// It has spent its budget and stands in line for its next turn.
     pub in_line: bool,
-    /// The window asked of a helper last, and how often in a row: memory pressure may take a window
-    /// away again before it can be sent.
+    /// The window asked of a helper last for this reply, and how often in a row: memory pressure may
+    /// take a window away again before it can be sent.
     pub asked_window: (u64, u8),
     /// Requests answered so far.
     pub requests: u32,
@@ -100,6 +100,18 @@ impl Connection {
     /// Its place in the table.
     pub fn slot(&self) -> usize {
         self.token.slot() as usize
+    }
+
+    /// Counts that a helper is asked for the window at `offset`; how often in a row is that now?
+    pub fn ask_window(&mut self, offset: u64) -> u8 {
+        let (last, times) = self.asked_window;
+        let times = if last == offset {
+            times.saturating_add(1)
+        } else {
+            1
+        };
+        self.asked_window = (offset, times);
+        times
     }
 
     /// Keeps `bytes` until they can be consumed; an empty rest gives the memory back.

@@ -15,11 +15,16 @@ use crate::request::{Content, Entry, Variant};
 /// bounded time.
 const LOOKS_MAX: usize = 64;
 
+/// A ring shorter than this is not worth sweeping.
+const SWEEP_LEAST: usize = 256;
+
 /// Small files in memory, up to a total.
 pub struct Shelf {
     total: Rc<Cell<u64>>,
     bytes_max: u64,
     ring: VecDeque<(Weak<Entry>, Variant)>,
+    /// At this length the ring is swept of the places of forgotten names.
+    sweep_at: usize,
     evicted: u64,
 }
 
@@ -30,6 +35,7 @@ impl Shelf {
             total: Rc::new(Cell::new(0)),
             bytes_max,
             ring: VecDeque::new(),
+            sweep_at: SWEEP_LEAST,
             evicted: 0,
         }
     }
@@ -51,7 +57,18 @@ impl Shelf {
             return;
         }
         *entry.prepared.contents[variant].borrow_mut() = Some(content.clone());
+        if self.ring.len() >= self.sweep_at {
+            self.sweep();
+        }
         self.ring.push_back((Rc::downgrade(entry), variant));
+    }
+
+    /// Forgets the places of names that are forgotten themselves, wherever they stand: each keeps the
+    /// memory of its entry, and behind one name that lasts they would gather without end. Each sweep
+    /// is paid for by as many new places as it looks at.
+    fn sweep(&mut self) {
+        self.ring.retain(|(weak, _)| weak.strong_count() > 0);
+        self.sweep_at = (2 * self.ring.len()).max(SWEEP_LEAST);
     }
 
     fn make_room(&mut self) {
@@ -198,5 +215,19 @@ mod tests {
         }
         assert!(all.shelf.ring.len() <= 1, "{}", all.shelf.ring.len());
         assert_eq!(all.shelf.evicted(), 0);
+    }
+
+    #[test]
+    fn places_of_forgotten_names_are_swept_when_a_lasting_one_stands_before_them() {
+        let mut all = Fixture::for_contents(10_000);
+        let lasting = all.put("lasting");
+        for round in 0..10_000 {
+            let name = round.to_string();
+            drop(all.put(&name));
+            all.names.remove(RootId(0), name.as_bytes());
+        }
+        let places = all.shelf.ring.len();
+        assert!(places <= 2 * SWEEP_LEAST, "{places} places for one content");
+        assert!(is_there(&lasting));
     }
 }

@@ -14,6 +14,7 @@ use http::path::{Path, normalise};
 use http::{Framing, Head, Method, Parsed, Reject, Status, Target};
 use rustix::io::Errno;
 
+use super::flow::ASKS_MAX;
 use super::{Fate, Worker};
 use crate::connection::{Body, Connection, Phase};
 use crate::lookup::Found;
@@ -42,7 +43,7 @@ struct Ask<'a> {
     head: &'a Head<'a>,
     site: &'a Site,
     path: Path<'a>,
-    /// The client has sent more behind it.
+    /// Another request stands behind it, so another reply will follow.
     more: bool,
     /// The content, copied by a helper.
     copy: Option<Rc<OpenFile>>,
@@ -107,7 +108,7 @@ impl Worker {
                     return fate;
                 }
             };
-            let more = end < rest.len();
+            let more = holds_a_head(&rest[end..]);
             let served = self.serve(
                 connection,
                 &head,
@@ -371,8 +372,11 @@ impl Worker {
         let size = file.meta().size;
         let waiter = connection.token.0;
         let asked = match missing {
-            Missing::Cold => self.pool.read_in(file, 0, size, Some(waiter)),
-            Missing::Opaque => self.pool.read(file, 0, size, waiter),
+            Missing::Cold if connection.ask_window(0) <= ASKS_MAX => {
+                self.pool.read_in(file, 0, size, Some(waiter))
+            }
+            // A hole of a tmpfs file is never resident, however often it is read in.
+            Missing::Cold | Missing::Opaque => self.pool.read(file, 0, size, waiter),
             Missing::Changed | Missing::Unreadable => {
                 self.counters.io_errors += 1;
                 let status = Status::INTERNAL_SERVER_ERROR;
@@ -385,7 +389,7 @@ impl Worker {
         }
     }
 
-    fn is_unchanged(&self, file: &OpenFile) -> bool {
+    pub(super) fn is_unchanged(&self, file: &OpenFile) -> bool {
         // A file that cannot be asked is found out when it is read.
         self.tracer
             .call(Call::Status, || file.unchanged())
@@ -453,7 +457,7 @@ impl Worker {
         }
         let source = copy.unwrap_or(representation.file);
         let mut body = std::mem::take(&mut self.body);
-        let read = self.read_small(source, &mut body);
+        let read = self.read_small(source, representation.file, &mut body);
         let content = read.map(|()| {
             let plain = Context {
                 rules: &self.rules,
@@ -477,14 +481,20 @@ impl Worker {
         Ok(content)
     }
 
-    fn read_small(&self, file: &OpenFile, body: &mut Vec<u8>) -> Result<(), Missing> {
-        let size = file.meta().size as usize;
+    /// Reads all of `source`, which is `file` or a copy of it.
+    fn read_small(
+        &self,
+        source: &OpenFile,
+        file: &OpenFile,
+        body: &mut Vec<u8>,
+    ) -> Result<(), Missing> {
+        let size = source.meta().size as usize;
         body.clear();
         body.resize(size, 0);
         let mut at = 0;
         while at < size {
             let read = self.tracer.call(Call::ReadNowait, || {
-                files::read_nowait(file, &mut body[at..], at as u64)
+                files::read_nowait(source, &mut body[at..], at as u64)
             });
             match read {
                 Ok(Some(0)) => return Err(Missing::Changed),
@@ -496,7 +506,7 @@ impl Worker {
                 Err(_) => return Err(Missing::Unreadable),
             }
         }
-        // Read first, compared after: a rewrite in between shows in size or time.
+        // Read or copied first, compared after: a rewrite in between shows in size or time.
         if self.is_unchanged(file) {
             Ok(())
         } else {
@@ -548,6 +558,13 @@ impl Worker {
     }
 }
 
+/// Whether another reply will follow at once. A reply that is told to wait for it waits 200 ms when it
+/// does not come (tcp(7), `TCP_CORK`): the start of a head, or an old client's stray line end, is not
+/// enough.
+fn holds_a_head(bytes: &[u8]) -> bool {
+    bytes.len() > 4 && memchr::memmem::find(bytes, b"\r\n\r\n").is_some()
+}
+
 /// The status that tells a client what went wrong with a name.
 fn status_of(failure: Failure) -> Status {
     match failure {
@@ -556,5 +573,16 @@ fn status_of(failure: Failure) -> Status {
         Failure::Forbidden | Failure::NotRegular => Status::FORBIDDEN,
         Failure::Exhausted | Failure::Overloaded => Status::SERVICE_UNAVAILABLE,
         Failure::Io => Status::INTERNAL_SERVER_ERROR,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn another_reply_follows_only_when_a_whole_head_is_there() {
+        for bytes in ["", "\r\n", "G", "GET / HTTP/1.1\r\nHost: x\r\n"] {
+            assert!(!super::holds_a_head(bytes.as_bytes()), "{bytes:?}");
+        }
+        assert!(super::holds_a_head(b"GET / HTTP/1.1\r\nHost: x\r\n\r\nGET"));
     }
 }

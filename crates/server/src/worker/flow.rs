@@ -20,7 +20,7 @@ use crate::send::{self, Means, Progress};
 /// How long a parting client may take to read our last words.
 const LINGER_MS: u64 = 2_000;
 /// After so many times that a window was read in and lost again, a helper copies it.
-const ASKS_MAX: u8 = 3;
+pub(super) const ASKS_MAX: u8 = 3;
 /// What a parting client may still send before we stop listening.
 const LINGER_BYTES_MAX: usize = 256 * 1024;
 
@@ -206,13 +206,7 @@ impl Worker {
         offset: u64,
         opaque: bool,
     ) -> Served {
-        let (last, times) = connection.asked_window;
-        let times = if last == offset {
-            times.saturating_add(1)
-        } else {
-            1
-        };
-        connection.asked_window = (offset, times);
+        let times = connection.ask_window(offset);
         let waiter = connection.token.0;
         let asked = if opaque || times > ASKS_MAX {
             let from = connection.outgoing.file_offset().unwrap_or(offset);
@@ -260,6 +254,18 @@ impl Worker {
         self.go_on(connection, served)
     }
 
+    /// A helper's copy of the next bytes. Compared after they were copied: the copy itself does not show
+    /// that its file was rewritten.
+    pub(super) fn send_copy(&mut self, connection: &mut Connection, copy: &Rc<OpenFile>) -> Fate {
+        let file = connection.outgoing.file();
+        if file.is_some_and(|file| !self.is_unchanged(file)) {
+            let served = self.after_send(connection, Progress::Changed);
+            return self.go_on(connection, served);
+        }
+        connection.outgoing.substitute(copy.clone());
+        self.continue_sending(connection)
+    }
+
     /// Another turn, room in the socket, or a window that is resident now.
     pub(super) fn continue_sending(&mut self, connection: &mut Connection) -> Fate {
         connection.in_line = false;
@@ -294,6 +300,7 @@ impl Worker {
             self.write_log(connection);
         }
         connection.outgoing.clear();
+        connection.asked_window = (0, 0);
         connection.requests += 1;
         if connection.keep_alive {
             Fate::Keep

@@ -167,10 +167,7 @@ impl Worker {
                     worker.resume(connection, Given::Copy(entry, copy.clone()))
                 }
                 (Some(_), Err(_)) => worker.resume(connection, Given::Failed(Failure::Io)),
-                (None, Ok(copy)) => {
-                    connection.outgoing.substitute(copy.clone());
-                    worker.continue_sending(connection)
-                }
+                (None, Ok(copy)) => worker.send_copy(connection, copy),
                 (None, Err(_)) => worker.unreadable(connection),
             }
         });

@@ -5,6 +5,8 @@
 //! the kernel throttles by sleeping. So the worker touches what it is going to use and locks it.
 
 use rustix::mm::{MlockAllFlags, mlockall};
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::{CapabilitySet, capabilities};
 
 /// Beside the contents of small files: names, connections, the tables that find them.
 const REST_BYTES: usize = 16 << 20;
@@ -15,16 +17,31 @@ const PIECE_BYTES: usize = 64 << 10;
 /// Takes and locks memory for `content_bytes` of contents and the rest. The error is a sentence for a
 /// person; the worker can serve without the lock.
 pub(super) fn hold(content_bytes: u64) -> Result<(), String> {
-    touch_heap(content_bytes as usize + REST_BYTES);
-    let now = mlockall(MlockAllFlags::CURRENT);
-    let later = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
-    now.and_then(|()| mlockall(later)).map_err(|error| {
+    let heap_bytes = content_bytes as usize + REST_BYTES;
+    let locked = if may_lock_all() {
+        touch_heap(heap_bytes);
+        let later = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
+        mlockall(MlockAllFlags::CURRENT).and_then(|()| mlockall(later))
+    } else {
+        // What is there before the heap grows: the program's text and libraries.
+        let locked = mlockall(MlockAllFlags::CURRENT);
+        touch_heap(heap_bytes);
+        locked
+    };
+    locked.map_err(|error| {
         format!(
             "mlockall: {error}; serving on, but under memory pressure the worker's own code may be \
              evicted and a page fault wait for the disk (it takes CAP_IPC_LOCK or a higher \
              RLIMIT_MEMLOCK)"
         )
     })
+}
+
+/// Whether memory that is still to come may be locked, too. Where there is a limit, `MCL_FUTURE` makes
+/// every allocation beyond it fail (mlockall(2)), and a worker that gets no memory ends.
+fn may_lock_all() -> bool {
+    getrlimit(Resource::Memlock).current.is_none()
+        || capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK))
 }
 
 /// Makes malloc own `bytes` of memory that has been written to (malloc(3), mallopt(3)).

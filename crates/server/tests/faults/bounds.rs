@@ -182,3 +182,48 @@ fn others_are_served_while_one_client_takes_a_large_file() {
         );
     }
 }
+
+#[test]
+fn next_request_is_asked_once_and_answered_right_when_a_large_file_took_many_turns() {
+    let root = root();
+    for name in ["1", "2"] {
+        fs::create_dir(root.path().join(name)).unwrap();
+    }
+    let more = "turn = '4KiB'\nlisting = true\nindex = []\nprecompressed = false\nhelpers-max = 1";
+    // Where in a turn the file ends depends on its size.
+    for (events, odd) in MECHANISMS.into_iter().zip([0, 5_000, 9_000]) {
+        let large = contents(0, large() + odd);
+        fs::write(root.path().join("large"), &large).unwrap();
+        let config = config(root.path(), &format!("{more}\n{events}"));
+        let mut served = Served::start_holding_helpers(config);
+        // It reads little at a time, so the socket is full now and then and waited for.
+        let mut client = tiny_client(&served);
+        for path in ["/large", "/1/", "/2/"] {
+            ask(&mut client, path);
+        }
+        assert!(read_reply(&mut client).body == large, "{events}");
+        let asked = served.wait_for("a busy helper", |now| now.counters.helpers_busy == 1);
+        assert_eq!(asked.counters.helper_coalesced, 0, "{events}: asked once");
+        served.release_helpers();
+        for title in ["Index of /1/", "Index of /2/"] {
+            let page = read_reply(&mut client).body;
+            let page = String::from_utf8(page).unwrap();
+            assert!(page.contains(title), "{events}: {page}");
+        }
+    }
+}
+
+#[test]
+fn hole_of_a_small_file_is_sent_as_zeros_when_its_pages_are_never_resident() {
+    // Only tmpfs keeps no page for a hole; elsewhere this is a file like any other.
+    let root = tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| root());
+    let hole = |name, size| {
+        let file = fs::File::create(root.path().join(name)).unwrap();
+        file.set_len(size).unwrap();
+    };
+    hole("hole", 10_000);
+    hole("larger", 3_000_000);
+    let served = Served::start(config(root.path(), "small-file-max = '4MiB'"));
+    assert_eq!(served.get("/hole").body, [0; 10_000]);
+    assert!(served.get("/larger").body == vec![0; 3_000_000]);
+}
