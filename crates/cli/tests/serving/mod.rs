@@ -1,10 +1,12 @@
 //! A real server on ephemeral ports, for the tests of the command.
 
 use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Patience for things that must happen but are not timed.
@@ -19,6 +21,8 @@ pub struct Server {
     pub address: String,
     pub status: String,
     child: Child,
+    /// Processes of the master, by number and start, so that none is left behind.
+    seen: Mutex<BTreeSet<(i32, u64)>>,
     _directory: tempfile::TempDir,
 }
 
@@ -59,6 +63,7 @@ impl Server {
             address: String::new(),
             status: String::new(),
             child,
+            seen: Mutex::default(),
             _directory: directory,
         };
         server.wait_until_ready(&ready);
@@ -89,7 +94,14 @@ impl Server {
     /// The processes of one kind (`serve-worker`, `serve-helper`, `serve-log`; `serve-` for all) that
     /// the master has now.
     pub fn children(&self, kind: &str) -> Vec<i32> {
-        children(self.child.id(), kind)
+        let found = children(self.child.id(), kind);
+        let mut seen = self.seen.lock().unwrap();
+        seen.extend(
+            found
+                .iter()
+                .filter_map(|pid| Some((*pid, stat(*pid)?.started))),
+        );
+        found
     }
 
     /// The number of one of the master's threads, by its name.
@@ -159,13 +171,16 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let children = self.children("serve-");
+        self.children("serve-");
         let _ = self.child.kill();
         let _ = self.child.wait();
         // They end when their master does; a test that fails because they did not must not leave them.
+        // Those seen earlier count, too: after the master's death they are not its children any more.
         let begun = Instant::now();
-        for pid in children {
-            while is_running(pid) {
+        let seen = std::mem::take(self.seen.get_mut().unwrap_or_else(PoisonError::into_inner));
+        for (pid, started) in seen {
+            // The same number with another start is a stranger.
+            while stat(pid).is_some_and(|now| now.started == started && now.is_running()) {
                 if begun.elapsed() > Duration::from_secs(3) {
                     let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
                 }
@@ -180,23 +195,41 @@ fn children(master: u32, kind: &str) -> Vec<i32> {
     let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     numbers
         .filter(|pid: &i32| {
-            let of_master = stat(*pid).is_some_and(|(_, parent)| parent == master);
+            let of_master = stat(*pid).is_some_and(|process| process.parent == master);
             let words = std::fs::read_to_string(format!("/proc/{pid}/cmdline"));
             of_master && words.is_ok_and(|words| words.contains(kind))
         })
         .collect()
 }
 
-/// A process that has ended may wait for its parent to notice.
 pub fn is_running(pid: i32) -> bool {
-    stat(pid).is_some_and(|(state, _)| state != 'Z' && state != 'X')
+    stat(pid).is_some_and(|process| process.is_running())
 }
 
-/// State and parent of a process (proc_pid_stat(5)); the name before them may hold anything.
-fn stat(pid: i32) -> Option<(char, u32)> {
+/// What proc_pid_stat(5) says of a process.
+struct Process {
+    state: char,
+    parent: u32,
+    /// When it started, in clock ticks since the machine did.
+    started: u64,
+}
+
+impl Process {
+    /// A process that has ended may wait for its parent to notice.
+    fn is_running(&self) -> bool {
+        self.state != 'Z' && self.state != 'X'
+    }
+}
+
+fn stat(pid: i32) -> Option<Process> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name before the last parenthesis may hold anything; the state, field 3, follows it.
     let mut words = text.rsplit_once(')')?.1.split_whitespace();
-    Some((words.next()?.chars().next()?, words.next()?.parse().ok()?))
+    Some(Process {
+        state: words.next()?.chars().next()?,
+        parent: words.next()?.parse().ok()?,
+        started: words.nth(17)?.parse().ok()?,
+    })
 }
 
 pub fn kill(pid: i32) {
