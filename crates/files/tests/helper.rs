@@ -21,7 +21,7 @@ fn resolved(done: &Done) -> &Answer {
 }
 
 fn contents(file: &OpenFile) -> Vec<u8> {
-    let mut bytes = vec![0; 4 << 20];
+    let mut bytes = vec![0; 17 << 20];
     let length = read_nowait(file, &mut bytes, 0)
         .unwrap()
         .expect("in memory");
@@ -171,15 +171,15 @@ fn error_arrives_when_the_disk_cannot_be_read() {
 #[test]
 fn contents_arrive_in_memory_when_they_are_copied() {
     let tree = directory();
-    let bytes: Vec<u8> = (0..700_000_u32).flat_map(|i| i.to_le_bytes()).collect();
+    let bytes: Vec<u8> = (0..4_200_000_u32).flat_map(|i| i.to_le_bytes()).collect();
     put(tree.path(), "big", &bytes);
     let mut served = Served::new(&roots(tree.path(), &[], false));
     let file = open(tree.path(), "big");
     for (offset, length, expected) in [
         (0, 262_144, &bytes[..262_144]),
-        (2_621_440, 262_144, &bytes[2_621_440..]),
-        (0, u64::MAX, &bytes[..]),
-        (5_000_000, 10, &[]),
+        (16_700_000, 262_144, &bytes[16_700_000..]),
+        (0, u64::MAX, &bytes[..16 << 20]),
+        (20_000_000, 10, &[]),
     ] {
         served.pool.read(&file, offset, length, 1).unwrap();
         let done = served.until_done(1);
