@@ -152,17 +152,12 @@ impl Worker {
             target_bytes_max: config.target_bytes_max,
             ..HeadLimits::default()
         };
-        let tracer = if config.trace {
-            Tracer::enable()
-        } else {
-            Tracer::disabled()
-        };
         let clock = Clock::monotonic();
         Worker {
             number,
             control,
             events: parts.events,
-            tracer,
+            tracer: Tracer::disabled(),
             counters: Counters::default(),
             now_ms: clock.now_ms(),
             clock,
@@ -194,6 +189,10 @@ impl Worker {
     fn run(&mut self) -> Result<(), WorkerError> {
         if let Err(error) = memory::hold(self.config.content_bytes_max) {
             self.notice(error);
+        }
+        // From here on nothing may wait. Taking memory may: nobody is served yet.
+        if self.config.trace {
+            self.tracer = Tracer::enable();
         }
         self.control.send(&FromWorker::Ready, &[])?;
         let mut ready = Vec::new();
