@@ -11,9 +11,6 @@
 //! slow client has not received yet, and nobody is told if no window is left to be checked. Files
 //! replaced by rename are not concerned, nor are small files, which leave from our own memory.
 //!
-//! Not promised: `sendfile` lends pages to the socket. If the whole rest of a file is in the socket when
-//! it is rewritten in place, nobody is left to notice.
-//!
 //! Sources: dissertation 3.5 and Table 3.3 (`New-Flash`: sendfile without disk access); sendfile(2),
 //! cachestat(2), tcp(7) on `MSG_MORE`.
 
