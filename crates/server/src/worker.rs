@@ -215,6 +215,10 @@ impl Worker {
             self.give_turns();
             self.tend();
         }
+        // Those whom the deadline cuts off stand in the log, too.
+        for slot in self.connections.occupied() {
+            self.close(slot);
+        }
         self.flush_log();
         self.control.send(&FromWorker::Drained, &[])?;
         Ok(())
@@ -347,9 +351,13 @@ impl Worker {
     }
 
     fn close(&mut self, slot: usize) {
-        let Some(connection) = self.connections.remove(slot) else {
+        let Some(mut connection) = self.connections.remove(slot) else {
             return;
         };
+        // A reply that was cut off stands in the log with the bytes that left.
+        if connection.outgoing.status != 0 && connection.record.is_some() {
+            self.write_log(&mut connection);
+        }
         self.deadlines.clear(slot);
         if connection.interest.is_some() {
             self.events.forget(connection.socket.as_fd());

@@ -135,7 +135,10 @@ impl Worker {
                     connection.hold(&rest[end..]);
                     return Fate::Keep;
                 }
-                Served::Close => return Fate::Close,
+                Served::Close => {
+                    self.record(connection, &head);
+                    return Fate::Close;
+                }
             }
         }
         connection.hold(&bytes[at..]);
