@@ -3,8 +3,8 @@
 use anyhow::{Context, bail};
 use server::control::Control;
 use server::master::become_child;
-use std::io::IsTerminal;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
 
 use super::Failure;
 
@@ -29,8 +29,14 @@ pub fn log() -> Result<(), Failure> {
 /// when the process ends.
 fn socket() -> anyhow::Result<OwnedFd> {
     let input = std::io::stdin();
-    if input.is_terminal() {
+    let input = input
+        .as_fd()
+        .try_clone_to_owned()
+        .context("standard input")?;
+    // Any kind of Unix socket has a local address, and nothing else has.
+    let socket = UnixDatagram::from(input);
+    if socket.local_addr().is_err() {
         bail!("this sub-command is started by `headway serve`, not by hand");
     }
-    input.as_fd().try_clone_to_owned().context("standard input")
+    Ok(socket.into())
 }

@@ -124,6 +124,8 @@ fn a_child_says_who_starts_it_when_there_is_no_master() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("started by `headway serve`"), "{said}");
 }
 
 #[test]
@@ -161,6 +163,52 @@ fn nothing_is_served_when_the_log_can_not_be_opened() {
         err.contains("access log: open(") && err.contains("nothing is served"),
         "{err}"
     );
+}
+
+#[test]
+fn nothing_is_served_when_the_log_is_a_pipe_that_nobody_reads() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("pipe");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &log, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let log = log.to_str().unwrap();
+    let (code, _, err) = run(&["serve", "--listen", "127.0.0.1:0", "--log", log]);
+    assert_eq!(code, 1);
+    assert!(err.contains("nobody reads it; nothing is served"), "{err}");
+}
+
+#[test]
+fn the_server_ends_and_names_the_file_when_the_ready_file_can_not_be_written() {
+    let (code, _, err) = run(&[
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--ready-file",
+        "/no/such/ready",
+    ]);
+    assert_eq!(code, 1);
+    assert!(err.contains("ready file /no/such/ready: "), "{err}");
+}
+
+#[test]
+fn a_download_that_was_cut_off_is_in_the_log_with_the_bytes_that_left() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().join("root");
+    std::fs::create_dir(&root).unwrap();
+    let large = std::fs::File::create(root.join("large")).unwrap();
+    large.set_len(100 << 20).unwrap();
+    let log = directory.path().join("access.log");
+    let server = Server::start_in(&root, &["--log", log.to_str().unwrap()]);
+    let mut client = server.connect();
+    serving::write(&mut client, "GET /large HTTP/1.1\r\nHost: x\r\n\r\n");
+    client.read_exact(&mut [0; 1000]).unwrap();
+    drop(client);
+    server.wait_for("the line", |_| {
+        let text = std::fs::read_to_string(&log).unwrap();
+        let bytes = text.split("\"GET /large HTTP/1.1\" 200 ").nth(1);
+        let bytes = bytes.and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
+        bytes.is_some_and(|bytes| (1..100 << 20).contains(&bytes))
+    });
 }
 
 #[test]

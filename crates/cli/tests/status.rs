@@ -179,6 +179,8 @@ fn strangers_and_nonsense_are_refused_when_they_ask_for_the_status() {
         "x".repeat(5000)
     );
     assert_eq!(status(&long), 414);
+    let refused = exchange(&server.status, "PUT / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert!(refused.1.contains("Allow: GET, HEAD"), "{}", refused.1);
     let head = exchange(
         &server.status,
         "HEAD /status HTTP/1.1\r\nHost: localhost\r\n\r\n",

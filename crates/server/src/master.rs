@@ -73,6 +73,14 @@ pub enum MasterError {
         /// What it said, or how it ended.
         why: String,
     },
+    /// The ready file can not be written.
+    #[error("ready file {}: {error}; the server ends", path.display())]
+    ReadyFile {
+        /// The file as given.
+        path: PathBuf,
+        /// Why it failed.
+        error: io::Error,
+    },
     /// A system call of the master failed.
     #[error("{what}: {error}")]
     System {

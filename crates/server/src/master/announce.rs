@@ -22,8 +22,8 @@ pub(super) fn serving(
         let listen = &overview.master.listen;
         let pid = overview.master.pid;
         let ready = serde_json::json!({ "listen": listen, "status": status, "master_pid": pid });
-        write_whole(path, &ready.to_string()).map_err(|error| MasterError::System {
-            what: "ready file",
+        write_whole(path, &ready.to_string()).map_err(|error| MasterError::ReadyFile {
+            path: path.clone(),
             error,
         })?;
     }

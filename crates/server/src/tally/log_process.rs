@@ -212,9 +212,17 @@ impl LogProcess {
 
 fn open(path: &Path) -> Result<OwnedFd, String> {
     // O_APPEND, so that truncation by log rotation leaves no hole. O_NOCTTY: it may be a terminal.
+    // O_NONBLOCK: opening a FIFO that nobody reads would wait for ever, and the master for us.
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOCTTY;
-    rustix::fs::open(path, flags, Mode::from_raw_mode(0o640))
-        .map_err(|error| format!("open({}): {error}", path.display()))
+    let opened = rustix::fs::open(path, flags | OFlags::NONBLOCK, Mode::from_raw_mode(0o640));
+    let file = opened.map_err(|error| match error {
+        Errno::NXIO => format!("open({}): {error}; nobody reads it", path.display()),
+        _ => format!("open({}): {error}", path.display()),
+    })?;
+    // Writing may wait: that is what this process is for.
+    rustix::fs::fcntl_setfl(&file, OFlags::APPEND)
+        .map_err(|error| format!("fcntl({}): {error}", path.display()))?;
+    Ok(file)
 }
 
 /// How much was written, and why not all of it.

@@ -173,12 +173,14 @@ fn json(overview: &Overview) -> Answer {
 
 fn message(answer: &Answer, bodiless: bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(answer.body.len() + 256);
+    let refused = answer.status == Status::METHOD_NOT_ALLOWED;
     HeadWriter::new(&mut out, Version::Http11, answer.status)
         .field("Content-Type", answer.kind)
         .field_u64("Content-Length", answer.body.len() as u64)
         .field("Cache-Control", "no-store")
         .field("X-Content-Type-Options", "nosniff")
         .field("Connection", "close")
+        .field_if_some("Allow", refused.then_some("GET, HEAD"))
         .end();
     if !bodiless {
         out.extend_from_slice(answer.body.as_bytes());
