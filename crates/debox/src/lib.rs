@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod call;
+mod labels;
 mod ledger;
 mod privilege;
 mod report;
@@ -23,6 +24,7 @@ mod symbols;
 mod tracer;
 
 pub use call::Call;
+pub use labels::Label;
 pub use report::{Report, Rung, SITES_MAX, Site, Wait};
 pub use symbols::Symbols;
 pub use tracer::Tracer;

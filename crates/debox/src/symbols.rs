@@ -6,7 +6,9 @@
 use std::io;
 use std::path::Path;
 
-mod waiting;
+use crate::Label;
+
+pub(crate) mod waiting;
 
 /// An address this far beyond the last symbol belongs to none of them.
 const LAST_FUNCTION_BYTES: u64 = 64 * 1024;
@@ -62,6 +64,16 @@ impl Symbols {
             .filter_map(|address| self.name(address.saturating_sub(1)))
             .map(|(name, _)| name);
         waiting::describe(names)
+    }
+
+    /// The resource a stack (innermost first) was waiting for.
+    pub fn label(&self, stack: &[u64]) -> Label {
+        Label::of(
+            stack
+                .iter()
+                .filter_map(|address| self.name(address.saturating_sub(1)))
+                .map(|(name, _)| name),
+        )
     }
 
     /// Lines are `address type name [module]`.

@@ -49,6 +49,34 @@ const PRIMITIVES: &[&str] = &[
     "usleep_range",
 ];
 
+/// The primitives among them that are locks: their caller names what is locked.
+const LOCKS: &[&str] = &[
+    "__down",
+    "down",
+    "rwsem_",
+    "__mutex_lock",
+    "mutex_lock",
+    "__rt_mutex",
+    "rt_mutex",
+    "percpu_rwsem",
+    "__percpu_",
+];
+
+/// Whether a function only carries out the waiting.
+pub(crate) fn is_machinery(name: &str) -> bool {
+    starts_with_any(name, MACHINERY)
+}
+
+/// Whether a function is a general way of waiting.
+pub(crate) fn is_primitive(name: &str) -> bool {
+    starts_with_any(name, PRIMITIVES)
+}
+
+/// Whether a function belongs to a sleeping lock.
+pub(crate) fn is_lock(name: &str) -> bool {
+    starts_with_any(name, LOCKS)
+}
+
 /// The waiting site of a stack of names, innermost first; `None` if it holds nothing but machinery.
 pub(super) fn describe<'a>(names: impl Iterator<Item = &'a str>) -> Option<String> {
     let mut names = names
@@ -69,7 +97,7 @@ fn starts_with_any(name: &str, prefixes: &[&str]) -> bool {
 }
 
 /// Compilers mark copies of a function behind a dot (`lookup_slow.isra.0`), differently each build.
-fn without_suffix(name: &str) -> &str {
+pub(crate) fn without_suffix(name: &str) -> &str {
     name.split_once('.').map_or(name, |(function, _)| function)
 }
 
