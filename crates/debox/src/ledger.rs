@@ -1,26 +1,11 @@
-//! From records to sleeps: a state machine over the records of one thread, without any I/O.
-//!
-//! The kernel writes, for one time off the processor, a sample (the stack), SWITCH out and SWITCH in.
-//! When the ring overflows any of them can be missing. The rule then: a SWITCH out that was no
-//! preemption proves a sleep, so the sleep counts; what is not known (its length, its stack) stays zero
-//! or empty, and is never taken from a neighbour.
+//! The sums of one thread: sleeps by call and kernel stack, event waits, preemptions.
 
-use os::perf::{Record, STACK_FRAMES_MAX};
+use os::perf::Record;
 
+use crate::absence::{Absence, Absences};
 use crate::call::Call;
+use crate::labels::Label;
 use crate::report::{Report, SITES_MAX, Site, Wait};
-
-/// The thread has left the processor and not come back, as far as the records tell.
-struct Away {
-    since_ns: u64,
-    preempted: bool,
-}
-
-/// The kernel stack of the last sample, until a SWITCH out uses it.
-struct Stack {
-    frames: [u64; STACK_FRAMES_MAX],
-    depth: usize,
-}
 
 struct Totals {
     call: Call,
@@ -30,10 +15,13 @@ struct Totals {
     max_ns: u64,
 }
 
-/// The sums of one thread.
+/// What a thread's records add up to.
 pub(crate) struct Ledger {
-    away: Option<Away>,
-    stack: Stack,
+    absences: Absences,
+    sums: Sums,
+}
+
+struct Sums {
     sites: Vec<Totals>,
     waits: Wait,
     preemptions: Wait,
@@ -44,93 +32,63 @@ pub(crate) struct Ledger {
 impl Ledger {
     pub(crate) fn new() -> Ledger {
         Ledger {
-            away: None,
-            stack: Stack {
-                frames: [0; STACK_FRAMES_MAX],
-                depth: 0,
+            absences: Absences::new(),
+            sums: Sums {
+                sites: Vec::new(),
+                waits: Wait::default(),
+                preemptions: Wait::default(),
+                lost_records: 0,
+                sites_dropped: 0,
             },
-            sites: Vec::new(),
-            waits: Wait::default(),
-            preemptions: Wait::default(),
-            lost_records: 0,
-            sites_dropped: 0,
         }
     }
 
     /// Takes the next record, of something that happened during `call`.
     pub(crate) fn record(&mut self, call: Call, record: Record<'_>) {
-        match record {
-            Record::Sample { stack, .. } => {
-                self.close_torn(call);
-                self.stack.depth = stack.len().min(STACK_FRAMES_MAX);
-                self.stack.frames[..self.stack.depth].copy_from_slice(&stack[..self.stack.depth]);
-            }
-            Record::SwitchOut { time_ns, preempted } => {
-                self.close_torn(call);
-                self.away = Some(Away {
-                    since_ns: time_ns,
-                    preempted,
-                });
-            }
-            Record::SwitchIn { time_ns } => {
-                if let Some(away) = self.away.take() {
-                    self.close(call, away.preempted, time_ns.saturating_sub(away.since_ns));
-                }
-            }
-            Record::Lost { count } => {
-                self.lost_records += count;
-                self.close_torn(call);
-                self.stack.depth = 0;
-            }
-            Record::Other => {}
-        }
+        let Ledger { absences, sums } = self;
+        let lost = absences.record(record, |absence| sums.add(call, absence));
+        sums.lost_records += lost;
     }
 
-    /// Ends a drain. The thread is running, so if it is still away in the records, the SWITCH in is lost.
+    /// Ends a drain.
     pub(crate) fn settle(&mut self, call: Call) {
-        self.close_torn(call);
-        self.stack.depth = 0;
+        let Ledger { absences, sums } = self;
+        absences.settle(|absence| sums.add(call, absence));
     }
 
     /// Writes the sums into a report. `lost` is the kernel's own count, which may be ahead of the
     /// announcements in the ring.
     pub(crate) fn fill(&self, report: &mut Report, lost: Option<u64>) {
-        report.waits = self.waits;
-        report.preemptions = self.preemptions;
-        report.lost_records = self.lost_records.max(lost.unwrap_or(0));
-        report.sites_dropped = self.sites_dropped;
-        report.sleeps = self.sites.iter().map(Totals::to_site).collect();
+        report.waits = self.sums.waits;
+        report.preemptions = self.sums.preemptions;
+        report.lost_records = self.sums.lost_records.max(lost.unwrap_or(0));
+        report.sites_dropped = self.sums.sites_dropped;
+        report.sleeps = self.sums.sites.iter().map(Totals::to_site).collect();
         report.sort();
     }
+}
 
-    fn close_torn(&mut self, call: Call) {
-        if let Some(away) = self.away.take() {
-            self.close(call, away.preempted, 0);
-        }
-    }
-
-    fn close(&mut self, call: Call, preempted: bool, length_ns: u64) {
-        let depth = std::mem::take(&mut self.stack.depth);
-        if preempted {
-            self.preemptions.add(length_ns);
+impl Sums {
+    fn add(&mut self, call: Call, absence: Absence<'_>) {
+        if absence.preempted {
+            self.preemptions.add(absence.length_ns);
         } else if call == Call::EventWait {
-            self.waits.add(length_ns);
+            self.waits.add(absence.length_ns);
         } else {
-            self.site(call, depth).add(length_ns);
+            self.site(call, absence.stack).add(absence.length_ns);
         }
     }
 
-    /// The totals for the stack in `self.stack`, or, at the bound, those of the call without a stack.
-    fn site(&mut self, call: Call, depth: usize) -> &mut Totals {
-        let stack = &self.stack.frames[..depth];
-        if let Some(index) = self.position(call, stack) {
+    /// The totals for a stack, or, at the bound, those of the call without a stack.
+    fn site(&mut self, call: Call, stack: &[u64]) -> &mut Totals {
+        let known = |site: &Totals| site.call == call && *site.stack == *stack;
+        if let Some(index) = self.sites.iter().position(known) {
             return &mut self.sites[index];
         }
         let located = self.sites.iter().filter(|site| !site.stack.is_empty());
-        let full = located.count() >= SITES_MAX;
-        if full && !stack.is_empty() {
+        if !stack.is_empty() && located.count() >= SITES_MAX {
             self.sites_dropped += 1;
-            return self.site(call, 0);
+            return self.site(call, &[]);
         }
         self.sites.push(Totals {
             call,
@@ -140,12 +98,6 @@ impl Ledger {
             max_ns: 0,
         });
         self.sites.last_mut().expect("just pushed")
-    }
-
-    fn position(&self, call: Call, stack: &[u64]) -> Option<usize> {
-        self.sites
-            .iter()
-            .position(|site| site.call == call && *site.stack == *stack)
     }
 }
 
@@ -161,6 +113,7 @@ impl Totals {
             call: self.call.name().to_owned(),
             stack: self.stack.to_vec(),
             symbol: None,
+            label: Label::Unknown,
             count: self.count,
             total_ns: self.total_ns,
             max_ns: self.max_ns,

@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+mod absence;
 mod call;
 mod labels;
 mod ledger;

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Symbols;
+use crate::{Label, Symbols};
 
 mod hexadecimal;
 
@@ -87,6 +87,9 @@ pub struct Site {
     pub stack: Vec<u64>,
     /// What it waited for in the kernel's words, once [`Report::resolve`] has been there.
     pub symbol: Option<String>,
+    /// The resource it waited for, once [`Report::resolve`] has been there; `Unknown` before.
+    #[serde(default)]
+    pub label: Label,
     /// How many sleeps.
     pub count: u64,
     /// Nanoseconds slept in all.
@@ -151,6 +154,7 @@ impl Report {
         for site in &mut self.sleeps {
             if site.symbol.is_none() {
                 site.symbol = symbols.waiting_site(&site.stack);
+                site.label = symbols.label(&site.stack);
             }
         }
     }
@@ -178,6 +182,7 @@ impl Report {
         self.merge_site(&Site {
             stack: Vec::new(),
             symbol: None,
+            label: Label::Unknown,
             ..other.clone()
         });
     }
@@ -196,6 +201,7 @@ impl Site {
         self.max_ns = self.max_ns.max(other.max_ns);
         if self.symbol.is_none() {
             self.symbol.clone_from(&other.symbol);
+            self.label = other.label;
         }
     }
 }
@@ -209,6 +215,7 @@ mod tests {
             call: call.to_owned(),
             stack: stack.to_vec(),
             symbol: None,
+            label: Label::Unknown,
             count,
             total_ns,
             max_ns,

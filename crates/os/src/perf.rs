@@ -5,6 +5,8 @@
 //! writes the records while the thread is off the processor, so they are complete by the time the
 //! system call that slept returns: reading them is a load of `data_head`, no system call.
 //!
+//! Page faults are counted beside it ([`FaultCounter`]).
+//!
 //! It refuses to look at other threads, at user stacks and at hardware counters. It does not say
 //! what a record means for the caller; `debox` does. In the request path it stands around every
 //! system call of a worker.
@@ -21,8 +23,10 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::mm::{MapFlags, ProtFlags};
 
 mod attributes;
+mod faults;
 
 pub use attributes::Detail;
+pub use faults::{Fault, FaultCounter};
 
 /// Frames kept of a kernel stack, innermost first. Deeper frames are entry code and say nothing
 /// about the resource waited for.
@@ -99,7 +103,7 @@ pub enum Record<'a> {
 /// ```
 #[derive(Debug)]
 pub struct Ring {
-    event: OwnedFd,
+    event: Option<OwnedFd>,
     reports_lost: bool,
     map: NonNull<u8>,
     map_bytes: usize,
@@ -142,7 +146,7 @@ impl Ring {
         // SAFETY: the mapping is one page longer than the data, so the data starts inside it.
         let data = unsafe { map.add(page_bytes) }.cast::<u64>();
         Ok(Ring {
-            event,
+            event: Some(event),
             reports_lost,
             map,
             map_bytes,
@@ -150,6 +154,13 @@ impl Ring {
             data_bytes: data_bytes as u64,
             tail: Cell::new(0),
         })
+    }
+
+    /// Gives the descriptor's number back. The mapping holds the event, so recording goes on; only
+    /// [`Ring::lost`] can no longer ask the kernel. For programs that count on their descriptor numbers, or
+    /// close those they do not know.
+    pub fn give_up_descriptor(&mut self) {
+        self.event = None;
     }
 
     /// The count of bytes the kernel has written since the ring was opened; one load.
@@ -189,17 +200,15 @@ impl Ring {
     }
 
     /// How many records the kernel had to drop since the ring was opened, or `None` where the kernel
-    /// cannot say (before 6.0).
+    /// cannot say (before 6.0) or the descriptor was given up.
     ///
     /// A system call, for reports and not for the fast path. It also counts the losses no
     /// [`Record::Lost`] has announced yet, because that record comes only with the next one that fits.
     pub fn lost(&self) -> Option<u64> {
-        if !self.reports_lost {
-            return None;
-        }
+        let event = self.event.as_ref().filter(|_| self.reports_lost)?;
         // With PERF_FORMAT_LOST alone the answer is the event's value, then the count of lost records.
         let mut answer = [0_u8; 16];
-        let bytes = rustix::io::retry_on_intr(|| rustix::io::read(self.event.as_fd(), &mut answer));
+        let bytes = rustix::io::retry_on_intr(|| rustix::io::read(event.as_fd(), &mut answer));
         match bytes {
             Ok(16) => Some(u64::from_ne_bytes(
                 answer[8..].try_into().expect("eight bytes"),

@@ -11,6 +11,7 @@ use std::os::fd::FromRawFd;
 use rustix::fd::OwnedFd;
 
 use super::STACK_FRAMES_MAX;
+use super::faults::Fault;
 
 /// How much a ring tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +54,8 @@ const _: () = assert!(size_of::<Attributes>() == 112);
 
 const TYPE_SOFTWARE: u32 = 1;
 const SOFTWARE_CONTEXT_SWITCHES: u64 = 3;
+const SOFTWARE_PAGE_FAULTS_MINOR: u64 = 5;
+const SOFTWARE_PAGE_FAULTS_MAJOR: u64 = 6;
 const SOFTWARE_DUMMY: u64 = 9;
 
 const SAMPLE_TIME: u64 = 1 << 2;
@@ -132,6 +135,22 @@ pub(super) fn open_event(detail: Detail) -> io::Result<(OwnedFd, bool)> {
             Err(error) => return Err(error),
         }
     }
+}
+
+/// Opens an event that leaves a record of header and time for each fault of the calling thread.
+pub(super) fn open_fault_event(fault: Fault) -> io::Result<OwnedFd> {
+    perf_event_open(&Attributes {
+        kind: TYPE_SOFTWARE,
+        size: size_of::<Attributes>() as u32,
+        config: match fault {
+            Fault::Minor => SOFTWARE_PAGE_FAULTS_MINOR,
+            Fault::Major => SOFTWARE_PAGE_FAULTS_MAJOR,
+        },
+        sample_period: 1,
+        sample_type: SAMPLE_TIME,
+        flags: EXCLUDE_HYPERVISOR,
+        ..Attributes::default()
+    })
 }
 
 /// perf_event_open(2) on the calling thread, on whatever processor it runs, in no group. The call

@@ -1,0 +1,89 @@
+//! From records to absences: a state machine over the records of one thread, without any I/O.
+//!
+//! The kernel writes, for one time off the processor, a sample (the stack), SWITCH out and SWITCH in.
+//! When the ring overflows any of them can be missing. The rule then: a SWITCH out that was no
+//! preemption proves a sleep, so the sleep counts; what is not known (its length, its stack) stays zero
+//! or empty, and is never taken from a neighbour.
+
+use os::perf::{Record, STACK_FRAMES_MAX};
+
+/// One time off the processor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Absence<'a> {
+    /// Nanoseconds; zero if the record of the return is lost.
+    pub length_ns: u64,
+    /// The thread could have run on: load, not sleep.
+    pub preempted: bool,
+    /// Kernel addresses, innermost first; empty if not known.
+    pub stack: &'a [u64],
+}
+
+/// What has been seen of an absence that is not over.
+pub(crate) struct Absences {
+    away: Option<Away>,
+    frames: [u64; STACK_FRAMES_MAX],
+    depth: usize,
+}
+
+/// The thread has left the processor and not come back, as far as the records tell.
+struct Away {
+    since_ns: u64,
+    preempted: bool,
+}
+
+impl Absences {
+    pub(crate) const fn new() -> Absences {
+        Absences {
+            away: None,
+            frames: [0; STACK_FRAMES_MAX],
+            depth: 0,
+        }
+    }
+
+    /// Takes the next record, hands a finished absence to `end`, and returns how many records the kernel
+    /// says it lost here.
+    pub(crate) fn record(&mut self, record: Record<'_>, end: impl FnOnce(Absence<'_>)) -> u64 {
+        match record {
+            Record::Sample { stack, .. } => {
+                self.close_torn(end);
+                self.depth = stack.len().min(STACK_FRAMES_MAX);
+                self.frames[..self.depth].copy_from_slice(&stack[..self.depth]);
+            }
+            Record::SwitchOut { time_ns, preempted } => {
+                self.close_torn(end);
+                self.away = Some(Away {
+                    since_ns: time_ns,
+                    preempted,
+                });
+            }
+            Record::SwitchIn { time_ns } => self.close(time_ns, end),
+            Record::Lost { count } => {
+                self.close_torn(end);
+                self.depth = 0;
+                return count;
+            }
+            Record::Other => {}
+        }
+        0
+    }
+
+    /// Ends a drain. The thread is running, so if it is still away in the records, the SWITCH in is lost.
+    pub(crate) fn settle(&mut self, end: impl FnOnce(Absence<'_>)) {
+        self.close_torn(end);
+        self.depth = 0;
+    }
+
+    fn close_torn(&mut self, end: impl FnOnce(Absence<'_>)) {
+        self.close(0, end);
+    }
+
+    fn close(&mut self, time_ns: u64, end: impl FnOnce(Absence<'_>)) {
+        let Some(away) = self.away.take() else { return };
+        let depth = std::mem::take(&mut self.depth);
+        end(Absence {
+            length_ns: time_ns.saturating_sub(away.since_ns),
+            preempted: away.preempted,
+            stack: &self.frames[..depth],
+        });
+    }
+}
