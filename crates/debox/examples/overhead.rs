@@ -24,7 +24,7 @@ use std::hint::black_box;
 use std::io::{Read, Write};
 use std::time::Instant;
 
-use headway_debox::{Call, Tracer};
+use headway_debox::{Call, Debox, Limits, Tracer};
 use rustix::process::getppid;
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 
@@ -52,6 +52,8 @@ fn returning_at_once() {
     let mut on = Vec::new();
     let disabled = Tracer::disabled();
     let enabled = Tracer::enable();
+    let records = Debox::enable(Limits::default());
+    let mut record = Vec::new();
     println!("{}", enabled.rung());
     for _ in 0..SLICES {
         bare.push(slice(CALLS_PER_SLICE, || {
@@ -63,10 +65,14 @@ fn returning_at_once() {
         on.push(slice(CALLS_PER_SLICE, || {
             black_box(enabled.call(Call::Clock, getppid));
         }));
+        record.push(slice(CALLS_PER_SLICE, || {
+            black_box(records.call(110, getppid));
+        }));
     }
     println!("getppid, bare              {:7.1} ns", median(bare));
     println!("getppid, tracer disabled   {:7.1} ns", median(off));
     println!("getppid, tracer enabled    {:7.1} ns", median(on));
+    println!("getppid, record kept       {:7.1} ns", median(record));
 }
 
 /// One byte there and back through two pipes: a sleep and a wake-up on each side. The ring belongs to the

@@ -20,12 +20,16 @@ mod call;
 mod labels;
 mod ledger;
 mod privilege;
+mod record;
 mod report;
 mod symbols;
+mod thread;
 mod tracer;
 
 pub use call::Call;
 pub use labels::Label;
+pub use record::{Limits, Record, Site as KernelSite, Sleep, Stack, TraceEntry};
 pub use report::{Report, Rung, SITES_MAX, Site, Wait};
 pub use symbols::Symbols;
+pub use thread::{Debox, Mark};
 pub use tracer::Tracer;

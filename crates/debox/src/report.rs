@@ -63,6 +63,7 @@ pub struct Wait {
 }
 
 impl Wait {
+    #[inline]
     pub(crate) fn add(&mut self, length_ns: u64) {
         self.merge(Wait {
             count: 1,

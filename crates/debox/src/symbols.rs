@@ -6,7 +6,8 @@
 use std::io;
 use std::path::Path;
 
-use crate::Label;
+use crate::labels::Label;
+use crate::record::Site;
 
 pub(crate) mod waiting;
 
@@ -64,6 +65,19 @@ impl Symbols {
             .filter_map(|address| self.name(address.saturating_sub(1)))
             .map(|(name, _)| name);
         waiting::describe(names)
+    }
+
+    /// The innermost function of a stack that is not the scheduler's, and where in it.
+    pub fn site(&self, stack: &[u64]) -> Option<Site> {
+        stack.iter().find_map(|address| {
+            let inside = address.saturating_sub(1);
+            let (name, offset) = self.name(inside)?;
+            let waits = !waiting::is_machinery(waiting::without_suffix(name));
+            waits.then_some(Site {
+                function: inside - offset,
+                offset: offset as u32 + 1,
+            })
+        })
     }
 
     /// The resource a stack (innermost first) was waiting for.

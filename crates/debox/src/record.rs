@@ -1,0 +1,263 @@
+//! The record of one call: what the paper's `DeBoxInfo` holds.
+//!
+//! A record is a buffer the caller owns and the tracer fills again and again, so that tracing allocates
+//! nothing. Its two arrays have the lengths its [`Limits`] ask for; what does not fit is counted, never
+//! silently left out.
+//!
+//! Source: Ruan's dissertation (2005), section 2.3.1 and Figure 2.3.
+
+use os::perf::STACK_FRAMES_MAX;
+use serde::Serialize;
+
+use crate::absence::Absence;
+use crate::labels::Label;
+use crate::report::Wait;
+use crate::symbols::Symbols;
+
+/// How much of a call is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Places where one call slept that are told apart. The paper's structure has 5.
+    pub sleeps_max: usize,
+    /// Entries of the call trace. The paper's structure has 200. Where the kernel has no function
+    /// tracer, an entry is a frame of the stack at a sleep.
+    pub trace_max: usize,
+    /// Whether sleeps get their label and function at once. It needs the kernel's symbols, which the first
+    /// sleep of the process loads (tens of milliseconds, several megabytes); otherwise resolve the
+    /// stacks later.
+    pub resolve: bool,
+    /// Whether to ask, after a sleep, how long the thread then waited for a processor. Three system
+    /// calls on /proc.
+    pub wakeup: bool,
+}
+
+impl Default for Limits {
+    /// The paper's five sleeps, no call trace, labels at once.
+    fn default() -> Limits {
+        Limits {
+            sleeps_max: 5,
+            trace_max: 0,
+            resolve: true,
+            wakeup: true,
+        }
+    }
+}
+
+/// A kernel stack, innermost frame first.
+#[derive(Clone, Copy)]
+pub struct Stack {
+    frames: [u64; STACK_FRAMES_MAX],
+    depth: u8,
+}
+
+impl Stack {
+    pub(crate) fn new(frames: &[u64]) -> Stack {
+        let depth = frames.len().min(STACK_FRAMES_MAX);
+        let mut stack = Stack {
+            frames: [0; STACK_FRAMES_MAX],
+            depth: depth as u8,
+        };
+        stack.frames[..depth].copy_from_slice(&frames[..depth]);
+        stack
+    }
+
+    /// The addresses; all but the first are return addresses. Empty if not known.
+    pub fn frames(&self) -> &[u64] {
+        &self.frames[..usize::from(self.depth)]
+    }
+}
+
+impl std::fmt::Debug for Stack {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.frames()).finish()
+    }
+}
+
+/// The sleeps of one call at one place: the paper's `PerSleepInfo`.
+#[derive(Clone, Copy, Debug)]
+pub struct Sleep {
+    /// How many times the call slept here.
+    pub count: u32,
+    /// Nanoseconds off the processor in all, the wait for a processor after the wake-up included.
+    pub blocked_ns: u64,
+    /// The longest of them.
+    pub max_ns: u64,
+    /// The resource; `Unknown` unless [`Limits::resolve`] and the stack is known.
+    pub label: Label,
+    /// The kernel function it slept in and the offset in it, where resolved: the start of the innermost
+    /// function that is not the scheduler's.
+    pub site: Option<Site>,
+    /// The stack of the first of them.
+    pub stack: Stack,
+    /// Other tasks asleep on the same resource when this one went to sleep; only an attached
+    /// observer (BPF) can tell.
+    pub waiters_entry: Option<u32>,
+    /// The same at the wake-up.
+    pub waiters_exit: Option<u32>,
+}
+
+/// A place in the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Site {
+    /// Where the function starts.
+    pub function: u64,
+    /// The return address's distance from there.
+    pub offset: u32,
+}
+
+/// An entry of the call trace: the paper's `CallTrace`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceEntry {
+    /// A kernel address.
+    pub address: u64,
+    /// Nanoseconds spent below it; for a frame at a sleep, the length of the sleep.
+    pub length_ns: u64,
+    /// Depth, the outermost frame being 0.
+    pub depth: u16,
+}
+
+/// The performance of one system call, in the buffer of its caller.
+#[derive(Debug)]
+pub struct Record {
+    limits: Limits,
+    /// Number of the call.
+    pub number: u32,
+    /// When it began, in nanoseconds of `CLOCK_MONOTONIC`. Exact only if it slept or
+    /// [`Debox::call`](crate::Debox::call) uses that clock; else to some microseconds.
+    pub start_ns: u64,
+    /// Wall-clock time.
+    pub wall_ns: u64,
+    /// Minor page faults; `None` where the privilege does not reach.
+    pub faults_minor: Option<u32>,
+    /// Major ones.
+    pub faults_major: Option<u32>,
+    /// Times the call lost the processor while it could have run on.
+    pub preemptions: Wait,
+    /// Nanoseconds runnable without running: after wake-ups and preemptions. `None` if not asked for.
+    pub wakeup_ns: Option<u64>,
+    /// Sleeps that found no room in `sleeps`.
+    pub sleeps_dropped: u32,
+    /// Trace entries that found no room.
+    pub trace_dropped: u32,
+    /// Records the kernel lost during the call; sleeps may be missing if not 0.
+    pub lost: u64,
+    sleeps: Vec<Sleep>,
+    trace: Vec<TraceEntry>,
+}
+
+impl Record {
+    /// An empty buffer; the only allocation there is.
+    pub fn new(limits: Limits) -> Record {
+        Record {
+            limits,
+            number: 0,
+            start_ns: 0,
+            wall_ns: 0,
+            faults_minor: None,
+            faults_major: None,
+            preemptions: Wait::default(),
+            wakeup_ns: None,
+            sleeps_dropped: 0,
+            trace_dropped: 0,
+            lost: 0,
+            sleeps: Vec::with_capacity(limits.sleeps_max),
+            trace: Vec::with_capacity(limits.trace_max),
+        }
+    }
+
+    /// What is kept.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// The sleeps, in the order of their first occurrence.
+    pub fn sleeps(&self) -> &[Sleep] {
+        &self.sleeps
+    }
+
+    /// The call trace; see [`Limits::trace_max`].
+    pub fn trace(&self) -> &[TraceEntry] {
+        &self.trace
+    }
+
+    /// Number of sleeps, dropped ones included.
+    pub fn slept_count(&self) -> u64 {
+        let kept: u64 = self.sleeps.iter().map(|sleep| u64::from(sleep.count)).sum();
+        kept + u64::from(self.sleeps_dropped)
+    }
+
+    /// Nanoseconds asleep in the sleeps that are kept.
+    pub fn blocked_ns(&self) -> u64 {
+        self.sleeps.iter().map(|sleep| sleep.blocked_ns).sum()
+    }
+
+    /// Nanoseconds on the processor: the wall time without sleeps and preemptions. An upper bound if a
+    /// sleep was dropped or a record lost.
+    pub fn cpu_ns(&self) -> u64 {
+        (self.wall_ns)
+            .saturating_sub(self.blocked_ns())
+            .saturating_sub(self.preemptions.total_ns)
+    }
+
+    /// Makes it the record of a new call. Arrays keep their memory.
+    #[inline(always)]
+    pub(crate) fn begin(&mut self, number: u32) {
+        self.number = number;
+        self.preemptions = Wait::default();
+        self.wakeup_ns = None;
+        self.sleeps_dropped = 0;
+        self.trace_dropped = 0;
+        self.lost = 0;
+        self.sleeps.clear();
+        self.trace.clear();
+    }
+
+    pub(crate) fn add(&mut self, absence: Absence<'_>, symbols: Option<&Symbols>) {
+        if absence.preempted {
+            return self.preemptions.add(absence.length_ns);
+        }
+        self.add_trace(absence);
+        let site = symbols.and_then(|symbols| symbols.site(absence.stack));
+        let same = |sleep: &&mut Sleep| match (site, sleep.site) {
+            (Some(here), Some(there)) => here == there,
+            (None, None) => sleep.stack.frames() == absence.stack,
+            _ => false,
+        };
+        if let Some(sleep) = self.sleeps.iter_mut().find(same) {
+            sleep.count += 1;
+            sleep.blocked_ns += absence.length_ns;
+            sleep.max_ns = sleep.max_ns.max(absence.length_ns);
+        } else if self.sleeps.len() < self.limits.sleeps_max {
+            self.sleeps.push(Sleep {
+                count: 1,
+                blocked_ns: absence.length_ns,
+                max_ns: absence.length_ns,
+                label: symbols.map_or(Label::Unknown, |symbols| symbols.label(absence.stack)),
+                site,
+                stack: Stack::new(absence.stack),
+                waiters_entry: None,
+                waiters_exit: None,
+            });
+        } else {
+            self.sleeps_dropped += 1;
+        }
+    }
+
+    /// Outermost frame first, as a function tracer would tell it.
+    fn add_trace(&mut self, absence: Absence<'_>) {
+        if self.limits.trace_max == 0 {
+            return;
+        }
+        for (depth, &address) in absence.stack.iter().rev().enumerate() {
+            if self.trace.len() == self.limits.trace_max {
+                self.trace_dropped += 1;
+                continue;
+            }
+            self.trace.push(TraceEntry {
+                address,
+                length_ns: absence.length_ns,
+                depth: depth as u16,
+            });
+        }
+    }
+}
