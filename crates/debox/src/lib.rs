@@ -17,8 +17,10 @@
 
 mod absence;
 mod call;
+pub mod calls;
 mod labels;
 mod ledger;
+pub mod policy;
 mod privilege;
 mod record;
 mod report;

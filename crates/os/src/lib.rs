@@ -5,6 +5,7 @@
 
 pub mod open;
 pub mod perf;
+pub mod process;
 pub mod residency;
 pub mod rights;
 pub mod select;

@@ -1,0 +1,314 @@
+//! Which records are kept, and what happens at once when a call went wrong.
+//!
+//! Mechanism and policy are apart, as in the paper: [`Debox`](crate::Debox) leaves one record after each call, and the
+//! program, or the preloaded library on its behalf, decides here what becomes of it. Deciding costs
+//! comparisons, so every call can be looked at: an anomaly in one call of a thousand is found, which
+//! sampling would miss.
+//!
+//! Reactions happen in the thread that made the call, right after it: that is what in-band means, and what
+//! no observer from outside can offer.
+//!
+//! Source: Ruan's dissertation (2005), sections 2.2 and 2.3.1 (footnote 1: a core of a fork).
+
+use crate::labels::Label;
+use crate::record::Record;
+
+/// Which records to keep. Conditions add up: a record is kept if it meets all that are set.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Keep one of so many that meet the other conditions; 0 and 1 keep all of them.
+    pub one_in: u32,
+    /// Keep calls that took longer.
+    pub slower_than_ns: Option<u64>,
+    /// Keep calls that slept.
+    pub slept: bool,
+    /// Keep calls that slept on one of these; empty for any.
+    pub labels: Vec<Label>,
+    /// Keep these calls by number; empty for any.
+    pub calls: Vec<u32>,
+    /// Keep calls made from these return addresses; empty for any.
+    pub sites: Vec<u64>,
+}
+
+/// The state of a filter: how many records have met its conditions.
+#[derive(Clone, Debug, Default)]
+pub struct Keeper {
+    filter: Filter,
+    met: u64,
+}
+
+impl Keeper {
+    /// Starts with nothing seen.
+    pub fn new(filter: Filter) -> Keeper {
+        Keeper { filter, met: 0 }
+    }
+
+    /// Whether to keep this record of a call made from `site`. The first that meets the conditions is
+    /// kept, then every `one_in`th.
+    pub fn keeps(&mut self, record: &Record, site: u64) -> bool {
+        if !self.filter.meets(record, site) {
+            return false;
+        }
+        let nth = self.met;
+        self.met += 1;
+        nth.is_multiple_of(u64::from(self.filter.one_in.max(1)))
+    }
+
+    /// Records that met the conditions, kept or not.
+    pub fn met(&self) -> u64 {
+        self.met
+    }
+}
+
+impl Filter {
+    /// Whether a record meets the conditions, [`Filter::one_in`] left aside.
+    pub fn meets(&self, record: &Record, site: u64) -> bool {
+        // The cheap ones first: most calls are fast and do not sleep.
+        self.slower_than_ns
+            .is_none_or(|limit_ns| record.wall_ns > limit_ns)
+            && (!self.slept || record.slept_count() > 0)
+            && contains_or_empty(&self.calls, &record.number)
+            && contains_or_empty(&self.sites, &site)
+            && (self.labels.is_empty() || slept_on_any(record, &self.labels))
+    }
+}
+
+/// When to react.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trigger {
+    /// The conditions; a trigger without any fires at every call.
+    pub when: Filter,
+    /// How often at most in the life of a process, so that a bad day does not fill the disk with cores. 0: no
+    /// bound.
+    pub times_max: u32,
+}
+
+/// A function of the program: gets the record and the call site, a return address.
+pub type Callback = Box<dyn FnMut(&Record, u64)>;
+
+/// What to do about it.
+pub enum Reaction {
+    /// Hand the record and the call site to a function of the program.
+    Callback(Callback),
+    /// Write the record and the thread's user stack to standard error.
+    Stack,
+    /// Dump a core of a forked copy; the program runs on. Where it goes is `kernel.core_pattern`'s business.
+    Core,
+    /// Run a shell command, with the call in its environment (`HEADWAY_CALL`, `HEADWAY_WALL_NS`,
+    /// `HEADWAY_LABEL`, `HEADWAY_PID`), and wait for it.
+    Hook(String),
+    /// End the program with `SIGABRT`, in the state that made the call slow.
+    Abort,
+}
+
+/// A trigger and its reaction, with the count of what happened.
+pub struct Rule {
+    trigger: Trigger,
+    reaction: Reaction,
+    fired: u32,
+}
+
+impl Rule {
+    /// Not fired yet.
+    pub fn new(trigger: Trigger, reaction: Reaction) -> Rule {
+        Rule {
+            trigger,
+            reaction,
+            fired: 0,
+        }
+    }
+
+    /// How often it fired.
+    pub fn fired(&self) -> u32 {
+        self.fired
+    }
+
+    /// Reacts if the record asks for it.
+    ///
+    /// # Errors
+    ///
+    /// The reaction could not be carried out: no process could be created, or standard error is closed. The
+    /// program goes on all the same; the count has gone up.
+    pub fn apply(&mut self, record: &Record, site: u64) -> std::io::Result<()> {
+        let spent = self.trigger.times_max != 0 && self.fired >= self.trigger.times_max;
+        if spent || !self.trigger.when.meets(record, site) {
+            return Ok(());
+        }
+        self.fired += 1;
+        match &mut self.reaction {
+            Reaction::Callback(callback) => {
+                callback(record, site);
+                Ok(())
+            }
+            Reaction::Stack => write_stack(record),
+            Reaction::Core => os::process::core_of_a_fork(),
+            Reaction::Hook(command) => run_hook(command, record),
+            Reaction::Abort => std::process::abort(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Rule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rule")
+            .field("trigger", &self.trigger)
+            .field("fired", &self.fired)
+            .finish_non_exhaustive()
+    }
+}
+
+fn contains_or_empty<T: PartialEq>(list: &[T], item: &T) -> bool {
+    list.is_empty() || list.contains(item)
+}
+
+fn slept_on_any(record: &Record, labels: &[Label]) -> bool {
+    record
+        .sleeps()
+        .iter()
+        .any(|sleep| labels.contains(&sleep.label))
+}
+
+/// One line for the call, one for each sleep, then the stack.
+fn write_stack(record: &Record) -> std::io::Result<()> {
+    use std::fmt::Write as _;
+    use std::io::Write as _;
+
+    let mut text = format!(
+        "debox: {} took {:.1} us in process {}\n",
+        crate::calls::name(record.number),
+        record.wall_ns as f64 / 1e3,
+        std::process::id()
+    );
+    for sleep in record.sleeps() {
+        let blocked_us = sleep.blocked_ns as f64 / 1e3;
+        let _ = writeln!(
+            text,
+            "debox:   slept {} × on {}, {blocked_us:.1} us",
+            sleep.count, sleep.label
+        );
+    }
+    let _ = writeln!(text, "{}", std::backtrace::Backtrace::force_capture());
+    // In one write, so that threads do not mix their lines.
+    std::io::stderr().write_all(text.as_bytes())
+}
+
+fn run_hook(command: &str, record: &Record) -> std::io::Result<()> {
+    let label = record
+        .sleeps()
+        .first()
+        .map_or("", |sleep| sleep.label.name());
+    std::process::Command::new("/bin/sh")
+        .args(["-c", command])
+        .env("HEADWAY_CALL", crate::calls::name(record.number))
+        .env("HEADWAY_WALL_NS", record.wall_ns.to_string())
+        .env("HEADWAY_LABEL", label)
+        .env("HEADWAY_PID", std::process::id().to_string())
+        .stdin(std::process::Stdio::null())
+        .status()
+        .map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use super::{Filter, Keeper, Reaction, Rule, Trigger};
+    use crate::absence::Absence;
+    use crate::labels::Label;
+    use crate::record::{Limits, Record};
+
+    fn record(number: u32, wall_ns: u64, sleeps: u32) -> Record {
+        let mut record = Record::new(Limits::default());
+        record.begin(number);
+        record.wall_ns = wall_ns;
+        for _ in 0..sleeps {
+            let absence = Absence {
+                length_ns: 10,
+                preempted: false,
+                stack: &[],
+            };
+            record.add(absence, None);
+        }
+        record
+    }
+
+    #[test]
+    fn record_is_kept_only_when_it_meets_every_condition() {
+        let filter = Filter {
+            slower_than_ns: Some(100),
+            slept: true,
+            calls: vec![1],
+            sites: vec![0x400],
+            ..Filter::default()
+        };
+        assert!(filter.meets(&record(1, 101, 1), 0x400));
+        assert!(!filter.meets(&record(1, 100, 1), 0x400), "not slower");
+        assert!(!filter.meets(&record(1, 101, 0), 0x400), "did not sleep");
+        assert!(!filter.meets(&record(2, 101, 1), 0x400), "another call");
+        assert!(!filter.meets(&record(1, 101, 1), 0x401), "another site");
+    }
+
+    #[test]
+    fn label_decides_when_one_is_asked_for() {
+        let filter = |label| Filter {
+            labels: vec![label],
+            ..Filter::default()
+        };
+        // A stack that is not known has the label `unknown`.
+        assert!(filter(Label::Unknown).meets(&record(1, 1, 1), 0));
+        assert!(!filter(Label::Pipe).meets(&record(1, 1, 1), 0));
+        assert!(!filter(Label::Unknown).meets(&record(1, 1, 0), 0));
+    }
+
+    #[test]
+    fn first_and_every_nth_are_kept_when_one_in_n_is_asked_for() {
+        let mut keeper = Keeper::new(Filter {
+            one_in: 3,
+            calls: vec![1],
+            ..Filter::default()
+        });
+        let kept: Vec<bool> = [1, 1, 2, 1, 1, 1]
+            .map(|number| keeper.keeps(&record(number, 1, 0), 0))
+            .to_vec();
+        assert_eq!(kept, [true, false, false, false, true, false]);
+        assert_eq!(keeper.met(), 5);
+    }
+
+    #[test]
+    fn callback_is_called_no_more_than_the_bound_when_every_call_is_slow() {
+        let seen = Rc::new(Cell::new(0));
+        let counter = Rc::clone(&seen);
+        let callback = move |record: &Record, site| {
+            assert_eq!((record.number, site), (7, 9));
+            counter.set(counter.get() + 1);
+        };
+        let trigger = Trigger {
+            when: Filter {
+                slower_than_ns: Some(50),
+                ..Filter::default()
+            },
+            times_max: 2,
+        };
+        let mut rule = Rule::new(trigger, Reaction::Callback(Box::new(callback)));
+        for wall_ns in [10, 60, 60, 60] {
+            rule.apply(&record(7, wall_ns, 0), 9)
+                .expect("a callback cannot fail");
+        }
+        assert_eq!((seen.get(), rule.fired()), (2, 2));
+    }
+
+    #[test]
+    fn hook_knows_the_call_when_it_runs() {
+        let place = tempfile::NamedTempFile::new().expect("a temporary file");
+        let command = format!(
+            "echo $HEADWAY_CALL $HEADWAY_WALL_NS $HEADWAY_PID > {}",
+            place.path().display()
+        );
+        let mut rule = Rule::new(Trigger::default(), Reaction::Hook(command));
+        rule.apply(&record(libc::SYS_read as u32, 5, 0), 0)
+            .expect("a shell");
+        let text = std::fs::read_to_string(place.path()).expect("the hook wrote it");
+        assert_eq!(text, format!("read 5 {}\n", std::process::id()));
+    }
+}

@@ -1,0 +1,50 @@
+//! Copies of the process for inspection.
+//!
+//! `fork` in a program with threads leaves a child that may only make system calls: the one thing
+//! the child does here.
+//!
+//! Sources: fork(2), abort(3), core(5).
+
+use std::io;
+
+use rustix::process::{Pid, WaitOptions, waitpid};
+
+/// Forks, lets the copy dump a core, and waits until it has.
+///
+/// The dump is the kernel's: `RLIMIT_CORE`, which is raised to its hard limit in the copy, and
+/// `kernel.core_pattern` decide whether and where.
+///
+/// # Errors
+///
+/// `EAGAIN`, `ENOMEM`: no process could be created.
+pub fn core_of_a_fork() -> io::Result<()> {
+    // SAFETY: the child makes async-signal-safe calls only, and none of ours: it raises a limit and kills
+    // itself.
+    let child = unsafe { libc::fork() };
+    match child {
+        -1 => Err(io::Error::last_os_error()),
+        0 => die_with_core(),
+        _ => {
+            let child = Pid::from_raw(child).expect("a child's number is positive");
+            rustix::io::retry_on_intr(|| waitpid(Some(child), WaitOptions::empty()))?;
+            Ok(())
+        }
+    }
+}
+
+fn die_with_core() -> ! {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the pointer is to a structure of this frame.
+    unsafe { libc::getrlimit(libc::RLIMIT_CORE, &mut limit) };
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: as above; without success the old limit stands.
+    unsafe { libc::setrlimit(libc::RLIMIT_CORE, &limit) };
+    // A handler of the program's would run in the copy.
+    // SAFETY: the default action is a valid one.
+    unsafe { libc::signal(libc::SIGABRT, libc::SIG_DFL) };
+    // SAFETY: abort is async-signal-safe.
+    unsafe { libc::abort() }
+}
