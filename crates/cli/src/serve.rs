@@ -82,7 +82,7 @@ struct Content {
     /// List directories that have no index file
     #[arg(long)]
     listing: bool,
-    /// Serve names that begin with a dot
+    /// Serve and list names that begin with a dot
     #[arg(long)]
     dotfiles: bool,
     /// Do not look for .br, .zst and .gz siblings
@@ -152,7 +152,7 @@ struct Bounds {
     /// Helper processes at most [default: 16]
     #[arg(long, value_name = "N")]
     helpers_max: Option<usize>,
-    /// Jobs that may wait for a helper; beyond, requests are answered 503 [default: 4096]
+    /// Jobs that may wait for a helper; beyond, new requests are answered 503 [default: 4096]
     #[arg(long, value_name = "N")]
     helper_queue_max: Option<usize>,
     /// Names in the cache [default: 50000]
@@ -161,7 +161,8 @@ struct Bounds {
     /// Open files in the cache [default: what the descriptor limit leaves]
     #[arg(long, value_name = "N")]
     descriptors_max: Option<usize>,
-    /// Memory for the contents of small files [default: 64MiB]
+    /// Memory for the contents of small files, taken by each worker when it starts [default: 64MiB, less
+    /// where memory is short]
     #[arg(long, value_name = "SIZE")]
     content_max: Option<Bytes>,
     /// Files up to this size are sent from memory [default: 64KiB]

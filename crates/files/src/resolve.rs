@@ -92,7 +92,7 @@ pub(crate) trait Opener {
 /// # Example
 /// ```
 /// use headway_files::{Answer, Probe, RetireList, RootConfig, RootId, Roots, resolve_cached};
-/// let site = RootConfig { directory: "/proc/self/fdinfo".into(), index: vec![], siblings: false };
+/// let site = RootConfig { directory: "/proc/self/fdinfo".into(), index: vec![], siblings: false, dotfiles: false };
 /// let roots = Roots::open(&[site])?;
 /// // A helper is asked where this answers `WouldBlock`.
 /// match resolve_cached(&roots, RootId(0), b"", &RetireList::new()) {
@@ -343,6 +343,7 @@ mod tests {
             directory: directory.path().into(),
             index: vec![],
             siblings: false,
+            dotfiles: false,
         };
         let roots = Roots::open(&[config]).unwrap();
         // Roots put together by hand, as in a helper, know of no harmless devices.
@@ -352,6 +353,7 @@ mod tests {
             directory: copy,
             index: vec![],
             siblings: false,
+            dotfiles: false,
         });
         let ask = |roots| resolve_cached(roots, RootId(0), b"a", &RetireList::new());
         assert!(matches!(ask(&unknown), Probe::WouldBlock));

@@ -14,11 +14,13 @@ pub mod units;
 mod check;
 mod hosts;
 mod fields;
+mod memory;
 mod error;
 mod print;
 
 pub use check::{Environment, raise_descriptor_limit};
 pub use error::{ConfigError, Source};
+pub(crate) use memory::REST_BYTES;
 pub use settings::Settings;
 
 /// The checked configuration of one server.
@@ -63,7 +65,8 @@ pub struct Config {
     pub helpers_min: usize,
     /// Helper processes at most, a worker.
     pub helpers_max: usize,
-    /// Jobs waiting for a helper at most, a worker; beyond, requests are answered 503.
+    /// Jobs waiting for a helper at most, a worker; beyond, new requests are answered 503, and those a
+    /// helper has worked for go on.
     pub helper_queue_max: usize,
     /// Names in the cache at most, a worker.
     pub names_max: usize,

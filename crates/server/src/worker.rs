@@ -100,6 +100,7 @@ struct Worker {
     /// Helpers asked of the master that have not come, and when they were asked for.
     helpers_asked: usize,
     helpers_asked_ms: u64,
+    given_up_told: u64,
     log: Option<Log>,
     /// Requests are received here; a connection keeps only what is left over.
     scratch: Vec<u8>,
@@ -174,6 +175,7 @@ impl Worker {
             pool: parts.pool,
             helpers_asked: 0,
             helpers_asked_ms: 0,
+            given_up_told: 0,
             log: parts.log,
             // Room for a held partial head and as much again, so that receiving always progresses.
             scratch: vec![0; 2 * config.head_bytes_max],

@@ -11,6 +11,8 @@ const HERE: Environment = Environment {
     cpus: 2,
     nofile: 20_000,
     somaxconn: 4096,
+    memory_bytes: 8 << 30,
+    process_memory_bytes: 4 << 30,
 };
 
 /// Checks a file that lies in a directory with `site/index.html` and `errors/404.html`.
@@ -266,6 +268,35 @@ fn defaults_hold_when_nothing_is_written() {
     let host = &config.hosts[0];
     assert!(!host.listing && !host.dotfiles && host.precompressed);
     assert_eq!(host.index, ["index.html"]);
+}
+
+#[test]
+fn memory_that_is_not_there_is_an_error_when_workers_would_take_it() {
+    let said = |text: &str, environment: Environment| {
+        let settings = Settings::from_toml(text, Path::new("/headway.toml")).unwrap();
+        let errors = Config::check(&settings, None, &environment).unwrap_err();
+        assert!(errors.iter().all(ConfigError::is_environment), "{errors:?}");
+        errors[0].to_string()
+    };
+    let all = said("workers = 3\ncontent-max = \"3GiB\"", HERE);
+    let one = said("workers = 1\ncontent-max = \"4GiB\"", HERE);
+    for (said, words) in [
+        (&all, ["3 workers", "8GiB", "lower content-max or workers"]),
+        (&one, ["a worker", "4GiB", "RLIMIT_AS"]),
+    ] {
+        for word in words {
+            assert!(said.contains(word), "{word}: {said}");
+        }
+    }
+    good("workers = 2\ncontent-max = \"3GiB\"");
+    let small = Environment {
+        memory_bytes: 256 << 20,
+        ..HERE
+    };
+    let config = Config::check(&Settings::default(), None, &small)
+        .unwrap()
+        .config;
+    assert_eq!(config.content_bytes_max, 16 << 20, "the default gives way");
 }
 
 #[test]

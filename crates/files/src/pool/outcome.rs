@@ -40,9 +40,9 @@ pub enum Outcome {
         inode: u64,
         /// The offset asked for.
         offset: u64,
-        /// The bytes are in memory, or the disk's error. A file that has become shorter is no error
-        /// here: [`OpenFile::unchanged`] tells.
-        result: Result<(), Errno>,
+        /// The bytes are in memory, or why not. A file that has become shorter is no error here:
+        /// [`OpenFile::unchanged`] tells.
+        result: Result<(), Failure>,
     },
     /// Of [`Pool::list`].
     Listed {
@@ -50,7 +50,8 @@ pub enum Outcome {
         root: RootId,
         /// The directory asked about.
         path: Box<[u8]>,
-        /// The rendered page in a sealed memfd.
+        /// The rendered page in a sealed memfd; the very one that was given as known if it still says
+        /// the same.
         answer: Result<Rc<OpenFile>, Failure>,
     },
     /// Of [`Pool::read`].
@@ -63,7 +64,7 @@ pub enum Outcome {
         offset: u64,
         /// The bytes from that offset in a sealed memfd, from its start; shorter at the end of the
         /// file.
-        content: Result<Rc<OpenFile>, Errno>,
+        content: Result<Rc<OpenFile>, Failure>,
     },
 }
 
@@ -78,8 +79,14 @@ pub(super) struct Arrived<'p> {
 }
 
 impl Arrived<'_> {
-    /// The outcome of the job `key`, if the reply is one to such a job and its files have come.
-    pub(super) fn outcome(self, key: Key, reply: Reply) -> Result<Outcome, Broken> {
+    /// The outcome of the job `key` about `file`, if the reply is one to such a job and its files have
+    /// come.
+    pub(super) fn outcome(
+        self,
+        key: Key,
+        file: Option<Rc<OpenFile>>,
+        reply: Reply,
+    ) -> Result<Outcome, Broken> {
         if self.files.len() != reply.descriptors() {
             return Err(Broken);
         }
@@ -92,7 +99,11 @@ impl Arrived<'_> {
             (Key::List(root, path), Reply::Listed { answer, .. }) => Ok(Outcome::Listed {
                 root,
                 path,
-                answer: self.memory(answer)?,
+                answer: match answer {
+                    Ok(None) => Ok(file.ok_or(Broken)?),
+                    Ok(Some(meta)) => self.memory(Ok(meta))?,
+                    Err(failure) => Err(failure),
+                },
             }),
             (Key::ReadIn(piece), Reply::ReadIn { errno, .. }) => {
                 let Piece {
@@ -104,7 +115,7 @@ impl Arrived<'_> {
                 let result = if errno == 0 {
                     Ok(())
                 } else {
-                    Err(errno_of(errno))
+                    Err(failure_of(errno))
                 };
                 Ok(Outcome::ReadIn {
                     device,
@@ -120,7 +131,7 @@ impl Arrived<'_> {
                     offset,
                     ..
                 } = piece;
-                let content = self.memory(content.map_err(errno_of))?;
+                let content = self.memory(content.map_err(failure_of))?;
                 Ok(Outcome::Read {
                     device,
                     inode,
@@ -177,7 +188,7 @@ impl Arrived<'_> {
 }
 
 /// The outcome of a job that no helper has answered.
-pub(super) fn failed(key: Key, failure: Failure, errno: Errno) -> Outcome {
+pub(super) fn failed(key: Key, failure: Failure) -> Outcome {
     match key {
         Key::Resolve(root, path) => Outcome::Resolved {
             root,
@@ -198,7 +209,7 @@ pub(super) fn failed(key: Key, failure: Failure, errno: Errno) -> Outcome {
             device,
             inode,
             offset,
-            result: Err(errno),
+            result: Err(failure),
         },
         Key::Read(Piece {
             device,
@@ -209,15 +220,15 @@ pub(super) fn failed(key: Key, failure: Failure, errno: Errno) -> Outcome {
             device,
             inode,
             offset,
-            content: Err(errno),
+            content: Err(failure),
         },
     }
 }
 
-fn errno_of(raw: u32) -> Errno {
+fn failure_of(raw: u32) -> Failure {
     // Only 1 to 4095 are error numbers; rustix panics on others in debug builds.
     match i32::try_from(raw) {
-        Ok(raw @ 1..4096) => Errno::from_raw_os_error(raw),
-        _ => Errno::IO,
+        Ok(raw @ 1..4096) => Failure::of_read(Errno::from_raw_os_error(raw)),
+        _ => Failure::Io,
     }
 }

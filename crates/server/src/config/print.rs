@@ -11,7 +11,7 @@ impl Config {
     ///
     /// ```
     /// use headway_server::config::{Config, Environment, Settings};
-    /// let environment = Environment { cpus: 2, nofile: 20_000, somaxconn: 4096 };
+    /// let environment = Environment { cpus: 2, nofile: 20_000, ..Environment::detect() };
     /// let good = Config::check(&Settings::default(), None, &environment).unwrap();
     /// assert!(good.config.to_toml().contains("idle-timeout = \"60s\"\n"));
     /// ```

@@ -207,7 +207,7 @@ impl Worker {
         opaque: bool,
     ) -> Served {
         let times = connection.ask_window(offset);
-        let waiter = connection.token.0;
+        let waiter = connection.waiter();
         let asked = if opaque || times > ASKS_MAX {
             let from = connection.outgoing.file_offset().unwrap_or(offset);
             self.pool.read(file, from, files::WINDOW_BYTES, waiter)
@@ -219,6 +219,7 @@ impl Worker {
             return self.break_off(connection, Status::SERVICE_UNAVAILABLE);
         }
         connection.phase = Phase::Window;
+        connection.admitted = true;
         self.deadlines
             .set(connection.slot(), self.now_ms + self.config.send_timeout_ms);
         Served::Sending
@@ -235,7 +236,7 @@ impl Worker {
 
     /// A reply that cannot be finished: an error instead if none of it has left, else the end of the
     /// connection, so that the client sees a short body as short.
-    fn break_off(&mut self, connection: &mut Connection, status: Status) -> Served {
+    pub(super) fn break_off(&mut self, connection: &mut Connection, status: Status) -> Served {
         if connection.outgoing.sent_bytes > 0 {
             self.counters.aborted += 1;
             return Served::Close;
@@ -243,7 +244,8 @@ impl Worker {
         connection.keep_alive = false;
         // Only GET sends files, so a body is in its place.
         let context = Context::unread(&self.rules, &self.date, false);
-        connection.outgoing = respond::error(&context, status, None, None);
+        let site = self.hosts.site(connection.site);
+        connection.outgoing = respond::error(&context, status, Some(site), None);
         let progress = self.transmit(connection);
         self.after_send(connection, progress)
     }
@@ -275,7 +277,7 @@ impl Worker {
     }
 
     /// After a reply that did not leave at once: the next request, if it has.
-    fn go_on(&mut self, connection: &mut Connection, served: Served) -> Fate {
+    pub(super) fn go_on(&mut self, connection: &mut Connection, served: Served) -> Fate {
         match served {
             Served::Done => {
                 let owed = connection.outgoing.status != 0;
@@ -299,9 +301,7 @@ impl Worker {
             }
             self.write_log(connection);
         }
-        connection.outgoing.clear();
-        connection.asked_window = (0, 0);
-        connection.requests += 1;
+        connection.end_request();
         if connection.keep_alive {
             Fate::Keep
         } else {
@@ -345,7 +345,8 @@ impl Worker {
         }
     }
 
-    /// Answers a request that is not understood, or comes too slowly, and parts.
+    /// Answers a request that is not understood, or comes too slowly, and parts. The page is the one of
+    /// the site that was asked, or of the default site where no head says which.
     ///
     /// `asked` is what has arrived of the request: a reply to `HEAD` ends with its head, whatever the
     /// status (RFC 9112, 6.3).
@@ -361,7 +362,8 @@ impl Worker {
             .unwrap_or(asked)
             .starts_with(b"HEAD ");
         let context = Context::unread(&self.rules, &self.date, head_only);
-        let reply = respond::error(&context, status, None, None);
+        let site = self.hosts.site(connection.site);
+        let reply = respond::error(&context, status, Some(site), None);
         self.counters.record_response(reply.status);
         connection.outgoing = reply;
         match self.transmit(connection) {

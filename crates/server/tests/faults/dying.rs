@@ -48,7 +48,11 @@ fn request_fails_and_others_do_not_when_it_kills_helper_after_helper() {
         served.kill_helpers();
         served.wait_for("the death", |now| now.counters.helper_deaths == death);
     }
-    assert_eq!(read_reply(&mut client).status, 500);
+    let reply = read_reply(&mut client);
+    assert_eq!(reply.status, 503, "the helpers' fault, not the disk's");
+    assert!(reply.field("Retry-After").is_some(), "{}", reply.head);
+    let counters = served.snapshot().counters;
+    assert_eq!((counters.helper_given_up, counters.io_errors), (1, 0));
     served.release_helpers();
     assert_eq!(served.get("/good/").status, 200);
     assert_eq!(
