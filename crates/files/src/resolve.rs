@@ -257,7 +257,9 @@ impl Opener for CachedOpener<'_> {
             Err(errno) => return Err(errno.into()),
         };
         let (descriptor, status) = opened;
-        let file = OpenFile::new(descriptor, status.into()).retiring_to(self.retire);
+        let file = OpenFile::new(descriptor, status.into())
+            .retiring_to(self.retire)
+            .on_overlay(self.roots.is_overlay(status.device));
         // Another file took the name in between. A helper can try as often as it likes.
         if is_same_file(seen, &status) {
             Ok(Rc::new(file))

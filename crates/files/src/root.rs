@@ -117,6 +117,11 @@ impl Roots {
         self.harmless.contains(device)
     }
 
+    /// Files on this device keep their pages in the layer below.
+    pub(crate) fn is_overlay(&self, device: u64) -> bool {
+        self.harmless.is_overlay(device)
+    }
+
     pub(crate) fn all(&self) -> &[Root] {
         &self.roots
     }

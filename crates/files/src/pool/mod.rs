@@ -447,6 +447,7 @@ impl Pool {
         let outcome = match descriptors {
             Some(files) => Arrived {
                 retire: &self.retire,
+                roots: &self.roots,
                 files,
             }
             .outcome(job.key, job.file, reply)?,

@@ -6,7 +6,7 @@ use crate::file::{Meta, OpenFile};
 use crate::protocol::Reply;
 use crate::resolve::RawAnswer;
 use crate::retire::RetireList;
-use crate::root::RootId;
+use crate::root::{RootId, Roots};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::rc::Rc;
@@ -75,6 +75,7 @@ pub(super) struct Broken;
 /// An answer's files on their way into the outcome.
 pub(super) struct Arrived<'p> {
     pub(super) retire: &'p RetireList,
+    pub(super) roots: &'p Roots,
     pub(super) files: Vec<OwnedFd>,
 }
 
@@ -159,10 +160,10 @@ impl Arrived<'_> {
         };
         let mut files = self.files.into_iter();
         let mut open = |meta: Meta| {
-            let file = files
-                .next()
-                .map(|fd| OpenFile::new(fd, meta).retiring_to(self.retire));
-            file.map(Rc::new).ok_or(Broken)
+            let file = OpenFile::new(files.next().ok_or(Broken)?, meta)
+                .retiring_to(self.retire)
+                .on_overlay(self.roots.is_overlay(meta.device));
+            Ok(Rc::new(file))
         };
         let file = open(file)?;
         let mut found = FoundFile {
