@@ -11,8 +11,10 @@ use std::os::fd::OwnedFd;
 
 /// Why an address can not be listened on.
 #[derive(Debug, thiserror::Error)]
-#[error("{call}({address}): {name}: {advice}", name = name(*error), advice = advice(*error))]
+#[error("{key}: {call}({address}): {name}: {advice}", name = name(*error), advice = advice(*error))]
 pub struct BindError {
+    /// The setting that names the address.
+    key: &'static str,
     call: &'static str,
     address: SocketAddr,
     error: Errno,
@@ -56,9 +58,14 @@ impl Listeners {
 
 /// One listener that shares its port with nobody.
 pub(super) fn bind_alone(wanted: SocketAddr) -> Result<(OwnedFd, SocketAddr), BindError> {
-    let socket = listen(wanted, 16, false)?;
-    let address = local_address(&socket, wanted)?;
-    Ok((socket, address))
+    let bound = listen(wanted, 16, false).and_then(|socket| {
+        let address = local_address(&socket, wanted)?;
+        Ok((socket, address))
+    });
+    bound.map_err(|error| BindError {
+        key: "status",
+        ..error
+    })
 }
 
 /// `SO_REUSEPORT` would let a second server of the same user share the port in silence, and each
@@ -107,6 +114,7 @@ fn local_address(socket: &OwnedFd, wanted: SocketAddr) -> Result<SocketAddr, Bin
 
 fn failed(call: &'static str, address: SocketAddr) -> impl Fn(Errno) -> BindError {
     move |error| BindError {
+        key: "listen",
         call,
         address,
         error,
@@ -165,7 +173,10 @@ mod tests {
         let error = Listeners::bind(&first.addresses, 1, 16)
             .unwrap_err()
             .to_string();
-        let expected = format!("bind({}): EADDRINUSE: another process", first.addresses[0]);
+        let expected = format!(
+            "listen: bind({}): EADDRINUSE: another process",
+            first.addresses[0]
+        );
         assert!(error.starts_with(&expected), "{error}");
         let address = first.addresses.clone();
         drop(first);

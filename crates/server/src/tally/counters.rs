@@ -88,7 +88,6 @@ counters! {
         Counter accept_wakeups "Wake-ups in which a listener was ready.";
         Counter accept_errors "Failed accept calls, would-block not counted.";
         Counter accept_pauses "Times accepting was paused because descriptors or memory ran out.";
-        Counter connections_refused "Connections closed at once because the worker had its maximum.";
         Gauge connections_open "Connections open now.";
         Counter connections_closed "Connections closed, by whichever side.";
         Counter requests "Requests whose head was complete.";
@@ -131,7 +130,7 @@ counters! {
         Counter helper_coalesced "Requests that joined a job already under way.";
         Counter helper_asked_again "Jobs asked again because their helper died.";
         Counter helper_given_up "Jobs given up because helper after helper died on them; answered 503.";
-        Counter helper_refused "Jobs refused because the helper queue was full: 503, or a prefetch less.";
+        Counter helper_queue_full "Jobs refused because the helper queue was full: 503, or a prefetch less.";
         Counter retired "Descriptors closed by helpers, so that the loop does not wait for the close.";
     }
     histograms {

@@ -426,7 +426,6 @@ impl Worker {
             content.say(keep_alive);
         }
         self.counters.content_hit += 1;
-        self.counters.record_response(200);
         let reply = &content.bytes[content.start..];
         let sent = match send::send_whole(&connection.socket, reply, more, &self.tracer) {
             Ok(sent) => sent,
@@ -437,6 +436,9 @@ impl Worker {
             }
         };
         self.counters.bytes_sent += sent as u64;
+        if sent > 0 {
+            self.counters.record_response(200);
+        }
         let outgoing = &mut connection.outgoing;
         outgoing.status = 200;
         outgoing.sent_bytes = sent as u64;
@@ -564,7 +566,6 @@ impl Worker {
 
     /// Begins to send a reply.
     fn reply(&mut self, connection: &mut Connection, outgoing: Outgoing) -> Served {
-        self.counters.record_response(outgoing.status);
         connection.outgoing = outgoing;
         let progress = self.transmit(connection);
         self.after_send(connection, progress)

@@ -145,8 +145,10 @@ impl Worker {
         Fate::Keep
     }
 
-    /// Sends what may leave now.
+    /// Sends what may leave now. A response is counted when its first byte leaves: until then it may
+    /// become another one.
     pub(super) fn transmit(&mut self, connection: &mut Connection) -> Progress {
+        let is_first = connection.outgoing.sent_bytes == 0;
         let mut means = Means {
             tracer: &self.tracer,
             residency: &self.residency,
@@ -155,11 +157,15 @@ impl Worker {
             prefetch: &mut self.prefetch,
             proven: None,
         };
-        send::send(
+        let progress = send::send(
             &mut connection.outgoing,
             connection.socket.as_fd(),
             &mut means,
-        )
+        );
+        if is_first && connection.outgoing.sent_bytes > 0 {
+            self.counters.record_response(connection.outgoing.status);
+        }
+        progress
     }
 
     /// What to do after an attempt to send.
@@ -364,7 +370,6 @@ impl Worker {
         let context = Context::unread(&self.rules, &self.date, head_only);
         let site = self.hosts.site(connection.site);
         let reply = respond::error(&context, status, Some(site), None);
-        self.counters.record_response(reply.status);
         connection.outgoing = reply;
         match self.transmit(connection) {
             Progress::Finished => {

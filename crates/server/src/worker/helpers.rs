@@ -211,7 +211,7 @@ pub(super) fn gauges(pool: &PoolStatistics, counters: &mut Counters) {
     counters.helper_coalesced = pool.coalesced;
     counters.helper_asked_again = pool.asked_again;
     counters.helper_given_up = pool.given_up;
-    counters.helper_refused = pool.full;
+    counters.helper_queue_full = pool.full;
     counters.retired = pool.retired;
     counters.helper_queue_us = (&pool.queue_us).into();
     counters.helper_service_us = (&pool.service_us).into();
