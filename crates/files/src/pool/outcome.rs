@@ -23,7 +23,7 @@ pub struct Done {
 /// What came of a job.
 #[derive(Debug)]
 pub enum Outcome {
-    /// Of [`Pool::resolve`].
+    /// Of [`crate::Pool::resolve`].
     Resolved {
         /// The root asked about.
         root: RootId,
@@ -32,7 +32,7 @@ pub enum Outcome {
         /// The answer.
         answer: Answer,
     },
-    /// Of [`Pool::read_in`].
+    /// Of [`crate::Pool::read_in`].
     ReadIn {
         /// The file's device.
         device: u64,
@@ -44,7 +44,7 @@ pub enum Outcome {
         /// [`OpenFile::unchanged`] tells.
         result: Result<(), Failure>,
     },
-    /// Of [`Pool::list`].
+    /// Of [`crate::Pool::list`].
     Listed {
         /// The root asked about.
         root: RootId,
@@ -54,7 +54,7 @@ pub enum Outcome {
         /// the same.
         answer: Result<Rc<OpenFile>, Failure>,
     },
-    /// Of [`Pool::read`].
+    /// Of [`crate::Pool::read`].
     Read {
         /// The file's device.
         device: u64,

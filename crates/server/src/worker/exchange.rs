@@ -261,13 +261,10 @@ impl Worker {
                 entry
             }
             Given::Listing(page) => {
-                let context = self.context(ask.head, connection);
-                let reply = respond::listing_page(&context, page);
+                let reply = respond::listing_page(&self.context(ask.head, connection), page);
                 return self.reply(connection, reply);
             }
-            Given::Failed(failure) => {
-                return self.fail_for(connection, &ask, failure);
-            }
+            Given::Failed(failure) => return self.fail_for(connection, &ask, failure),
         };
         if let Some(served) = self.answer(connection, &ask, &entry) {
             return served;
@@ -330,8 +327,10 @@ impl Worker {
             }
             FoundPage::AskHelper(known) => known,
         };
-        let waiter = connection.waiter();
-        match self.pool.list(root, path, known.as_ref(), waiter) {
+        let asked = self
+            .pool
+            .list(root, path, known.as_ref(), connection.waiter());
+        match asked {
             Ok(()) => self.wait(connection, Phase::Name),
             Err(_) => self.overloaded(connection, ask),
         }
