@@ -179,14 +179,14 @@ fn job_is_asked_again_first_when_its_helper_dies() {
 }
 
 #[test]
-fn job_fails_when_four_helpers_have_died_on_it() {
+fn job_is_given_up_when_sixteen_helpers_have_died_on_it() {
     let mut pool = pool(|_| {});
     ask(&mut pool, "poison", 1);
-    for death in 1..=4 {
+    for death in 1..=16 {
         let helper = Puppet::attach(&mut pool);
         pool.flush(0);
         let done = helper.die(&mut pool);
-        assert_eq!(done.len(), usize::from(death == 4), "death {death}");
+        assert_eq!(done.len(), usize::from(death == 16), "death {death}");
         if let [
             Done {
                 outcome: Outcome::Resolved { answer, .. },
@@ -204,7 +204,7 @@ fn job_fails_when_four_helpers_have_died_on_it() {
             statistics.given_up,
             statistics.queue
         ),
-        (3, 1, 0)
+        (15, 1, 0)
     );
     assert_eq!((statistics.helpers, statistics.busy), (0, 0));
 }

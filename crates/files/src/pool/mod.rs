@@ -34,8 +34,9 @@ use slot::{Sent, Slot, Work};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How often a job is asked again when its helper dies. A job that kills helpers must not kill all.
-const AGAIN_MAX: u32 = 3;
+/// How often a job is asked again when its helper dies. A job that kills helpers must not kill all; but
+/// one that is merely slow must outlast somebody who kills them many times a second.
+const AGAIN_MAX: u32 = 15;
 
 /// A reply is at most one file and its three siblings: far below this.
 const REPLY_BYTES_MAX: usize = 512;

@@ -43,7 +43,7 @@ fn request_fails_and_others_do_not_when_it_kills_helper_after_helper() {
     let mut served = Served::start_holding_helpers(config(root.path(), "listing = true"));
     let mut client = served.connect();
     ask(&mut client, "/deadly/");
-    for death in 1..=4 {
+    for death in 1..=16 {
         served.wait_for("a busy helper", |now| now.counters.helpers_busy == 1);
         served.kill_helpers();
         served.wait_for("the death", |now| now.counters.helper_deaths == death);
