@@ -74,6 +74,15 @@ impl Failure {
         }
     }
 
+    /// What an errno of a helper's reading means for a request: a shortage that may be over the next
+    /// time, or a fault of the disk.
+    pub fn from_reading(errno: Errno) -> Failure {
+        match Failure::from_errno(errno) {
+            Failure::Exhausted => Failure::Exhausted,
+            _ => Failure::Io,
+        }
+    }
+
     /// What an errno of openat2(2) or statx(2) means for a request.
     pub(crate) fn from_errno(errno: Errno) -> Failure {
         match errno {
