@@ -358,6 +358,9 @@ impl Worker {
         if connection.outgoing.status != 0 && connection.record.is_some() {
             self.write_log(&mut connection);
         }
+        if connection.phase.waits_for_a_helper() {
+            self.pool.leave(connection.token.0);
+        }
         self.deadlines.clear(slot);
         if connection.interest.is_some() {
             self.events.forget(connection.socket.as_fd());

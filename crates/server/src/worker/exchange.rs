@@ -169,7 +169,7 @@ impl Worker {
             Progress::Done(used) => Ok(used),
             Progress::More => {
                 if head.expect_continue && after.is_empty() {
-                    self.send_continue(connection);
+                    self.send_continue(connection)?;
                 }
                 connection.phase = Phase::Body(body);
                 let deadline = self.now_ms + self.config.body_timeout_ms;
@@ -181,15 +181,6 @@ impl Worker {
                 Err(self.refuse(connection, head.request_line, Status::CONTENT_TOO_LARGE))
             }
             Progress::Bad => Err(self.refuse(connection, head.request_line, Status::BAD_REQUEST)),
-        }
-    }
-
-    /// `100 Continue`. Best effort: a client whose socket is full has not read the last reply, and
-    /// may send its body without being asked (RFC 9110, 10.1.1).
-    fn send_continue(&mut self, connection: &Connection) {
-        let line = b"HTTP/1.1 100 Continue\r\n\r\n";
-        if let Ok(sent) = send::send_whole(&connection.socket, line, false, &self.tracer) {
-            self.counters.bytes_sent += sent as u64;
         }
     }
 
@@ -520,6 +511,7 @@ impl Worker {
     /// The request waits for a helper.
     fn wait(&mut self, connection: &mut Connection, phase: Phase) -> Served {
         connection.phase = phase;
+        self.heed_departure(connection);
         let deadline = self.now_ms + self.config.send_timeout_ms;
         self.deadlines.set(connection.slot(), deadline);
         Served::Waiting

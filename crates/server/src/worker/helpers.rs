@@ -142,9 +142,11 @@ impl Worker {
             };
             match (entry, result) {
                 (Some(entry), Ok(())) => worker.resume(connection, Given::Entry(entry)),
-                (Some(_), Err(_)) => worker.resume(connection, Given::Failed(Failure::Io)),
+                (Some(_), Err(errno)) => {
+                    worker.resume(connection, Given::Failed(Failure::from_reading(errno)))
+                }
                 (None, Ok(())) => worker.continue_sending(connection),
-                (None, Err(_)) => worker.unreadable(connection),
+                (None, Err(errno)) => worker.unreadable(connection, Failure::from_reading(errno)),
             }
         });
     }
@@ -166,9 +168,11 @@ impl Worker {
                 (Some(entry), Ok(copy)) => {
                     worker.resume(connection, Given::Copy(entry, copy.clone()))
                 }
-                (Some(_), Err(_)) => worker.resume(connection, Given::Failed(Failure::Io)),
+                (Some(_), Err(errno)) => {
+                    worker.resume(connection, Given::Failed(Failure::from_reading(*errno)))
+                }
                 (None, Ok(copy)) => worker.send_copy(connection, copy),
-                (None, Err(_)) => worker.unreadable(connection),
+                (None, Err(errno)) => worker.unreadable(connection, Failure::from_reading(*errno)),
             }
         });
     }
