@@ -134,7 +134,7 @@ pub fn mincore(descriptor: impl AsFd, offset: u64, length: u64) -> Result<u64> {
     Ok(pages.iter().filter(|page| **page & 1 == 1).count() as u64)
 }
 
-fn last_errno() -> Errno {
+pub(crate) fn last_errno() -> Errno {
     std::io::Error::last_os_error()
         .raw_os_error()
         .map_or(Errno::IO, Errno::from_raw_os_error)
