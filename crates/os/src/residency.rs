@@ -147,7 +147,7 @@ pub fn mincore_tells(descriptor: impl AsFd, size: u64) -> Result<bool> {
     Ok(mincore(descriptor, offset, page_bytes())? == 0)
 }
 
-fn last_errno() -> Errno {
+pub(crate) fn last_errno() -> Errno {
     std::io::Error::last_os_error()
         .raw_os_error()
         .map_or(Errno::IO, Errno::from_raw_os_error)

@@ -37,12 +37,16 @@ pub struct Config {
     pub hosts: Vec<Host>,
     /// The event mechanism: `select`, `poll` or `epoll`.
     pub events: String,
-    /// Connections accepted at most a wake-up; 0 is no bound.
+    /// Connections accepted at most a wake-up; 0 empties the queue, 256 at a time.
     pub accept_count: u32,
     /// Length of the kernel's accept queue, of each listener of each worker.
     pub listen_queue: u32,
     /// Open connections at most, a worker.
     pub connections_max: u32,
+    /// Open connections at most from one address, a worker; 0 is no bound.
+    pub connections_per_address_max: u32,
+    /// Whether the kernel keeps a connection back until its first data has come.
+    pub defer_accept: bool,
     /// Requests at most on one connection; 0 is no bound.
     pub requests_per_connection_max: u32,
     /// For the whole request head, from its first byte or the accept.

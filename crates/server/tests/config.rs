@@ -101,6 +101,12 @@ const MISTAKES: &[(&str, usize, &[&str])] = &[
     ),
     ("max-conns = 0", 1, &["max-conns", "at least 1"]),
     (
+        "max-connections-per-address = -1",
+        1,
+        &["max-connections-per-address", "-1"],
+    ),
+    ("defer-accept = \"1s\"", 1, &["defer-accept", "boolean"]),
+    (
         "max-conns = 15000\ndescriptors-max = 9000",
         1,
         &["RLIMIT_NOFILE"],
@@ -264,6 +270,7 @@ fn defaults_hold_when_nothing_is_written() {
         (16384, 65536)
     );
     assert_eq!(config.server_field.as_deref(), Some("Headway"));
+    assert!(config.defer_accept && config.connections_per_address_max == 0);
     assert!(config.trace && config.log.is_none() && config.status.is_none());
     let host = &config.hosts[0];
     assert!(!host.listing && !host.dotfiles && host.precompressed);
@@ -391,6 +398,7 @@ fn the_effective_settings_are_the_same_when_read_back() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("404.html"), "none").unwrap();
     let text = "listen = [\":0\", \"[::1]:0\"]\nstatus = \"9\"\nhide-server = true\nlisting = true\n\
+        max-connections-per-address = 7\ndefer_accept = false\n\
         [media]\nmd = \"text/markdown\"\n[error_pages]\n404 = \"404.html\"\n\
         [log]\npath = \"a \\\"b\\\".log\"\nformat = \"json\"\n\
         [[field]]\nprefix = \"/a/\"\nname = \"Cache-Control\"\nvalue = \"max-age=60\"\n\

@@ -1,5 +1,8 @@
 //! The jobs of a pool: queued, running, and who waits for each.
 //!
+//! Whoever stops waiting is forgotten at once, and so is work that nobody waits for any more while no
+//! helper has it: a helper that hangs holds its one job, not everybody who ever asked for it.
+//!
 //! Equal jobs are one job. Work that somebody waits for goes before prefetches; a prefetch that
 //! somebody begins to wait for changes queue. The bound counts queued jobs, since running ones are
 //! bounded by the helpers. It is there for those who knock: an admitted request goes on past it
@@ -90,6 +93,8 @@ pub(super) struct Jobs {
     next: u64,
     jobs: HashMap<u64, Job>,
     by_key: HashMap<Key, u64>,
+    /// What each waiter asked for last.
+    waiting: HashMap<u64, u64>,
     demanded: VecDeque<u64>,
     prefetch: VecDeque<u64>,
 }
@@ -127,6 +132,7 @@ impl Jobs {
         } else {
             Place::Prefetch
         };
+        self.waiting.extend(waiter.map(|waiter| (waiter.token, id)));
         let waiters = waiter.iter().map(|waiter| waiter.token).collect();
         let file = file.cloned();
         self.by_key.insert(key.clone(), id);
@@ -158,7 +164,26 @@ impl Jobs {
     pub(super) fn finish(&mut self, id: u64) -> Option<Job> {
         let job = self.jobs.remove(&id)?;
         self.by_key.remove(&job.key);
+        for waiter in &job.waiters {
+            if self.waiting.get(waiter) == Some(&id) {
+                self.waiting.remove(waiter);
+            }
+        }
         Some(job)
+    }
+
+    /// A waiter waits no longer for what it asked for last.
+    pub(super) fn leave(&mut self, waiter: u64) {
+        let Some(id) = self.waiting.remove(&waiter) else {
+            return;
+        };
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        job.waiters.retain(|known| *known != waiter);
+        if job.waiters.is_empty() && job.place == Place::Demanded {
+            self.give_up(id);
+        }
     }
 
     /// The helper of a running job has died: queue it again, in front. Answers how often that has
@@ -197,6 +222,7 @@ impl Jobs {
             return;
         };
         job.waiters.push(waiter.token);
+        self.waiting.insert(waiter.token, id);
         if job.place == Place::Prefetch {
             job.place = Place::Demanded;
             self.prefetch.retain(|queued| *queued != id);
@@ -278,6 +304,45 @@ mod tests {
         assert_eq!(jobs.ask(name(3), None, admitted, 2), Asked::Queued);
         assert_eq!(jobs.ask(name(4), None, new(1), 2), Asked::Full);
         assert_eq!(started(&mut jobs), [name(1), name(2), name(3)]);
+    }
+
+    #[test]
+    fn departed_waiters_are_forgotten_when_their_helper_hangs() {
+        let mut jobs = Jobs::default();
+        jobs.ask(name(1), None, new(0), 1);
+        let id = jobs.start().unwrap().0;
+        for waiter in 1..1000 {
+            assert_eq!(jobs.ask(name(1), None, new(waiter), 1), Asked::Joined);
+            jobs.leave(waiter);
+        }
+        assert_eq!(jobs.running(id).unwrap().waiters, [0]);
+        assert_eq!(jobs.waiting.len(), 1);
+        jobs.leave(0);
+        let unwanted = jobs.finish(id).unwrap();
+        assert!(unwanted.waiters.is_empty() && jobs.waiting.is_empty() && jobs.by_key.is_empty());
+    }
+
+    #[test]
+    fn queued_job_gives_its_place_back_when_nobody_waits_for_it_any_more() {
+        let mut jobs = Jobs::default();
+        jobs.ask(name(1), None, new(1), 1);
+        jobs.ask(name(1), None, new(2), 1);
+        jobs.leave(1);
+        assert_eq!(jobs.ask(name(2), None, new(3), 1), Asked::Full);
+        jobs.leave(2);
+        assert_eq!(jobs.ask(name(2), None, new(3), 1), Asked::Queued);
+        assert_eq!(started(&mut jobs), [name(2)]);
+    }
+
+    #[test]
+    fn waiter_leaves_what_it_asked_for_last_when_it_asked_before() {
+        let mut jobs = Jobs::default();
+        jobs.ask(name(1), None, new(1), 9);
+        let first = jobs.start().unwrap().0;
+        jobs.ask(name(2), None, new(1), 9);
+        jobs.finish(first);
+        jobs.leave(1);
+        assert_eq!(jobs.queued(), 0);
     }
 
     #[test]

@@ -242,6 +242,13 @@ impl Pool {
         self.ask(Key::List(root, path.into()), known, Some(waiter))
     }
 
+    /// `waiter` waits no longer for what it asked for last: its client has gone, or has been answered
+    /// otherwise. A job that no helper has begun and nobody else waits for is dropped.
+    pub fn leave(&mut self, waiter: u64) {
+        self.jobs.leave(waiter);
+        self.gauges();
+    }
+
     /// Take the answers of a readable helper. Appends to `done`; never waits.
     pub fn on_ready(&mut self, slot: HelperSlot, now_ms: u64, done: &mut Vec<Done>) -> SlotState {
         let Some(position) = self.slots.iter().position(|known| known.id == slot) else {

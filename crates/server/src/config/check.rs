@@ -97,6 +97,14 @@ fn build(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> C
         accept_count: number("accept-count", &from.accept_count, 25, 0..=1_000_000, to),
         listen_queue: number("listenq", &from.listenq, 1024, 1..=1 << 20, to),
         connections_max,
+        connections_per_address_max: number(
+            "max-connections-per-address",
+            &from.max_connections_per_address,
+            0,
+            0..=u32::MAX,
+            to,
+        ),
+        defer_accept: value(&from.defer_accept).unwrap_or(true),
         requests_per_connection_max: number(
             "max-requests",
             &from.max_requests,

@@ -38,6 +38,13 @@ pub enum Phase {
     Linger,
 }
 
+impl Phase {
+    /// A helper has been asked for what comes next.
+    pub fn waits_for_a_helper(&self) -> bool {
+        matches!(self, Self::Name | Self::Content(_) | Self::Window)
+    }
+}
+
 /// One client.
 pub struct Connection {
     /// The socket, non-blocking.

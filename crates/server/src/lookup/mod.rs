@@ -163,6 +163,14 @@ impl Lookup {
         self.names.remove(root, path);
     }
 
+    /// Gives up descriptors of cached files that nobody uses, `count` or a few more, if as many are not
+    /// on their way to be closed already: no helper may have had time for them.
+    pub fn shed(&mut self, count: usize) {
+        if self.retire.len() < count {
+            self.names.shed(count);
+        }
+    }
+
     /// The cache's gauges for a snapshot.
     pub fn gauges(&self, counters: &mut Counters) {
         counters.names_cached = self.names.len() as u64;

@@ -88,6 +88,7 @@ counters! {
         Counter accept_wakeups "Wake-ups in which a listener was ready.";
         Counter accept_errors "Failed accept calls, would-block not counted.";
         Counter accept_pauses "Times accepting was paused because descriptors or memory ran out.";
+        Counter connections_refused "Connections answered 503 and closed because their address had as many as it may.";
         Gauge connections_open "Connections open now.";
         Counter connections_closed "Connections closed, by whichever side.";
         Counter requests "Requests whose head was complete.";

@@ -170,7 +170,7 @@ impl Worker {
             Progress::Done(used) => Ok(used),
             Progress::More => {
                 if head.expect_continue && after.is_empty() {
-                    self.send_continue(connection);
+                    self.send_continue(connection)?;
                 }
                 connection.phase = Phase::Body(body);
                 let deadline = self.now_ms + self.config.body_timeout_ms;
@@ -182,15 +182,6 @@ impl Worker {
                 Err(self.refuse(connection, head.request_line, Status::CONTENT_TOO_LARGE))
             }
             Progress::Bad => Err(self.refuse(connection, head.request_line, Status::BAD_REQUEST)),
-        }
-    }
-
-    /// `100 Continue`. Best effort: a client whose socket is full has not read the last reply, and
-    /// may send its body without being asked (RFC 9110, 10.1.1).
-    fn send_continue(&mut self, connection: &Connection) {
-        let line = b"HTTP/1.1 100 Continue\r\n\r\n";
-        if let Ok(sent) = send::send_whole(&connection.socket, line, false, &self.tracer) {
-            self.counters.bytes_sent += sent as u64;
         }
     }
 
@@ -531,6 +522,7 @@ impl Worker {
     fn wait(&mut self, connection: &mut Connection, phase: Phase) -> Served {
         connection.phase = phase;
         connection.admitted = true;
+        self.heed_departure(connection);
         let deadline = self.now_ms + self.config.send_timeout_ms;
         self.deadlines.set(connection.slot(), deadline);
         Served::Waiting

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use debox::Call;
 use event::{Interest, Ready};
-use files::OpenFile;
+use files::{Failure, OpenFile};
 use http::chunked::Progress as Drained;
 use http::{Head, Status};
 use rustix::io::Errno;
@@ -36,7 +36,9 @@ impl Worker {
             Phase::Send if connection.in_line => Fate::Keep,
             Phase::Send if event.writable || event.hangup => self.continue_sending(connection),
             Phase::Send => self.look_away(connection, Interest::WRITE),
-            Phase::Name | Phase::Content(_) | Phase::Window if event.hangup => {
+            Phase::Name | Phase::Content(_) | Phase::Window
+                if event.hangup || (readable && self.is_reset(connection)) =>
+            {
                 self.counters.resets += 1;
                 Fate::Close
             }
@@ -52,6 +54,22 @@ impl Worker {
     fn look_away(&mut self, connection: &mut Connection, interest: Interest) -> Fate {
         self.watch(connection, interest);
         Fate::Keep
+    }
+
+    /// A helper has been asked, which may take long: should the client give up meanwhile, its place is
+    /// to be free. One that only ends its own side may still want the reply.
+    pub(super) fn heed_departure(&mut self, connection: &mut Connection) {
+        if connection.interest.is_none() {
+            self.watch(connection, Interest::READ);
+        }
+    }
+
+    /// select cannot tell a hang-up from data.
+    fn is_reset(&self, connection: &Connection) -> bool {
+        let peeked = self.tracer.call(Call::Receive, || {
+            rustix::net::recv(&connection.socket, &mut [0; 1], RecvFlags::PEEK)
+        });
+        !matches!(peeked, Ok(_) | Err(Errno::AGAIN | Errno::INTR))
     }
 
     /// Receives the next head, or more of it, and answers what is complete.
@@ -124,6 +142,29 @@ impl Worker {
             }
             Drained::TooLarge => self.refuse_held(connection, Status::CONTENT_TOO_LARGE),
             Drained::Bad => self.refuse_held(connection, Status::BAD_REQUEST),
+        }
+    }
+
+    /// `100 Continue`, whole or not at all. A client whose socket takes nothing has not read the last
+    /// reply, and may send its body without being asked (RFC 9110, 10.1.1). If the socket takes a part
+    /// of these few bytes the connection closes: whatever followed would be read as the rest of them,
+    /// and a client that lets its replies pile up so exactly is not worth a place to keep the rest in.
+    pub(super) fn send_continue(&mut self, connection: &Connection) -> Result<(), Fate> {
+        let line = b"HTTP/1.1 100 Continue\r\n\r\n";
+        match send::send_whole(&connection.socket, line, false, &self.tracer) {
+            Ok(sent) => {
+                self.counters.bytes_sent += sent as u64;
+                if sent < line.len() {
+                    self.counters.aborted += 1;
+                    return Err(Fate::Close);
+                }
+                Ok(())
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            Err(_) => {
+                self.counters.resets += 1;
+                Err(Fate::Close)
+            }
         }
     }
 
@@ -226,6 +267,7 @@ impl Worker {
         }
         connection.phase = Phase::Window;
         connection.admitted = true;
+        self.heed_departure(connection);
         self.deadlines
             .set(connection.slot(), self.now_ms + self.config.send_timeout_ms);
         Served::Sending
@@ -256,9 +298,12 @@ impl Worker {
         self.after_send(connection, progress)
     }
 
-    /// A window could not be read in.
-    pub(super) fn unreadable(&mut self, connection: &mut Connection) -> Fate {
-        let served = self.after_send(connection, Progress::Unreadable);
+    /// A window will not come: the disk's fault, or a want that may pass.
+    pub(super) fn unreadable(&mut self, connection: &mut Connection, failure: Failure) -> Fate {
+        let served = match failure {
+            Failure::Io => self.after_send(connection, Progress::Unreadable),
+            _ => self.break_off(connection, Status::SERVICE_UNAVAILABLE),
+        };
         self.go_on(connection, served)
     }
 
@@ -416,6 +461,7 @@ impl Worker {
             }
             Phase::Name | Phase::Content(_) => {
                 self.counters.timeouts_send += 1;
+                self.pool.leave(connection.token.0);
                 self.refuse_held(connection, Status::SERVICE_UNAVAILABLE)
             }
             Phase::Window | Phase::Send => {

@@ -8,11 +8,9 @@ use debox::Call;
 use event::{Interest, Token};
 use files::{Done, Failure, HelperSlot, OpenFile, Outcome, PoolStatistics, SlotState};
 
-use http::Status;
-
 use super::exchange::Given;
 use super::{Fate, HELPER, Worker};
-use crate::connection::{Connection, Phase};
+use crate::connection::Phase;
 use crate::control::FromWorker;
 use crate::tally::Counters;
 
@@ -161,7 +159,7 @@ impl Worker {
                 (Some(entry), Ok(())) => worker.resume(connection, Given::Entry(entry)),
                 (Some(_), Err(failure)) => worker.resume(connection, Given::Failed(failure)),
                 (None, Ok(())) => worker.continue_sending(connection),
-                (None, Err(failure)) => worker.lose_window(connection, failure),
+                (None, Err(failure)) => worker.unreadable(connection, failure),
             }
         });
     }
@@ -185,18 +183,9 @@ impl Worker {
                 }
                 (Some(_), Err(failure)) => worker.resume(connection, Given::Failed(*failure)),
                 (None, Ok(copy)) => worker.send_copy(connection, copy),
-                (None, Err(failure)) => worker.lose_window(connection, *failure),
+                (None, Err(failure)) => worker.unreadable(connection, *failure),
             }
         });
-    }
-
-    /// A window will not come: the disk's fault, or a want that may pass.
-    fn lose_window(&mut self, connection: &mut Connection, failure: Failure) -> Fate {
-        if failure == Failure::Io {
-            return self.unreadable(connection);
-        }
-        let served = self.break_off(connection, Status::SERVICE_UNAVAILABLE);
-        self.go_on(connection, served)
     }
 }
 

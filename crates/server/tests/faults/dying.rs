@@ -62,6 +62,44 @@ fn request_fails_and_others_do_not_when_it_kills_helper_after_helper() {
     );
 }
 
+#[test]
+fn places_of_departed_clients_are_free_when_their_helper_hangs() {
+    let root = root();
+    for name in ["hung", "left", "wanted"] {
+        fs::create_dir(root.path().join(name)).unwrap();
+    }
+    for events in MECHANISMS {
+        let bounds = "listing = true\nindex = []\nprecompressed = false\n\
+                      helpers-max = 1\nhelper-queue-max = 1";
+        let config = config(root.path(), &format!("{bounds}\n{events}"));
+        let mut served = Served::start_holding_helpers(config);
+        let mut hung = served.connect();
+        ask(&mut hung, "/hung/");
+        served.wait_for("a busy helper", |now| now.counters.helpers_busy == 1);
+        for _ in 0..20 {
+            // One waits with others for the helper, one for its turn.
+            for path in ["/hung/", "/left/"] {
+                let mut leaving = served.connect();
+                ask(&mut leaving, path);
+                served.wait_for("the wait", |now| now.counters.connections_open == 2);
+                reset(leaving);
+                served.wait_for("the departure", |now| {
+                    now.counters.connections_open == 1 && now.counters.helper_queue == 0
+                });
+            }
+        }
+        let mut wanted = served.connect();
+        ask(&mut wanted, "/wanted/");
+        served.wait_for("a queued job", |now| now.counters.helper_queue == 1);
+        served.release_helpers();
+        for client in [&mut hung, &mut wanted] {
+            assert_eq!(read_reply(client).status, 200, "{events}");
+        }
+        // Nobody's work was done for nothing.
+        assert_eq!(served.snapshot().counters.helper_jobs, 2, "{events}");
+    }
+}
+
 fn size_of(number: usize) -> usize {
     [700, 40_000, 300_000, 2_000_000][number % 4]
 }
