@@ -91,11 +91,14 @@ fn metrics_follow_the_format_when_scraped() {
     assert_eq!(value("headway_responses_total{status=\"404\"}"), 1.0);
     assert_eq!(value("headway_accepted_total"), 2.0);
     assert_eq!(
-        value("headway_loop_blocked_total{call=\"\",site=\"\"}"),
+        value("headway_loop_blocked_total{call=\"\",resource=\"\",site=\"\"}"),
         0.0
     );
     assert!(metrics.contains_key("headway_helper_queue"));
-    assert!(metrics.contains_key("headway_loop_blocked_seconds_total{call=\"\",site=\"\"}"));
+    assert!(
+        metrics
+            .contains_key("headway_loop_blocked_seconds_total{call=\"\",resource=\"\",site=\"\"}")
+    );
     let wakeups = value("headway_ready_events_count");
     assert_eq!(value("headway_ready_events_bucket{le=\"+Inf\"}"), wakeups);
     assert!(wakeups > 0.0);

@@ -239,14 +239,15 @@ fn sleeps(out: &mut String, trace: &Report) {
         out.push_str("<p>None.</p></section>");
         return;
     }
-    out.push_str("<div class=\"scroll\"><table><tr><th>System call</th><th>Kernel site</th>");
+    out.push_str("<div class=\"scroll\"><table><tr><th>System call</th><th>Waited for</th><th>Kernel site</th>");
     out.push_str("<td>Times</td><td>In all</td><td>Longest</td></tr>");
     for site in &trace.sleeps {
         let symbol = site.symbol.as_deref().unwrap_or("unknown");
         let _ = write!(
             out,
-            "<tr><th>{}</th><th><code>{}</code></th><td>{}</td><td>{}</td><td>{}</td></tr>",
+            "<tr><th>{}</th><th>{}</th><th><code>{}</code></th><td>{}</td><td>{}</td><td>{}</td></tr>",
             escaped(&site.call),
+            site.label,
             escaped(symbol),
             grouped(site.count),
             duration_ns(site.total_ns),
@@ -427,6 +428,7 @@ mod tests {
             call: "openat2".into(),
             stack: vec![1],
             symbol: Some("a<b".into()),
+            label: debox::Label::PageIo,
             count: 3,
             total_ns: 4_500_000,
             max_ns: 2_000_000,
@@ -465,8 +467,7 @@ mod tests {
     #[test]
     fn a_sleep_is_named_with_call_site_and_times_when_there_is_one() {
         let page = render(&overview(Rung::Stacks, vec![sleep()], 0));
-        let row =
-            "<th>openat2</th><th><code>a&lt;b</code></th><td>3</td><td>4.5 ms</td><td>2.0 ms</td>";
+        let row = "<th>openat2</th><th>page-io</th><th><code>a&lt;b</code></th><td>3</td><td>4.5 ms</td><td>2.0 ms</td>";
         assert!(page.contains(row), "{page}");
         assert!(page.contains("did not answer in time"));
     }

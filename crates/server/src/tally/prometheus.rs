@@ -4,7 +4,7 @@
 //! workers together survive the death of a worker; those with a `worker` label begin anew with it.
 //! Source: the exposition formats page of the Prometheus documentation.
 
-use debox::{Report, Rung};
+use debox::{Label, Report, Rung};
 use std::fmt::{Display, Write};
 
 use super::{Counters, Histogram, Kind, Overview, Snapshot};
@@ -79,9 +79,14 @@ impl Metrics {
         ];
         for (name, help, value) in families {
             self.family(name, "counter", help);
-            self.sample(name, &[("call", &""), ("site", &"")], 0);
-            for (call, site, sum) in by_site(trace, value) {
-                self.sample(name, &[("call", &call), ("site", &site)], sum);
+            self.sample(name, &[("call", &""), ("resource", &""), ("site", &"")], 0);
+            for sum in by_site(trace, value) {
+                let labels: [(&str, &dyn Display); 3] = [
+                    ("call", &sum.call),
+                    ("resource", &sum.label),
+                    ("site", &sum.symbol),
+                ];
+                self.sample(name, &labels, sum.value);
             }
         }
     }
@@ -280,17 +285,30 @@ impl Metrics {
     }
 }
 
+/// What one series says.
+struct Sum<'a> {
+    call: &'a str,
+    label: Label,
+    symbol: &'a str,
+    value: f64,
+}
+
 /// Sites of one name may have several stacks; a series may appear only once.
-fn by_site(trace: &Report, value: fn(&debox::Site) -> f64) -> Vec<(String, String, f64)> {
-    let mut sums: Vec<(String, String, f64)> = Vec::new();
+fn by_site(trace: &Report, value: fn(&debox::Site) -> f64) -> Vec<Sum<'_>> {
+    let mut sums: Vec<Sum<'_>> = Vec::new();
     for site in &trace.sleeps {
-        let name = site.symbol.as_deref().unwrap_or("unknown");
-        match sums
-            .iter_mut()
-            .find(|(call, known, _)| *call == site.call && known == name)
-        {
-            Some((_, _, sum)) => *sum += value(site),
-            None => sums.push((site.call.clone(), name.into(), value(site))),
+        let one = Sum {
+            call: &site.call,
+            label: site.label,
+            symbol: site.symbol.as_deref().unwrap_or("unknown"),
+            value: value(site),
+        };
+        let same = |sum: &&mut Sum<'_>| {
+            (sum.call, sum.label, sum.symbol) == (one.call, one.label, one.symbol)
+        };
+        match sums.iter_mut().find(same) {
+            Some(sum) => sum.value += one.value,
+            None => sums.push(one),
         }
     }
     sums
