@@ -18,6 +18,7 @@
 mod absence;
 mod call;
 pub mod calls;
+pub mod collect;
 mod labels;
 mod ledger;
 pub mod policy;

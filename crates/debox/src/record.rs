@@ -186,6 +186,15 @@ impl Record {
         kept + u64::from(self.sleeps_dropped)
     }
 
+    /// Whether the thread lost the processor in the call, by itself or not, or may have: a record is lost.
+    #[inline]
+    pub fn left_processor(&self) -> bool {
+        !self.sleeps.is_empty()
+            || self.preemptions.count > 0
+            || self.sleeps_dropped > 0
+            || self.lost > 0
+    }
+
     /// Nanoseconds asleep in the sleeps that are kept.
     pub fn blocked_ns(&self) -> u64 {
         self.sleeps.iter().map(|sleep| sleep.blocked_ns).sum()
