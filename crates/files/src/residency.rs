@@ -95,6 +95,35 @@ impl Residency {
         }
     }
 
+    /// All of `length` bytes from `offset`, as far as the file goes, are in memory or on their way there,
+    /// as far as one question tells: cheaper than [`Residency::resident`], for a caller that goes on to
+    /// [`read_nowait`]. That settles what is still on its way, and everything where there is no such
+    /// question: the answer is yes then. It keeps the reader from pages that are surely missing, since
+    /// the kernel would begin to read them in.
+    ///
+    /// # Errors
+    /// As [`Residency::resident`].
+    pub fn cached(&self, file: &OpenFile, offset: u64, length: u64) -> io::Result<bool> {
+        let end = offset.saturating_add(length).min(file.meta().size);
+        if offset >= end || nowait(file)? == Nowait::Memfd {
+            return Ok(true);
+        }
+        let start = offset - offset % page_bytes();
+        match (nowait(file)?, self.kind.get()) {
+            (Nowait::Refuses, _) => Err(Errno::OPNOTSUPP.into()),
+            (Nowait::Answers, ProbeKind::Cachestat) => match cachestat(file, start, end - start) {
+                Ok(counted) => Ok(counted.cached >= (end - start).div_ceil(page_bytes())),
+                Err(Errno::PERM | Errno::OPNOTSUPP) => Ok(true),
+                Err(Errno::NOSYS) => {
+                    self.kind.set(ProbeKind::Nowait);
+                    Ok(true)
+                }
+                Err(errno) => Err(errno.into()),
+            },
+            _ => Ok(true),
+        }
+    }
+
     fn by_cachestat(&self, file: &OpenFile, start: u64, end: u64) -> io::Result<bool> {
         let pages = (end - start).div_ceil(page_bytes());
         match cachestat(file, start, end - start) {
