@@ -41,8 +41,8 @@ const NUMBER_MIN: f64 = 15.0;
 
 impl Stack {
     /// The SVG element. Part n has the classes `part q{n}`; its number stands in it if there is room.
-    pub fn svg(&self) -> String {
-        let mut out = opening(self.size, &self.title, &self.description);
+    pub fn svg(&self, class: &str) -> String {
+        let mut out = opening(self.size, class, &self.title, &self.description);
         let (width, height) = (self.size.width, self.size.height);
         let bottom = height - BOTTOM;
         let full = bottom - TOP;
@@ -128,7 +128,7 @@ mod tests {
             below: "decile".into(),
             bars: vec![bar],
         };
-        let svg = stack.svg();
+        let svg = stack.svg("narrow");
         assert_eq!(
             svg.matches("<rect").count(),
             3,

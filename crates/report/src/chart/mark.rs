@@ -2,14 +2,18 @@
 
 use std::fmt::Write;
 
-/// How many different looks of runs there are; a run's index beyond them starts again.
-pub const LOOKS: usize = 8;
+/// How many colours tell runs apart.
+pub const COLOURS: usize = 6;
+/// How many dash patterns, and how many shapes.
+const SHAPES: usize = 8;
+/// The first of the colours that go from light to dark and tell loads apart, and how many there are.
+const RAMP: (usize, usize) = (10, 7);
 
 /// Lines a run's curves are drawn with: colour, dash and shape of points change together, so that a
 /// reader who cannot tell two colours apart, or a black and white print, still can tell two runs apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
-    /// Index of the colour, `--c0` … `--c7` of the style sheet.
+    /// Index of the colour, class `c0` … `c5` for runs and `c10` … `c16` for loads.
     pub colour: usize,
     /// Index of the dash pattern, class `d0` … `d7`.
     pub dash: usize,
@@ -20,12 +24,26 @@ pub struct Look {
 impl Look {
     /// The look of the nth run of a report.
     pub fn of_run(index: usize) -> Look {
-        let index = index % LOOKS;
         Look {
-            colour: index,
-            dash: index,
-            shape: index,
+            colour: index % COLOURS,
+            dash: index % SHAPES,
+            shape: index % SHAPES,
         }
+    }
+
+    /// The look of the nth of some loads, the lightest first: an order, so one colour that grows darker.
+    pub fn of_load(index: usize, loads: usize) -> Look {
+        let last = loads.saturating_sub(1).max(1);
+        Look {
+            colour: RAMP.0 + (index * (RAMP.1 - 1) + last / 2) / last,
+            dash: [2, 4, 0][(index * 3 / loads.max(1)).min(2)],
+            shape: index % SHAPES,
+        }
+    }
+
+    /// The same colour with another dash and shape.
+    pub fn with(self, dash: usize, shape: usize) -> Look {
+        Look { dash, shape, ..self }
     }
 }
 
@@ -96,7 +114,7 @@ pub fn shape(index: usize, x: f64, y: f64, r: f64) -> String {
         }
         out + "Z"
     };
-    match index % LOOKS {
+    match index % SHAPES {
         0 => format!(
             "M{:.1} {y:.1}a{r} {r} 0 1 0 {} 0a{r} {r} 0 1 0 {} 0Z",
             x - r,
@@ -151,8 +169,7 @@ pub fn thinned(points: &[(f64, f64)], tolerance: f64) -> Vec<(f64, f64)> {
         let far = inside
             .map(|index| (distance(points[index], points[first], points[last]), index))
             .max_by(|a, b| a.0.total_cmp(&b.0));
-        if let Some((off, index)) = far.filter(|(off, _)| *off > tolerance) {
-            debug_assert!(off > tolerance);
+        if let Some((_, index)) = far.filter(|(off, _)| *off > tolerance) {
             keep[index] = true;
             open.extend([(first, index), (index, last)]);
         }
@@ -207,6 +224,6 @@ mod tests {
         let shapes: std::collections::BTreeSet<String> = (0..LOOKS)
             .map(|index| shape(index, 0.0, 0.0, 4.0))
             .collect();
-        assert_eq!(shapes.len(), LOOKS);
+        assert_eq!(shapes.len(), SHAPES);
     }
 }

@@ -88,10 +88,10 @@ const RADIUS: f64 = 3.6;
 const LABEL_MOST: usize = 26;
 
 impl Chart {
-    /// The SVG element.
-    pub fn svg(&self) -> String {
+    /// The SVG element, with a class for the page's layout.
+    pub fn svg(&self, class: &str) -> String {
         let frame = self.frame();
-        let mut out = opening(self.size, &self.title, &self.description);
+        let mut out = opening(self.size, class, &self.title, &self.description);
         self.y_axis(&mut out, &frame);
         self.x_axis(&mut out, &frame);
         for mark in &self.marks {
@@ -308,11 +308,11 @@ impl Frame {
 }
 
 /// The opening tag with the name and the description that assistive software reads.
-fn opening(size: Size, title: &str, description: &str) -> String {
+fn opening(size: Size, class: &str, title: &str, description: &str) -> String {
     let Size { width, height } = size;
     let (title, description) = (escaped(title), escaped(description));
     format!(
-        "<svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{title}\">\
+        "<svg class=\"{class}\" viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{title}\">\
          <title>{title}</title><desc>{description}</desc>"
     )
 }
@@ -360,7 +360,7 @@ mod tests {
             label: format!("a rather long name of a run, number {index}"),
             look: Look::of_run(index),
         };
-        let svg = chart((0..6).map(label).collect()).svg();
+        let svg = chart((0..6).map(label).collect()).svg("narrow");
         let lines = attributes(&svg, "y");
         assert!(
             lines
@@ -379,7 +379,7 @@ mod tests {
 
     #[test]
     fn names_and_descriptions_are_there_and_safe_when_drawn() {
-        let svg = chart(Vec::new()).svg();
+        let svg = chart(Vec::new()).svg("narrow");
         assert!(svg.contains("<title>a &lt;chart&gt;</title><desc>what &amp; how</desc>"));
         assert!(svg.contains("role=\"img\" aria-label=\"a &lt;chart&gt;\""));
     }
@@ -393,7 +393,7 @@ mod tests {
             class: "",
             says: String::new(),
         };
-        let svg = chart(vec![line]).svg();
+        let svg = chart(vec![line]).svg("narrow");
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
     }
 }
