@@ -55,7 +55,10 @@ impl Drawing {
         draw: impl Fn(&T, Size, &str) -> String,
     ) -> Drawing {
         if let [only] = items {
-            let drawn = [draw(only, Size::WIDE, "wide"), draw(only, Size::NARROW, "narrow")];
+            let drawn = [
+                draw(only, Size::WIDE, "wide"),
+                draw(only, Size::NARROW, "narrow"),
+            ];
             return Drawing::One(legend, drawn);
         }
         let panel = |item: &T| Panel {
@@ -69,11 +72,19 @@ impl Drawing {
 impl Figure {
     /// The element.
     pub fn html(&self) -> String {
-        let spread = if matches!(self.drawing, Drawing::Panels(..)) { " class=\"spread\"" } else { "" };
+        let spread = if matches!(self.drawing, Drawing::Panels(..)) {
+            " class=\"spread\""
+        } else {
+            ""
+        };
         let mut out = format!("<figure id=\"figure-{}\"{spread}>", self.id);
         match &self.drawing {
             Drawing::One(legend, drawn) => {
-                let _ = write!(out, "<div class=\"drawing\">{legend}{}</div>", drawn.concat());
+                let _ = write!(
+                    out,
+                    "<div class=\"drawing\">{legend}{}</div>",
+                    drawn.concat()
+                );
             }
             Drawing::Panels(legend, panels) => {
                 let _ = write!(out, "<div>{legend}{}</div>", laid_out(panels));
@@ -88,7 +99,10 @@ impl Figure {
         }
         if let Some(table) = &self.numbers {
             let table = table.html(&self.title);
-            let _ = write!(out, "<details><summary>The numbers</summary>{table}</details>");
+            let _ = write!(
+                out,
+                "<details><summary>The numbers</summary>{table}</details>"
+            );
         }
         out.push_str("</figcaption></figure>");
         out

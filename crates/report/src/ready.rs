@@ -39,7 +39,10 @@ impl ReadyEvents {
     }
 
     fn of_one(value: &Value) -> Option<ReadyEvents> {
-        let snapshot = value.get("total").filter(|total| !total.is_null()).unwrap_or(value);
+        let snapshot = value
+            .get("total")
+            .filter(|total| !total.is_null())
+            .unwrap_or(value);
         let histogram = snapshot.get("counters")?.get("ready_events")?;
         let number = |name: &str| histogram.get(name).and_then(Value::as_u64);
         let mut buckets = Vec::new();
@@ -62,12 +65,20 @@ impl ReadyEvents {
             known.map_or(0, |(_, count)| *count)
         };
         let less = |(upper, count): &(u64, u64)| (*upper, count.saturating_sub(earlier(*upper)));
-        let buckets: Vec<_> = self.buckets.iter().map(less).filter(|(_, count)| *count > 0).collect();
+        let buckets: Vec<_> = self
+            .buckets
+            .iter()
+            .map(less)
+            .filter(|(_, count)| *count > 0)
+            .collect();
         ReadyEvents {
             count: buckets.iter().map(|(_, count)| count).sum(),
             sum: self.sum.saturating_sub(before.sum),
             max: buckets.last().map_or(0, |(upper, _)| self.max.min(*upper)),
-            blocked: self.blocked.zip(before.blocked).map(|(now, then)| now.saturating_sub(then)),
+            blocked: self
+                .blocked
+                .zip(before.blocked)
+                .map(|(now, then)| now.saturating_sub(then)),
             buckets,
         }
     }
@@ -94,12 +105,16 @@ impl ReadyEvents {
 /// Sleeps outside the event wait. A loop that nobody traces has none recorded, which is not the same as none.
 fn blocked(snapshot: &Value) -> Option<u64> {
     let trace = snapshot.get("trace")?;
-    let rung = trace.get("rung")?;
-    if rung.get("Off").is_some() || rung.get("off").is_some() {
+    if trace.get("rung")?.get("sees")? == "off" {
         return None;
     }
     let sleeps = trace.get("sleeps")?.as_array()?;
-    Some(sleeps.iter().filter_map(|site| site.get("count")?.as_u64()).sum())
+    Some(
+        sleeps
+            .iter()
+            .filter_map(|site| site.get("count")?.as_u64())
+            .sum(),
+    )
 }
 
 #[cfg(test)]
@@ -110,16 +125,28 @@ mod tests {
     fn status(buckets: Value, sum: u64, max: u64, sleeps: Value) -> Value {
         json!({ "total": {
             "counters": { "ready_events": { "count": 1, "sum": sum, "max": max, "buckets": buckets } },
-            "trace": { "rung": "Stacks", "sleeps": sleeps }
+            "trace": { "rung": { "sees": "stacks" }, "sleeps": sleeps }
         } })
     }
 
     #[test]
     fn the_histogram_is_found_when_the_status_is_headways() {
-        let found = ReadyEvents::from_status(&status(json!([[1, 60], [2, 30], [128, 10]]), 900, 100, json!([{ "count": 3 }])));
+        let found = ReadyEvents::from_status(&status(
+            json!([[1, 60], [2, 30], [128, 10]]),
+            900,
+            100,
+            json!([{ "count": 3 }]),
+        ));
         let found = found.expect("a status");
         assert_eq!((found.count, found.max, found.blocked), (100, 100, Some(3)));
-        assert_eq!((found.quantile(0.5), found.quantile(0.9), found.quantile(1.0)), (1, 2, 100));
+        assert_eq!(
+            (
+                found.quantile(0.5),
+                found.quantile(0.9),
+                found.quantile(1.0)
+            ),
+            (1, 2, 100)
+        );
         assert_eq!(found.mean(), 9.0);
     }
 
@@ -131,16 +158,29 @@ mod tests {
         });
         let found = ReadyEvents::from_status(&both).expect("two statuses");
         assert_eq!(found.buckets, [(1, 5), (2, 7)]);
-        assert_eq!((found.count, found.sum, found.max, found.blocked), (12, 19, 2, Some(0)));
+        assert_eq!(
+            (found.count, found.sum, found.max, found.blocked),
+            (12, 19, 2, Some(0))
+        );
     }
 
     #[test]
     fn nothing_is_claimed_when_the_file_is_something_else() {
-        for other in [json!(null), json!([1]), json!({ "total": null }), json!({ "counters": { "ready_events": 3 } })] {
+        for other in [
+            json!(null),
+            json!([1]),
+            json!({ "total": null }),
+            json!({ "counters": { "ready_events": 3 } }),
+        ] {
             assert_eq!(ReadyEvents::from_status(&other), None, "{other}");
         }
         let mut untraced = status(json!([[1, 1]]), 1, 1, json!([]));
-        untraced["total"]["trace"]["rung"] = json!({ "Off": { "why": "not permitted" } });
-        assert_eq!(ReadyEvents::from_status(&untraced).expect("a status").blocked, None);
+        untraced["total"]["trace"]["rung"] = json!({ "sees": "off", "why": "not permitted" });
+        assert_eq!(
+            ReadyEvents::from_status(&untraced)
+                .expect("a status")
+                .blocked,
+            None
+        );
     }
 }

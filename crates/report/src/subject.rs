@@ -73,7 +73,8 @@ impl Subject {
     pub fn loads(&self) -> Vec<(f64, Vec<&Analysis>)> {
         let mut loads: Vec<(f64, Vec<&Analysis>)> = Vec::new();
         for measurement in &self.measurements {
-            let (Some(relative), Some(analysis)) = (measurement.relative, &measurement.analysis) else {
+            let (Some(relative), Some(analysis)) = (measurement.relative, &measurement.analysis)
+            else {
                 continue;
             };
             match loads.iter_mut().find(|(known, _)| same(*known, relative)) {
@@ -105,7 +106,9 @@ pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<Subject>, OpenError> {
     for path in paths {
         subjects.push(opened(path)?);
     }
-    let all = subjects.iter_mut().flat_map(|subject: &mut Subject| &mut subject.measurements);
+    let all = subjects
+        .iter_mut()
+        .flat_map(|subject: &mut Subject| &mut subject.measurements);
     analyse(all.collect());
     name(&mut subjects);
     choose(&mut subjects);
@@ -147,14 +150,27 @@ fn measurement(run: Run, relative: Option<f64>, repeat: u32) -> Measurement {
 }
 
 /// The points that were measured. Runs that only looked for the capacity are left out: nobody reads their latencies.
-fn points(path: &Path, description: &RunDescription, missing: &mut Vec<String>) -> Vec<Measurement> {
+fn points(
+    path: &Path,
+    description: &RunDescription,
+    missing: &mut Vec<String>,
+) -> Vec<Measurement> {
     let mut found = Vec::new();
-    let listed = description.profile.iter().flat_map(|profile| &profile.points);
+    let listed = description
+        .profile
+        .iter()
+        .flat_map(|profile| &profile.points);
     for point in listed.filter(|point| point.relative > 0.0) {
         let what = format!("Load {}, repetition {}", point.relative, point.repeat);
         let inside = Path::new(&point.directory);
-        if !inside.components().all(|part| matches!(part, Component::Normal(_))) {
-            missing.push(format!("{what}: its directory {:?} is not below the profile.", point.directory));
+        if !inside
+            .components()
+            .all(|part| matches!(part, Component::Normal(_)))
+        {
+            missing.push(format!(
+                "{what}: its directory {:?} is not below the profile.",
+                point.directory
+            ));
         } else if !point.done {
             missing.push(format!("{what}: not measured."));
         } else {
@@ -196,22 +212,39 @@ fn label(description: &RunDescription, path: &Path) -> String {
         _ => server.field.clone(),
     });
     let given = [description.label.clone(), named];
-    let given = given.into_iter().flatten().find(|name| !name.trim().is_empty());
+    let given = given
+        .into_iter()
+        .flatten()
+        .find(|name| !name.trim().is_empty());
     given.unwrap_or_else(|| directory(path))
 }
 
 fn directory(path: &Path) -> String {
     let full = path.canonicalize().unwrap_or_else(|_| path.into());
-    full.file_name().unwrap_or(full.as_os_str()).to_string_lossy().into_owned()
+    full.file_name()
+        .unwrap_or(full.as_os_str())
+        .to_string_lossy()
+        .into_owned()
 }
 
 /// Makes the names different, by what differs: the offered rate, else the directory, else a number.
 fn name(subjects: &mut [Subject]) {
-    let labels: Vec<String> = subjects.iter().map(|subject| subject.label.clone()).collect();
+    let labels: Vec<String> = subjects
+        .iter()
+        .map(|subject| subject.label.clone())
+        .collect();
     let mut taken: Vec<String> = Vec::new();
     for (index, subject) in subjects.iter_mut().enumerate() {
-        let twin = labels.iter().filter(|label| **label == subject.label).count() > 1;
-        let rate = subject.description.load.rate_rps.filter(|_| !subject.is_profile());
+        let twin = labels
+            .iter()
+            .filter(|label| **label == subject.label)
+            .count()
+            > 1;
+        let rate = subject
+            .description
+            .load
+            .rate_rps
+            .filter(|_| !subject.is_profile());
         let directory = directory(&subject.path);
         let base = match rate {
             _ if !twin => subject.label.clone(),
@@ -236,12 +269,25 @@ fn name(subjects: &mut [Subject]) {
 fn choose(subjects: &mut [Subject]) {
     let usable = |subject: &Subject| -> Vec<f64> {
         let loads = subject.loads().into_iter();
-        loads.map(|(relative, _)| relative).filter(|relative| *relative <= 1.0).collect()
+        loads
+            .map(|(relative, _)| relative)
+            .filter(|relative| *relative <= 1.0)
+            .collect()
     };
-    let profiles: Vec<Vec<f64>> = subjects.iter().filter(|s| s.is_profile()).map(usable).collect();
+    let profiles: Vec<Vec<f64>> = subjects
+        .iter()
+        .filter(|s| s.is_profile())
+        .map(usable)
+        .collect();
     let profiles: Vec<&Vec<f64>> = profiles.iter().filter(|loads| !loads.is_empty()).collect();
-    let everywhere = |load: &&f64| profiles.iter().all(|loads| loads.iter().any(|other| same(*other, **load)));
-    let common = profiles.first().and_then(|first| first.iter().rev().find(everywhere).copied());
+    let everywhere = |load: &&f64| {
+        profiles
+            .iter()
+            .all(|loads| loads.iter().any(|other| same(*other, **load)))
+    };
+    let common = profiles
+        .first()
+        .and_then(|first| first.iter().rev().find(everywhere).copied());
     for subject in subjects {
         let wanted = match common {
             Some(load) if subject.loads().iter().any(|(known, _)| same(*known, load)) => Some(load),
@@ -256,11 +302,19 @@ fn choose(subjects: &mut [Subject]) {
                 (relative, _) => relative.is_none(),
             })
             .map(|(index, one)| {
-                let response = one.analysis.as_ref().and_then(|analysis| analysis.response.as_ref());
-                (index, response.map_or(f64::MAX, |response| response.mean_us))
+                let response = one
+                    .analysis
+                    .as_ref()
+                    .and_then(|analysis| analysis.response.as_ref());
+                (
+                    index,
+                    response.map_or(f64::MAX, |response| response.mean_us),
+                )
             })
             .collect();
         candidates.sort_by(|a, b| a.1.total_cmp(&b.1));
-        subject.chosen = candidates.get(candidates.len().saturating_sub(1) / 2).map(|(index, _)| *index);
+        subject.chosen = candidates
+            .get(candidates.len().saturating_sub(1) / 2)
+            .map(|(index, _)| *index);
     }
 }

@@ -43,7 +43,11 @@ impl Look {
 
     /// The same colour with another dash and shape.
     pub fn with(self, dash: usize, shape: usize) -> Look {
-        Look { dash, shape, ..self }
+        Look {
+            dash,
+            shape,
+            ..self
+        }
     }
 }
 
@@ -92,6 +96,13 @@ pub enum Mark {
         y: f64,
         /// The words.
         label: String,
+    },
+    /// A dotted straight line between two points, such as "everything offered is answered".
+    Guide {
+        /// One end.
+        from: (f64, f64),
+        /// The other.
+        to: (f64, f64),
     },
     /// A name at the end of a line, right of the frame, moved up or down if another stands there.
     EndLabel {

@@ -12,8 +12,8 @@ mod mark;
 mod scale;
 
 pub use bars::{Bar, Stack};
-pub use label::{FONT, width as text_width};
-pub use mark::{LOOKS, Look, Mark, Point, shape};
+use label::FONT;
+pub use mark::{Look, Mark, Point, shape};
 pub use scale::Scale;
 
 use crate::html::{escaped, shortened};
@@ -242,6 +242,13 @@ impl Chart {
                     left + 6.0
                 );
             }
+            Mark::Guide { from, to } => {
+                let ((x1, y1), (x2, y2)) = (self.place(frame, *from), self.place(frame, *to));
+                let _ = write!(
+                    out,
+                    "<path class=\"level\" d=\"M{x1:.1} {y1:.1}L{x2:.1} {y2:.1}\"/>"
+                );
+            }
             Mark::EndLabel { .. } => {}
         }
     }
@@ -259,7 +266,7 @@ impl Chart {
                 "<path class=\"whisker c{colour}\" d=\"M{x:.1} {low:.1}V{high:.1}\"/>"
             );
         }
-        let (outline, says) = (mark::shape(look.shape, x, y, RADIUS), escaped(&point.says));
+        let (outline, says) = (shape(look.shape, x, y, RADIUS), escaped(&point.says));
         let _ = write!(
             out,
             "<path class=\"point c{colour}\" d=\"{outline}\"><title>{says}</title></path>"
