@@ -27,6 +27,9 @@ pub use latency::OpenError;
 
 use subject::Subject;
 
+/// What every page of ours contains near its beginning, and hardly another file does.
+pub const MARK: &str = "<meta name=\"generator\" content=\"headway report\">";
+
 /// Runs that were read and analysed, ready to become a page.
 pub struct Report {
     subjects: Vec<Subject>,

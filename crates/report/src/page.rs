@@ -5,6 +5,7 @@
 
 use std::fmt::Write;
 
+use crate::MARK;
 use crate::html::{escaped, shortened};
 use crate::section::{self, Section};
 use crate::subject::Subject;
@@ -66,7 +67,7 @@ fn head(out: &mut String, subjects: &[Subject]) {
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
-         <meta name=\"generator\" content=\"headway report\"><title>{} – Headway report</title><style>{STYLE}</style></head>\
+         {MARK}<title>{} – Headway report</title><style>{STYLE}</style></head>\
          <body><main>",
         escaped(&title(subjects))
     );
