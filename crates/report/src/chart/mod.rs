@@ -163,7 +163,11 @@ impl Chart {
             "<path class=\"axis\" d=\"M{:.1} {bottom:.1}H{:.1}\"/>",
             frame.left, frame.right
         );
-        let wanted = ((frame.right - frame.left) / 76.0).clamp(2.0, 9.0) as usize;
+        let widest = labelled(&self.x, 4)
+            .into_iter()
+            .map(|(_, text)| label::width(&text));
+        let widest = widest.fold(30.0, f64::max);
+        let wanted = ((frame.right - frame.left) / (widest + 22.0)).clamp(2.0, 10.0) as usize;
         let mut taken = f64::NEG_INFINITY;
         for (value, text) in labelled(&self.x, wanted) {
             let x = frame.x(self.x.scale.at(value));

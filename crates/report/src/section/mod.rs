@@ -113,7 +113,14 @@ pub(crate) fn load_words(subject: &Subject) -> String {
         return String::new();
     };
     if let Some(relative) = one.relative {
-        return format!("load {relative:.2}");
+        let twins = subject
+            .measurements
+            .iter()
+            .filter(|other| other.relative == one.relative);
+        return match twins.count() {
+            0 | 1 => format!("load {relative:.2}"),
+            many => format!("load {relative:.2}, repetition {} of {many}", one.repeat),
+        };
     }
     let load = &one.description.load;
     match (load.mode, load.rate_rps, load.connections) {
