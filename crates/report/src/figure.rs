@@ -72,10 +72,10 @@ impl Drawing {
 impl Figure {
     /// The element.
     pub fn html(&self) -> String {
-        let spread = if matches!(self.drawing, Drawing::Panels(..)) {
-            " class=\"spread\""
-        } else {
-            ""
+        // Two columns of panels leave room for the caption beside them, three do not.
+        let spread = match &self.drawing {
+            Drawing::Panels(_, panels) if columns(panels.len()) == "three" => " class=\"spread\"",
+            _ => "",
         };
         let mut out = format!("<figure id=\"figure-{}\"{spread}>", self.id);
         match &self.drawing {
@@ -87,7 +87,11 @@ impl Figure {
                 );
             }
             Drawing::Panels(legend, panels) => {
-                let _ = write!(out, "<div>{legend}{}</div>", laid_out(panels));
+                let _ = write!(
+                    out,
+                    "<div class=\"drawing\">{legend}{}</div>",
+                    laid_out(panels)
+                );
             }
         }
         let _ = write!(out, "<figcaption><h3>{}</h3>", escaped(&self.title));
@@ -109,13 +113,17 @@ impl Figure {
     }
 }
 
-fn laid_out(panels: &[Panel]) -> String {
-    // Four look better as two by two than as three and one.
-    let columns = match panels.len() {
+/// Four panels look better as two by two than as three and one.
+fn columns(panels: usize) -> &'static str {
+    match panels {
         1 => "one",
         2 | 4 => "two",
         _ => "three",
-    };
+    }
+}
+
+fn laid_out(panels: &[Panel]) -> String {
+    let columns = columns(panels.len());
     let mut out = format!("<div class=\"panels {columns}\">");
     for panel in panels {
         let _ = write!(

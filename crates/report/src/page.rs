@@ -91,7 +91,7 @@ fn header(out: &mut String, subjects: &[Subject], sections: &[Section]) {
 fn title(subjects: &[Subject]) -> String {
     let names: Vec<String> = subjects
         .iter()
-        .map(|subject| shortened(&subject.name, 60))
+        .map(|subject| shortened(&subject.name, if subjects.len() == 1 { 90 } else { 36 }))
         .collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     match names.len() {

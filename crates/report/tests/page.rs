@@ -371,7 +371,7 @@ fn a_path_is_refused_when_it_is_no_run() {
     let error = Report::read(&[scratch.path().into()])
         .err()
         .expect("no run is there");
-    assert!(error.to_string().contains("no run directory"), "{error}");
+    assert!(error.to_string().contains("not a run directory"), "{error}");
 }
 
 /// The page's headings, figures and table columns against `tests/data/NAME.outline`.

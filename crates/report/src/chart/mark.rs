@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn shapes_differ_when_the_looks_differ() {
-        let shapes: std::collections::BTreeSet<String> = (0..LOOKS)
+        let shapes: std::collections::BTreeSet<String> = (0..SHAPES)
             .map(|index| shape(index, 0.0, 0.0, 4.0))
             .collect();
         assert_eq!(shapes.len(), SHAPES);

@@ -51,7 +51,8 @@ impl Size {
 pub struct Axis {
     /// How values become positions.
     pub scale: Scale,
-    /// What is measured, in words.
+    /// What is measured, in words; without them a horizontal axis has no labels either, for a chart that stands on
+    /// another one with the same axis.
     pub title: String,
     /// How a tick's value is written.
     pub format: fn(f64) -> String,
@@ -114,7 +115,7 @@ impl Chart {
         });
         let right = ends.fold(14.0, |most: f64, width| most.max(width + 16.0));
         let top = if self.y.title.is_empty() { 10.0 } else { 30.0 };
-        let bottom = if self.x.title.is_empty() { 22.0 } else { 44.0 };
+        let bottom = if self.x.title.is_empty() { 8.0 } else { 44.0 };
         Frame {
             left: left.min(self.size.width * 0.3),
             right: self.size.width - right.min(self.size.width * 0.5),
@@ -124,7 +125,7 @@ impl Chart {
     }
 
     fn y_ticks(&self) -> Vec<(f64, String)> {
-        let wanted = ((self.size.height - 60.0) / 46.0).clamp(2.0, 8.0) as usize;
+        let wanted = ((self.size.height - 52.0) / 44.0).clamp(3.0, 7.0) as usize;
         labelled(&self.y, wanted)
     }
 
@@ -136,7 +137,7 @@ impl Chart {
                 "<text class=\"axis-title\" x=\"0\" y=\"13\">{title}</text>"
             );
         }
-        let mut lowest = f64::INFINITY;
+        let mut last = f64::INFINITY;
         for (value, text) in self.y_ticks() {
             let y = frame.y(self.y.scale.at(value));
             let (left, right) = (frame.left, frame.right);
@@ -144,14 +145,14 @@ impl Chart {
                 out,
                 "<path class=\"grid\" d=\"M{left:.1} {y:.1}H{right:.1}\"/>"
             );
-            if lowest - y >= FONT {
+            if (last - y).abs() >= FONT {
                 let (x, y) = (left - 7.0, y + 4.0);
                 let text = escaped(&text);
                 let _ = write!(
                     out,
                     "<text class=\"tick end\" x=\"{x:.1}\" y=\"{y:.1}\">{text}</text>"
                 );
-                lowest = y - 4.0;
+                last = y - 4.0;
             }
         }
     }
@@ -166,12 +167,15 @@ impl Chart {
         let widest = labelled(&self.x, 4)
             .into_iter()
             .map(|(_, text)| label::width(&text));
-        let widest = widest.fold(30.0, f64::max);
-        let wanted = ((frame.right - frame.left) / (widest + 22.0)).clamp(2.0, 10.0) as usize;
+        let widest = widest.fold(22.0, f64::max);
+        let wanted = ((frame.right - frame.left) / (widest + 16.0)).clamp(2.0, 10.0) as usize;
         let mut taken = f64::NEG_INFINITY;
         for (value, text) in labelled(&self.x, wanted) {
             let x = frame.x(self.x.scale.at(value));
             let _ = write!(out, "<path class=\"axis\" d=\"M{x:.1} {bottom:.1}v5\"/>");
+            if self.x.title.is_empty() {
+                continue;
+            }
             let half = label::width(&text) / 2.0;
             let middle = x.clamp(half, self.size.width - half);
             if middle - half > taken + 6.0 {

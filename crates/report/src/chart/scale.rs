@@ -25,6 +25,11 @@ pub enum Scale {
         /// How many nines the axis holds.
         nines: f64,
     },
+    /// Named rows from 0, the first at the far end (the top of a vertical axis), each a unit high around its number.
+    Rows {
+        /// How many.
+        rows: usize,
+    },
 }
 
 impl Scale {
@@ -73,6 +78,7 @@ impl Scale {
             Scale::Linear { low, high } => (value - low) / (high - low),
             Scale::Log { low, high } => (value / low).ln() / (high / low).ln(),
             Scale::Tail { nines } => -(1.0 - value).max(0.0).log10() / nines,
+            Scale::Rows { rows } => 1.0 - (value + 0.5) / rows as f64,
         };
         if place.is_nan() {
             0.0
@@ -91,6 +97,7 @@ impl Scale {
                 let whole = (1..=(nines + 1e-9) as i32).map(|n| 1.0 - 10f64.powi(-n));
                 [0.0, 0.5].into_iter().chain(whole).collect()
             }
+            Scale::Rows { rows } => (0..rows).map(|row| row as f64).collect(),
         }
     }
 }
@@ -214,6 +221,13 @@ mod tests {
                 assert!((0.0..=1.0).contains(&scale.at(value)), "{scale:?} {value}");
             }
         }
+    }
+
+    #[test]
+    fn the_first_row_is_on_top_when_rows_are_named() {
+        let scale = Scale::Rows { rows: 4 };
+        close(&scale.ticks(2), &[0.0, 1.0, 2.0, 3.0]);
+        close(&[scale.at(0.0), scale.at(3.0)], &[0.875, 0.125]);
     }
 
     #[test]

@@ -1,7 +1,5 @@
 //! Where it was measured, what was measured, and the commands to do it again.
 
-use std::fmt::Write;
-
 use latency::run::{Arrivals, Mode, RunDescription};
 
 use super::Section;
@@ -14,9 +12,29 @@ type Facts = Vec<(String, String)>;
 
 /// The section; always there.
 pub(crate) fn section(subjects: &[Subject]) -> Section {
+    let all: Vec<Facts> = subjects.iter().map(facts).collect();
+    let everywhere =
+        |fact: &&(String, String)| all.len() > 1 && all.iter().all(|facts| facts.contains(fact));
+    let common: Facts = all
+        .iter()
+        .take(1)
+        .flatten()
+        .filter(everywhere)
+        .cloned()
+        .collect();
     let mut parts = vec!["<div class=\"facts\">".to_owned()];
-    parts.extend(subjects.iter().map(one));
+    for (subject, facts) in subjects.iter().zip(&all) {
+        let own: Facts = facts
+            .iter()
+            .filter(|fact| !common.contains(fact))
+            .cloned()
+            .collect();
+        parts.push(one(subject, &own));
+    }
     parts.push("</div>".into());
+    if !common.is_empty() {
+        parts.push(format!("<div class=\"facts\"><div class=\"panel common\"><h3>The same for all</h3>{}</div></div>", list(&common)));
+    }
     Section {
         id: "environment",
         title: "Environment, and how to repeat it",
@@ -26,7 +44,25 @@ pub(crate) fn section(subjects: &[Subject]) -> Section {
     }
 }
 
-fn one(subject: &Subject) -> String {
+fn one(subject: &Subject, facts: &Facts) -> String {
+    let command = match subject.description.command.as_slice() {
+        [] => "<p class=\"soft\">The run does not say which command made it.</p>".into(),
+        command => format!("<pre>{}</pre>", escaped(&shell(command))),
+    };
+    let (sample, name, list) = (sample(subject.look), escaped(&subject.name), list(facts));
+    format!("<div class=\"panel\"><h3>{sample}<span>{name}</span></h3>{command}{list}</div>")
+}
+
+fn list(facts: &Facts) -> String {
+    let items: String = facts
+        .iter()
+        .map(|(name, value)| format!("<dt>{}</dt><dd>{}</dd>", escaped(name), escaped(value)))
+        .collect();
+    format!("<dl>{items}</dl>")
+}
+
+/// What is known about a run, name and value; what is not known is left out.
+fn facts(subject: &Subject) -> Facts {
     let description = subject
         .chosen()
         .map_or(&subject.description, |one| &one.description);
@@ -35,22 +71,8 @@ fn one(subject: &Subject) -> String {
     load(&mut facts, description);
     client(&mut facts, description);
     machine(&mut facts, &subject.description);
-    let items: String = facts
-        .iter()
-        .filter(|(_, value)| !value.trim().is_empty())
-        .map(|(name, value)| format!("<dt>{}</dt><dd>{}</dd>", escaped(name), escaped(value)))
-        .collect();
-    let command = match subject.description.command.as_slice() {
-        [] => "<p class=\"soft\">The run does not say which command made it.</p>".into(),
-        command => format!("<pre>{}</pre>", escaped(&shell(command))),
-    };
-    let (sample, name) = (sample(subject.look), escaped(&subject.name));
-    let mut out = String::new();
-    let _ = write!(
-        out,
-        "<div class=\"panel\"><h3>{sample}<span>{name}</span></h3>{command}<dl>{items}</dl></div>"
-    );
-    out
+    facts.retain(|(_, value)| !value.trim().is_empty());
+    facts
 }
 
 fn fact(facts: &mut Facts, name: &str, value: impl Into<String>) {

@@ -105,7 +105,7 @@ fn row(
     let remark = if remark.is_empty() {
         String::new()
     } else {
-        format!("<br><small>{remark}</small>")
+        format!(" <small>{remark}</small>")
     };
     let _ = write!(out, "<tr{class}><th scope=\"row\">{name}{remark}</th>");
     for cell in cells {

@@ -60,10 +60,10 @@ pub(crate) fn time_us(us: f64) -> String {
     units::time(us * 1e3)
 }
 
-/// An axis of latencies, logarithmic because they span orders of magnitude.
+/// An axis of latencies, logarithmic because they span orders of magnitude, with a little room at both ends.
 pub(crate) fn latency_axis(title: &str, values: impl IntoIterator<Item = f64>) -> Axis {
     Axis {
-        scale: Scale::log_around(values),
+        scale: Scale::log_around(values.into_iter().flat_map(|us| [us * 0.93, us * 1.07])),
         title: title.into(),
         format: time_us,
     }

@@ -107,7 +107,7 @@ fn strips(subject: &Subject, size: Size, class: &str, extent: &Extent) -> String
     }
     let last = charts.len() - 1;
     let draw = |(index, mut chart): (usize, Chart)| {
-        let more = if index == last { 22.0 } else { 0.0 };
+        let more = if index == last { 36.0 } else { 0.0 };
         chart.size = size.with_height(tall + more);
         if index == last {
             chart.x.title = "seconds since the warm-up".into();
@@ -191,16 +191,27 @@ fn rate_strip(subject: &Subject, extent: &Extent) -> Chart {
     let open = subject
         .analysis()
         .is_some_and(|analysis| analysis.offered_rps.is_some());
+    // What ends after the measured part belongs to it, but a rate of the few stragglers would look like a collapse.
+    let measured_s = subject
+        .analysis()
+        .map_or(0.0, |analysis| analysis.duration_s);
+    let half = step_s(subject) / 2.0;
+    let within = |step: &TimelinePoint| step.at_s + half <= measured_s;
     let mut marks = Vec::new();
     if open {
         marks.extend(drawn(subject, 2, "thin", "offered", |step| {
-            Some(step.offered_rps)
+            within(step).then_some(step.offered_rps)
         }));
     }
     marks.extend(drawn(subject, 0, "thin", "complete replies", |step| {
-        Some(step.rate_rps)
+        within(step).then_some(step.rate_rps)
     }));
-    let rates = || steps(subject).iter().map(|step| step.rate_rps);
+    let rates = || {
+        steps(subject)
+            .iter()
+            .filter(|step| within(step))
+            .map(|step| step.rate_rps)
+    };
     let (least, most) = (
         rates().fold(f64::INFINITY, f64::min),
         rates().fold(0.0, f64::max),

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use latency::run::{ClientInfo, Verdict};
 
 use super::listed;
-use crate::html::escaped;
+use crate::html::{escaped, shortened};
 use crate::subject::{Measurement, Subject};
 
 /// How much a run can be trusted, best first.
@@ -97,11 +97,12 @@ fn alarm(judged: &[(&Subject, (Trust, Vec<String>))]) -> String {
     let sentences: Vec<String> = groups
         .into_iter()
         .filter_map(|wanted| {
-            let names: Vec<&str> = judged
+            let names: Vec<String> = judged
                 .iter()
                 .filter(|(_, (trust, _))| *trust == wanted)
-                .map(|(subject, _)| subject.name.as_str())
+                .map(|(subject, _)| shortened(&subject.name, 44))
                 .collect();
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
             let verb = if names.len() == 1 { "is" } else { "are" };
             (!names.is_empty()).then(|| format!("{} {verb} {}.", listed(&names), wanted.word()))
         })
@@ -182,6 +183,11 @@ fn judge_one(subject: &Subject, one: &Measurement) -> (Trust, Vec<String>) {
     if subject.is_profile() && !one.description.complete {
         trust = trust.max(Trust::Incomplete);
         reasons.push("stopped before its end.".into());
+    }
+    let counts = one.analysis.as_ref().map(|analysis| &analysis.counts);
+    if counts.is_some_and(|counts| counts.requests > 0 && counts.complete == 0) {
+        trust = trust.max(Trust::Suspect);
+        reasons.push("Every request failed; all times are those of failures.".into());
     }
     if let Some(trouble) = &one.trouble {
         trust = Trust::Unreadable;

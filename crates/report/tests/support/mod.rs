@@ -173,20 +173,16 @@ impl Example {
         if self.behaviour == Behaviour::Stalling && begin % 10.0 > 8.6 && begin % 10.0 < 9.4 {
             begin += 9.4 - begin % 10.0;
         }
-        // The capacity that a server was measured at includes its misses, so the loop's own work is less.
-        let blocked = if self.behaviour == Behaviour::Steady {
-            0.0
-        } else {
-            disk
+        // The capacity that a server was measured at includes its misses, so the loop's own work is less. A steady
+        // server has time to spare at its capacity, as one that is limited by its link has.
+        let (blocked, share) = match self.behaviour {
+            Behaviour::Steady => (0.0, 0.8),
+            _ => (disk, (1.0 - 0.000_058 * self.capacity_rps).max(0.2)),
         };
-        let share = if self.behaviour == Behaviour::Steady {
-            1.0
-        } else {
-            0.45
-        };
-        *free = begin + work * share + blocked * (0.55 / self.capacity_rps / 0.000_056).min(1.0);
+        *free = begin + work * share + blocked;
+        let end =
+            *free + (disk - blocked) + 0.000_08 + size as f64 / 110e6 + 0.000_03 * random.unit();
         let transfer = size as f64 / 110e6;
-        let end = *free + (disk - blocked) + 0.000_08 + transfer + 0.000_03 * random.unit();
         let waited = end - now;
         // A stalled server holds the connections, so requests that are due start late.
         let start = now + (waited - 0.4).max(0.0) + 0.000_003 * random.unit();
@@ -279,6 +275,10 @@ impl Example {
             Behaviour::Steady => (1..=12)
                 .map(|ready| (ready, 900_000 >> (2 * ready).min(19)))
                 .collect(),
+            Behaviour::Stalling => (1..=64)
+                .map(|ready| (ready, 90_000 / (ready * ready)))
+                .chain([(128, 900), (1024, 80)])
+                .collect(),
             _ => (1..=64)
                 .map(|ready| (ready, 60_000 / (ready + 2)))
                 .chain([(128, 21_000), (256, 6000), (512, 900)])
@@ -309,7 +309,23 @@ pub fn write_rows(directory: &Path, description: &RunDescription, rows: &[Row]) 
         writer.append(batch).expect("rows into a new run");
     }
     if description.complete {
-        writer.finish(description).expect("the end of a new run");
+        drop(writer.finish(description).expect("the end of a new run"));
+        return;
+    }
+    // The writer's thread empties its queue after the writer is gone; the test wants all of it to be there.
+    drop(writer);
+    let measured = rows.iter().filter(|row| !row.warmup).count() as u64;
+    let written = || {
+        let analysis = latency::Run::open(directory).and_then(|run| run.analysis());
+        analysis.is_ok_and(|analysis| analysis.counts.requests >= measured)
+    };
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while !written() {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "the rows of a run that was cut off never came"
+        );
+        std::thread::yield_now();
     }
 }
 
