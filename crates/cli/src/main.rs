@@ -10,6 +10,7 @@ use std::process::ExitCode;
 
 mod serve;
 mod report;
+mod analyze;
 mod children;
 mod documents;
 
@@ -30,6 +31,7 @@ struct Arguments {
 enum Command {
     Serve(Box<serve::Arguments>),
     Report(report::Arguments),
+    Analyze(analyze::Arguments),
     /// Prints a completion script for a shell.
     Completions {
         /// Which shell.
@@ -71,6 +73,7 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
+        Command::Analyze(arguments) => analyze::run(&arguments),
         Command::Completions { shell } => documents::completions(shell, Arguments::command()),
         Command::Man { directory } => documents::man(&directory, Arguments::command()),
         Command::ServeWorker => children::worker(),

@@ -135,7 +135,7 @@ fn dump(program: &Path, directory: &Path, dark: bool) -> String {
             "--allow-file-access-from-files",
         ])
         .args([
-            "--no-first-run",
+            "--no-first-run", "--hide-scrollbars",
             "--disable-dev-shm-usage",
             "--virtual-time-budget=20000",
             "--dump-dom",
