@@ -20,6 +20,8 @@ addEventListener('load', () => {
     const inside = element.parentElement.closest('svg, .scroll');
     const box = element.getBoundingClientRect();
     if (!inside && box.width > 0 && (box.right > width + 1 || box.left < -1)) say('beyond the border', element);
+    if (!inside && !element.closest('.scroll') && element.clientWidth > 0 && element.scrollWidth > element.clientWidth + 1)
+      say('its content is wider than itself', element);
   }
   let drawings = 0;
   for (const svg of document.querySelectorAll('figure svg[role=img]')) {
@@ -135,7 +137,8 @@ fn dump(program: &Path, directory: &Path, dark: bool) -> String {
             "--allow-file-access-from-files",
         ])
         .args([
-            "--no-first-run", "--hide-scrollbars",
+            "--no-first-run",
+            "--hide-scrollbars",
             "--disable-dev-shm-usage",
             "--virtual-time-budget=20000",
             "--dump-dom",
