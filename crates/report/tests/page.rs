@@ -469,7 +469,14 @@ fn example_pages() {
         .with("c", |path| {
             large("stalling", Behaviour::Stalling, 2000.0).write_profile(path, &loads, 1)
         });
-    fs::write(out.join("three.html"), three.html()).expect("an example page");
+    let begin = std::time::Instant::now();
+    let page = three.html();
+    println!(
+        "three profiles: {:?}, {} bytes",
+        begin.elapsed(),
+        page.len()
+    );
+    fs::write(out.join("three.html"), page).expect("an example page");
     let one = large("blocking", Behaviour::Blocking, 2400.0).verdict(
         Verdict::Suspect,
         "The client's loop was 93 % busy; use another core or machine.",
