@@ -101,13 +101,16 @@ fn drawing(first: &Subject, pairs: &[Pair]) -> Drawing {
             let interval = interval(difference).unwrap_or((ratio(difference), ratio(difference)));
             [interval.0, interval.1, ratio(difference)]
         });
-    // Both sides of 1 are equally wide, so that "twice" and "half" look alike.
-    let most = ratios
+    // The axis always holds 1, and enough around it that a small difference looks small.
+    let (low, high) = ratios
         .filter(|ratio| ratio.is_finite() && *ratio > 0.0)
-        .map(|ratio| ratio.max(1.0 / ratio))
-        .fold(1.25, f64::max)
-        .min(1e4)
-        * 1.15;
+        .fold((0.8, 1.25), |(low, high): (f64, f64), ratio| {
+            (low.min(ratio), high.max(ratio))
+        });
+    let scale = Scale::Log {
+        low: low.max(1e-4) / 1.15,
+        high: high.min(1e6) * 1.15,
+    };
     let legend = legend(
         pairs
             .iter()
@@ -122,10 +125,7 @@ fn drawing(first: &Subject, pairs: &[Pair]) -> Drawing {
         ),
         description: pairs.iter().map(verdict).collect::<Vec<_>>().join(" "),
         x: Axis {
-            scale: Scale::Log {
-                low: 1.0 / most,
-                high: most,
-            },
+            scale,
             title: format!("times {}", crate::html::shortened(&first.name, 30)),
             format: times,
         },

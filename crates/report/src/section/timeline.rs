@@ -199,7 +199,7 @@ fn rate_strip(subject: &Subject, extent: &Extent) -> Chart {
     let within = |step: &TimelinePoint| step.at_s + half <= measured_s;
     let mut marks = Vec::new();
     if open {
-        marks.extend(drawn(subject, 2, "thin", "offered", |step| {
+        marks.extend(drawn(subject, 2, "faint", "offered", |step| {
             within(step).then_some(step.offered_rps)
         }));
     }
@@ -222,7 +222,7 @@ fn rate_strip(subject: &Subject, extent: &Extent) -> Chart {
 
 fn latency_strip(subject: &Subject, extent: &Extent) -> Chart {
     let y = latency_axis("response time", extent.times.iter().copied());
-    let mut marks = drawn(subject, 2, "thin", "median", |step| step.p50_us);
+    let mut marks = drawn(subject, 2, "faint", "median", |step| step.p50_us);
     marks.extend(drawn(subject, 0, "thin", "99th percentile", |step| {
         step.p99_us
     }));
