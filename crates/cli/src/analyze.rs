@@ -25,8 +25,8 @@ Examples:
   headway analyze runs/profile --point 0.80         everything about the point at 80 % of capacity
   headway analyze runs/nginx --json | jq .inversion.value
 
-Latency runs from the intended start of a request, so a schedule that fell behind is in it; `service` runs
-from the actual start. Times in JSON are microseconds, shares are 0 to 1.
+Latency runs from the intended start of a request, so a schedule that fell behind is in it;
+`service` runs from the actual start. Times in JSON are microseconds, shares are 0 to 1.
 
 Exit codes: 0 done, 1 the run cannot be read, 2 wrong use.";
 

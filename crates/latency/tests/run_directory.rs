@@ -159,18 +159,21 @@ fn file_is_refused_when_it_is_truncated_anywhere() {
 }
 
 #[test]
-fn file_is_refused_when_any_byte_of_its_data_differs() {
+fn file_is_refused_when_a_byte_of_it_differs() {
     let directory = tempfile::tempdir().expect("a directory");
-    finished(directory.path(), &rows(5_000));
+    finished(directory.path(), &rows(300));
     let run = Run::open(directory.path()).expect("a run");
     let path = directory.path().join("requests.parquet");
     let whole = fs::read(&path).expect("a file");
-    for at in (4..whole.len() / 2).step_by(997) {
+    assert_eq!(read(&run).expect("rows").len(), 300);
+    for at in (0..whole.len()).step_by(3) {
         let mut damaged = whole.clone();
-        damaged[at] ^= 0x40;
+        damaged[at] ^= 1 << (at % 8);
         fs::write(&path, damaged).expect("a file");
-        let error = read(&run).expect_err("damage");
-        assert!(error.to_string().contains("checksum"), "byte {at}: {error}");
+        assert!(
+            matches!(read(&run), Err(OpenError::Damaged { .. })),
+            "byte {at}"
+        );
     }
 }
 

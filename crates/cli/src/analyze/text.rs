@@ -154,7 +154,7 @@ fn latencies(analysis: &Analysis, style: Style) -> String {
         "", "requests", "mean", "p50", "p90", "p95", "p99", "p99.9", "p99.99", "max",
     ];
     let mut rows = vec![distribution("response", response)];
-    rows.extend(interval_row(response));
+    rows.extend(interval_rows(response));
     let more = [
         ("complete replies", &analysis.complete),
         ("service", &analysis.service),
@@ -167,7 +167,9 @@ fn latencies(analysis: &Analysis, style: Style) -> String {
     rows.extend(
         wanted.filter_map(|(name, found)| found.as_ref().map(|found| distribution(name, found))),
     );
-    let mut text = style.heading("Latency (response: from the intended start, errors included; service, first byte: from the actual start)");
+    let mut text = style.heading(
+        "Latency (response: from the intended start; service, first byte: from the actual start)",
+    );
     text.push_str(&table(&head, &rows));
     text.push_str(&late(analysis));
     text
@@ -190,26 +192,22 @@ fn distribution(name: &str, found: &Distribution) -> Vec<String> {
         .collect()
 }
 
-/// Half the width of each interval, under the figure it belongs to.
-fn interval_row(found: &Distribution) -> Option<Vec<String>> {
-    let intervals = found.intervals?;
-    let half = |interval: Interval| format!("±{}", time((interval.high - interval.low) / 2.0));
-    let name = format!("  {:.0} % interval", intervals.confidence * 100.0);
-    let (mean, p50, p95, p99) = (
-        half(intervals.mean_us),
-        half(intervals.p50_us),
-        half(intervals.p95_us),
-        half(intervals.p99_us),
-    );
-    Some(vec![
-        name,
-        String::new(),
-        mean,
-        p50,
-        String::new(),
-        p95,
-        p99,
-    ])
+/// The ends of each interval, under the figure it belongs to.
+fn interval_rows(found: &Distribution) -> Vec<Vec<String>> {
+    let Some(intervals) = found.intervals else {
+        return Vec::new();
+    };
+    let row = |name: String, end: fn(Interval) -> f64| {
+        let figure = |interval: Interval| time(end(interval));
+        let (mean, p50) = (figure(intervals.mean_us), figure(intervals.p50_us));
+        let (p95, p99) = (figure(intervals.p95_us), figure(intervals.p99_us));
+        vec![name, String::new(), mean, p50, String::new(), p95, p99]
+    };
+    let percent = intervals.confidence * 100.0;
+    vec![
+        row(format!("  {percent:.0} % from"), |ends| ends.low),
+        row("       to".into(), |ends| ends.high),
+    ]
 }
 
 fn late(analysis: &Analysis) -> String {
@@ -300,21 +298,20 @@ fn inversion(analysis: &Analysis, style: Style) -> String {
     let Some(found) = &analysis.inversion else {
         return text + "  needs two complete replies\n";
     };
-    let of = |part: Option<f64>, what: &str| {
-        part.map_or(String::new(), |part| format!("  {part:.3} of {what}"))
+    let of = |part: Option<f64>| {
+        part.map_or(String::new(), |part| {
+            format!("; the value is {part:.3} of it")
+        })
     };
+    text.push_str(&format!("  value      {:.3}\n", found.value));
+    let random = of(found.of_random);
     text.push_str(&format!(
-        "  value      {:.3}{}{}\n",
-        found.value,
-        of(found.of_random, "random"),
-        of(found.of_reversed, "reversed")
-    ));
-    text.push_str(&format!(
-        "  random     {:.3}  what a random order would give for these sizes\n",
+        "  random     {:.3}  what a random order gives for these sizes{random}\n",
         found.random
     ));
+    let reversed = of(found.of_reversed);
     text.push_str(&format!(
-        "  reversed   {:.3}  what the reversed order would give\n",
+        "  reversed   {:.3}  what the reversed order gives{reversed}\n",
         found.reversed
     ));
     text.push_str(&format!(
