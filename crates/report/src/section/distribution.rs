@@ -183,18 +183,27 @@ fn tail(subjects: &[&Subject]) -> Option<Figure> {
 
 fn tail_line(subject: &Subject, nines: f64) -> Option<Vec<Mark>> {
     let response = response(subject)?;
-    // The largest of n requests stands for the percentile 1 - 1/n; no further is known.
-    let end = (1.0 - 1.0 / response.requests as f64).min(1.0 - 10f64.powf(-nines));
-    let mut points = vec![(0.0, response.min_us)];
-    let inside = response.cdf.iter().filter(|point| point.share < end);
-    points.extend(inside.map(|point: &CdfPoint| (point.share, point.latency_us)));
-    points.push((end, response.max_us));
     Some(vec![Mark::Line {
-        points,
+        points: tail_points(response, nines),
         look: subject.look,
         class: "",
         says: format!("{}: largest {}", subject.name, time_us(response.max_us)),
     }])
+}
+
+/// A distribution by percentile, from the smallest to the largest latency.
+fn tail_points(distribution: &Distribution, nines: f64) -> Vec<(f64, f64)> {
+    // The largest of n requests stands for the percentile 1 - 1/n; no further is known.
+    let known = 1.0 - 1.0 / distribution.requests.max(2) as f64;
+    let end = known.min(1.0 - 10f64.powf(-nines));
+    let inside = distribution.cdf.iter().filter(|point| point.share < end);
+    let inside = inside.map(|point: &CdfPoint| (point.share, point.latency_us));
+    let first = (0.0, distribution.min_us);
+    [first]
+        .into_iter()
+        .chain(inside)
+        .chain([(end, distribution.max_us)])
+        .collect()
 }
 
 /// Each profile's distribution at each of its loads.
@@ -245,7 +254,8 @@ fn by_load(subjects: &[&Subject]) -> Option<Figure> {
         title,
         caption: vec![
             "One curve a load, the darker (in a dark window: the brighter) the higher. Curves that stay together say \
-             that the server treats most requests alike at any load; curves that wander right say that everybody waits."
+             that the server treats most requests alike at any load; curves that wander right say that everybody waits. Of \
+             repetitions the first is shown."
                 .into(),
         ],
         source: "The form of Figures 3.6 and 3.7 (dissertation).",
@@ -329,18 +339,11 @@ fn apart_chart(
     response: &Distribution,
     service: &Distribution,
 ) -> Chart {
-    let line = |distribution: &Distribution, look: Look, name: &str| {
-        let end = 1.0 - 1.0 / distribution.requests.max(10) as f64;
-        let mut points = vec![(0.0, distribution.min_us)];
-        let inside = distribution.cdf.iter().filter(|point| point.share < end);
-        points.extend(inside.map(|point| (point.share, point.latency_us)));
-        points.push((end, distribution.max_us));
-        Mark::Line {
-            points,
-            look,
-            class: "",
-            says: format!("{name}: p99 {}", time_us(distribution.p99_us)),
-        }
+    let line = |distribution: &Distribution, look: Look, name: &str| Mark::Line {
+        points: tail_points(distribution, nines),
+        look,
+        class: "",
+        says: format!("{name}: p99 {}", time_us(distribution.p99_us)),
     };
     let dotted = subject.look.with(2, 0);
     let solid = subject.look.with(0, 0);

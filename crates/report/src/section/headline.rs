@@ -48,6 +48,7 @@ const ROWS: &[(&str, &str, bool, Figure)] = &[
             .as_ref()
             .map_or(NONE.into(), |service| time_us(service.p99_us))
     }),
+    ("unfinished", "in flight at the end", false, unfinished),
     ("late starts", "", false, |_, a| grouped(a.late.starts)),
     (
         "service inversion",
@@ -140,6 +141,15 @@ fn errors(_: &Subject, analysis: &Analysis) -> String {
         .map(|kind| format!("{} {}", grouped(kind.requests), escaped(&kind.outcome)))
         .collect();
     format!("<b>{share}</b><br><small>{}</small>", kinds.join(", "))
+}
+
+/// Requests without an end have no latency, so their number and age are all that shows a stall at the end.
+fn unfinished(_: &Subject, analysis: &Analysis) -> String {
+    let count = grouped(analysis.counts.abandoned);
+    match analysis.late.abandoned_oldest_us {
+        oldest if oldest > 0.0 => format!("{count}<br><small>oldest {}</small>", time_us(oldest)),
+        _ => count,
+    }
 }
 
 fn inversion(_: &Subject, analysis: &Analysis) -> String {

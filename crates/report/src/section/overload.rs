@@ -88,10 +88,10 @@ fn figure(curves: &[Curve]) -> Figure {
         id: "overload",
         title: "Replies, errors and latency by offered load".into(),
         caption: vec![
-            "Left: complete replies a second; on the dotted diagonal everything offered is answered, and where a curve leaves \
+            "First: complete replies a second; on the dotted diagonal everything offered is answered, and where a curve leaves \
              it the server is saturated. A curve that falls after its summit spends its time on work that nobody gets."
                 .into(),
-            "Middle: the share of requests that failed. Right: what the slowest hundredth waited, from the intended start.".into(),
+            "Second: the share of requests that failed. Third: what the slowest hundredth waited, from the intended start.".into(),
         ],
         source: "The form of the overload curves of Brecht and Ostrowski (2001), section 5.",
         drawing: Drawing::Panels(

@@ -85,7 +85,8 @@ fn figure(subjects: &[&Subject]) -> Figure {
             "How much work was waiting each time the server's loop looked. A loop that never blocks looks often and finds \
              little; one that blocks comes back to a crowd, and everybody in it has waited."
                 .into(),
-            "The point on each curve is its median. Counted by the server; above 64, in powers of two.".into(),
+            "The point on each curve is its median. Counted by the server, since it started if it was asked only once; above 64, \
+             in powers of two.".into(),
         ],
         source: "The form of Figures 3.1 and 3.14 (dissertation).",
         drawing: Drawing::one(legend_of(subjects), draw),
