@@ -80,7 +80,7 @@ pub(crate) fn html(subjects: &[Subject]) -> String {
         row(
             &mut out,
             "capacity",
-            "requests/s, closed loop",
+            "requests/s at load 1",
             false,
             subjects.iter().map(capacity),
         );

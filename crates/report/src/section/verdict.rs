@@ -150,11 +150,13 @@ fn judge(subject: &Subject) -> (Trust, Vec<String>) {
     for one in &subject.measurements {
         let (found, why) = judge_one(subject, one);
         trust = trust.max(found);
+        let why = match one.relative {
+            Some(relative) if !why.is_empty() => {
+                vec![format!("At load {relative:.2}: {}", why.join("; "))]
+            }
+            _ => why,
+        };
         for reason in why {
-            let reason = match one.relative {
-                Some(relative) => format!("At load {relative:.2}: {reason}"),
-                None => reason,
-            };
             if !reasons.contains(&reason) {
                 reasons.push(reason);
             }
