@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 mod serve;
+mod trace;
 mod report;
 mod analyze;
 mod children;
@@ -30,6 +31,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(Box<serve::Arguments>),
+    Trace(Box<trace::Arguments>),
     Report(report::Arguments),
     Analyze(analyze::Arguments),
     /// Prints a completion script for a shell.
@@ -71,6 +73,10 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
 
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
+        // The exit code is that of the traced command.
+        Command::Trace(arguments) => {
+            return trace::run(&arguments).unwrap_or_else(|failure| failed(&failure));
+        }
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
         Command::Analyze(arguments) => analyze::run(&arguments),
@@ -80,10 +86,17 @@ fn main() -> ExitCode {
         Command::ServeHelper => children::helper(),
         Command::ServeLog => children::log(),
     };
-    let (code, text) = match done {
-        Ok(()) => return ExitCode::SUCCESS,
-        Err(Failure::Use(text)) => (2, text),
-        Err(Failure::Work(error)) => (1, format!("{error:#}")),
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failed(&failure),
+    }
+}
+
+/// Says what failed and how.
+fn failed(failure: &Failure) -> ExitCode {
+    let (code, text) = match failure {
+        Failure::Use(text) => (2, text.clone()),
+        Failure::Work(error) => (1, format!("{error:#}")),
     };
     // If standard error is closed there is nobody to tell, but the exit code still does.
     text.lines()
