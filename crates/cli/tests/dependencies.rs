@@ -16,7 +16,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "headway",
         &[
-            "server", "files", "debox", "load", "lab", "latency", "report",
+            "server", "files", "debox", "load", "lab", "latency", "report", "trace",
         ],
     ),
     ("server", &["files", "http", "event", "debox", "os"]),
@@ -24,8 +24,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("load", &["event", "http", "latency", "os"]),
     ("lab", &["load", "latency", "os"]),
     ("report", &["latency"]),
+    ("trace", &["debox", "debox-bpf"]),
     ("debox", &["os"]),
-    ("debox-c", &["debox"]),
+    ("debox-c", &["debox", "debox-hook"]),
+    ("debox-hook", &[]),
+    ("debox-so", &["debox-c", "debox-hook"]),
+    ("debox-preload", &["debox", "debox-hook", "os"]),
     ("event", &["os"]),
     ("http", &[]),
     ("latency", &[]),

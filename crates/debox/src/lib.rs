@@ -34,5 +34,5 @@ pub use labels::Label;
 pub use record::{Limits, Record, Site as KernelSite, Sleep, Stack, TraceEntry};
 pub use report::{Report, Rung, SITES_MAX, Site, Wait};
 pub use symbols::Symbols;
-pub use thread::{Debox, Mark};
+pub use thread::{Debox, Mark, kernel_symbols};
 pub use tracer::Tracer;

@@ -122,11 +122,12 @@ pub struct Record {
     limits: Limits,
     /// Number of the call.
     pub number: u32,
-    /// When it began, in nanoseconds of `CLOCK_MONOTONIC`. Exact only if it slept or
-    /// [`Debox::call`](crate::Debox::call) uses that clock; else to some microseconds.
+    /// When it began, in nanoseconds of `CLOCK_MONOTONIC`, right to 25 microseconds.
     pub start_ns: u64,
     /// Wall-clock time.
     pub wall_ns: u64,
+    /// The same in ticks of the clock that is used ([`os::ticks`]): the processor's counter where it is trusted.
+    pub wall_ticks: u64,
     /// Minor page faults; `None` where the privilege does not reach.
     pub faults_minor: Option<u32>,
     /// Major ones.
@@ -153,6 +154,7 @@ impl Record {
             number: 0,
             start_ns: 0,
             wall_ns: 0,
+            wall_ticks: 0,
             faults_minor: None,
             faults_major: None,
             preemptions: Wait::default(),

@@ -266,14 +266,17 @@ pub enum NoteKind {
     /// A child that shares memory with its parent but not a thread of it (clone with `CLONE_VM`): the
     /// thread that made it is no longer traced.
     SharedMemory = 4,
+    /// The program is for another architecture than the library.
+    Architecture = 5,
 }
 
 impl NoteKind {
-    const ALL: [NoteKind; 4] = [
+    const ALL: [NoteKind; 5] = [
         NoteKind::Privileged,
         NoteKind::Static,
         NoteKind::Environment,
         NoteKind::SharedMemory,
+        NoteKind::Architecture,
     ];
 }
 

@@ -134,6 +134,11 @@ impl<'a> Writer<'a> {
         Some(writer)
     }
 
+    /// The writer of a file that [`Writer::begin`] has begun. `None` if the words are too few.
+    pub fn resume(words: &'a [AtomicU64], layout: Layout) -> Option<Writer<'a>> {
+        (words.len() >= layout.words()).then_some(Writer { words, layout })
+    }
+
     /// Says how much the first thread sees; other threads' lanes have their own word for it.
     pub fn sees(&self, rung: &Rung, faults: bool) {
         let (height, why) = rung_word(rung);
