@@ -11,6 +11,7 @@ use std::process::ExitCode;
 mod serve;
 mod children;
 mod documents;
+mod trace;
 
 /// Keeps a network server moving: a web server whose loop never waits for the filesystem.
 #[derive(Debug, Parser)]
@@ -28,6 +29,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(Box<serve::Arguments>),
+    Trace(trace::Arguments),
     /// Prints a completion script for a shell.
     Completions {
         /// Which shell.
@@ -68,6 +70,7 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Serve(arguments) => serve::run(&arguments),
+        Command::Trace(arguments) => trace::run(&arguments),
         Command::Completions { shell } => documents::completions(shell, Arguments::command()),
         Command::Man { directory } => documents::man(&directory, Arguments::command()),
         Command::ServeWorker => children::worker(),

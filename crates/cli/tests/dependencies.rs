@@ -15,7 +15,15 @@ use serde_json::Value;
 const ALLOWED: &[(&str, &[&str])] = &[
     (
         "headway",
-        &["server", "files", "debox", "load", "lab", "report"],
+        &[
+            "server",
+            "files",
+            "debox",
+            "debox-bpf",
+            "load",
+            "lab",
+            "report",
+        ],
     ),
     ("server", &["files", "http", "event", "debox", "os"]),
     ("files", &["event", "os"]),
@@ -23,6 +31,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("lab", &["load", "latency", "os"]),
     ("report", &["latency"]),
     ("debox", &["os"]),
+    ("debox-bpf", &["debox"]),
     ("debox-c", &["debox"]),
     ("event", &["os"]),
     ("http", &[]),
