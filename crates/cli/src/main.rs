@@ -54,6 +54,15 @@ enum Command {
     /// The log process of `serve`, started by its master.
     #[command(hide = true)]
     ServeLog,
+    /// A command of `trace --attach` that waits until it is observed.
+    #[command(hide = true)]
+    TraceGate {
+        /// The gate.
+        fifo: PathBuf,
+        /// What it becomes.
+        #[arg(last = true)]
+        command: Vec<std::ffi::OsString>,
+    },
 }
 
 /// Why a command did not do its work.
@@ -76,6 +85,9 @@ fn main() -> ExitCode {
         // The exit code is that of the traced command.
         Command::Trace(arguments) => {
             return trace::run(&arguments).unwrap_or_else(|failure| failed(&failure));
+        }
+        Command::TraceGate { fifo, command } => {
+            return trace::gate(&fifo, &command).unwrap_or_else(|failure| failed(&failure));
         }
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),

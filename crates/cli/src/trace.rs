@@ -10,10 +10,12 @@ use std::process::ExitCode;
 
 use super::Failure;
 
+mod attach;
 mod outputs;
 mod policy;
 mod run;
 mod saved;
+mod watch;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -25,11 +27,13 @@ Examples:
   headway trace --chrome out.json -- git status       a time line for Perfetto (ui.perfetto.dev)
   headway trace --react stack --when slower-than=10ms,label=journal -- ./server
                                                       print the stack when a call waits 10 ms for the journal
+  headway trace -p 1234 --duration 10                 what a running process waits for, and who waits with it
+  headway trace --live --attach -- ./static-server    the same while it happens, of a program without libc
   headway trace --keep run -- wget -q http://host/    run/trace.json, for `headway report run`
   headway trace report run                            the same summary again
 
 The program's standard output, standard error, signals and exit code are its own; the summary goes to standard
-error, or to FILE with -o. LENGTHs are written 500us, 1ms, 2s. Labels: page-io, inode-lock, futex, pipe … (an unknown
+error (with -p and `report` to standard output), or to FILE with -o. LENGTHs are written 500us, 1ms, 2s. Labels: page-io, inode-lock, futex, pipe … (an unknown
 one lists them all).
 
 Exit codes: the command's own; 128 + N if signal N killed it; 126 if it cannot be executed, 127 if it is not found;
@@ -48,7 +52,7 @@ pub struct Arguments {
     #[command(flatten)]
     run: run::Arguments,
     /// The command and its arguments, after `--`
-    #[arg(last = true, value_name = "COMMAND", required = true)]
+    #[arg(last = true, value_name = "COMMAND", required_unless_present = "pids", conflicts_with = "pids")]
     command: Vec<OsString>,
 }
 
@@ -87,10 +91,20 @@ enum Part {
     All,
 }
 
+/// The process behind the gate of `--attach`.
+pub use attach::gate;
+
 /// Runs the command, or shows a kept trace. The exit code is that of the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     match &arguments.action {
         Some(Action::Report(saved)) => saved::run(saved).map(|()| ExitCode::SUCCESS),
-        None => run::run(arguments),
+        None => {
+            arguments.outputs.check()?;
+            match (arguments.run.pids.is_empty(), arguments.run.attach) {
+                (false, _) => attach::processes(arguments),
+                (true, true) => attach::command(arguments),
+                (true, false) => run::run(arguments),
+            }
+        }
     }
 }

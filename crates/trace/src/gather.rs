@@ -212,13 +212,8 @@ impl<'a> Gatherer<'a> {
         if let Some(index) = self.kernel_index.get(stack) {
             return Some(*index);
         }
-        let name = |address: &u64| {
-            let inside = address.saturating_sub(1);
-            symbols.name(inside).map_or_else(|| format!("{address:#x}"), |(name, _)| name.to_owned())
-        };
-        let names: Vec<String> = stack.iter().rev().map(name).collect();
         let stacks = &mut self.trace.kernel_stacks;
-        stacks.push(names);
+        stacks.push(kernel_names(stack, symbols));
         self.kernel_index.insert(stack.to_vec(), stacks.len() - 1);
         Some(stacks.len() - 1)
     }
@@ -271,7 +266,9 @@ impl<'a> Gatherer<'a> {
                     "Process {who}: a thread made a child that shares its memory, and is not traced from then on. Use \
                      --attach."
                 ),
-                _ => format!("{path}: it was not traced. Use --attach."),
+                NoteKind::Architecture => format!(
+                    "{path} is for another architecture than the preload library: it was not traced. Use --attach."
+                ),
             });
         }
         match &process.rung {
@@ -333,6 +330,15 @@ fn add_site(sum: &mut Site, site: &CallSite) {
     sum.slept.total_ns += site.slept.total_ns;
     sum.wakeup_ns += site.wakeup_ns;
     add_buckets(&mut sum.histogram, &site.histogram);
+}
+
+/// The functions of a kernel stack (innermost address first), outermost first.
+pub(crate) fn kernel_names(stack: &[u64], symbols: &Symbols) -> Vec<String> {
+    let name = |address: &u64| {
+        let found = symbols.name(address.saturating_sub(1));
+        found.map_or_else(|| format!("{address:#x}"), |(name, _)| name.to_owned())
+    };
+    stack.iter().rev().map(name).collect()
 }
 
 /// The smaller of those that are known.

@@ -8,15 +8,18 @@
 //! Source: Ruan's dissertation (2005), sections 2.2 to 2.5.
 #![forbid(unsafe_code)]
 
+mod attach;
 pub mod export;
 mod gather;
 pub mod launch;
+pub mod live;
 mod model;
 mod places;
 pub mod show;
 mod table;
 mod units;
 
+pub use attach::Observation;
 pub use gather::Gatherer;
 pub use model::{
     Bucket, FILE_NAME, Kept, Outcome, Place, Program, SCHEMA, Site, SleepAt, Trace, Way,

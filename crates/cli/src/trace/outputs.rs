@@ -70,8 +70,9 @@ impl Arguments {
         !self.history.is_empty()
     }
 
-    /// Writes everything that was asked for.
-    pub fn write(&self, trace: &Trace) -> Result<(), Failure> {
+    /// Writes everything that was asked for. The summary goes to standard error, where a command's own output is not in
+    /// the way of a reader, and to standard output where there is no command.
+    pub fn write(&self, trace: &Trace, beside_command: bool) -> Result<(), Failure> {
         if let Some(directory) = &self.keep {
             file(&directory.join(trace::FILE_NAME), &(trace.json() + "\n"))?;
         }
@@ -86,10 +87,10 @@ impl Arguments {
         if let Some(path) = &self.folded {
             file(path, &trace::export::folded(trace))?;
         }
-        self.summary(trace)
+        self.summary(trace, beside_command)
     }
 
-    fn summary(&self, trace: &Trace) -> Result<(), Failure> {
+    fn summary(&self, trace: &Trace, beside_command: bool) -> Result<(), Failure> {
         let text = |style: &Style| match self.json {
             true => trace.json() + "\n",
             false => show::summary(trace, &self.parts(), style),
@@ -101,18 +102,18 @@ impl Arguments {
         };
         match &self.output {
             Some(path) if path != Path::new("-") => Ok(file(path, &text(&style(None)))?),
-            Some(_) => {
-                let mut out = std::io::stdout().lock();
-                let width = width_of(&out);
-                let done = out.write_all(text(&style(width)).as_bytes()).and_then(|()| out.flush());
-                Ok(done.context("summary to standard output")?)
-            }
-            None => {
+            None if beside_command => {
                 let mut error = std::io::stderr().lock();
                 let width = width_of(&error);
                 // If standard error is closed there is nobody to read it.
                 let _ = error.write_all(format!("\n{}", text(&style(width))).as_bytes());
                 Ok(())
+            }
+            _ => {
+                let mut out = std::io::stdout().lock();
+                let width = width_of(&out);
+                let done = out.write_all(text(&style(width)).as_bytes()).and_then(|()| out.flush());
+                Ok(done.context("summary to standard output")?)
             }
         }
     }
@@ -131,11 +132,6 @@ impl Arguments {
             Part::All => None,
         };
         self.show.iter().filter_map(part).collect()
-    }
-
-    /// For `trace report`, which has nobody's output to stay apart from.
-    pub fn write_to_output(&mut self) {
-        self.output.get_or_insert_with(|| PathBuf::from("-"));
     }
 }
 

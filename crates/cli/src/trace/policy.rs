@@ -91,6 +91,22 @@ impl Arguments {
         }
     }
 
+    /// What only the program itself can do is no option of an observer.
+    pub fn refuse_in_band_only(&self) -> Result<(), Failure> {
+        for (given, name) in [
+            (!self.react.is_empty(), "--react"),
+            (self.follow_all, "--follow-all"),
+            (self.log_size.is_some(), "--log-size"),
+        ] {
+            if given {
+                return Err(Failure::Use(format!(
+                    "{name} works in the traced program itself; leave out -p or --attach"
+                )));
+            }
+        }
+        Ok(())
+    }
+
     fn order(&self, action: &str) -> Result<String, Failure> {
         // The variable that carries them separates reactions by semicolons.
         if action.contains(';') {

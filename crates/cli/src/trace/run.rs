@@ -7,21 +7,41 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
-use trace::launch::{self, Launched, Session, SpawnError, Untraceable};
+use trace::launch::{self, Session, SpawnError, Untraceable};
 use trace::{Gatherer, Outcome, Places, Trace, Way};
 
 use super::Failure;
+use super::watch::{Held, Screen, Source};
 
 /// What is traced, and how.
 #[derive(Debug, Args)]
-pub struct Arguments {}
+#[command(next_help_heading = "What is traced")]
+pub struct Arguments {
+    /// Observe a process that runs already, its threads and later children, by BPF; may be given several times
+    #[arg(short, long = "pid", value_name = "PID")]
+    pub pids: Vec<u32>,
+    /// Observe the command from outside, by BPF: for static and Go programs, and for waiter counts
+    #[arg(long, requires = "command")]
+    pub attach: bool,
+    /// With -p: stop after so many seconds; without it, at an interrupt or the end of the processes
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, requires = "pids")]
+    pub duration: Option<Duration>,
+    /// With -p or --attach: leave children alone
+    #[arg(long)]
+    pub no_children: bool,
+    /// Show calls, sites and labels in the terminal while they happen; what the command writes to the terminal
+    /// follows at the end
+    #[arg(long)]
+    pub live: bool,
+}
 
-/// How often the records of ended processes are taken out of the directory.
-const SWEEP: Duration = Duration::from_secs(1);
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+}
 
 /// Runs the command, writes the trace, returns the command's exit code.
 pub fn run(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
-    arguments.outputs.check()?;
     let orders = arguments.policy.orders(arguments.outputs.needs_every_call())?;
     let library = launch::library()?;
     let session = Session::new().context("a directory for the trace")?;
@@ -30,69 +50,91 @@ pub fn run(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
     if let Some(why) = &untraceable {
         say(&format!("trace: {why}"));
     }
-    let launched = match launch::spawn(command, session.path(), &library, &orders, None) {
+    let held = arguments.run.live.then(Held::new).transpose()?;
+    let streams = held.as_ref().map(Held::streams).transpose()?;
+    let screen = Screen::new(arguments.run.live)?;
+    let mut launched = match launch::spawn(command, session.path(), &library, &orders, streams) {
         Ok(launched) => launched,
-        Err(error) => return Ok(not_started(&error)),
+        Err(error) => {
+            drop(screen);
+            return Ok(not_started(&error));
+        }
     };
-    let (outcome, session) = follow(launched, session)?;
-    let mut trace = gather(&session, command, untraceable.as_ref())?;
+    let mut recorded = Recorded {
+        session,
+        symbols: Symbols::load(),
+        places: Places::default(),
+        command,
+        untraceable,
+    };
+    let outcome = screen.command(&mut recorded, &mut launched)?;
+    held.map(Held::release).transpose()?;
+    let mut trace = recorded.trace()?;
     trace.outcome = Some(outcome);
-    arguments.outputs.write(&trace)?;
+    arguments.outputs.write(&trace, true)?;
     Ok(exit_code(outcome))
 }
 
-/// Waits for the command; records of processes that end meanwhile are taken out.
-fn follow(mut launched: Launched, mut session: Session) -> anyhow::Result<(Outcome, Session)> {
-    loop {
-        if let Some(outcome) = launched.wait(SWEEP).context("waiting for the command")? {
-            return Ok((outcome, session));
+/// What the traced programs leave.
+struct Recorded<'a> {
+    session: Session,
+    symbols: std::io::Result<Symbols>,
+    places: Places,
+    command: &'a [OsString],
+    untraceable: Option<Untraceable>,
+}
+
+impl Source for Recorded<'_> {
+    const EVERY: Duration = Duration::from_millis(500);
+
+    fn poll(&mut self) -> anyhow::Result<bool> {
+        self.session.sweep().context("the trace's directory")?;
+        Ok(true)
+    }
+
+    fn trace(&mut self) -> anyhow::Result<Trace> {
+        let (collection, running) = self.session.collection().context("the trace's directory")?;
+        let mut gatherer = Gatherer::new(Way::Preload, self.symbols.as_ref().ok(), &mut self.places);
+        gatherer.collection(&collection);
+        if running > 0 {
+            gatherer.miss(&format!(
+                "{running} of the processes still ran when the command ended; what they do from now on is not recorded."
+            ));
         }
-        session.sweep().context("the trace's directory")?;
+        match (&self.symbols, &self.untraceable) {
+            (_, Some(why)) => gatherer.miss(&format!("{why}.")),
+            (Ok(symbols), None) if symbols.hidden() => gatherer.miss(
+                "The kernel hides its symbols from this user, so sleeps have no labels; sysctl kernel.kptr_restrict=0 \
+                 (with kernel.perf_event_paranoid at most 1) or CAP_SYSLOG shows them.",
+            ),
+            (Err(error), None) => gatherer.miss(&format!("Sleeps have no labels: {error}.")),
+            _ => {}
+        }
+        if collection.processes.is_empty() && self.untraceable.is_none() {
+            gatherer.miss(
+                "No process left a record: the library was not loaded. A program that clears its environment or has \
+                 another C library than glibc does that; use --attach.",
+            );
+        }
+        let mut trace = gatherer.finish();
+        trace.command = words(self.command);
+        Ok(trace)
     }
 }
 
-fn gather(
-    session: &Session,
-    command: &[OsString],
-    untraceable: Option<&Untraceable>,
-) -> anyhow::Result<Trace> {
-    let (collection, running) = session.collection().context("the trace's directory")?;
-    let symbols = Symbols::load();
-    let mut places = Places::default();
-    let mut gatherer = Gatherer::new(Way::Preload, symbols.as_ref().ok(), &mut places);
-    gatherer.collection(&collection);
-    if running > 0 {
-        gatherer.miss(&format!(
-            "{running} of the processes still ran when the command ended; what they do from now on is not recorded here."
-        ));
-    }
-    match (&symbols, untraceable) {
-        (_, Some(why)) => gatherer.miss(&format!("{why}.")),
-        (Ok(symbols), None) if symbols.hidden() => gatherer.miss(
-            "The kernel hides its symbols from this user, so sleeps have no labels; sysctl kernel.kptr_restrict=0 (with \
-             kernel.perf_event_paranoid at most 1) or CAP_SYSLOG shows them.",
-        ),
-        (Err(error), None) => gatherer.miss(&format!("Sleeps have no labels: {error}.")),
-        _ => {}
-    }
-    if collection.processes.is_empty() && untraceable.is_none() {
-        gatherer.miss(
-            "No process left a record: the library was not loaded. A program that clears its environment or has another C \
-             library than glibc does that; use --attach.",
-        );
-    }
-    let mut trace = gatherer.finish();
-    trace.command = command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    Ok(trace)
+/// A command for people.
+pub fn words(command: &[OsString]) -> Vec<String> {
+    command.iter().map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
-fn not_started(error: &SpawnError) -> ExitCode {
+/// Says why a command did not start, and with which code a shell would exit.
+pub fn not_started(error: &SpawnError) -> ExitCode {
     say(&format!("trace: {error}"));
     ExitCode::from(error.exit_code())
 }
 
 /// As a shell tells how its child ended.
-fn exit_code(outcome: Outcome) -> ExitCode {
+pub fn exit_code(outcome: Outcome) -> ExitCode {
     match outcome {
         Outcome::Exit(code) => ExitCode::from(code as u8),
         Outcome::Signal(signal) => ExitCode::from(128_u8.saturating_add(signal as u8)),

@@ -12,7 +12,7 @@ use super::{Failure, Saved};
 pub fn run(arguments: &Saved) -> Result<(), Failure> {
     arguments.outputs.check()?;
     let trace = read(&arguments.directory)?;
-    arguments.outputs.write(&trace)
+    arguments.outputs.write(&trace, false)
 }
 
 fn read(path: &Path) -> anyhow::Result<Trace> {

@@ -8,6 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use super::Orders;
 use super::signals::Forwarding;
 use crate::model::Outcome;
@@ -24,6 +26,15 @@ pub enum SpawnError {
 }
 
 impl SpawnError {
+    /// From what exec said.
+    pub fn new(program: &OsStr, error: io::Error) -> SpawnError {
+        let name = program.to_string_lossy().into_owned();
+        match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => SpawnError::NotFound(name),
+            _ => SpawnError::NotExecutable(name, error),
+        }
+    }
+
     /// What a shell would exit with.
     pub const fn exit_code(&self) -> u8 {
         match self {
@@ -64,11 +75,7 @@ pub fn spawn(
     if let Some((out, error)) = output {
         starting.stdin(Stdio::null()).stdout(out).stderr(error);
     }
-    let name = program.to_string_lossy().into_owned();
-    let child = starting.spawn().map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => SpawnError::NotFound(name),
-        _ => SpawnError::NotExecutable(name, error),
-    })?;
+    let child = starting.spawn().map_err(|error| SpawnError::new(program, error))?;
     Ok(Launched::new(child))
 }
 
@@ -85,7 +92,7 @@ fn preloads(library: &OsStr, others: Option<OsString>) -> OsString {
 impl Launched {
     /// Watches a child. Signals are caught only from here on, so that the child has inherited what we were given:
     /// a signal that was ignored stays ignored.
-    fn new(mut child: Child) -> Launched {
+    pub fn new(mut child: Child) -> Launched {
         let pid = child.id();
         let forwarding = Forwarding::to(pid);
         let (sender, outcome) = channel();
@@ -107,6 +114,21 @@ impl Launched {
     /// The process.
     pub fn pid(&self) -> u32 {
         self.pid
+    }
+
+    /// Does what Ctrl-C would do at its terminal.
+    pub fn interrupt(&self) {
+        self.send(Signal::INT);
+    }
+
+    /// Ends it at once.
+    pub fn kill(&self) {
+        self.send(Signal::KILL);
+    }
+
+    fn send(&self, signal: Signal) {
+        // It may have ended at this moment, which is what the signal was for.
+        let _ = Pid::from_raw(self.pid as i32).map(|pid| kill_process(pid, signal));
     }
 
     /// Waits for the end, not longer than this; `None` if it still runs.

@@ -22,8 +22,8 @@ pub enum NoLibrary {
     Unspeakable(PathBuf),
 }
 
-/// The library's path: `HEADWAY_PRELOAD`, else next to this program (a build), else `../lib/headway` (an
-/// installation).
+/// The library's path: `HEADWAY_PRELOAD`, else next to this program (a build), else `../lib/headway` or
+/// `../lib` (an installation).
 ///
 /// # Errors
 ///
@@ -40,7 +40,7 @@ fn find(named: Option<&Path>, program: &Path) -> Result<PathBuf, NoLibrary> {
         return speakable(there.ok_or_else(|| NoLibrary::Variable(path.to_owned()))?);
     }
     let folder = program.parent().unwrap_or(Path::new("/"));
-    let places = [folder.to_owned(), folder.join("../lib/headway")];
+    let places = [folder.to_owned(), folder.join("../lib/headway"), folder.join("../lib")];
     let found = places.iter().map(|place| place.join(NAME)).find(|path| path.is_file());
     let path = found.ok_or_else(|| {
         let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();

@@ -68,7 +68,7 @@ fn sight(trace: &Trace) -> String {
 /// One line a sentence, wrapped.
 pub(super) fn missing(trace: &Trace, style: &Style) -> String {
     if trace.missing.is_empty() {
-        return String::new();
+        return "Nothing is missing: no record was lost, and no program escaped.\n".to_owned();
     }
     let mut out = style.heading("What is missing") + "\n";
     for text in &trace.missing {

@@ -15,7 +15,8 @@ struct Sum {
     count: u64,
     total_ns: u64,
     max_ns: u64,
-    waiters_max: Option<u64>,
+    waiters_entry_max: Option<u64>,
+    waiters_exit_max: Option<u64>,
 }
 
 impl Sum {
@@ -23,7 +24,18 @@ impl Sum {
         self.count += sleep.count;
         self.total_ns += sleep.total_ns;
         self.max_ns = self.max_ns.max(sleep.max_ns);
-        self.waiters_max = self.waiters_max.max(sleep.waiters_entry_max);
+        self.waiters_entry_max = self.waiters_entry_max.max(sleep.waiters_entry_max);
+        self.waiters_exit_max = self.waiters_exit_max.max(sleep.waiters_exit_max);
+    }
+}
+
+impl Sum {
+    /// Most other tasks asleep on the same resource when a sleep began, and when it ended.
+    fn others(&self) -> String {
+        match (self.waiters_entry_max, self.waiters_exit_max) {
+            (Some(entry), Some(exit)) => format!("{}/{}", counted(entry), counted(exit)),
+            _ => NONE.to_owned(),
+        }
     }
 }
 
@@ -44,10 +56,10 @@ pub(super) fn waits(trace: &Trace, style: &Style) -> String {
     let mut rows: Vec<_> = sums.into_iter().collect();
     rows.sort_by_key(|((label, _), sum)| (label.is_idle(), std::cmp::Reverse(sum.total_ns)));
     let all_ns: u64 = rows.iter().map(|(_, sum)| sum.total_ns).sum();
-    let waiters = rows.iter().any(|(_, sum)| sum.waiters_max.is_some());
+    let waiters = rows.iter().any(|(_, sum)| sum.waiters_entry_max.is_some());
     let mut headings = vec!["TIME", "SHARE", "SLEEPS", "LONGEST", "<LABEL", "<KERNEL FUNCTION"];
     if waiters {
-        headings.insert(4, "OTHERS");
+        headings.insert(4, "OTHERS IN/OUT");
     }
     let mut table = Table::new(&headings);
     let (shown, more) = style.first(&rows, "places");
@@ -61,7 +73,7 @@ pub(super) fn waits(trace: &Trace, style: &Style) -> String {
             symbol.unwrap_or(NONE).to_owned(),
         ];
         if waiters {
-            cells.insert(4, sum.waiters_max.map_or(NONE.into(), counted));
+            cells.insert(4, sum.others());
         }
         table.row(cells);
     }

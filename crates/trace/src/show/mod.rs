@@ -111,10 +111,7 @@ pub fn summary(trace: &Trace, parts: &[Part], style: &Style) -> String {
             out.push_str(&section);
         }
     }
-    let missing = heading::missing(trace, style);
-    if !missing.is_empty() {
-        out.push('\n');
-        out.push_str(&missing);
-    }
+    out.push('\n');
+    out.push_str(&heading::missing(trace, style));
     out
 }

@@ -1,0 +1,129 @@
+//! Observing from outside, by BPF: processes that run already, and commands nothing can be preloaded into.
+
+use anyhow::Context;
+use debox::Symbols;
+use debox::policy::Filter;
+use debox_bpf::{Attach, AttachError, Limits, Pids};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use trace::launch::{Launched, SpawnError};
+use trace::{Observation, Places, Trace};
+
+use super::Failure;
+use super::run::{exit_code, not_started, words};
+use super::watch::{Held, Screen, Source};
+
+/// Observes running processes until they end, the time is up, or an interrupt.
+pub fn processes(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("the handler of signals")?;
+    }
+    let mut observed = Observed::start(arguments, &arguments.run.pids, None)?;
+    let begun = Instant::now();
+    let late = || arguments.run.duration.is_some_and(|most| begun.elapsed() >= most);
+    let over = || late() || stop.load(Ordering::Relaxed);
+    Screen::new(arguments.run.live)?.processes(&mut observed, over)?;
+    arguments.outputs.write(&observed.trace()?, false)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Starts a command behind a gate, observes it from its first call, returns its exit code.
+pub fn command(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
+    let directory = tempfile::tempdir().context("a directory for the gate")?;
+    let fifo = directory.path().join("gate");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, mode).context("the gate")?;
+    let held = arguments.run.live.then(Held::new).transpose()?;
+    let program = std::env::current_exe().context("the path of this program")?;
+    let mut starting = Command::new(program);
+    starting.arg("trace-gate").arg(&fifo).arg("--").args(&arguments.command);
+    if let Some(held) = &held {
+        let (out, error) = held.streams()?;
+        starting.stdin(std::process::Stdio::null()).stdout(out).stderr(error);
+    }
+    let mut launched = Launched::new(starting.spawn().context("starting the command")?);
+    let observed = Observed::start(arguments, &[launched.pid()], Some(launched.pid()));
+    let mut observed = match observed {
+        Ok(observed) => observed,
+        Err(failure) => {
+            // Opened for writing and closed without a word, the gate tells its process to end.
+            launched.kill();
+            return Err(failure);
+        }
+    };
+    std::fs::write(&fifo, "go").context("the gate")?;
+    let outcome = Screen::new(arguments.run.live)?.command(&mut observed, &mut launched)?;
+    observed.poll()?;
+    held.map(Held::release).transpose()?;
+    let mut trace = observed.trace()?;
+    trace.command = words(&arguments.command);
+    trace.outcome = Some(outcome);
+    arguments.outputs.write(&trace, true)?;
+    Ok(exit_code(outcome))
+}
+
+/// The process behind the gate: waits for the word and becomes the command. Returns only if it cannot.
+pub fn gate(fifo: &Path, command: &[OsString]) -> Result<ExitCode, Failure> {
+    let mut word = String::new();
+    File::open(fifo)
+        .and_then(|mut gate| gate.read_to_string(&mut word))
+        .context("this sub-command is started by `headway trace --attach`, not by hand")?;
+    let (Some((program, rest)), "go") = (command.split_first(), word.as_str()) else {
+        return Ok(ExitCode::FAILURE);
+    };
+    let error = Command::new(program).args(rest).exec();
+    Ok(not_started(&SpawnError::new(program, error)))
+}
+
+/// What the observer sees.
+struct Observed {
+    observation: Observation,
+    symbols: Option<Symbols>,
+    places: Places,
+}
+
+impl Observed {
+    /// Begins. A wrong number is the user's mistake; a lacking privilege is not.
+    fn start(arguments: &super::Arguments, pids: &[u32], gate: Option<u32>) -> Result<Observed, Failure> {
+        arguments.policy.refuse_in_band_only()?;
+        let filter: Filter = (arguments.policy.keep(arguments.outputs.needs_every_call()))
+            .parse()
+            .map_err(|error: debox::policy::PolicyError| Failure::Use(error.to_string()))?;
+        let pids = Pids {
+            pids: pids.to_vec(),
+            follow_children: !arguments.run.no_children,
+        };
+        let attach = Attach::start(&pids, &Limits::default(), filter).map_err(|error| match error {
+            AttachError::UnknownPid { .. } | AttachError::Thread { .. } | AttachError::TooMany { .. } => {
+                Failure::Use(error.to_string())
+            }
+            error => Failure::from(error),
+        })?;
+        Ok(Observed {
+            observation: Observation::new(attach, gate),
+            symbols: Symbols::load().ok(),
+            places: Places::default(),
+        })
+    }
+}
+
+impl Source for Observed {
+    const EVERY: Duration = Duration::from_millis(50);
+
+    fn poll(&mut self) -> anyhow::Result<bool> {
+        Ok(self.observation.poll())
+    }
+
+    fn trace(&mut self) -> anyhow::Result<Trace> {
+        Ok(self.observation.trace(self.symbols.as_ref(), &mut self.places)?)
+    }
+}
