@@ -41,6 +41,7 @@ Exit codes: the command's own; 128 + N if signal N killed it; 126 if it cannot b
 
 /// Runs a command and shows what its system calls waited for: time, faults, sleeps with their reasons.
 #[derive(Debug, Args)]
+#[group(skip)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Arguments {
     #[command(subcommand)]

@@ -13,6 +13,7 @@ use super::{Failure, Part};
 
 /// Output options.
 #[derive(Debug, Args)]
+#[group(skip)]
 #[command(next_help_heading = "Output")]
 pub struct Arguments {
     /// Write the summary to a file; `-` for standard output

@@ -8,6 +8,7 @@ use super::Failure;
 
 /// Policy options.
 #[derive(Debug, Args)]
+#[group(skip)]
 #[command(next_help_heading = "Which calls are kept one by one (all conditions given have to be met)")]
 pub struct Arguments {
     /// Those that took longer

@@ -15,6 +15,7 @@ use super::watch::{Held, Screen, Source};
 
 /// What is traced, and how.
 #[derive(Debug, Args)]
+#[group(skip)]
 #[command(next_help_heading = "What is traced")]
 pub struct Arguments {
     /// Observe a process that runs already, its threads and later children, by BPF; may be given several times
