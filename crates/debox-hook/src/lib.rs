@@ -78,8 +78,8 @@ pub unsafe trait Tracer: Sized {
     /// The thread made a child that shares its memory and its thread-local storage; tracing it ends here.
     fn shares_memory(&self);
 
-    /// A call was let pass: the thread is inside the tracer.
-    fn passed();
+    /// A call made from `site` was let pass: the thread is inside the tracer.
+    fn passed(site: usize);
 
     /// A call of a vfork child was let pass.
     fn of_vfork();

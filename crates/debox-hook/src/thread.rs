@@ -100,15 +100,19 @@ pub fn switch_on<T: Tracer>() -> bool {
 /// Runs with the tracer's data of this thread, if there are any; calls made in it pass untraced.
 pub fn with_tracer<T: Tracer, R>(f: impl FnOnce(&T) -> R) -> Option<R> {
     with(|thread| {
-        if thread.state.get() == NEW {
+        // SAFETY: not null only where `start` put it, and it lives until the thread's end.
+        let old = unsafe { thread.data.get().cast::<T>().as_ref() };
+        let forked = old.is_some_and(|tracer| !tracer.alive());
+        let state = thread.state.get();
+        if state == NEW || forked && matches!(state, READY | IN_CALL) {
             start::<T>(thread);
         }
         let state = thread.state.get();
-        // SAFETY: not null only where `start` put it, and it lives until the thread's end.
-        let tracer = unsafe { thread.data.get().cast::<T>().as_ref() }?;
-        if !matches!(state, READY | IN_CALL) || !tracer.alive() {
+        if !matches!(state, READY | IN_CALL) {
             return None;
         }
+        // SAFETY: as above.
+        let tracer = unsafe { thread.data.get().cast::<T>().as_ref() }?;
         thread.state.set(INSIDE);
         let answer = f(tracer);
         thread.state.set(state);
@@ -247,7 +251,7 @@ fn aside<T: Tracer>(
     match thread.state.get() {
         IN_CALL if !quiet => {}
         INSIDE => {
-            T::passed();
+            T::passed(site);
             return call();
         }
         VFORK => {
