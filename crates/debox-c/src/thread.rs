@@ -195,7 +195,7 @@ unsafe impl Tracer for Thread {
 
     fn shares_memory(&self) {}
 
-    fn passed() {}
+    fn passed(_site: usize) {}
 
     fn of_vfork() {}
 }

@@ -127,6 +127,7 @@ unsafe extern "C-unwind" fn on_fexecve(
     _: usize,
     site: usize,
 ) -> usize {
+    exist();
     let mut room = Environment::new();
     // SAFETY: the caller's promise: a list of texts that ends with null. The name is a text.
     let given = unsafe { room.follow(given, c"(a descriptor)".as_ptr() as usize) };
@@ -252,12 +253,20 @@ fn own_environment() -> usize {
     unsafe { environ as usize }
 }
 
+/// Makes sure that the process has its file: a forked child's first call may be this one.
+fn exist() {
+    if !in_vfork_child() {
+        with_tracer(|_: &Thread| ());
+    }
+}
+
 /// Notes a program that will not be traced.
 ///
 /// # Safety
 ///
 /// `path` is a text or null.
 unsafe fn note_program(path: usize) {
+    exist();
     // SAFETY: the caller's promise.
     let Some(path) = (unsafe { text(path) }) else {
         return;

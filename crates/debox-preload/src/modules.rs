@@ -1,11 +1,21 @@
 //! The mapped code of the process, from /proc/self/maps: what return addresses mean in files.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use rustix::fs::{Mode, OFlags, open};
 
 use debox::collect::write::Writer;
 
 /// The stack may be a signal handler's own of a few pages, so lines longer than this are left out.
 const LINE_BYTES_MAX: usize = 1024;
+
+/// Where this library's own code is.
+static OWN: (AtomicU64, AtomicU64) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
+
+/// Whether an address is in this library; before the first scan all are.
+pub fn is_own(address: u64) -> bool {
+    (OWN.0.load(Ordering::Relaxed)..OWN.1.load(Ordering::Relaxed)).contains(&address)
+}
 
 /// Tells the file about every piece of code it does not know yet.
 ///
@@ -58,6 +68,11 @@ fn add(writer: &Writer<'_>, line: &[u8]) {
     let (Some(start), Some(end)) = (ends.next(), ends.next()) else {
         return;
     };
+    let here = (add as fn(&Writer<'_>, &[u8])) as usize as u64;
+    if (start..end).contains(&here) {
+        OWN.0.store(start, Ordering::Relaxed);
+        OWN.1.store(end, Ordering::Relaxed);
+    }
     if writer.knows(start) {
         return;
     }

@@ -181,8 +181,11 @@ unsafe impl Tracer for Thread {
             .note(NoteKind::SharedMemory, self.now_ns(), b"clone");
     }
 
-    fn passed() {
-        if let Some(writer) = process::current() {
+    fn passed(site: usize) {
+        // The library's own calls come by here too.
+        if !modules::is_own(site as u64)
+            && let Some(writer) = process::current()
+        {
             writer.passed();
         }
     }

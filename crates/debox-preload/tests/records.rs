@@ -148,11 +148,9 @@ fn overflow_is_counted_when_one_call_sleeps_more_often_than_the_ring_holds() {
         .expect("it was traced");
     let write = process.sites.iter().find(|site| site.name == "write");
     let write = write.expect("it wrote");
-    // 2032 pages beyond the pipe's sixteen, of which some are taken together.
+    // A thousand times the pipe's length; the ring has room for some 250 sleeps.
     assert!(write.slept.count > 100, "{write:#?}");
-    if write.slept.count < 1000 {
-        assert!(process.losses.kernel_records > 0, "{:?}", process.losses);
-    }
+    assert!(process.losses.kernel_records > 0, "{write:#?}");
 }
 
 #[test]

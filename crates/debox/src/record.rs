@@ -141,7 +141,7 @@ pub struct Record {
     pub sleeps_dropped: u32,
     /// Trace entries that found no room.
     pub trace_dropped: u32,
-    /// Records the kernel lost during the call; sleeps may be missing if not 0.
+    /// Records the kernel lost during the call or shortly before it; sleeps may be missing if not 0.
     pub lost: u64,
     sleeps: Vec<Sleep>,
     trace: Vec<TraceEntry>,

@@ -59,6 +59,8 @@ pub struct Debox {
     /// One pair of readings of both clocks, to place a call on the monotonic one.
     epoch: Cell<Epoch>,
     absences: RefCell<Absences>,
+    /// Records lost between calls, for the next record to say.
+    lost: Cell<u64>,
     /// What the kernel said at the last look; see [`run_queue_wait_ns`].
     waited_ns: Cell<u64>,
     record: RefCell<Option<Record>>,
@@ -109,6 +111,7 @@ impl Debox {
             ticks,
             epoch: Cell::new(Epoch::now(ticks)),
             absences: RefCell::new(Absences::new()),
+            lost: Cell::new(0),
             waited_ns: Cell::new(run_queue_wait_ns()),
             record: RefCell::new(Some(Record::new(limits))),
         }
@@ -270,9 +273,9 @@ impl Debox {
     #[inline(never)]
     fn forget(&self) {
         if let (Some(ring), Ok(mut absences)) = (&self.ring, self.absences.try_borrow_mut()) {
-            ring.drain(|record| {
-                absences.record(record, |_| {});
-            });
+            let mut lost = self.lost.get();
+            ring.drain(|record| lost += absences.record(record, |_| {}));
+            self.lost.set(lost);
             absences.settle(|_| {});
         }
         if self.asks_wakeup() {
@@ -294,12 +297,16 @@ impl Debox {
             record.wakeup_ns = Some(waited_ns.saturating_sub(self.waited_ns.replace(waited_ns)));
         }
         let symbols = record.limits().resolve.then(kernel_symbols).flatten();
+        let full = ring.head() - ring.tail() + RECORD_BYTES_MAX > ring.capacity();
         let mut absences = self.absences.borrow_mut();
-        let mut lost = 0;
+        let mut lost = self.lost.take();
         ring.drain(|event| {
             lost += absences.record(event, |absence| record.add(absence, symbols));
         });
         absences.settle(|absence| record.add(absence, symbols));
+        if full {
+            lost += announced_losses(ring, &mut absences);
+        }
         record.lost += lost;
         // What resolving caused, a page fault of its own perhaps, stays in the ring and is nobody's.
     }
@@ -323,6 +330,20 @@ fn faults(counter: &Option<FaultCounter>, before: u64) -> Option<u32> {
     counter
         .as_ref()
         .map(|counter| (counter.count() - before) as u32)
+}
+
+/// The longest record the kernel writes here: a header, a time and a call chain.
+const RECORD_BYTES_MAX: u64 = 8 * (3 + 1 + os::perf::STACK_FRAMES_MAX as u64);
+
+/// How many records the kernel dropped from a ring that was full. It says so with the next record, so one has
+/// to come: the thread sleeps as shortly as it can.
+#[cold]
+fn announced_losses(ring: &Ring, absences: &mut Absences) -> u64 {
+    std::thread::sleep(std::time::Duration::from_nanos(1));
+    let mut lost = 0;
+    ring.drain(|record| lost += absences.record(record, |_| {}));
+    absences.settle(|_| {});
+    lost
 }
 
 /// Nanoseconds the calling thread was runnable without running, since it began: the second word of

@@ -19,14 +19,14 @@ int main(int argc, char **argv) {
         wait_for_byte(ends[0]);
     }
     if (argc > 1) {
-        /* A reader that takes page after page lets one write sleep again and again. */
+        /* A reader that empties the pipe now and then lets one write sleep again and again. */
         if (fork() == 0) {
-            static char page[4096];
+            static char all[65536];
             close(ends[1]);
-            while (read(ends[0], page, sizeof page) > 0) usleep(1);
+            while (read(ends[0], all, sizeof all) > 0) usleep(1);
             _exit(0);
         }
-        static char much[8 << 20];
+        static char much[64 << 20];
         if (write(ends[1], much, sizeof much) != sizeof much) return 52;
     }
     for (int i = 0; i < 123; i++) getppid();

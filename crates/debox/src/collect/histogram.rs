@@ -3,6 +3,8 @@
 //! A bucket's bounds are at most 25 % apart, so a quantile is right to an eighth. Fixed buckets make
 //! histograms of threads and processes add up; percentiles do not.
 
+use std::fmt;
+
 use serde::Serialize;
 
 /// From below 32 ns to above 103 s.
@@ -12,7 +14,7 @@ pub(super) const BUCKETS: usize = 128;
 const FIRST_OCTAVE: u32 = 5;
 
 /// A histogram of nanoseconds.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, PartialEq, Eq, Serialize)]
 pub struct Histogram {
     counts: Vec<u64>,
 }
@@ -92,6 +94,13 @@ impl Histogram {
             }
         }
         None
+    }
+}
+
+impl fmt::Debug for Histogram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let buckets = self.buckets().map(|(low, _, count)| (low, count));
+        f.debug_map().entries(buckets).finish()
     }
 }
 
