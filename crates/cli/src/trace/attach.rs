@@ -7,13 +7,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use debox_bpf::{Attach, AttachError, Limits, Lost, Pids, SiteTotals};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::{Arguments, table};
 use crate::Failure;
 
-/// How often the ring buffer is emptied and the ends of processes are noticed.
+/// How long at most until an interrupt or the end of the time is noticed; news of processes come at once, since
+/// one that lives only for a moment has to be looked at while it does.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Everything there is to show.
@@ -80,7 +83,7 @@ fn observe(
         if left.is_zero() || ended || stop.load(Ordering::Relaxed) {
             break;
         }
-        std::thread::sleep(left.min(LOOK_EVERY));
+        wait(&attach, left.min(LOOK_EVERY))?;
     }
     Ok(Outcome {
         rung: attach.sight().to_string(),
@@ -88,4 +91,14 @@ fn observe(
         sites: attach.snapshot()?,
         lost: attach.lost(),
     })
+}
+
+fn wait(attach: &Attach, at_most: Duration) -> anyhow::Result<()> {
+    let time = Timespec::try_from(at_most).context("a wait of milliseconds")?;
+    let mut events = [PollFd::new(attach, PollFlags::IN)];
+    match poll(&mut events, Some(&time)) {
+        // A signal: the loop looks at its flag.
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error).context("waiting for the kernel's part"),
+    }
 }

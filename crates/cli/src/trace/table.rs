@@ -1,6 +1,6 @@
 //! Totals as text: by call and label, and by call site.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use debox::Label;
@@ -85,41 +85,85 @@ fn by_label(text: &mut String, sites: &[SiteTotals]) {
     }
 }
 
+/// The sites of one call at one place in a program, whatever the process.
+#[derive(Default)]
+struct Place {
+    processes: BTreeSet<u32>,
+    count: u64,
+    wall_ns: u64,
+    blocked_ns: u64,
+    max_ns: u64,
+    cpu_ns: u64,
+    slept: u64,
+    preempted: u64,
+    faults: u64,
+}
+
+impl Place {
+    fn add(&mut self, site: &SiteTotals) {
+        self.processes.insert(site.pid);
+        self.count += site.count;
+        self.wall_ns += site.wall_ns;
+        self.blocked_ns += site.blocked_ns();
+        self.max_ns = self.max_ns.max(site.max_ns);
+        self.cpu_ns += site.cpu_ns;
+        self.slept += site.slept;
+        self.preempted += site.preemptions.count;
+        self.faults += site.faults_minor + site.faults_major;
+    }
+
+    fn processes(&self) -> String {
+        match self.processes.first() {
+            Some(pid) if self.processes.len() == 1 => format!("process {pid}"),
+            _ => format!("{} processes", self.processes.len()),
+        }
+    }
+}
+
 fn by_site(text: &mut String, sites: &[SiteTotals]) {
+    let mut places: BTreeMap<(&str, String), Place> = BTreeMap::new();
+    for site in sites {
+        places
+            .entry((&site.name, file_and_offset(site)))
+            .or_default()
+            .add(site);
+    }
+    let mut rows: Vec<_> = places.into_iter().collect();
+    // A call under way has slept and not ended, so its wall time is still to come.
+    rows.sort_by_key(|(_, place)| std::cmp::Reverse(place.wall_ns.max(place.blocked_ns)));
     let _ = writeln!(
         text,
         "\n{:<18} {:>9} {:>12} {:>10} {:>10} {:>8} {:>9} {:>7}  called from",
         "call", "count", "wall ms", "max ms", "cpu ms", "slept", "preempted", "faults"
     );
-    for site in sites.iter().take(SITES_SHOWN) {
+    for ((call, address), place) in rows.iter().take(SITES_SHOWN) {
         let _ = writeln!(
             text,
-            "{:<18} {:>9} {:>12.3} {:>10.3} {:>10.3} {:>8} {:>9} {:>7}  {}",
-            site.name,
-            site.count,
-            ms(site.wall_ns),
-            ms(site.max_ns),
-            ms(site.cpu_ns),
-            site.slept,
-            site.preemptions.count,
-            site.faults_minor + site.faults_major,
-            place(site)
+            "{call:<18} {:>9} {:>12.3} {:>10.3} {:>10.3} {:>8} {:>9} {:>7}  {address}, {}",
+            place.count,
+            ms(place.wall_ns),
+            ms(place.max_ns),
+            ms(place.cpu_ns),
+            place.slept,
+            place.preempted,
+            place.faults,
+            place.processes()
         );
     }
-    if let Some(rest) = sites.len().checked_sub(SITES_SHOWN + 1) {
+    if let Some(rest) = rows.len().checked_sub(SITES_SHOWN + 1) {
         let _ = writeln!(text, "and {} more; --json shows all", rest + 1);
     }
 }
 
-fn place(site: &SiteTotals) -> String {
-    let file = match &site.place {
+/// The file without its folders; the bare address where the process was gone too soon.
+fn file_and_offset(site: &SiteTotals) -> String {
+    match &site.place {
         Some(place) => {
             let name = place.file.rsplit('/').next().unwrap_or_default();
             format!("{name}+{:#x}", place.offset)
         }
         None => format!("{:#x}", site.site),
-    };
-    format!("{file} in {}", site.pid)
+    }
 }
 
 fn ms(ns: u64) -> f64 {
