@@ -116,7 +116,7 @@ SECTION("tp_btf/sys_enter") int enter(u64 *context) {
     struct task_struct *task = current_task();
     thread->key.process = process_key(tgid, *execs);
     thread->key.number = (u32)context[1] | compat_flag(task);
-    thread->key.site = site_of(regs, thread->key.process);
+    thread->key.site = site_of(task, regs, thread->key.process);
     thread->arguments[0] = ARGUMENT_0(regs);
     thread->arguments[1] = ARGUMENT_1(regs);
     thread->faults_minor = FIELD(task, min_flt);

@@ -46,6 +46,8 @@ enum update_flag { UPDATE_ANY = 0, UPDATE_NOEXIST = 1 };
 /* x86: the call came through the 32-bit entry and has a number of another table. */
 #define THREAD_COMPAT 0x2
 #define FUTEX_PRIVATE 128
+#define VM_EXEC 4
+#define BUSY 16
 #define ANON_INODE_MAGIC 0x09041934
 
 #define KERNEL_TYPE __attribute__((preserve_access_index))
@@ -85,6 +87,10 @@ struct thread_info {
 
 struct sched_entity {
     unsigned char sched_delayed;
+} KERNEL_TYPE;
+
+struct vm_area_struct {
+    unsigned long vm_flags;
 } KERNEL_TYPE;
 
 struct task_struct {
@@ -131,6 +137,9 @@ static long (*const read_kernel)(void *to, u32 bytes, const void *from) = (void 
 static void *(*const ringbuf_reserve)(void *ringbuf, u64 bytes, u64 flags) = (void *)131;
 static void (*const ringbuf_submit)(void *record, u64 flags) = (void *)132;
 static struct task_struct *(*const current_task)(void) = (void *)158;
+typedef long (*vma_visitor)(struct task_struct *task, struct vm_area_struct *vma, void *answer);
+static long (*const find_vma)(struct task_struct *task, u64 address, vma_visitor visit, void *answer,
+                              u64 flags) = (void *)180;
 static long (*const task_registers)(struct task_struct *task) = (void *)175;
 
 /* A field of a kernel structure, by a read that cannot fault; zero if the address is bad. */

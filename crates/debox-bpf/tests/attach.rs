@@ -303,6 +303,30 @@ fn calls_are_exact_and_unknown_ones_keep_their_number_when_nothing_sleeps() {
 }
 
 #[test]
+fn call_site_is_in_the_function_that_calls_when_libraries_are_shared_and_when_they_are_not() {
+    let test =
+        "call_site_is_in_the_function_that_calls_when_libraries_are_shared_and_when_they_are_not";
+    for statically in [true, false] {
+        // The reads are made by threads, by which libc's wrapper is on its longer way.
+        for (role, call, function) in [("calls", "getpgid", 0), ("pipe", "readv", 1)] {
+            let mut sleeper = Sleeper::linked(role, 3, statically);
+            let Some(attach) = start(test, &sleeper) else {
+                return;
+            };
+            sleeper.run();
+            let totals = attach.snapshot().expect("the maps");
+            let site = of_call(&totals, None, call).next().expect("the calls");
+            let offset = site.site.wrapping_sub(sleeper.functions[function]);
+            assert!(
+                offset < 512,
+                "{call}, static: {statically}, {:x?}: {site:#x?}",
+                sleeper.functions
+            );
+        }
+    }
+}
+
+#[test]
 fn records_follow_the_policy_when_there_is_one() {
     let test = "records_follow_the_policy_when_there_is_one";
     let mut sleeper = Sleeper::start("calls", 1000);

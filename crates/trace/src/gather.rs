@@ -12,7 +12,7 @@ use crate::model::{
     Bucket, Kept, Place, Program, SCHEMA, Site, SleepAt, Trace, Way,
 };
 use crate::places::Places;
-use crate::units::counted;
+use crate::units::{counted, plural};
 
 /// What makes two call sites one.
 type Key = (usize, u32);
@@ -25,8 +25,22 @@ pub struct Gatherer<'a> {
     kernel_index: HashMap<Vec<u64>, usize>,
     site_index: HashMap<Key, usize>,
     site_pids: HashMap<usize, BTreeSet<u32>>,
+    /// How much of each kind in [`LOSSES`] was lost, and in how many programs.
+    lost: [(u64, u64); LOSSES.len()],
     trace: Trace,
 }
+
+/// What programs can lose, in the order of `debox::collect::Losses`.
+const LOSSES: [&str; 8] = [
+    "calls of threads beyond the room for threads are missing",
+    "calls at sites beyond the room for sites are missing",
+    "calls inside the tracer are missing",
+    "calls of vfork children, which live in their parent's memory until they exec, are missing",
+    "sleeps are counted but not told apart",
+    "records of the kernel were lost, so sleeps may be missing",
+    "chosen records found no room; give more with --log-size or choose fewer",
+    "remarks found no room",
+];
 
 impl<'a> Gatherer<'a> {
     /// An empty trace. `symbols` are those of the running kernel; without them sleeps have no label.
@@ -38,6 +52,7 @@ impl<'a> Gatherer<'a> {
             kernel_index: HashMap::new(),
             site_index: HashMap::new(),
             site_pids: HashMap::new(),
+            lost: [(0, 0); LOSSES.len()],
             trace: Trace {
                 schema: SCHEMA,
                 headway: env!("CARGO_PKG_VERSION").to_owned(),
@@ -88,14 +103,20 @@ impl<'a> Gatherer<'a> {
         }
         trace.sites.sort_by_key(|site| std::cmp::Reverse(site.wall_ns));
         trace.kept.sort_by_key(|kept| kept.start_ns);
-        for file in self.places.nameless() {
-            let used = trace.places.iter().any(|place| place.module == file);
-            if used {
-                trace.missing.push(format!(
-                    "{file} has no symbols for some call sites, which are offsets therefore; install its debug symbols \
-                     or build it with -g."
-                ));
+        for ((count, programs), what) in self.lost.iter().zip(LOSSES) {
+            if *count > 0 {
+                let programs = plural(*programs, "program", "programs");
+                trace.missing.push(format!("{} {what} (in {programs}).", counted(*count)));
             }
+        }
+        let used = |file: &&str| trace.places.iter().any(|place| place.module == **file);
+        let nameless: Vec<&str> = self.places.nameless().filter(used).map(crate::model::file_name).collect();
+        if !nameless.is_empty() {
+            trace.missing.push(format!(
+                "Call sites are offsets where a file has no symbols: {}. Its debug symbols (Debian: debuginfod or a -dbgsym \
+                 package), or a build with -g, give them names.",
+                nameless.join(", ")
+            ));
         }
         let mut seen = BTreeSet::new();
         trace.missing.retain(|text| seen.insert(text.clone()));
@@ -231,21 +252,20 @@ impl<'a> Gatherer<'a> {
     }
 
     fn losses(&mut self, process: &Process) {
-        let who = format!("{} ({})", process.pid, crate::model::file_name(&process.exe));
         let losses = &process.losses;
-        for (count, what) in [
-            (losses.calls_without_lane, "calls of threads beyond the room for threads are missing"),
-            (losses.calls_without_site, "calls at sites beyond the room for sites are missing"),
-            (losses.calls_passed, "calls inside the tracer are missing"),
-            (losses.calls_of_vfork, "calls of vfork children are missing"),
-            (losses.sleeps_merged, "sleeps are counted but not told apart"),
-            (losses.kernel_records, "records of the kernel were lost, so sleeps may be missing"),
-            (losses.kept_records, "chosen records found no room; give more with --log-size or choose fewer"),
-            (losses.remarks, "remarks found no room"),
-        ] {
-            if count > 0 {
-                self.miss(&format!("Process {who}: {} {what}.", counted(count)));
-            }
+        let counts = [
+            losses.calls_without_lane,
+            losses.calls_without_site,
+            losses.calls_passed,
+            losses.calls_of_vfork,
+            losses.sleeps_merged,
+            losses.kernel_records,
+            losses.kept_records,
+            losses.remarks,
+        ];
+        for ((sum, processes), count) in self.lost.iter_mut().zip(counts) {
+            *sum += count;
+            *processes += u64::from(count > 0);
         }
         for note in &process.notes {
             let path = &note.text;
@@ -263,8 +283,10 @@ impl<'a> Gatherer<'a> {
                      Use --follow-all or --attach."
                 ),
                 NoteKind::SharedMemory => format!(
-                    "Process {who}: a thread made a child that shares its memory, and is not traced from then on. Use \
-                     --attach."
+                    "{} ({}): a thread made a child that shares its memory, and is not traced from then on. Use \
+                     --attach.",
+                    process.pid,
+                    crate::model::file_name(&process.exe)
                 ),
                 NoteKind::Architecture => format!(
                     "{path} is for another architecture than the preload library: it was not traced. Use --attach."

@@ -43,15 +43,22 @@ pub struct Sleeper {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
+    /// Where its functions that make the calls begin: `make_calls`, `read_once`.
+    pub functions: Vec<u64>,
     _folder: TempDir,
 }
 
 impl Sleeper {
     /// Statically linked where the machine has libc.a, so that nothing but the observer could see it.
     pub fn start(role: &str, count: u32) -> Sleeper {
+        Sleeper::linked(role, count, true)
+    }
+
+    /// Static or dynamic.
+    pub fn linked(role: &str, count: u32, statically: bool) -> Sleeper {
         let folder = tempfile::tempdir().expect("a folder");
         let program = folder.path().join("sleeper");
-        let linked = compile(&program, &["-static"]) || compile(&program, &[]);
+        let linked = (statically && compile(&program, &["-static"])) || compile(&program, &[]);
         assert!(linked, "cc compiles tests/sleeper.c");
         let mut child = Command::new(&program)
             .args([role, &count.to_string()])
@@ -64,9 +71,14 @@ impl Sleeper {
             input: child.stdin.take(),
             child,
             output,
+            functions: Vec::new(),
             _folder: folder,
         };
-        sleeper.hear("ready");
+        let line = sleeper.hear("ready");
+        let numbers = line.split_ascii_whitespace().skip(1);
+        sleeper.functions = numbers
+            .map(|text| u64::from_str_radix(text, 16).expect("an address"))
+            .collect();
         sleeper
     }
 
@@ -88,10 +100,11 @@ impl Sleeper {
         assert!(status.success(), "{status}");
     }
 
-    fn hear(&mut self, word: &str) {
+    fn hear(&mut self, word: &str) -> String {
         let mut line = String::new();
         self.output.read_line(&mut line).expect("its output");
-        assert_eq!(line.trim(), word, "what the process says");
+        assert!(line.starts_with(word), "the process says {line}");
+        line
     }
 }
 

@@ -94,7 +94,7 @@ pub(super) fn table(trace: &Trace, style: &Style) -> String {
         return String::new();
     }
     let mut table = Table::new(&[
-        "<CALL", "COUNT", "ERRORS", "SLEPT", "TOTAL", "│", "MIN", "MEDIAN", "MEAN", "MAX", "│", "MIN", "MEDIAN",
+        "<CALL", "COUNT", "ERRORS", "SLEEPS", "TOTAL", "│", "MIN", "MEDIAN", "MEAN", "MAX", "│", "MIN", "MEDIAN",
         "MEAN", "MAX",
     ]);
     let (rows, more) = style.first(&sums, "calls");

@@ -11,7 +11,7 @@ pub(super) fn table(trace: &Trace, style: &Style) -> String {
     }
     let all_ns: u64 = trace.sites.iter().map(|site| site.wall_ns).sum();
     let mut table = Table::new(&[
-        "TIME", "SHARE", "CALLS", "SLEPT", "ASLEEP", "FAULTS", "<CALL", "<MOSTLY ON", "<CALL SITE",
+        "TIME", "SHARE", "CALLS", "SLEEPS", "ASLEEP", "FAULTS", "<CALL", "<MOSTLY ON", "<CALL SITE",
     ]);
     let (rows, more) = style.first(&trace.sites, "call sites");
     for site in rows {
