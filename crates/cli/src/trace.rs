@@ -53,7 +53,12 @@ pub struct Arguments {
     #[command(flatten)]
     run: run::Arguments,
     /// The command and its arguments, after `--`
-    #[arg(last = true, value_name = "COMMAND", required_unless_present = "pids", conflicts_with = "pids")]
+    #[arg(
+        last = true,
+        value_name = "COMMAND",
+        required_unless_present = "pids",
+        conflicts_with = "pids"
+    )]
     command: Vec<OsString>,
 }
 
@@ -100,6 +105,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     match &arguments.action {
         Some(Action::Report(saved)) => saved::run(saved).map(|()| ExitCode::SUCCESS),
         None => {
+            arguments.run.check()?;
             arguments.outputs.check()?;
             match (arguments.run.pids.is_empty(), arguments.run.attach) {
                 (false, _) => attach::processes(arguments),

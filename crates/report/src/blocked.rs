@@ -72,7 +72,9 @@ pub(crate) fn join(run: &Run) -> Option<Blocked> {
     let mut flights: Vec<(Flight, u64)> = Vec::new();
     for batch in run.rows().ok()? {
         let batch = batch.ok()?;
-        let answered = batch.iter().filter(|row| !row.warmup && row.error != Outcome::Abandoned);
+        let answered = batch
+            .iter()
+            .filter(|row| !row.warmup && row.error != Outcome::Abandoned);
         flights.extend(answered.map(|row| {
             let flight = (i128::from(row.intended_ns), i128::from(row.end_ns));
             (flight, row.response_ns())
@@ -89,11 +91,14 @@ fn calls(directory: &Path, epoch_unix_ns: u64) -> Option<Vec<CallJoin>> {
         return None;
     }
     let began = i128::from(trace.get("started_ns")?.as_u64()?);
-    let shift = i128::from(trace.get("started_unix_ns")?.as_u64()?) - i128::from(epoch_unix_ns) - began;
+    let shift =
+        i128::from(trace.get("started_unix_ns")?.as_u64()?) - i128::from(epoch_unix_ns) - began;
     let places = trace.get("places")?.as_array()?;
     let call = |kept: &Value| {
         let sleeps = kept.get("sleeps")?.as_array()?;
-        let longest = sleeps.iter().max_by_key(|sleep| sleep["total_ns"].as_u64().unwrap_or(0))?;
+        let longest = sleeps
+            .iter()
+            .max_by_key(|sleep| sleep["total_ns"].as_u64().unwrap_or(0))?;
         let label = longest.get("label")?.as_str()?;
         if IDLE.contains(&label) {
             return None;
@@ -101,21 +106,39 @@ fn calls(directory: &Path, epoch_unix_ns: u64) -> Option<Vec<CallJoin>> {
         Some(CallJoin {
             call: kept.get("call")?.as_str()?.to_owned(),
             label: label.to_owned(),
-            site: kept["place"].as_u64().and_then(|at| places.get(at as usize)).map(site).unwrap_or_default(),
+            site: kept["place"]
+                .as_u64()
+                .and_then(|at| places.get(at as usize))
+                .map(site)
+                .unwrap_or_default(),
             start_ns: i128::from(kept.get("start_ns")?.as_u64()?) + shift,
             wall_ns: kept.get("wall_ns")?.as_u64()?,
             slow: 0,
         })
     };
-    Some(trace.get("kept")?.as_array()?.iter().filter_map(call).collect())
+    Some(
+        trace
+            .get("kept")?
+            .as_array()?
+            .iter()
+            .filter_map(call)
+            .collect(),
+    )
 }
 
 fn site(place: &Value) -> String {
     let module = place["module"].as_str().unwrap_or_default();
     let module = module.rsplit('/').next().unwrap_or_default();
-    match (place["function"].as_str(), place["file"].as_str(), place["line"].as_u64()) {
+    match (
+        place["function"].as_str(),
+        place["file"].as_str(),
+        place["line"].as_u64(),
+    ) {
         (Some(function), Some(file), Some(line)) => {
-            format!("{function} ({}:{line})", file.rsplit('/').next().unwrap_or(file))
+            format!(
+                "{function} ({}:{line})",
+                file.rsplit('/').next().unwrap_or(file)
+            )
         }
         (Some(function), ..) => format!("{function} ({module})"),
         _ => format!("{module}+{:#x}", place["offset"].as_u64().unwrap_or(0)),
@@ -123,13 +146,22 @@ fn site(place: &Value) -> String {
 }
 
 fn joined(flights: &[(Flight, u64)], mut calls: Vec<CallJoin>) -> Blocked {
-    let mut times: Vec<u64> = flights.iter().map(|(_, response_ns)| *response_ns).collect();
+    let mut times: Vec<u64> = flights
+        .iter()
+        .map(|(_, response_ns)| *response_ns)
+        .collect();
     times.sort_unstable();
     let rank = ((times.len() as f64 * SLOW_SHARE) as usize).min(times.len().saturating_sub(1));
     let slow_ns = times.get(rank).copied().unwrap_or(u64::MAX);
-    let slow: Vec<Flight> = flights.iter().filter(|(_, ns)| *ns >= slow_ns).map(|(flight, _)| *flight).collect();
+    let slow: Vec<Flight> = flights
+        .iter()
+        .filter(|(_, ns)| *ns >= slow_ns)
+        .map(|(flight, _)| *flight)
+        .collect();
     let all: Vec<Flight> = flights.iter().map(|(flight, _)| *flight).collect();
-    let overlap = calls.iter().any(|call| all.iter().any(|flight| meets(flight, &span(call))));
+    let overlap = calls
+        .iter()
+        .any(|call| all.iter().any(|flight| meets(flight, &span(call))));
     let mut by_label: BTreeMap<&str, Vec<&CallJoin>> = BTreeMap::new();
     for call in &calls {
         by_label.entry(&call.label).or_default().push(call);
@@ -222,7 +254,10 @@ mod tests {
                 ((start, start + i128::from(length)), length as u64)
             })
             .collect();
-        let found = joined(&flights, vec![call("page-io", 50_100, 500), call("futex", 20_500, 100)]);
+        let found = joined(
+            &flights,
+            vec![call("page-io", 50_100, 500), call("futex", 20_500, 100)],
+        );
         assert_eq!((found.requests, found.slow, found.slow_ns), (100, 1, 900));
         assert_eq!(found.labels[0].label, "page-io");
         assert_eq!((found.labels[0].slow, found.labels[0].requests), (1, 1));
@@ -249,9 +284,7 @@ mod tests {
     fn idle_waits_are_left_out_and_times_shifted_when_a_trace_is_read() {
         let folder = tempfile::tempdir().expect("a folder");
         let sleep = |label: &str| serde_json::json!([{ "label": label, "total_ns": 5 }]);
-        let kept = |label: &str| {
-            serde_json::json!({ "call": "read", "place": 0, "start_ns": 1500, "wall_ns": 7, "sleeps": sleep(label) })
-        };
+        let kept = |label: &str| serde_json::json!({ "call": "read", "place": 0, "start_ns": 1500, "wall_ns": 7, "sleeps": sleep(label) });
         let trace = serde_json::json!({
             "schema": 1, "started_ns": 1000, "started_unix_ns": 90_000, "kept": [kept("pipe"), kept("event-wait")],
             "places": [{ "module": "/bin/cat", "offset": 16, "function": null, "file": null, "line": null }],
@@ -259,7 +292,10 @@ mod tests {
         std::fs::write(folder.path().join("trace.json"), trace.to_string()).expect("written");
         let found = calls(folder.path(), 80_000).expect("a trace");
         assert_eq!(found.len(), 1);
-        assert_eq!((found[0].start_ns, found[0].site.as_str()), (10_500, "cat+0x10"));
+        assert_eq!(
+            (found[0].start_ns, found[0].site.as_str()),
+            (10_500, "cat+0x10")
+        );
         assert_eq!(calls(&folder.path().join("none"), 0), None);
     }
 }

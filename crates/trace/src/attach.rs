@@ -56,7 +56,11 @@ impl Observation {
     /// # Errors
     ///
     /// The kernel refused to read a map.
-    pub fn trace(&self, symbols: Option<&Symbols>, places: &mut Places) -> Result<Trace, AttachError> {
+    pub fn trace(
+        &self,
+        symbols: Option<&Symbols>,
+        places: &mut Places,
+    ) -> Result<Trace, AttachError> {
         let mut builder = Builder {
             symbols,
             places,
@@ -74,22 +78,38 @@ impl Observation {
             },
         };
         for (pid, (exe, command)) in &self.names {
-            builder.trace.programs.push(program(*pid, exe, command, self.started_ns));
+            builder
+                .trace
+                .programs
+                .push(program(*pid, exe, command, self.started_ns));
         }
         let ours = |pid, execs| execs == 0 && self.gate == Some(pid);
-        for totals in self.attach.snapshot()?.iter().filter(|totals| !ours(totals.pid, totals.execs)) {
+        for totals in self
+            .attach
+            .snapshot()?
+            .iter()
+            .filter(|totals| !ours(totals.pid, totals.execs))
+        {
             builder.site(totals, &self.names);
         }
         for kept in self.kept.iter().filter(|kept| !ours(kept.pid, kept.execs)) {
             builder.kept(kept, self.attach.mappings());
         }
-        builder.trace.missing.extend(self.attach.sight().missing.iter().map(|text| format!("{text}.")));
+        builder.trace.missing.extend(
+            self.attach
+                .sight()
+                .missing
+                .iter()
+                .map(|text| format!("{text}.")),
+        );
         let lost = self.attach.lost();
         if !lost.is_none() {
             builder.trace.missing.push(format!("{lost}."));
         }
         let mut trace = builder.trace;
-        trace.sites.sort_by_key(|site| std::cmp::Reverse(site.wall_ns));
+        trace
+            .sites
+            .sort_by_key(|site| std::cmp::Reverse(site.wall_ns));
         trace.kept.sort_by_key(|kept| kept.start_ns);
         Ok(trace)
     }
@@ -103,8 +123,12 @@ fn now_ns(clock: rustix::time::ClockId) -> u64 {
 fn name_of(pid: u32) -> Option<(String, Vec<String>)> {
     let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
     let command = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-    let words = command.split(|&byte| byte == 0).filter(|word| !word.is_empty());
-    let words = words.map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+    let words = command
+        .split(|&byte| byte == 0)
+        .filter(|word| !word.is_empty());
+    let words = words
+        .map(|word| String::from_utf8_lossy(word).into_owned())
+        .collect();
     Some((exe.to_string_lossy().into_owned(), words))
 }
 
@@ -138,10 +162,17 @@ impl Builder<'_> {
             Some(place) => self.place(&place.file, place.offset),
             None => self.place("", totals.site),
         };
-        if let Some(program) = self.trace.programs.iter_mut().find(|program| program.pid == totals.pid) {
+        if let Some(program) = self
+            .trace
+            .programs
+            .iter_mut()
+            .find(|program| program.pid == totals.pid)
+        {
             program.calls += totals.count;
         }
-        let exe = names.get(&totals.pid).map_or_else(String::new, |(exe, _)| exe.clone());
+        let exe = names
+            .get(&totals.pid)
+            .map_or_else(String::new, |(exe, _)| exe.clone());
         let sites = &mut self.trace.sites;
         let key = (place, totals.name.clone());
         let index = *self.site_index.entry(key).or_insert_with(|| {
@@ -187,7 +218,9 @@ impl Builder<'_> {
             .iter()
             .map(|sleep| SleepAt {
                 label: sleep.label,
-                symbol: self.symbols.and_then(|symbols| symbols.waiting_site(sleep.stack.frames())),
+                symbol: self
+                    .symbols
+                    .and_then(|symbols| symbols.waiting_site(sleep.stack.frames())),
                 stack: self.kernel_stack(sleep.stack.frames()),
                 count: u64::from(sleep.count),
                 total_ns: sleep.blocked_ns,
@@ -201,12 +234,21 @@ impl Builder<'_> {
             None => self.place("", address),
         };
         let place = place_of(kept.site);
-        let stack = kept.user_stack.iter().map(|address| place_of(*address)).collect();
+        let stack = kept
+            .user_stack
+            .iter()
+            .map(|address| place_of(*address))
+            .collect();
         let programs = &mut self.trace.programs;
         let known = programs.iter().position(|program| program.pid == kept.pid);
         let program = known.unwrap_or_else(|| {
             // It ended before its name was read.
-            programs.push(program(kept.pid, &kept.comm, std::slice::from_ref(&kept.comm), record.start_ns));
+            programs.push(program(
+                kept.pid,
+                &kept.comm,
+                std::slice::from_ref(&kept.comm),
+                record.start_ns,
+            ));
             programs.len() - 1
         });
         self.trace.kept.push(Kept {

@@ -5,12 +5,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use debox::collect::{CallSite, Collection, Histogram, Kept as Record, NoteKind, Process, SiteSleep};
+use debox::collect::{
+    CallSite, Collection, Histogram, Kept as Record, NoteKind, Process, SiteSleep,
+};
 use debox::{Label, Rung, Symbols};
 
-use crate::model::{
-    Bucket, Kept, Place, Program, SCHEMA, Site, SleepAt, Trace, Way,
-};
+use crate::model::{Bucket, Kept, Place, Program, SCHEMA, Site, SleepAt, Trace, Way};
 use crate::places::Places;
 use crate::units::{counted, plural};
 
@@ -65,7 +65,11 @@ impl<'a> Gatherer<'a> {
     /// Adds all of a directory.
     pub fn collection(&mut self, collection: &Collection) {
         for damaged in &collection.damaged {
-            let text = format!("{} could not be read: {}.", damaged.path.display(), damaged.why);
+            let text = format!(
+                "{} could not be read: {}.",
+                damaged.path.display(),
+                damaged.why
+            );
             self.trace.missing.push(text);
         }
         for process in &collection.processes {
@@ -98,19 +102,29 @@ impl<'a> Gatherer<'a> {
         }
         let trace = &mut self.trace;
         for site in &mut trace.sites {
-            site.sleeps.sort_by_key(|sleep| std::cmp::Reverse(sleep.total_ns));
+            site.sleeps
+                .sort_by_key(|sleep| std::cmp::Reverse(sleep.total_ns));
             site.histogram.sort_by_key(|bucket| bucket.from_ns);
         }
-        trace.sites.sort_by_key(|site| std::cmp::Reverse(site.wall_ns));
+        trace
+            .sites
+            .sort_by_key(|site| std::cmp::Reverse(site.wall_ns));
         trace.kept.sort_by_key(|kept| kept.start_ns);
         for ((count, programs), what) in self.lost.iter().zip(LOSSES) {
             if *count > 0 {
                 let programs = plural(*programs, "program", "programs");
-                trace.missing.push(format!("{} {what} (in {programs}).", counted(*count)));
+                trace
+                    .missing
+                    .push(format!("{} {what} (in {programs}).", counted(*count)));
             }
         }
         let used = |file: &&str| trace.places.iter().any(|place| place.module == **file);
-        let nameless: Vec<&str> = self.places.nameless().filter(used).map(crate::model::file_name).collect();
+        let nameless: Vec<&str> = self
+            .places
+            .nameless()
+            .filter(used)
+            .map(crate::model::file_name)
+            .collect();
         if !nameless.is_empty() {
             trace.missing.push(format!(
                 "Call sites are offsets where a file has no symbols: {}. Its debug symbols (Debian: debuginfod or a -dbgsym \
@@ -155,10 +169,13 @@ impl<'a> Gatherer<'a> {
     fn site(&mut self, process: &Process, site: &CallSite, symbols: Option<&Symbols>) {
         let place = self.place(process, site.address);
         let sites = &mut self.trace.sites;
-        let index = *self.site_index.entry((place, site.call)).or_insert_with(|| {
-            sites.push(empty_site(place, process, site));
-            sites.len() - 1
-        });
+        let index = *self
+            .site_index
+            .entry((place, site.call))
+            .or_insert_with(|| {
+                sites.push(empty_site(place, process, site));
+                sites.len() - 1
+            });
         self.site_pids.entry(index).or_default().insert(process.pid);
         add_site(&mut self.trace.sites[index], site);
         for sleep in &site.sleeps {
@@ -190,8 +207,16 @@ impl<'a> Gatherer<'a> {
         record: &Record,
         symbols: Option<&Symbols>,
     ) -> Kept {
-        let sleeps = record.sleeps.iter().map(|sleep| self.sleep(sleep, symbols)).collect();
-        let stack = record.user_stack.iter().map(|address| self.place(process, *address)).collect();
+        let sleeps = record
+            .sleeps
+            .iter()
+            .map(|sleep| self.sleep(sleep, symbols))
+            .collect();
+        let stack = record
+            .user_stack
+            .iter()
+            .map(|address| self.place(process, *address))
+            .collect();
         Kept {
             program,
             thread: record.thread,
@@ -302,7 +327,9 @@ impl<'a> Gatherer<'a> {
 
 fn capital(text: &str) -> String {
     let mut letters = text.chars();
-    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
+    letters.next().map_or(String::new(), |first| {
+        first.to_uppercase().chain(letters).collect()
+    })
 }
 
 /// Whether kernel addresses of a process mean something now.
@@ -372,7 +399,11 @@ fn add_buckets(sum: &mut Vec<Bucket>, more: &Histogram) {
     for (from_ns, to_ns, count) in more.buckets() {
         match sum.iter_mut().find(|bucket| bucket.from_ns == from_ns) {
             Some(bucket) => bucket.count += count,
-            None => sum.push(Bucket { from_ns, to_ns, count }),
+            None => sum.push(Bucket {
+                from_ns,
+                to_ns,
+                count,
+            }),
         }
     }
 }

@@ -8,15 +8,17 @@ use std::fs::File;
 use std::io;
 use std::time::Duration;
 
-use ratatui::Terminal;
 use ratatui::backend::{Backend, CrosstermBackend};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
-use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
+use ratatui::crossterm::terminal::{
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode, size,
+};
 use ratatui::crossterm::{cursor, execute};
-use ratatui::layout::{Constraint, Layout};
+use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Row, Table};
+use ratatui::{Terminal, TerminalOptions, Viewport};
 
 use crate::model::Trace;
 use crate::units::{NONE, counted, percent, plural, time, time_words};
@@ -86,13 +88,24 @@ impl View {
     ///
     /// There is no controlling terminal.
     pub fn open() -> io::Result<View> {
-        let mut terminal = File::options().read(true).write(true).open("/dev/tty").map_err(|error| {
-            io::Error::new(error.kind(), format!("/dev/tty: {error}; --live needs a terminal to draw on"))
-        })?;
+        let mut terminal = File::options()
+            .read(true)
+            .write(true)
+            .open("/dev/tty")
+            .map_err(|error| {
+                io::Error::new(
+                    error.kind(),
+                    format!("/dev/tty: {error}; --live needs a terminal to draw on"),
+                )
+            })?;
         enable_raw_mode()?;
         execute!(terminal, EnterAlternateScreen, cursor::Hide)?;
+        let viewport = viewport(size().unwrap_or_default());
         Ok(View {
-            screen: Terminal::new(CrosstermBackend::new(terminal))?,
+            screen: Terminal::with_options(
+                CrosstermBackend::new(terminal),
+                TerminalOptions { viewport },
+            )?,
             tab: Tab::default(),
             before: Sums::new(),
         })
@@ -125,7 +138,9 @@ impl View {
             return Ok(Wish::GoOn);
         }
         match key.code {
-            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Ok(Wish::Interrupt),
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
+                return Ok(Wish::Interrupt);
+            }
             KeyCode::Char('q') | KeyCode::Esc => return Ok(Wish::Close),
             KeyCode::Tab => self.turn(self.tab.next()),
             KeyCode::Char(letter) => {
@@ -144,26 +159,43 @@ impl View {
     }
 }
 
+/// Terminals on a serial line do not know their size, and then it is nothing: they have had 80 by 24 for long.
+fn viewport(size: (u16, u16)) -> Viewport {
+    match size {
+        (0, _) | (_, 0) => Viewport::Fixed(Rect::new(0, 0, 80, 24)),
+        _ => Viewport::Fullscreen,
+    }
+}
+
 impl Drop for View {
     fn drop(&mut self) {
         // A terminal that is gone needs no restoring.
-        let _ = execute!(self.screen.backend_mut(), LeaveAlternateScreen, cursor::Show);
+        let _ = execute!(
+            self.screen.backend_mut(),
+            LeaveAlternateScreen,
+            cursor::Show
+        );
         let _ = disable_raw_mode();
     }
 }
 
-fn show<B: Backend>(screen: &mut Terminal<B>, trace: &Trace, tab: Tab, before: &Sums) -> Result<(), B::Error> {
+fn show<B: Backend>(
+    screen: &mut Terminal<B>,
+    trace: &Trace,
+    tab: Tab,
+    before: &Sums,
+) -> Result<(), B::Error> {
     let entries = entries(trace, tab);
     let all_ns: u64 = entries.iter().map(|entry| entry.total_ns).sum();
     let bold = Style::new().add_modifier(Modifier::BOLD);
-    let head = [
-        Cells::head(match tab {
-            Tab::Labels => "LABEL",
-            Tab::Calls => "CALL",
-            Tab::Sites => "CALL SITE",
-        }),
-    ];
-    let rows = entries.iter().map(|entry| Cells::of(entry, before, all_ns).row());
+    let head = [Cells::head(match tab {
+        Tab::Labels => "LABEL",
+        Tab::Calls => "CALL",
+        Tab::Sites => "CALL SITE",
+    })];
+    let rows = entries
+        .iter()
+        .map(|entry| Cells::of(entry, before, all_ns).row());
     let widths = [
         Constraint::Length(9),
         Constraint::Length(9),
@@ -174,10 +206,16 @@ fn show<B: Backend>(screen: &mut Terminal<B>, trace: &Trace, tab: Tab, before: &
         Constraint::Percentage(25),
         Constraint::Fill(1),
     ];
-    let table = Table::new(rows, widths).header(head[0].row().style(bold)).column_spacing(2);
+    let table = Table::new(rows, widths)
+        .header(head[0].row().style(bold))
+        .column_spacing(2);
     screen.draw(|frame| {
-        let [top, middle, bottom] =
-            Layout::vertical([Constraint::Length(2), Constraint::Min(1), Constraint::Length(1)]).areas(frame.area());
+        let [top, middle, bottom] = Layout::vertical([
+            Constraint::Length(2),
+            Constraint::Min(1),
+            Constraint::Length(1),
+        ])
+        .areas(frame.area());
         frame.render_widget(Paragraph::new(title(trace)), top);
         frame.render_widget(table, middle);
         frame.render_widget(Paragraph::new(keys_line(tab)), bottom);
@@ -188,7 +226,11 @@ fn show<B: Backend>(screen: &mut Terminal<B>, trace: &Trace, tab: Tab, before: &
 fn title(trace: &Trace) -> Vec<Line<'static>> {
     let text = format!(
         "{}: {} in {}, {}",
-        if trace.command.is_empty() { "attached".to_owned() } else { trace.command.join(" ") },
+        if trace.command.is_empty() {
+            "attached".to_owned()
+        } else {
+            trace.command.join(" ")
+        },
         plural(trace.calls(), "call", "calls"),
         plural(trace.processes() as u64, "process", "processes"),
         time_words(trace.length_ns()),
@@ -205,7 +247,9 @@ fn keys_line(tab: Tab) -> Line<'static> {
         };
         spans.push(Span::styled(format!(" {name} "), style));
     }
-    spans.push(Span::raw("  Tab or first letter: switch   q: close the view   Ctrl-C: interrupt"));
+    spans.push(Span::raw(
+        "  Tab or first letter: switch   q: close the view   Ctrl-C: interrupt",
+    ));
     Line::from(spans)
 }
 
@@ -215,13 +259,25 @@ struct Cells([String; 8]);
 impl Cells {
     fn head(name: &str) -> Cells {
         Cells(
-            ["   NOW/s ", "   TIME/s", "       TOTAL", "     TIME", "  SHARE", "  LONGEST", name, ""]
-                .map(str::to_owned),
+            [
+                "   NOW/s ",
+                "   TIME/s",
+                "       TOTAL",
+                "     TIME",
+                "  SHARE",
+                "  LONGEST",
+                name,
+                "",
+            ]
+            .map(str::to_owned),
         )
     }
 
     fn of(entry: &Entry, before: &Sums, all_ns: u64) -> Cells {
-        let (count, total_ns) = before.get(&entry.name).copied().unwrap_or((entry.count, entry.total_ns));
+        let (count, total_ns) = before
+            .get(&entry.name)
+            .copied()
+            .unwrap_or((entry.count, entry.total_ns));
         let now = entry.count.saturating_sub(count);
         let now_ns = entry.total_ns.saturating_sub(total_ns);
         Cells([
@@ -262,15 +318,37 @@ fn entries(trace: &Trace, tab: Tab) -> Vec<Entry> {
     };
     for site in &trace.sites {
         match tab {
-            Tab::Calls => add(site.call.clone(), "", site.count, site.wall_ns, site.wall_max_ns),
+            Tab::Calls => add(
+                site.call.clone(),
+                "",
+                site.count,
+                site.wall_ns,
+                site.wall_max_ns,
+            ),
             Tab::Sites => {
-                let place = trace.places.get(site.place).map(|place| place.words()).unwrap_or_default();
-                add(format!("{} {place}", site.call), "", site.count, site.wall_ns, site.wall_max_ns);
+                let place = trace
+                    .places
+                    .get(site.place)
+                    .map(|place| place.words())
+                    .unwrap_or_default();
+                add(
+                    format!("{} {place}", site.call),
+                    "",
+                    site.count,
+                    site.wall_ns,
+                    site.wall_max_ns,
+                );
             }
             Tab::Labels => {
                 for sleep in &site.sleeps {
                     let symbol = sleep.symbol.as_deref().unwrap_or_default();
-                    add(sleep.label.to_string(), symbol, sleep.count, sleep.total_ns, sleep.max_ns);
+                    add(
+                        sleep.label.to_string(),
+                        symbol,
+                        sleep.count,
+                        sleep.total_ns,
+                        sleep.max_ns,
+                    );
                 }
             }
         }
@@ -309,7 +387,10 @@ mod tests {
         let before = sums(&trace(10), Tab::Calls);
         show(&mut screen, &trace(17), Tab::Calls, &before).expect("drawn");
         let text = screen.backend().to_string();
-        let row = text.lines().find(|line| line.contains("read")).expect("a row");
+        let row = text
+            .lines()
+            .find(|line| line.contains("read"))
+            .expect("a row");
         assert!(row.contains("7 ") && row.contains("17"), "{text}");
         assert!(text.contains("17 calls"), "{text}");
     }

@@ -230,8 +230,9 @@ impl Trace {
             let text = format!("{}: {why}", path.display());
             std::io::Error::new(std::io::ErrorKind::InvalidData, text)
         };
-        let text = std::fs::read(path)
-            .map_err(|error| std::io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+        let text = std::fs::read(path).map_err(|error| {
+            std::io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+        })?;
         let schema: SchemaOnly =
             serde_json::from_slice(&text).map_err(|error| bad(format!("no trace: {error}")))?;
         if schema.schema != SCHEMA {
@@ -317,7 +318,10 @@ impl Place {
 
     /// A name without spaces and semicolons, for formats that use them.
     pub fn frame(&self) -> String {
-        let name = self.function.clone().unwrap_or_else(|| self.address_words());
+        let name = self
+            .function
+            .clone()
+            .unwrap_or_else(|| self.address_words());
         name.replace(';', ":").replace(char::is_whitespace, "_")
     }
 

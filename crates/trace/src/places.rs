@@ -88,11 +88,7 @@ impl Module {
                 }
             })
             .collect();
-        let separate = file
-            .build_id()
-            .ok()
-            .flatten()
-            .and_then(separate_debug_file);
+        let separate = file.build_id().ok().flatten().and_then(separate_debug_file);
         let mut symbols = symbols_of(&file);
         if let Some(path) = &separate {
             symbols.extend(symbols_in(path).unwrap_or_default());
@@ -214,18 +210,25 @@ mod tests {
         let mut places = Places::default();
         let place = places.find("/nonexistent/program", 0x1234);
         assert_eq!(place.words(), "program+0x1234");
-        assert_eq!(places.nameless().collect::<Vec<_>>(), ["/nonexistent/program"]);
+        assert_eq!(
+            places.nameless().collect::<Vec<_>>(),
+            ["/nonexistent/program"]
+        );
         assert_eq!(places.find("", 0x99).words(), "0x99");
     }
 
     fn offset_of(maps: &str, path: &str, address: u64) -> Option<u64> {
-        maps.lines().filter(|line| line.ends_with(path)).find_map(|line| {
-            let mut fields = line.split_ascii_whitespace();
-            let (start, end) = fields.next()?.split_once('-')?;
-            let hexadecimal = |text| u64::from_str_radix(text, 16).ok();
-            let (start, end) = (hexadecimal(start)?, hexadecimal(end)?);
-            let offset = hexadecimal(fields.nth(1)?)?;
-            (start..end).contains(&address).then(|| address - start + offset)
-        })
+        maps.lines()
+            .filter(|line| line.ends_with(path))
+            .find_map(|line| {
+                let mut fields = line.split_ascii_whitespace();
+                let (start, end) = fields.next()?.split_once('-')?;
+                let hexadecimal = |text| u64::from_str_radix(text, 16).ok();
+                let (start, end) = (hexadecimal(start)?, hexadecimal(end)?);
+                let offset = hexadecimal(fields.nth(1)?)?;
+                (start..end)
+                    .contains(&address)
+                    .then(|| address - start + offset)
+            })
     }
 }

@@ -102,7 +102,10 @@ mod tests {
                         epoll_pwait2  1,234  µ_loop\n";
         assert_eq!(table.lines(80, str::to_owned), expected);
         let narrow = table.lines(10, str::to_owned);
-        assert!(narrow.lines().all(|line| line.chars().count() <= 10), "{narrow}");
+        assert!(
+            narrow.lines().all(|line| line.chars().count() <= 10),
+            "{narrow}"
+        );
         assert!(narrow.contains('…'));
     }
 }

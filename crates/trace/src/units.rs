@@ -51,7 +51,11 @@ pub fn counted(number: u64) -> String {
 
 /// `1 call`, `2 calls`.
 pub fn plural(number: u64, one: &str, many: &str) -> String {
-    format!("{} {}", counted(number), if number == 1 { one } else { many })
+    format!(
+        "{} {}",
+        counted(number),
+        if number == 1 { one } else { many }
+    )
 }
 
 /// A share of a whole; small ones are not rounded to nothing.

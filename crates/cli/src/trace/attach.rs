@@ -29,7 +29,12 @@ pub fn processes(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
     }
     let mut observed = Observed::start(arguments, &arguments.run.pids, None)?;
     let begun = Instant::now();
-    let late = || arguments.run.duration.is_some_and(|most| begun.elapsed() >= most);
+    let late = || {
+        arguments
+            .run
+            .duration
+            .is_some_and(|most| begun.elapsed() >= most)
+    };
     let over = || late() || stop.load(Ordering::Relaxed);
     Screen::new(arguments.run.live)?.processes(&mut observed, over)?;
     arguments.outputs.write(&observed.trace()?, false)?;
@@ -45,10 +50,17 @@ pub fn command(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
     let held = arguments.run.live.then(Held::new).transpose()?;
     let program = std::env::current_exe().context("the path of this program")?;
     let mut starting = Command::new(program);
-    starting.arg("trace-gate").arg(&fifo).arg("--").args(&arguments.command);
+    starting
+        .arg("trace-gate")
+        .arg(&fifo)
+        .arg("--")
+        .args(&arguments.command);
     if let Some(held) = &held {
         let (out, error) = held.streams()?;
-        starting.stdin(std::process::Stdio::null()).stdout(out).stderr(error);
+        starting
+            .stdin(std::process::Stdio::null())
+            .stdout(out)
+            .stderr(error);
     }
     let mut launched = Launched::new(starting.spawn().context("starting the command")?);
     let observed = Observed::start(arguments, &[launched.pid()], Some(launched.pid()));
@@ -93,7 +105,11 @@ struct Observed {
 
 impl Observed {
     /// Begins. A wrong number is the user's mistake; a lacking privilege is not.
-    fn start(arguments: &super::Arguments, pids: &[u32], gate: Option<u32>) -> Result<Observed, Failure> {
+    fn start(
+        arguments: &super::Arguments,
+        pids: &[u32],
+        gate: Option<u32>,
+    ) -> Result<Observed, Failure> {
         arguments.policy.refuse_in_band_only()?;
         let filter: Filter = (arguments.policy.keep(arguments.outputs.needs_every_call()))
             .parse()
@@ -102,12 +118,13 @@ impl Observed {
             pids: pids.to_vec(),
             follow_children: !arguments.run.no_children,
         };
-        let attach = Attach::start(&pids, &Limits::default(), filter).map_err(|error| match error {
-            AttachError::UnknownPid { .. } | AttachError::Thread { .. } | AttachError::TooMany { .. } => {
-                Failure::Use(error.to_string())
-            }
-            error => Failure::from(error),
-        })?;
+        let attach =
+            Attach::start(&pids, &Limits::default(), filter).map_err(|error| match error {
+                AttachError::UnknownPid { .. }
+                | AttachError::Thread { .. }
+                | AttachError::TooMany { .. } => Failure::Use(error.to_string()),
+                error => Failure::from(error),
+            })?;
         Ok(Observed {
             observation: Observation::new(attach, gate),
             symbols: Symbols::load().ok(),
@@ -125,6 +142,8 @@ impl Source for Observed {
     }
 
     fn trace(&mut self) -> anyhow::Result<Trace> {
-        Ok(self.observation.trace(self.symbols.as_ref(), &mut self.places)?)
+        Ok(self
+            .observation
+            .trace(self.symbols.as_ref(), &mut self.places)?)
     }
 }

@@ -23,7 +23,12 @@ pub struct Arguments {
     #[arg(long)]
     json: bool,
     /// Parts of the summary, in this order
-    #[arg(long, value_name = "PART,…", value_delimiter = ',', default_value = "waits,labels,calls,sites,kept")]
+    #[arg(
+        long,
+        value_name = "PART,…",
+        value_delimiter = ',',
+        default_value = "waits,labels,calls,sites,kept"
+    )]
     show: Vec<Part>,
     /// Rows of each table at most; 0 for all
     #[arg(long, value_name = "N", default_value_t = 12)]
@@ -51,16 +56,26 @@ impl Arguments {
         for path in &self.history {
             if history_of(path).is_none() {
                 let path = path.display();
-                return Err(Failure::Use(format!("--history {path}: the name has to end in .csv or .svg")));
+                return Err(Failure::Use(format!(
+                    "--history {path}: the name has to end in .csv or .svg"
+                )));
             }
         }
-        let files = self.history.iter().chain(&self.chrome).chain(&self.folded).chain(&self.output);
+        let files = self
+            .history
+            .iter()
+            .chain(&self.chrome)
+            .chain(&self.folded)
+            .chain(&self.output);
         for path in files.filter(|path| *path != Path::new("-")) {
             writable(path)?;
         }
         if let Some(directory) = &self.keep {
-            fs::create_dir_all(directory).with_context(|| format!("--keep {}", directory.display()))?;
-            let test = tempfile::Builder::new().prefix(".headway-").tempfile_in(directory);
+            fs::create_dir_all(directory)
+                .with_context(|| format!("--keep {}", directory.display()))?;
+            let test = tempfile::Builder::new()
+                .prefix(".headway-")
+                .tempfile_in(directory);
             test.with_context(|| format!("--keep {}", directory.display()))?;
         }
         Ok(())
@@ -98,7 +113,8 @@ impl Arguments {
         };
         let style = |terminal: Option<usize>| Style {
             width: self.width.or(terminal).unwrap_or(160),
-            colour: terminal.is_some() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+            colour: terminal.is_some()
+                && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
             rows_max: self.top,
         };
         match &self.output {
@@ -113,7 +129,9 @@ impl Arguments {
             _ => {
                 let mut out = std::io::stdout().lock();
                 let width = width_of(&out);
-                let done = out.write_all(text(&style(width)).as_bytes()).and_then(|()| out.flush());
+                let done = out
+                    .write_all(text(&style(width)).as_bytes())
+                    .and_then(|()| out.flush());
                 Ok(done.context("summary to standard output")?)
             }
         }

@@ -9,7 +9,9 @@ use super::Failure;
 /// Policy options.
 #[derive(Debug, Args)]
 #[group(skip)]
-#[command(next_help_heading = "Which calls are kept one by one (all conditions given have to be met)")]
+#[command(
+    next_help_heading = "Which calls are kept one by one (all conditions given have to be met)"
+)]
 pub struct Arguments {
     /// Those that took longer
     #[arg(long, value_name = "LENGTH")]
@@ -48,10 +50,21 @@ pub struct Arguments {
     #[arg(long, value_name = "ACTION", help_heading = "Reactions")]
     react: Vec<String>,
     /// When to react: slower-than=LENGTH, slept, call=A+B, label=A+B, site=A+B, joined by commas
-    #[arg(long, value_name = "CONDITIONS", requires = "react", help_heading = "Reactions")]
+    #[arg(
+        long,
+        value_name = "CONDITIONS",
+        requires = "react",
+        help_heading = "Reactions"
+    )]
     when: Vec<String>,
     /// How often at most, in each process; 0 for always
-    #[arg(long, value_name = "N", requires = "react", default_value_t = 10, help_heading = "Reactions")]
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "react",
+        default_value_t = 10,
+        help_heading = "Reactions"
+    )]
     times: u32,
 }
 
@@ -59,7 +72,8 @@ impl Arguments {
     /// The orders for the preload library, checked; `everything` if an output needs each call.
     pub fn orders(&self, everything: bool) -> Result<Orders, Failure> {
         let keep = self.keep(everything);
-        keep.parse::<Filter>().map_err(|error| Failure::Use(error.to_string()))?;
+        keep.parse::<Filter>()
+            .map_err(|error| Failure::Use(error.to_string()))?;
         let mut react = Vec::new();
         for action in &self.react {
             react.push(self.order(action)?);
@@ -77,10 +91,18 @@ impl Arguments {
     /// The conditions in one line.
     pub fn keep(&self, everything: bool) -> String {
         let mut conditions = Vec::new();
-        conditions.extend(self.slower_than.as_ref().map(|length| format!("slower={length}")));
+        conditions.extend(
+            self.slower_than
+                .as_ref()
+                .map(|length| format!("slower={length}")),
+        );
         conditions.extend(self.slept.then(|| "slept".to_owned()));
         conditions.extend(self.one_in.map(|n| format!("every={n}")));
-        for (name, list) in [("call", &self.call), ("label", &self.label), ("site", &self.site)] {
+        for (name, list) in [
+            ("call", &self.call),
+            ("label", &self.label),
+            ("site", &self.site),
+        ] {
             if !list.is_empty() {
                 conditions.push(format!("{name}={}", list.join("+")));
             }
@@ -115,8 +137,11 @@ impl Arguments {
                 "--react `{action}`: a hook's command may not hold a semicolon; use && or a script"
             )));
         }
-        let conditions: Vec<String> =
-            self.when.iter().map(|when| when.replace("slower-than=", "slower=")).collect();
+        let conditions: Vec<String> = self
+            .when
+            .iter()
+            .map(|when| when.replace("slower-than=", "slower="))
+            .collect();
         let order = format!("{},times={}:{action}", conditions.join(","), self.times);
         let order = order.trim_start_matches(',').to_owned();
         order

@@ -22,10 +22,10 @@ pub struct Arguments {
     #[arg(short, long = "pid", value_name = "PID")]
     pub pids: Vec<u32>,
     /// Observe the command from outside, by BPF: for static and Go programs, and for waiter counts
-    #[arg(long, requires = "command")]
+    #[arg(long)]
     pub attach: bool,
     /// With -p: stop after so many seconds; without it, at an interrupt or the end of the processes
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, requires = "pids")]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub duration: Option<Duration>,
     /// With -p or --attach: leave children alone
     #[arg(long)]
@@ -36,14 +36,36 @@ pub struct Arguments {
     pub live: bool,
 }
 
+impl Arguments {
+    /// Options that mean something only to an observer are refused without one, not ignored.
+    pub fn check(&self) -> Result<(), Failure> {
+        let wrong = |text: &str| Err(Failure::Use(text.to_owned()));
+        if self.duration.is_some() && self.pids.is_empty() {
+            return wrong(
+                "--duration goes with --pid; a command decides itself how long it runs (see timeout(1))",
+            );
+        }
+        if self.no_children && self.pids.is_empty() && !self.attach {
+            return wrong(
+                "--no-children goes with --pid or --attach; the preload library follows children",
+            );
+        }
+        Ok(())
+    }
+}
+
 fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    let seconds: f64 = text
+        .parse()
+        .map_err(|_| "not a number of seconds".to_owned())?;
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
 /// Runs the command, writes the trace, returns the command's exit code.
 pub fn run(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
-    let orders = arguments.policy.orders(arguments.outputs.needs_every_call())?;
+    let orders = arguments
+        .policy
+        .orders(arguments.outputs.needs_every_call())?;
     let library = launch::library()?;
     let session = Session::new().context("a directory for the trace")?;
     let command = &arguments.command;
@@ -95,7 +117,8 @@ impl Source for Recorded<'_> {
 
     fn trace(&mut self) -> anyhow::Result<Trace> {
         let (collection, running) = self.session.collection().context("the trace's directory")?;
-        let mut gatherer = Gatherer::new(Way::Preload, self.symbols.as_ref().ok(), &mut self.places);
+        let mut gatherer =
+            Gatherer::new(Way::Preload, self.symbols.as_ref().ok(), &mut self.places);
         gatherer.collection(&collection);
         if running > 0 {
             gatherer.miss(&format!(
@@ -125,7 +148,10 @@ impl Source for Recorded<'_> {
 
 /// A command for people.
 pub fn words(command: &[OsString]) -> Vec<String> {
-    command.iter().map(|word| word.to_string_lossy().into_owned()).collect()
+    command
+        .iter()
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect()
 }
 
 /// Says why a command did not start, and with which code a shell would exit.

@@ -5,10 +5,10 @@ use std::fs::File;
 use std::io::{IsTerminal, Seek, Write};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
+use trace::Outcome;
 use trace::Trace;
 use trace::launch::Launched;
 use trace::live::{View, Wish};
-use trace::Outcome;
 
 /// How often a view is drawn again.
 const DRAW: Duration = Duration::from_secs(1);
@@ -57,7 +57,11 @@ impl Screen {
     }
 
     /// Watches until a command has ended.
-    pub fn command<S: Source>(mut self, source: &mut S, launched: &mut Launched) -> anyhow::Result<Outcome> {
+    pub fn command<S: Source>(
+        mut self,
+        source: &mut S,
+        launched: &mut Launched,
+    ) -> anyhow::Result<Outcome> {
         loop {
             let most = match self.view {
                 Some(_) => Duration::ZERO,
@@ -74,7 +78,11 @@ impl Screen {
     }
 
     /// Watches until nothing more comes, or `over` says so, or the view is closed.
-    pub fn processes<S: Source>(mut self, source: &mut S, over: impl Fn() -> bool) -> anyhow::Result<()> {
+    pub fn processes<S: Source>(
+        mut self,
+        source: &mut S,
+        over: impl Fn() -> bool,
+    ) -> anyhow::Result<()> {
         while source.poll()? && !over() {
             if self.view.is_none() {
                 std::thread::sleep(S::EVERY);
@@ -105,7 +113,10 @@ impl Held {
     /// The command's standard output and error.
     pub fn streams(&self) -> anyhow::Result<(Stdio, Stdio)> {
         let stream = |file: &Option<File>| match file {
-            Some(file) => file.try_clone().map(Stdio::from).context("a file for the command's output"),
+            Some(file) => file
+                .try_clone()
+                .map(Stdio::from)
+                .context("a file for the command's output"),
             None => Ok(Stdio::inherit()),
         };
         Ok((stream(&self.out)?, stream(&self.error)?))
@@ -114,7 +125,10 @@ impl Held {
     /// Lets go of it.
     pub fn release(self) -> anyhow::Result<()> {
         let copy = |file: Option<File>, to: &mut dyn Write| match file {
-            Some(mut file) => file.rewind().and_then(|()| std::io::copy(&mut file, to)).map(drop),
+            Some(mut file) => file
+                .rewind()
+                .and_then(|()| std::io::copy(&mut file, to))
+                .map(drop),
             None => Ok(()),
         };
         copy(self.out, &mut std::io::stdout()).context("the command's output")?;

@@ -23,9 +23,18 @@ fn static_program_is_seen_when_it_is_observed_from_outside() {
     let source = "#include <unistd.h>\nint main(void) { usleep(50000); write(1, \"done\\n\", 5); return 6; }";
     let program = compile(folder.path(), source, &["-static"]);
     let (trace, ran) = traced(&["--attach"], &[program.to_str().expect("a path in UTF-8")]);
-    assert_eq!((ran.code, ran.out.as_str()), (Some(6), "done\n"), "{}", ran.error);
+    assert_eq!(
+        (ran.code, ran.out.as_str()),
+        (Some(6), "done\n"),
+        "{}",
+        ran.error
+    );
     assert_eq!(trace["way"], "attach");
-    assert!(sleeps(&trace).iter().any(|(_, label, _)| label == "timer"), "{:?}", sleeps(&trace));
+    assert!(
+        sleeps(&trace).iter().any(|(_, label, _)| label == "timer"),
+        "{:?}",
+        sleeps(&trace)
+    );
 }
 
 #[test]
@@ -67,13 +76,23 @@ fn process_number_is_refused_when_there_is_none() {
 fn live_view_leaves_output_and_exit_code_alone_when_there_is_a_terminal() {
     let headway = env!("CARGO_BIN_EXE_headway");
     crate::support::library();
-    let command = format!("{headway} trace --live -o /dev/null -- sh -c 'echo said; sleep 1.2; exit 4'");
-    let output = Command::new("script").args(["-qec", &command, "/dev/null"]).stdin(Stdio::null()).output();
+    let command =
+        format!("{headway} trace --live -o /dev/null -- sh -c 'echo said; sleep 1.2; exit 4'");
+    let output = Command::new("script")
+        .args(["-qec", &command, "/dev/null"])
+        .stdin(Stdio::null())
+        .output();
     let ran = Ran::of(&output.expect("script(1) runs"));
     assert_eq!(ran.code, Some(4), "{}", ran.out);
     // The screen is left before the held output follows.
-    let (view, after) = ran.out.rsplit_once("\u{1b}[?1049l").expect("an alternate screen");
-    assert!(view.contains("\u{1b}[?1049h") && view.contains("LABEL"), "{view}");
+    let (view, after) = ran
+        .out
+        .rsplit_once("\u{1b}[?1049l")
+        .expect("an alternate screen");
+    assert!(
+        view.contains("\u{1b}[?1049h") && view.contains("LABEL"),
+        "{view}"
+    );
     assert!(after.contains("said"), "{after}");
 }
 

@@ -10,7 +10,12 @@ use crate::support::{Ran, compile, is_root, library, missing, run, skip, trace, 
 fn exit_code_is_that_of_a_shell_when_the_command_cannot_start() {
     let ran = run(&["--", "no-such-command-here"]);
     assert_eq!(ran.code, Some(127), "{}", ran.error);
-    assert!(ran.error.contains("no-such-command-here: command not found"), "{}", ran.error);
+    assert!(
+        ran.error
+            .contains("no-such-command-here: command not found"),
+        "{}",
+        ran.error
+    );
     let ran = run(&["--", "/etc/passwd"]);
     assert_eq!(ran.code, Some(126), "{}", ran.error);
     assert!(ran.error.contains("cannot be executed"), "{}", ran.error);
@@ -19,7 +24,10 @@ fn exit_code_is_that_of_a_shell_when_the_command_cannot_start() {
 #[test]
 fn wrong_words_are_refused_before_the_command_runs() {
     let cases: &[(&[&str], &str)] = &[
-        (&["--call", "reed"], "`reed`: this machine has no such system call"),
+        (
+            &["--call", "reed"],
+            "`reed`: this machine has no such system call",
+        ),
         (&["--label", "disk"], "page-io"),
         (&["--slower-than", "5"], "needs a unit"),
         (&["--site", "main"], "use an address"),
@@ -35,7 +43,12 @@ fn wrong_words_are_refused_before_the_command_runs() {
         let mut arguments = options.to_vec();
         arguments.extend(["--", "sh", "-c", "echo ran"]);
         let ran = run(&arguments);
-        assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""), "{options:?}: {}", ran.error);
+        assert_eq!(
+            (ran.code, ran.out.as_str()),
+            (Some(2), ""),
+            "{options:?}: {}",
+            ran.error
+        );
         assert!(ran.error.contains(says), "{options:?}: {}", ran.error);
     }
     assert_eq!(run(&[]).code, Some(2));
@@ -51,17 +64,31 @@ fn command_does_not_run_when_its_trace_could_not_be_written() {
 
 #[test]
 fn message_says_where_the_library_was_looked_for_when_there_is_none() {
-    let output = trace(&["--", "true"]).env("HEADWAY_PRELOAD", "/nonexistent.so").output().expect("runs");
+    let output = trace(&["--", "true"])
+        .env("HEADWAY_PRELOAD", "/nonexistent.so")
+        .output()
+        .expect("runs");
     let ran = Ran::of(&output);
     assert_eq!(ran.code, Some(1));
-    assert!(ran.error.contains("HEADWAY_PRELOAD=/nonexistent.so"), "{}", ran.error);
+    assert!(
+        ran.error.contains("HEADWAY_PRELOAD=/nonexistent.so"),
+        "{}",
+        ran.error
+    );
     let folder = tempfile::tempdir().expect("a folder");
     let copy = folder.path().join("headway");
     std::fs::copy(env!("CARGO_BIN_EXE_headway"), &copy).expect("copied");
-    let output = Command::new(copy).args(["trace", "--", "true"]).output().expect("runs");
+    let output = Command::new(copy)
+        .args(["trace", "--", "true"])
+        .output()
+        .expect("runs");
     let ran = Ran::of(&output);
     assert_eq!(ran.code, Some(1));
-    assert!(ran.error.contains("libdebox_preload.so was not found"), "{}", ran.error);
+    assert!(
+        ran.error.contains("libdebox_preload.so was not found"),
+        "{}",
+        ran.error
+    );
     assert!(ran.error.contains("make install"), "{}", ran.error);
 }
 
@@ -72,9 +99,15 @@ fn program_is_run_and_the_way_out_named_when_it_is_static() {
     let (trace, ran) = traced(&[], &[program.to_str().expect("a path in UTF-8")]);
     assert_eq!(ran.code, Some(5));
     for text in [&ran.error, &missing(&trace)] {
-        assert!(text.contains("is statically linked") && text.contains("--attach"), "{text}");
+        assert!(
+            text.contains("is statically linked") && text.contains("--attach"),
+            "{text}"
+        );
     }
-    let (trace, ran) = traced(&[], &["sh", "-c", &format!("{}; exit 0", program.display())]);
+    let (trace, ran) = traced(
+        &[],
+        &["sh", "-c", &format!("{}; exit 0", program.display())],
+    );
     assert_eq!(ran.code, Some(0));
     assert!(missing(&trace).contains("is statically linked"), "{trace}");
 }
@@ -88,16 +121,25 @@ fn call_sites_are_offsets_when_the_program_is_stripped() {
     let ran = run(&["--", &path]);
     assert_eq!(ran.code, Some(0));
     assert!(ran.error.contains("program+0x"), "{}", ran.error);
-    assert!(ran.error.contains("has no symbols: program"), "{}", ran.error);
+    assert!(
+        ran.error.contains("has no symbols: program"),
+        "{}",
+        ran.error
+    );
     let program = compile(folder.path(), source, &[]);
     let ran = run(&["--", program.to_str().expect("a path in UTF-8")]);
-    assert!(ran.error.contains("main (") && ran.error.contains("program.c:2)"), "{}", ran.error);
+    assert!(
+        ran.error.contains("main (") && ran.error.contains("program.c:2)"),
+        "{}",
+        ran.error
+    );
 }
 
 /// A place for programs that another user can execute: the build directory may be private.
 fn public_folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
-    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).expect("made public");
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755))
+        .expect("made public");
     for file in [Path::new(env!("CARGO_BIN_EXE_headway")), library()] {
         let name = file.file_name().expect("a name");
         std::fs::copy(file, folder.path().join(name)).expect("copied");
@@ -107,7 +149,13 @@ fn public_folder() -> tempfile::TempDir {
 
 fn as_nobody(folder: &Path, arguments: &[&str]) -> Ran {
     let output = Command::new("setpriv")
-        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"])
+        .args([
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            "--inh-caps=-all",
+            "--bounding-set=-all",
+        ])
         .arg(folder.join("headway"))
         .arg("trace")
         .args(arguments)
@@ -121,7 +169,8 @@ fn as_nobody(folder: &Path, arguments: &[&str]) -> Ran {
 #[test]
 fn summary_names_the_sysctl_when_the_user_may_not_see_stacks() {
     let test = "summary_names_the_sysctl_when_the_user_may_not_see_stacks";
-    let paranoid = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
+    let paranoid =
+        std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
     if !is_root(test) {
         return;
     }
@@ -131,7 +180,11 @@ fn summary_names_the_sysctl_when_the_user_may_not_see_stacks() {
     let folder = public_folder();
     let ran = as_nobody(folder.path(), &["--", "sh", "-c", "sleep 0.01; exit 3"]);
     assert_eq!(ran.code, Some(3), "{}", ran.error);
-    assert!(ran.error.contains("kernel.perf_event_paranoid"), "{}", ran.error);
+    assert!(
+        ran.error.contains("kernel.perf_event_paranoid"),
+        "{}",
+        ran.error
+    );
     assert!(ran.error.contains("CAP_PERFMON"), "{}", ran.error);
     assert!(ran.error.contains("Call sites"), "{}", ran.error);
     let ran = as_nobody(folder.path(), &["--attach", "--", "true"]);
@@ -148,14 +201,22 @@ fn setuid_program_is_noticed_when_it_is_the_command_or_a_child() {
     let folder = public_folder();
     let program = folder.path().join("privileged");
     std::fs::copy("/bin/true", &program).expect("copied");
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755)).expect("set-user-ID");
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755))
+        .expect("set-user-ID");
     let path = program.to_str().expect("a path in UTF-8");
     let ran = as_nobody(folder.path(), &["--", path]);
     assert_eq!(ran.code, Some(0), "{}", ran.error);
     assert!(ran.error.contains("set-user-ID"), "{}", ran.error);
-    let ran = as_nobody(folder.path(), &["--", "sh", "-c", &format!("{path}; exit 0")]);
+    let ran = as_nobody(
+        folder.path(),
+        &["--", "sh", "-c", &format!("{path}; exit 0")],
+    );
     assert_eq!(ran.code, Some(0), "{}", ran.error);
-    assert!(ran.error.contains("set-user-ID") && ran.error.contains("privileged"), "{}", ran.error);
+    assert!(
+        ran.error.contains("set-user-ID") && ran.error.contains("privileged"),
+        "{}",
+        ran.error
+    );
 }
 
 #[test]
@@ -166,7 +227,11 @@ fn report_says_what_is_there_when_it_is_no_trace() {
     assert_eq!(ran.code, Some(1));
     assert!(ran.error.contains("holds no trace"), "{}", ran.error);
     let file = folder.path().join("trace.json");
-    for (text, says) in [("{}", "no trace"), ("{\"schema\": 99}", "schema 99"), ("not json", "no trace")] {
+    for (text, says) in [
+        ("{}", "no trace"),
+        ("{\"schema\": 99}", "schema 99"),
+        ("not json", "no trace"),
+    ] {
         std::fs::write(&file, text).expect("written");
         let ran = run(&["report", path]);
         assert_eq!(ran.code, Some(1));

@@ -11,7 +11,10 @@ use serde_json::Value;
 pub fn skip(test: &str, reason: &str) {
     println!("SKIP: {reason}");
     if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
-        let log = std::fs::File::options().append(true).create(true).open(path);
+        let log = std::fs::File::options()
+            .append(true)
+            .create(true)
+            .open(path);
         let mut log = log.expect("the skip log can be appended to");
         writeln!(log, "{test}: {reason}").expect("the skip log can be written");
     }
@@ -21,7 +24,9 @@ pub fn skip(test: &str, reason: &str) {
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
-        let profile = Path::new(env!("CARGO_BIN_EXE_headway")).parent().expect("a directory");
+        let profile = Path::new(env!("CARGO_BIN_EXE_headway"))
+            .parent()
+            .expect("a directory");
         let target = profile.parent().expect("a target directory");
         let release = profile.file_name().is_some_and(|name| name == "release");
         let output = Command::new(env!("CARGO"))
@@ -42,7 +47,10 @@ pub fn library() -> &'static Path {
 pub fn trace(arguments: &[&str]) -> Command {
     library();
     let mut command = Command::new(env!("CARGO_BIN_EXE_headway"));
-    command.arg("trace").args(arguments).env_remove("LD_PRELOAD");
+    command
+        .arg("trace")
+        .args(arguments)
+        .env_remove("LD_PRELOAD");
     command
 }
 
@@ -78,7 +86,10 @@ pub fn traced(options: &[&str], command: &[&str]) -> (Value, Ran) {
     arguments.extend(command);
     let ran = run(&arguments);
     let text = std::fs::read(&file).unwrap_or_else(|error| panic!("{error}: {}", ran.error));
-    (serde_json::from_slice(&text).expect("the trace is JSON"), ran)
+    (
+        serde_json::from_slice(&text).expect("the trace is JSON"),
+        ran,
+    )
 }
 
 /// All sleeps of a trace: call, label, count.
@@ -89,7 +100,11 @@ pub fn sleeps(trace: &Value) -> Vec<(String, String, u64)> {
         let sleeps = site["sleeps"].as_array().expect("sleeps").clone();
         sleeps.into_iter().map(move |sleep| {
             let label = sleep["label"].as_str().expect("a label").to_owned();
-            (call.clone(), label, sleep["count"].as_u64().expect("a count"))
+            (
+                call.clone(),
+                label,
+                sleep["count"].as_u64().expect("a count"),
+            )
         })
     };
     sites.iter().flat_map(of_site).collect()
@@ -98,15 +113,21 @@ pub fn sleeps(trace: &Value) -> Vec<(String, String, u64)> {
 /// What is said to be missing, in one text.
 pub fn missing(trace: &Value) -> String {
     let texts = trace["missing"].as_array().expect("a list").iter();
-    texts.map(|text| text.as_str().expect("a text").to_owned() + "\n").collect()
+    texts
+        .map(|text| text.as_str().expect("a text").to_owned() + "\n")
+        .collect()
 }
 
 /// Whether stacks of sleeps are seen here; if not, says that a test is skipped.
 pub fn sees_stacks(test: &str) -> bool {
     let (trace, _) = traced(&[], &["true"]);
-    let sees = trace["programs"][0]["rung"]["sees"] == "stacks" && !missing(&trace).contains("kptr_restrict");
+    let sees = trace["programs"][0]["rung"]["sees"] == "stacks"
+        && !missing(&trace).contains("kptr_restrict");
     if !sees {
-        skip(test, "tracing with stacks (perf_event_paranoid, CAP_PERFMON)");
+        skip(
+            test,
+            "tracing with stacks (perf_event_paranoid, CAP_PERFMON)",
+        );
     }
     sees
 }
@@ -124,8 +145,17 @@ pub fn is_root(test: &str) -> bool {
 pub fn compile(folder: &Path, source: &str, options: &[&str]) -> PathBuf {
     let (file, program) = (folder.join("program.c"), folder.join("program"));
     std::fs::write(&file, source).expect("written");
-    let output = Command::new("cc").args(["-g", "-o"]).arg(&program).arg(&file).args(options).output();
+    let output = Command::new("cc")
+        .args(["-g", "-o"])
+        .arg(&program)
+        .arg(&file)
+        .args(options)
+        .output();
     let output = output.expect("cc runs; scripts/setup installs it");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     program
 }

@@ -11,7 +11,11 @@ use crate::support::{Ran, library, run, trace};
 fn output_and_exit_code_are_the_commands_own_when_it_is_traced() {
     let ran = run(&["--", "sh", "-c", "echo out; echo err >&2; exit 7"]);
     assert_eq!((ran.code, ran.out.as_str()), (Some(7), "out\n"));
-    assert!(ran.error.starts_with("err\n\nsh -c echo out"), "{}", ran.error);
+    assert!(
+        ran.error.starts_with("err\n\nsh -c echo out"),
+        "{}",
+        ran.error
+    );
     assert!(ran.error.contains("exit code 7"), "{}", ran.error);
 }
 
@@ -32,7 +36,12 @@ fn exit_code_is_128_and_the_signal_when_the_command_is_killed() {
         let ran = run(&["--", "sh", "-c", &format!("kill -{signal} $$")]);
         assert_eq!(ran.code, Some(code), "{}", ran.error);
         // What had been counted is there, also after SIGKILL.
-        assert!(ran.error.contains(&format!("killed by signal {}", code - 128)), "{}", ran.error);
+        assert!(
+            ran.error
+                .contains(&format!("killed by signal {}", code - 128)),
+            "{}",
+            ran.error
+        );
         assert!(ran.error.contains("Call sites"), "{}", ran.error);
     }
 }
@@ -60,8 +69,12 @@ fn signal_reaches_the_command_when_it_is_sent_to_headway() {
 
 #[test]
 fn input_reaches_the_command_when_it_reads_standard_input() {
-    let mut headway =
-        trace(&["--", "cat"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("runs");
+    let mut headway = trace(&["--", "cat"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("runs");
     let mut input = headway.stdin.take().expect("piped");
     std::io::Write::write_all(&mut input, b"through\n").expect("written");
     drop(input);
@@ -76,5 +89,8 @@ fn other_preloaded_libraries_stay_when_there_are_some() {
         .output()
         .expect("headway runs");
     let own = library().canonicalize().expect("a path");
-    assert_eq!(Ran::of(&output).out, format!("{}:libc.so.6\n", own.display()));
+    assert_eq!(
+        Ran::of(&output).out,
+        format!("{}:libc.so.6\n", own.display())
+    );
 }

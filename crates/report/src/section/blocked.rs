@@ -27,7 +27,11 @@ pub(crate) fn section(subjects: &[Subject]) -> Option<Section> {
 }
 
 fn part(subject: &Subject, blocked: &Blocked) -> String {
-    let mut out = format!("<h3>{}</h3><p>{}</p>", escaped(&subject.name), escaped(&words(blocked)));
+    let mut out = format!(
+        "<h3>{}</h3><p>{}</p>",
+        escaped(&subject.name),
+        escaped(&words(blocked))
+    );
     if !blocked.labels.is_empty() {
         out.push_str(&labels(blocked).html("Labels"));
     }
@@ -59,7 +63,12 @@ fn words(blocked: &Blocked) -> String {
 
 fn labels(blocked: &Blocked) -> Table {
     let mut table = Table::new(&[
-        "label", "blocked calls", "time in them", "slow requests met", "of the slow", "of all requests",
+        "label",
+        "blocked calls",
+        "time in them",
+        "slow requests met",
+        "of the slow",
+        "of all requests",
     ]);
     for label in &blocked.labels {
         table.rows.push(vec![
@@ -75,7 +84,14 @@ fn labels(blocked: &Blocked) -> Table {
 }
 
 fn calls(blocked: &Blocked) -> Table {
-    let mut table = Table::new(&["at", "call", "label", "length", "slow requests", "call site"]);
+    let mut table = Table::new(&[
+        "at",
+        "call",
+        "label",
+        "length",
+        "slow requests",
+        "call site",
+    ]);
     for call in &blocked.longest {
         let at = call.start_ns.max(0) as f64;
         table.rows.push(vec![

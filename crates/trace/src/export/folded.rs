@@ -49,17 +49,32 @@ fn add(
 }
 
 fn of_site(trace: &Trace, site: &Site) -> String {
-    let frame = trace.places.get(site.place).map(|place| place.frame()).unwrap_or_default();
+    let frame = trace
+        .places
+        .get(site.place)
+        .map(|place| place.frame())
+        .unwrap_or_default();
     format!("{};{frame}", program(&site.exe))
 }
 
 /// The whole stack, outermost first.
 fn of_kept(trace: &Trace, kept: &Kept) -> String {
-    let exe = trace.programs.get(kept.program).map_or("", |program| &program.exe);
+    let exe = trace
+        .programs
+        .get(kept.program)
+        .map_or("", |program| &program.exe);
     let mut stack = program(exe);
     let site = [kept.place];
-    let places = if kept.stack.is_empty() { &site[..] } else { &kept.stack[..] };
-    for place in places.iter().rev().filter_map(|place| trace.places.get(*place)) {
+    let places = if kept.stack.is_empty() {
+        &site[..]
+    } else {
+        &kept.stack[..]
+    };
+    for place in places
+        .iter()
+        .rev()
+        .filter_map(|place| trace.places.get(*place))
+    {
         stack.push(';');
         stack.push_str(&place.frame());
     }

@@ -18,8 +18,14 @@ pub fn csv(trace: &Trace) -> String {
     for kept in &trace.kept {
         let invocation = invocations.entry(&kept.call).or_default();
         *invocation += 1;
-        let pid = trace.programs.get(kept.program).map_or(0, |program| program.pid);
-        let result = kept.result.map(|result| result.to_string()).unwrap_or_default();
+        let pid = trace
+            .programs
+            .get(kept.program)
+            .map_or(0, |program| program.pid);
+        let result = kept
+            .result
+            .map(|result| result.to_string())
+            .unwrap_or_default();
         let _ = writeln!(
             out,
             "{},{invocation},{pid},{},{},{},{},{},{},{result},{},{}",
@@ -60,7 +66,9 @@ pub fn svg(trace: &Trace) -> String {
         calls.entry(&kept.call).or_default().push(kept);
     }
     let mut calls: Vec<_> = calls.into_iter().collect();
-    calls.sort_by_key(|(_, kept)| std::cmp::Reverse(kept.iter().map(|kept| kept.wall_ns).sum::<u64>()));
+    calls.sort_by_key(|(_, kept)| {
+        std::cmp::Reverse(kept.iter().map(|kept| kept.wall_ns).sum::<u64>())
+    });
     calls.truncate(6);
     let height = (calls.len().max(1) as f64) * (PANEL + TOP + BOTTOM);
     let mut out = format!(
@@ -72,14 +80,24 @@ pub fn svg(trace: &Trace) -> String {
         out.push_str("<text x=\"20\" y=\"40\">No call was kept: choose calls with --history or --call.</text>\n");
     }
     for (index, (call, kept)) in calls.iter().enumerate() {
-        panel(&mut out, call, kept, index as f64 * (PANEL + TOP + BOTTOM) + TOP);
+        panel(
+            &mut out,
+            call,
+            kept,
+            index as f64 * (PANEL + TOP + BOTTOM) + TOP,
+        );
     }
     out.push_str("</svg>\n");
     out
 }
 
 fn panel(out: &mut String, call: &str, kept: &[&Kept], top: f64) {
-    let most = kept.iter().map(|kept| kept.in_band_ns()).max().unwrap_or(1).max(1);
+    let most = kept
+        .iter()
+        .map(|kept| kept.in_band_ns())
+        .max()
+        .unwrap_or(1)
+        .max(1);
     let (step, steps) = ticks(most as f64);
     let high = step * f64::from(steps);
     let x = |invocation: usize| {
@@ -107,7 +125,11 @@ fn panel(out: &mut String, call: &str, kept: &[&Kept], top: f64) {
             time_words(ns as u64),
         );
     }
-    for (anchor, invocation) in [("start", 1), ("middle", kept.len().div_ceil(2)), ("end", kept.len())] {
+    for (anchor, invocation) in [
+        ("start", 1),
+        ("middle", kept.len().div_ceil(2)),
+        ("end", kept.len()),
+    ] {
         let _ = writeln!(
             out,
             "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\" fill=\"#555\">{}</text>",
@@ -117,7 +139,10 @@ fn panel(out: &mut String, call: &str, kept: &[&Kept], top: f64) {
         );
     }
     let path = points(kept, x, y);
-    let _ = writeln!(out, "<path d=\"{path}\" stroke=\"#2563a8\" stroke-width=\"2.6\" stroke-linecap=\"round\" fill=\"none\"/>");
+    let _ = writeln!(
+        out,
+        "<path d=\"{path}\" stroke=\"#2563a8\" stroke-width=\"2.6\" stroke-linecap=\"round\" fill=\"none\"/>"
+    );
 }
 
 /// Every call is a dot; dots that would cover each other are drawn once, so a million calls stay a small file.
@@ -126,7 +151,12 @@ fn points(kept: &[&Kept], x: impl Fn(usize) -> f64, y: impl Fn(f64) -> f64) -> S
     let dots: BTreeSet<(i64, i64)> = kept
         .iter()
         .enumerate()
-        .map(|(index, kept)| (half_pixels(x(index)), half_pixels(y(kept.in_band_ns() as f64))))
+        .map(|(index, kept)| {
+            (
+                half_pixels(x(index)),
+                half_pixels(y(kept.in_band_ns() as f64)),
+            )
+        })
         .collect();
     let mut path = String::new();
     for (x, y) in dots {
@@ -149,7 +179,9 @@ fn ticks(most: f64) -> (f64, u32) {
 }
 
 fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
 }
 
 #[cfg(test)]

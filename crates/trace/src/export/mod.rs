@@ -12,10 +12,16 @@ use crate::model::{Kept, Trace};
 
 /// The resource of a kept call in one word; empty if it did not sleep.
 fn label(kept: &Kept) -> String {
-    kept.label().map(|label| label.to_string()).unwrap_or_default()
+    kept.label()
+        .map(|label| label.to_string())
+        .unwrap_or_default()
 }
 
 /// Where a kept call was made.
 fn place(trace: &Trace, kept: &Kept) -> String {
-    trace.places.get(kept.place).map(|place| place.words()).unwrap_or_default()
+    trace
+        .places
+        .get(kept.place)
+        .map(|place| place.words())
+        .unwrap_or_default()
 }

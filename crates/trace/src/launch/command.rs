@@ -65,17 +65,24 @@ pub fn spawn(
     orders: &Orders,
     output: Option<(Stdio, Stdio)>,
 ) -> Result<Launched, SpawnError> {
-    let (program, arguments) = command.split_first().ok_or_else(|| SpawnError::NotFound(String::new()))?;
+    let (program, arguments) = command
+        .split_first()
+        .ok_or_else(|| SpawnError::NotFound(String::new()))?;
     let mut starting = Command::new(program);
     starting
         .args(arguments)
-        .env("LD_PRELOAD", preloads(library.as_os_str(), std::env::var_os("LD_PRELOAD")))
+        .env(
+            "LD_PRELOAD",
+            preloads(library.as_os_str(), std::env::var_os("LD_PRELOAD")),
+        )
         .env("HEADWAY_TRACE_DIR", directory)
         .envs(orders.variables());
     if let Some((out, error)) = output {
         starting.stdin(Stdio::null()).stdout(out).stderr(error);
     }
-    let child = starting.spawn().map_err(|error| SpawnError::new(program, error))?;
+    let child = starting
+        .spawn()
+        .map_err(|error| SpawnError::new(program, error))?;
     Ok(Launched::new(child))
 }
 
@@ -143,7 +150,9 @@ impl Launched {
                 outcome.map(Some)
             }
             Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("the command's end was not seen")),
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(io::Error::other("the command's end was not seen"))
+            }
         }
     }
 }
@@ -158,6 +167,9 @@ mod tests {
         let ours = OsStr::new("/lib/ours.so");
         assert_eq!(preloads(ours, None), "/lib/ours.so");
         assert_eq!(preloads(ours, Some("".into())), "/lib/ours.so");
-        assert_eq!(preloads(ours, Some("a.so b.so".into())), "/lib/ours.so:a.so b.so");
+        assert_eq!(
+            preloads(ours, Some("a.so b.so".into())),
+            "/lib/ours.so:a.so b.so"
+        );
     }
 }

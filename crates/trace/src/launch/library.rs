@@ -18,7 +18,9 @@ pub enum NoLibrary {
     )]
     Nowhere(String),
     /// The loader splits LD_PRELOAD at spaces and colons, and knows no way around it.
-    #[error("{0}: a path with a space or a colon cannot be preloaded; copy the library elsewhere and set HEADWAY_PRELOAD")]
+    #[error(
+        "{0}: a path with a space or a colon cannot be preloaded; copy the library elsewhere and set HEADWAY_PRELOAD"
+    )]
     Unspeakable(PathBuf),
 }
 
@@ -40,10 +42,20 @@ fn find(named: Option<&Path>, program: &Path) -> Result<PathBuf, NoLibrary> {
         return speakable(there.ok_or_else(|| NoLibrary::Variable(path.to_owned()))?);
     }
     let folder = program.parent().unwrap_or(Path::new("/"));
-    let places = [folder.to_owned(), folder.join("../lib/headway"), folder.join("../lib")];
-    let found = places.iter().map(|place| place.join(NAME)).find(|path| path.is_file());
+    let places = [
+        folder.to_owned(),
+        folder.join("../lib/headway"),
+        folder.join("../lib"),
+    ];
+    let found = places
+        .iter()
+        .map(|place| place.join(NAME))
+        .find(|path| path.is_file());
     let path = found.ok_or_else(|| {
-        let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
+        let places: Vec<String> = places
+            .iter()
+            .map(|place| place.display().to_string())
+            .collect();
         NoLibrary::Nowhere(places.join(" or "))
     })?;
     speakable(path.canonicalize().unwrap_or(path))
@@ -81,8 +93,14 @@ mod tests {
 
     #[test]
     fn message_names_the_variable_when_it_leads_nowhere() {
-        let error = find(Some(Path::new("/nonexistent/lib.so")), Path::new("/bin/headway"));
+        let error = find(
+            Some(Path::new("/nonexistent/lib.so")),
+            Path::new("/bin/headway"),
+        );
         let text = error.expect_err("no file").to_string();
-        assert!(text.contains("HEADWAY_PRELOAD=/nonexistent/lib.so"), "{text}");
+        assert!(
+            text.contains("HEADWAY_PRELOAD=/nonexistent/lib.so"),
+            "{text}"
+        );
     }
 }

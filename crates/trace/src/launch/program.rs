@@ -31,9 +31,16 @@ impl fmt::Display for Untraceable {
                 path,
                 "gets rights from its file (set-user-ID, set-group-ID or capabilities), so the loader ignores preloaded libraries",
             ),
-            Untraceable::Go(path) => (path, "is a Go program, which makes system calls without libc"),
-            Untraceable::Static(path) => (path, "is statically linked, so no library can be preloaded"),
-            Untraceable::Architecture(path) => (path, "is for another architecture than the preload library"),
+            Untraceable::Go(path) => (
+                path,
+                "is a Go program, which makes system calls without libc",
+            ),
+            Untraceable::Static(path) => {
+                (path, "is statically linked, so no library can be preloaded")
+            }
+            Untraceable::Architecture(path) => {
+                (path, "is for another architecture than the preload library")
+            }
         };
         write!(
             f,
@@ -62,15 +69,30 @@ fn found(command: &OsStr) -> Option<PathBuf> {
         return Some(PathBuf::from(command));
     }
     let path = std::env::var_os("PATH")?;
-    let executable = |path: &PathBuf| path.metadata().is_ok_and(|data| data.is_file() && data.mode() & 0o111 != 0);
-    std::env::split_paths(&path).map(|folder| folder.join(command)).find(executable)
+    let executable = |path: &PathBuf| {
+        path.metadata()
+            .is_ok_and(|data| data.is_file() && data.mode() & 0o111 != 0)
+    };
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(command))
+        .find(executable)
 }
 
 fn interpreter(path: &Path) -> Option<PathBuf> {
     let mut start = Vec::new();
-    File::open(path).ok()?.take(256).read_to_end(&mut start).ok()?;
-    let line = start.strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?;
-    let name = line.trim_ascii().split(|byte| byte.is_ascii_whitespace()).next()?;
+    File::open(path)
+        .ok()?
+        .take(256)
+        .read_to_end(&mut start)
+        .ok()?;
+    let line = start
+        .strip_prefix(b"#!")?
+        .split(|&byte| byte == b'\n')
+        .next()?;
+    let name = line
+        .trim_ascii()
+        .split(|byte| byte.is_ascii_whitespace())
+        .next()?;
     Some(PathBuf::from(OsStr::from_bytes(name)))
 }
 
@@ -92,7 +114,9 @@ fn judge(path: &Path) -> Option<Untraceable> {
         object::File::Elf64(file) => {
             let endian = file.endian();
             let headers = file.elf_header().program_headers(endian, &cache).ok()?;
-            headers.iter().any(|header| header.p_type(endian) == elf::PT_INTERP)
+            headers
+                .iter()
+                .any(|header| header.p_type(endian) == elf::PT_INTERP)
         }
         _ => return None,
     };

@@ -27,7 +27,9 @@ impl Session {
     pub fn new() -> io::Result<Session> {
         let memory = Path::new("/dev/shm");
         let builder = || tempfile::Builder::new().prefix("headway-trace-").to_owned();
-        let directory = builder().tempdir_in(memory).or_else(|_| builder().tempdir())?;
+        let directory = builder()
+            .tempdir_in(memory)
+            .or_else(|_| builder().tempdir())?;
         if rustix::process::geteuid().is_root() {
             // Daemons give up root and fork: their children must be able to make files too, not to see others'.
             let mode = std::fs::Permissions::from_mode(0o1733);
@@ -76,7 +78,9 @@ impl Session {
         let running = collection
             .processes
             .iter()
-            .filter(|process| process.ended != Some(Ended::Exec) && alive(process.pid, process.start_ticks))
+            .filter(|process| {
+                process.ended != Some(Ended::Exec) && alive(process.pid, process.start_ticks)
+            })
             .count();
         collection.processes.extend(self.ended.iter().cloned());
         collection

@@ -55,7 +55,8 @@ fn pass_on(signal: i32, pid: u32) {
     if matches!(signal, SIGINT | SIGQUIT) && in_foreground() {
         return;
     }
-    let (Some(signal), Some(pid)) = (Signal::from_named_raw(signal), Pid::from_raw(pid as i32)) else {
+    let (Some(signal), Some(pid)) = (Signal::from_named_raw(signal), Pid::from_raw(pid as i32))
+    else {
         return;
     };
     // It may have ended at this moment, which is what the signal was for.
@@ -65,6 +66,8 @@ fn pass_on(signal: i32, pid: u32) {
 /// Whether a keyboard's signals reach our whole process group.
 fn in_foreground() -> bool {
     let terminal = std::fs::File::open("/dev/tty");
-    let group = terminal.ok().and_then(|terminal| rustix::termios::tcgetpgrp(terminal).ok());
+    let group = terminal
+        .ok()
+        .and_then(|terminal| rustix::termios::tcgetpgrp(terminal).ok());
     group == Some(rustix::process::getpgrp())
 }

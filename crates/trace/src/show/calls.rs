@@ -44,7 +44,11 @@ impl Sum {
         self.faults_minor += site.faults_minor;
         self.faults_major += site.faults_major;
         for bucket in &site.histogram {
-            match self.buckets.iter_mut().find(|sum| sum.from_ns == bucket.from_ns) {
+            match self
+                .buckets
+                .iter_mut()
+                .find(|sum| sum.from_ns == bucket.from_ns)
+            {
                 Some(sum) => sum.count += bucket.count,
                 None => self.buckets.push(*bucket),
             }
@@ -59,7 +63,9 @@ impl Sum {
             below += bucket.count;
             below >= rank.max(1)
         })?;
-        let middle = bucket.to_ns.map_or(bucket.from_ns, |to| bucket.from_ns.midpoint(to));
+        let middle = bucket
+            .to_ns
+            .map_or(bucket.from_ns, |to| bucket.from_ns.midpoint(to));
         // No middle lies outside what was really measured.
         Some(middle.clamp(self.wall_min_ns.unwrap_or(0), self.wall_max_ns))
     }
@@ -94,8 +100,8 @@ pub(super) fn table(trace: &Trace, style: &Style) -> String {
         return String::new();
     }
     let mut table = Table::new(&[
-        "<CALL", "COUNT", "ERRORS", "SLEEPS", "TOTAL", "│", "MIN", "MEDIAN", "MEAN", "MAX", "│", "MIN", "MEDIAN",
-        "MEAN", "MAX",
+        "<CALL", "COUNT", "ERRORS", "SLEEPS", "TOTAL", "│", "MIN", "MEDIAN", "MEAN", "MAX", "│",
+        "MIN", "MEDIAN", "MEAN", "MAX",
     ]);
     let (rows, more) = style.first(&sums, "calls");
     for (call, sum) in rows {
@@ -124,13 +130,22 @@ pub(super) fn table(trace: &Trace, style: &Style) -> String {
 }
 
 fn or_nothing(count: u64) -> String {
-    if count == 0 { NONE.to_owned() } else { counted(count) }
+    if count == 0 {
+        NONE.to_owned()
+    } else {
+        counted(count)
+    }
 }
 
 /// A line above the columns that says which four belong together.
 fn spanned(lines: &str, style: &Style) -> String {
     let (columns, rows) = lines.split_once('\n').unwrap_or((lines, ""));
-    let bars: Vec<usize> = columns.chars().enumerate().filter(|(_, letter)| *letter == '│').map(|(at, _)| at).collect();
+    let bars: Vec<usize> = columns
+        .chars()
+        .enumerate()
+        .filter(|(_, letter)| *letter == '│')
+        .map(|(at, _)| at)
+        .collect();
     let above = match bars[..] {
         [user, in_band] => format!(
             "{:user$}│{:^between$}│  measured in band",
@@ -142,7 +157,11 @@ fn spanned(lines: &str, style: &Style) -> String {
     };
     let width = style.width;
     let fits = lines.lines().all(|line| line.chars().count() <= width);
-    let text = format!("{}\n{}\n{rows}", style.columns(&above), style.columns(columns));
+    let text = format!(
+        "{}\n{}\n{rows}",
+        style.columns(&above),
+        style.columns(columns)
+    );
     if fits || bars.len() != 2 {
         return text;
     }

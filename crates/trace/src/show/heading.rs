@@ -100,11 +100,16 @@ pub(super) fn programs(trace: &Trace, style: &Style) -> String {
     let mut table = Table::new(&["PID", "PARENT", "BEGAN", "LASTED", "CALLS", "<COMMAND"]);
     let (rows, more) = style.first(&trace.programs, "programs");
     for program in rows {
-        let lasted = program.ended_ns.map(|end| end.saturating_sub(program.started_ns));
+        let lasted = program
+            .ended_ns
+            .map(|end| end.saturating_sub(program.started_ns));
         table.row(vec![
             program.pid.to_string(),
             program.ppid.to_string(),
-            format!("+{}", time(program.started_ns.saturating_sub(trace.started_ns))),
+            format!(
+                "+{}",
+                time(program.started_ns.saturating_sub(trace.started_ns))
+            ),
             crate::units::time_or_none(lasted),
             crate::units::counted(program.calls),
             program.command.join(" "),

@@ -21,12 +21,23 @@ pub(super) fn table(trace: &Trace, style: &Style) -> String {
     let mut longest = longest.to_vec();
     longest.sort_by_key(|kept| kept.start_ns);
     let mut table = Table::new(&[
-        "AT", "PID", "LENGTH", "ASLEEP", "PREEMPTED", "<CALL", "<ON", "<CALL SITE",
+        "AT",
+        "PID",
+        "LENGTH",
+        "ASLEEP",
+        "PREEMPTED",
+        "<CALL",
+        "<ON",
+        "<CALL SITE",
     ]);
     for kept in &longest {
         table.row(row(trace, kept));
     }
-    let title = format!("Longest calls, {} of {} kept", longest.len(), counted(all as u64));
+    let title = format!(
+        "Longest calls, {} of {} kept",
+        longest.len(),
+        counted(all as u64)
+    );
     let lines = table.lines(style.width, |text| style.columns(text));
     style.heading(&title) + "\n" + &with_stacks(trace, &longest, &lines)
 }
@@ -49,7 +60,10 @@ fn row(trace: &Trace, kept: &Kept) -> Vec<String> {
         preempted,
         kept.call.clone(),
         on,
-        trace.places.get(kept.place).map_or(NONE.into(), |place| place.words()),
+        trace
+            .places
+            .get(kept.place)
+            .map_or(NONE.into(), |place| place.words()),
     ]
 }
 
@@ -63,11 +77,17 @@ fn with_stacks(trace: &Trace, longest: &[&Kept], lines: &str) -> String {
         out.push('\n');
         // The innermost frame is the call site itself, which is in the row.
         for place in kept.stack.iter().skip(1).take(FRAMES_MAX) {
-            let words = trace.places.get(*place).map_or(NONE.into(), |place| place.words());
+            let words = trace
+                .places
+                .get(*place)
+                .map_or(NONE.into(), |place| place.words());
             out.push_str(&format!("      ← {words}\n"));
         }
         if kept.stack.len() > FRAMES_MAX + 1 {
-            out.push_str(&format!("      ← … {} more\n", kept.stack.len() - FRAMES_MAX - 1));
+            out.push_str(&format!(
+                "      ← … {} more\n",
+                kept.stack.len() - FRAMES_MAX - 1
+            ));
         }
     }
     out

@@ -57,7 +57,14 @@ pub(super) fn waits(trace: &Trace, style: &Style) -> String {
     rows.sort_by_key(|((label, _), sum)| (label.is_idle(), std::cmp::Reverse(sum.total_ns)));
     let all_ns: u64 = rows.iter().map(|(_, sum)| sum.total_ns).sum();
     let waiters = rows.iter().any(|(_, sum)| sum.waiters_entry_max.is_some());
-    let mut headings = vec!["TIME", "SHARE", "SLEEPS", "LONGEST", "<LABEL", "<KERNEL FUNCTION"];
+    let mut headings = vec![
+        "TIME",
+        "SHARE",
+        "SLEEPS",
+        "LONGEST",
+        "<LABEL",
+        "<KERNEL FUNCTION",
+    ];
     if waiters {
         headings.insert(4, "OTHERS IN/OUT");
     }
@@ -86,7 +93,10 @@ fn nothing(trace: &Trace) -> String {
     if trace.programs.iter().any(|program| blind(&program.rung)) {
         "not known: sleeps could not be seen, see below\n".to_owned()
     } else {
-        format!("nothing: none of {} slept\n", plural(trace.calls(), "call", "calls"))
+        format!(
+            "nothing: none of {} slept\n",
+            plural(trace.calls(), "call", "calls")
+        )
     }
 }
 
@@ -150,12 +160,17 @@ impl Column {
     }
 
     fn cells(&self) -> impl Iterator<Item = String> + '_ {
-        self.calls.iter().map(|(call, count)| format!("{call}/{}", counted(*count)))
+        self.calls
+            .iter()
+            .map(|(call, count)| format!("{call}/{}", counted(*count)))
     }
 
     fn width(&self) -> usize {
         let widths = self.cells().map(|cell| cell.chars().count());
-        widths.max().unwrap_or(0).max(self.heading().chars().count())
+        widths
+            .max()
+            .unwrap_or(0)
+            .max(self.heading().chars().count())
     }
 }
 
@@ -169,10 +184,16 @@ fn fitting(columns: &[Column], width: usize) -> usize {
 }
 
 fn side_by_side(columns: &[Column]) -> Table {
-    let headings: Vec<String> = columns.iter().map(|column| format!("<{}", column.heading())).collect();
+    let headings: Vec<String> = columns
+        .iter()
+        .map(|column| format!("<{}", column.heading()))
+        .collect();
     let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
     let mut table = Table::new(&headings);
-    let cells: Vec<Vec<String>> = columns.iter().map(|column| column.cells().collect()).collect();
+    let cells: Vec<Vec<String>> = columns
+        .iter()
+        .map(|column| column.cells().collect())
+        .collect();
     let rows = cells.iter().map(Vec::len).max().unwrap_or(0);
     for row in 0..rows {
         let cell = |column: &Vec<String>| column.get(row).cloned().unwrap_or_default();

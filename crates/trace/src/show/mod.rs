@@ -85,12 +85,19 @@ impl Style {
 
     /// The rows that are shown, and a line about the others.
     pub(crate) fn first<'t, T>(&self, rows: &'t [T], what: &str) -> (&'t [T], String) {
-        let most = if self.rows_max == 0 { rows.len() } else { self.rows_max };
+        let most = if self.rows_max == 0 {
+            rows.len()
+        } else {
+            self.rows_max
+        };
         if rows.len() <= most {
             return (rows, String::new());
         }
         let rest = rows.len() - most;
-        (&rows[..most], format!("… and {rest} more {what} (--top 0 shows all)\n"))
+        (
+            &rows[..most],
+            format!("… and {rest} more {what} (--top 0 shows all)\n"),
+        )
     }
 }
 

@@ -11,7 +11,15 @@ pub(super) fn table(trace: &Trace, style: &Style) -> String {
     }
     let all_ns: u64 = trace.sites.iter().map(|site| site.wall_ns).sum();
     let mut table = Table::new(&[
-        "TIME", "SHARE", "CALLS", "SLEEPS", "ASLEEP", "FAULTS", "<CALL", "<MOSTLY ON", "<CALL SITE",
+        "TIME",
+        "SHARE",
+        "CALLS",
+        "SLEEPS",
+        "ASLEEP",
+        "FAULTS",
+        "<CALL",
+        "<MOSTLY ON",
+        "<CALL SITE",
     ]);
     let (rows, more) = style.first(&trace.sites, "call sites");
     for site in rows {
@@ -24,7 +32,10 @@ pub(super) fn table(trace: &Trace, style: &Style) -> String {
             faults(site),
             site.call.clone(),
             mostly_on(site),
-            trace.places.get(site.place).map_or(NONE.into(), |place| place.words()),
+            trace
+                .places
+                .get(site.place)
+                .map_or(NONE.into(), |place| place.words()),
         ]);
     }
     let lines = table.lines(style.width, |text| style.columns(text));
