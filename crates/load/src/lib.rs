@@ -12,3 +12,4 @@
 pub mod checksum;
 pub mod engine;
 pub mod random;
+pub mod words;
