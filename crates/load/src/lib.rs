@@ -10,6 +10,9 @@
 #![forbid(unsafe_code)]
 
 pub mod checksum;
+pub mod client;
 pub mod engine;
 pub mod random;
+pub mod session;
+pub mod verdict;
 pub mod words;

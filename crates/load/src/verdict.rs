@@ -131,7 +131,11 @@ fn work(of: &Evidence, to: &mut Findings) {
         true => "the file set does not match the server",
         false => "the paths do not match the server",
     };
-    let suspect = if of.fileset { f64::MIN_POSITIVE } else { NOT_FOUND_SUSPECT };
+    let suspect = if of.fileset {
+        f64::MIN_POSITIVE
+    } else {
+        NOT_FOUND_SUSPECT
+    };
     to.bound(share, suspect, NOT_FOUND_INVALID, || {
         format!(
             "{} of the replies were 404 Not Found: {what}",
@@ -176,7 +180,11 @@ fn schedule(of: &Evidence, to: &mut Findings) {
 fn processor(of: &Evidence, to: &mut Findings) {
     if let Some(busy) = of.busy_share {
         // An open loop that is nearly always busy may still start everything in time, which its lag tells.
-        let invalid = if of.open_loop { f64::INFINITY } else { BUSY_INVALID };
+        let invalid = if of.open_loop {
+            f64::INFINITY
+        } else {
+            BUSY_INVALID
+        };
         to.bound(busy, BUSY_SUSPECT, invalid, || {
             format!(
                 "the client's loop was at work {} of the time: the server may be able to do more",
@@ -223,7 +231,11 @@ fn shortages(of: &Evidence, to: &mut Findings) {
 }
 
 fn share(part: u64, all: u64) -> f64 {
-    if all == 0 { 0.0 } else { part as f64 / all as f64 }
+    if all == 0 {
+        0.0
+    } else {
+        part as f64 / all as f64
+    }
 }
 
 /// A share for people. A small one keeps a digit that is not 0.
@@ -301,13 +313,37 @@ mod tests {
     #[test]
     fn each_measure_has_its_two_bounds_when_it_grows() {
         let cases: &[(Change, Change, &str)] = &[
-            (|e| e.lag_p99_us = Some(1e3), |e| e.lag_p99_us = Some(1e4), "intended start"),
-            (|e| e.late_starts = 100, |e| e.late_starts = 1000, "started late"),
-            (|e| e.connections_exhausted = 1, |e| e.connections_exhausted = 10, "--connections"),
-            (|e| e.run_queue_s = Some(0.1), |e| e.run_queue_s = Some(1.0), "waited for a processor"),
-            (|e| e.steal_share = Some(0.02), |e| e.steal_share = Some(0.1), "hypervisor"),
+            (
+                |e| e.lag_p99_us = Some(1e3),
+                |e| e.lag_p99_us = Some(1e4),
+                "intended start",
+            ),
+            (
+                |e| e.late_starts = 100,
+                |e| e.late_starts = 1000,
+                "started late",
+            ),
+            (
+                |e| e.connections_exhausted = 1,
+                |e| e.connections_exhausted = 10,
+                "--connections",
+            ),
+            (
+                |e| e.run_queue_s = Some(0.1),
+                |e| e.run_queue_s = Some(1.0),
+                "waited for a processor",
+            ),
+            (
+                |e| e.steal_share = Some(0.02),
+                |e| e.steal_share = Some(0.1),
+                "hypervisor",
+            ),
             (|e| e.no_port = 1, |e| e.no_port = 10, "ip_local_port_range"),
-            (|e| e.no_descriptor = 1, |e| e.no_descriptor = 10, "RLIMIT_NOFILE"),
+            (
+                |e| e.no_descriptor = 1,
+                |e| e.no_descriptor = 10,
+                "RLIMIT_NOFILE",
+            ),
             (|e| e.not_found = 100, |e| e.not_found = 5000, "404"),
         ];
         for (suspect, invalid, part) in cases {
@@ -347,12 +383,18 @@ mod tests {
             evidence.not_found = 1;
         });
         assert_eq!(found, Verdict::Suspect);
-        assert!(reasons.contains("the file set does not match the server"), "{reasons}");
+        assert!(
+            reasons.contains("the file set does not match the server"),
+            "{reasons}"
+        );
     }
 
     #[test]
     fn run_is_invalid_when_rows_are_missing_or_nothing_came() {
-        assert_eq!(verdict(|evidence| evidence.rows_dropped = 1).0, Verdict::Invalid);
+        assert_eq!(
+            verdict(|evidence| evidence.rows_dropped = 1).0,
+            Verdict::Invalid
+        );
         assert_eq!(verdict(|evidence| evidence.good = 0).0, Verdict::Invalid);
         let nothing = |evidence: &mut Evidence| {
             evidence.requests = 0;
@@ -368,7 +410,10 @@ mod tests {
             evidence.no_port = 500;
         });
         assert_eq!(found, Verdict::Invalid);
-        assert!(reasons.starts_with("500 requests found no free local port"), "{reasons}");
+        assert!(
+            reasons.starts_with("500 requests found no free local port"),
+            "{reasons}"
+        );
     }
 
     #[test]

@@ -37,10 +37,16 @@ pub fn gather() -> Environment {
 /// Kernel settings without which a surprising figure stays a riddle.
 fn extra() -> std::collections::BTreeMap<String, String> {
     const SETTINGS: &[(&str, &str)] = &[
-        ("ip_local_port_range", "/proc/sys/net/ipv4/ip_local_port_range"),
+        (
+            "ip_local_port_range",
+            "/proc/sys/net/ipv4/ip_local_port_range",
+        ),
         ("tcp_tw_reuse", "/proc/sys/net/ipv4/tcp_tw_reuse"),
         ("somaxconn", "/proc/sys/net/core/somaxconn"),
-        ("clocksource", "/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+        (
+            "clocksource",
+            "/sys/devices/system/clocksource/clocksource0/current_clocksource",
+        ),
     ];
     let known = SETTINGS.iter().filter_map(|(name, path)| {
         let value = read_to_string(path).ok()?;
@@ -49,10 +55,17 @@ fn extra() -> std::collections::BTreeMap<String, String> {
     });
     let mut all: std::collections::BTreeMap<_, _> = known.collect();
     let release = text("/etc/os-release");
-    if let Some(name) = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME=")) {
+    if let Some(name) = release
+        .lines()
+        .find_map(|line| line.strip_prefix("PRETTY_NAME="))
+    {
         all.insert("system".to_owned(), name.trim_matches('"').to_owned());
     }
-    let build = if cfg!(debug_assertions) { "debug" } else { "release" };
+    let build = if cfg!(debug_assertions) {
+        "debug"
+    } else {
+        "release"
+    };
     all.insert("build".to_owned(), build.to_owned());
     all
 }
@@ -86,7 +99,11 @@ fn civil(unix_s: u64) -> (u64, u64, u64, u64) {
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let march_month = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * march_month + 2) / 5 + 1;
-    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
+    let month = if march_month < 10 {
+        march_month + 3
+    } else {
+        march_month - 9
+    };
     let year = era * 400 + year_of_era + u64::from(month <= 2);
     (year, month, day, unix_s % 86_400)
 }
@@ -170,8 +187,14 @@ mod tests {
     #[test]
     fn fields_are_found_when_the_kernel_writes_them() {
         let cpuinfo = "processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\nmodel name\t: other\n";
-        assert_eq!(field(cpuinfo, "model name").as_deref(), Some("Some CPU @ 2 GHz"));
-        assert_eq!(memory_bytes("MemTotal:       1024 kB\nMemFree: 1 kB\n"), 1 << 20);
+        assert_eq!(
+            field(cpuinfo, "model name").as_deref(),
+            Some("Some CPU @ 2 GHz")
+        );
+        assert_eq!(
+            memory_bytes("MemTotal:       1024 kB\nMemFree: 1 kB\n"),
+            1 << 20
+        );
         assert_eq!(memory_bytes(""), 0);
     }
 

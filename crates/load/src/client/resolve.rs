@@ -52,10 +52,7 @@ mod tests {
 
     #[test]
     fn address_is_used_as_it_is_when_it_is_a_number() {
-        let cases = [
-            ("127.0.0.1", "127.0.0.1:80"),
-            ("::1", "[::1]:80"),
-        ];
+        let cases = [("127.0.0.1", "127.0.0.1:80"), ("::1", "[::1]:80")];
         for (host, expected) in cases {
             assert_eq!(resolve(host, 80).expect(host).to_string(), expected);
         }

@@ -133,7 +133,10 @@ mod tests {
         };
         let before = reading(Some(1_000_000_000), Some(10), Some(100));
         let waited = reading(Some(3_500_000_000), Some(15), Some(200)).since(&before);
-        assert_eq!((waited.run_queue_s, waited.steal_share), (Some(2.5), Some(0.05)));
+        assert_eq!(
+            (waited.run_queue_s, waited.steal_share),
+            (Some(2.5), Some(0.05))
+        );
         assert_eq!(reading(None, None, None).since(&before), Waited::default());
         assert_eq!(before.since(&before).steal_share, None);
     }
@@ -143,6 +146,10 @@ mod tests {
         let watch = Watch::this_thread();
         assert!(!watch.cpus.is_empty());
         let waited = watch.read().since(&watch.read());
-        assert!(waited.steal_share.is_none_or(|share| (0.0..=1.0).contains(&share)));
+        assert!(
+            waited
+                .steal_share
+                .is_none_or(|share| (0.0..=1.0).contains(&share))
+        );
     }
 }

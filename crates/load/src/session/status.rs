@@ -166,7 +166,9 @@ mod tests {
             assert!(request[..bytes].starts_with(b"GET /status.json HTTP/1.1\r\n"));
             client.write_all(answer.as_bytes()).expect("room");
         });
-        format!("http://127.0.0.1:{port}/status").parse().expect("an address")
+        format!("http://127.0.0.1:{port}/status")
+            .parse()
+            .expect("an address")
     }
 
     #[test]

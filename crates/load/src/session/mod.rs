@@ -1,0 +1,3 @@
+mod pin;
+mod recorder;
+mod status;
