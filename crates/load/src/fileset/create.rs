@@ -22,6 +22,7 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock, fstatvfs, syncfs};
 use rustix::io::Errno;
 
+use super::amount::Amount;
 use super::content::Content;
 use super::manifest::{self, LIST_NAME, MANIFEST_NAME, Manifest, ManifestError, UNFINISHED_NAME};
 use super::shape::{FileIndex, Shape};
@@ -66,6 +67,9 @@ pub struct Created {
 /// Why there is no set.
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {
+    /// Not even a directory.
+    #[error("{0} is there and is no directory; give the name of a new one")]
+    NotADirectory(PathBuf),
     /// Somebody else's files.
     #[error(
         "{directory} is not empty and holds no file set ({entry} is there); give a new directory, or an empty one"
@@ -98,7 +102,7 @@ pub enum CreateError {
     Busy(PathBuf),
     /// Too few bytes.
     #[error(
-        "{directory}: {needed} bytes are needed and its file system has {free} free; ask for a smaller set, or give a directory on a larger one"
+        "{directory}: {} are needed and its file system has {} free; ask for a smaller set, or give a directory on a larger one", Amount(*needed), Amount(*free)
     )]
     NoSpace {
         /// The directory.
@@ -176,6 +180,9 @@ pub fn create(
             source,
         }
     };
+    if directory.exists() && !directory.is_dir() {
+        return Err(CreateError::NotADirectory(directory.to_owned()));
+    }
     fs::create_dir_all(directory).map_err(failed("creating the directory"))?;
     let root = File::open(directory).map_err(failed("opening"))?;
     // The lock goes with the process, so a killed one leaves none. A file system without locks loses only this check.
@@ -235,8 +242,8 @@ fn is_ours(directory: &Path, shape: &Shape, seed: u64) -> Result<bool, CreateErr
 }
 
 fn described(shape: &Shape, seed: u64) -> String {
-    let (profile, files, bytes) = (shape.profile(), shape.files(), shape.bytes());
-    format!("{profile}, {files} files, {bytes} bytes, seed {seed}")
+    let (profile, files, bytes) = (shape.profile(), shape.files(), Amount(shape.bytes()));
+    format!("{profile}, {files} files, {bytes}, seed {seed}")
 }
 
 /// The first thing in a directory that is neither a trace of ours nor the file system's own.

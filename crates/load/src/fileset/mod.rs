@@ -8,6 +8,7 @@
 //! Sources: Ruan's dissertation (2005) section 1.1; SPEC's public workload description of SPECweb96.
 
 mod access_log;
+mod amount;
 mod content;
 mod create;
 mod manifest;
@@ -17,6 +18,7 @@ mod site;
 mod verify;
 
 pub use access_log::{LogError, Seen, read as read_access_log};
+pub use amount::Amount;
 pub use content::Content;
 pub use create::{CreateError, Created, Progress, create};
 pub use manifest::{File, LIST_NAME, MANIFEST_NAME, Manifest, ManifestError};

@@ -237,6 +237,11 @@ impl Shape {
         self.sum(|size| size) as u64
     }
 
+    /// The sum of all lengths in whole pages of 4096 bytes.
+    pub fn page_bytes(&self) -> u64 {
+        self.sum(|size| size.next_multiple_of(PAGE_BYTES)) as u64
+    }
+
     /// What the set takes on a file system with blocks of `block` bytes: files and directories rounded up.
     pub fn disk_bytes(&self, block: u64) -> u64 {
         let files = self.sum(|size| size.next_multiple_of(block));
