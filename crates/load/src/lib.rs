@@ -1,6 +1,6 @@
 //! Load on a server, and honest figures of what it did to a client.
 //!
-//! [`engine`] sends requests and times the replies. [`checksum`] and [`random`] are the two things that
+//! [`fileset`] makes the documents and knows how often each is asked for. [`engine`] sends requests and times the replies. [`checksum`] and [`random`] are the two things that
 //! must be the same on every machine: what a file's content is compared by, and what a seed draws.
 //!
 //! Sources: dissertation sections 3.2.2 and 3.2.3 (clients, infinite demand, relative load); Brecht and
@@ -12,6 +12,7 @@
 pub mod checksum;
 pub mod client;
 pub mod engine;
+pub mod fileset;
 pub mod random;
 pub mod session;
 pub mod verdict;

@@ -6,7 +6,8 @@
 //! falsify the latencies, and a growing queue would end at the machine's memory. Memory that was never needed
 //! is never touched.
 
-use latency::{Analyzer, Row, RunWriter, WriteError};
+use crate::engine::ROWS_PER_BATCH;
+use latency::{Row, WriteError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
@@ -16,60 +17,48 @@ use std::thread::JoinHandle;
 pub const BUFFERS: usize = 256;
 
 /// What becomes of the rows.
-pub enum Sink {
-    /// They are kept in a run directory.
-    Directory(RunWriter),
-    /// Only the figures are kept.
-    Memory(Box<Analyzer>),
-}
-
-impl Sink {
-    fn take(&mut self, rows: &[Row]) -> Result<(), WriteError> {
-        match self {
-            Sink::Directory(writer) => writer.append(rows),
-            Sink::Memory(analyzer) => {
-                rows.iter().for_each(|row| analyzer.push(row));
-                Ok(())
-            }
-        }
-    }
+pub trait Sink: Send + 'static {
+    /// Takes a batch. It may wait for a disk; the loop does not.
+    ///
+    /// # Errors
+    /// The batch could not be kept.
+    fn take(&mut self, rows: &[Row]) -> Result<(), WriteError>;
 }
 
 /// The loop's end of the channel, and the writer behind it.
-pub struct Recorder {
+pub struct Recorder<S> {
     full: SyncSender<Vec<Row>>,
     empty: Receiver<Vec<Row>>,
     failed: Arc<AtomicBool>,
-    writer: JoinHandle<Written>,
+    writer: JoinHandle<Written<S>>,
     rows: u64,
     dropped: u64,
 }
 
 /// What the writer hands back when it ends.
-struct Written {
-    sink: Sink,
+struct Written<S> {
+    sink: S,
     error: Option<WriteError>,
 }
 
 /// What came of it.
-pub struct Recorded {
+pub struct Recorded<S> {
     /// Where the rows went.
-    pub sink: Sink,
+    pub sink: S,
     /// Rows handed over by the loop.
     pub rows: u64,
     /// Rows among them that found no room.
     pub dropped: u64,
 }
 
-impl Recorder {
-    /// Starts the writer. `batch` is how many rows the loop hands over at a time, `cpus` are the processors that the
-    /// writer may use: not the loop's, if there are others.
-    pub fn start(sink: Sink, batch: usize, cpus: Vec<usize>) -> std::io::Result<Recorder> {
+impl<S: Sink> Recorder<S> {
+    /// Starts the writer. `cpus` are the processors that it may use: not the loop's, if there are others.
+    pub fn start(sink: S, cpus: Vec<usize>) -> std::io::Result<Recorder<S>> {
         let (full, full_end) = sync_channel(BUFFERS);
         let (empty_end, empty) = sync_channel(BUFFERS);
         for _ in 0..BUFFERS {
             // The channel has room for all of them, so this cannot wait, and its other end is alive.
-            drop(empty_end.try_send(Vec::with_capacity(batch)));
+            drop(empty_end.try_send(Vec::with_capacity(ROWS_PER_BATCH)));
         }
         let failed = Arc::new(AtomicBool::new(false));
         let tell = Arc::clone(&failed);
@@ -122,7 +111,7 @@ impl Recorder {
     ///
     /// # Errors
     /// The writer's first error. Rows before it are in the run directory.
-    pub fn finish(self) -> Result<Recorded, WriteError> {
+    pub fn finish(self) -> Result<Recorded<S>, WriteError> {
         drop(self.full);
         drop(self.empty);
         let written = match self.writer.join() {
@@ -142,12 +131,12 @@ impl Recorder {
 
 /// The writer: until the loop's end of the channel is gone. After an error it goes on taking batches, so
 /// that the loop keeps its empty ones until it notices.
-fn write(
-    mut sink: Sink,
+fn write<S: Sink>(
+    mut sink: S,
     full: &Receiver<Vec<Row>>,
     empty: &SyncSender<Vec<Row>>,
     failed: &AtomicBool,
-) -> Written {
+) -> Written<S> {
     let mut error = None;
     for mut batch in full {
         if error.is_none() {
@@ -164,7 +153,7 @@ fn write(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latency::{Outcome, RunDescription};
+    use latency::Outcome;
 
     fn row(index: u64) -> Row {
         Row {
@@ -184,13 +173,32 @@ mod tests {
         }
     }
 
-    fn analyzer() -> Sink {
-        Sink::Memory(Box::new(Analyzer::new(&RunDescription::default())))
+    /// Counts rows, and refuses those beyond its room.
+    struct Counting {
+        rows: usize,
+        room: usize,
+    }
+
+    impl Sink for Counting {
+        fn take(&mut self, rows: &[Row]) -> Result<(), WriteError> {
+            if self.rows + rows.len() > self.room {
+                return Err(WriteError::Io {
+                    path: "spool".into(),
+                    source: std::io::ErrorKind::StorageFull.into(),
+                });
+            }
+            self.rows += rows.len();
+            Ok(())
+        }
+    }
+
+    fn room(room: usize) -> Counting {
+        Counting { rows: 0, room }
     }
 
     #[test]
     fn every_row_arrives_when_the_writer_keeps_up() {
-        let mut recorder = Recorder::start(analyzer(), 8, Vec::new()).expect("a thread");
+        let mut recorder = Recorder::start(room(80), Vec::new()).expect("a thread");
         let mut batch = Vec::with_capacity(8);
         for index in 0..80 {
             batch.push(row(index));
@@ -201,10 +209,7 @@ mod tests {
         }
         let recorded = recorder.finish().expect("nothing failed");
         assert_eq!((recorded.rows, recorded.dropped), (80, 0));
-        let Sink::Memory(analyzer) = recorded.sink else {
-            panic!("another sink came back");
-        };
-        assert_eq!(analyzer.finish().counts.requests, 80);
+        assert_eq!(recorded.sink.rows, 80);
     }
 
     #[test]
@@ -218,7 +223,7 @@ mod tests {
             empty,
             failed: Arc::default(),
             writer: std::thread::spawn(|| Written {
-                sink: analyzer(),
+                sink: room(0),
                 error: None,
             }),
             rows: 0,
@@ -236,15 +241,18 @@ mod tests {
     }
 
     #[test]
-    fn error_is_told_when_the_disk_refuses() {
-        let place = tempfile::tempdir().expect("a directory");
-        let path = place.path().join("run");
-        let writer = RunWriter::create(&path, &RunDescription::default()).expect("a run");
-        // A closed descriptor would be unsafe; the full device refuses every write as a full disk does.
-        std::fs::remove_file(path.join("requests.spool")).expect("the spool");
-        drop(writer);
-        std::os::unix::fs::symlink("/dev/full", path.join("requests.spool")).expect("a link");
-        let full = RunWriter::create(&path, &RunDescription::default());
-        assert!(full.is_err(), "a run began on a full disk");
+    fn loop_keeps_its_batches_and_hears_of_it_when_the_disk_refuses() {
+        let mut recorder = Recorder::start(room(5), Vec::new()).expect("a thread");
+        // More batches than there are, so that a writer that stopped taking them would be noticed.
+        for round in 0..=BUFFERS * 2 {
+            let mut batch = vec![row(1), row(2), row(3), row(4)];
+            recorder.take(&mut batch);
+            assert!(batch.is_empty(), "round {round}");
+        }
+        while !recorder.failed() {
+            std::thread::yield_now();
+        }
+        let error = recorder.finish().err().expect("the disk was full");
+        assert!(error.to_string().starts_with("spool: "), "{error}");
     }
 }

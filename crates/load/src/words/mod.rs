@@ -3,6 +3,7 @@
 //! Each type parses with `FromStr` and says what is wrong, and what to write instead. Pure: nothing here
 //! looks a name up or reads a clock.
 
+pub mod readable;
 mod schedule;
 mod units;
 mod url;
