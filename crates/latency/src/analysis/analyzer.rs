@@ -81,6 +81,11 @@ impl Analyzer {
         self.cells.merge(&other.cells);
     }
 
+    /// The joint histogram of size and latency so far.
+    pub fn cells(&self) -> &Cells {
+        &self.cells
+    }
+
     /// The figures of everything that was taken.
     pub fn finish(self) -> Analysis {
         let window = self.measured.unwrap_or(Window {
