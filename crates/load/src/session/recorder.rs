@@ -6,7 +6,6 @@
 //! falsify the latencies, and a growing queue would end at the machine's memory. Memory that was never needed
 //! is never touched.
 
-use crate::engine::ROWS_PER_BATCH;
 use latency::{Row, WriteError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +14,9 @@ use std::thread::JoinHandle;
 
 /// Batches between loop and writer: a million rows with the engine's batches, many seconds of a slow disk.
 pub const BUFFERS: usize = 256;
+
+/// Rows a batch has room for: as many as the engine fills before it hands one over.
+const BATCH_ROWS: usize = 4096;
 
 /// What becomes of the rows.
 pub trait Sink: Send + 'static {
@@ -58,7 +60,7 @@ impl<S: Sink> Recorder<S> {
         let (empty_end, empty) = sync_channel(BUFFERS);
         for _ in 0..BUFFERS {
             // The channel has room for all of them, so this cannot wait, and its other end is alive.
-            drop(empty_end.try_send(Vec::with_capacity(ROWS_PER_BATCH)));
+            drop(empty_end.try_send(Vec::with_capacity(BATCH_ROWS)));
         }
         let failed = Arc::new(AtomicBool::new(false));
         let tell = Arc::clone(&failed);
