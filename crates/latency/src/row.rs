@@ -37,6 +37,8 @@ pub enum Outcome {
     NoDescriptor = 11,
     /// Still in flight when the run ended; its end is that moment, not the request's.
     Abandoned = 12,
+    /// Every connection the client may have was busy, and its queue was full: it was not sent at all.
+    NoConnection = 13,
 }
 
 /// A code or a name that stands for no [`Outcome`].
@@ -46,7 +48,7 @@ pub struct UnknownOutcome(pub String);
 
 impl Outcome {
     /// Every outcome, in the order of their codes.
-    pub const ALL: [Outcome; 13] = [
+    pub const ALL: [Outcome; 14] = [
         Outcome::Ok,
         Outcome::Status,
         Outcome::Length,
@@ -60,6 +62,7 @@ impl Outcome {
         Outcome::NoPort,
         Outcome::NoDescriptor,
         Outcome::Abandoned,
+        Outcome::NoConnection,
     ];
 
     /// The word for it in files and tables.
@@ -78,6 +81,7 @@ impl Outcome {
             Outcome::NoPort => "no-port",
             Outcome::NoDescriptor => "no-descriptor",
             Outcome::Abandoned => "abandoned",
+            Outcome::NoConnection => "no-connection",
         }
     }
 
