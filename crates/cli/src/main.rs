@@ -10,6 +10,8 @@ use std::process::ExitCode;
 
 mod serve;
 mod fileset;
+mod load;
+mod profile;
 mod children;
 mod documents;
 
@@ -30,6 +32,8 @@ struct Arguments {
 enum Command {
     Serve(Box<serve::Arguments>),
     Fileset(fileset::Arguments),
+    Load(Box<load::Arguments>),
+    Profile(Box<profile::Arguments>),
     /// Prints a completion script for a shell.
     Completions {
         /// Which shell.
@@ -71,6 +75,8 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Fileset(arguments) => fileset::run(&arguments),
+        Command::Load(arguments) => load::run(&arguments),
+        Command::Profile(arguments) => profile::run(&arguments),
         Command::Completions { shell } => documents::completions(shell, Arguments::command()),
         Command::Man { directory } => documents::man(&directory, Arguments::command()),
         Command::ServeWorker => children::worker(),

@@ -19,7 +19,7 @@ pub fn gather() -> Environment {
             text("/proc/sys/kernel/ostype"),
             text("/proc/sys/kernel/osrelease")
         ),
-        cpus: std::fs::read_to_string("/sys/devices/system/cpu/online")
+        cpus: read_to_string("/sys/devices/system/cpu/online")
             .map_or(0, |list| list_length(list.trim())),
         cpu_model: field(&cpuinfo, "model name")
             .or_else(|| field(&cpuinfo, "Model"))

@@ -49,7 +49,7 @@ pub(super) fn client(
         run_queue_delay_s: evidence.run_queue_s,
         lag_p50_us: lag_us(measured, 50.0),
         lag_p99_us: evidence.lag_p99_us,
-        lag_max_us: (measured.lag.count() > 0).then(|| measured.lag.max() as f64 / 1e3),
+        lag_max_us: (measured.lag.count() > 0).then(|| measured.lag.max_ns() as f64 / 1e3),
         late_starts: evidence.late_starts,
         ports_available: ports,
         ports_used: ports.map(|_| peak),

@@ -211,7 +211,7 @@ impl Prepared {
         let measured = crate::engine::run(&self.plan, &mut watched);
         let waited = watch.read().since(&before);
         // What follows is not the loop's work and may use every processor again.
-        drop(pin::pin_this_thread(&allowed));
+        let _ = pin::pin_this_thread(&allowed);
         let (recorder, stopped_ns) = watched.end();
         let recorded = recorder.finish()?;
         Ok(Ran {

@@ -33,7 +33,6 @@ pub struct Recorder<S> {
     empty: Receiver<Vec<Row>>,
     failed: Arc<AtomicBool>,
     writer: JoinHandle<Written<S>>,
-    rows: u64,
     dropped: u64,
 }
 
@@ -47,9 +46,7 @@ struct Written<S> {
 pub struct Recorded<S> {
     /// Where the rows went.
     pub sink: S,
-    /// Rows handed over by the loop.
-    pub rows: u64,
-    /// Rows among them that found no room.
+    /// Rows that found no room.
     pub dropped: u64,
 }
 
@@ -75,14 +72,12 @@ impl<S: Sink> Recorder<S> {
             empty,
             failed,
             writer,
-            rows: 0,
             dropped: 0,
         })
     }
 
     /// Takes a full batch and puts an empty one in its place. Never waits, never allocates.
     pub fn take(&mut self, batch: &mut Vec<Row>) {
-        self.rows += batch.len() as u64;
         match self.empty.try_recv() {
             Ok(fresh) => {
                 let rows = std::mem::replace(batch, fresh);
@@ -124,7 +119,6 @@ impl<S: Sink> Recorder<S> {
             Some(error) => Err(error),
             None => Ok(Recorded {
                 sink: written.sink,
-                rows: self.rows,
                 dropped: self.dropped,
             }),
         }
@@ -210,7 +204,7 @@ mod tests {
             }
         }
         let recorded = recorder.finish().expect("nothing failed");
-        assert_eq!((recorded.rows, recorded.dropped), (80, 0));
+        assert_eq!(recorded.dropped, 0);
         assert_eq!(recorded.sink.rows, 80);
     }
 
@@ -228,7 +222,6 @@ mod tests {
                 sink: room(0),
                 error: None,
             }),
-            rows: 0,
             dropped: 0,
         };
         let mut batch = vec![row(1), row(2)];
@@ -238,7 +231,7 @@ mod tests {
         recorder.take(&mut batch);
         assert_eq!((recorder.dropped(), batch.len()), (3, 0));
         let recorded = recorder.finish().expect("nothing failed");
-        assert_eq!((recorded.rows, recorded.dropped), (5, 3));
+        assert_eq!(recorded.dropped, 3);
         drop((full_end, empty_end));
     }
 
