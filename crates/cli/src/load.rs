@@ -18,7 +18,7 @@ use load::engine;
 use load::session::settings::{Demand, WorkSource};
 use load::session::summary::{self, Style};
 use load::session::{Finished, SessionError, Settings, Surroundings};
-use load::words::{Bandwidth, Cpus, PerConnection, Rate, ScheduleWord, Stretch, Time, Url};
+use load::words::{Bandwidth, Count, Cpus, PerConnection, Rate, ScheduleWord, Stretch, Time, Url};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -105,7 +105,12 @@ struct When {
     #[arg(long, value_enum, conflicts_with = "closed")]
     arrivals: Option<Spacing>,
     /// Closed loop: pause between a reply and the next request of a connection
-    #[arg(long, value_name = "TIME", conflicts_with_all = ["rate", "schedule"])]
+    #[arg(
+        long,
+        value_name = "TIME",
+        conflicts_with_all = ["rate", "schedule"],
+        allow_hyphen_values = true
+    )]
     think: Option<Time>,
 }
 
@@ -132,12 +137,12 @@ impl From<Spacing> for engine::Arrivals {
 pub(super) struct How {
     /// Connections of a closed loop [default: 1024], or the most of an open one [default: 16384]
     #[arg(long, short, value_name = "N", allow_negative_numbers = true)]
-    connections: Option<u32>,
+    connections: Option<Count>,
     /// Requests on a connection before it is closed, or `unlimited` [default: 5]
     #[arg(long, value_name = "K", allow_negative_numbers = true)]
     requests_per_connection: Option<PerConnection>,
     /// A request that takes longer is an error; 0 waits for ever [default: open loop 3s, closed loop 30s]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     timeout: Option<Time>,
     /// What a connection receives at most: 400kbit
     #[arg(long, value_name = "BITS", allow_negative_numbers = true)]
@@ -154,14 +159,14 @@ pub(super) struct How {
 #[command(next_help_heading = "How long")]
 struct Length {
     /// Requests that the figures leave out [default: 5s; none with --requests]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     warmup: Option<Time>,
     /// How long to measure, after the warm-up [default: 30s, or the length of the schedule]
-    #[arg(long, short, value_name = "TIME")]
+    #[arg(long, short, value_name = "TIME", allow_hyphen_values = true)]
     duration: Option<Time>,
     /// Measure so many requests
     #[arg(long, short = 'n', value_name = "N", allow_negative_numbers = true)]
-    requests: Option<u64>,
+    requests: Option<Count>,
     /// The same seed asks for the same files at the same moments, on every machine
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -224,18 +229,22 @@ fn settings(arguments: &Arguments) -> Result<Settings, Failure> {
         (None, None) => None,
     };
     if schedule.is_none() && when.arrivals.is_some() {
-        let text = "--arrivals spaces the starts of an open loop; give --rate or --schedule as well";
+        let text =
+            "--arrivals spaces the starts of an open loop; give --rate or --schedule as well";
         return Err(Failure::Use(text.to_owned()));
     }
     let arrivals = when.arrivals.unwrap_or(Spacing::Poisson).into();
-    let demand = schedule.map_or(Demand::Closed, |schedule| Demand::Open { schedule, arrivals });
+    let demand = schedule.map_or(Demand::Closed, |schedule| Demand::Open {
+        schedule,
+        arrivals,
+    });
     let length = &arguments.length;
     Ok(Settings {
         demand,
         think: when.think.map_or(Duration::ZERO, |Time(think)| think),
         warmup: length.warmup.map(|Time(time)| time),
         duration: length.duration.map(|Time(time)| time),
-        requests: length.requests,
+        requests: length.requests.map(|Count(requests)| requests),
         seed: length.seed,
         label: arguments.result.label.clone(),
         ..common(&arguments.what, &arguments.how)
@@ -253,8 +262,10 @@ pub(super) fn common(what: &What, how: &How) -> Settings {
         urls: what.urls.clone(),
         work,
         demand: Demand::Closed,
-        connections: how.connections,
-        requests_per_connection: how.requests_per_connection.map(|PerConnection(number)| number),
+        connections: how.connections.map(Count::as_u32),
+        requests_per_connection: how
+            .requests_per_connection
+            .map(|PerConnection(number)| number),
         timeout: how.timeout.map(|Time(timeout)| timeout),
         think: Duration::ZERO,
         bandwidth_bits_per_s: how.bandwidth.map(|bandwidth| bandwidth.bits_per_s),
@@ -299,7 +310,8 @@ fn interrupt() -> Result<Arc<AtomicBool>, Failure> {
 pub(super) fn failure(error: SessionError) -> Failure {
     match error.is_use() {
         true => Failure::Use(error.to_string()),
-        false => Failure::Work(error.into()),
+        // The sentence is whole; its sources would only be said twice.
+        false => Failure::Work(anyhow!("{error}")),
     }
 }
 
@@ -346,9 +358,9 @@ fn conclude(finished: &Finished, strict: bool) -> Result<(), Failure> {
         let kinds: Vec<String> = kinds
             .map(|kind| format!("{} {}", kind.requests, kind.outcome))
             .collect();
-        let mut text = match kinds.is_empty() {
-            true => "no request ended in the measured time".to_owned(),
-            false => format!("no request got a good reply: {}", kinds.join(", ")),
+        let mut text = match counts.requests {
+            0 => "no request ended in the measured time".to_owned(),
+            _ => format!("no request got a good reply: {}", kinds.join(", ")),
         };
         if let Some(why) = &finished.failure {
             text += &format!(" ({why})");

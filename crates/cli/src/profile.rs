@@ -15,7 +15,7 @@ use load::client::environment::dated;
 use load::profile::{LOADS, Listener, ProfileError, ProfileSettings};
 use load::session::{Finished, Settings};
 use load::words::readable::{millis, number};
-use load::words::{Rate, Shares, Time};
+use load::words::{Count, Rate, Shares, Time};
 use serde_json::json;
 
 use super::Failure;
@@ -62,18 +62,18 @@ struct Points {
     #[arg(
         long,
         value_name = "N",
-        default_value_t = 1,
+        default_value = "1",
         allow_negative_numbers = true
     )]
-    repeats: u32,
+    repeats: Count,
     /// How the starts are spaced [default: poisson]
     #[arg(long, value_enum)]
     arrivals: Option<Spacing>,
     /// Requests of each point that the figures leave out [default: 5s]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     warmup: Option<Time>,
     /// How long each point is measured, after its warm-up [default: 30s]
-    #[arg(long, short, value_name = "TIME")]
+    #[arg(long, short, value_name = "TIME", allow_hyphen_values = true)]
     duration: Option<Time>,
     /// The same seed asks for the same files at the same moments, on every machine
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -111,7 +111,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
     };
     io::stdout().write_all(text.as_bytes())?;
-    let bad = verdicts.iter().filter(|verdict| **verdict != Verdict::Valid).count();
+    let bad = verdicts
+        .iter()
+        .filter(|verdict| **verdict != Verdict::Valid)
+        .count();
     match arguments.result.strict && bad > 0 {
         true => Err(anyhow!("--strict: {bad} of {} runs are not valid", verdicts.len()).into()),
         false => Ok(()),
@@ -131,8 +134,11 @@ fn settings(arguments: &Arguments) -> ProfileSettings {
         session,
         arrivals: points.arrivals.unwrap_or(Spacing::Poisson).into(),
         capacity_rps: points.capacity.map(|Rate(rate)| rate),
-        loads: points.loads.clone().map_or(LOADS.to_vec(), |Shares(shares)| shares),
-        repeats: points.repeats,
+        loads: points
+            .loads
+            .clone()
+            .map_or(LOADS.to_vec(), |Shares(shares)| shares),
+        repeats: points.repeats.as_u32(),
         before_point: points.before_point.clone(),
         after_point: points.after_point.clone(),
         strict: arguments.result.strict,
@@ -146,20 +152,27 @@ fn failure(error: ProfileError, directory: &std::path::Path) -> Failure {
             anyhow!("interrupted; the same command with -o {place} goes on where it stopped").into()
         }
         error if error.is_use() => Failure::Use(error.to_string()),
-        error => Failure::Work(error.into()),
+        error => Failure::Work(anyhow!("{error}")),
     }
 }
 
 fn verdicts(profile: &Run) -> Result<Vec<Verdict>, Failure> {
     let points = profile.points()?;
-    let clients = points.iter().filter_map(|run| run.description().client.as_ref());
+    let clients = points
+        .iter()
+        .filter_map(|run| run.description().client.as_ref());
     Ok(clients.map(|client| client.verdict).collect())
 }
 
 fn as_json(profile: &Run) -> Result<String, Failure> {
     let info = profile.description().profile.clone().unwrap_or_default();
     let mut points = Vec::new();
-    for (point, run) in info.points.iter().filter(|point| point.done).zip(profile.points()?) {
+    for (point, run) in info
+        .points
+        .iter()
+        .filter(|point| point.done)
+        .zip(profile.points()?)
+    {
         let description = run.description();
         points.push(json!({
             "relative": point.relative,
@@ -202,7 +215,12 @@ impl Listener for Lines {
     }
 
     fn ended(&mut self, _point: &Point, finished: &Finished) {
-        let verdict = match finished.description.client.as_ref().map(|client| client.verdict) {
+        let verdict = match finished
+            .description
+            .client
+            .as_ref()
+            .map(|client| client.verdict)
+        {
             Some(Verdict::Suspect) => "suspect",
             Some(Verdict::Invalid) => "invalid",
             Some(Verdict::Valid) | None => "valid",

@@ -80,13 +80,17 @@ pub enum ProfileError {
     #[error(transparent)]
     Read(#[from] latency::OpenError),
     /// The server answered nothing in the closed loop.
-    #[error("the server gave no good reply in the closed loop, so it has no capacity to take a share of{why}")]
+    #[error(
+        "the server gave no good reply in the closed loop, so it has no capacity to take a share of{why}"
+    )]
     NoCapacity {
         /// A hint, or nothing.
         why: String,
     },
     /// The capacity is not the server's.
-    #[error("the capacity that was found is not the server's: {0}; use a machine of its own for the client, or name the capacity with --capacity")]
+    #[error(
+        "the capacity that was found is not the server's: {0}; use a machine of its own for the client, or name the capacity with --capacity"
+    )]
     ClientBound(String),
     /// The server did not come back after a command.
     #[error("{target} does not answer {seconds} s after --before-point: {source}")]
@@ -201,7 +205,11 @@ impl ProfileSettings {
     /// The points in the order in which they are measured; their rates come with the capacity.
     fn points(&self) -> Vec<Point> {
         let mut points = Vec::new();
-        let searches = if self.capacity_rps.is_some() { 0 } else { self.repeats };
+        let searches = if self.capacity_rps.is_some() {
+            0
+        } else {
+            self.repeats
+        };
         for repeat in 1..=searches {
             points.push(Point {
                 repeat,
@@ -279,7 +287,10 @@ impl Profile<'_> {
 
     fn counts(&mut self) -> (usize, usize) {
         let points = self.points();
-        (points.iter().filter(|point| point.done).count(), points.len())
+        (
+            points.iter().filter(|point| point.done).count(),
+            points.len(),
+        )
     }
 
     /// The capacity: given, found before, or the median of the closed loops.
@@ -288,12 +299,20 @@ impl Profile<'_> {
         let mut last = None;
         for &index in &searches {
             if !self.points()[index].done {
-                let finished = self.measure(index, self.settings.closed(), "capacity, closed loop", listener)?;
+                let finished = self.measure(
+                    index,
+                    self.settings.closed(),
+                    "capacity, closed loop",
+                    listener,
+                )?;
                 self.keep(index, finished.analysis.achieved_rps, &finished, listener)?;
                 last = Some(finished);
             }
         }
-        let mut found: Vec<f64> = searches.iter().map(|&index| self.points()[index].rate_rps).collect();
+        let mut found: Vec<f64> = searches
+            .iter()
+            .map(|&index| self.points()[index].rate_rps)
+            .collect();
         found.sort_by(f64::total_cmp);
         let capacity = self.settings.capacity_rps.or(median(&found)).unwrap_or(0.0);
         if capacity <= 0.0 {
@@ -306,7 +325,10 @@ impl Profile<'_> {
                 return Err(ProfileError::ClientBound(client.reasons.join("; ")));
             }
         }
-        self.description.profile.get_or_insert_default().capacity_rps = Some(capacity);
+        self.description
+            .profile
+            .get_or_insert_default()
+            .capacity_rps = Some(capacity);
         for point in self.points() {
             if point.relative > 0.0 {
                 point.rate_rps = capacity * point.relative;
@@ -316,7 +338,11 @@ impl Profile<'_> {
     }
 
     fn measure_points(&mut self, listener: &mut dyn Listener) -> Result<(), ProfileError> {
-        let capacity = self.description.profile.as_ref().and_then(|one| one.capacity_rps);
+        let capacity = self
+            .description
+            .profile
+            .as_ref()
+            .and_then(|one| one.capacity_rps);
         let capacity = number(capacity.unwrap_or(0.0));
         for index in self.indices(|point| point.relative > 0.0 && !point.done) {
             let point = self.points()[index].clone();
@@ -354,7 +380,9 @@ impl Profile<'_> {
         let prepared = settings.prepare()?;
         if self.settings.before_point.is_some() {
             let addresses = prepared.plan.targets.iter().map(|target| &target.address);
-            addresses.into_iter().try_for_each(|address| self.wait_until_ready(address))?;
+            addresses
+                .into_iter()
+                .try_for_each(|address| self.wait_until_ready(address))?;
         }
         let around = Surroundings {
             progress: self.around.progress.as_ref().map(|_| word),
@@ -393,7 +421,11 @@ impl Profile<'_> {
     }
 
     fn interrupted(&self) -> Result<(), ProfileError> {
-        match self.around.interrupt.load(std::sync::atomic::Ordering::Relaxed) {
+        match self
+            .around
+            .interrupt
+            .load(std::sync::atomic::Ordering::Relaxed)
+        {
             true => Err(ProfileError::Interrupted),
             false => Ok(()),
         }

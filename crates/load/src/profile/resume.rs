@@ -16,7 +16,7 @@ pub(super) fn begin(
     let fresh = settings.describe()?;
     let found = match Run::open(directory) {
         Ok(run) => run.description().clone(),
-        Err(OpenError::NotARun(_)) => {
+        Err(OpenError::Absent(_) | OpenError::NotARun(_)) => {
             refuse_foreign(directory)?;
             write_description(directory, &fresh, false)?;
             return Ok(fresh);
@@ -50,7 +50,12 @@ fn refuse_foreign(directory: &Path) -> Result<(), ProfileError> {
 
 /// What was different when the profile was begun, in words: `connections 1024, not 64`.
 fn difference(found: &RunDescription, fresh: &RunDescription) -> Option<String> {
-    fn differs<T: PartialEq>(name: &str, then: &T, now: &T, word: impl Fn(&T) -> String) -> Option<String> {
+    fn differs<T: PartialEq>(
+        name: &str,
+        then: &T,
+        now: &T,
+        word: impl Fn(&T) -> String,
+    ) -> Option<String> {
         (then != now).then(|| format!("{name} {}, not {}", word(then), word(now)))
     }
     fn debug<T: std::fmt::Debug>(value: &T) -> String {
@@ -64,7 +69,9 @@ fn difference(found: &RunDescription, fresh: &RunDescription) -> Option<String> 
     let command = |of: &RunDescription, name: &str| of.environment.extra.get(name).cloned();
     let planned = |of: &RunDescription| {
         let points = of.profile.iter().flat_map(|profile| &profile.points);
-        points.map(|point| point.directory.clone()).collect::<Vec<_>>()
+        points
+            .map(|point| point.directory.clone())
+            .collect::<Vec<_>>()
     };
     // The capacity of a profile that looks for it is a result, so only a given one is compared.
     let given = |of: &RunDescription| {

@@ -63,7 +63,10 @@ pub fn render(profile: &Run) -> Result<String, OpenError> {
 }
 
 fn add(loads: &mut Vec<Load>, point: &Point, run: &Run) {
-    let index = match loads.iter().position(|load| load.relative == point.relative) {
+    let index = match loads
+        .iter()
+        .position(|load| load.relative == point.relative)
+    {
         Some(index) => index,
         None => {
             loads.push(Load {

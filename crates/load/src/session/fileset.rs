@@ -16,7 +16,8 @@ pub(super) fn gather(
     prefix: &str,
     verify: bool,
 ) -> Result<Gathered, SessionError> {
-    let manifest = Manifest::load(directory).map_err(|error| SessionError::Content(error.to_string()))?;
+    let manifest =
+        Manifest::load(directory).map_err(|error| SessionError::Content(error.to_string()))?;
     if !manifest.complete() {
         let directory = directory.display();
         return Err(SessionError::Content(format!(

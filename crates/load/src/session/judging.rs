@@ -15,7 +15,9 @@ pub(super) fn evidence(prepared: &Prepared, ran: &Ran) -> Evidence {
     Evidence {
         open_loop: matches!(prepared.plan.mode, Mode::Open { .. }),
         elapsed_s: measured.elapsed_ns as f64 / 1e9,
-        requests: measured.requests.saturating_sub(outcome(Outcome::Abandoned)),
+        requests: measured
+            .requests
+            .saturating_sub(outcome(Outcome::Abandoned)),
         good: outcome(Outcome::Ok),
         replies: ran.rows.replies,
         not_found: ran.rows.not_found,
@@ -118,7 +120,10 @@ mod tests {
         assert_eq!(info.name.as_deref(), Some("nginx"));
         assert_eq!(info.version.as_deref(), Some("1.22.1"));
         let bare = server_info("headway");
-        assert_eq!((bare.name.as_deref(), bare.version), (Some("headway"), None));
+        assert_eq!(
+            (bare.name.as_deref(), bare.version),
+            (Some("headway"), None)
+        );
         assert_eq!(server_info("").name, None);
     }
 

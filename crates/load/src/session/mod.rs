@@ -282,7 +282,9 @@ fn window(
     let nanos = |length: Duration| u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
     let start_ns = nanos(plan.warmup);
     let by_time = plan.stop.requests.is_none().then_some(plan.stop.duration);
-    let planned = by_time.flatten().map(|length| start_ns.saturating_add(nanos(length)));
+    let planned = by_time
+        .flatten()
+        .map(|length| start_ns.saturating_add(nanos(length)));
     let end_ns = stopped_ns.or(planned)?.min(measured.elapsed_ns);
     (end_ns > start_ns).then_some(latency::run::description::Window { start_ns, end_ns })
 }

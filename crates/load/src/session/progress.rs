@@ -177,7 +177,11 @@ impl Line {
         let before = std::mem::replace(&mut self.before, now);
         let elapsed_s = now.now_ns.saturating_sub(before.now_ns) as f64 / 1e9;
         let done = now.done.saturating_sub(before.done) as f64;
-        let rate = if elapsed_s > 0.0 { done / elapsed_s } else { 0.0 };
+        let rate = if elapsed_s > 0.0 {
+            done / elapsed_s
+        } else {
+            0.0
+        };
         let mut text = format!("{} {}", self.word, self.place(now));
         text += &format!("  {}/s", number(rate));
         if latencies.count() > 0 {
@@ -248,7 +252,10 @@ mod tests {
         let mut histogram = Histogram::default();
         histogram.record_ns(2_000_000);
         let text = line().next(at(3, 1, 1), &histogram);
-        assert!(text.contains("p50 2.0") && text.contains("p99 2.0"), "{text}");
+        assert!(
+            text.contains("p50 2.0") && text.contains("p99 2.0"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -257,6 +264,9 @@ mod tests {
         (now.waiting, now.dropped, now.in_flight) = (7, 9, 5);
         let text = line().next(now, &Histogram::default());
         assert!(text.contains("waiting for 5 replies"), "{text}");
-        assert!(text.contains("waiting 7") && text.contains("not recorded 9"), "{text}");
+        assert!(
+            text.contains("waiting 7") && text.contains("not recorded 9"),
+            "{text}"
+        );
     }
 }

@@ -13,9 +13,7 @@ use super::work;
 use super::{Prepared, SessionError};
 use crate::client::limits::Limits;
 use crate::client::{environment, resolve};
-use crate::engine::{
-    Address, Arrivals, Mode, Plan, Schedule, Segment, Sources, Stop, Target,
-};
+use crate::engine::{Address, Arrivals, Mode, Plan, Schedule, Segment, Sources, Stop, Target};
 use crate::words::{Place, ScheduleWord, Url};
 use latency::RunDescription;
 use latency::run::description::{self, LoadInfo, ScheduleStep};
@@ -137,7 +135,9 @@ impl Settings {
             return wrong("no server to ask; write http://host:port/path or unix:/path/of/socket");
         }
         if self.verify && !matches!(self.work, WorkSource::FileSet(_)) {
-            return wrong("--verify compares contents with the manifest of a set; name it with --fileset");
+            return wrong(
+                "--verify compares contents with the manifest of a set; name it with --fileset",
+            );
         }
         if self.requests == Some(0) {
             return wrong("--requests 0 asks nothing; ask for 1 or more");
@@ -149,7 +149,9 @@ impl Settings {
             return wrong("--duration 0 measures nothing; measure for some seconds");
         }
         if matches!(self.demand, Demand::Open { .. }) && !self.think.is_zero() {
-            return wrong("--think is the pause of a closed loop; an open loop starts requests by its schedule");
+            return wrong(
+                "--think is the pause of a closed loop; an open loop starts requests by its schedule",
+            );
         }
         Ok(())
     }
@@ -188,7 +190,9 @@ impl Settings {
     ) -> Result<Plan, SessionError> {
         let warmup = self.warmup();
         // A default gives way to the limit of descriptors; a number that was asked for does not.
-        let room = u32::try_from(limits.connections_max()).unwrap_or(u32::MAX).max(1);
+        let room = u32::try_from(limits.connections_max())
+            .unwrap_or(u32::MAX)
+            .max(1);
         let mode = match &self.demand {
             Demand::Closed => Mode::Closed {
                 connections: self.connections.unwrap_or(CONNECTIONS_CLOSED.min(room)),
@@ -253,12 +257,17 @@ impl Settings {
     fn check_limits(&self, plan: &Plan, limits: &Limits) -> Result<(), SessionError> {
         let connections = match plan.mode {
             Mode::Closed { connections } => connections,
-            Mode::Open { connections_max, .. } => connections_max,
+            Mode::Open {
+                connections_max, ..
+            } => connections_max,
         };
         // The descriptors are shared; the ports are those towards one of the targets.
         limits.check(connections.into(), 0)?;
         let explicit = matches!(plan.mode, Mode::Closed { .. }) || self.connections.is_some();
-        let inet = plan.targets.iter().filter(|one| matches!(one.address, Address::Inet(_)));
+        let inet = plan
+            .targets
+            .iter()
+            .filter(|one| matches!(one.address, Address::Inet(_)));
         let share = u64::from(connections).div_ceil(plan.targets.len() as u64);
         for target in inet.filter(|_| explicit) {
             let sources = match &target.sources {
@@ -285,7 +294,12 @@ impl Settings {
             ..LoadInfo::default()
         };
         match (&plan.mode, &self.demand) {
-            (Mode::Open { connections_max, .. }, Demand::Open { schedule, arrivals }) => {
+            (
+                Mode::Open {
+                    connections_max, ..
+                },
+                Demand::Open { schedule, arrivals },
+            ) => {
                 load.mode = description::Mode::Open;
                 load.connections = Some((*connections_max).into());
                 load.arrivals = Some(match arrivals {
@@ -326,7 +340,12 @@ fn segments(schedule: &ScheduleWord, warmup: Duration) -> Schedule {
     if let Some(first) = schedule.0.first().filter(|_| !warmup.is_zero()) {
         segments.push(segment(first.from, first.from, warmup));
     }
-    segments.extend(schedule.0.iter().map(|one| segment(one.from, one.to, one.length)));
+    segments.extend(
+        schedule
+            .0
+            .iter()
+            .map(|one| segment(one.from, one.to, one.length)),
+    );
     // The engine goes on with the last rate, which may not be 0; the run ends before.
     if schedule.0.last().is_some_and(|last| last.to == 0.0) {
         segments.push(segment(1.0, 1.0, Duration::ZERO));
@@ -370,10 +389,15 @@ mod tests {
     #[test]
     fn defaults_are_those_of_the_papers_when_nothing_is_said() {
         let closed = settings(Demand::Closed).prepare().expect("a plan").plan;
-        assert!(matches!(closed.mode, Mode::Closed { connections } if connections <= CONNECTIONS_CLOSED));
+        assert!(
+            matches!(closed.mode, Mode::Closed { connections } if connections <= CONNECTIONS_CLOSED)
+        );
         assert_eq!(closed.requests_per_connection, Some(5));
         assert_eq!(closed.timeout, Some(TIMEOUT_CLOSED));
-        assert_eq!((closed.warmup, closed.stop.duration), (WARMUP, Some(DURATION)));
+        assert_eq!(
+            (closed.warmup, closed.stop.duration),
+            (WARMUP, Some(DURATION))
+        );
         let open = open("100:1s").prepare().expect("a plan").plan;
         assert_eq!(open.timeout, Some(TIMEOUT_OPEN));
     }
@@ -384,7 +408,11 @@ mod tests {
         let Mode::Open { schedule, .. } = &prepared.plan.mode else {
             panic!("a schedule makes an open loop");
         };
-        let lengths: Vec<u64> = schedule.segments.iter().map(|one| one.length.as_secs()).collect();
+        let lengths: Vec<u64> = schedule
+            .segments
+            .iter()
+            .map(|one| one.length.as_secs())
+            .collect();
         assert_eq!(lengths, [5, 10, 5, 0]);
         assert_eq!(prepared.plan.stop.duration, Some(Duration::from_secs(15)));
         assert_eq!(prepared.description.load.schedule.len(), 2);
@@ -418,7 +446,10 @@ mod tests {
             (|s| s.connections = Some(0), "--connections 0"),
             (|s| s.duration = Some(Duration::ZERO), "--duration 0"),
             (|s| s.think = WARMUP, "--think"),
-            (|s| s.sources = vec!["::1".parse().expect("an address")], "IPv4 and IPv6"),
+            (
+                |s| s.sources = vec!["::1".parse().expect("an address")],
+                "IPv4 and IPv6",
+            ),
             (|s| s.connections = Some(2_000_000), "2000000"),
         ];
         for (change, part) in cases {
@@ -439,6 +470,9 @@ mod tests {
         assert_eq!((plan.targets.len(), plan.work.documents.len()), (1, 2));
         several.urls.push(url("http://127.0.0.2:8080/a"));
         let error = several.prepare().err().expect("the second has no /b");
-        assert!(error.is_use() && error.to_string().contains("--paths"), "{error}");
+        assert!(
+            error.is_use() && error.to_string().contains("--paths"),
+            "{error}"
+        );
     }
 }

@@ -30,7 +30,7 @@ pub fn render(description: &RunDescription, analysis: &Analysis, style: Style) -
     latency_table(&mut out, description, analysis);
     if let Some(client) = &description.client {
         out.push('\n');
-        line(&mut out, "client", &client_words(client, analysis.duration_s));
+        line(&mut out, "client", &client_words(client));
     }
     out
 }
@@ -93,7 +93,11 @@ fn load(load: &LoadInfo) -> String {
         let _ = write!(words, ", think time {} ms", number(load.think_ms));
     }
     if let Some(bits) = load.bandwidth_bits_per_s {
-        let _ = write!(words, ", {} kbit/s a connection", number(bits as f64 / 1000.0));
+        let _ = write!(
+            words,
+            ", {} kbit/s a connection",
+            number(bits as f64 / 1000.0)
+        );
     }
     words
 }
@@ -113,7 +117,11 @@ fn offered(load: &LoadInfo) -> String {
 
 fn step(step: &ScheduleStep) -> String {
     match step.from_rps == step.to_rps {
-        true => format!("{}/s for {}", number(step.from_rps), seconds(step.duration_s)),
+        true => format!(
+            "{}/s for {}",
+            number(step.from_rps),
+            seconds(step.duration_s)
+        ),
         false => format!(
             "{} to {}/s in {}",
             number(step.from_rps),
@@ -179,10 +187,13 @@ fn errors(analysis: &Analysis) -> String {
         return String::new();
     }
     let share = percent(counts.errors as f64 / counts.requests as f64);
-    let kinds = analysis.errors.iter().map(|kind| match kind.outcome.as_str() {
-        "status" => format!("{} status ({})", count(kind.requests), statuses(analysis)),
-        name => format!("{} {name}", count(kind.requests)),
-    });
+    let kinds = analysis
+        .errors
+        .iter()
+        .map(|kind| match kind.outcome.as_str() {
+            "status" => format!("{} status ({})", count(kind.requests), statuses(analysis)),
+            name => format!("{} {name}", count(kind.requests)),
+        });
     format!("{share}: {}", kinds.collect::<Vec<_>>().join(", "))
 }
 
@@ -213,7 +224,10 @@ fn latency_table(out: &mut String, description: &RunDescription, analysis: &Anal
     for (name, distribution) in lines {
         let cells = distribution.as_ref().map(cells);
         let words = match cells {
-            Some(cells) => cells.iter().map(|us| format!("{:>9}", millis(*us))).collect(),
+            Some(cells) => cells
+                .iter()
+                .map(|us| format!("{:>9}", millis(*us)))
+                .collect(),
             None => "        no request ended".to_owned(),
         };
         line(out, name, &words);
@@ -222,17 +236,23 @@ fn latency_table(out: &mut String, description: &RunDescription, analysis: &Anal
 
 fn cells(of: &Distribution) -> [f64; 7] {
     [
-        of.mean_us, of.p50_us, of.p90_us, of.p95_us, of.p99_us, of.p99_9_us, of.max_us,
+        of.mean_us,
+        of.p50_us,
+        of.p90_us,
+        of.p95_us,
+        of.p99_us,
+        of.p99_9_us,
+        of.max_us,
     ]
 }
 
-fn client_words(client: &ClientInfo, duration_s: f64) -> String {
+fn client_words(client: &ClientInfo) -> String {
     let mut parts = Vec::new();
     if let Some(busy) = client.busy_share {
         parts.push(format!("busy {}", percent(busy)));
     }
-    if let Some(waited) = client.run_queue_delay_s.filter(|_| duration_s > 0.0) {
-        parts.push(format!("waited for a processor {}", percent(waited / duration_s)));
+    if let Some(waited) = client.run_queue_delay_s {
+        parts.push(format!("waited {waited:.2} s for a processor"));
     }
     if let Some(lag) = client.lag_p99_us {
         parts.push(format!("lag p99 {} ms", millis(lag)));
@@ -304,17 +324,27 @@ mod tests {
         client.verdict = Verdict::Invalid;
         client.reasons = vec!["the first".to_owned(), "the second".to_owned()];
         let text = render(&description, &analysis, Style::default());
-        assert!(text.starts_with("invalid: the first\n    and: the second\n"), "{text}");
+        assert!(
+            text.starts_with("invalid: the first\n    and: the second\n"),
+            "{text}"
+        );
     }
 
     #[test]
     fn both_starts_are_told_apart_when_the_loop_is_open() {
         let description = open();
         let text = render(&description, &rows(&description, 0), Style::default());
-        assert!(text.contains("open loop, Poisson arrivals, 1,000 requests/s"), "{text}");
+        assert!(
+            text.contains("open loop, Poisson arrivals, 1,000 requests/s"),
+            "{text}"
+        );
         let cell = |name: &str| {
-            let found = text.lines().find(|line| line.trim_start().starts_with(name));
-            found.and_then(|line| line.split_whitespace().nth(2)).map(str::to_owned)
+            let found = text
+                .lines()
+                .find(|line| line.trim_start().starts_with(name));
+            found
+                .and_then(|line| line.split_whitespace().nth(2))
+                .map(str::to_owned)
         };
         assert_eq!(cell("from intended").as_deref(), Some("1.250"), "{text}");
         assert_eq!(cell("from start").as_deref(), Some("1.200"), "{text}");

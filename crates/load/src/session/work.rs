@@ -26,7 +26,7 @@ pub(super) fn gather(settings: &Settings) -> Result<Gathered, SessionError> {
         }),
         WorkSource::FileSet(directory) => {
             super::fileset::gather(directory, &prefix(settings)?, settings.verify)
-        },
+        }
     }
 }
 

@@ -9,5 +9,5 @@ mod units;
 mod url;
 
 pub use schedule::{ScheduleWord, Stretch};
-pub use units::{Bandwidth, Cpus, PerConnection, Rate, Shares, Time};
+pub use units::{Bandwidth, Count, Cpus, PerConnection, Rate, Shares, Time};
 pub use url::{Place, Url};

@@ -84,7 +84,15 @@ mod tests {
 
     #[test]
     fn units_are_chosen_when_bytes_grow() {
-        let cases = [(0.0, "0 B"), (999.0, "999 B"), (1000.0, "1.0 kB"), (12_345_678.0, "12.3 MB"), (999_960.0, "1.0 MB"), (5e8, "500 MB"), (2.5e15, "2500 TB")];
+        let cases = [
+            (0.0, "0 B"),
+            (999.0, "999 B"),
+            (1000.0, "1.0 kB"),
+            (12_345_678.0, "12.3 MB"),
+            (999_960.0, "1.0 MB"),
+            (5e8, "500 MB"),
+            (2.5e15, "2500 TB"),
+        ];
         for (value, expected) in cases {
             assert_eq!(bytes(value), expected);
         }
@@ -98,6 +106,9 @@ mod tests {
         assert_eq!(seconds(0.25), "0.25 s");
         assert_eq!(seconds(30.0), "30.0 s");
         assert_eq!(seconds(125.0), "2 min 5 s");
-        assert_eq!((number(51_234.4).as_str(), number(0.25).as_str()), ("51,234", "0.25"));
+        assert_eq!(
+            (number(51_234.4).as_str(), number(0.25).as_str()),
+            ("51,234", "0.25")
+        );
     }
 }

@@ -25,6 +25,10 @@ pub struct Bandwidth {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shares(pub Vec<f64>);
 
+/// How many of something, 1 or more: `5000`, `5k`, `2M`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Count(pub u64);
+
 /// How many requests a connection carries: `5`, or `unlimited` for as many as the server lets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PerConnection(pub Option<u32>);
@@ -47,6 +51,9 @@ const TIMES: &[(&str, f64)] = &[
     ("h", 3600.0),
 ];
 const RATES: &[(&str, f64)] = &[("", 1.0), ("/s", 1.0), ("k", 1e3), ("k/s", 1e3), ("M", 1e6)];
+const COUNTS: &[(&str, f64)] = &[("", 1.0), ("k", 1e3), ("M", 1e6)];
+/// Beyond, a floating-point number does not hold every whole one.
+const COUNT_MAX: f64 = 9e15;
 const BANDWIDTHS: &[(&str, f64)] = &[
     ("bit", 1.0),
     ("kbit", 1e3),
@@ -149,6 +156,28 @@ impl FromStr for Shares {
             shares.push(share);
         }
         Ok(Shares(shares))
+    }
+}
+
+impl FromStr for Count {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Count, String> {
+        match scaled(text, COUNTS) {
+            Some(number) if number >= 1.0 && number.fract() == 0.0 && number <= COUNT_MAX => {
+                Ok(Count(number as u64))
+            }
+            _ => Err(format!(
+                "`{text}` is not a whole number from 1 on; write 5000, 5k or 2M"
+            )),
+        }
+    }
+}
+
+impl Count {
+    /// The number, where there cannot be more than a `u32` has room for; the engine's own bounds are lower.
+    pub fn as_u32(self) -> u32 {
+        u32::try_from(self.0).unwrap_or(u32::MAX)
     }
 }
 
@@ -303,6 +332,17 @@ mod tests {
                 .contains("unlimited")
         );
         assert!("-1".parse::<PerConnection>().is_err());
+    }
+
+    #[test]
+    fn counts_are_whole_and_above_zero_when_parsed() {
+        assert_eq!("5k".parse(), Ok(Count(5000)));
+        assert_eq!("1.5k".parse(), Ok(Count(1500)));
+        for text in ["0", "-1", "1.5", "", "many", "1e3"] {
+            let error = text.parse::<Count>().expect_err(text);
+            assert!(error.contains("from 1 on"), "{error}");
+        }
+        assert_eq!(Count(1 << 40).as_u32(), u32::MAX);
     }
 
     #[test]
