@@ -40,13 +40,13 @@ Examples:
   zcat access.log.*.gz | headway fileset create /srv/set --log -
 
 Profiles:
-  specweb99  directories of 36 files, 100 bytes to 900 KB; the nth directory gets 1/n of the requests of the first
+  specweb99  directories of 36 files, 100 bytes to 900 KB; the nth is 1/n as popular as the first
   specweb96  the same files, all directories alike
   uniform    --count files of --file-size bytes, all alike
   from-log   the files that --log shows, as large and as popular as there
 
-The directory must be new or empty. Give the same command again when it was interrupted: it goes on, and
-overwrites nothing. The same words give the same bytes on every machine.
+The directory must be new or empty. If it is interrupted, give the same command again: it goes on,
+and overwrites nothing. The same words give the same bytes on every machine.
 Exit codes: 0 done, 1 failed, 2 wrong use.";
 
 /// Makes, verifies and shows sets of files to measure a server with.
@@ -95,7 +95,7 @@ struct Create {
     #[arg(long, value_name = "ACCESS_LOG")]
     log: Option<PathBuf>,
     /// Another number gives files of the same names and sizes with other contents
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
+    #[arg(long, value_name = "N", default_value_t = 1, allow_hyphen_values = true, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: u64,
     #[command(flatten)]
     common: Common,
@@ -207,7 +207,7 @@ impl Create {
                 }
                 Shape::uniform(count, size.0)
             }
-            Profile::FromLog => return self.from_log().map(|(shape, seen)| (shape, Some(seen))),
+            Profile::FromLog => return self.site().map(|(shape, seen)| (shape, Some(seen))),
         };
         match shape {
             Ok(shape) => Ok((shape, None)),
@@ -263,7 +263,7 @@ impl Create {
         }
     }
 
-    fn from_log(&self) -> Result<(Shape, Seen), Failure> {
+    fn site(&self) -> Result<(Shape, Seen), Failure> {
         let Some(log) = &self.log else {
             return Err(wrong("the profile from-log needs --log ACCESS_LOG"));
         };

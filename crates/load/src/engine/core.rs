@@ -31,6 +31,9 @@ const BUFFER_BYTES: usize = 256 * 1024;
 /// How long replies are waited for at the end of a run whose requests have no time-out.
 const GRACE_DEFAULT: Duration = Duration::from_secs(10);
 
+/// Beyond the time-out, which is met up to a tick late: at the end of a run, too, a time-out decides.
+const GRACE_MARGIN: Duration = Duration::from_secs(1);
+
 /// What is later than any run.
 pub(crate) const NEVER_NS: u64 = u64::MAX;
 
@@ -87,7 +90,9 @@ impl RunLimits {
                 warmup_ns.saturating_add(whole_ns(length))
             }),
             abandon_ns: NEVER_NS,
-            grace_ns: whole_ns(plan.timeout.unwrap_or(GRACE_DEFAULT)),
+            grace_ns: whole_ns(plan.timeout.map_or(GRACE_DEFAULT, |timeout| {
+                timeout.saturating_add(GRACE_MARGIN)
+            })),
             requests_left: plan.stop.requests.unwrap_or(u64::MAX),
             stopping: false,
         }

@@ -128,14 +128,14 @@ pub enum CreateError {
     #[error(transparent)]
     Manifest(#[from] ManifestError),
     /// A call failed.
-    #[error("{doing} {path}: {source}{}", advice(source))]
+    #[error("{doing} {path}: {error}{}", advice(error))]
     Io {
         /// The verb.
         doing: &'static str,
         /// Of what.
         path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
+        /// What the kernel said. Not called `source`, since it is in the words already.
+        error: io::Error,
     },
 }
 
@@ -174,10 +174,10 @@ pub fn create(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Created, CreateError> {
     let failed = |doing| {
-        move |source| CreateError::Io {
+        move |error| CreateError::Io {
             doing,
             path: directory.to_owned(),
-            source,
+            error,
         }
     };
     if directory.exists() && !directory.is_dir() {
@@ -248,10 +248,10 @@ fn described(shape: &Shape, seed: u64) -> String {
 
 /// The first thing in a directory that is neither a trace of ours nor the file system's own.
 fn foreign_entry(directory: &Path) -> Result<Option<String>, CreateError> {
-    let failed = |source| CreateError::Io {
+    let failed = |error| CreateError::Io {
         doing: "reading the directory",
         path: directory.to_owned(),
-        source,
+        error,
     };
     for entry in fs::read_dir(directory).map_err(failed)? {
         let name = entry.map_err(failed)?.file_name();
@@ -283,10 +283,10 @@ fn check_room(
     needed: u64,
     inodes_needed: u64,
 ) -> Result<(), CreateError> {
-    let (_, (free, inodes)) = room_of(root).map_err(|source| CreateError::Io {
+    let (_, (free, inodes)) = room_of(root).map_err(|error| CreateError::Io {
         doing: "asking for the free space of",
         path: directory.to_owned(),
-        source,
+        error,
     })?;
     if needed > 0 && needed.saturating_add(SPARE_BYTES) > free {
         return Err(CreateError::NoSpace {
@@ -316,11 +316,11 @@ fn missing_files(manifest: &Manifest) -> Result<Vec<FileIndex>, CreateError> {
                 missing.push(file);
                 continue;
             }
-            Err(source) => {
+            Err(error) => {
                 return Err(CreateError::Io {
                     doing: "looking for",
                     path,
-                    source,
+                    error,
                 });
             }
         };
@@ -330,10 +330,10 @@ fn missing_files(manifest: &Manifest) -> Result<Vec<FileIndex>, CreateError> {
         if !found.is_file() || !is_interrupted(&path, &manifest.content(file))? {
             return Err(CreateError::NotOurs(path));
         }
-        fs::remove_file(&path).map_err(|source| CreateError::Io {
+        fs::remove_file(&path).map_err(|error| CreateError::Io {
             doing: "removing",
             path,
-            source,
+            error,
         })?;
         missing.push(file);
     }
@@ -342,10 +342,10 @@ fn missing_files(manifest: &Manifest) -> Result<Vec<FileIndex>, CreateError> {
 
 /// Whether a file is the beginning of what it should be.
 fn is_interrupted(path: &Path, content: &Content<'_>) -> Result<bool, CreateError> {
-    let failed = |source| CreateError::Io {
+    let failed = |error| CreateError::Io {
         doing: "reading",
         path: path.to_owned(),
-        source,
+        error,
     };
     let mut file = File::open(path).map_err(failed)?;
     let mut buffer = vec![0; BUFFER_BYTES];
@@ -372,10 +372,10 @@ fn write_missing(
 ) -> Result<u64, CreateError> {
     let say = |complete| {
         manifest::write(manifest.root(), manifest.shape(), manifest.seed(), complete).map_err(
-            |source| CreateError::Io {
+            |error| CreateError::Io {
                 doing: "writing",
                 path: manifest.root().join(MANIFEST_NAME),
-                source,
+                error,
             },
         )
     };
@@ -408,10 +408,10 @@ fn write_missing(
         syncing: true,
     });
     // A measurement that begins now would otherwise share the disk with the kernel's write-back.
-    syncfs(root).map_err(|source| CreateError::Io {
+    syncfs(root).map_err(|error| CreateError::Io {
         doing: "putting on disk",
         path: manifest.root().to_owned(),
-        source: source.into(),
+        error: error.into(),
     })?;
     say(true)?;
     Ok(bytes_total)
@@ -429,10 +429,10 @@ fn make_directories(manifest: &Manifest, missing: &[FileIndex]) -> Result<(), Cr
         }
         last = parent;
         let path = manifest::disk_path(manifest.root(), parent);
-        fs::create_dir_all(&path).map_err(|source| CreateError::Io {
+        fs::create_dir_all(&path).map_err(|error| CreateError::Io {
             doing: "creating the directory",
             path,
-            source,
+            error,
         })?;
     }
     Ok(())
@@ -517,12 +517,12 @@ impl Work<'_> {
             }
             Ok(())
         };
-        write().map_err(|source| match source.kind() {
+        write().map_err(|error| match error.kind() {
             ErrorKind::AlreadyExists => CreateError::NotOurs(path),
             _ => CreateError::Io {
                 doing: "writing",
                 path,
-                source,
+                error,
             },
         })
     }

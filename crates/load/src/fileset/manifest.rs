@@ -41,12 +41,12 @@ pub enum ManifestError {
     )]
     Absent(PathBuf),
     /// It cannot be read.
-    #[error("{path}: {source}")]
+    #[error("reading {path}: {error}")]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
+        /// What the kernel said. Not called `source`, since it is in the words already.
+        error: io::Error,
     },
     /// It is no TOML, or has not what it should have.
     #[error("{path} is not a manifest of a file set: {why}")]
@@ -242,7 +242,7 @@ impl Manifest {
         Content::new(self.seed, file, self.path(file), self.size(file))
     }
 
-    /// The [`crate::checksum`] of its content, computed without reading it: a third of a second a gigabyte.
+    /// The [`crate::checksum`] of its content, computed without reading it, at some gigabytes a second.
     pub fn checksum(&self, file: FileIndex) -> u64 {
         self.content(file).checksum()
     }
@@ -350,14 +350,14 @@ pub(super) fn read(root: &Path) -> Result<(Shape, u64, bool), ManifestError> {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
             return Err(ManifestError::Unreadable {
                 path: root.to_owned(),
-                source: error,
+                error,
             });
         }
         Err(error) if error.kind() == ErrorKind::InvalidData => {
             let why = "it is not text".to_owned();
             return Err(ManifestError::Malformed { path, why });
         }
-        Err(source) => return Err(ManifestError::Unreadable { path, source }),
+        Err(error) => return Err(ManifestError::Unreadable { path, error }),
     };
     let malformed = |why: String| ManifestError::Malformed {
         path: path.clone(),
@@ -424,7 +424,7 @@ fn read_list(root: &Path, expected: Option<&str>) -> Result<Site, ManifestError>
     let path = root.join(LIST_NAME);
     let list = match fs::read(&path) {
         Ok(list) => list,
-        Err(source) => return Err(ManifestError::Unreadable { path, source }),
+        Err(error) => return Err(ManifestError::Unreadable { path, error }),
     };
     if expected != Some(hexadecimal(checksum::of(&list)).as_str()) {
         return Err(ManifestError::Edited { path });
