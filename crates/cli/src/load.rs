@@ -90,7 +90,7 @@ struct When {
         short = 'R',
         value_name = "RATE",
         group = "demand",
-        allow_negative_numbers = true
+        allow_hyphen_values = true
     )]
     rate: Option<Rate>,
     /// Open loop in steps and ramps: 1000:10s,2000:10s,2000-4000:30s
@@ -136,16 +136,16 @@ impl From<Spacing> for engine::Arrivals {
 #[command(next_help_heading = "Connections")]
 pub(super) struct How {
     /// Connections of a closed loop [default: 1024], or the most of an open one [default: 16384]
-    #[arg(long, short, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, short, value_name = "N", allow_hyphen_values = true)]
     connections: Option<Count>,
     /// Requests on a connection before it is closed, or `unlimited` [default: 5]
-    #[arg(long, value_name = "K", allow_negative_numbers = true)]
+    #[arg(long, value_name = "K", allow_hyphen_values = true)]
     requests_per_connection: Option<PerConnection>,
     /// A request that takes longer is an error; 0 waits for ever [default: open loop 3s, closed loop 30s]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     timeout: Option<Time>,
     /// What a connection receives at most: 400kbit
-    #[arg(long, value_name = "BITS", allow_negative_numbers = true)]
+    #[arg(long, value_name = "BITS", allow_hyphen_values = true)]
     bandwidth: Option<Bandwidth>,
     /// Ask from this local address, may be repeated [default: on this machine, 127.0.0.0/8 as ports run out]
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
@@ -165,7 +165,7 @@ struct Length {
     #[arg(long, short, value_name = "TIME", allow_hyphen_values = true)]
     duration: Option<Time>,
     /// Measure so many requests
-    #[arg(long, short = 'n', value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, short = 'n', value_name = "N", allow_hyphen_values = true)]
     requests: Option<Count>,
     /// The same seed asks for the same files at the same moments, on every machine
     #[arg(long, value_name = "N", default_value_t = 1)]

@@ -56,14 +56,14 @@ struct Points {
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     loads: Option<Shares>,
     /// The capacity in requests a second; it is not looked for then
-    #[arg(long, value_name = "RATE", allow_negative_numbers = true)]
+    #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     capacity: Option<Rate>,
     /// How often each point is measured
     #[arg(
         long,
         value_name = "N",
         default_value = "1",
-        allow_negative_numbers = true
+        allow_hyphen_values = true
     )]
     repeats: Count,
     /// How the starts are spaced [default: poisson]
