@@ -320,10 +320,10 @@ impl Profile<'_> {
             let why = failure.map_or(String::new(), |failure| format!(" ({failure})"));
             return Err(ProfileError::NoCapacity { why });
         }
-        if let Some(client) = last.and_then(|finished| finished.description.client) {
-            if self.settings.strict && client.verdict == Verdict::Invalid {
-                return Err(ProfileError::ClientBound(client.reasons.join("; ")));
-            }
+        let client = last.and_then(|finished| finished.description.client);
+        let invalid = client.filter(|client| client.verdict == Verdict::Invalid);
+        if let Some(client) = invalid.filter(|_| self.settings.strict) {
+            return Err(ProfileError::ClientBound(client.reasons.join("; ")));
         }
         self.description
             .profile

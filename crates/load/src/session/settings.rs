@@ -455,7 +455,7 @@ mod tests {
         for (change, part) in cases {
             let mut asked = open("100:1s");
             change(&mut asked);
-            let error = asked.prepare().err().expect(part);
+            let error = asked.prepare().expect_err(part);
             assert!(error.to_string().contains(part), "{part}: {error}");
             assert!(error.is_use(), "{part}");
         }
@@ -469,7 +469,7 @@ mod tests {
         let plan = several.prepare().expect("a plan").plan;
         assert_eq!((plan.targets.len(), plan.work.documents.len()), (1, 2));
         several.urls.push(url("http://127.0.0.2:8080/a"));
-        let error = several.prepare().err().expect("the second has no /b");
+        let error = several.prepare().expect_err("the second has no /b");
         assert!(
             error.is_use() && error.to_string().contains("--paths"),
             "{error}"

@@ -150,10 +150,9 @@ fn measured(description: &RunDescription, analysis: &Analysis) -> String {
 fn figures(out: &mut String, description: &RunDescription, analysis: &Analysis) {
     let counts = &analysis.counts;
     let mut rate = format!("{} good replies/s", number(analysis.achieved_rps));
-    if description.load.mode == Mode::Open {
-        if let Some(offered) = analysis.offered_rps {
-            let _ = write!(rate, ", {} offered", number(offered));
-        }
+    let open = description.load.mode == Mode::Open;
+    if let Some(offered) = analysis.offered_rps.filter(|_| open) {
+        let _ = write!(rate, ", {} offered", number(offered));
     }
     let body = analysis.throughput_bytes_per_s;
     let rows = [
