@@ -247,7 +247,8 @@ fn reply_takes_its_time_when_bandwidth_is_limited() {
 #[test]
 fn run_is_refused_when_the_plan_makes_no_sense() {
     let server = Server::start(|_| send(reply("hello")));
-    let cases: &[(&str, fn(&mut Plan))] = &[
+    type Spoil = fn(&mut Plan);
+    let cases: &[(&str, Spoil)] = &[
         ("requests a connection is 0", |plan| {
             plan.requests_per_connection = Some(0)
         }),
