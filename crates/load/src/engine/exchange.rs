@@ -326,9 +326,7 @@ impl Engine<'_> {
         if self.bandwidth.is_some() || self.slot(index).phase == Phase::Connecting {
             self.timers.clear(index);
         }
-        if !keeps {
-            self.hang_up(index);
-        } else if !self.listen(index, Interest::READ) {
+        if !keeps || !self.listen(index, Interest::READ) {
             self.hang_up(index);
         }
         self.next_request(index, outcome);
