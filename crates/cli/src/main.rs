@@ -12,6 +12,7 @@ mod serve;
 mod fileset;
 mod load;
 mod profile;
+mod analyze;
 mod children;
 mod documents;
 
@@ -34,6 +35,7 @@ enum Command {
     Fileset(fileset::Arguments),
     Load(Box<load::Arguments>),
     Profile(Box<profile::Arguments>),
+    Analyze(analyze::Arguments),
     /// Prints a completion script for a shell.
     Completions {
         /// Which shell.
@@ -77,6 +79,7 @@ fn main() -> ExitCode {
         Command::Fileset(arguments) => fileset::run(&arguments),
         Command::Load(arguments) => load::run(&arguments),
         Command::Profile(arguments) => profile::run(&arguments),
+        Command::Analyze(arguments) => analyze::run(&arguments),
         Command::Completions { shell } => documents::completions(shell, Arguments::command()),
         Command::Man { directory } => documents::man(&directory, Arguments::command()),
         Command::ServeWorker => children::worker(),

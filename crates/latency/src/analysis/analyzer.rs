@@ -67,7 +67,9 @@ pub struct Analyzer {
     steps: Steps,
 }
 
-/// First intended start and last end.
+/// First and last intended start, and the last end of a complete reply.
+///
+/// A request that timed out is not in it with its end: waiting for the last of them is no part of the measurement.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     first_ns: u64,
@@ -128,7 +130,12 @@ impl Analyzer {
         }
         self.steps.push(row);
         self.span.first_ns = self.span.first_ns.min(row.intended_ns);
-        self.span.last_ns = self.span.last_ns.max(row.end_ns);
+        let end_ns = if row.error == Outcome::Ok {
+            row.end_ns
+        } else {
+            0
+        };
+        self.span.last_ns = self.span.last_ns.max(row.intended_ns).max(end_ns);
         self.lag.record_ns(row.lag_ns());
         self.late_starts += u64::from(row.lag_ns() > LATE_NS);
         if row.error == Outcome::Abandoned {
