@@ -254,7 +254,8 @@ version_of() {
         lighttpd) lighttpd -v | sed -n '1s/^lighttpd\/\([^ ]*\).*/\1/p' ;;
         h2o) h2o --version | sed -n '1s/h2o version //p' ;;
         apache2) apache2 -v | sed -n '1s/.*Apache\/\([^ ]*\).*/\1/p' ;;
-        wrk) wrk -v 2>&1 | sed -n '1s/^wrk \([^ ]*\).*/\1/p' ;;
+        # It ends with 1 after saying its version.
+        wrk) { wrk -v 2>&1 || true; } | sed -n '1s/^wrk \(debian\/\)\{0,1\}\([^ ]*\).*/\2/p' ;;
         h2load) h2load --version | sed 's/.*\///' ;;
         perf) perf --version | sed 's/perf version //' ;;
         wget) wget --version | sed -n '1s/GNU Wget \([^ ]*\).*/\1/p' ;;
