@@ -104,7 +104,7 @@ pub fn percent(share: f64) -> String {
     let percent = share * 100.0;
     if percent > 0.0 && percent < 0.005 {
         "<0.01 %".into()
-    } else if percent < 100.0 && percent >= 99.995 {
+    } else if (99.995..100.0).contains(&percent) {
         ">99.99 %".into()
     } else {
         format!("{percent:.2} %")

@@ -6,7 +6,7 @@
 use super::cells_file;
 use super::description::{FORMAT_NAME, FORMAT_VERSION, Format, Kind, RunDescription};
 use super::requests::RequestsReader;
-use super::spool::{SpoolError, SpoolReader};
+use super::spool::{self, SpoolError, SpoolReader};
 use crate::analysis::{Analysis, Analyzer};
 use crate::cells::Cells;
 use crate::row::{Outcome, Row};
@@ -120,6 +120,11 @@ impl Run {
     /// The content of `run.json`.
     pub fn description(&self) -> &RunDescription {
         &self.description
+    }
+
+    /// Whether a process is writing the run at this moment.
+    pub fn is_being_written(&self) -> bool {
+        !self.description.complete && spool::is_being_written(&self.path.join(SPOOL))
     }
 
     /// The rows, a batch at a time, in the order in which requests ended; none for a profile.

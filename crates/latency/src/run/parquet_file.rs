@@ -1,9 +1,10 @@
 //! What the Parquet files of a run have in common: how they are named inside, checked, written and read.
 //!
-//! A file names its format, version and a checksum of its data pages in the key-value metadata of its
-//! footer. The checksum is compared before a page is decoded: Parquet's own pages carry none here, and a
-//! decoder that meets damaged pages may return wrong values instead of an error. A file without these keys
-//! was not written by headway and is refused, however well its columns fit.
+//! A file names its format, version and a checksum in the key-value metadata of its footer. The checksum is over
+//! the whole file, its own sixteen digits taken as zeroes, and it is found and compared before anything is
+//! decoded: pages carry no check of their own and may decode to wrong values when damaged, and the
+//! library panics on some damaged footers. So a file that was truncated, damaged or not written by headway
+//! never reaches the decoder, however well its columns fit.
 //!
 //! Source: the Parquet format, `github.com/apache/parquet-format` (Encodings.md, parquet.thrift).
 
@@ -20,7 +21,7 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::ColumnPath;
 use std::fs::{self, File};
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -30,6 +31,15 @@ pub(super) const VERSION: u32 = 1;
 const KEY_FORMAT: &str = "headway.format";
 const KEY_VERSION: &str = "headway.version";
 const KEY_CHECKSUM: &str = "headway.checksum";
+
+/// Stands before the digits of the checksum, so that they are found without decoding the footer.
+const MARK: &[u8] = b"headway-sum:";
+
+/// The digits of the checksum while it is computed.
+const NO_DIGITS: &[u8; 16] = b"0000000000000000";
+
+/// A footer ends with its own length and these.
+const MAGIC: &[u8; 4] = b"PAR1";
 
 /// A Parquet file in the making; it gets its name when it is whole.
 pub(super) struct Writer {
@@ -46,6 +56,16 @@ impl Writer {
         schema: &str,
         delta: &[&str],
     ) -> Result<Writer> {
+        Writer::create_version(VERSION, path, format, schema, delta)
+    }
+
+    fn create_version(
+        version: u32,
+        path: &Path,
+        format: &str,
+        schema: &str,
+        delta: &[&str],
+    ) -> Result<Writer> {
         let mut properties = WriterProperties::builder()
             .set_created_by(concat!("headway ", env!("CARGO_PKG_VERSION")).into())
             .set_compression(Compression::SNAPPY)
@@ -55,7 +75,7 @@ impl Writer {
             .set_write_batch_size(1 << 13)
             .set_key_value_metadata(Some(vec![
                 KeyValue::new(KEY_FORMAT.into(), format.to_owned()),
-                KeyValue::new(KEY_VERSION.into(), VERSION.to_string()),
+                KeyValue::new(KEY_VERSION.into(), version.to_string()),
             ]));
         for name in delta {
             // Packed deltas hardly compress, and snappy would cost the reader more than it saves.
@@ -68,7 +88,12 @@ impl Writer {
         let temporary = path.with_extension("parquet.part");
         let schema = Arc::new(parse_message_type(schema)?);
         let file = Summed {
-            file: File::create(&temporary)?,
+            file: File::options()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .open(&temporary)?,
             sum: Sum::default(),
         };
         let parquet = SerializedFileWriter::new(file, schema, Arc::new(properties.build()))?;
@@ -81,17 +106,58 @@ impl Writer {
 
     /// Writes the footer, waits until everything is on disk, and gives the file its name.
     pub(super) fn finish(mut self) -> Result<()> {
-        self.parquet.flush()?;
-        let (bytes, sum) = (
-            self.parquet.bytes_written(),
-            self.parquet.inner().sum.value(),
-        );
-        let value = format!("{sum:016x}:{bytes}");
+        let value = [MARK, NO_DIGITS].concat();
+        let value = String::from_utf8_lossy(&value).into_owned();
         self.parquet
             .append_key_value_metadata(KeyValue::new(KEY_CHECKSUM.into(), value));
-        self.parquet.into_inner()?.file.sync_all()?;
+        let Summed { mut file, sum } = self.parquet.into_inner()?;
+        let lost = || ParquetError::General("the footer has no checksum".into());
+        let digits = Footer::read(&mut file)?
+            .and_then(|footer| footer.digits())
+            .ok_or_else(lost)?;
+        file.seek(SeekFrom::Start(digits))?;
+        file.write_all(format!("{:016x}", sum.value()).as_bytes())?;
+        file.sync_all()?;
         fs::rename(&self.temporary, &self.path)?;
         Ok(())
+    }
+}
+
+/// The end of a Parquet file, not decoded.
+struct Footer {
+    /// Where it begins.
+    at: u64,
+    bytes: Vec<u8>,
+}
+
+impl Footer {
+    /// Reads the footer; `None` if the file does not end as a Parquet file does.
+    fn read(file: &mut File) -> io::Result<Option<Footer>> {
+        let length = file.seek(SeekFrom::End(0))?;
+        let Some(end) = length.checked_sub(8) else {
+            return Ok(None);
+        };
+        let mut tail = [0; 8];
+        file.seek(SeekFrom::Start(end))?;
+        file.read_exact(&mut tail)?;
+        let footer = u64::from(u32::from_le_bytes([tail[0], tail[1], tail[2], tail[3]]));
+        let Some(at) = end.checked_sub(footer).filter(|_| tail[4..] == MAGIC[..]) else {
+            return Ok(None);
+        };
+        let mut bytes = vec![0; (end - at) as usize];
+        file.seek(SeekFrom::Start(at))?;
+        file.read_exact(&mut bytes)?;
+        Ok(Some(Footer { at, bytes }))
+    }
+
+    /// Where in the file the digits of the checksum are; `None` if it has none.
+    fn digits(&self) -> Option<u64> {
+        let mark = self
+            .bytes
+            .windows(MARK.len())
+            .rposition(|window| window == MARK)?;
+        let digits = mark + MARK.len();
+        (digits + NO_DIGITS.len() <= self.bytes.len()).then_some(self.at + digits as u64)
     }
 }
 
@@ -170,12 +236,18 @@ pub(super) fn open(
     format: &str,
     columns: &[&str],
 ) -> std::result::Result<SerializedFileReader<File>, OpenError> {
-    let io = |source| OpenError::Io {
+    let mut file = File::open(path).map_err(|source| OpenError::Io {
         path: path.into(),
         source,
-    };
-    let file = File::open(path).map_err(io)?;
-    let summed = file.try_clone().map_err(io)?;
+    })?;
+    let whole = check_sum(&mut file).map_err(|source| OpenError::Io {
+        path: path.into(),
+        source,
+    })?;
+    whole.map_err(|why| OpenError::Damaged {
+        path: path.into(),
+        why: why.into(),
+    })?;
     let reader = SerializedFileReader::new(file).map_err(|error| damaged(path, &error))?;
     check_format(&reader, format, columns).map_err(|found| match found {
         Mismatch::Newer(found) => OpenError::Newer {
@@ -187,11 +259,46 @@ pub(super) fn open(
             why,
         },
     })?;
-    check_sum(summed, metadata(&reader, KEY_CHECKSUM)).map_err(|why| OpenError::Damaged {
-        path: path.into(),
-        why,
-    })?;
     Ok(reader)
+}
+
+/// Reads the file once and compares it with the sum that its footer promises; what is wrong is data.
+fn check_sum(file: &mut File) -> io::Result<std::result::Result<(), &'static str>> {
+    let Some(footer) = Footer::read(file)? else {
+        return Ok(Err(
+            "not a whole Parquet file; it may be truncated: restore it from a copy or measure again",
+        ));
+    };
+    let Some(digits) = footer.digits() else {
+        return Ok(Err(
+            "a Parquet file that headway did not write; put the file of this run back",
+        ));
+    };
+    let mut found = Sum::default();
+    sum_span(file, 0, digits, &mut found)?;
+    let mut promised = [0; NO_DIGITS.len()];
+    file.read_exact(&mut promised)?;
+    found.add(NO_DIGITS);
+    sum_span(file, digits + NO_DIGITS.len() as u64, u64::MAX, &mut found)?;
+    if format!("{:016x}", found.value()).as_bytes() == promised {
+        return Ok(Ok(()));
+    }
+    Ok(Err(
+        "damaged: its content does not match its checksum; restore it from a copy or measure again",
+    ))
+}
+
+/// Adds the bytes from `start` to `end` or the end of the file, and stays behind them.
+fn sum_span(file: &mut File, start: u64, end: u64, sum: &mut Sum) -> io::Result<()> {
+    file.seek(SeekFrom::Start(start))?;
+    let mut span = file.take(end.saturating_sub(start));
+    let mut buffer = vec![0; 1 << 18];
+    loop {
+        match span.read(&mut buffer)? {
+            0 => return Ok(()),
+            read => sum.add(&buffer[..read]),
+        }
+    }
 }
 
 enum Mismatch {
@@ -212,11 +319,7 @@ fn check_format(
                 "holds {found:?}, expected {format:?}; was it renamed?"
             ));
         }
-        None => {
-            return foreign(
-                "a Parquet file that headway did not write; put the file of this run back".into(),
-            );
-        }
+        None => return foreign("has no format; measure again or restore the file".into()),
     }
     match metadata(reader, KEY_VERSION).and_then(|version| version.parse().ok()) {
         Some(version) if version > VERSION => return Err(Mismatch::Newer(version)),
@@ -240,36 +343,6 @@ fn metadata<'a>(reader: &'a SerializedFileReader<File>, key: &str) -> Option<&'a
     pairs.iter().find(|pair| pair.key == key)?.value.as_deref()
 }
 
-/// Reads the data pages once and compares them with the sum that the footer promises.
-fn check_sum(file: File, promised: Option<&str>) -> std::result::Result<(), String> {
-    let damaged = || {
-        "damaged: its data does not match its checksum; restore it from a copy or measure again"
-            .to_owned()
-    };
-    let (sum, bytes) = promised
-        .and_then(|text| text.split_once(':'))
-        .ok_or_else(damaged)?;
-    let bytes = bytes.parse().map_err(|_| damaged())?;
-    let mut source = BufReader::with_capacity(1 << 18, file).take(bytes);
-    io::Seek::rewind(source.get_mut()).map_err(|error| error.to_string())?;
-    let mut found = Sum::default();
-    let mut buffer = vec![0; 1 << 18];
-    loop {
-        match source
-            .read(&mut buffer)
-            .map_err(|error| error.to_string())?
-        {
-            0 => break,
-            read => found.add(&buffer[..read]),
-        }
-    }
-    if format!("{:016x}", found.value()) == sum {
-        Ok(())
-    } else {
-        Err(damaged())
-    }
-}
-
 /// The library panics when a column is read as another type, so the types are compared first.
 pub(super) fn check_types(file: &SerializedFileReader<File>, schema: &str) -> Result<()> {
     let expected = parse_message_type(schema)?;
@@ -290,9 +363,7 @@ pub(super) fn check_types(file: &SerializedFileReader<File>, schema: &str) -> Re
 
 /// Words a user can act on, in front of what the Parquet library says.
 pub(super) fn damaged(path: &Path, error: &ParquetError) -> OpenError {
-    let why = format!(
-        "not a whole Parquet file ({error}); it may be truncated: restore it from a copy or measure again"
-    );
+    let why = format!("cannot be decoded ({error}): restore it from a copy or measure again");
     OpenError::Damaged {
         path: path.into(),
         why,
@@ -364,6 +435,37 @@ pub(super) fn read_optional<T: DataType>(
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn file_is_refused_when_it_is_newer_or_has_other_columns() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("some.parquet");
+        let write = |version, schema: &str| {
+            let writer =
+                Writer::create_version(version, &path, "some", schema, &[]).expect("a new file");
+            writer.finish().expect("room on the disk");
+            open(&path, "some", &["a"])
+                .map(|file| check_types(&file, "message m { required int64 a; }"))
+        };
+        assert!(matches!(
+            write(VERSION, "message m { required int64 a; }"),
+            Ok(Ok(()))
+        ));
+        assert!(matches!(
+            write(VERSION, "message m { required int32 a; }"),
+            Ok(Err(_))
+        ));
+        assert!(matches!(
+            write(VERSION, "message m { optional int64 a; }"),
+            Ok(Err(_))
+        ));
+        assert!(matches!(
+            write(VERSION, "message m { required int64 b; }"),
+            Err(OpenError::Damaged { .. })
+        ));
+        let newer = write(VERSION + 1, "message m { required int32 future; }");
+        assert!(matches!(newer, Err(OpenError::Newer { found: 2, .. })));
+    }
 
     proptest! {
         #[test]

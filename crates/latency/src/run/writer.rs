@@ -86,12 +86,13 @@ impl RunWriter {
     /// # Errors
     /// [`WriteError::Io`], for example when the disk is full. What was written before is kept.
     pub fn append(&mut self, rows: &[Row]) -> Result<(), WriteError> {
-        if rows.is_empty() || self.spool.append(rows) {
+        if rows.is_empty() {
             return Ok(());
         }
         let path = self.directory.join(SPOOL);
-        let why = "the rows of the run could not be written; is the disk full?";
-        Err(io_error(&path, io::Error::other(why)))
+        self.spool
+            .append(rows)
+            .map_err(|source| WriteError::Io { path, source })
     }
 
     /// Keeps the server's own counters as `server.json`.
