@@ -278,7 +278,9 @@ impl Engine<'_> {
         };
         let last = |most| slot.ordinal + 1 >= most;
         let spent = self.plan.requests_per_connection.is_some_and(last);
-        let keeps = reply.keeps && !excess && !spent;
+        // A reply may overtake its request; what is left of that would begin the next one.
+        let sent = slot.phase == Phase::Receiving;
+        let keeps = reply.keeps && sent && !excess && !spent;
         self.finish(index, outcome, keeps);
     }
 
