@@ -313,6 +313,15 @@ fn request_is_sent_once_more_when_a_kept_connection_was_closed_under_it() {
     let (rows, measured) = run(&closed(&server, 2));
     assert_eq!(outcomes(&rows), [Outcome::Ok, Outcome::ClosedEarly]);
     assert_eq!(measured.retried, 1);
+    // Not at all when a part of the reply has come.
+    let half = reply("hello")[..60].to_vec();
+    let server = Server::start(move |asked| match asked.ordinal {
+        0 => send(reply("hello")),
+        _ => vec![Step::Send(half.clone()), Step::Close],
+    });
+    let (rows, measured) = run(&closed(&server, 2));
+    assert_eq!(outcomes(&rows), [Outcome::Ok, Outcome::ClosedEarly]);
+    assert_eq!(measured.retried, 0);
 }
 
 #[test]
