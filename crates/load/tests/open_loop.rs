@@ -54,8 +54,8 @@ fn every_arrival_is_a_row_at_its_instant_when_gaps_are_constant() {
     assert_eq!(measured.lag.count(), 200);
 }
 
-/// A stall of the server is seen by everyone who wanted something meanwhile. A client that measures from the
-/// actual start sees one slow request (coordinated omission).
+/// A stall of the server is seen by everyone who wanted something meanwhile. A client that measures
+/// from the actual start sees one slow request (coordinated omission).
 #[test]
 fn stall_shows_in_response_and_not_in_service_when_requests_had_to_wait() {
     const STALL: Duration = Duration::from_millis(400);

@@ -1,9 +1,9 @@
 //! One reply, from its first byte to its last: what came, whether it is whole, and where it ends.
 //!
-//! Fed with whatever a receive brought, in any pieces; nothing is kept but a head that is not complete yet. Interim
-//! replies (1xx) are skipped. Refused, as [`Malformed`]: what is no HTTP/1 reply, a head above [`HEAD_BYTES_MAX`], two lengths
-//! that differ, a length beside a transfer coding (RFC 9112 section 6.3 calls it an attack), 101, and
-//! framing that does not add up.
+//! Fed with whatever a receive brought, in any pieces; nothing is kept but a head that is not complete
+//! yet. Interim replies (1xx) are skipped. Refused, as [`Malformed`]: what is no HTTP/1 reply, a head
+//! above [`HEAD_BYTES_MAX`], two lengths that differ, a length beside a transfer coding (RFC 9112
+//! section 6.3 calls it an attack), 101, and framing that does not add up.
 //!
 //! Sources: RFC 9110 section 15, RFC 9112 sections 4, 6 and 9.
 

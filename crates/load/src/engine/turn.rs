@@ -1,11 +1,11 @@
 //! The loop: what is due, then what has come, then the wait.
 //!
-//! Order within a turn: arrivals and timers first, since a late one is the client's own fault and shows as lag;
-//! then time-outs, then events. Between two events arrivals are looked at again, so that a thousand
-//! replies delay no arrival by more than two of them. Every step has a bound.
+//! Order within a turn: arrivals and timers first, since a late one is the client's own fault and shows
+//! as lag; then time-outs, then events. Between two events arrivals are looked at again, so that a
+//! thousand replies delay no arrival by more than two of them. Every step has a bound.
 //!
-//! Before an arrival is due the loop does not sleep but polls ([`SPIN_NS`]): a sleeping thread is woken late, by
-//! the timer slack and by the way out of an idle state, and that would be the pacing error.
+//! Before an arrival is due the loop does not sleep but polls ([`SPIN_NS`]): a sleeping thread is woken
+//! late, by the timer slack and by the way out of an idle state, and that would be the pacing error.
 
 use std::io;
 use std::time::Duration;
@@ -107,7 +107,8 @@ impl Engine<'_> {
     }
 
     fn is_done(&mut self) -> bool {
-        if self.now_ns >= self.limits.abandon_ns {
+        let waited_for = self.tally.in_flight > 0 || !self.waiting.is_empty();
+        if waited_for && self.now_ns >= self.limits.abandon_ns {
             self.abandon();
         }
         self.tally.in_flight == 0 && self.waiting.is_empty() && self.arrival_ns == NEVER_NS
