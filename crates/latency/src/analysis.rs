@@ -8,6 +8,8 @@
 //! Sources: dissertation 3.3.4 (latency profiles), 3.4.1 (deciles), 3.4.2 (service inversion).
 
 mod analyzer;
+mod timeline;
+mod groups;
 
 pub use analyzer::Analyzer;
 
@@ -31,9 +33,9 @@ pub struct Analysis {
     pub duration_s: f64,
     /// Intended starts a second; absent for a closed loop, which offers what is answered.
     pub offered_rps: Option<f64>,
-    /// Complete replies a second.
+    /// Complete replies a second, counted when they ended within the measured part.
     pub achieved_rps: f64,
-    /// Body bytes received a second.
+    /// Body bytes received a second, counted in the same way.
     pub throughput_bytes_per_s: f64,
     /// Failed requests by outcome, most frequent first; no `ok`.
     pub errors: Vec<OutcomeCount>,
@@ -49,7 +51,7 @@ pub struct Analysis {
     pub first_byte: Option<Distribution>,
     /// How late requests started.
     pub late: Late,
-    /// Requests of complete replies within a deadline.
+    /// Complete replies within each deadline that was asked for.
     pub goodput: Vec<Goodput>,
     /// The four size series of Table 3.2.
     pub series: Vec<SeriesShare>,

@@ -12,7 +12,12 @@ pub mod row;
 pub mod quantum;
 pub mod histogram;
 pub mod cells;
+mod coarse;
+mod bootstrap;
+pub mod series;
+pub mod inversion;
 pub mod analysis;
+pub mod compare;
 pub mod run;
 
 pub use analysis::{Analysis, Analyzer};

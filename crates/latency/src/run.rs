@@ -6,10 +6,15 @@
 
 pub mod description;
 mod directory;
+mod writer;
 mod spool;
+mod requests;
+mod cells_file;
+mod parquet_file;
 
 pub use description::{
     Arrivals, ClientInfo, Environment, FileSetInfo, Format, Kind, LoadInfo, Mode, Point,
     ProfileInfo, RunDescription, ScheduleStep, ServerInfo, Summary, Verdict, Window,
 };
-pub use directory::{OpenError, Run, RunWriter, WriteError, write_description};
+pub use directory::{OpenError, Run};
+pub use writer::{RunWriter, WriteError, summary, write_description};

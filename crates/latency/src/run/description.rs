@@ -197,7 +197,7 @@ pub struct LoadInfo {
     pub seed: u64,
     /// Whether the content of replies was compared with its checksum.
     pub verify: bool,
-    /// The measured part on the clock of the rows; rates refer to it. Absent: first intended start to last end.
+    /// The measured part on the clock of the rows; rates refer to it. Absent: first intended start to last start or reply.
     pub measured: Option<Window>,
 }
 

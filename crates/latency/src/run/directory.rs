@@ -1,42 +1,34 @@
-//! Writing and opening a run directory.
+//! Reading a run directory, finished or not.
+//!
+//! A finished run has its rows in `requests.parquet`, an incomplete one in `requests.spool`. Nothing is
+//! repaired and nothing is written here. What is missing, damaged, foreign or too new is refused by name.
 
-use super::description::{FORMAT_NAME, FORMAT_VERSION, Kind, RunDescription};
-use super::spool::{self, RowBatches};
+use super::cells_file;
+use super::description::{FORMAT_NAME, FORMAT_VERSION, Format, Kind, RunDescription};
+use super::requests::RequestsReader;
+use super::spool::{SpoolError, SpoolReader};
 use crate::analysis::{Analysis, Analyzer};
 use crate::cells::Cells;
 use crate::row::{Outcome, Row};
-use std::fs::{self, File};
-use std::io::{self, Write};
+use serde::Deserialize;
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-const RUN_JSON: &str = "run.json";
-const SPOOL: &str = "requests.spool";
-const SERVER_JSON: &str = "server.json";
-
-/// Why a run could not be written.
-#[derive(Debug, thiserror::Error)]
-pub enum WriteError {
-    /// The directory holds something that is not a run.
-    #[error("{}: not empty and not a run directory; nothing was changed, name another directory", .0.display())]
-    Foreign(PathBuf),
-    /// The directory holds a finished run.
-    #[error("{}: holds a finished run; nothing was changed, name another directory or remove it", .0.display())]
-    Finished(PathBuf),
-    /// A system call failed.
-    #[error("{}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-}
+pub(super) const RUN_JSON: &str = "run.json";
+pub(super) const REQUESTS: &str = "requests.parquet";
+pub(super) const SPOOL: &str = "requests.spool";
+pub(super) const CELLS: &str = "cells.parquet";
+pub(super) const SERVER_JSON: &str = "server.json";
 
 /// Why a run could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
+    /// There is nothing.
+    #[error("{}: no such directory; name the one that `headway load -o` or `headway profile -o` wrote", .0.display())]
+    Absent(PathBuf),
     /// There is no `run.json`.
-    #[error("{}: no run directory (it has no run.json)", .0.display())]
+    #[error("{}: not a run directory (no run.json in it); name the one that `headway load -o` or `headway profile -o` wrote", .0.display())]
     NotARun(PathBuf),
     /// A newer headway wrote it.
     #[error("{}: format version {found}, this headway reads up to {FORMAT_VERSION}; use a newer headway", path.display())]
@@ -64,102 +56,32 @@ pub enum OpenError {
     },
 }
 
-/// Writes a run as it happens.
-pub struct RunWriter {
-    directory: PathBuf,
-    spool: File,
-    buffer: Vec<u8>,
-}
-
-impl RunWriter {
-    /// Makes the directory, writes `run.json` (incomplete) and begins the spool.
-    ///
-    /// # Errors
-    /// [`WriteError::Foreign`] for a directory that is not empty and not a run, [`WriteError::Finished`] for one that holds
-    /// a finished run; a run that was cut off is replaced.
-    pub fn create(path: &Path, description: &RunDescription) -> Result<RunWriter, WriteError> {
-        let io = |source| WriteError::Io {
-            path: path.into(),
-            source,
-        };
-        fs::create_dir_all(path).map_err(io)?;
-        if path.join(RUN_JSON).exists() {
-            if Run::open(path).is_ok_and(|run| run.description.complete) {
-                return Err(WriteError::Finished(path.into()));
-            }
-        } else if fs::read_dir(path).map_err(io)?.next().is_some() {
-            return Err(WriteError::Foreign(path.into()));
-        }
-        write_description(path, description, false)?;
-        let mut spool = File::create(path.join(SPOOL)).map_err(io)?;
-        spool.write_all(&spool::head()).map_err(io)?;
-        Ok(RunWriter {
-            directory: path.into(),
-            spool,
-            buffer: Vec::new(),
-        })
-    }
-
-    /// Appends rows. They are in the file, not only in this process, when it returns.
-    ///
-    /// # Errors
-    /// [`WriteError::Io`], for example when the disk is full.
-    pub fn append(&mut self, rows: &[Row]) -> Result<(), WriteError> {
-        self.buffer.resize(rows.len() * Row::BYTES, 0);
-        let (records, _) = self.buffer.as_chunks_mut::<{ Row::BYTES }>();
-        for (row, record) in rows.iter().zip(records) {
-            row.encode(record);
-        }
-        let written = self.spool.write_all(&self.buffer);
-        written.map_err(|source| WriteError::Io {
-            path: self.directory.join(SPOOL),
-            source,
-        })
-    }
-
-    /// Ends the run with its final description.
-    ///
-    /// # Errors
-    /// [`WriteError::Io`]; the spool stays, so nothing is lost.
-    pub fn finish(self, description: &RunDescription) -> Result<(), WriteError> {
-        self.spool.sync_all().map_err(|source| WriteError::Io {
-            path: self.directory.join(SPOOL),
-            source,
-        })?;
-        write_description(&self.directory, description, true)
-    }
-}
-
-/// Writes `run.json` whole or not at all: a temporary name, fsync, rename.
-pub fn write_description(
-    directory: &Path,
-    description: &RunDescription,
-    complete: bool,
-) -> Result<(), WriteError> {
-    let path = directory.join(RUN_JSON);
-    let described = RunDescription {
-        complete,
-        ..description.clone()
-    };
-    let mut text =
-        serde_json::to_vec_pretty(&described).expect("a description has no map with other keys");
-    text.push(b'\n');
-    let temporary = directory.join("run.json.part");
-    let write = || {
-        fs::create_dir_all(directory)?;
-        let mut file = File::create(&temporary)?;
-        file.write_all(&text)?;
-        file.sync_all()?;
-        fs::rename(&temporary, &path)
-    };
-    write().map_err(|source| WriteError::Io { path, source })
-}
-
 /// A run directory, opened for reading.
 #[derive(Clone, Debug)]
 pub struct Run {
     path: PathBuf,
     description: RunDescription,
+}
+
+/// Rows a batch at a time, whichever file they are in.
+enum Batches {
+    Parquet(Box<RequestsReader>),
+    Spool(SpoolReader, PathBuf),
+    None,
+}
+
+impl Iterator for Batches {
+    type Item = Result<Vec<Row>, OpenError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self {
+            Batches::Parquet(reader) => reader.next(),
+            Batches::Spool(reader, path) => reader
+                .next()
+                .map(|batch| batch.map_err(|error| spool_error(path, error))),
+            Batches::None => None,
+        }
+    }
 }
 
 impl Run {
@@ -171,25 +93,19 @@ impl Run {
         let directory = path.as_ref().to_owned();
         let path = directory.join(RUN_JSON);
         let text = match fs::read(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(OpenError::NotARun(directory));
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
+            {
+                return Err(if directory.exists() {
+                    OpenError::NotARun(directory)
+                } else {
+                    OpenError::Absent(directory)
+                });
             }
             Err(source) => return Err(OpenError::Io { path, source }),
             Ok(text) => text,
         };
-        let description: RunDescription =
-            serde_json::from_slice(&text).map_err(|error| OpenError::Damaged {
-                path: path.clone(),
-                why: error.to_string(),
-            })?;
-        if description.format.name != FORMAT_NAME {
-            let why = format!("its format is {:?}, not a run", description.format.name);
-            return Err(OpenError::Damaged { path, why });
-        }
-        if description.format.version > FORMAT_VERSION {
-            let found = description.format.version;
-            return Err(OpenError::Newer { path, found });
-        }
+        let description = describe(&path, &text)?;
         Ok(Run {
             path: directory,
             description,
@@ -206,20 +122,28 @@ impl Run {
         &self.description
     }
 
-    /// The rows, a batch at a time.
+    /// The rows, a batch at a time, in the order in which requests ended; none for a profile.
     ///
     /// # Errors
-    /// See [`OpenError`].
+    /// See [`OpenError`]; also from the iterator, when damage is met on the way.
     pub fn rows(
         &self,
     ) -> Result<impl Iterator<Item = Result<Vec<Row>, OpenError>> + use<>, OpenError> {
-        let path = self.path.join(SPOOL);
-        let damaged = move |error: spool::SpoolError| OpenError::Damaged {
-            path: path.clone(),
-            why: error.to_string(),
-        };
-        let batches = RowBatches::open(&self.path.join(SPOOL)).map_err(&damaged)?;
-        Ok(batches.map(move |batch| batch.map_err(&damaged)))
+        if self.description.kind == Kind::Profile {
+            return Ok(Batches::None);
+        }
+        let spool = self.path.join(SPOOL);
+        if !self.description.complete && spool.exists() {
+            let reader = SpoolReader::open(&spool).map_err(|error| spool_error(&spool, error))?;
+            return Ok(Batches::Spool(reader, spool));
+        }
+        let path = self.path.join(REQUESTS);
+        if !path.exists() {
+            let why =
+                "missing; a run has its rows there, restore it from a copy or measure again".into();
+            return Err(OpenError::Damaged { path, why });
+        }
+        Ok(Batches::Parquet(Box::new(RequestsReader::open(&path)?)))
     }
 
     /// The figures of the run, from its rows.
@@ -227,18 +151,29 @@ impl Run {
     /// # Errors
     /// See [`OpenError`].
     pub fn analysis(&self) -> Result<Analysis, OpenError> {
-        let mut analyzer = Analyzer::new(&self.description);
+        self.analyze(Analyzer::new(&self.description))
+    }
+
+    /// The figures of the run from an analyzer that was set up by the caller, for example with deadlines.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn analyze(&self, mut analyzer: Analyzer) -> Result<Analysis, OpenError> {
         for batch in self.rows()? {
             batch?.iter().for_each(|row| analyzer.push(row));
         }
         Ok(analyzer.finish())
     }
 
-    /// The joint histogram of size and latency.
+    /// The joint histogram of size and latency: `cells.parquet`, or counted from the rows when it is not there.
     ///
     /// # Errors
     /// See [`OpenError`].
     pub fn cells(&self) -> Result<Cells, OpenError> {
+        let path = self.path.join(CELLS);
+        if self.description.complete && path.exists() {
+            return cells_file::read(&path);
+        }
         let mut cells = Cells::new();
         for batch in self.rows()? {
             for row in batch?
@@ -251,7 +186,7 @@ impl Run {
         Ok(cells)
     }
 
-    /// The server's own counters (`server.json`), if they were kept.
+    /// The server's own counters (`server.json`), if they were kept and are JSON.
     pub fn server(&self) -> Option<serde_json::Value> {
         let text = fs::read(self.path.join(SERVER_JSON)).ok()?;
         serde_json::from_slice(&text).ok()
@@ -267,12 +202,54 @@ impl Run {
             .profile
             .as_ref()
             .filter(|_| self.description.kind == Kind::Profile);
-        let points = profile
-            .into_iter()
-            .flat_map(|profile| &profile.points)
-            .filter(|point| point.done);
+        let points = profile.into_iter().flat_map(|profile| &profile.points);
         points
+            .filter(|point| point.done)
             .map(|point| Run::open(self.path.join(&point.directory)))
             .collect()
+    }
+}
+
+/// Reads the format first, because the fields of a newer version may not fit the ones known here.
+fn describe(path: &Path, text: &[u8]) -> Result<RunDescription, OpenError> {
+    #[derive(Deserialize)]
+    struct Named {
+        format: Format,
+    }
+    let damaged = |why: String| OpenError::Damaged {
+        path: path.into(),
+        why,
+    };
+    let named: Named = serde_json::from_slice(text).map_err(|error| {
+        damaged(format!(
+            "not the description of a run ({error}); restore it from a copy"
+        ))
+    })?;
+    if named.format.name != FORMAT_NAME {
+        return Err(damaged(format!(
+            "its format is {:?}, expected {FORMAT_NAME:?}",
+            named.format.name
+        )));
+    }
+    if named.format.version > FORMAT_VERSION {
+        return Err(OpenError::Newer {
+            path: path.into(),
+            found: named.format.version,
+        });
+    }
+    serde_json::from_slice(text)
+        .map_err(|error| damaged(format!("a field has a value it may not have: {error}")))
+}
+
+fn spool_error(path: &Path, error: SpoolError) -> OpenError {
+    match error {
+        SpoolError::Io(source) => OpenError::Io {
+            path: path.into(),
+            source,
+        },
+        other => OpenError::Damaged {
+            path: path.into(),
+            why: other.to_string(),
+        },
     }
 }
