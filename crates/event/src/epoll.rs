@@ -108,8 +108,9 @@ impl Backend for Epoll {
         Ok(())
     }
 
-    /// epoll_wait(2) counts in milliseconds, and its successor is missing from older kernels and many system-call
-    /// filters. An epoll descriptor can itself be polled, and ppoll(2) counts in nanoseconds.
+    /// epoll_wait(2) counts in milliseconds, and its successor is missing from older kernels and many
+    /// system-call filters. An epoll descriptor can itself be polled, and ppoll(2) counts in
+    /// nanoseconds.
     fn wait_finely(&mut self, ready: &mut Vec<Ready>, timeout: Duration) -> io::Result<()> {
         if !timeout.is_zero() {
             let exact = Timespec {

@@ -194,9 +194,9 @@ impl Events {
         uninterrupted(dispatch!(&mut self.0, backend => backend.wait(ready, timeout_ms)))
     }
 
-    /// As [`Events::wait`], with a time-out that epoll keeps to the nanosecond instead of
-    /// rounding it up to a millisecond, at the price of a second call when it has to sleep; the other mechanisms round. The thread's timer slack comes on
-    /// top (prctl(2), 50 us unless it was changed).
+    /// As [`Events::wait`], with a time-out that epoll keeps to the nanosecond instead of rounding it
+    /// up to a millisecond, at the price of a second call when it has to sleep; the other mechanisms
+    /// round. The thread's timer slack comes on top (prctl(2), 50 us unless it was changed).
     ///
     /// # Errors
     /// As [`Events::wait`].

@@ -5,10 +5,10 @@
 //! was late measured itself and not the server.
 //!
 //! Three instants belong to a request. The *intended* start is when its schedule wanted it, and no
-//! stall of the server or of this program moves it. The actual *start* is when it got its connection: the connect
-//! of a new one, the send on a kept one. The *end* is its last byte, or the moment it failed.
-//! Response time counts from the first, service time from the second; a client that only knows the
-//! second leaves out the very requests that had to wait (coordinated omission).
+//! stall of the server or of this program moves it. The actual *start* is when it got its connection:
+//! the connect of a new one, the send on a kept one. The *end* is its last byte, or the moment it
+//! failed. Response time counts from the first, service time from the second; a client that only knows
+//! the second leaves out the very requests that had to wait (coordinated omission).
 //!
 //! What is refused: pipelining, request bodies, redirects, cookies, TLS, and any retry but the one that
 //! [`Measured::retried`] counts. Nothing is allocated for a request once a run has warmed up.
@@ -72,8 +72,8 @@ pub enum EngineError {
 
 /// Carries out a plan, and returns when the last of its requests has ended.
 ///
-/// The calling thread does all of it: pin it to a core of its own. Its timer slack is set to the shortest for the
-/// time being.
+/// The calling thread does all of it: pin it to a core of its own. Its timer slack is set to the
+/// shortest for the time being.
 ///
 /// # Errors
 /// [`EngineError`]: nothing was sent, except with [`EngineError::Wait`].

@@ -23,8 +23,8 @@ fn count_call() {
     let _ = CALLS.try_with(|calls| calls.set(calls.get() + 1));
 }
 
-// SAFETY: every call is passed on to the system's allocator unchanged; counting allocates nothing, since the
-// thread-local is constant-initialised and has no destructor.
+// SAFETY: every call is passed on to the system's allocator unchanged; counting allocates nothing,
+// since the thread-local is constant-initialised and has no destructor.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count_call();

@@ -1,4 +1,5 @@
-//! The closed loop, and what both loops share: targets, sources, sockets, bandwidth, plans that are refused.
+//! The closed loop, and what both loops share: targets, sources, sockets, bandwidth, plans that are
+//! refused.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! The engine on an unkind event mechanism, and on connections that are not complete when `connect` returns.
+//! The engine on an unkind event mechanism, and on connections that are not complete when `connect`
+//! returns.
 //!
 //! Events come late, in any order, in small numbers or for nothing; every request still ends as it should.
 

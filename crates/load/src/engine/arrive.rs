@@ -1,9 +1,9 @@
 //! Requests that are due, and the connections they get.
 //!
 //! Closed loop: each slot is a client, which asks again when it has its reply and has thought about it.
-//! Open loop: an arrival takes an idle connection to its target, else a free slot, else the place of an idle connection to
-//! another target, else it waits in a queue with a bound; beyond that it is an error at once. Nothing
-//! here changes an intended start.
+//! Open loop: an arrival takes an idle connection to its target, else a free slot, else the place of an
+//! idle connection to another target, else it waits in a queue with a bound; beyond that it is an error
+//! at once. Nothing here changes an intended start.
 
 use std::time::Duration;
 
@@ -202,21 +202,17 @@ impl Engine<'_> {
         }
     }
 
-    /// Ends everything that is still in flight or waits.
+    /// Ends everything that is still in flight or waits. Arrivals that are due and have not been looked at
+    /// find out by themselves that they are hopeless.
     pub fn abandon(&mut self) {
-        let now_ns = self.tell();
+        self.tell();
         for index in 0..self.pool.slots.len() as u32 {
             if self.slot(index).is_busy() {
                 self.finish(index, Outcome::Abandoned, false);
             }
         }
         while let Some(waiting) = self.waiting.pop_front() {
-            self.record_unsent(waiting, Outcome::Abandoned, now_ns);
-        }
-        while self.arrival_ns < self.limits.end_ns {
-            let intended_ns = self.arrival_ns;
-            self.next_arrival();
-            self.arrive(intended_ns);
+            self.record_unsent(waiting, Outcome::Abandoned, self.now_ns);
         }
     }
 

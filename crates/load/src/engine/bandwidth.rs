@@ -27,7 +27,8 @@ impl Bandwidth {
         }
     }
 
-    /// A tenth of a second's worth, but a whole segment at least where that is not much more than a second's.
+    /// A tenth of a second's worth, but a whole segment at least where that is not much more than a
+    /// second's.
     pub fn burst_bytes(self) -> u64 {
         (self.bytes_per_s / 10).max(self.bytes_per_s.min(1460))
     }

@@ -1,8 +1,8 @@
 //! Opening a connection: a socket, where it comes from, and why it could not be.
 //!
 //! Nothing here waits. A Unix socket whose listener's queue is full says `EAGAIN` and has to be asked
-//! again, unlike TCP, which goes on in the background. When the local ports of one source address are used up, the next
-//! one is tried, some of them at most: each attempt costs the kernel a search.
+//! again, unlike TCP, which goes on in the background. When the local ports of one source address are
+//! used up, the next one is tried, some of them at most: each attempt costs the kernel a search.
 //!
 //! Sources: connect(2), ip(7), unix(7).
 

@@ -278,7 +278,9 @@ impl Engine<'_> {
         };
         let last = |most| slot.ordinal + 1 >= most;
         let spent = self.plan.requests_per_connection.is_some_and(last);
-        let keeps = reply.keeps && !excess && !spent;
+        // A reply may overtake its request; what is left of that would begin the next one.
+        let sent = slot.phase == Phase::Receiving;
+        let keeps = reply.keeps && sent && !excess && !spent;
         self.finish(index, outcome, keeps);
     }
 
@@ -313,7 +315,6 @@ impl Engine<'_> {
         self.tally.retried += 1;
         self.hang_up(index);
         let slot = self.slot(index);
-        slot.request.retried = true;
         slot.sent_bytes = 0;
         self.dial(index);
     }
@@ -346,7 +347,8 @@ impl Engine<'_> {
     }
 }
 
-/// Whether the server may simply have closed a kept connection at the moment the request was sent.
+/// Whether the server may simply have closed a kept connection at the moment the request was sent. A new
+/// connection is nobody's mistake twice, so a request is repeated once at most.
 fn may_repeat(slot: &super::slot::Slot) -> bool {
-    slot.ordinal > 0 && !slot.request.retried && !slot.reply.begun()
+    slot.ordinal > 0 && !slot.reply.begun()
 }

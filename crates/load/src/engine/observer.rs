@@ -12,9 +12,9 @@ pub trait Observer {
     /// The run begins: rows count their times from this moment.
     fn begin(&mut self, _epoch: Epoch) {}
 
-    /// Rows of requests that have ended, in the order in which they ended. The observer takes them and leaves an
-    /// empty vector with room for as many, so that nothing is allocated. Called when a batch is full,
-    /// before every [`Observer::tick`], and once at the end.
+    /// Rows of requests that have ended, in the order in which they ended. The observer takes them and
+    /// leaves an empty vector with room for as many, so that nothing is allocated. Called when a batch
+    /// is full, before every [`Observer::tick`], and once at the end.
     fn rows(&mut self, batch: &mut Vec<Row>);
 
     /// Some ten times a second.
@@ -89,8 +89,9 @@ pub struct Measured {
     /// Those that started later than [`LATE_NS`] after their intended start, for whatever reason; the
     /// warm-up's are not counted.
     pub late_starts: u64,
-    /// The loop's own lag, of every arrival and every timer: from the moment at which something was due to the moment at
-    /// which the loop turned to it. Waiting for a connection is not in it, nor is the warm-up.
+    /// The loop's own lag, of every arrival and every timer: from the moment at which something was due
+    /// to the moment at which the loop turned to it. Waiting for a connection is not in it, nor is the
+    /// warm-up.
     pub lag: Histogram,
     /// The loop's time outside its event wait, over `elapsed_ns`.
     pub busy_share: f64,

@@ -33,8 +33,6 @@ pub(crate) struct Request {
     pub first_byte_ns: u64,
     pub document: u32,
     pub target: u8,
-    /// It has been sent on a second connection, and will not be on a third.
-    pub retried: bool,
 }
 
 /// A request of an open loop that waits for a connection.

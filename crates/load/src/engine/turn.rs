@@ -1,11 +1,11 @@
 //! The loop: what is due, then what has come, then the wait.
 //!
-//! Order within a turn: arrivals and timers first, since a late one is the client's own fault and shows as lag;
-//! then time-outs, then events. Between two events arrivals are looked at again, so that a thousand
-//! replies delay no arrival by more than two of them. Every step has a bound.
+//! Order within a turn: arrivals and timers first, since a late one is the client's own fault and shows
+//! as lag; then time-outs, then events. Between two events arrivals are looked at again, so that a
+//! thousand replies delay no arrival by more than two of them. Every step has a bound.
 //!
-//! Before an arrival is due the loop does not sleep but polls ([`SPIN_NS`]): a sleeping thread is woken late, by
-//! the timer slack and by the way out of an idle state, and that would be the pacing error.
+//! Before an arrival is due the loop does not sleep but polls ([`SPIN_NS`]): a sleeping thread is woken
+//! late, by the timer slack and by the way out of an idle state, and that would be the pacing error.
 
 use std::io;
 use std::time::Duration;
@@ -107,7 +107,8 @@ impl Engine<'_> {
     }
 
     fn is_done(&mut self) -> bool {
-        if self.now_ns >= self.limits.abandon_ns {
+        let waited_for = self.tally.in_flight > 0 || !self.waiting.is_empty();
+        if waited_for && self.now_ns >= self.limits.abandon_ns {
             self.abandon();
         }
         self.tally.in_flight == 0 && self.waiting.is_empty() && self.arrival_ns == NEVER_NS
@@ -147,9 +148,15 @@ impl Engine<'_> {
             .min(self.timers.next_ns().unwrap_or(NEVER_NS));
         let coarse_ns = self.coarse_ns(tick_ns);
         while ready.is_empty() && self.now_ns < exact_ns.min(coarse_ns) {
-            let until_ns = exact_ns.saturating_sub(SPIN_NS).min(coarse_ns);
+            let exact_sleep_ns = exact_ns.saturating_sub(SPIN_NS);
+            let until_ns = exact_sleep_ns.min(coarse_ns);
             let sleep = Duration::from_nanos(until_ns.saturating_sub(self.now_ns));
-            self.events.wait_finely(ready, sleep)?;
+            if exact_sleep_ns > coarse_ns {
+                // A millisecond later will do, and this is one call less.
+                self.events.wait(ready, Some(sleep))?;
+            } else {
+                self.events.wait_finely(ready, sleep)?;
+            }
             self.tell();
         }
         Ok(self.now_ns - begun_ns)
