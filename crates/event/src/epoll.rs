@@ -10,13 +10,15 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::io::Errno;
 
 use crate::table::Table;
 use crate::vocabulary::{Condition, Interest, Ready, Registration, Token};
-use crate::{Backend, EVENTS_PER_WAIT_MAX};
+use crate::{Backend, EVENTS_PER_WAIT_MAX, timeout_ms};
 
 pub(crate) struct Epoll {
     epoll: OwnedFd,
@@ -98,7 +100,28 @@ impl Backend for Epoll {
             tv_sec: (ms / 1000).into(),
             tv_nsec: (ms % 1000 * 1_000_000).into(),
         });
-        let count = epoll::wait(&self.epoll, &mut self.events[..], timeout.as_ref())?;
+        self.wait_until(ready, timeout.as_ref())
+    }
+
+    fn wait_finely(&mut self, ready: &mut Vec<Ready>, timeout: Duration) -> io::Result<()> {
+        // Seconds beyond the kernel's range are cut: a wait may end early.
+        let exact = Timespec {
+            tv_sec: timeout.as_secs().min(i32::MAX as u64) as i64,
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        match self.wait_until(ready, Some(&exact)) {
+            // A kernel before 5.11: whole milliseconds go through the older call.
+            Err(error) if error.raw_os_error() == Some(Errno::NOSYS.raw_os_error()) => {
+                self.wait(ready, Some(timeout_ms(timeout)))
+            }
+            other => other,
+        }
+    }
+}
+
+impl Epoll {
+    fn wait_until(&mut self, ready: &mut Vec<Ready>, timeout: Option<&Timespec>) -> io::Result<()> {
+        let count = epoll::wait(&self.epoll, &mut self.events[..], timeout)?;
         for event in &self.events[..count] {
             let Event { flags, data } = *event;
             let registration = self.table.get(data.u64() as i32);

@@ -20,7 +20,7 @@ use twox_hash::XxHash64;
 /// pieces.update(b"way");
 /// assert_eq!(pieces.value(), checksum::of(b"headway"));
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Checksum(XxHash64);
 
 impl Checksum {

@@ -8,3 +8,4 @@ pub mod perf;
 pub mod residency;
 pub mod rights;
 pub mod select;
+pub mod socket;
