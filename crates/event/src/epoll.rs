@@ -12,13 +12,12 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::io::Errno;
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::table::Table;
 use crate::vocabulary::{Condition, Interest, Ready, Registration, Token};
-use crate::{Backend, EVENTS_PER_WAIT_MAX, timeout_ms};
+use crate::{Backend, EVENTS_PER_WAIT_MAX};
 
 pub(crate) struct Epoll {
     epoll: OwnedFd,
@@ -100,33 +99,29 @@ impl Backend for Epoll {
             tv_sec: (ms / 1000).into(),
             tv_nsec: (ms % 1000 * 1_000_000).into(),
         });
-        self.wait_until(ready, timeout.as_ref())
-    }
-
-    fn wait_finely(&mut self, ready: &mut Vec<Ready>, timeout: Duration) -> io::Result<()> {
-        // Seconds beyond the kernel's range are cut: a wait may end early.
-        let exact = Timespec {
-            tv_sec: timeout.as_secs().min(i32::MAX as u64) as i64,
-            tv_nsec: timeout.subsec_nanos().into(),
-        };
-        match self.wait_until(ready, Some(&exact)) {
-            // A kernel before 5.11: whole milliseconds go through the older call.
-            Err(error) if error.raw_os_error() == Some(Errno::NOSYS.raw_os_error()) => {
-                self.wait(ready, Some(timeout_ms(timeout)))
-            }
-            other => other,
-        }
-    }
-}
-
-impl Epoll {
-    fn wait_until(&mut self, ready: &mut Vec<Ready>, timeout: Option<&Timespec>) -> io::Result<()> {
-        let count = epoll::wait(&self.epoll, &mut self.events[..], timeout)?;
+        let count = epoll::wait(&self.epoll, &mut self.events[..], timeout.as_ref())?;
         for event in &self.events[..count] {
             let Event { flags, data } = *event;
             let registration = self.table.get(data.u64() as i32);
             ready.extend(registration.and_then(|known| known.ready(condition(flags))));
         }
         Ok(())
+    }
+
+    /// epoll_wait(2) counts in milliseconds, and its successor is missing from older kernels and many system-call
+    /// filters. An epoll descriptor can itself be polled, and ppoll(2) counts in nanoseconds.
+    fn wait_finely(&mut self, ready: &mut Vec<Ready>, timeout: Duration) -> io::Result<()> {
+        if !timeout.is_zero() {
+            let exact = Timespec {
+                // Beyond the kernel's range a wait may end early.
+                tv_sec: timeout.as_secs().min(i32::MAX as u64) as i64,
+                tv_nsec: timeout.subsec_nanos().into(),
+            };
+            let mut itself = [PollFd::new(&self.epoll, PollFlags::IN)];
+            if rustix::event::poll(&mut itself, Some(&exact))? == 0 {
+                return Ok(());
+            }
+        }
+        self.wait(ready, Some(0))
     }
 }

@@ -194,8 +194,8 @@ impl Events {
         uninterrupted(dispatch!(&mut self.0, backend => backend.wait(ready, timeout_ms)))
     }
 
-    /// As [`Events::wait`], with a time-out that epoll keeps to the nanosecond (`epoll_pwait2`, Linux 5.11) instead of
-    /// rounding it up to a millisecond; the other mechanisms round. The thread's timer slack comes on
+    /// As [`Events::wait`], with a time-out that epoll keeps to the nanosecond instead of
+    /// rounding it up to a millisecond, at the price of a second call when it has to sleep; the other mechanisms round. The thread's timer slack comes on
     /// top (prctl(2), 50 us unless it was changed).
     ///
     /// # Errors

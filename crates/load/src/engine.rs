@@ -24,6 +24,7 @@ use std::io;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 
+use event::{Events, Mechanism};
 use rustix::thread;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -109,8 +110,22 @@ pub enum EngineError {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn run(plan: &Plan, observer: &mut dyn Observer) -> Result<Measured, EngineError> {
+    let events = Events::new(Mechanism::Epoll).map_err(EngineError::Events)?;
+    run_on(plan, observer, events)
+}
+
+/// As [`run`], on a mechanism of the caller's choice: tests give a simulated one that is unkind.
+///
+/// # Errors
+/// As [`run`].
+#[doc(hidden)]
+pub fn run_on(
+    plan: &Plan,
+    observer: &mut dyn Observer,
+    events: Events,
+) -> Result<Measured, EngineError> {
     plan.check()?;
-    let mut engine = core::Engine::new(plan, observer)?;
+    let mut engine = core::Engine::new(plan, observer, events)?;
     let slack_ns = thread::current_timer_slack().ok().and_then(NonZeroU64::new);
     // Without it sleeps end up to 50 us late, which only costs precision.
     let _ = thread::set_current_timer_slack(NonZeroU64::new(1));

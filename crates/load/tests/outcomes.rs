@@ -2,11 +2,15 @@
 
 mod support;
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
 use headway_load::checksum;
-use headway_load::engine::{Address, Document, Plan, Schedule, Sources, Target};
+use headway_load::engine::{Address, Document, Mode, Plan, Schedule, Sources, Target};
 use latency::Outcome;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketType};
 use support::{
     Server, Step, closed, closed_to, count, nobody, outcomes, reply, run, run_until, send,
 };
@@ -218,7 +222,7 @@ fn unreachable_when_there_is_no_way_to_the_address() {
     let mut target = Target::new(Address::Inet(nobody()), "test.example");
     target.sources = Sources::List(vec!["192.0.2.1".parse().unwrap()]);
     let (rows, _) = run(&closed_to(target, 1));
-    assert_ne!(rows[0].error, Outcome::Ok);
+    assert_eq!(outcomes(&rows), [Outcome::Unreachable]);
 }
 
 #[test]
@@ -269,7 +273,7 @@ fn no_connection_when_all_are_busy_and_the_queue_is_full() {
         2,
     );
     let engine_mode = &mut plan.mode;
-    if let headway_load::engine::Mode::Open { waiting_max, .. } = engine_mode {
+    if let Mode::Open { waiting_max, .. } = engine_mode {
         *waiting_max = 3;
     }
     plan.stop.requests = Some(50);
@@ -318,4 +322,60 @@ fn server_is_named_when_a_reply_names_it() {
         run(&closed(&server, 1)).1.server.as_deref(),
         Some("scripted/1")
     );
+}
+
+#[test]
+fn request_leaves_in_parts_when_the_socket_does_not_take_it_whole() {
+    let server = Server::start(|_| send(reply("hello")));
+    let mut plan = closed(&server, 3);
+    plan.fields = vec![("X-Large".into(), "y".repeat(6_000_000))];
+    let (rows, measured) = run(&plan);
+    assert_eq!(outcomes(&rows), [Outcome::Ok; 3]);
+    assert_eq!(measured.connections_opened, 1);
+}
+
+#[test]
+fn connection_is_not_kept_when_the_reply_overtakes_its_request() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = Address::Inet(listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        let mut clients = Vec::new();
+        for client in listener.incoming() {
+            // Answers before it has read anything, claims to keep the connection, and never reads.
+            let mut client = client.unwrap();
+            let _ = client.write_all(&reply("hello"));
+            clients.push(client);
+        }
+    });
+    let mut plan = closed_to(Target::new(address, "test.example"), 3);
+    plan.fields = vec![("X-Large".into(), "y".repeat(20_000_000))];
+    let (rows, measured) = run(&plan);
+    assert_eq!(outcomes(&rows), [Outcome::Ok; 3]);
+    assert_eq!((measured.connections_opened, measured.retried), (3, 0));
+}
+
+/// A Unix listener whose queue is full says "again" where TCP would wait by itself.
+#[test]
+fn unix_socket_is_dialled_again_when_its_queue_is_full() {
+    let path = std::env::temp_dir().join(format!("headway-full-{}.sock", std::process::id()));
+    let listener = net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+    net::bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    net::listen(&listener, 0).unwrap();
+    let mut plan = closed_to(Target::new(Address::Unix(path.clone()), "test.example"), 12);
+    plan.mode = Mode::Closed { connections: 12 };
+    plan.requests_per_connection = Some(1);
+    let server = UnixListener::from(listener);
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(30));
+        for client in server.incoming() {
+            let mut client = client.unwrap();
+            let mut head = [0; 4096];
+            let _ = client.read(&mut head);
+            let _ = client.write_all(&reply("hello"));
+        }
+    });
+    let (rows, measured) = run(&plan);
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(count(&rows, Outcome::Ok), 12, "{:?}", measured.outcomes);
+    assert!(measured.failure.is_none());
 }

@@ -25,7 +25,7 @@ impl Engine<'_> {
     /// An arrival of an open loop.
     pub fn arrive(&mut self, intended_ns: u64) {
         let now_ns = self.tell();
-        self.tally.lag.record_ns(now_ns.saturating_sub(intended_ns));
+        self.lagged(intended_ns);
         if !self.admit(intended_ns) {
             return;
         }
@@ -35,9 +35,13 @@ impl Engine<'_> {
             target: self.requests.deal(),
         };
         if let Some(outcome) = self.hopeless(intended_ns, now_ns) {
-            self.record_unsent(waiting, outcome, now_ns);
-        } else if self.waiting.is_empty() && self.place(waiting) {
-        } else if self.waiting.len() < self.waiting_max {
+            return self.record_unsent(waiting, outcome, now_ns);
+        }
+        // Nobody overtakes those who wait already.
+        if self.waiting.is_empty() && self.place(waiting) {
+            return;
+        }
+        if self.waiting.len() < self.waiting_max {
             self.waiting.push_back(waiting);
             let limits = &mut self.tally.limits;
             limits.connections += 1;
@@ -45,6 +49,13 @@ impl Engine<'_> {
         } else {
             self.tally.limits.waiting += 1;
             self.record_unsent(waiting, Outcome::NoConnection, now_ns);
+        }
+    }
+
+    /// Something that was due then has the loop's attention now.
+    fn lagged(&mut self, due_ns: u64) {
+        if due_ns >= self.limits.warmup_ns {
+            self.tally.lag.record_ns(self.now_ns.saturating_sub(due_ns));
         }
     }
 
@@ -170,8 +181,8 @@ impl Engine<'_> {
     pub fn resume(&mut self, index: u32, due_ns: u64) {
         match self.slot(index).phase {
             Phase::Resting | Phase::Idle => {
-                let now_ns = self.tell();
-                self.tally.lag.record_ns(now_ns.saturating_sub(due_ns));
+                self.tell();
+                self.lagged(due_ns);
                 self.ask(index, due_ns);
             }
             Phase::Receiving => self.read_on(index),

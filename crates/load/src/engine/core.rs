@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant, SystemTime};
 
-use event::{Deadlines, Events, Interest, Mechanism, Token};
+use event::{Deadlines, Events, Interest, Token};
 use latency::{Outcome, Row};
 
 use super::EngineError;
@@ -104,7 +104,11 @@ impl RunLimits {
 }
 
 impl<'a> Engine<'a> {
-    pub fn new(plan: &'a Plan, observer: &'a mut dyn Observer) -> Result<Engine<'a>, EngineError> {
+    pub fn new(
+        plan: &'a Plan,
+        observer: &'a mut dyn Observer,
+        events: Events,
+    ) -> Result<Engine<'a>, EngineError> {
         let bandwidth = plan.bandwidth_bits_per_s.map(Bandwidth::new);
         let receive_buffer_bytes = bandwidth.map(Bandwidth::receive_buffer_bytes);
         let dialers = plan
@@ -125,7 +129,7 @@ impl<'a> Engine<'a> {
         };
         let mut engine = Engine {
             plan,
-            events: Events::new(Mechanism::Epoll).map_err(EngineError::Events)?,
+            events,
             dialers: dialers.collect::<Result<_, _>>()?,
             requests: Requests::new(plan),
             pool: Pool::new(slots_max, plan.targets.len()),

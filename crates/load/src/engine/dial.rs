@@ -181,7 +181,11 @@ impl Dialer {
         error: Errno,
         limits: &mut Limits,
     ) -> Dialled {
-        let outcome = outcome(error);
+        let outcome = match (call, error) {
+            // A source address that is not this machine's is no lack of ports.
+            ("bind", Errno::ADDRNOTAVAIL) => Outcome::Unreachable,
+            _ => outcome(error),
+        };
         if outcome == Outcome::NoDescriptor {
             limits.descriptors += 1;
         }
@@ -258,7 +262,6 @@ mod tests {
                 .message
                 .starts_with("bind(127.0.0.1:80) from 192.0.2.1: ")
         );
-        // A source that is not ours is no lack of ports.
-        assert_eq!(limits.ports, 0);
+        assert_eq!((failure.outcome, limits.ports), (Outcome::Unreachable, 0));
     }
 }

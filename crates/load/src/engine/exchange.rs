@@ -278,7 +278,9 @@ impl Engine<'_> {
         };
         let last = |most| slot.ordinal + 1 >= most;
         let spent = self.plan.requests_per_connection.is_some_and(last);
-        let keeps = reply.keeps && !excess && !spent;
+        // A reply may overtake its request; what is left of that would begin the next one.
+        let sent = slot.phase == Phase::Receiving;
+        let keeps = reply.keeps && sent && !excess && !spent;
         self.finish(index, outcome, keeps);
     }
 
@@ -326,9 +328,7 @@ impl Engine<'_> {
         if self.bandwidth.is_some() || self.slot(index).phase == Phase::Connecting {
             self.timers.clear(index);
         }
-        if !keeps {
-            self.hang_up(index);
-        } else if !self.listen(index, Interest::READ) {
+        if !keeps || !self.listen(index, Interest::READ) {
             self.hang_up(index);
         }
         self.next_request(index, outcome);

@@ -86,10 +86,11 @@ pub struct Measured {
     pub requests: u64,
     /// How they ended, by [`Outcome::code`].
     pub outcomes: [u64; Outcome::ALL.len()],
-    /// Those that started later than [`LATE_NS`] after their intended start, for whatever reason.
+    /// Those that started later than [`LATE_NS`] after their intended start, for whatever reason; the
+    /// warm-up's are not counted.
     pub late_starts: u64,
     /// The loop's own lag, of every arrival and every timer: from the moment at which something was due to the moment at
-    /// which the loop turned to it. Waiting for a connection is not in it.
+    /// which the loop turned to it. Waiting for a connection is not in it, nor is the warm-up.
     pub lag: Histogram,
     /// The loop's time outside its event wait, over `elapsed_ns`.
     pub busy_share: f64,

@@ -16,6 +16,9 @@ use crate::checksum::Checksum;
 /// Longer heads are no replies to a load generator.
 pub(crate) const HEAD_BYTES_MAX: usize = 64 * 1024;
 
+/// Heads up to here are parsed whenever more has come, so that garbage is noticed at once.
+const PARSED_ALWAYS_BYTES: usize = 4096;
+
 const FIELDS_MAX: usize = 128;
 const INTERIM_MAX: u8 = 16;
 
@@ -158,8 +161,8 @@ impl Reply {
         }
         let before = self.head.len();
         self.head.extend_from_slice(bytes);
-        // A head ends with a line: without one there is nothing new to parse.
-        if memchr::memchr(b'\n', bytes).is_none() {
+        // A long head that comes byte by byte would be parsed once a byte; it ends with a line.
+        if before > PARSED_ALWAYS_BYTES && memchr::memchr(b'\n', bytes).is_none() {
             return self.bounded(None);
         }
         let head = std::mem::take(&mut self.head);
@@ -350,6 +353,7 @@ fn transfer(value: &[u8]) -> Transfer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     /// Feeds in pieces of a length; the result, and the bytes consumed of all.
     fn feed(reply: &mut Reply, bytes: &[u8], piece: usize) -> Result<Progress, Malformed> {
@@ -500,6 +504,37 @@ mod tests {
         reply.restart(true);
         assert_eq!(reply.feed(head, &mut None), Ok(Progress::More));
         assert_eq!(reply.discardable_bytes(), None);
+    }
+
+    /// Something like a reply: lines, numbers and framing in any order.
+    fn almost_a_reply() -> impl Strategy<Value = String> {
+        const PIECES: &[&str] = &[
+            "HTTP/1.1 200 OK\r\n",
+            "HTTP/1.0 404 No\r\n",
+            "HTTP/1.1 100 Go\r\n\r\n",
+            "HTTP/1.1 20",
+            "Content-Length: 5\r\n",
+            "Content-Length: x\r\n",
+            "Transfer-Encoding: chunked\r\n",
+            "Connection: close\r\n",
+            "\r\n",
+            "\n",
+            "5\r\n",
+            "hello",
+            "0\r\n\r\n",
+            "\0",
+            ":",
+            "7f",
+        ];
+        proptest::collection::vec(proptest::sample::select(PIECES), 0..12)
+            .prop_map(|pieces| pieces.concat())
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_make_no_difference_when_anything_is_fed(text in almost_a_reply()) {
+            let _ = fed(&text);
+        }
     }
 
     #[test]

@@ -61,7 +61,7 @@ impl ArrivalTimes {
             Arrivals::Constant => 1.0,
             Arrivals::Poisson => self.random.exponential(),
         };
-        (at_s * 1e9) as u64
+        (at_s * 1e9).round() as u64
     }
 }
 

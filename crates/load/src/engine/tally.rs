@@ -65,7 +65,7 @@ impl<'a> Tally<'a> {
         }
         self.done += 1;
         self.outcomes[usize::from(row.error.code())] += 1;
-        self.late_starts += u64::from(row.lag_ns() >= LATE_NS);
+        self.late_starts += u64::from(!row.warmup && row.lag_ns() >= LATE_NS);
         self.batch.push(row);
     }
 

@@ -180,12 +180,15 @@ fn read_head(client: &mut dyn Stream) -> std::io::Result<Option<String>> {
     Ok(Some(String::from_utf8_lossy(&head).into_owned()))
 }
 
+/// Says when a run shall end.
+pub type Stopper = Box<dyn Fn(&Live) -> bool>;
+
 /// Keeps rows, and stops the run when its predicate says so.
 #[derive(Default)]
 pub struct Keeper {
     pub rows: Vec<Row>,
     pub ticks: usize,
-    pub stop: Option<Box<dyn Fn(&Live) -> bool>>,
+    pub stop: Option<Stopper>,
 }
 
 impl Observer for Keeper {
@@ -207,7 +210,7 @@ pub fn run(plan: &Plan) -> (Vec<Row>, Measured) {
     run_until(plan, None)
 }
 
-pub fn run_until(plan: &Plan, stop: Option<Box<dyn Fn(&Live) -> bool>>) -> (Vec<Row>, Measured) {
+pub fn run_until(plan: &Plan, stop: Option<Stopper>) -> (Vec<Row>, Measured) {
     let mut keeper = Keeper {
         stop,
         ..Keeper::default()
