@@ -82,7 +82,7 @@ struct Content {
     /// List directories that have no index file
     #[arg(long)]
     listing: bool,
-    /// Serve names that begin with a dot
+    /// Serve and list names that begin with a dot
     #[arg(long)]
     dotfiles: bool,
     /// Do not look for .br, .zst and .gz siblings
@@ -100,7 +100,7 @@ struct Connections {
     /// (this machine only) [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR")]
     listen: Vec<ListenAddress>,
-    /// Connections accepted at most a wake-up; 0 is no bound [default: 25]
+    /// Connections accepted at most a wake-up; 0 empties the queue, 256 at a time [default: 25]
     #[arg(long, value_name = "N")]
     accept_count: Option<u32>,
     /// Length of the kernel's accept queue [default: 1024]
@@ -109,6 +109,13 @@ struct Connections {
     /// Open connections at most, a worker [default: 15000, or what the descriptor limit allows]
     #[arg(long, value_name = "N")]
     max_conns: Option<u32>,
+    /// Open connections at most from one address (one /64 of IPv6), a worker: who comes with more is
+    /// answered 503; 0 is no bound [default: 0]
+    #[arg(long, value_name = "N")]
+    max_connections_per_address: Option<u32>,
+    /// Accept connections that have not sent anything yet, too
+    #[arg(long)]
+    no_defer_accept: bool,
     /// Requests at most on one connection; 0 is no bound [default: 0]
     #[arg(long, value_name = "N")]
     max_requests: Option<u32>,
@@ -152,7 +159,7 @@ struct Bounds {
     /// Helper processes at most [default: 16]
     #[arg(long, value_name = "N")]
     helpers_max: Option<usize>,
-    /// Jobs that may wait for a helper; beyond, requests are answered 503 [default: 4096]
+    /// Jobs that may wait for a helper; beyond, new requests are answered 503 [default: 4096]
     #[arg(long, value_name = "N")]
     helper_queue_max: Option<usize>,
     /// Names in the cache [default: 50000]
@@ -161,7 +168,8 @@ struct Bounds {
     /// Open files in the cache [default: what the descriptor limit leaves]
     #[arg(long, value_name = "N")]
     descriptors_max: Option<usize>,
-    /// Memory for the contents of small files [default: 64MiB]
+    /// Memory for the contents of small files, taken by each worker when it starts [default: 64MiB, less
+    /// where memory is short]
     #[arg(long, value_name = "SIZE")]
     content_max: Option<Bytes>,
     /// Files up to this size are sent from memory [default: 64KiB]
@@ -262,6 +270,8 @@ fn settings(from: &Arguments) -> Settings {
         accept_count: item(&connections.accept_count),
         listenq: item(&connections.listenq),
         max_conns: item(&connections.max_conns),
+        max_connections_per_address: item(&connections.max_connections_per_address),
+        defer_accept: flag(connections.no_defer_accept, false),
         max_requests: item(&connections.max_requests),
         head_timeout: item(&timeouts.head_timeout),
         body_timeout: item(&timeouts.body_timeout),

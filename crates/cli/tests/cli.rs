@@ -145,7 +145,7 @@ fn the_port_is_refused_when_another_server_has_it() {
     let (code, _, err) = run(&["serve", "--listen", &server.address]);
     assert_eq!(code, 1);
     let expected = format!(
-        "headway: bind({}): EADDRINUSE: another process",
+        "headway: listen: bind({}): EADDRINUSE: another process",
         server.address
     );
     assert!(err.starts_with(&expected), "{err}");

@@ -57,10 +57,12 @@ pub enum Failure {
     NotRegular,
     /// This process or the system is out of descriptors or memory.
     Exhausted,
-    /// The disk, or a helper again and again.
+    /// The disk.
     Io,
     /// Too much is waiting already.
     Overloaded,
+    /// Helper after helper died on it.
+    GivenUp,
 }
 
 impl Failure {
@@ -70,7 +72,7 @@ impl Failure {
             Failure::NotFound | Failure::NameTooLong | Failure::Forbidden | Failure::NotRegular => {
                 true
             }
-            Failure::Exhausted | Failure::Io | Failure::Overloaded => false,
+            Failure::Exhausted | Failure::Io | Failure::Overloaded | Failure::GivenUp => false,
         }
     }
 
@@ -86,6 +88,15 @@ impl Failure {
             Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::TOOMANYREFS | Errno::NOBUFS => {
                 Failure::Exhausted
             }
+            _ => Failure::Io,
+        }
+    }
+
+    /// What an errno of read(2) or memfd_create(2) means: a shortage passes, anything else is the
+    /// disk's.
+    pub(crate) fn of_read(errno: Errno) -> Failure {
+        match Failure::from_errno(errno) {
+            Failure::Exhausted => Failure::Exhausted,
             _ => Failure::Io,
         }
     }

@@ -45,6 +45,9 @@ pub(crate) enum Nowait {
     InMemory,
     /// A memfd that a helper has just written: there is nothing to ask.
     Memfd,
+    /// It refuses the flag, and its cached pages are those of another file, which mincore sees through
+    /// a mapping (overlay).
+    Layered,
     /// It refuses the flag and may wait even for cached pages (network file systems, FUSE).
     Refuses,
 }
@@ -58,6 +61,7 @@ pub struct OpenFile {
     descriptor: Option<OwnedFd>,
     meta: Meta,
     nowait: Cell<Nowait>,
+    overlay: bool,
     retire: Option<RetireList>,
 }
 
@@ -68,6 +72,7 @@ impl OpenFile {
             descriptor: Some(descriptor),
             meta,
             nowait: Cell::new(Nowait::Unknown),
+            overlay: false,
             retire: None,
         }
     }
@@ -76,6 +81,16 @@ impl OpenFile {
     pub fn retiring_to(mut self, list: &RetireList) -> OpenFile {
         self.retire = Some(list.clone());
         self
+    }
+
+    /// The same file, known to be on an overlay or not.
+    pub(crate) fn on_overlay(mut self, overlay: bool) -> OpenFile {
+        self.overlay = overlay;
+        self
+    }
+
+    pub(crate) fn is_on_overlay(&self) -> bool {
+        self.overlay
     }
 
     /// The same file, known to be a memfd: it is in memory by nature, so nothing needs to be

@@ -11,10 +11,13 @@
 use rustix::fd::AsFd;
 use rustix::fs::fstatfs;
 
+/// The type whose files keep their pages in the layer below.
+const OVERLAY: &str = "overlay";
+
 /// Types whose `open` only touches memory. An overlay does what its layers do; layers on a network
 /// are left to those who build them.
 const HARMLESS: [&str; 14] = [
-    "ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "bcachefs", "zfs", "tmpfs", "ramfs", "overlay",
+    "ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "bcachefs", "zfs", "tmpfs", "ramfs", OVERLAY,
     "squashfs", "erofs", "iso9660",
 ];
 
@@ -25,6 +28,7 @@ const BTRFS_MAGIC: i64 = 0x9123_683E;
 #[derive(Debug, Default)]
 pub(crate) struct Harmless {
     devices: Vec<u64>,
+    overlays: Vec<u64>,
 }
 
 impl Harmless {
@@ -32,10 +36,16 @@ impl Harmless {
     pub(crate) fn mounted() -> Harmless {
         // Without /proc nothing is known to be harmless, and helpers open everything.
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let mut devices: Vec<u64> = mounts.lines().filter_map(harmless_device).collect();
-        devices.sort_unstable();
-        devices.dedup();
-        Harmless { devices }
+        let mut all = Harmless::default();
+        for (kind, device) in mounts.lines().filter_map(harmless_device) {
+            all.devices.push(device);
+            if kind == OVERLAY {
+                all.overlays.push(device);
+            }
+        }
+        all.devices.sort_unstable();
+        all.devices.dedup();
+        all
     }
 
     /// Add a root's device if mountinfo could not name it: btrfs numbers each subvolume by itself.
@@ -53,15 +63,20 @@ impl Harmless {
     pub(crate) fn contains(&self, device: u64) -> bool {
         self.devices.binary_search(&device).is_ok()
     }
+
+    /// Files on this device keep their pages in another file, of the layer below.
+    pub(crate) fn is_overlay(&self, device: u64) -> bool {
+        self.overlays.contains(&device)
+    }
 }
 
-/// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw` → the device 98:0.
-fn harmless_device(line: &str) -> Option<u64> {
+/// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw` → ext3 on the device 98:0.
+fn harmless_device(line: &str) -> Option<(&str, u64)> {
     let (mount, file_system) = line.split_once(" - ")?;
     let kind = file_system.split(' ').next()?;
     let (major, minor) = mount.split(' ').nth(2)?.split_once(':')?;
     let device = rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?);
-    HARMLESS.contains(&kind).then_some(device)
+    HARMLESS.contains(&kind).then_some((kind, device))
 }
 
 #[cfg(test)]
@@ -72,7 +87,10 @@ mod tests {
     fn device_is_taken_from_mountinfo_when_its_type_is_harmless() {
         let ext4 =
             "36 35 98:7 /a\\040b /mnt rw,noatime master:1 - ext4 /dev/root rw,errors=continue";
-        assert_eq!(harmless_device(ext4), Some(rustix::fs::makedev(98, 7)));
+        assert_eq!(
+            harmless_device(ext4),
+            Some(("ext4", rustix::fs::makedev(98, 7)))
+        );
         for other in ["nfs4", "fuse.sshfs", "fuseblk", "cifs", "9p"] {
             let line = format!("36 35 0:41 / /mnt rw - {other} server:/x rw");
             assert_eq!(harmless_device(&line), None, "{other}");

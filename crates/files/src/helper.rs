@@ -94,10 +94,16 @@ impl Helper<'_> {
             Request::Root {
                 root,
                 siblings,
+                dotfiles,
                 index,
             } => {
-                let index = index.into_iter().map(String::from).collect();
-                self.add_root(root, siblings, index, one(&mut files)?)
+                let known = Root {
+                    directory: one(&mut files)?,
+                    index: index.into_iter().map(String::from).collect(),
+                    siblings,
+                    dotfiles,
+                };
+                self.add_root(root, known)
             }
             Request::Resolve { job, root, path } => self.resolve(job, root, path),
             Request::ReadIn {
@@ -109,7 +115,7 @@ impl Helper<'_> {
                 let errno = done.map_or_else(errno_code, |()| 0);
                 self.reply(&Reply::ReadIn { job, errno }, &[])
             }
-            Request::List { job, root, path } => self.list(job, root, path),
+            Request::List { job, root, path } => self.list(job, root, path, files.pop()),
             Request::Read {
                 job,
                 offset,
@@ -140,22 +146,12 @@ impl Helper<'_> {
         Ok(())
     }
 
-    fn add_root(
-        &mut self,
-        root: RootId,
-        siblings: bool,
-        index: Vec<String>,
-        directory: OwnedFd,
-    ) -> io::Result<()> {
+    fn add_root(&mut self, root: RootId, known: Root) -> io::Result<()> {
         let next = self.roots.len() as u32;
         if root.0 != next || self.roots_expected.is_none_or(|expected| next >= expected) {
             return Err(invalid("roots out of order"));
         }
-        self.roots.push(Root {
-            directory,
-            index,
-            siblings,
-        });
+        self.roots.push(known);
         Ok(())
     }
 
@@ -175,11 +171,49 @@ impl Helper<'_> {
         self.reply(&Reply::Resolved { job, answer }, &descriptors)
     }
 
-    fn list(&mut self, job: u64, root: RootId, path: &[u8]) -> io::Result<()> {
-        let page = read_directory(&self.roots, root, path).and_then(|directory| {
-            memory(&[&(self.render)(&directory)]).map_err(Failure::from_errno)
-        });
-        self.reply_memory(page, |answer| Reply::Listed { job, answer })
+    /// A page that says what the `known` one says is not made a second time: however many clients are
+    /// being sent it, it is in memory once.
+    fn list(
+        &mut self,
+        job: u64,
+        root: RootId,
+        path: &[u8],
+        known: Option<OwnedFd>,
+    ) -> io::Result<()> {
+        let page = match read_directory(&self.roots, root, path) {
+            Ok(directory) => (self.render)(&directory),
+            Err(failure) => {
+                let answer = Err(failure);
+                return self.reply(&Reply::Listed { job, answer }, &[]);
+            }
+        };
+        if known.is_some_and(|known| self.holds(&known, &page)) {
+            let answer = Ok(None);
+            return self.reply(&Reply::Listed { job, answer }, &[]);
+        }
+        let made = memory(&page).map_err(Failure::of_read);
+        self.reply_memory(made, |answer| Reply::Listed {
+            job,
+            answer: answer.map(Some),
+        })
+    }
+
+    /// Whether the file holds these bytes and no others.
+    fn holds(&mut self, file: &OwnedFd, bytes: &[u8]) -> bool {
+        let end = bytes.len() as u64;
+        if os::open::status(file).map_or(true, |status| status.size != end) {
+            return false;
+        }
+        let mut at = 0;
+        while at < bytes.len() {
+            match read_at(file, &mut self.scratch, at as u64, end) {
+                Ok(count) if count > 0 && self.scratch[..count] == bytes[at..at + count] => {
+                    at += count;
+                }
+                _ => return false,
+            }
+        }
+        true
     }
 
     /// Bring a piece of a file into memory. Advice starts the whole piece at once; reading it then
@@ -272,11 +306,9 @@ fn read_at(file: &OwnedFd, buffer: &mut [u8], at: u64, end: u64) -> Result<usize
     }
 }
 
-fn memory(parts: &[&[u8]]) -> Result<(OwnedFd, Meta), Errno> {
+fn memory(bytes: &[u8]) -> Result<(OwnedFd, Meta), Errno> {
     let made = memfd()?;
-    for part in parts {
-        write_all(&made, part)?;
-    }
+    write_all(&made, bytes)?;
     seal(made)
 }
 

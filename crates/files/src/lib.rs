@@ -39,7 +39,7 @@ pub use helper::helper_main;
 pub use listing::{Directory, DirectoryEntry, ENTRIES_MAX, EntryKind};
 pub use names::{Entry, Names, NamesBounds};
 pub use pool::{
-    Done, Full, HelperSlot, Outcome, Pool, PoolLimits, PoolStatistics, SlotState, TimesUs,
+    Done, Full, HelperSlot, Outcome, Pool, PoolLimits, PoolStatistics, SlotState, TimesUs, Waiter,
 };
 pub use residency::{ProbeKind, Residency, WINDOW_BYTES, read_nowait, window_of};
 pub use resolve::{RawAnswer, RawFile, resolve_blocking, resolve_cached};

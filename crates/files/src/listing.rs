@@ -2,9 +2,10 @@
 
 use crate::answer::Failure;
 use crate::root::{RootId, Roots};
-use os::open::{Names, look};
-use rustix::fd::AsFd;
+use os::open::{Names, look, open_to_read};
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, openat2};
+use rustix::io::Errno;
 
 /// No listing has more entries; what is beyond is left out and [`Directory::truncated`] says so.
 pub const ENTRIES_MAX: usize = 10_000;
@@ -16,8 +17,8 @@ pub struct Directory {
     pub root: RootId,
     /// Its path beneath the root, with the trailing slash unless it is the root itself.
     pub path: Vec<u8>,
-    /// What is in it. Names that begin with a dot, and everything that could not be sent (FIFOs,
-    /// devices, links out of the root), are left out.
+    /// What is in it and would be sent. Left out are FIFOs, devices, links out of the root, what may not
+    /// be read, and names that begin with a dot, unless the root shows them.
     pub entries: Vec<DirectoryEntry>,
     /// There were more than [`ENTRIES_MAX`] entries.
     pub truncated: bool,
@@ -67,7 +68,7 @@ pub(crate) fn read_directory(
     for entry in Dir::read_from(&descriptor).map_err(Failure::from_errno)? {
         let entry = entry.map_err(Failure::from_errno)?;
         let name = entry.file_name().to_bytes();
-        if name.starts_with(b".") {
+        if is_hidden(path, name, known.dotfiles) {
             continue;
         }
         if directory.entries.len() == ENTRIES_MAX {
@@ -81,10 +82,8 @@ pub(crate) fn read_directory(
         let Ok(Some((_, status))) = look(known.as_fd(), &whole, Names::All) else {
             continue;
         };
-        let kind = match status.kind {
-            FileType::Directory => EntryKind::Directory,
-            FileType::RegularFile => EntryKind::File,
-            _ => continue,
+        let Some(kind) = kind_if_open(known.as_fd(), &mut whole, status.kind) else {
+            continue;
         };
         let modified = status.modified.0;
         directory.entries.push(DirectoryEntry {
@@ -98,4 +97,28 @@ pub(crate) fn read_directory(
         .entries
         .sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
     Ok(directory)
+}
+
+/// Whether the name is not shown. `.well-known` of the root is for everybody (RFC 8615).
+fn is_hidden(directory: &[u8], name: &[u8], dotfiles: bool) -> bool {
+    match name {
+        b"." | b".." => true,
+        b".well-known" if directory.is_empty() => false,
+        _ => name.starts_with(b".") && !dotfiles,
+    }
+}
+
+/// What a request for `path` would be sent; nothing for what may not be read or entered. It is opened
+/// to find out: the permissions alone do not tell (capabilities, access lists, security modules).
+fn kind_if_open(root: BorrowedFd<'_>, path: &mut Vec<u8>, kind: FileType) -> Option<EntryKind> {
+    let (tried, kind) = match kind {
+        FileType::Directory => {
+            path.extend(b"/.");
+            (look(root, path, Names::All), EntryKind::Directory)
+        }
+        FileType::RegularFile => (open_to_read(root, path, Names::All, false), EntryKind::File),
+        _ => return None,
+    };
+    // Any other failure says nothing about permission; a request will find out.
+    (!matches!(tried, Err(Errno::ACCESS | Errno::PERM))).then_some(kind)
 }

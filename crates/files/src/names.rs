@@ -19,6 +19,9 @@ use std::rc::Rc;
 /// Entries in use that are passed over in one search for something to evict.
 const SKIPS_MAX: usize = 64;
 
+/// Answers forgotten at most in one [`Names::shed`], which is a millisecond or so.
+const SHED_MAX: usize = 4096;
+
 /// Longer names of nothing are not remembered: a client can think of any number of them, and each
 /// would take the memory of a path.
 const FAILED_PATH_BYTES_MAX: usize = 256;
@@ -146,6 +149,21 @@ impl<T: Default> Names<T> {
         Some(removed)
     }
 
+    /// Forget the least recently used answers until `count` descriptors, or a few more, are on their
+    /// way to be closed; how many are. Fewer when the others are in use, or behind more than 4096
+    /// answers without a file: call it again then.
+    ///
+    /// For a process that runs out of descriptors below its bounds.
+    pub fn shed(&mut self, count: usize) -> usize {
+        let (before, mut skips) = (self.descriptors, 0);
+        for _ in 0..SHED_MAX {
+            if before - self.descriptors >= count || !self.evict(&mut skips) {
+                break;
+            }
+        }
+        before - self.descriptors
+    }
+
     /// How many answers are remembered.
     pub fn len(&self) -> usize {
         self.map.len()
@@ -196,22 +214,28 @@ impl<T: Default> Names<T> {
         while self.map.len() >= self.bounds.entries_max
             || self.descriptors + descriptors > self.bounds.descriptors_max
         {
-            let Some(mut oldest) = self.map.front_entry() else {
+            if !self.evict(&mut skips) {
                 return false;
-            };
-            if is_in_use(&mut oldest) {
-                // Whoever uses it has just used it: it is not the least recently used any more.
-                oldest.to_back();
-                skips += 1;
-                self.skips += 1;
-                if skips >= SKIPS_MAX {
-                    return false;
-                }
-                continue;
             }
-            self.descriptors -= oldest.remove().answer.descriptors();
-            self.evictions += 1;
         }
+        true
+    }
+
+    /// Evict the least recently used entry, or pass it over because it is in use. `false`: there is
+    /// none, or too many have been passed over.
+    fn evict(&mut self, skips: &mut usize) -> bool {
+        let Some(mut oldest) = self.map.front_entry() else {
+            return false;
+        };
+        if is_in_use(&mut oldest) {
+            // Whoever uses it has just used it: it is not the least recently used any more.
+            oldest.to_back();
+            *skips += 1;
+            self.skips += 1;
+            return *skips < SKIPS_MAX;
+        }
+        self.descriptors -= oldest.remove().answer.descriptors();
+        self.evictions += 1;
         true
     }
 }

@@ -7,16 +7,16 @@
 //! | kind | message  | fields after the kind byte                     | descriptors   |
 //! |------|----------|------------------------------------------------|---------------|
 //! | 1    | Hello    | version u16, roots u32                         | 0             |
-//! | 2    | Root     | root u32, siblings u8 (0, 1), Names            | 1 (directory) |
+//! | 2    | Root     | root u32, siblings u8, dotfiles u8 (0, 1), Names | 1 (directory) |
 //! | 3    | Resolve  | job u64, root u32, path to the end             | 0             |
 //! | 4    | ReadIn   | job u64, offset u64, length u64                | 1 (file)      |
-//! | 5    | List     | job u64, root u32, path to the end             | 0             |
+//! | 5    | List     | job u64, root u32, path to the end             | 0, or 1 (the page known) |
 //! | 6    | Read     | job u64, offset u64, length u64                | 1 (file)      |
 //! | 7    | Retire   | job u64                                        | 1 or more     |
 //! | 8    | Release  | job u64                                        | 0             |
 //! | 129  | Resolved | job u64, Answer                                | one a Meta    |
 //! | 130  | ReadIn   | job u64, errno u32 (0: done)                   | 0             |
-//! | 131  | Listed   | job u64, failed u8 (0, 1), Meta or failure u8  | one a Meta    |
+//! | 131  | Listed   | job u64, then 0 and Meta, 1 and failure u8, or 2 (as known) | one a Meta |
 //! | 132  | Read     | job u64, errno u32, then Meta if errno is 0    | one a Meta    |
 //! | 133  | Retired  | job u64                                        | 0             |
 //!
@@ -37,7 +37,7 @@ use crate::root::RootId;
 use std::borrow::Cow;
 
 /// The version this build speaks.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// No path is longer: `PATH_MAX`, so that this many bytes already fail with `ENAMETOOLONG`.
 pub const PATH_BYTES_MAX: usize = 4096;
 /// No message is longer.
@@ -71,6 +71,8 @@ pub enum Request<'a> {
         root: RootId,
         /// Look for precompressed siblings.
         siblings: bool,
+        /// List names that begin with a dot.
+        dotfiles: bool,
         /// Index names.
         index: Vec<Cow<'a, str>>,
     },
@@ -92,7 +94,8 @@ pub enum Request<'a> {
         /// So many bytes.
         length: u64,
     },
-    /// Make a page that lists a directory.
+    /// Make a page that lists a directory. A page made before may be attached: if it still says the
+    /// same, no second one is made.
     List {
         /// The worker's number for this job.
         job: u64,
@@ -144,8 +147,9 @@ pub enum Reply {
     Listed {
         /// The job answered.
         job: u64,
-        /// The attached page, or why there is none.
-        answer: Result<Meta, Failure>,
+        /// The attached page; nothing if it is the same as the one that came with the request; or why
+        /// there is none.
+        answer: Result<Option<Meta>, Failure>,
     },
     /// To Read.
     Read {
@@ -180,7 +184,11 @@ impl Reply {
                 answer: RawAnswer::File { siblings, .. },
                 ..
             } => 1 + siblings.iter().flatten().count(),
-            Reply::Listed { answer: Ok(_), .. } | Reply::Read { content: Ok(_), .. } => 1,
+            Reply::Listed {
+                answer: Ok(Some(_)),
+                ..
+            }
+            | Reply::Read { content: Ok(_), .. } => 1,
             _ => 0,
         }
     }
@@ -198,11 +206,12 @@ pub fn encode_request(request: &Request<'_>, bytes: &mut Vec<u8>) {
         Request::Root {
             root,
             siblings,
+            dotfiles,
             index,
         } => {
             bytes.push(2);
             bytes.extend(root.0.to_le_bytes());
-            bytes.push(u8::from(*siblings));
+            bytes.extend([u8::from(*siblings), u8::from(*dotfiles)]);
             bytes.extend((index.len() as u16).to_le_bytes());
             for name in index {
                 bytes.extend((name.len() as u16).to_le_bytes());
@@ -239,10 +248,13 @@ pub fn encode_reply(reply: &Reply, bytes: &mut Vec<u8>) {
         }
         Reply::Listed { job, answer } => {
             put_job(bytes, 131, *job);
-            bytes.push(u8::from(answer.is_err()));
             match answer {
-                Ok(meta) => put_meta(bytes, meta),
-                Err(failure) => bytes.push(failure_code(*failure)),
+                Ok(Some(meta)) => {
+                    bytes.push(0);
+                    put_meta(bytes, meta);
+                }
+                Err(failure) => bytes.extend([1, failure_code(*failure)]),
+                Ok(None) => bytes.push(2),
             }
         }
         Reply::Read { job, content } => {
@@ -320,11 +332,15 @@ pub fn decode_reply(bytes: &[u8]) -> Result<Reply, Malformed> {
         },
         131 => {
             let job = rest.u64()?;
-            let failed = rest.flag()?;
-            let answer = if failed {
-                Err(rest.failure()?)
-            } else {
-                Ok(rest.meta()?)
+            let answer = match rest.u8()? {
+                0 => Ok(Some(rest.meta()?)),
+                1 => Err(rest.failure()?),
+                2 => Ok(None),
+                _ => {
+                    return Err(Malformed {
+                        what: "unknown listing",
+                    });
+                }
             };
             Reply::Listed { job, answer }
         }
@@ -409,6 +425,7 @@ fn failure_code(failure: Failure) -> u8 {
         Failure::Exhausted => 4,
         Failure::Io => 5,
         Failure::Overloaded => 6,
+        Failure::GivenUp => 7,
     }
 }
 
@@ -475,7 +492,7 @@ impl<'a> Reader<'a> {
 
     fn root(&mut self) -> Result<Request<'a>, Malformed> {
         let root = self.root_id()?;
-        let siblings = self.flag()?;
+        let (siblings, dotfiles) = (self.flag()?, self.flag()?);
         let count = self.u16()?;
         // No reservation by `count`: it is not yet known to be true.
         let mut index = Vec::new();
@@ -492,6 +509,7 @@ impl<'a> Reader<'a> {
         Ok(Request::Root {
             root,
             siblings,
+            dotfiles,
             index,
         })
     }
@@ -518,6 +536,7 @@ impl<'a> Reader<'a> {
             4 => Failure::Exhausted,
             5 => Failure::Io,
             6 => Failure::Overloaded,
+            7 => Failure::GivenUp,
             _ => {
                 return Err(Malformed {
                     what: "unknown failure",

@@ -10,7 +10,7 @@
 //! Sources: the papers' `SF_NODISKIO` and mincore tests (2006 paper §3), `os::residency`.
 
 use crate::file::{Nowait, OpenFile};
-use os::residency::{cachestat, mincore, page_bytes};
+use os::residency::{cachestat, mincore, mincore_tells, page_bytes};
 use rustix::fs::fcntl_get_seals;
 use rustix::io::{Errno, pread};
 use std::cell::Cell;
@@ -27,7 +27,8 @@ pub enum ProbeKind {
     Cachestat,
     /// `preadv2(RWF_NOWAIT)` of one byte a page.
     Nowait,
-    /// mmap and mincore. Truthful only for files this user owns or may write.
+    /// mmap and mincore. Truthful only for files this user owns or may write; see
+    /// `os::residency::mincore_tells`.
     Mincore,
 }
 
@@ -74,7 +75,7 @@ impl Residency {
     ///
     /// # Errors
     /// `EOPNOTSUPP` (`io::ErrorKind::Unsupported`) when the file system may wait even for cached
-    /// pages (NFS, FUSE) or keeps them where no probe sees them (overlay): have a helper copy the
+    /// pages (NFS, FUSE) or keeps them where no probe sees them (another user's files on an overlay): have a helper copy the
     /// contents ([`crate::Pool::read`]). Others as the probe's call.
     pub fn resident(&self, file: &OpenFile, offset: u64, length: u64) -> io::Result<bool> {
         let end = offset.saturating_add(length).min(file.meta().size);
@@ -86,7 +87,9 @@ impl Residency {
         match (nowait(file)?, self.kind.get()) {
             (Nowait::Memfd, _) => Ok(true),
             (Nowait::Refuses, _) => Err(Errno::OPNOTSUPP.into()),
-            (Nowait::InMemory, _) | (_, ProbeKind::Mincore) => by_mincore(file, start, end),
+            (Nowait::InMemory | Nowait::Layered, _) | (_, ProbeKind::Mincore) => {
+                by_mincore(file, start, end)
+            }
             (_, ProbeKind::Cachestat) => self.by_cachestat(file, start, end),
             (_, ProbeKind::Nowait) => by_nowait(file, start, end),
         }
@@ -145,6 +148,12 @@ fn nowait(file: &OpenFile) -> io::Result<Nowait> {
             // Only files of tmpfs can have seals. statfs would say it more plainly, but asks the
             // server of a network file system.
             Err(Errno::OPNOTSUPP) if fcntl_get_seals(file).is_ok() => Nowait::InMemory,
+            // The pages belong to the layer's own file: `cachestat` counts none of them, `mincore` all.
+            Err(Errno::OPNOTSUPP)
+                if file.is_on_overlay() && mincore_tells(file, file.meta().size)? =>
+            {
+                Nowait::Layered
+            }
             Err(Errno::OPNOTSUPP) => Nowait::Refuses,
             Err(errno) => return Err(errno.into()),
         };
@@ -167,7 +176,7 @@ pub fn read_nowait(file: &OpenFile, buffer: &mut [u8], offset: u64) -> io::Resul
         return Ok(Some(0));
     }
     match nowait(file)? {
-        Nowait::Refuses => Err(Errno::OPNOTSUPP.into()),
+        Nowait::Refuses | Nowait::Layered => Err(Errno::OPNOTSUPP.into()),
         Nowait::InMemory if !in_memory_resident(file, offset, buffer.len())? => Ok(None),
         Nowait::InMemory | Nowait::Memfd => Ok(Some(pread(file, buffer, offset)?)),
         Nowait::Unknown | Nowait::Answers => Ok(os::residency::read_nowait(file, buffer, offset)?),

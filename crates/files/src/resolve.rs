@@ -92,7 +92,7 @@ pub(crate) trait Opener {
 /// # Example
 /// ```
 /// use headway_files::{Answer, Probe, RetireList, RootConfig, RootId, Roots, resolve_cached};
-/// let site = RootConfig { directory: "/proc/self/fdinfo".into(), index: vec![], siblings: false };
+/// let site = RootConfig { directory: "/proc/self/fdinfo".into(), index: vec![], siblings: false, dotfiles: false };
 /// let roots = Roots::open(&[site])?;
 /// // A helper is asked where this answers `WouldBlock`.
 /// match resolve_cached(&roots, RootId(0), b"", &RetireList::new()) {
@@ -257,7 +257,9 @@ impl Opener for CachedOpener<'_> {
             Err(errno) => return Err(errno.into()),
         };
         let (descriptor, status) = opened;
-        let file = OpenFile::new(descriptor, status.into()).retiring_to(self.retire);
+        let file = OpenFile::new(descriptor, status.into())
+            .retiring_to(self.retire)
+            .on_overlay(self.roots.is_overlay(status.device));
         // Another file took the name in between. A helper can try as often as it likes.
         if is_same_file(seen, &status) {
             Ok(Rc::new(file))
@@ -343,6 +345,7 @@ mod tests {
             directory: directory.path().into(),
             index: vec![],
             siblings: false,
+            dotfiles: false,
         };
         let roots = Roots::open(&[config]).unwrap();
         // Roots put together by hand, as in a helper, know of no harmless devices.
@@ -352,6 +355,7 @@ mod tests {
             directory: copy,
             index: vec![],
             siblings: false,
+            dotfiles: false,
         });
         let ask = |roots| resolve_cached(roots, RootId(0), b"a", &RetireList::new());
         assert!(matches!(ask(&unknown), Probe::WouldBlock));

@@ -23,6 +23,8 @@ pub struct RootConfig {
     pub index: Vec<String>,
     /// Look for precompressed `.br`, `.zst` and `.gz` siblings beside a file.
     pub siblings: bool,
+    /// Show names that begin with a dot in listings. To refuse requests for them is the caller's part.
+    pub dotfiles: bool,
 }
 
 /// A root that cannot be used. Nothing has been opened; correct the configuration.
@@ -42,6 +44,7 @@ pub(crate) struct Root {
     pub(crate) directory: OwnedFd,
     pub(crate) index: Vec<String>,
     pub(crate) siblings: bool,
+    pub(crate) dotfiles: bool,
 }
 
 /// All open roots, by [`RootId`].
@@ -60,7 +63,7 @@ impl Roots {
     /// # Example
     /// ```
     /// use headway_files::{RootConfig, Roots};
-    /// let site = RootConfig { directory: "/usr".into(), index: vec![], siblings: false };
+    /// let site = RootConfig { directory: "/usr".into(), index: vec![], siblings: false, dotfiles: false };
     /// assert_eq!(Roots::open(&[site])?.len(), 1);
     /// # Ok::<(), headway_files::RootError>(())
     /// ```
@@ -89,6 +92,7 @@ impl Roots {
                 directory,
                 index,
                 siblings: config.siblings,
+                dotfiles: config.dotfiles,
             });
         }
         Ok(Roots { roots, harmless })
@@ -111,6 +115,11 @@ impl Roots {
     /// Files on this device can be opened without waiting.
     pub(crate) fn opens_at_once(&self, device: u64) -> bool {
         self.harmless.contains(device)
+    }
+
+    /// Files on this device keep their pages in the layer below.
+    pub(crate) fn is_overlay(&self, device: u64) -> bool {
+        self.harmless.is_overlay(device)
     }
 
     pub(crate) fn all(&self) -> &[Root] {

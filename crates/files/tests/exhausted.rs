@@ -3,7 +3,7 @@
 mod common;
 
 use common::{ROOT, Served, directory, put, roots, told, told_raw};
-use headway_files::{Outcome, Probe, RetireList, resolve_blocking, resolve_cached};
+use headway_files::{Outcome, Probe, RetireList, Waiter, resolve_blocking, resolve_cached};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::File;
 
@@ -16,7 +16,7 @@ fn answer_is_exhausted_when_no_descriptor_is_left() {
     // The helper is a thread of this process. When it has answered for the missing name it has
     // closed its copy of the file before, so that none becomes free later.
     for path in [&b"a"[..], b"missing"] {
-        served.pool.resolve(ROOT, path, 1).unwrap();
+        served.pool.resolve(ROOT, path, Waiter::new(1)).unwrap();
         served.until_done(1);
     }
     let maximum = getrlimit(Resource::Nofile).maximum;
@@ -42,7 +42,7 @@ fn answer_is_exhausted_when_no_descriptor_is_left() {
     // needs room, or after. Whichever comes first, it is a shortage or the file.
     for free in 0..4 {
         held.truncate(held.len() - usize::from(free > 0));
-        served.pool.resolve(ROOT, b"a", 1).unwrap();
+        served.pool.resolve(ROOT, b"a", Waiter::new(1)).unwrap();
         let done = served.until_done(1);
         let Outcome::Resolved { answer, .. } = &done[0].outcome else {
             panic!("{done:?}")

@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::{ROOT, Served, directory, open, put, roots, told};
+use common::{ROOT, Served, directory, open, put, roots, roots_with, told};
 use headway_files::{
-    Answer, Done, Failure, OpenFile, Outcome, RawAnswer, Residency, helper_main, read_nowait,
-    resolve_blocking,
+    Answer, Done, Failure, OpenFile, Outcome, RawAnswer, Residency, Waiter, helper_main,
+    read_nowait, resolve_blocking,
 };
 use os::rights::{Wait, pair, receive_with_descriptors, send_with_descriptors};
 use rustix::io::{Errno, IoSlice};
@@ -36,7 +36,7 @@ fn open_file_arrives_when_a_helper_resolves_it() {
     put(tree.path(), "d/index.html.gz", b"zip");
     let roots = roots(tree.path(), &["index.html"], true);
     let mut served = Served::new(&roots);
-    served.pool.resolve(ROOT, b"d/", 42).unwrap();
+    served.pool.resolve(ROOT, b"d/", Waiter::new(42)).unwrap();
     let done = served.until_done(1);
     assert_eq!(done[0].waiters, [42]);
     let Answer::File(found) = resolved(&done[0]) else {
@@ -64,7 +64,7 @@ fn failure_arrives_when_there_is_no_file() {
         (&long, "NameTooLong"),
     ];
     for (path, expected) in paths {
-        served.pool.resolve(ROOT, path, 1).unwrap();
+        served.pool.resolve(ROOT, path, Waiter::new(1)).unwrap();
         let done = served.until_done(1);
         assert_eq!(told(resolved(&done[0])), expected);
         let Outcome::Resolved { path: asked, .. } = &done[0].outcome else {
@@ -86,6 +86,7 @@ fn every_root_is_its_own_when_there_are_many() {
                 directory,
                 index,
                 siblings: false,
+                dotfiles: false,
             }
         })
         .collect();
@@ -94,7 +95,7 @@ fn every_root_is_its_own_when_there_are_many() {
     for number in [0, 57, 99] {
         served
             .pool
-            .resolve(headway_files::RootId(number), b"", 1)
+            .resolve(headway_files::RootId(number), b"", Waiter::new(1))
             .unwrap();
         let done = served.until_done(1);
         assert!(
@@ -112,7 +113,10 @@ fn window_is_resident_when_it_has_been_read_in() {
     let file = open(tree.path(), "big");
     let residency = Residency::detect();
     for (offset, length) in [(262_144, 262_144), (524_288, 262_144), (900_000, 10)] {
-        served.pool.read_in(&file, offset, length, Some(9)).unwrap();
+        served
+            .pool
+            .read_in(&file, offset, length, Some(Waiter::new(9)))
+            .unwrap();
         let done = served.until_done(1);
         let Outcome::ReadIn {
             offset: asked,
@@ -142,25 +146,28 @@ fn error_arrives_when_the_disk_cannot_be_read() {
     let file = Rc::new(OpenFile::new(mem.into(), meta));
     let tree = directory();
     let mut served = Served::new(&roots(tree.path(), &[], false));
-    served.pool.read_in(&file, 0, 10, Some(1)).unwrap();
+    served
+        .pool
+        .read_in(&file, 0, 10, Some(Waiter::new(1)))
+        .unwrap();
     let done = served.until_done(1);
     assert!(
         matches!(
             done[0].outcome,
             Outcome::ReadIn {
-                result: Err(Errno::IO),
+                result: Err(Failure::Io),
                 ..
             }
         ),
         "{done:?}"
     );
-    served.pool.read(&file, 0, 10, 1).unwrap();
+    served.pool.read(&file, 0, 10, Waiter::new(1)).unwrap();
     let done = served.until_done(1);
     assert!(
         matches!(
             done[0].outcome,
             Outcome::Read {
-                content: Err(Errno::IO),
+                content: Err(Failure::Io),
                 ..
             }
         ),
@@ -181,7 +188,10 @@ fn contents_arrive_in_memory_when_they_are_copied() {
         (0, u64::MAX, &bytes[..16 << 20]),
         (20_000_000, 10, &[]),
     ] {
-        served.pool.read(&file, offset, length, 1).unwrap();
+        served
+            .pool
+            .read(&file, offset, length, Waiter::new(1))
+            .unwrap();
         let done = served.until_done(1);
         let Outcome::Read {
             content: Ok(copy), ..
@@ -204,6 +214,52 @@ fn contents_arrive_in_memory_when_they_are_copied() {
     }
 }
 
+/// The page of a directory.
+fn listed(served: &mut Served, path: &[u8], known: Option<&Rc<OpenFile>>) -> Rc<OpenFile> {
+    served.pool.list(ROOT, path, known, Waiter::new(1)).unwrap();
+    let done = served.until_done(1).remove(0);
+    match done.outcome {
+        Outcome::Listed {
+            answer: Ok(page), ..
+        } => page,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn names_with_a_dot_are_listed_when_the_root_shows_them() {
+    let tree = directory();
+    for name in [".env", ".well-known/x", "d/.well-known/x", "d/.x", "d/y"] {
+        put(tree.path(), name, b"123");
+    }
+    let lists = |dotfiles: bool, path: &[u8]| {
+        let mut served = Served::new(&roots_with(tree.path(), &[], false, dotfiles));
+        let page = contents(&listed(&mut served, path, None));
+        let page = String::from_utf8(page).unwrap();
+        let names = page.lines().map(|line| line.split(' ').nth(1).unwrap());
+        names.map(String::from).collect::<Vec<_>>()
+    };
+    assert_eq!(lists(false, b""), [".well-known", "d"]);
+    assert_eq!(lists(false, b"d/"), ["y"]);
+    assert_eq!(lists(true, b""), [".well-known", "d", ".env"]);
+    assert_eq!(lists(true, b"d/"), [".well-known", ".x", "y"]);
+}
+
+#[test]
+fn page_is_the_one_before_when_it_says_the_same() {
+    let tree = directory();
+    put(tree.path(), "a", b"1");
+    let mut served = Served::new(&roots(tree.path(), &[], false));
+    let first = listed(&mut served, b"", None);
+    let same = listed(&mut served, b"", Some(&first));
+    assert!(Rc::ptr_eq(&first, &same));
+    // The directory itself has not changed, only what it says of a file.
+    put(tree.path(), "a", b"22");
+    let other = listed(&mut served, b"", Some(&first));
+    assert_eq!(contents(&first), b"File a 1\n");
+    assert_eq!(contents(&other), b"File a 2\n");
+}
+
 #[test]
 fn listing_shows_what_can_be_asked_for_when_a_directory_is_listed() {
     let tree = directory();
@@ -222,15 +278,7 @@ fn listing_shows_what_can_be_asked_for_when_a_directory_is_listed() {
     )
     .unwrap();
     let mut served = Served::new(&roots(tree.path(), &[], false));
-    served.pool.list(ROOT, b"d/", 1).unwrap();
-    let done = served.until_done(1);
-    let Outcome::Listed {
-        answer: Ok(page), ..
-    } = &done[0].outcome
-    else {
-        panic!("{done:?}")
-    };
-    let lines = String::from_utf8(contents(page)).unwrap();
+    let lines = String::from_utf8(contents(&listed(&mut served, b"d/", None))).unwrap();
     let names: Vec<_> = lines.lines().collect();
     assert!(names[0].starts_with("Directory sub"), "{lines}");
     assert_eq!(names[1..], ["File a 3", "File inside-root 3", "File z 3"]);
@@ -238,7 +286,7 @@ fn listing_shows_what_can_be_asked_for_when_a_directory_is_listed() {
         (&b"missing/"[..], Failure::NotFound),
         (b"outside", Failure::NotFound),
     ] {
-        served.pool.list(ROOT, path, 1).unwrap();
+        served.pool.list(ROOT, path, None, Waiter::new(1)).unwrap();
         let done = served.until_done(1);
         let Outcome::Listed { answer, .. } = &done[0].outcome else {
             panic!("{done:?}")
@@ -316,7 +364,7 @@ fn small_file_is_read_in_when_it_is_resolved() {
     rustix::fs::fsync(&file.descriptor).unwrap();
     rustix::fs::fadvise(&file.descriptor, 0, None, rustix::fs::Advice::DontNeed).unwrap();
     let mut served = Served::new(&roots);
-    served.pool.resolve(ROOT, b"small", 1).unwrap();
+    served.pool.resolve(ROOT, b"small", Waiter::new(1)).unwrap();
     let done = served.until_done(1);
     let Answer::File(found) = resolved(&done[0]) else {
         panic!("{done:?}")

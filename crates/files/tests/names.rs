@@ -94,6 +94,33 @@ fn entry_stays_when_it_is_in_use() {
 }
 
 #[test]
+fn oldest_files_go_and_those_in_use_stay_when_descriptors_are_wanted_back() {
+    let mut names = names(99, 99);
+    let used = names.insert(ROOT, b"used", found(0), 0);
+    for path in [b"a", b"b", b"c"] {
+        names.insert(ROOT, path, found(1), 0);
+    }
+    assert_eq!((names.descriptors(), names.shed(3)), (7, 4));
+    assert!(!has(&mut names, b"a") && !has(&mut names, b"b"));
+    assert!(has(&mut names, b"c") && has(&mut names, b"used"));
+    assert_eq!((names.shed(99), names.descriptors()), (2, 1));
+    drop(used);
+    assert_eq!((names.shed(99), names.descriptors()), (1, 0));
+    assert_eq!((names.shed(1), names.evictions()), (0, 4));
+}
+
+#[test]
+fn shedding_is_bounded_when_most_names_hold_no_descriptor() {
+    let mut names = names(10_000, 99);
+    for number in 0..9_000_u32 {
+        names.insert(ROOT, &number.to_le_bytes(), missing(), 0);
+    }
+    names.insert(ROOT, b"file", found(0), 0);
+    let shed: Vec<usize> = (0..3).map(|_| names.shed(1)).collect();
+    assert_eq!(shed, [0, 0, 1]);
+}
+
+#[test]
 fn search_is_bounded_when_everything_is_in_use() {
     let mut names = names(1000, 99);
     let held: Vec<_> = (0..1000_u32)

@@ -42,6 +42,7 @@ fn failure() -> impl Strategy<Value = Failure> {
         Failure::Exhausted,
         Failure::Io,
         Failure::Overloaded,
+        Failure::GivenUp,
     ])
 }
 
@@ -67,7 +68,10 @@ fn reply() -> impl Strategy<Value = Reply> {
     prop_oneof![
         (job(), answer()).prop_map(|(job, answer)| Reply::Resolved { job, answer }),
         (job(), any::<u32>()).prop_map(|(job, errno)| Reply::ReadIn { job, errno }),
-        (job(), prop::result::maybe_ok(meta(), failure()))
+        (
+            job(),
+            prop::result::maybe_ok(prop::option::of(meta()), failure())
+        )
             .prop_map(|(job, answer)| Reply::Listed { job, answer }),
         (job(), prop::result::maybe_ok(meta(), 1_u32..))
             .prop_map(|(job, content)| Reply::Read { job, content }),
@@ -81,7 +85,7 @@ proptest! {
     #[test]
     fn request_comes_back_equal_when_decoded(
         (job, root, offset, length) in any::<(u64, u32, u64, u64)>(),
-        (version, siblings) in any::<(u16, bool)>(),
+        (version, siblings, dotfiles) in any::<(u16, bool, bool)>(),
         path in prop::collection::vec(any::<u8>(), 0..PATH_BYTES_MAX),
         names in prop::collection::vec(".{0,20}", 0..10),
     ) {
@@ -89,7 +93,7 @@ proptest! {
         let index = names.iter().map(|name| Cow::Borrowed(name.as_str())).collect();
         for request in [
             Request::Hello { version, roots: root },
-            Request::Root { root: id, siblings, index },
+            Request::Root { root: id, siblings, dotfiles, index },
             Request::Resolve { job, root: id, path: &path },
             Request::ReadIn { job, offset, length },
             Request::List { job, root: id, path: &path },

@@ -401,6 +401,7 @@ fn error_names_the_directory_when_a_root_cannot_be_opened() {
             directory,
             index: vec![],
             siblings: false,
+            dotfiles: false,
         };
         let said = Roots::open(&[config]).unwrap_err().to_string();
         assert!(said.contains(name) && said.contains(why), "{said}");

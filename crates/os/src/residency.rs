@@ -96,7 +96,8 @@ pub fn read_nowait(descriptor: impl AsFd, buffer: &mut [u8], offset: u64) -> Res
 /// be a multiple of the page size. Never waits for the disk, but changes the address space twice.
 ///
 /// Caveat: for a file that the caller neither owns nor may write, Linux 5.2 and newer say that
-/// everything is resident. Believe the answer only where [`cachestat`] was not refused.
+/// everything is resident. Believe the answer only where [`cachestat`] was not refused, or
+/// [`mincore_tells`].
 ///
 /// # Errors
 /// As mmap(2) and mincore(2).
@@ -134,7 +135,19 @@ pub fn mincore(descriptor: impl AsFd, offset: u64, length: u64) -> Result<u64> {
     Ok(pages.iter().filter(|page| **page & 1 == 1).count() as u64)
 }
 
-fn last_errno() -> Errno {
+/// Whether [`mincore`] tells this caller the truth about this file of `size` bytes. A page far beyond
+/// its end cannot be in memory, so whoever says that it is says so of every page.
+///
+/// # Errors
+/// As [`mincore`].
+pub fn mincore_tells(descriptor: impl AsFd, size: u64) -> Result<bool> {
+    // Further than the largest folio that could reach over the end.
+    const BEYOND_BYTES: u64 = 1 << 30;
+    let offset = size.next_multiple_of(page_bytes()) + BEYOND_BYTES;
+    Ok(mincore(descriptor, offset, page_bytes())? == 0)
+}
+
+pub(crate) fn last_errno() -> Errno {
     std::io::Error::last_os_error()
         .raw_os_error()
         .map_or(Errno::IO, Errno::from_raw_os_error)
@@ -169,6 +182,18 @@ mod tests {
             Ok(read) => assert_eq!((read, byte), (Some(1), [7])),
             Err(errno) => assert_eq!(errno, Errno::OPNOTSUPP),
         }
+    }
+
+    #[test]
+    fn mincore_tells_when_the_file_is_our_own() {
+        let path = std::env::temp_dir().join(format!("headway-own-{}", std::process::id()));
+        std::fs::write(&path, [7; 10_000]).unwrap();
+        let file = std::fs::File::open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(mincore_tells(&file, 10_000), Ok(true));
+        let others = std::fs::File::open("/proc/self/exe").unwrap();
+        let size = others.metadata().unwrap().len();
+        assert!(mincore_tells(&others, size).is_ok());
     }
 
     #[test]

@@ -14,11 +14,13 @@ pub mod units;
 mod check;
 mod hosts;
 mod fields;
+mod memory;
 mod error;
 mod print;
 
 pub use check::{Environment, raise_descriptor_limit};
 pub use error::{ConfigError, Source};
+pub(crate) use memory::REST_BYTES;
 pub use settings::Settings;
 
 /// The checked configuration of one server.
@@ -35,12 +37,16 @@ pub struct Config {
     pub hosts: Vec<Host>,
     /// The event mechanism: `select`, `poll` or `epoll`.
     pub events: String,
-    /// Connections accepted at most a wake-up; 0 is no bound.
+    /// Connections accepted at most a wake-up; 0 empties the queue, 256 at a time.
     pub accept_count: u32,
     /// Length of the kernel's accept queue, of each listener of each worker.
     pub listen_queue: u32,
     /// Open connections at most, a worker.
     pub connections_max: u32,
+    /// Open connections at most from one address, a worker; 0 is no bound.
+    pub connections_per_address_max: u32,
+    /// Whether the kernel keeps a connection back until its first data has come.
+    pub defer_accept: bool,
     /// Requests at most on one connection; 0 is no bound.
     pub requests_per_connection_max: u32,
     /// For the whole request head, from its first byte or the accept.
@@ -63,7 +69,8 @@ pub struct Config {
     pub helpers_min: usize,
     /// Helper processes at most, a worker.
     pub helpers_max: usize,
-    /// Jobs waiting for a helper at most, a worker; beyond, requests are answered 503.
+    /// Jobs waiting for a helper at most, a worker; beyond, new requests are answered 503, and those a
+    /// helper has worked for go on.
     pub helper_queue_max: usize,
     /// Names in the cache at most, a worker.
     pub names_max: usize,

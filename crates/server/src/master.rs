@@ -147,7 +147,12 @@ impl Master {
     fn start(config: Config, options: Options) -> Result<Master, MasterError> {
         // Before the first child, so that no death goes unseen.
         let signals = Signals::new().map_err(system("signal handlers"))?;
-        let listeners = Listeners::bind(&config.listen, config.workers, config.listen_queue)?;
+        let listeners = Listeners::bind(
+            &config.listen,
+            config.workers,
+            config.listen_queue,
+            config.defer_accept,
+        )?;
         let (gather, asker) = Gather::new().map_err(system("wake pipe"))?;
         let status = match config.status {
             None => None,

@@ -9,6 +9,7 @@
 //! locks, and writes to standard error (a terminal can be stopped); words for a person go to the
 //! master as [`FromWorker::Notice`].
 
+mod clients;
 mod exchange;
 mod flow;
 mod helpers;
@@ -26,7 +27,7 @@ use event::{Clock, Deadlines, Events, Interest, Mechanism, Ready, Token};
 use files::{Done, Names, NamesBounds, OpenFile, Pool, PoolLimits, Residency, Roots};
 use http::HeadLimits;
 
-use crate::accept::{Accepted, LISTENER, Listeners};
+use crate::accept::{Addresses, LISTENER, Listeners};
 use crate::config::Config;
 use crate::connection::{CONNECTION, Connection, Slots};
 use crate::control::{Control, ControlError, FromWorker, ToWorker};
@@ -89,6 +90,7 @@ struct Worker {
     date: Date,
     limits: HeadLimits,
     listeners: Listeners,
+    addresses: Addresses,
     connections: Slots,
     deadlines: Deadlines,
     hosts: Rc<Hosts>,
@@ -100,6 +102,7 @@ struct Worker {
     /// Helpers asked of the master that have not come, and when they were asked for.
     helpers_asked: usize,
     helpers_asked_ms: u64,
+    given_up_told: u64,
     log: Option<Log>,
     /// Requests are received here; a connection keeps only what is left over.
     scratch: Vec<u8>,
@@ -110,6 +113,8 @@ struct Worker {
     prefetch: Vec<(Rc<OpenFile>, u64)>,
     done: Vec<Done>,
     draining_until_ms: Option<u64>,
+    /// While draining: how many clients of the accept queue may still be taken; then the listeners close.
+    last_clients: Option<u32>,
 }
 
 /// Runs a worker until the master tells it to end, or is gone.
@@ -164,6 +169,7 @@ impl Worker {
             date: Date::new(unix_second()),
             limits,
             listeners: parts.listeners,
+            addresses: Addresses::new(config.connections_per_address_max),
             connections: Slots::default(),
             deadlines: Deadlines::new(DEADLINE_TICK),
             hosts: Rc::new(parts.hosts),
@@ -174,6 +180,7 @@ impl Worker {
             pool: parts.pool,
             helpers_asked: 0,
             helpers_asked_ms: 0,
+            given_up_told: 0,
             log: parts.log,
             // Room for a held partial head and as much again, so that receiving always progresses.
             scratch: vec![0; 2 * config.head_bytes_max],
@@ -182,6 +189,7 @@ impl Worker {
             prefetch: Vec::new(),
             done: Vec::new(),
             draining_until_ms: None,
+            last_clients: None,
             config,
         }
     }
@@ -237,7 +245,7 @@ impl Worker {
     fn take(&mut self, event: &Ready) -> Result<bool, WorkerError> {
         match event.token.kind() {
             LISTENER => {
-                self.accept(event.token.slot());
+                self.accept(event.token.slot(), u32::MAX);
             }
             CONNECTION => {
                 if let Some(slot) = self.connections.find(event.token) {
@@ -255,6 +263,7 @@ impl Worker {
 
     /// What is due at the end of each turn, whatever the events were.
     fn tend(&mut self) {
+        self.accept_last();
         self.tend_helpers();
         self.listeners.resume(self.now_ms, &mut self.events);
         self.expire();
@@ -263,7 +272,7 @@ impl Worker {
 
     /// How long the next wait may be.
     fn timeout(&self) -> Option<Duration> {
-        if !self.again.is_empty() {
+        if !self.again.is_empty() || self.last_clients.is_some() {
             return Some(Duration::ZERO);
         }
         let due = [
@@ -276,66 +285,6 @@ impl Worker {
         ];
         let next = due.into_iter().flatten().min()?;
         Some(Duration::from_millis(next.saturating_sub(self.now_ms)))
-    }
-
-    /// Takes new clients, at most `accept_count` of them, and reads from each at once: its request
-    /// has usually arrived with it, and then the event mechanism need not hear of it at all. Says
-    /// whether there may be more.
-    fn accept(&mut self, listener: u32) -> bool {
-        self.counters.accept_wakeups += 1;
-        let bound = match self.config.accept_count {
-            0 => u32::MAX,
-            count => count,
-        };
-        let mut taken = 0;
-        while taken < bound {
-            if self.connections.len() >= self.config.connections_max as usize {
-                self.listeners.set_full(true, &mut self.events);
-                break;
-            }
-            match self.listeners.accept(listener, &self.tracer) {
-                Accepted::Client(socket, peer) => {
-                    taken += 1;
-                    let slot = self
-                        .connections
-                        .insert(|token| Connection::new(socket, peer, token));
-                    self.deadlines
-                        .set(slot, self.now_ms + self.config.head_timeout_ms);
-                    self.step(slot, |worker, connection| worker.receive(connection));
-                }
-                Accepted::Nobody => break,
-                Accepted::Exhausted(error) => {
-                    self.counters.accept_errors += 1;
-                    self.pause_accepting("accept4", error);
-                    break;
-                }
-            }
-        }
-        self.counters.accepted += u64::from(taken);
-        self.counters.accepts_per_wakeup.record(u64::from(taken));
-        taken == bound
-    }
-
-    fn pause_accepting(&mut self, what: &str, error: rustix::io::Errno) {
-        self.counters.accept_pauses += 1;
-        self.listeners.pause(self.now_ms, &mut self.events);
-        if self.counters.accept_pauses.is_power_of_two() {
-            self.notice(format!(
-                "{what}: {error}; accepting paused for 100 ms (pause {} so far; raise the descriptor \
-                 limit, or lower --max-conns or --descriptors-max)",
-                self.counters.accept_pauses
-            ));
-        }
-    }
-
-    /// A name could not be looked at for want of descriptors. `true`: those kept back from new clients
-    /// are free now, it is worth another try.
-    fn free_descriptors(&mut self) -> bool {
-        let freed = self.listeners.give_up_reserve();
-        if freed {
-            self.pause_accepting("opening a file", rustix::io::Errno::MFILE);
-        }
-        freed
     }
 
     /// Runs one step of a connection and closes it if the step says so.
@@ -358,6 +307,10 @@ impl Worker {
         if connection.outgoing.status != 0 && connection.record.is_some() {
             self.write_log(&mut connection);
         }
+        if connection.phase.waits_for_a_helper() {
+            self.pool.leave(connection.token.0);
+        }
+        self.addresses.leave(connection.peer.ip());
         self.deadlines.clear(slot);
         if connection.interest.is_some() {
             self.events.forget(connection.socket.as_fd());
@@ -377,8 +330,9 @@ impl Worker {
     }
 
     fn is_drained(&self) -> bool {
+        let nobody = self.connections.len() == 0 && self.last_clients.is_none();
         self.draining_until_ms
-            .is_some_and(|until| self.connections.len() == 0 || self.now_ms >= until)
+            .is_some_and(|until| nobody || self.now_ms >= until)
     }
 
     /// Tells the event mechanism what a connection waits for, if it does not know.

@@ -11,6 +11,8 @@ const HERE: Environment = Environment {
     cpus: 2,
     nofile: 20_000,
     somaxconn: 4096,
+    memory_bytes: 8 << 30,
+    process_memory_bytes: 4 << 30,
 };
 
 /// Checks a file that lies in a directory with `site/index.html` and `errors/404.html`.
@@ -98,6 +100,12 @@ const MISTAKES: &[(&str, usize, &[&str])] = &[
         &["max-conns", "limit is 20000", "RLIMIT_NOFILE", "lower"],
     ),
     ("max-conns = 0", 1, &["max-conns", "at least 1"]),
+    (
+        "max-connections-per-address = -1",
+        1,
+        &["max-connections-per-address", "-1"],
+    ),
+    ("defer-accept = \"1s\"", 1, &["defer-accept", "boolean"]),
     (
         "max-conns = 15000\ndescriptors-max = 9000",
         1,
@@ -262,10 +270,40 @@ fn defaults_hold_when_nothing_is_written() {
         (16384, 65536)
     );
     assert_eq!(config.server_field.as_deref(), Some("Headway"));
+    assert!(config.defer_accept && config.connections_per_address_max == 0);
     assert!(config.trace && config.log.is_none() && config.status.is_none());
     let host = &config.hosts[0];
     assert!(!host.listing && !host.dotfiles && host.precompressed);
     assert_eq!(host.index, ["index.html"]);
+}
+
+#[test]
+fn memory_that_is_not_there_is_an_error_when_workers_would_take_it() {
+    let said = |text: &str, environment: Environment| {
+        let settings = Settings::from_toml(text, Path::new("/headway.toml")).unwrap();
+        let errors = Config::check(&settings, None, &environment).unwrap_err();
+        assert!(errors.iter().all(ConfigError::is_environment), "{errors:?}");
+        errors[0].to_string()
+    };
+    let all = said("workers = 3\ncontent-max = \"3GiB\"", HERE);
+    let one = said("workers = 1\ncontent-max = \"4GiB\"", HERE);
+    for (said, words) in [
+        (&all, ["3 workers", "8GiB", "lower content-max or workers"]),
+        (&one, ["a worker", "4GiB", "RLIMIT_AS"]),
+    ] {
+        for word in words {
+            assert!(said.contains(word), "{word}: {said}");
+        }
+    }
+    good("workers = 2\ncontent-max = \"3GiB\"");
+    let small = Environment {
+        memory_bytes: 256 << 20,
+        ..HERE
+    };
+    let config = Config::check(&Settings::default(), None, &small)
+        .unwrap()
+        .config;
+    assert_eq!(config.content_bytes_max, 16 << 20, "the default gives way");
 }
 
 #[test]
@@ -360,6 +398,7 @@ fn the_effective_settings_are_the_same_when_read_back() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("404.html"), "none").unwrap();
     let text = "listen = [\":0\", \"[::1]:0\"]\nstatus = \"9\"\nhide-server = true\nlisting = true\n\
+        max-connections-per-address = 7\ndefer_accept = false\n\
         [media]\nmd = \"text/markdown\"\n[error_pages]\n404 = \"404.html\"\n\
         [log]\npath = \"a \\\"b\\\".log\"\nformat = \"json\"\n\
         [[field]]\nprefix = \"/a/\"\nname = \"Cache-Control\"\nvalue = \"max-age=60\"\n\

@@ -11,6 +11,8 @@ fn config() -> Config {
         cpus: 2,
         nofile: 20_000,
         somaxconn: 4096,
+        memory_bytes: 8 << 30,
+        process_memory_bytes: u64::MAX,
     };
     Config::check(&Settings::default(), None, &environment)
         .unwrap()

@@ -126,6 +126,8 @@ fn clients_are_told_and_others_are_served_when_the_disk_breaks() {
         let status = server.status();
         assert_eq!(counter(&status, "io_errors"), 4, "{events}");
         assert_eq!(counter(&status, "aborted"), 1, "{events}");
+        let responses = &status["total"]["counters"]["responses"];
+        assert_eq!(responses["500"], 3, "{events}: each is counted once");
         assert_eq!(
             get(&server.address, "/warm"),
             (200, b"hello".into()),

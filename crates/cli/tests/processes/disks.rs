@@ -29,6 +29,18 @@ pub struct Mount {
 }
 
 impl Mount {
+    /// An overlay of the directories `lower` and `upper` in `layers`, where there is a `work`, too.
+    pub fn overlay(layers: &Path) -> Result<Mount, String> {
+        let layer = |name| layers.join(name).display().to_string();
+        let options = format!(
+            "lowerdir={},upperdir={},workdir={}",
+            layer("lower"),
+            layer("upper"),
+            layer("work")
+        );
+        Mount::new(&["-t", "overlay", "-o", &options, "overlay"])
+    }
+
     /// A file system in memory of this size.
     pub fn memory(size: &str) -> Result<Mount, String> {
         let options = format!("size={size}");

@@ -83,3 +83,49 @@ fn warm_files_are_served_when_every_helper_hangs() {
     drop(stopped);
     assert_eq!(read_reply(&mut waiting).0, 200);
 }
+
+#[test]
+fn only_its_own_job_is_lost_when_one_helper_hangs_for_ever() {
+    let root = root();
+    for name in ["hung", "d", "e"] {
+        fs::create_dir(root.path().join(name)).unwrap();
+    }
+    let arguments = [
+        "--workers",
+        "1",
+        "--helpers-max",
+        "2",
+        "--listing",
+        "--send-timeout",
+        "500ms",
+    ];
+    let server = Server::start_in(root.path(), &arguments);
+    server.wait_for("a helper", |server| {
+        counter(&server.status(), "helpers") == 1
+    });
+    let stopped = Stopped::stop(server.children("serve-helper"));
+    // As on a file system whose server is gone: nobody can end this helper, and its job never ends.
+    for _ in 0..3 {
+        assert_eq!(
+            get(&server.address, "/hung/").0,
+            503,
+            "given up in time, again and again"
+        );
+        for path in ["/d/", "/e/"] {
+            assert_eq!(get(&server.address, path).0, 200, "another helper does it");
+        }
+    }
+    let status = server.status();
+    assert_eq!(
+        (
+            counter(&status, "helpers"),
+            counter(&status, "helpers_busy")
+        ),
+        (2, 1)
+    );
+    drop(stopped);
+    server.wait_for("the last answer", |server| {
+        counter(&server.status(), "helpers_busy") == 0
+    });
+    assert_eq!(get(&server.address, "/hung/").0, 200);
+}

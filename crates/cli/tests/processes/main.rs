@@ -12,6 +12,7 @@ mod disk;
 mod disks;
 mod helpers;
 mod memory;
+mod overlay;
 mod shortage;
 mod stopping;
 mod workers;

@@ -76,6 +76,118 @@ fn everybody_is_served_in_the_end_when_descriptors_run_out() {
 }
 
 #[test]
+fn cached_files_give_way_when_they_hold_every_descriptor_and_nobody_is_connected() {
+    let root = root();
+    for number in 0..300 {
+        fs::write(root.path().join(number.to_string()), "hello").unwrap();
+    }
+    for events in ["select", "poll", "epoll"] {
+        let arguments = ["--workers", "1", "--no-precompressed", "--events", events];
+        let server = Server::start_in(root.path(), &arguments);
+        // The numbers of descriptors that are free again are given out first, and the limit is one on
+        // numbers: the last connection has a high one, all low ones are files.
+        let mut first = server.connect();
+        for number in 0..299 {
+            ask(&mut first, &format!("/{number}"));
+            assert_eq!(read_reply(&mut first).0, 200);
+        }
+        let mut second = server.connect();
+        ask(&mut second, "/0");
+        assert_eq!(read_reply(&mut second).0, 200);
+        drop(first);
+        server.wait_for("the end of the first", |server| {
+            counter(&server.status(), "connections_open") == 1
+        });
+        ask(&mut second, "/299");
+        assert_eq!(read_reply(&mut second).0, 200);
+        drop(second);
+        server.wait_for("idleness", |server| {
+            let status = server.status();
+            counter(&status, "connections_open") == 0
+                && counter(&status, "descriptors_cached") == 300
+        });
+        let worker = server.children("serve-worker")[0];
+        set_limit(worker, Some(200));
+        assert_eq!(
+            get(&server.address, "/7"),
+            (200, b"hello".into()),
+            "{events}"
+        );
+        let status = server.status();
+        assert!(counter(&status, "accept_pauses") > 0, "{events}");
+        assert!(counter(&status, "descriptors_cached") < 300, "{events}");
+        // A helper has closed them: the loop does not.
+        assert!(counter(&status, "retired") >= 32, "{events}");
+    }
+}
+
+#[test]
+fn requests_are_answered_503_and_later_200_when_a_helper_runs_out_of_descriptors() {
+    let directory = match tempfile::tempdir_in("/dev/shm") {
+        Ok(directory) => directory,
+        Err(_) => root(),
+    };
+    let root = directory.path();
+    fs::create_dir(root.join("d")).unwrap();
+    // No page of a hole in tmpfs is ever resident, so a helper has to copy it.
+    for (name, size) in [("small", 10_000), ("large", 1_000_000)] {
+        let file = fs::File::create(root.join(name)).unwrap();
+        file.set_len(size).unwrap();
+    }
+    fs::write(root.join("a"), "hello").unwrap();
+    // Names are remembered, contents are not.
+    let mut arguments = vec!["--workers", "1", "--helpers-max", "1", "--listing"];
+    arguments.extend(["--no-precompressed", "--content-max", "0"]);
+    let server = Server::start_in(root, &arguments);
+    for path in ["/a", "/d/", "/small", "/large"] {
+        assert_eq!(get(&server.address, path).0, 200);
+    }
+    server.wait_for("a helper", |server| {
+        counter(&server.status(), "helpers") == 1
+    });
+    // One descriptor: enough to be given a file, not for its copy.
+    for room in [1, 0] {
+        let before = leave_room(helper(&server), room);
+        for path in ["/d/", "/small", "/large", "/d/"] {
+            let (status, body) = get(&server.address, path);
+            let whole = match path {
+                "/small" => body == [0; 10_000],
+                "/large" => body == vec![0; 1_000_000],
+                _ => body.starts_with(b"<!"),
+            };
+            assert!(
+                status == 503 || (status == 200 && whole),
+                "{room} {path}: {status}"
+            );
+            assert_eq!(
+                get(&server.address, "/a"),
+                (200, b"hello".into()),
+                "{room}: who needs no helper is served"
+            );
+        }
+        set_limit(helper(&server), before.current);
+    }
+    for (path, length) in [("/small", 10_000), ("/large", 1_000_000)] {
+        assert_eq!(get(&server.address, path), (200, vec![0; length]));
+    }
+    assert_eq!(get(&server.address, "/d/").0, 200);
+    assert_eq!(
+        counter(&server.status(), "io_errors"),
+        0,
+        "no disk is to blame"
+    );
+}
+
+/// The one helper: a shortage may have ended the first.
+fn helper(server: &Server) -> i32 {
+    let mut found = Vec::new();
+    while found.is_empty() {
+        found = server.children("serve-helper");
+    }
+    found[0]
+}
+
+#[test]
 fn lines_are_dropped_and_counted_and_serving_goes_on_when_every_write_fails() {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();

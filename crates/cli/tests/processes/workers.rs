@@ -134,6 +134,43 @@ fn log_goes_on_and_service_never_stops_when_the_log_process_is_killed() {
 }
 
 #[test]
+fn lines_that_do_not_fit_are_counted_when_the_log_process_hangs_and_is_killed() {
+    let root = root();
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("access.log");
+    fs::write(root.path().join("a"), "hello").unwrap();
+    let arguments = ["--workers", "1", "--log", log.to_str().unwrap()];
+    let server = Server::start_in(root.path(), &arguments);
+    let victim = server.children("serve-log");
+    let stopped = Stopped::stop(victim.clone());
+    // Long lines fill the socket to the hanging process and the worker's queue.
+    let path = format!("/a?{}", "x".repeat(2_000));
+    server.wait_for("lines to be dropped", |server| {
+        for _ in 0..100 {
+            assert_eq!(get(&server.address, &path), (200, b"hello".into()));
+        }
+        counter(&server.status(), "log_dropped") > 0
+    });
+    kill(victim[0]);
+    drop(stopped);
+    server.wait_for("lines in the log", |server| {
+        assert_eq!(get(&server.address, "/a?after"), (200, b"hello".into()));
+        fs::read_to_string(&log).is_ok_and(|text| text.contains("/a?after"))
+    });
+    let status = server.status();
+    assert_eq!(status["master"]["log_deaths"], 1);
+    assert!(counter(&status, "log_dropped") > 0);
+    let metrics = crate::serving::get(&server.status, "/metrics").2;
+    let dropped = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("headway_log_dropped_total "));
+    assert!(
+        dropped.unwrap().parse::<u64>().unwrap() > 0,
+        "and reported: {dropped:?}"
+    );
+}
+
+#[test]
 fn status_is_answered_when_a_child_dies_while_the_question_is_read() {
     let root = root();
     let server = Server::start_in(root.path(), &[]);

@@ -1,14 +1,39 @@
 //! The jobs of a pool: queued, running, and who waits for each.
 //!
+//! Whoever stops waiting is forgotten at once, and so is work that nobody waits for any more while no
+//! helper has it: a helper that hangs holds its one job, not everybody who ever asked for it.
+//!
 //! Equal jobs are one job. Work that somebody waits for goes before prefetches; a prefetch that
 //! somebody begins to wait for changes queue. The bound counts queued jobs, since running ones are
-//! bounded by the helpers.
+//! bounded by the helpers. It is there for those who knock: an admitted request goes on past it
+//! ([`Waiter`]), so that nobody who was let in is turned away half-way.
 
 use crate::file::OpenFile;
 use crate::root::RootId;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::Instant;
+
+/// Who waits for a job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Waiter {
+    /// What it calls itself; it comes back in [`super::Done::waiters`].
+    pub token: u64,
+    /// A helper has worked for the same request before, or part of its reply has left. Its next job is
+    /// queued even if the queue is full. Each request waits for one job at a time, so no more jobs
+    /// are queued than `queue_max` and as many as there are requests under way.
+    pub admitted: bool,
+}
+
+impl Waiter {
+    /// One that comes to the helpers for the first time.
+    pub fn new(token: u64) -> Waiter {
+        Waiter {
+            token,
+            admitted: false,
+        }
+    }
+}
 
 /// What makes two askings the same job.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -42,7 +67,8 @@ enum Place {
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) key: Key,
-    /// The file of a read; keeps it open until the job is done.
+    /// The file of a read, or the page a listing is compared with; keeps it open until the job is
+    /// done.
     pub(super) file: Option<Rc<OpenFile>>,
     pub(super) waiters: Vec<u64>,
     /// How often a helper has died on it.
@@ -67,6 +93,8 @@ pub(super) struct Jobs {
     next: u64,
     jobs: HashMap<u64, Job>,
     by_key: HashMap<Key, u64>,
+    /// What each waiter asked for last.
+    waiting: HashMap<u64, u64>,
     demanded: VecDeque<u64>,
     prefetch: VecDeque<u64>,
 }
@@ -82,7 +110,7 @@ impl Jobs {
         &mut self,
         key: Key,
         file: Option<&Rc<OpenFile>>,
-        waiter: Option<u64>,
+        waiter: Option<Waiter>,
         queue_max: usize,
     ) -> Asked {
         if let Some(&id) = self.by_key.get(&key) {
@@ -91,10 +119,11 @@ impl Jobs {
         }
         let mut asked = Asked::Queued;
         if self.queued() >= queue_max {
-            if waiter.is_none() || !self.drop_prefetch() {
-                return Asked::Full;
+            match waiter {
+                Some(_) if self.drop_prefetch() => asked = Asked::Displaced,
+                Some(waiter) if waiter.admitted => {}
+                _ => return Asked::Full,
             }
-            asked = Asked::Displaced;
         }
         let id = self.next;
         self.next += 1;
@@ -103,7 +132,8 @@ impl Jobs {
         } else {
             Place::Prefetch
         };
-        let waiters = waiter.into_iter().collect();
+        self.waiting.extend(waiter.map(|waiter| (waiter.token, id)));
+        let waiters = waiter.iter().map(|waiter| waiter.token).collect();
         let file = file.cloned();
         self.by_key.insert(key.clone(), id);
         let job = Job {
@@ -134,7 +164,26 @@ impl Jobs {
     pub(super) fn finish(&mut self, id: u64) -> Option<Job> {
         let job = self.jobs.remove(&id)?;
         self.by_key.remove(&job.key);
+        for waiter in &job.waiters {
+            if self.waiting.get(waiter) == Some(&id) {
+                self.waiting.remove(waiter);
+            }
+        }
         Some(job)
+    }
+
+    /// A waiter waits no longer for what it asked for last.
+    pub(super) fn leave(&mut self, waiter: u64) {
+        let Some(id) = self.waiting.remove(&waiter) else {
+            return;
+        };
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        job.waiters.retain(|known| *known != waiter);
+        if job.waiters.is_empty() && job.place == Place::Demanded {
+            self.give_up(id);
+        }
     }
 
     /// The helper of a running job has died: queue it again, in front. Answers how often that has
@@ -168,11 +217,12 @@ impl Jobs {
         self.jobs.get(&id).filter(|job| job.place == Place::Running)
     }
 
-    fn join(&mut self, id: u64, waiter: Option<u64>) {
+    fn join(&mut self, id: u64, waiter: Option<Waiter>) {
         let (Some(waiter), Some(job)) = (waiter, self.jobs.get_mut(&id)) else {
             return;
         };
-        job.waiters.push(waiter);
+        job.waiters.push(waiter.token);
+        self.waiting.insert(waiter.token, id);
         if job.place == Place::Prefetch {
             job.place = Place::Demanded;
             self.prefetch.retain(|queued| *queued != id);
@@ -204,6 +254,10 @@ mod tests {
         Key::Resolve(RootId(0), Box::new([n]))
     }
 
+    fn new(token: u64) -> Option<Waiter> {
+        Some(Waiter::new(token))
+    }
+
     fn started(jobs: &mut Jobs) -> Vec<Key> {
         std::iter::from_fn(|| jobs.start().map(|(_, job)| job.key.clone())).collect()
     }
@@ -212,7 +266,7 @@ mod tests {
     fn demanded_work_goes_first_when_prefetches_are_older() {
         let mut jobs = Jobs::default();
         jobs.ask(name(1), None, None, 9);
-        jobs.ask(name(2), None, Some(7), 9);
+        jobs.ask(name(2), None, new(7), 9);
         assert_eq!(started(&mut jobs), [name(2), name(1)]);
     }
 
@@ -221,7 +275,7 @@ mod tests {
         let mut jobs = Jobs::default();
         jobs.ask(name(1), None, None, 9);
         jobs.ask(name(2), None, None, 9);
-        assert_eq!(jobs.ask(name(2), None, Some(7), 9), Asked::Joined);
+        assert_eq!(jobs.ask(name(2), None, new(7), 9), Asked::Joined);
         assert_eq!(started(&mut jobs), [name(2), name(1)]);
     }
 
@@ -231,17 +285,71 @@ mod tests {
         jobs.ask(name(1), None, None, 2);
         jobs.ask(name(2), None, None, 2);
         assert_eq!(jobs.ask(name(3), None, None, 2), Asked::Full);
-        assert_eq!(jobs.ask(name(4), None, Some(1), 2), Asked::Displaced);
-        assert_eq!(jobs.ask(name(5), None, Some(1), 2), Asked::Displaced);
-        assert_eq!(jobs.ask(name(6), None, Some(1), 2), Asked::Full);
+        assert_eq!(jobs.ask(name(4), None, new(1), 2), Asked::Displaced);
+        assert_eq!(jobs.ask(name(5), None, new(1), 2), Asked::Displaced);
+        assert_eq!(jobs.ask(name(6), None, new(1), 2), Asked::Full);
         assert_eq!(started(&mut jobs), [name(4), name(5)]);
+    }
+
+    #[test]
+    fn admitted_request_keeps_its_place_when_the_queue_is_full() {
+        let mut jobs = Jobs::default();
+        jobs.ask(name(1), None, new(1), 2);
+        jobs.ask(name(2), None, new(1), 2);
+        assert_eq!(jobs.ask(name(3), None, new(1), 2), Asked::Full);
+        let admitted = Some(Waiter {
+            token: 1,
+            admitted: true,
+        });
+        assert_eq!(jobs.ask(name(3), None, admitted, 2), Asked::Queued);
+        assert_eq!(jobs.ask(name(4), None, new(1), 2), Asked::Full);
+        assert_eq!(started(&mut jobs), [name(1), name(2), name(3)]);
+    }
+
+    #[test]
+    fn departed_waiters_are_forgotten_when_their_helper_hangs() {
+        let mut jobs = Jobs::default();
+        jobs.ask(name(1), None, new(0), 1);
+        let id = jobs.start().unwrap().0;
+        for waiter in 1..1000 {
+            assert_eq!(jobs.ask(name(1), None, new(waiter), 1), Asked::Joined);
+            jobs.leave(waiter);
+        }
+        assert_eq!(jobs.running(id).unwrap().waiters, [0]);
+        assert_eq!(jobs.waiting.len(), 1);
+        jobs.leave(0);
+        let unwanted = jobs.finish(id).unwrap();
+        assert!(unwanted.waiters.is_empty() && jobs.waiting.is_empty() && jobs.by_key.is_empty());
+    }
+
+    #[test]
+    fn queued_job_gives_its_place_back_when_nobody_waits_for_it_any_more() {
+        let mut jobs = Jobs::default();
+        jobs.ask(name(1), None, new(1), 1);
+        jobs.ask(name(1), None, new(2), 1);
+        jobs.leave(1);
+        assert_eq!(jobs.ask(name(2), None, new(3), 1), Asked::Full);
+        jobs.leave(2);
+        assert_eq!(jobs.ask(name(2), None, new(3), 1), Asked::Queued);
+        assert_eq!(started(&mut jobs), [name(2)]);
+    }
+
+    #[test]
+    fn waiter_leaves_what_it_asked_for_last_when_it_asked_before() {
+        let mut jobs = Jobs::default();
+        jobs.ask(name(1), None, new(1), 9);
+        let first = jobs.start().unwrap().0;
+        jobs.ask(name(2), None, new(1), 9);
+        jobs.finish(first);
+        jobs.leave(1);
+        assert_eq!(jobs.queued(), 0);
     }
 
     #[test]
     fn job_is_first_again_when_its_helper_dies() {
         let mut jobs = Jobs::default();
-        jobs.ask(name(1), None, Some(1), 9);
-        jobs.ask(name(2), None, Some(1), 9);
+        jobs.ask(name(1), None, new(1), 9);
+        jobs.ask(name(2), None, new(1), 9);
         let id = jobs.start().unwrap().0;
         assert_eq!(jobs.again(id), 1);
         assert_eq!(started(&mut jobs), [name(1), name(2)]);

@@ -17,6 +17,7 @@ mod outcome;
 mod slot;
 mod statistics;
 
+pub use jobs::Waiter;
 pub use outcome::{Done, Outcome};
 pub use statistics::{PoolStatistics, TimesUs};
 
@@ -29,13 +30,13 @@ use jobs::{Asked, Job, Jobs, Key, Piece};
 use os::rights::ReceiveError;
 use outcome::{Arrived, Broken, failed};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::io::Errno;
 use slot::{Sent, Slot, Work};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How often a job is asked again when its helper dies. A job that kills helpers must not kill all.
-const AGAIN_MAX: u32 = 3;
+/// How often a job is asked again when its helper dies. A job that kills helpers must not kill all; but
+/// one that is merely slow must outlast somebody who kills them many times a second.
+const AGAIN_MAX: u32 = 15;
 
 /// A reply is at most one file and its three siblings: far below this.
 const REPLY_BYTES_MAX: usize = 512;
@@ -52,7 +53,7 @@ pub struct PoolLimits {
     pub min: usize,
     /// Never more helpers.
     pub max: usize,
-    /// Jobs waiting for a helper at most.
+    /// Jobs waiting for a helper at most, those of admitted requests not counted: see [`Waiter`].
     pub queue_max: usize,
     /// A helper beyond `min` idle for so long may go.
     pub idle: Duration,
@@ -181,7 +182,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`Full`].
-    pub fn resolve(&mut self, root: RootId, path: &[u8], waiter: u64) -> Result<(), Full> {
+    pub fn resolve(&mut self, root: RootId, path: &[u8], waiter: Waiter) -> Result<(), Full> {
         self.statistics.resolves += 1;
         self.ask(Key::Resolve(root, path.into()), None, Some(waiter))
     }
@@ -195,7 +196,7 @@ impl Pool {
         file: &Rc<OpenFile>,
         offset: u64,
         length: u64,
-        waiter: Option<u64>,
+        waiter: Option<Waiter>,
     ) -> Result<(), Full> {
         match waiter {
             Some(_) => self.statistics.reads_in += 1,
@@ -215,7 +216,7 @@ impl Pool {
         file: &Rc<OpenFile>,
         offset: u64,
         length: u64,
-        waiter: u64,
+        waiter: Waiter,
     ) -> Result<(), Full> {
         self.statistics.reads += 1;
         self.ask(
@@ -225,13 +226,27 @@ impl Pool {
         )
     }
 
-    /// Make a listing page of the directory `path` for `waiter`.
+    /// Make a listing page of the directory `path` for `waiter`. If a page of it is `known` and still
+    /// right, that one is the outcome, and no second one takes memory.
     ///
     /// # Errors
     /// [`Full`].
-    pub fn list(&mut self, root: RootId, path: &[u8], waiter: u64) -> Result<(), Full> {
+    pub fn list(
+        &mut self,
+        root: RootId,
+        path: &[u8],
+        known: Option<&Rc<OpenFile>>,
+        waiter: Waiter,
+    ) -> Result<(), Full> {
         self.statistics.lists += 1;
-        self.ask(Key::List(root, path.into()), None, Some(waiter))
+        self.ask(Key::List(root, path.into()), known, Some(waiter))
+    }
+
+    /// `waiter` waits no longer for what it asked for last: its client has gone, or has been answered
+    /// otherwise. A job that no helper has begun and nobody else waits for is dropped.
+    pub fn leave(&mut self, waiter: u64) {
+        self.jobs.leave(waiter);
+        self.gauges();
     }
 
     /// Take the answers of a readable helper. Appends to `done`; never waits.
@@ -332,7 +347,7 @@ impl Pool {
         &mut self,
         key: Key,
         file: Option<&Rc<OpenFile>>,
-        waiter: Option<u64>,
+        waiter: Option<Waiter>,
     ) -> Result<(), Full> {
         let asked = self.jobs.ask(key, file, waiter, self.limits.queue_max);
         match asked {
@@ -440,10 +455,11 @@ impl Pool {
         let outcome = match descriptors {
             Some(files) => Arrived {
                 retire: &self.retire,
+                roots: &self.roots,
                 files,
             }
-            .outcome(job.key, reply)?,
-            None => failed(job.key, Failure::Exhausted, Errno::MFILE),
+            .outcome(job.key, job.file, reply)?,
+            None => failed(job.key, Failure::Exhausted),
         };
         done.push(Done {
             outcome,
@@ -473,7 +489,7 @@ impl Pool {
         } else if let Some(Job { key, waiters, .. }) = self.jobs.give_up(id) {
             self.statistics.given_up += 1;
             done.push(Done {
-                outcome: failed(key, Failure::Io, Errno::IO),
+                outcome: failed(key, Failure::GivenUp),
                 waiters,
             });
         }

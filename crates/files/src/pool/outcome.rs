@@ -6,7 +6,7 @@ use crate::file::{Meta, OpenFile};
 use crate::protocol::Reply;
 use crate::resolve::RawAnswer;
 use crate::retire::RetireList;
-use crate::root::RootId;
+use crate::root::{RootId, Roots};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::rc::Rc;
@@ -23,7 +23,7 @@ pub struct Done {
 /// What came of a job.
 #[derive(Debug)]
 pub enum Outcome {
-    /// Of [`Pool::resolve`].
+    /// Of [`crate::Pool::resolve`].
     Resolved {
         /// The root asked about.
         root: RootId,
@@ -32,7 +32,7 @@ pub enum Outcome {
         /// The answer.
         answer: Answer,
     },
-    /// Of [`Pool::read_in`].
+    /// Of [`crate::Pool::read_in`].
     ReadIn {
         /// The file's device.
         device: u64,
@@ -40,20 +40,21 @@ pub enum Outcome {
         inode: u64,
         /// The offset asked for.
         offset: u64,
-        /// The bytes are in memory, or the disk's error. A file that has become shorter is no error
-        /// here: [`OpenFile::unchanged`] tells.
-        result: Result<(), Errno>,
+        /// The bytes are in memory, or why not. A file that has become shorter is no error here:
+        /// [`OpenFile::unchanged`] tells.
+        result: Result<(), Failure>,
     },
-    /// Of [`Pool::list`].
+    /// Of [`crate::Pool::list`].
     Listed {
         /// The root asked about.
         root: RootId,
         /// The directory asked about.
         path: Box<[u8]>,
-        /// The rendered page in a sealed memfd.
+        /// The rendered page in a sealed memfd; the very one that was given as known if it still says
+        /// the same.
         answer: Result<Rc<OpenFile>, Failure>,
     },
-    /// Of [`Pool::read`].
+    /// Of [`crate::Pool::read`].
     Read {
         /// The file's device.
         device: u64,
@@ -63,7 +64,7 @@ pub enum Outcome {
         offset: u64,
         /// The bytes from that offset in a sealed memfd, from its start; shorter at the end of the
         /// file.
-        content: Result<Rc<OpenFile>, Errno>,
+        content: Result<Rc<OpenFile>, Failure>,
     },
 }
 
@@ -74,12 +75,19 @@ pub(super) struct Broken;
 /// An answer's files on their way into the outcome.
 pub(super) struct Arrived<'p> {
     pub(super) retire: &'p RetireList,
+    pub(super) roots: &'p Roots,
     pub(super) files: Vec<OwnedFd>,
 }
 
 impl Arrived<'_> {
-    /// The outcome of the job `key`, if the reply is one to such a job and its files have come.
-    pub(super) fn outcome(self, key: Key, reply: Reply) -> Result<Outcome, Broken> {
+    /// The outcome of the job `key` about `file`, if the reply is one to such a job and its files have
+    /// come.
+    pub(super) fn outcome(
+        self,
+        key: Key,
+        file: Option<Rc<OpenFile>>,
+        reply: Reply,
+    ) -> Result<Outcome, Broken> {
         if self.files.len() != reply.descriptors() {
             return Err(Broken);
         }
@@ -92,7 +100,11 @@ impl Arrived<'_> {
             (Key::List(root, path), Reply::Listed { answer, .. }) => Ok(Outcome::Listed {
                 root,
                 path,
-                answer: self.memory(answer)?,
+                answer: match answer {
+                    Ok(None) => Ok(file.ok_or(Broken)?),
+                    Ok(Some(meta)) => self.memory(Ok(meta))?,
+                    Err(failure) => Err(failure),
+                },
             }),
             (Key::ReadIn(piece), Reply::ReadIn { errno, .. }) => {
                 let Piece {
@@ -104,7 +116,7 @@ impl Arrived<'_> {
                 let result = if errno == 0 {
                     Ok(())
                 } else {
-                    Err(errno_of(errno))
+                    Err(failure_of(errno))
                 };
                 Ok(Outcome::ReadIn {
                     device,
@@ -120,7 +132,7 @@ impl Arrived<'_> {
                     offset,
                     ..
                 } = piece;
-                let content = self.memory(content.map_err(errno_of))?;
+                let content = self.memory(content.map_err(failure_of))?;
                 Ok(Outcome::Read {
                     device,
                     inode,
@@ -148,10 +160,10 @@ impl Arrived<'_> {
         };
         let mut files = self.files.into_iter();
         let mut open = |meta: Meta| {
-            let file = files
-                .next()
-                .map(|fd| OpenFile::new(fd, meta).retiring_to(self.retire));
-            file.map(Rc::new).ok_or(Broken)
+            let file = OpenFile::new(files.next().ok_or(Broken)?, meta)
+                .retiring_to(self.retire)
+                .on_overlay(self.roots.is_overlay(meta.device));
+            Ok(Rc::new(file))
         };
         let file = open(file)?;
         let mut found = FoundFile {
@@ -177,7 +189,7 @@ impl Arrived<'_> {
 }
 
 /// The outcome of a job that no helper has answered.
-pub(super) fn failed(key: Key, failure: Failure, errno: Errno) -> Outcome {
+pub(super) fn failed(key: Key, failure: Failure) -> Outcome {
     match key {
         Key::Resolve(root, path) => Outcome::Resolved {
             root,
@@ -198,7 +210,7 @@ pub(super) fn failed(key: Key, failure: Failure, errno: Errno) -> Outcome {
             device,
             inode,
             offset,
-            result: Err(errno),
+            result: Err(failure),
         },
         Key::Read(Piece {
             device,
@@ -209,15 +221,15 @@ pub(super) fn failed(key: Key, failure: Failure, errno: Errno) -> Outcome {
             device,
             inode,
             offset,
-            content: Err(errno),
+            content: Err(failure),
         },
     }
 }
 
-fn errno_of(raw: u32) -> Errno {
+fn failure_of(raw: u32) -> Failure {
     // Only 1 to 4095 are error numbers; rustix panics on others in debug builds.
     match i32::try_from(raw) {
-        Ok(raw @ 1..4096) => Errno::from_raw_os_error(raw),
-        _ => Errno::IO,
+        Ok(raw @ 1..4096) => Failure::of_read(Errno::from_raw_os_error(raw)),
+        _ => Failure::Io,
     }
 }

@@ -83,6 +83,7 @@ impl Slot {
                 Some(root) => Request::Root {
                     root: RootId(sent as u32 - 1),
                     siblings: root.siblings,
+                    dotfiles: root.dotfiles,
                     index: root
                         .index
                         .iter()

@@ -48,11 +48,16 @@ pub fn put(root: &Path, name: &str, contents: &[u8]) {
 }
 
 pub fn roots(directory: &Path, index: &[&str], siblings: bool) -> Rc<Roots> {
+    roots_with(directory, index, siblings, false)
+}
+
+pub fn roots_with(directory: &Path, index: &[&str], siblings: bool, dotfiles: bool) -> Rc<Roots> {
     let index = index.iter().map(|name| name.to_string()).collect();
     let config = RootConfig {
         directory: directory.into(),
         index,
         siblings,
+        dotfiles,
     };
     Rc::new(Roots::open(&[config]).unwrap())
 }

@@ -12,7 +12,7 @@ use toml::Spanned;
 use super::error::{Findings, Source};
 use super::settings::{Item, LogSettings, Settings};
 use super::units::{Bytes, Millis};
-use super::{Checked, Config, ConfigError, LogConfig, fields, hosts};
+use super::{Checked, Config, ConfigError, LogConfig, fields, hosts, memory};
 
 /// Descriptors a worker needs beside connections and cached files: listeners, control, log, event
 /// mechanism, perf ring, and some air for descriptors on their way to be closed.
@@ -31,6 +31,11 @@ pub struct Environment {
     pub nofile: u64,
     /// The kernel's bound on accept queues (`net.core.somaxconn`).
     pub somaxconn: u32,
+    /// Memory there is for all workers together: available on this machine, or the least limit of the
+    /// control groups around this process.
+    pub memory_bytes: u64,
+    /// Memory one process may have (`RLIMIT_AS`, `RLIMIT_DATA`).
+    pub process_memory_bytes: u64,
 }
 
 impl Environment {
@@ -45,6 +50,8 @@ impl Environment {
                 .ok()
                 .and_then(|text| text.trim().parse().ok())
                 .unwrap_or(4096),
+            memory_bytes: memory::available_bytes(),
+            process_memory_bytes: memory::process_bytes(),
         }
     }
 }
@@ -79,20 +86,25 @@ pub(super) fn check(
 
 fn build(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> Config {
     let (connections_max, descriptors_max) = descriptors(from, environment, to);
+    let cpus = environment.cpus.min(256);
+    let workers = number("workers", &from.workers, cpus, 1..=256, to);
+    let content = memory::default_content_bytes(workers, environment.memory_bytes);
     Config {
         listen: listen(from, to),
-        workers: number(
-            "workers",
-            &from.workers,
-            environment.cpus.min(256),
-            1..=256,
-            to,
-        ),
+        workers,
         hosts: hosts::hosts(from, to),
         events: events(from, to),
         accept_count: number("accept-count", &from.accept_count, 25, 0..=1_000_000, to),
         listen_queue: number("listenq", &from.listenq, 1024, 1..=1 << 20, to),
         connections_max,
+        connections_per_address_max: number(
+            "max-connections-per-address",
+            &from.max_connections_per_address,
+            0,
+            0..=u32::MAX,
+            to,
+        ),
+        defer_accept: value(&from.defer_accept).unwrap_or(true),
         requests_per_connection_max: number(
             "max-requests",
             &from.max_requests,
@@ -119,7 +131,7 @@ fn build(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> C
         ),
         names_max: number("names-max", &from.names_max, 50_000, 1..=100_000_000, to),
         descriptors_max,
-        content_bytes_max: size("content-max", &from.content_max, 64 << 20, 0..=1 << 40, to),
+        content_bytes_max: size("content-max", &from.content_max, content, 0..=1 << 40, to),
         small_file_bytes: size(
             "small-file-max",
             &from.small_file_max,
@@ -168,6 +180,8 @@ fn agree(config: &Config, from: &Settings, environment: &Environment, to: &mut F
         let problem = format!("{small} is more than content-max, {all}: such a file never fits");
         to.wrong("small-file-max", place, problem);
     }
+    let there = (environment.memory_bytes, environment.process_memory_bytes);
+    memory::agrees(config.workers, config.content_bytes_max, there, from, to);
     if config.listen_queue > environment.somaxconn {
         let problem = format!(
             "the kernel cuts {} to {} (sysctl net.core.somaxconn)",

@@ -11,7 +11,7 @@ impl Config {
     ///
     /// ```
     /// use headway_server::config::{Config, Environment, Settings};
-    /// let environment = Environment { cpus: 2, nofile: 20_000, somaxconn: 4096 };
+    /// let environment = Environment { cpus: 2, nofile: 20_000, ..Environment::detect() };
     /// let good = Config::check(&Settings::default(), None, &environment).unwrap();
     /// assert!(good.config.to_toml().contains("idle-timeout = \"60s\"\n"));
     /// ```
@@ -30,6 +30,9 @@ impl Config {
         writeln!(out, "accept-count = {}", self.accept_count)?;
         writeln!(out, "listenq = {}", self.listen_queue)?;
         writeln!(out, "max-conns = {}", self.connections_max)?;
+        let per_address = self.connections_per_address_max;
+        writeln!(out, "max-connections-per-address = {per_address}")?;
+        writeln!(out, "defer-accept = {}", self.defer_accept)?;
         writeln!(out, "max-requests = {}", self.requests_per_connection_max)?;
         writeln!(out, "head-timeout = \"{}\"", Millis(self.head_timeout_ms))?;
         writeln!(out, "body-timeout = \"{}\"", Millis(self.body_timeout_ms))?;

@@ -66,6 +66,12 @@ settings! {
     /// Open connections at most, a worker.
     #[serde(alias = "max_conns")]
     max_conns: Item<u32>,
+    /// Open connections at most from one address, a worker.
+    #[serde(alias = "max_connections_per_address")]
+    max_connections_per_address: Item<u32>,
+    /// Whether the kernel keeps a connection back until its first data has come.
+    #[serde(alias = "defer_accept")]
+    defer_accept: Item<bool>,
     /// Requests at most on one connection.
     #[serde(alias = "max_requests")]
     max_requests: Item<u32>,

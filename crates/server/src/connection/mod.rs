@@ -15,6 +15,7 @@ use std::time::Instant;
 
 use crate::request::{Entry, LogRecord, Outgoing};
 use event::{Interest, Token};
+use files::{RootId, Waiter};
 
 pub use body::Body;
 pub use slots::{CONNECTION, Slots};
@@ -37,6 +38,13 @@ pub enum Phase {
     Linger,
 }
 
+impl Phase {
+    /// A helper has been asked for what comes next.
+    pub fn waits_for_a_helper(&self) -> bool {
+        matches!(self, Self::Name | Self::Content(_) | Self::Window)
+    }
+}
+
 /// One client.
 pub struct Connection {
     /// The socket, non-blocking.
@@ -55,6 +63,10 @@ pub struct Connection {
     pub partial: bool,
     /// The held request's body has been read already.
     pub body_read: bool,
+    /// Whose rules hold for the current request: those of the default site until its head is understood.
+    pub site: RootId,
+    /// A helper has worked for the current request, so it keeps its place when it needs one again.
+    pub admitted: bool,
     /// What is still owed to the client.
     pub outgoing: Outgoing,
     /// Keep the connection after the current reply.
@@ -86,6 +98,8 @@ impl Connection {
             held: Vec::new(),
             partial: false,
             body_read: false,
+            site: RootId(0),
+            admitted: false,
             outgoing: Outgoing::default(),
             keep_alive: true,
             in_line: false,
@@ -100,6 +114,22 @@ impl Connection {
     /// Its place in the table.
     pub fn slot(&self) -> usize {
         self.token.slot() as usize
+    }
+
+    /// How it waits for a helper.
+    pub fn waiter(&self) -> Waiter {
+        Waiter {
+            token: self.token.0,
+            admitted: self.admitted || self.outgoing.sent_bytes > 0,
+        }
+    }
+
+    /// The current request is over.
+    pub fn end_request(&mut self) {
+        self.outgoing.clear();
+        self.asked_window = (0, 0);
+        (self.site, self.admitted) = (RootId(0), false);
+        self.requests += 1;
     }
 
     /// Counts that a helper is asked for the window at `offset`; how often in a row is that now?

@@ -56,8 +56,14 @@ impl Hosts {
                 directory: host.root.clone(),
                 index: host.index.clone(),
                 siblings: host.precompressed,
+                dotfiles: host.dotfiles,
             })
             .collect()
+    }
+
+    /// The site with this root. One that does not exist is the default site.
+    pub fn site(&self, root: RootId) -> &Site {
+        self.sites.get(root.0 as usize).unwrap_or(&self.sites[0])
     }
 
     /// The site that serves `host` (a Host field value, perhaps with a port).

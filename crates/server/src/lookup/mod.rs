@@ -7,15 +7,19 @@
 //! Sources: 2006 paper, section 3.3 and 5; openat2(2) on `RESOLVE_CACHED`.
 
 mod hosts;
+mod pages;
 
 use std::rc::Rc;
 
 use debox::{Call, Tracer};
-use files::{Answer, FoundFile, Names, OpenFile, Probe, RetireList, Revalidation, RootId, Roots};
+use files::{
+    Answer, Failure, FoundFile, Names, OpenFile, Probe, RetireList, Revalidation, RootId, Roots,
+};
 
 use crate::request::{Counters, Entry, Prepared};
 
 pub use hosts::Hosts;
+use pages::Pages;
 
 /// What is known about a name at once.
 pub enum Found {
@@ -29,8 +33,17 @@ pub enum Found {
 pub struct Lookup {
     roots: Rc<Roots>,
     names: Names<Prepared>,
+    pages: Pages,
     retire: RetireList,
     revalidate_ms: u64,
+}
+
+/// What is known about a directory's page at once.
+pub enum FoundPage {
+    /// This.
+    Page(Rc<OpenFile>),
+    /// Only a helper can tell; it may find that this one is still right.
+    AskHelper(Option<Rc<OpenFile>>),
 }
 
 impl Lookup {
@@ -44,6 +57,7 @@ impl Lookup {
         Self {
             roots,
             names,
+            pages: Pages::default(),
             retire,
             revalidate_ms,
         }
@@ -122,9 +136,39 @@ impl Lookup {
         self.names.insert(root, path, answer, now_ms)
     }
 
+    /// What is the page of the directory `path`?
+    pub fn find_page(&self, root: RootId, path: &[u8], now_ms: u64) -> FoundPage {
+        match self.pages.find(root, path) {
+            Some((page, checked_ms)) if now_ms < checked_ms + self.revalidate_ms => {
+                FoundPage::Page(page)
+            }
+            other => FoundPage::AskHelper(other.map(|(page, _)| page)),
+        }
+    }
+
+    /// Remembers the page that a helper has made, or why there is none. A page beyond the memory that
+    /// all of them may take is refused.
+    pub fn learn_page(
+        &mut self,
+        root: RootId,
+        path: &[u8],
+        page: Result<Rc<OpenFile>, Failure>,
+        now_ms: u64,
+    ) -> Result<Rc<OpenFile>, Failure> {
+        self.pages.learn(root, path, page?, now_ms)
+    }
+
     /// Forgets a name, so that the next request looks again.
     pub fn forget(&mut self, root: RootId, path: &[u8]) {
         self.names.remove(root, path);
+    }
+
+    /// Gives up descriptors of cached files that nobody uses, `count` or a few more, if as many are not
+    /// on their way to be closed already: no helper may have had time for them.
+    pub fn shed(&mut self, count: usize) {
+        if self.retire.len() < count {
+            self.names.shed(count);
+        }
     }
 
     /// The cache's gauges for a snapshot.
@@ -132,6 +176,7 @@ impl Lookup {
         counters.names_cached = self.names.len() as u64;
         counters.descriptors_cached = self.names.descriptors() as u64;
         counters.names_evicted = self.names.evictions();
+        counters.listing_pages = self.pages.count();
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Second chance: contents stand in a ring in the order they came; one that was asked for since the
 //! last look goes to the back once more, another one leaves. A hit only sets a flag, so the shelf
-//! costs the hot path one store. Contents that are being sent live until they are sent; the shelf
-//! just forgets them.
+//! costs the hot path one store. Contents that are being sent are passed over: to forget them would give
+//! no memory back before they are sent.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -81,7 +81,7 @@ impl Shelf {
             let Some(entry) = weak.upgrade() else {
                 continue;
             };
-            if entry.prepared.used.replace(false) {
+            if entry.prepared.used.replace(false) || is_being_sent(&entry, variant) {
                 self.ring.push_back((weak, variant));
                 continue;
             }
@@ -102,6 +102,13 @@ impl Shelf {
             .front()
             .is_some_and(|(weak, _)| weak.strong_count() == 0)
     }
+}
+
+fn is_being_sent(entry: &Entry, variant: Variant) -> bool {
+    let place = entry.prepared.contents[variant].borrow();
+    place
+        .as_ref()
+        .is_some_and(|content| Rc::strong_count(content) > 1)
 }
 
 #[cfg(test)]
@@ -197,12 +204,11 @@ mod tests {
         let being_sent = kept.prepared.contents[0].borrow().clone();
         let other = all.put("other");
         assert!(!is_there(&other), "what is being sent holds its memory");
+        assert!(is_there(&kept), "and is not forgotten for nothing");
+        assert_eq!((all.shelf.total().get(), all.shelf.evicted()), (BYTES, 0));
         drop(being_sent);
-        assert_eq!(
-            all.shelf.total().get(),
-            0,
-            "and the other has given its back"
-        );
+        let next = all.put("next");
+        assert!(is_there(&next) && !is_there(&kept));
     }
 
     #[test]

@@ -88,7 +88,7 @@ counters! {
         Counter accept_wakeups "Wake-ups in which a listener was ready.";
         Counter accept_errors "Failed accept calls, would-block not counted.";
         Counter accept_pauses "Times accepting was paused because descriptors or memory ran out.";
-        Counter connections_refused "Connections closed at once because the worker had its maximum.";
+        Counter connections_refused "Connections answered 503 and closed because their address had as many as it may.";
         Gauge connections_open "Connections open now.";
         Counter connections_closed "Connections closed, by whichever side.";
         Counter requests "Requests whose head was complete.";
@@ -102,6 +102,7 @@ counters! {
         Counter names_evicted "Names evicted because the cache was full.";
         Gauge names_cached "Names in the cache now.";
         Gauge descriptors_cached "Open descriptors held by the name cache now.";
+        Gauge listing_pages "Directory pages in memory now, each shared by all who are sent it.";
         Counter content_hit "Small files sent from memory.";
         Counter content_loaded "Small files taken into memory.";
         Counter content_evicted "Small files evicted from memory because the bound was reached.";
@@ -129,6 +130,8 @@ counters! {
         Counter helper_jobs "Jobs done by helpers.";
         Counter helper_coalesced "Requests that joined a job already under way.";
         Counter helper_asked_again "Jobs asked again because their helper died.";
+        Counter helper_given_up "Jobs given up because helper after helper died on them; answered 503.";
+        Counter helper_queue_full "Jobs refused because the helper queue was full: 503, or a prefetch less.";
         Counter retired "Descriptors closed by helpers, so that the loop does not wait for the close.";
     }
     histograms {

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use super::flow::ASKS_MAX;
 use super::{Fate, Worker};
 use crate::connection::{Body, Connection, Phase};
-use crate::lookup::Found;
+use crate::lookup::{Found, FoundPage};
 use crate::request::{Content, Entry, Outgoing, Piece, Site, Variant};
 use crate::respond::{self, Context, Representation};
 use crate::send;
@@ -94,6 +94,7 @@ impl Worker {
                 Parsed::Partial => return self.await_head(connection, rest),
                 Parsed::Reject(reject) => return self.reject(connection, rest, &reject),
             };
+            connection.site = self.hosts.find(head.host).root;
             if matches!(given, Given::Nothing) && !connection.body_read {
                 self.counters.requests += 1;
                 connection.partial = false;
@@ -169,7 +170,7 @@ impl Worker {
             Progress::Done(used) => Ok(used),
             Progress::More => {
                 if head.expect_continue && after.is_empty() {
-                    self.send_continue(connection);
+                    self.send_continue(connection)?;
                 }
                 connection.phase = Phase::Body(body);
                 let deadline = self.now_ms + self.config.body_timeout_ms;
@@ -181,15 +182,6 @@ impl Worker {
                 Err(self.refuse(connection, head.request_line, Status::CONTENT_TOO_LARGE))
             }
             Progress::Bad => Err(self.refuse(connection, head.request_line, Status::BAD_REQUEST)),
-        }
-    }
-
-    /// `100 Continue`. Best effort: a client whose socket is full has not read the last reply, and
-    /// may send its body without being asked (RFC 9110, 10.1.1).
-    fn send_continue(&mut self, connection: &Connection) {
-        let line = b"HTTP/1.1 100 Continue\r\n\r\n";
-        if let Ok(sent) = send::send_whole(&connection.socket, line, false, &self.tracer) {
-            self.counters.bytes_sent += sent as u64;
         }
     }
 
@@ -212,7 +204,7 @@ impl Worker {
             && self.draining_until_ms.is_none()
             && (most == 0 || connection.requests + 1 < most);
         let hosts = self.hosts();
-        let site = hosts.find(head.host);
+        let site = hosts.site(connection.site);
         match head.method {
             Method::Get | Method::Head => {}
             Method::Options => {
@@ -260,13 +252,10 @@ impl Worker {
                 entry
             }
             Given::Listing(page) => {
-                let context = self.context(ask.head, connection);
-                let reply = respond::listing_page(&context, page);
+                let reply = respond::listing_page(&self.context(ask.head, connection), page);
                 return self.reply(connection, reply);
             }
-            Given::Failed(failure) => {
-                return self.fail_for(connection, &ask, failure);
-            }
+            Given::Failed(failure) => return self.fail_for(connection, &ask, failure),
         };
         if let Some(served) = self.answer(connection, &ask, &entry) {
             return served;
@@ -284,7 +273,7 @@ impl Worker {
             let entry = match found {
                 Found::Entry(entry) => entry,
                 Found::AskHelper => {
-                    return match self.pool.resolve(root, path, connection.token.0) {
+                    return match self.pool.resolve(root, path, connection.waiter()) {
                         Ok(()) => self.wait(connection, Phase::Name),
                         Err(_) => self.overloaded(connection, ask),
                     };
@@ -313,19 +302,29 @@ impl Worker {
                 let reply = respond::redirect(&context, &ask.path.bytes, ask.path.query);
                 self.reply(connection, reply)
             }
-            Answer::Directory if site.listing => {
-                match self
-                    .pool
-                    .list(site.root, &ask.path.bytes, connection.token.0)
-                {
-                    Ok(()) => self.wait(connection, Phase::Name),
-                    Err(_) => self.overloaded(connection, ask),
-                }
-            }
+            Answer::Directory if site.listing => self.answer_listing(connection, ask),
             Answer::Directory => self.fail(connection, head, site, Status::FORBIDDEN),
             Answer::Failed(Failure::Exhausted) if self.free_descriptors() => return None,
             Answer::Failed(failure) => self.fail_for(connection, ask, *failure),
         })
+    }
+
+    fn answer_listing(&mut self, connection: &mut Connection, ask: &Ask<'_>) -> Served {
+        let (root, path) = (ask.site.root, &*ask.path.bytes);
+        let known = match self.lookup.find_page(root, path, self.now_ms) {
+            FoundPage::Page(page) => {
+                let reply = respond::listing_page(&self.context(ask.head, connection), page);
+                return self.reply(connection, reply);
+            }
+            FoundPage::AskHelper(known) => known,
+        };
+        let asked = self
+            .pool
+            .list(root, path, known.as_ref(), connection.waiter());
+        match asked {
+            Ok(()) => self.wait(connection, Phase::Name),
+            Err(_) => self.overloaded(connection, ask),
+        }
     }
 
     fn answer_file(
@@ -373,7 +372,7 @@ impl Worker {
         missing: &Missing,
     ) -> Served {
         let size = file.meta().size;
-        let waiter = connection.token.0;
+        let waiter = connection.waiter();
         let asked = match missing {
             Missing::Cold if connection.ask_window(0) <= ASKS_MAX => {
                 self.pool.read_in(file, 0, size, Some(waiter))
@@ -417,7 +416,6 @@ impl Worker {
             content.say(keep_alive);
         }
         self.counters.content_hit += 1;
-        self.counters.record_response(200);
         let reply = &content.bytes[content.start..];
         let sent = match send::send_whole(&connection.socket, reply, more, &self.tracer) {
             Ok(sent) => sent,
@@ -428,6 +426,9 @@ impl Worker {
             }
         };
         self.counters.bytes_sent += sent as u64;
+        if sent > 0 {
+            self.counters.record_response(200);
+        }
         let outgoing = &mut connection.outgoing;
         outgoing.status = 200;
         outgoing.sent_bytes = sent as u64;
@@ -520,6 +521,8 @@ impl Worker {
     /// The request waits for a helper.
     fn wait(&mut self, connection: &mut Connection, phase: Phase) -> Served {
         connection.phase = phase;
+        connection.admitted = true;
+        self.heed_departure(connection);
         let deadline = self.now_ms + self.config.send_timeout_ms;
         self.deadlines.set(connection.slot(), deadline);
         Served::Waiting
@@ -554,7 +557,6 @@ impl Worker {
 
     /// Begins to send a reply.
     fn reply(&mut self, connection: &mut Connection, outgoing: Outgoing) -> Served {
-        self.counters.record_response(outgoing.status);
         connection.outgoing = outgoing;
         let progress = self.transmit(connection);
         self.after_send(connection, progress)
@@ -574,7 +576,7 @@ fn status_of(failure: Failure) -> Status {
         Failure::NotFound => Status::NOT_FOUND,
         Failure::NameTooLong => Status::NOT_FOUND,
         Failure::Forbidden | Failure::NotRegular => Status::FORBIDDEN,
-        Failure::Exhausted | Failure::Overloaded => Status::SERVICE_UNAVAILABLE,
+        Failure::Exhausted | Failure::Overloaded | Failure::GivenUp => Status::SERVICE_UNAVAILABLE,
         Failure::Io => Status::INTERNAL_SERVER_ERROR,
     }
 }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use debox::Call;
 use event::{Interest, Ready};
-use files::OpenFile;
+use files::{Failure, OpenFile};
 use http::chunked::Progress as Drained;
 use http::{Head, Status};
 use rustix::io::Errno;
@@ -36,7 +36,9 @@ impl Worker {
             Phase::Send if connection.in_line => Fate::Keep,
             Phase::Send if event.writable || event.hangup => self.continue_sending(connection),
             Phase::Send => self.look_away(connection, Interest::WRITE),
-            Phase::Name | Phase::Content(_) | Phase::Window if event.hangup => {
+            Phase::Name | Phase::Content(_) | Phase::Window
+                if event.hangup || (readable && self.is_reset(connection)) =>
+            {
                 self.counters.resets += 1;
                 Fate::Close
             }
@@ -52,6 +54,22 @@ impl Worker {
     fn look_away(&mut self, connection: &mut Connection, interest: Interest) -> Fate {
         self.watch(connection, interest);
         Fate::Keep
+    }
+
+    /// A helper has been asked, which may take long: should the client give up meanwhile, its place is
+    /// to be free. One that only ends its own side may still want the reply.
+    pub(super) fn heed_departure(&mut self, connection: &mut Connection) {
+        if connection.interest.is_none() {
+            self.watch(connection, Interest::READ);
+        }
+    }
+
+    /// select cannot tell a hang-up from data.
+    fn is_reset(&self, connection: &Connection) -> bool {
+        let peeked = self.tracer.call(Call::Receive, || {
+            rustix::net::recv(&connection.socket, &mut [0; 1], RecvFlags::PEEK)
+        });
+        !matches!(peeked, Ok(_) | Err(Errno::AGAIN | Errno::INTR))
     }
 
     /// Receives the next head, or more of it, and answers what is complete.
@@ -127,6 +145,29 @@ impl Worker {
         }
     }
 
+    /// `100 Continue`, whole or not at all. A client whose socket takes nothing has not read the last
+    /// reply, and may send its body without being asked (RFC 9110, 10.1.1). If the socket takes a part
+    /// of these few bytes the connection closes: whatever followed would be read as the rest of them,
+    /// and a client that lets its replies pile up so exactly is not worth a place to keep the rest in.
+    pub(super) fn send_continue(&mut self, connection: &Connection) -> Result<(), Fate> {
+        let line = b"HTTP/1.1 100 Continue\r\n\r\n";
+        match send::send_whole(&connection.socket, line, false, &self.tracer) {
+            Ok(sent) => {
+                self.counters.bytes_sent += sent as u64;
+                if sent < line.len() {
+                    self.counters.aborted += 1;
+                    return Err(Fate::Close);
+                }
+                Ok(())
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            Err(_) => {
+                self.counters.resets += 1;
+                Err(Fate::Close)
+            }
+        }
+    }
+
     /// Waits for the rest of a head, or for the next one.
     pub(super) fn await_head(&mut self, connection: &mut Connection, rest: &[u8]) -> Fate {
         connection.phase = Phase::Head;
@@ -145,8 +186,10 @@ impl Worker {
         Fate::Keep
     }
 
-    /// Sends what may leave now.
+    /// Sends what may leave now. A response is counted when its first byte leaves: until then it may
+    /// become another one.
     pub(super) fn transmit(&mut self, connection: &mut Connection) -> Progress {
+        let is_first = connection.outgoing.sent_bytes == 0;
         let mut means = Means {
             tracer: &self.tracer,
             residency: &self.residency,
@@ -155,11 +198,15 @@ impl Worker {
             prefetch: &mut self.prefetch,
             proven: None,
         };
-        send::send(
+        let progress = send::send(
             &mut connection.outgoing,
             connection.socket.as_fd(),
             &mut means,
-        )
+        );
+        if is_first && connection.outgoing.sent_bytes > 0 {
+            self.counters.record_response(connection.outgoing.status);
+        }
+        progress
     }
 
     /// What to do after an attempt to send.
@@ -207,7 +254,7 @@ impl Worker {
         opaque: bool,
     ) -> Served {
         let times = connection.ask_window(offset);
-        let waiter = connection.token.0;
+        let waiter = connection.waiter();
         let asked = if opaque || times > ASKS_MAX {
             let from = connection.outgoing.file_offset().unwrap_or(offset);
             self.pool.read(file, from, files::WINDOW_BYTES, waiter)
@@ -219,6 +266,8 @@ impl Worker {
             return self.break_off(connection, Status::SERVICE_UNAVAILABLE);
         }
         connection.phase = Phase::Window;
+        connection.admitted = true;
+        self.heed_departure(connection);
         self.deadlines
             .set(connection.slot(), self.now_ms + self.config.send_timeout_ms);
         Served::Sending
@@ -235,7 +284,7 @@ impl Worker {
 
     /// A reply that cannot be finished: an error instead if none of it has left, else the end of the
     /// connection, so that the client sees a short body as short.
-    fn break_off(&mut self, connection: &mut Connection, status: Status) -> Served {
+    pub(super) fn break_off(&mut self, connection: &mut Connection, status: Status) -> Served {
         if connection.outgoing.sent_bytes > 0 {
             self.counters.aborted += 1;
             return Served::Close;
@@ -243,14 +292,18 @@ impl Worker {
         connection.keep_alive = false;
         // Only GET sends files, so a body is in its place.
         let context = Context::unread(&self.rules, &self.date, false);
-        connection.outgoing = respond::error(&context, status, None, None);
+        let site = self.hosts.site(connection.site);
+        connection.outgoing = respond::error(&context, status, Some(site), None);
         let progress = self.transmit(connection);
         self.after_send(connection, progress)
     }
 
-    /// A window could not be read in.
-    pub(super) fn unreadable(&mut self, connection: &mut Connection) -> Fate {
-        let served = self.after_send(connection, Progress::Unreadable);
+    /// A window will not come: the disk's fault, or a want that may pass.
+    pub(super) fn unreadable(&mut self, connection: &mut Connection, failure: Failure) -> Fate {
+        let served = match failure {
+            Failure::Io => self.after_send(connection, Progress::Unreadable),
+            _ => self.break_off(connection, Status::SERVICE_UNAVAILABLE),
+        };
         self.go_on(connection, served)
     }
 
@@ -275,7 +328,7 @@ impl Worker {
     }
 
     /// After a reply that did not leave at once: the next request, if it has.
-    fn go_on(&mut self, connection: &mut Connection, served: Served) -> Fate {
+    pub(super) fn go_on(&mut self, connection: &mut Connection, served: Served) -> Fate {
         match served {
             Served::Done => {
                 let owed = connection.outgoing.status != 0;
@@ -299,9 +352,7 @@ impl Worker {
             }
             self.write_log(connection);
         }
-        connection.outgoing.clear();
-        connection.asked_window = (0, 0);
-        connection.requests += 1;
+        connection.end_request();
         if connection.keep_alive {
             Fate::Keep
         } else {
@@ -345,7 +396,8 @@ impl Worker {
         }
     }
 
-    /// Answers a request that is not understood, or comes too slowly, and parts.
+    /// Answers a request that is not understood, or comes too slowly, and parts. The page is the one of
+    /// the site that was asked, or of the default site where no head says which.
     ///
     /// `asked` is what has arrived of the request: a reply to `HEAD` ends with its head, whatever the
     /// status (RFC 9112, 6.3).
@@ -361,8 +413,8 @@ impl Worker {
             .unwrap_or(asked)
             .starts_with(b"HEAD ");
         let context = Context::unread(&self.rules, &self.date, head_only);
-        let reply = respond::error(&context, status, None, None);
-        self.counters.record_response(reply.status);
+        let site = self.hosts.site(connection.site);
+        let reply = respond::error(&context, status, Some(site), None);
         connection.outgoing = reply;
         match self.transmit(connection) {
             Progress::Finished => {
@@ -409,6 +461,7 @@ impl Worker {
             }
             Phase::Name | Phase::Content(_) => {
                 self.counters.timeouts_send += 1;
+                self.pool.leave(connection.token.0);
                 self.refuse_held(connection, Status::SERVICE_UNAVAILABLE)
             }
             Phase::Window | Phase::Send => {

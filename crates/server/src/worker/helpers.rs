@@ -7,7 +7,6 @@ use std::rc::Rc;
 use debox::Call;
 use event::{Interest, Token};
 use files::{Done, Failure, HelperSlot, OpenFile, Outcome, PoolStatistics, SlotState};
-use rustix::io::Errno;
 
 use super::exchange::Given;
 use super::{Fate, HELPER, Worker};
@@ -46,6 +45,19 @@ impl Worker {
             self.wake(one);
         }
         self.done = done;
+        self.tell_given_up();
+    }
+
+    /// A job that ends helper after helper is worth a person's look; the first, second, fourth … is told.
+    fn tell_given_up(&mut self) {
+        let given_up = self.pool.statistics().given_up;
+        if given_up > self.given_up_told && given_up.is_power_of_two() {
+            self.notice(format!(
+                "helper after helper died on one job, so it was given up and answered 503 ({given_up} so \
+                 far); see what ends them (dmesg, a memory limit, a bad disk)"
+            ));
+        }
+        self.given_up_told = given_up;
     }
 
     fn let_helper_go(&mut self, slot: HelperSlot) {
@@ -101,10 +113,13 @@ impl Worker {
                 let entry = self.lookup.learn(root, &path, answer, self.now_ms);
                 self.wake_names(&waiters, || Given::Entry(entry.clone()));
             }
-            Outcome::Listed { answer, .. } => self.wake_names(&waiters, || match &answer {
-                Ok(page) => Given::Listing(page.clone()),
-                Err(failure) => Given::Failed(*failure),
-            }),
+            Outcome::Listed { root, path, answer } => {
+                let answer = self.lookup.learn_page(root, &path, answer, self.now_ms);
+                self.wake_names(&waiters, || match &answer {
+                    Ok(page) => Given::Listing(page.clone()),
+                    Err(failure) => Given::Failed(*failure),
+                });
+            }
             Outcome::ReadIn { result, .. } => {
                 for waiter in waiters {
                     self.wake_reader(Token(waiter), result);
@@ -130,7 +145,7 @@ impl Worker {
         }
     }
 
-    fn wake_reader(&mut self, waiter: Token, result: Result<(), Errno>) {
+    fn wake_reader(&mut self, waiter: Token, result: Result<(), Failure>) {
         let Some(slot) = self.connections.find(waiter) else {
             return;
         };
@@ -142,9 +157,9 @@ impl Worker {
             };
             match (entry, result) {
                 (Some(entry), Ok(())) => worker.resume(connection, Given::Entry(entry)),
-                (Some(_), Err(_)) => worker.resume(connection, Given::Failed(Failure::Io)),
+                (Some(_), Err(failure)) => worker.resume(connection, Given::Failed(failure)),
                 (None, Ok(())) => worker.continue_sending(connection),
-                (None, Err(_)) => worker.unreadable(connection),
+                (None, Err(failure)) => worker.unreadable(connection, failure),
             }
         });
     }
@@ -152,7 +167,7 @@ impl Worker {
 
 impl Worker {
     /// A helper has copied what the loop could not read without waiting.
-    fn wake_with_copy(&mut self, waiter: Token, copy: &Result<Rc<OpenFile>, Errno>) {
+    fn wake_with_copy(&mut self, waiter: Token, copy: &Result<Rc<OpenFile>, Failure>) {
         let Some(slot) = self.connections.find(waiter) else {
             return;
         };
@@ -166,9 +181,9 @@ impl Worker {
                 (Some(entry), Ok(copy)) => {
                     worker.resume(connection, Given::Copy(entry, copy.clone()))
                 }
-                (Some(_), Err(_)) => worker.resume(connection, Given::Failed(Failure::Io)),
+                (Some(_), Err(failure)) => worker.resume(connection, Given::Failed(*failure)),
                 (None, Ok(copy)) => worker.send_copy(connection, copy),
-                (None, Err(_)) => worker.unreadable(connection),
+                (None, Err(failure)) => worker.unreadable(connection, *failure),
             }
         });
     }
@@ -184,6 +199,8 @@ pub(super) fn gauges(pool: &PoolStatistics, counters: &mut Counters) {
     counters.helper_jobs = pool.service_us.count;
     counters.helper_coalesced = pool.coalesced;
     counters.helper_asked_again = pool.asked_again;
+    counters.helper_given_up = pool.given_up;
+    counters.helper_queue_full = pool.full;
     counters.retired = pool.retired;
     counters.helper_queue_us = (&pool.queue_us).into();
     counters.helper_service_us = (&pool.service_us).into();

@@ -5,12 +5,8 @@ use std::rc::Rc;
 use debox::Call;
 
 use super::{Worker, WorkerError, helpers};
-use crate::connection::Phase;
 use crate::control::{FromWorker, Received, ToWorker};
 use crate::tally::{Counters, Snapshot};
-
-/// While draining, how long a client that has not said anything yet may take to do so.
-const FIRST_REQUEST_MS: u64 = 1_000;
 
 impl Worker {
     /// Takes all orders that have come. `false`: the master is gone.
@@ -73,28 +69,6 @@ impl Worker {
         helpers::gauges(self.pool.statistics(), counters);
         if let Some(log) = &self.log {
             (counters.log_lines, counters.log_dropped) = log.lines();
-        }
-    }
-
-    /// Requests in flight are finished, idle clients go, nobody is accepted from here on. Those who are
-    /// in the accept queue already are taken first: closing a listener resets them.
-    fn drain(&mut self, timeout_ms: u64) {
-        self.draining_until_ms = Some(self.now_ms + timeout_ms);
-        for listener in 0..self.listeners.len() {
-            while self.accept(listener) {}
-        }
-        self.listeners.close(&mut self.events);
-        for slot in self.connections.occupied() {
-            let Some(connection) = self.connections.get(slot) else {
-                continue;
-            };
-            let silent = matches!(connection.phase, Phase::Head) && connection.held.is_empty();
-            match (silent, connection.requests) {
-                (false, _) => connection.keep_alive = false,
-                // Its first request may be on its way.
-                (true, 0) => self.deadlines.set(slot, self.now_ms + FIRST_REQUEST_MS),
-                (true, _) => self.close(slot),
-            }
         }
     }
 

@@ -1,7 +1,10 @@
 //! Bounds that are reached: what waits, what is refused, and that nothing is lost.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::io::Read;
 use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt;
 
 use crate::support::{Reply, Served, config};
 use crate::tools::*;
@@ -83,6 +86,101 @@ fn request_is_answered_503_when_the_helper_queue_is_full() {
         200,
         "the refusal is not remembered"
     );
+}
+
+#[test]
+fn reply_under_way_is_finished_when_the_helper_queue_is_full() {
+    let root = root();
+    for name in ["1", "2"] {
+        fs::create_dir(root.path().join(name)).unwrap();
+    }
+    let expected = contents(0, large());
+    let path = root.path().join("large");
+    fs::write(&path, &expected).unwrap();
+    let more =
+        "listing = true\nindex = []\nprecompressed = false\nhelpers-max = 1\nhelper-queue-max = 1";
+    let mut served = Served::start_holding_helpers(config(root.path(), more));
+    let mut others = [served.connect(), served.connect()];
+    ask(&mut others[0], "/1/");
+    served.wait_for("a busy helper", |now| now.counters.helpers_busy == 1);
+    ask(&mut others[1], "/2/");
+    served.wait_for("a full queue", |now| now.counters.helper_queue == 1);
+    let mut client = tiny_client(&served);
+    ask(&mut client, "/large");
+    assert_eq!(read_head(&mut client).status, 200);
+    make_cold(&path);
+    let mut received = vec![0; expected.len()];
+    let reading = std::thread::spawn(move || client.read_exact(&mut received).map(|()| received));
+    let waiting = served.wait_for("a window that waits", |now| now.counters.helper_queue == 2);
+    assert_eq!(waiting.counters.aborted, 0);
+    served.release_helpers();
+    assert!(reading.join().unwrap().unwrap() == expected);
+    for other in &mut others {
+        assert_eq!(read_reply(other).status, 200);
+    }
+}
+
+/// The memfds of so many bytes that this process has, each counted once.
+fn memfds_of(size: u64) -> usize {
+    let open = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let memfds = open.filter(|entry| {
+        fs::read_link(entry.path()).is_ok_and(|to| to.starts_with("/memfd:headway (deleted)"))
+    });
+    let status = memfds.filter_map(|entry| fs::metadata(entry.path()).ok());
+    let inodes: BTreeSet<u64> = status
+        .filter(|status| status.len() == size)
+        .map(|status| status.ino())
+        .collect();
+    inodes.len()
+}
+
+#[test]
+fn one_page_is_in_memory_when_many_slow_clients_are_sent_a_listing() {
+    let root = root();
+    let directory = root.path().join("d");
+    fs::create_dir(&directory).unwrap();
+    for number in 0..500 {
+        fs::write(directory.join(format!("{number:0>250}")), "").unwrap();
+    }
+    // With "0s" a helper compares for each client; else the page is used as it is.
+    for revalidate in ["0s", "60s"] {
+        let more = format!("listing = true\nrevalidate = '{revalidate}'");
+        let mut served = Served::start(config(root.path(), &more));
+        let mut clients: Vec<TcpStream> = (0..12).map(|_| tiny_client(&served)).collect();
+        let mut sizes = BTreeSet::new();
+        for client in &mut clients {
+            ask(client, "/d/");
+            let head = read_head(client);
+            sizes.insert(head.field("Content-Length").unwrap().parse().unwrap());
+        }
+        let size: Vec<u64> = sizes.into_iter().collect();
+        assert!(size.len() == 1 && size[0] > 250_000, "{size:?}");
+        assert_eq!(memfds_of(size[0]), 1, "{revalidate}");
+        assert_eq!(served.snapshot().counters.listing_pages, 1, "{revalidate}");
+        let mut bodies = clients.into_iter().map(|mut client| {
+            let mut body = vec![0; size[0] as usize];
+            client.read_exact(&mut body).unwrap();
+            body
+        });
+        let first = bodies.next().unwrap();
+        assert!(bodies.all(|body| body == first), "{revalidate}");
+    }
+}
+
+#[test]
+fn listing_says_what_is_there_when_the_directory_changes() {
+    let root = root();
+    fs::create_dir(root.path().join("d")).unwrap();
+    fs::write(root.path().join("d/a"), "1").unwrap();
+    let mut served = Served::start(config(root.path(), "listing = true\nrevalidate = '0s'"));
+    let page = || String::from_utf8(served.get("/d/").body).unwrap();
+    assert!(page().contains(">a</a><td>1<td>"), "{}", page());
+    // The size of a file changes nothing in its directory.
+    fs::write(root.path().join("d/a"), "22").unwrap();
+    assert!(page().contains(">a</a><td>2<td>"), "{}", page());
+    fs::write(root.path().join("d/b"), "").unwrap();
+    assert!(page().contains(">b</a>"), "{}", page());
+    assert_eq!(served.snapshot().counters.listing_pages, 3, "they are kept");
 }
 
 #[test]

@@ -43,12 +43,16 @@ fn request_fails_and_others_do_not_when_it_kills_helper_after_helper() {
     let mut served = Served::start_holding_helpers(config(root.path(), "listing = true"));
     let mut client = served.connect();
     ask(&mut client, "/deadly/");
-    for death in 1..=4 {
+    for death in 1..=16 {
         served.wait_for("a busy helper", |now| now.counters.helpers_busy == 1);
         served.kill_helpers();
         served.wait_for("the death", |now| now.counters.helper_deaths == death);
     }
-    assert_eq!(read_reply(&mut client).status, 500);
+    let reply = read_reply(&mut client);
+    assert_eq!(reply.status, 503, "the helpers' fault, not the disk's");
+    assert!(reply.field("Retry-After").is_some(), "{}", reply.head);
+    let counters = served.snapshot().counters;
+    assert_eq!((counters.helper_given_up, counters.io_errors), (1, 0));
     served.release_helpers();
     assert_eq!(served.get("/good/").status, 200);
     assert_eq!(
@@ -56,6 +60,44 @@ fn request_fails_and_others_do_not_when_it_kills_helper_after_helper() {
         200,
         "the failure is not remembered"
     );
+}
+
+#[test]
+fn places_of_departed_clients_are_free_when_their_helper_hangs() {
+    let root = root();
+    for name in ["hung", "left", "wanted"] {
+        fs::create_dir(root.path().join(name)).unwrap();
+    }
+    for events in MECHANISMS {
+        let bounds = "listing = true\nindex = []\nprecompressed = false\n\
+                      helpers-max = 1\nhelper-queue-max = 1";
+        let config = config(root.path(), &format!("{bounds}\n{events}"));
+        let mut served = Served::start_holding_helpers(config);
+        let mut hung = served.connect();
+        ask(&mut hung, "/hung/");
+        served.wait_for("a busy helper", |now| now.counters.helpers_busy == 1);
+        for _ in 0..20 {
+            // One waits with others for the helper, one for its turn.
+            for path in ["/hung/", "/left/"] {
+                let mut leaving = served.connect();
+                ask(&mut leaving, path);
+                served.wait_for("the wait", |now| now.counters.connections_open == 2);
+                reset(leaving);
+                served.wait_for("the departure", |now| {
+                    now.counters.connections_open == 1 && now.counters.helper_queue == 0
+                });
+            }
+        }
+        let mut wanted = served.connect();
+        ask(&mut wanted, "/wanted/");
+        served.wait_for("a queued job", |now| now.counters.helper_queue == 1);
+        served.release_helpers();
+        for client in [&mut hung, &mut wanted] {
+            assert_eq!(read_reply(client).status, 200, "{events}");
+        }
+        // Nobody's work was done for nothing.
+        assert_eq!(served.snapshot().counters.helper_jobs, 2, "{events}");
+    }
 }
 
 fn size_of(number: usize) -> usize {

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::support::{PATIENCE, Served, config};
+use crate::support::{PATIENCE, Reply, Served, config};
 use crate::tools::*;
 
 /// Sends a byte now and then for as long as the server listens; returns what it said at the end.
@@ -207,4 +207,63 @@ fn answer_for_a_client_that_has_gone_reaches_nobody_when_its_place_is_taken() {
             "{events}: {page}"
         );
     }
+}
+
+/// What a connection takes in all when its client does not read.
+fn room_of_a_socket(served: &mut Served, path: &str) -> usize {
+    let before = served.snapshot().counters.bytes_sent;
+    let mut client = tiny_client(served);
+    ask(&mut client, path);
+    let mut last = before;
+    loop {
+        std::thread::sleep(Duration::from_millis(30));
+        let now = served.snapshot().counters.bytes_sent;
+        if now == last && now > before {
+            return (now - before) as usize;
+        }
+        last = now;
+    }
+}
+
+#[test]
+fn nothing_follows_a_part_of_an_interim_reply_when_the_socket_has_no_room_for_all_of_it() {
+    const INTERIM: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+    let root = root();
+    fs::write(root.path().join("all"), contents(0, large().min(16 << 20))).unwrap();
+    let more = "small-file-max = '16MiB'\nprecompressed = false";
+    let mut served = Served::start(config(root.path(), more));
+    let head = served.get("/all").head.len() + "\r\n".len();
+    let room = room_of_a_socket(&mut served, "/all");
+    let mut parts = 0;
+    // A segment that has been begun is filled up before the kernel asks whether there is room for
+    // another, so a reply may leave room for any number of bytes.
+    for left in 1..=8 {
+        let path = format!("{left}");
+        fs::write(root.path().join(&path), contents(0, room - head - left)).unwrap();
+        // The content is in memory, so that the reply leaves as it did when the room was measured.
+        let first = served.get(&format!("/{path}")).body;
+        let mut client = tiny_client(&served);
+        let before = served.snapshot().counters;
+        let expecting = "GET /1 HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\
+                         Expect: 100-continue\r\nContent-Length: 4\r\n\r\n";
+        let both = format!("GET /{path} HTTP/1.1\r\nHost: test\r\n\r\n{expecting}");
+        client.write_all(both.as_bytes()).unwrap();
+        served.wait_for("both requests", |now| {
+            now.counters.requests == before.requests + 2
+        });
+        let closed = served.snapshot().counters.aborted > before.aborted;
+        parts += usize::from(closed);
+        assert!(read_reply(&mut client).body == first, "{left}");
+        // A server that has closed takes no body.
+        let _ = client.write_all(b"body");
+        let rest = read_to_close(&mut client, usize::MAX);
+        if closed {
+            assert!(INTERIM.starts_with(&rest), "{left}: {rest:?}");
+        } else {
+            let reply = rest.strip_prefix(INTERIM).unwrap_or(&rest);
+            assert_eq!(Reply::parse(reply).status, 200, "{left}");
+        }
+    }
+    // How much room there is then is the kernel's affair.
+    println!("{parts} interim replies were cut short");
 }

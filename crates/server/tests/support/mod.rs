@@ -56,7 +56,16 @@ pub struct Served {
 impl Served {
     /// Starts a worker with this configuration on a free port.
     pub fn start(config: Config) -> Served {
-        Served::start_with(config, Helpers::default())
+        Served::start_with(config, Helpers::default(), &[], |_| ()).0
+    }
+
+    /// A worker that finds clients in its accept queue when it starts, and `orders` of its master.
+    pub fn start_late<T>(
+        config: Config,
+        orders: &[ToWorker],
+        clients: impl FnOnce(SocketAddr) -> T,
+    ) -> (Served, T) {
+        Served::start_with(config, Helpers::default(), orders, clients)
     }
 
     /// The same with helpers that take work and do nothing until [`Served::release_helpers`].
@@ -65,11 +74,18 @@ impl Served {
             holding: true,
             ..Helpers::default()
         };
-        Served::start_with(config, holding)
+        Served::start_with(config, holding, &[], |_| ()).0
     }
 
-    fn start_with(config: Config, helpers: Helpers) -> Served {
+    fn start_with<T>(
+        config: Config,
+        helpers: Helpers,
+        orders: &[ToWorker],
+        clients: impl FnOnce(SocketAddr) -> T,
+    ) -> (Served, T) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+        // The standard library does not say how long a queue it asks for.
+        rustix::net::listen(&listener, config.listen_queue as i32).expect("listen");
         listener.set_nonblocking(true).expect("set_nonblocking");
         let address = listener.local_addr().expect("local_addr");
         let (ours, theirs) = Control::pair().expect("control pair");
@@ -78,6 +94,10 @@ impl Served {
             config: Box::new(config),
         };
         ours.send(&start, &[listener.as_fd()]).expect("start order");
+        for order in orders {
+            ours.send(order, &[]).expect("order");
+        }
+        let clients = clients(address);
         let worker = std::thread::spawn(move || worker_main(theirs).expect("the worker serves"));
         let (control, helpers) = (Arc::new(ours), Arc::new(Mutex::new(helpers)));
         let (sender, snapshots) = channel();
@@ -85,14 +105,15 @@ impl Served {
             let (control, helpers) = (control.clone(), helpers.clone());
             std::thread::spawn(move || play_master(&control, &helpers, &sender))
         };
-        Served {
+        let served = Served {
             address,
             control,
             helpers,
             snapshots,
             threads: vec![worker, master],
             next: 0,
-        }
+        };
+        (served, clients)
     }
 
     /// A client.

@@ -1,0 +1,46 @@
+//! A root on an overlay, as containers have them: its pages are seen, and are sent without a helper.
+
+use std::fs;
+
+use crate::clients::*;
+use crate::disks::Mount;
+use crate::serving::Server;
+
+const FILE_BYTES: usize = 3 << 20;
+
+#[test]
+fn warm_windows_are_sent_by_the_loop_when_the_root_is_an_overlay() {
+    const NAME: &str = "warm_windows_are_sent_by_the_loop_when_the_root_is_an_overlay";
+    let layers = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    for layer in ["lower", "upper", "work"] {
+        fs::create_dir(layers.path().join(layer)).unwrap();
+    }
+    let below = layers.path().join("lower/large");
+    fs::write(&below, contents(1, FILE_BYTES)).unwrap();
+    let root = match Mount::overlay(layers.path()) {
+        Ok(root) => root,
+        Err(why) => return skip(NAME, &why),
+    };
+    let server = Server::start_in(root.path(), &["--workers", "1", "--content-max", "1MiB"]);
+    assert!(get(&server.address, "/large") == (200, contents(1, FILE_BYTES)));
+    let before = server.status();
+    assert!(get(&server.address, "/large") == (200, contents(1, FILE_BYTES)));
+    let after = server.status();
+    let grown = |name| counter(&after, name) - counter(&before, name);
+    assert_eq!(grown("windows_cold"), 0, "memory is known to hold it");
+    assert!(grown("windows_resident") >= (FILE_BYTES >> 18) as u64);
+
+    // Cold pages are not taken for warm ones.
+    let file = fs::File::open(&below).unwrap();
+    file.sync_all().unwrap();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    assert!(get(&server.address, "/large") == (200, contents(1, FILE_BYTES)));
+    let cold = counter(&server.status(), "windows_cold") - counter(&after, "windows_cold");
+    assert!(cold > 0, "a helper reads them in");
+
+    // A file that is written moves to the upper layer.
+    fs::write(root.path().join("large"), contents(2, FILE_BYTES)).unwrap();
+    server.wait_for("the new version", |server| {
+        get(&server.address, "/large") == (200, contents(2, FILE_BYTES))
+    });
+}

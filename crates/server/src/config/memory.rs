@@ -1,0 +1,166 @@
+//! How much memory the workers may take, and whether what they are told to take is there.
+//!
+//! A worker takes its memory before it serves and locks it (`worker/memory.rs`), so too much of it is
+//! not found out under load but here: as an error that says what to lower, instead of a machine that
+//! swaps or a worker that the kernel ends.
+//!
+//! Sources: proc_meminfo(5), cgroups(7) and the kernel's cgroup-v1 and cgroup-v2 documents, getrlimit(2).
+
+use std::path::{Path, PathBuf};
+
+use rustix::process::{Resource, getrlimit};
+
+use super::check::span;
+use super::error::Findings;
+use super::settings::Settings;
+use super::units::Bytes;
+
+/// What a worker takes beside the contents of small files: names, connections, the tables that find
+/// them.
+pub(crate) const REST_BYTES: u64 = 16 << 20;
+/// The default for the contents, unless memory is short.
+const DEFAULT_CONTENT_BYTES: u64 = 64 << 20;
+/// The defaults of all workers together stay below this part of the memory.
+const DEFAULT_SHARE: u64 = 4;
+
+/// The memory there is for all workers: what the kernel calls available, or the least limit of the
+/// control groups around this process.
+pub(super) fn available_bytes() -> u64 {
+    let machine = std::fs::read_to_string("/proc/meminfo")
+        .ok()
+        .and_then(|text| mem_available(&text));
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let limits = groups.lines().flat_map(limit_files);
+    let limits = limits.filter_map(|file| std::fs::read_to_string(file).ok()?.trim().parse().ok());
+    limits.chain(machine).min().unwrap_or(u64::MAX)
+}
+
+/// The memory one process may have.
+pub(super) fn process_bytes() -> u64 {
+    [Resource::As, Resource::Data]
+        .into_iter()
+        .filter_map(|resource| getrlimit(resource).current)
+        .min()
+        .unwrap_or(u64::MAX)
+}
+
+fn mem_available(meminfo: &str) -> Option<u64> {
+    let line = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kilobytes * 1024)
+}
+
+/// Where the limits of a control group and of those around it stand. In a container the group's own
+/// path is often not visible, but the top is the container's.
+fn limit_files(line: &str) -> Vec<PathBuf> {
+    let mut parts = line.splitn(3, ':');
+    let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next())
+    else {
+        return Vec::new();
+    };
+    let (top, file) = match controllers {
+        "" => ("/sys/fs/cgroup", "memory.max"),
+        list if list.split(',').any(|one| one == "memory") => {
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+        }
+        _ => return Vec::new(),
+    };
+    let own = Path::new(path.strip_prefix('/').unwrap_or(path));
+    own.ancestors()
+        .map(|group| Path::new(top).join(group).join(file))
+        .collect()
+}
+
+/// The contents' share where nobody has said any.
+pub(super) fn default_content_bytes(workers: usize, available_bytes: u64) -> u64 {
+    let share = available_bytes / DEFAULT_SHARE / workers.max(1) as u64;
+    let whole = share.saturating_sub(REST_BYTES) >> 20 << 20;
+    whole.clamp(1 << 20, DEFAULT_CONTENT_BYTES)
+}
+
+/// The memory that is going to be taken must be there.
+pub(super) fn agrees(
+    workers: usize,
+    content_bytes: u64,
+    (available_bytes, process_bytes): (u64, u64),
+    from: &Settings,
+    to: &mut Findings<'_>,
+) {
+    let one = content_bytes.saturating_add(REST_BYTES);
+    let all = one.saturating_mul(workers as u64);
+    let place = span(&from.content_max).or(span(&from.workers));
+    if one > process_bytes {
+        let problem = format!(
+            "a worker takes {} when it starts ({} for small files and {} for the rest), but a process may \
+             have {} (RLIMIT_AS, RLIMIT_DATA); lower content-max or raise the limit",
+            Bytes(one),
+            Bytes(content_bytes),
+            Bytes(REST_BYTES),
+            rounded(process_bytes),
+        );
+        to.lacking("content-max", place, problem);
+    } else if all > available_bytes {
+        let problem = format!(
+            "{workers} worker{} {} each when serving starts ({} for small files and {} for the rest), but \
+             {} of memory are available (MemAvailable of /proc/meminfo, or the control group's limit); lower \
+             content-max or workers",
+            if workers == 1 { " takes" } else { "s take" },
+            Bytes(one),
+            Bytes(content_bytes),
+            Bytes(REST_BYTES),
+            rounded(available_bytes),
+        );
+        to.lacking("content-max", place, problem);
+    }
+}
+
+/// What is told to a person need not be exact to the byte.
+fn rounded(bytes: u64) -> Bytes {
+    Bytes(bytes >> 20 << 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn available_memory_is_read_from_meminfo() {
+        let text = "MemTotal:       24689764 kB\nMemAvailable:   23000000 kB\n";
+        assert_eq!(mem_available(text), Some(23_000_000 * 1024));
+        assert_eq!(mem_available("MemTotal: 1 kB\n"), None);
+    }
+
+    #[test]
+    fn limits_are_looked_for_in_each_group_around_the_process() {
+        let found = |line: &str| -> Vec<String> {
+            let files = limit_files(line);
+            files
+                .iter()
+                .map(|file| file.display().to_string())
+                .collect()
+        };
+        assert_eq!(
+            found("0::/a/b"),
+            [
+                "/sys/fs/cgroup/a/b/memory.max",
+                "/sys/fs/cgroup/a/memory.max",
+                "/sys/fs/cgroup/memory.max"
+            ]
+        );
+        assert_eq!(
+            found("4:memory:/"),
+            ["/sys/fs/cgroup/memory/memory.limit_in_bytes"]
+        );
+        assert!(found("7:cpu,cpuacct:/a").is_empty() && found("nonsense").is_empty());
+    }
+
+    #[test]
+    fn default_is_smaller_when_memory_is_short() {
+        assert_eq!(default_content_bytes(2, 24 << 30), 64 << 20);
+        assert_eq!(default_content_bytes(2, 512 << 20), 48 << 20);
+        assert_eq!(default_content_bytes(8, 512 << 20), 1 << 20);
+        assert_eq!(default_content_bytes(0, u64::MAX), 64 << 20);
+    }
+}

@@ -1,0 +1,164 @@
+//! New clients: taken in turn, turned away at the bound of their address, left in the queue when
+//! descriptors run out; and the last ones, when the worker is to end.
+
+use debox::Call;
+use event::Token;
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use http::Status;
+
+use super::Worker;
+use crate::accept::{Accepted, most_a_turn};
+use crate::connection::{Connection, Phase};
+use crate::respond::{self, Context};
+
+/// While draining, how long a client that has not said anything yet may take to do so.
+const FIRST_REQUEST_MS: u64 = 1_000;
+
+/// Cached files that are closed at a shortage of descriptors: as many as one message takes to a helper,
+/// enough for the reserve and a few clients. While the shortage lasts there are more with each pause.
+const SHED: usize = 64;
+
+impl Worker {
+    /// Takes new clients, at most `accept_count` and `most` of them, and reads from each at once: its
+    /// request has usually arrived with it, and then the event mechanism need not hear of it at all.
+    /// How many were taken, and whether there may be more.
+    pub(super) fn accept(&mut self, listener: u32, most: u32) -> (u32, bool) {
+        self.counters.accept_wakeups += 1;
+        let bound = most_a_turn(self.config.accept_count).min(most);
+        let mut taken = 0;
+        while taken < bound {
+            if self.connections.len() >= self.config.connections_max as usize {
+                self.listeners.set_full(true, &mut self.events);
+                break;
+            }
+            match self.listeners.accept(listener, &self.tracer) {
+                Accepted::Client(socket, peer) => {
+                    taken += 1;
+                    self.welcome(socket, peer);
+                }
+                Accepted::Nobody => break,
+                Accepted::Exhausted(error) => {
+                    self.counters.accept_errors += 1;
+                    self.pause_accepting("accept4", error);
+                    break;
+                }
+            }
+        }
+        self.counters.accepts_per_wakeup.record(u64::from(taken));
+        (taken, taken == bound)
+    }
+
+    fn welcome(&mut self, socket: OwnedFd, peer: SocketAddr) {
+        if !self.addresses.enter(peer.ip()) {
+            return self.turn_away(socket, peer);
+        }
+        self.counters.accepted += 1;
+        let slot = self
+            .connections
+            .insert(|token| Connection::new(socket, peer, token));
+        self.deadlines
+            .set(slot, self.now_ms + self.config.head_timeout_ms);
+        self.step(slot, |worker, connection| worker.receive(connection));
+    }
+
+    /// Answers 503 and closes, all at once: who has too many connections gets no place for another one,
+    /// not even to be waited for.
+    fn turn_away(&mut self, socket: OwnedFd, peer: SocketAddr) {
+        self.counters.connections_refused += 1;
+        let mut connection = Connection::new(socket, peer, Token(0));
+        // What it has sent is taken in first: closing with bytes unread is a reset, which would take the
+        // reply with it.
+        let received = self.tracer.call(Call::Receive, || {
+            rustix::net::recv(
+                &connection.socket,
+                &mut self.scratch[..],
+                RecvFlags::empty(),
+            )
+        });
+        let asked = received.map_or(&[][..], |(count, _)| &self.scratch[..count]);
+        let context = Context::unread(&self.rules, &self.date, asked.starts_with(b"HEAD "));
+        let reply = respond::error(&context, Status::SERVICE_UNAVAILABLE, None, None);
+        self.counters.record_response(reply.status);
+        connection.outgoing = reply;
+        // A client that does not even take these few bytes goes without them.
+        let _ = self.transmit(&mut connection);
+        self.write_log(&mut connection);
+        self.tracer.call(Call::Close, || drop(connection));
+    }
+
+    fn pause_accepting(&mut self, what: &str, error: Errno) {
+        self.counters.accept_pauses += 1;
+        self.listeners.pause(self.now_ms, &mut self.events);
+        // With nobody here who could leave, cached files are all there is to give up.
+        if matches!(error, Errno::MFILE | Errno::NFILE) {
+            self.lookup.shed(SHED);
+        }
+        if self.counters.accept_pauses.is_power_of_two() {
+            self.notice(format!(
+                "{what}: {error}; accepting paused for 100 ms (pause {} so far; raise the descriptor \
+                 limit, or lower --max-conns or --descriptors-max)",
+                self.counters.accept_pauses
+            ));
+        }
+    }
+
+    /// A name could not be looked at for want of descriptors. `true`: those kept back from new clients
+    /// are free now, it is worth another try.
+    pub(super) fn free_descriptors(&mut self) -> bool {
+        let freed = self.listeners.give_up_reserve();
+        if freed {
+            self.pause_accepting("opening a file", Errno::MFILE);
+        }
+        freed
+    }
+
+    /// Requests in flight are finished, idle clients go, nobody is accepted from here on. Those who are
+    /// in the accept queue already are taken first: closing a listener resets them.
+    pub(super) fn drain(&mut self, timeout_ms: u64) {
+        self.draining_until_ms = Some(self.now_ms + timeout_ms);
+        // The kernel lets one more in than the queue is long. Others come while these are taken; as many
+        // of them are reset in the end as were let in instead of them.
+        let queue = self.config.listen_queue.saturating_add(1);
+        self.last_clients = Some(queue.saturating_mul(self.listeners.len()));
+    }
+
+    /// Takes the last clients, some a turn, so that requests in flight go on meanwhile; then nobody is
+    /// listened to any more.
+    pub(super) fn accept_last(&mut self) {
+        let Some(mut left) = self.last_clients else {
+            return;
+        };
+        let mut more = false;
+        for listener in 0..self.listeners.len() {
+            let (taken, perhaps) = self.accept(listener, left);
+            left -= taken;
+            more |= perhaps;
+        }
+        if more && left > 0 {
+            self.last_clients = Some(left);
+            return;
+        }
+        self.last_clients = None;
+        self.listeners.close(&mut self.events);
+        self.let_idle_go();
+    }
+
+    fn let_idle_go(&mut self) {
+        for slot in self.connections.occupied() {
+            let Some(connection) = self.connections.get(slot) else {
+                continue;
+            };
+            let silent = matches!(connection.phase, Phase::Head) && connection.held.is_empty();
+            match (silent, connection.requests) {
+                (false, _) => connection.keep_alive = false,
+                // Its first request may be on its way.
+                (true, 0) => self.deadlines.set(slot, self.now_ms + FIRST_REQUEST_MS),
+                (true, _) => self.close(slot),
+            }
+        }
+    }
+}

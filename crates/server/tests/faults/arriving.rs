@@ -1,0 +1,127 @@
+//! Clients that come in crowds: nobody waits too long for them, and no address takes every place.
+
+use std::fs;
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+
+use headway_server::config::raise_descriptor_limit;
+use headway_server::control::ToWorker;
+
+use crate::support::{PATIENCE, Served, config};
+use crate::tools::*;
+
+/// More than a turn takes, and less than the queue holds.
+const CROWD: usize = 700;
+/// What a turn takes at most when no number is configured.
+const A_TURN: u64 = 256;
+
+/// Clients that have connected and asked, before anybody listens to them.
+fn crowd(address: SocketAddr) -> Vec<TcpStream> {
+    raise_descriptor_limit().expect("two descriptors a client");
+    let connect = |_| {
+        let mut client = TcpStream::connect(address).expect("connect");
+        client.set_read_timeout(Some(PATIENCE)).expect("patience");
+        ask(&mut client, "/a");
+        client
+    };
+    (0..CROWD).map(connect).collect()
+}
+
+#[test]
+fn a_turn_takes_a_bounded_crowd_when_the_queue_is_to_be_emptied() {
+    let root = root();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    for events in MECHANISMS {
+        let config = config(root.path(), &format!("accept-count = 0\n{events}"));
+        let (mut served, clients) = Served::start_late(config, &[], crowd);
+        for mut client in clients {
+            assert_eq!(read_reply(&mut client).body, b"hello", "{events}");
+        }
+        let counters = served.snapshot().counters;
+        assert_eq!(counters.accepted, CROWD as u64, "{events}");
+        // A histogram knows its largest value only within its precision.
+        let largest = counters.accepts_per_wakeup.max();
+        assert!(largest <= A_TURN, "{events}: {largest} in one turn");
+    }
+}
+
+#[test]
+fn the_last_clients_are_taken_in_turns_and_served_when_the_worker_is_told_to_end() {
+    let root = root();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    for accept_count in [0, 25] {
+        for events in MECHANISMS {
+            let config = config(
+                root.path(),
+                &format!("accept-count = {accept_count}\n{events}"),
+            );
+            let end = [ToWorker::Drain { timeout_ms: 20_000 }];
+            let (mut served, (mut last, clients)) = Served::start_late(config, &end, |address| {
+                let mut last = TcpStream::connect(address).unwrap();
+                last.write_all(b"GET /a HTTP/1.1\r\n").unwrap();
+                (last, crowd(address))
+            });
+            for mut client in clients {
+                assert_eq!(read_reply(&mut client).body, b"hello", "{events}");
+            }
+            // The client that is not done yet keeps the worker there.
+            let counters = served.snapshot().counters;
+            assert_eq!(counters.accepted, CROWD as u64 + 1, "{events}");
+            let most = if accept_count == 0 {
+                A_TURN
+            } else {
+                accept_count
+            };
+            let largest = counters.accepts_per_wakeup.max();
+            assert!(largest <= most, "{events}: {largest} in one turn");
+            last.write_all(b"Host: test\r\n\r\n").unwrap();
+            assert_eq!(read_reply(&mut last).body, b"hello", "{events}");
+            assert_eq!(read_to_close(&mut last, 1), b"", "{events}");
+        }
+    }
+}
+
+#[test]
+fn client_is_answered_503_when_its_address_has_its_share_of_connections() {
+    let root = root();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    for events in MECHANISMS {
+        let more = format!("max-connections-per-address = 3\n{events}");
+        let mut served = Served::start(config(root.path(), &more));
+        let mut inside: Vec<TcpStream> = (0..3).map(|_| served.connect()).collect();
+        for client in &mut inside {
+            ask(client, "/a");
+            assert_eq!(read_reply(client).body, b"hello", "{events}");
+        }
+        for refused in 1..=5 {
+            let mut client = served.connect();
+            ask(&mut client, "/a");
+            let reply = read_reply(&mut client);
+            assert_eq!(reply.status, 503, "{events}");
+            assert_eq!(reply.field("Connection"), Some("close"), "{events}");
+            assert_eq!(read_to_close(&mut client, 1), b"", "{events}");
+            let counters = served.snapshot().counters;
+            assert_eq!(counters.connections_refused, refused, "{events}");
+            assert_eq!(
+                (counters.accepted, counters.connections_open),
+                (3, 3),
+                "{events}"
+            );
+        }
+        ask(&mut inside[0], "/a");
+        assert_eq!(
+            read_reply(&mut inside[0]).status,
+            200,
+            "{events}: who is inside stays"
+        );
+        drop(inside.pop());
+        served.wait_for("room", |now| now.counters.connections_open == 2);
+        assert_eq!(served.get("/a").status, 200, "{events}: and room is used");
+        served.wait_for("room again", |now| now.counters.connections_open == 2);
+        assert_eq!(
+            served.get("/a").status,
+            200,
+            "{events}: every place is given back"
+        );
+    }
+}
