@@ -527,3 +527,24 @@ impl Work<'_> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_left_alone_when_it_appears_after_the_search() {
+        let directory = tempfile::tempdir().unwrap();
+        let shape = Shape::uniform(3, 10).unwrap();
+        let manifest = Manifest::new(directory.path(), shape, 1);
+        let late = manifest.disk_path(1);
+        fs::create_dir(directory.path().join("dir00000")).unwrap();
+        fs::write(&late, "mine").unwrap();
+        let root = File::open(directory.path()).unwrap();
+        let all = [0, 1, 2];
+        let found = write_missing(&manifest, &all, NonZeroUsize::MIN, &mut |_| (), &root);
+        assert!(matches!(found, Err(CreateError::NotOurs(path)) if path == late));
+        assert_eq!(fs::read_to_string(&late).unwrap(), "mine");
+        assert!(!Manifest::load(directory.path()).unwrap().complete());
+    }
+}
