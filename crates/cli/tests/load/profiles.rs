@@ -1,8 +1,10 @@
 //! `headway profile`: points, commands between them, going on.
 
 use super::replying::{GOOD, Manner, Replying};
-use super::{headway, read_json};
+use super::{headway, read_json, serving};
+use rustix::process::{Pid, Signal, kill_process};
 use std::path::Path;
+use std::process::Stdio;
 
 /// A profile of short points.
 fn profile(server: &Replying, run: &Path, words: &[&str]) -> (i32, String, String) {
@@ -154,6 +156,29 @@ fn profile_can_go_on_when_it_is_interrupted() {
     );
     let (code, _, err) = profile(&server, &run, &words);
     assert_eq!(code, 0, "{err}");
+}
+
+#[test]
+fn point_is_incomplete_when_it_is_interrupted() {
+    let place = tempfile::tempdir().unwrap();
+    let run = place.path().join("profile");
+    let server = Replying::start(GOOD);
+    let child = serving::headway()
+        .args(["profile", &server.url, "--capacity", "400", "--loads", "50"])
+        .args(["-d", "1h", "--warmup", "0", "-o", run.to_str().unwrap()])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    server.wait_for(10);
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert!(err.contains("goes on where it stopped"), "{err}");
+    let point = read_json(&run.join("points/0.50-1/run.json"));
+    assert_eq!(point["complete"], false);
+    let profile = read_json(&run.join("run.json"));
+    assert_eq!(profile["profile"]["points"][0]["done"], false);
 }
 
 #[test]
