@@ -57,6 +57,13 @@ pub enum OpenError {
 }
 
 /// A run directory, opened for reading.
+///
+/// ```no_run
+/// let run = headway_latency::Run::open("runs/nginx")?;
+/// let analysis = run.analysis()?;
+/// println!("{} requests, {:.0}/s", analysis.counts.requests, analysis.achieved_rps);
+/// # Ok::<(), headway_latency::OpenError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Run {
     path: PathBuf,

@@ -54,6 +54,20 @@ pub enum WriteError {
 }
 
 /// Writes a run as it happens. Dropped without [`RunWriter::finish`] it leaves an incomplete, readable run.
+///
+/// ```
+/// use headway_latency::{Run, RunDescription, RunWriter};
+///
+/// # let directory = tempfile::tempdir()?;
+/// # let rows = [];
+/// let path = directory.path().join("run");
+/// let description = RunDescription { label: Some("nginx 1.22".into()), ..RunDescription::default() };
+/// let mut writer = RunWriter::create(&path, &description)?;
+/// writer.append(&rows)?;
+/// writer.finish(&description)?;
+/// assert!(Run::open(&path)?.description().complete);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct RunWriter {
     directory: PathBuf,
     spool: Spool,
