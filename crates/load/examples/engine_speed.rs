@@ -1,8 +1,8 @@
 //! How fast the engine is by itself: every row goes to an observer that keeps a histogram, none to a file.
 //!
-//! `cargo run --release -p headway-load --example engine_speed -- 127.0.0.1:8080 /file SECONDS
-//! CONNECTIONS [RATE]` runs a closed loop, or with a rate an open one with constant gaps, and prints
-//! one line. For comparing with wrk: same server, same file, runs in turns.
+//! `cargo run --release -p headway-load --example engine_speed -- ADDRESS PATH SECONDS CONNECTIONS
+//! [RATE|closed [REQUESTS_PER_CONNECTION]]` runs a closed loop, or with a rate an open one with constant
+//! gaps, and prints one line. For comparing with wrk: same server, same file, runs in turns.
 
 use std::error::Error;
 use std::time::Duration;
@@ -34,12 +34,15 @@ impl Observer for Histograms {
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [address, path, seconds, connections, rate @ ..] = &arguments[..] else {
-        return Err("usage: engine_speed ADDRESS PATH SECONDS CONNECTIONS [RATE]".into());
+        return Err("usage: engine_speed ADDRESS PATH SECONDS CONNECTIONS [RATE|closed [REQUESTS_PER_CONNECTION]]".into());
     };
     let target = Target::new(Address::Inet(address.parse()?), address);
     let work = Work::paths([path]);
     let mut plan = Plan::closed(target, work, connections.parse()?);
-    if let Some(rate) = rate.first() {
+    if let [_, requests_per_connection, ..] = rate {
+        plan.requests_per_connection = Some(requests_per_connection.parse()?);
+    }
+    if let Some(rate) = rate.first().filter(|rate| *rate != "closed") {
         plan.mode = Mode::Open {
             schedule: Schedule::constant(rate.parse()?),
             arrivals: Arrivals::Constant,

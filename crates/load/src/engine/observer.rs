@@ -95,7 +95,9 @@ pub struct Measured {
     pub lag: Histogram,
     /// The loop's time outside its event wait, over `elapsed_ns`.
     pub busy_share: f64,
-    /// User and system time of the thread.
+    /// User and system time of the thread. An open loop polls before arrivals, so this is much even when
+    /// there is little to do: look at `busy_share`, which counts polling as idle and being kept from the
+    /// processor as busy.
     pub cpu_ns: u64,
     /// Bytes received, heads included.
     pub bytes: u64,

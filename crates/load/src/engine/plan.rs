@@ -81,8 +81,8 @@ pub enum Sources {
     Any,
     /// These in turn; one that has no port left is passed over.
     List(Vec<IpAddr>),
-    /// All of 127.0.0.0/8 but its first and last: the next one when the ports of the present one have run
-    /// out. For an IPv4 server on this machine.
+    /// The kernel's choice while it has ports, then all of 127.0.0.0/8 but its first and last, one after
+    /// the other as their ports run out. For an IPv4 server on this machine.
     Loopback,
 }
 
