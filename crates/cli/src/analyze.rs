@@ -105,24 +105,24 @@ fn open(path: &Path, point: Option<&str>) -> Result<Run, Failure> {
     let matches = |name: &str| {
         name == wanted || relative(name).is_some_and(|load| Some(load) == wanted.parse().ok())
     };
-    let mut found = names.iter().filter(|name| matches(name));
-    let listed = names.join(", ");
-    match (found.next(), found.next()) {
-        (Some(only), None) => {
-            let directory = profile
-                .points
-                .iter()
-                .find(|point| name(point) == *only)
-                .map(|point| &point.directory);
-            Ok(Run::open(path.join(directory.map_or("", String::as_str)))?)
+    let found: Vec<&str> = names.iter().copied().filter(|name| matches(name)).collect();
+    let refuse = |words: String| Err(Failure::Use(words));
+    match found[..] {
+        [only] => {
+            let chosen = profile.points.iter().find(|point| name(point) == only);
+            Ok(Run::open(
+                path.join(chosen.map_or("", |point| &point.directory)),
+            )?)
         }
-        (None, _) => Err(Failure::Use(format!(
-            "no finished point {wanted} in {}; it has: {listed}",
-            path.display()
-        ))),
-        _ => Err(Failure::Use(format!(
-            "{wanted} was measured more than once; name one of: {listed}"
-        ))),
+        [] => refuse(format!(
+            "no finished point {wanted} in {}; it has: {}",
+            path.display(),
+            names.join(", ")
+        )),
+        _ => refuse(format!(
+            "{wanted} was measured more than once; name one of: {}",
+            found.join(", ")
+        )),
     }
 }
 

@@ -123,6 +123,22 @@ mod tests {
     }
 
     #[test]
+    fn far_ends_make_the_interval_when_the_figures_are_skewed() {
+        let (of_a, of_b) = (
+            Interval {
+                low: 9.0,
+                high: 14.0,
+            },
+            Interval {
+                low: 27.0,
+                high: 32.0,
+            },
+        );
+        let found = of_difference(10.0, of_a, 30.0, of_b);
+        assert_eq!((found.low, found.high), (20.0 - 5.0, 20.0 + 5.0_f64.sqrt()));
+    }
+
+    #[test]
     fn evidence_follows_the_side_of_zero_on_which_the_interval_is() {
         let of = |low, high| evidence(Some(Interval { low, high }));
         assert_eq!(of(-1.0, 1.0), Evidence::None);

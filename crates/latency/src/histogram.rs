@@ -7,6 +7,15 @@
 use crate::quantum;
 
 /// Latencies in nanoseconds, by bucket of [`quantum`].
+///
+/// ```
+/// use headway_latency::Histogram;
+///
+/// let mut histogram = Histogram::new();
+/// (1..=100).for_each(|us| histogram.record_ns(us * 1_000));
+/// assert_eq!(histogram.mean_ns(), 50_500.0);
+/// assert!(histogram.percentile(99.0).abs_diff(99_000) <= 99); // within 0.1 %
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Histogram {
     /// As long as the largest bucket that was met.

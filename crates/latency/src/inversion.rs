@@ -17,6 +17,18 @@ use crate::cells::{Cell, Cells};
 use std::collections::BTreeMap;
 
 /// Service inversion of the complete replies; `None` with fewer than two.
+///
+/// ```
+/// use headway_latency::{Cells, inversion::inversion};
+///
+/// // The example of the paper: sizes A < B < C < D < E came back in the order B, C, A, D, E.
+/// let mut cells = Cells::new();
+/// for (size_bytes, latency_ns) in [(200, 10), (300, 20), (100, 30), (400, 40), (500, 50)] {
+///     cells.record(size_bytes, latency_ns, true);
+/// }
+/// let found = inversion(&cells).expect("five complete replies");
+/// assert_eq!(found.value, 4.0 / 12.0);
+/// ```
 pub fn inversion(cells: &Cells) -> Option<Inversion> {
     let mut complete: Vec<(Cell, u64)> = cells.iter().filter(|(cell, _)| cell.complete).collect();
     let requests: u64 = complete.iter().map(|(_, count)| count).sum();

@@ -1,6 +1,6 @@
 //! The table of a profile: a line a point, and the spread between repetitions.
 
-use super::table::{Style, digits, percent, rate, table, time};
+use super::table::{Style, percent, rate, table, time};
 use super::text::label;
 use latency::run::{Point, ProfileInfo, Verdict};
 use latency::{Analysis, Run};
@@ -192,7 +192,7 @@ fn spread(group: &[Measured]) -> Vec<String> {
         response(|found| found.p99_us),
         range(
             &|analysis| analysis.inversion.as_ref().map(|found| found.value),
-            digits,
+            |value| format!("{value:.3}"),
         ),
     ]
 }

@@ -46,7 +46,11 @@ fn title(run: &Run, described: &RunDescription) -> String {
         load(&described.load),
         described.started
     );
-    if !described.complete {
+    if run.is_being_written() {
+        text.push_str(
+            "incomplete: the run is still going; the figures are of what it has written so far\n",
+        );
+    } else if !described.complete {
         text.push_str(
             "incomplete: the run was cut off; the figures are of what it had written until then\n",
         );

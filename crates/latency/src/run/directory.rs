@@ -6,7 +6,7 @@
 use super::cells_file;
 use super::description::{FORMAT_NAME, FORMAT_VERSION, Format, Kind, RunDescription};
 use super::requests::RequestsReader;
-use super::spool::{SpoolError, SpoolReader};
+use super::spool::{self, SpoolError, SpoolReader};
 use crate::analysis::{Analysis, Analyzer};
 use crate::cells::Cells;
 use crate::row::{Outcome, Row};
@@ -57,6 +57,13 @@ pub enum OpenError {
 }
 
 /// A run directory, opened for reading.
+///
+/// ```no_run
+/// let run = headway_latency::Run::open("runs/nginx")?;
+/// let analysis = run.analysis()?;
+/// println!("{} requests, {:.0}/s", analysis.counts.requests, analysis.achieved_rps);
+/// # Ok::<(), headway_latency::OpenError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Run {
     path: PathBuf,
@@ -120,6 +127,11 @@ impl Run {
     /// The content of `run.json`.
     pub fn description(&self) -> &RunDescription {
         &self.description
+    }
+
+    /// Whether a process is writing the run at this moment.
+    pub fn is_being_written(&self) -> bool {
+        !self.description.complete && spool::is_being_written(&self.path.join(SPOOL))
     }
 
     /// The rows, a batch at a time, in the order in which requests ended; none for a profile.

@@ -9,7 +9,7 @@
 //! on it; the loop that paces requests must not share that wait.
 
 use crate::row::{Row, RowError};
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufReader, ErrorKind, Read, Write};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -33,9 +33,10 @@ fn head() -> [u8; Row::BYTES] {
 
 /// A spool that is being written.
 pub(super) struct Spool {
-    full: SyncSender<Vec<u8>>,
+    /// Gone when the thread is told to end.
+    full: Option<SyncSender<Vec<u8>>>,
     empty: Receiver<Vec<u8>>,
-    thread: JoinHandle<io::Result<File>>,
+    thread: Option<JoinHandle<io::Result<File>>>,
 }
 
 impl Spool {
@@ -63,34 +64,56 @@ impl Spool {
                 Ok(file)
             })?;
         Ok(Spool {
-            full,
+            full: Some(full),
             empty,
-            thread,
+            thread: Some(thread),
         })
     }
 
-    /// Hands rows to the thread. An error of an earlier write is reported by [`Spool::finish`].
-    ///
-    /// Returns false when the thread has ended, which it does only after an error.
-    pub(super) fn append(&mut self, rows: &[Row]) -> bool {
+    /// Hands rows to the thread. Fails with the error of an earlier write, after which the thread has ended.
+    pub(super) fn append(&mut self, rows: &[Row]) -> io::Result<()> {
         let mut buffer = self.empty.try_recv().unwrap_or_default();
         buffer.resize(rows.len() * Row::BYTES, 0);
         let (records, _) = buffer.as_chunks_mut::<{ Row::BYTES }>();
         rows.iter()
             .zip(records)
             .for_each(|(row, record)| row.encode(record));
-        self.full.send(buffer).is_ok()
+        let sent = self
+            .full
+            .as_ref()
+            .is_some_and(|full| full.send(buffer).is_ok());
+        if sent { Ok(()) } else { self.end().map(drop) }
     }
 
-    /// Waits until everything is in the file.
-    pub(super) fn finish(self) -> io::Result<()> {
-        drop(self.full);
-        let file = self
-            .thread
-            .join()
-            .map_err(|_| io::Error::other("the spool's thread panicked"))??;
-        file.sync_data()
+    /// Waits until everything is in the file and the file on disk.
+    pub(super) fn finish(mut self) -> io::Result<()> {
+        self.end()?.sync_data()
     }
+
+    /// Ends the thread and returns its file or its error; the error is told once, then that there is no thread.
+    fn end(&mut self) -> io::Result<File> {
+        self.full = None;
+        let gone = || io::Error::other("the spool was given up after an error");
+        let thread = self.thread.take().ok_or_else(gone)?;
+        thread
+            .join()
+            .map_err(|_| io::Error::other("the spool's thread panicked"))?
+    }
+}
+
+impl Drop for Spool {
+    /// A program that gives up still keeps the rows that it had handed over.
+    fn drop(&mut self) {
+        drop(self.end());
+    }
+}
+
+/// Whether a process is writing the spool: it holds the lock that [`Spool::create`] took.
+pub(super) fn is_being_written(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else {
+        return false;
+    };
+    matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
 }
 
 /// The rows of a spool, a batch at a time.

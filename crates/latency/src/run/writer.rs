@@ -54,6 +54,20 @@ pub enum WriteError {
 }
 
 /// Writes a run as it happens. Dropped without [`RunWriter::finish`] it leaves an incomplete, readable run.
+///
+/// ```
+/// use headway_latency::{Run, RunDescription, RunWriter};
+///
+/// # let directory = tempfile::tempdir()?;
+/// # let rows = [];
+/// let path = directory.path().join("run");
+/// let description = RunDescription { label: Some("nginx 1.22".into()), ..RunDescription::default() };
+/// let mut writer = RunWriter::create(&path, &description)?;
+/// writer.append(&rows)?;
+/// writer.finish(&description)?;
+/// assert!(Run::open(&path)?.description().complete);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct RunWriter {
     directory: PathBuf,
     spool: Spool,
@@ -86,12 +100,13 @@ impl RunWriter {
     /// # Errors
     /// [`WriteError::Io`], for example when the disk is full. What was written before is kept.
     pub fn append(&mut self, rows: &[Row]) -> Result<(), WriteError> {
-        if rows.is_empty() || self.spool.append(rows) {
+        if rows.is_empty() {
             return Ok(());
         }
         let path = self.directory.join(SPOOL);
-        let why = "the rows of the run could not be written; is the disk full?";
-        Err(io_error(&path, io::Error::other(why)))
+        self.spool
+            .append(rows)
+            .map_err(|source| WriteError::Io { path, source })
     }
 
     /// Keeps the server's own counters as `server.json`.
