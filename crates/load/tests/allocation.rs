@@ -8,9 +8,9 @@ mod support;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use headway_load::engine::{self, Arrivals, Mode, Observer, Plan, Schedule};
+use headway_load::engine::{self, Address, Arrivals, Mode, Observer, Plan, Schedule, Target};
 use latency::{Outcome, Row};
-use support::{Server, closed, reply, send};
+use support::{Server, closed, nobody, reply, send};
 
 struct Counting;
 
@@ -69,13 +69,18 @@ impl Observer for Watch {
 }
 
 fn watched(plan: &Plan) -> Watch {
-    let mut watch = Watch::default();
-    engine::run(plan, &mut watch).unwrap();
+    let watch = watch(plan);
     assert!(
         watch.rows >= 8000 && watch.errors == 0,
         "{} rows",
         watch.rows
     );
+    watch
+}
+
+fn watch(plan: &Plan) -> Watch {
+    let mut watch = Watch::default();
+    engine::run(plan, &mut watch).unwrap();
     watch
 }
 
@@ -97,4 +102,15 @@ fn nothing_is_allocated_for_a_request_when_the_run_has_warmed_up() {
     };
     let open = watched(&plan);
     assert_eq!(open.before, Some(open.after), "open loop");
+
+    // New connections all the time, and requests that wait for one.
+    plan.requests_per_connection = Some(5);
+    let new = watched(&plan);
+    assert_eq!(new.before, Some(new.after), "new connections");
+
+    let nobody = Target::new(Address::Inet(nobody()), "test.example");
+    plan.targets = vec![nobody];
+    let refused = watch(&plan);
+    assert_eq!(refused.errors, refused.rows);
+    assert_eq!(refused.before, Some(refused.after), "refused connections");
 }

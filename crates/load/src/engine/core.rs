@@ -254,9 +254,11 @@ impl<'a> Engine<'a> {
     /// Closes the slot's connection, if it has one.
     pub fn hang_up(&mut self, index: u32) {
         let slot = &mut self.pool.slots[index as usize];
-        slot.interest = None;
+        let registered = slot.interest.take().is_some();
         if let Some(socket) = slot.socket.take() {
-            self.events.forget(socket.as_fd());
+            if registered {
+                self.events.forget(socket.as_fd());
+            }
             self.tally.connections -= 1;
         }
     }

@@ -45,7 +45,29 @@ pub(crate) enum Dialled {
     /// The listener's queue is full: ask again.
     Full,
     /// No connection.
-    Failed(Failure),
+    Failed(Cause),
+}
+
+/// Why there is no connection. Its words are only made for the first one: a server that is down fails
+/// thousands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cause {
+    pub outcome: Outcome,
+    call: &'static str,
+    source: Option<IpAddr>,
+    error: Errno,
+}
+
+impl Cause {
+    /// A connection that failed after it had been asked for.
+    pub fn late(error: Errno) -> Cause {
+        Cause {
+            outcome: outcome(error),
+            call: "connect",
+            source: None,
+            error,
+        }
+    }
 }
 
 impl Dialer {
@@ -191,18 +213,23 @@ impl Dialer {
         if outcome == Outcome::NoDescriptor {
             limits.descriptors += 1;
         }
-        let source = source.map_or(String::new(), |from| format!(" from {from}"));
-        Dialled::Failed(Failure {
+        Dialled::Failed(Cause {
             outcome,
-            message: format!("{call}({}){source}: {error}", self.name),
+            call,
+            source,
+            error,
         })
     }
 
-    /// A connection that failed after it had been asked for.
-    pub fn failure(&self, error: Errno) -> Failure {
+    /// What was tried, on what, and why it failed.
+    pub fn describe(&self, cause: Cause) -> Failure {
+        let Cause { call, error, .. } = cause;
+        let source = cause
+            .source
+            .map_or(String::new(), |from| format!(" from {from}"));
         Failure {
-            outcome: outcome(error),
-            message: format!("connect({}): {error}", self.name),
+            outcome: cause.outcome,
+            message: format!("{call}({}){source}: {error}", self.name),
         }
     }
 }
@@ -261,9 +288,11 @@ mod tests {
         let mut target = Target::new(address, "host");
         target.sources = Sources::List(vec![Ipv4Addr::new(192, 0, 2, 1).into()]);
         let mut limits = Limits::default();
-        let Dialled::Failed(failure) = Dialer::new(&target, None).unwrap().dial(&mut limits) else {
+        let mut dialer = Dialer::new(&target, None).unwrap();
+        let Dialled::Failed(cause) = dialer.dial(&mut limits) else {
             panic!("192.0.2.1 is nobody's address");
         };
+        let failure = dialer.describe(cause);
         assert!(
             failure
                 .message

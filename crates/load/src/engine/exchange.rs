@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, SendFlags};
 
 use super::core::Engine;
-use super::dial::{Dialled, outcome};
+use super::dial::{Cause, Dialled, outcome};
 use super::reply::{Malformed, Progress};
 use super::slot::Phase;
 
@@ -70,11 +70,10 @@ impl Engine<'_> {
                 self.slot(index).phase = Phase::Connecting;
                 self.timers.set(index, self.now_ns + REDIAL_NS);
             }
-            Dialled::Failed(failure) => {
-                let outcome = failure.outcome;
-                self.tally.failed(|| failure);
+            Dialled::Failed(cause) => {
+                self.tally.failed(|| dialer.describe(cause));
                 self.slot(index).connection = u32::MAX;
-                self.finish(index, outcome, false);
+                self.finish(index, cause.outcome, false);
             }
         }
     }
@@ -303,7 +302,7 @@ impl Engine<'_> {
         if slot.phase == Phase::Connecting {
             let target = usize::from(slot.request.target);
             let dialer = &self.dialers[target];
-            self.tally.failed(|| dialer.failure(error));
+            self.tally.failed(|| dialer.describe(Cause::late(error)));
         } else if outcome == Outcome::Reset && may_repeat(slot) {
             return self.repeat(index);
         }
