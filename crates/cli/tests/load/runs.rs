@@ -194,6 +194,42 @@ fn run_is_readable_and_incomplete_when_it_is_killed() {
 }
 
 #[test]
+fn loop_is_bound_and_described_so_when_a_processor_is_named() {
+    let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+    let cpu = (0..rustix::thread::CpuSet::MAX_CPU).find(|&cpu| allowed.is_set(cpu));
+    let cpu = cpu.expect("this runs somewhere").to_string();
+    let place = tempfile::tempdir().unwrap();
+    let run = place.path().join("run");
+    let server = Replying::start(GOOD);
+    let child = serving::headway()
+        .args([
+            "load",
+            &server.url,
+            "--rate",
+            "200",
+            "--warmup",
+            "0",
+            "-d",
+            "1h",
+        ])
+        .args(["--cpu", &cpu, "-o", run.to_str().unwrap()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    server.wait_for(5);
+    // The loop is the first thread of the process.
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert!(child.wait_with_output().unwrap().status.success());
+    let bound = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    assert_eq!(bound.map(str::trim), Some(cpu.as_str()));
+    let description = read_json(&run.join("run.json"));
+    assert_eq!(description["environment"]["client_affinity"], cpu);
+}
+
+#[test]
 fn table_is_replaced_when_json_is_wanted() {
     let server = Replying::start(GOOD);
     let (code, out, err) = load(&[&server.url, "-n", "10", "-c", "1", "--json"]);

@@ -138,7 +138,7 @@ fn list_length(list: &str) -> u32 {
 }
 
 /// Numbers in ascending order as the kernel writes them: `0-3,6`.
-fn as_list(numbers: &[usize]) -> String {
+pub fn as_list(numbers: &[usize]) -> String {
     let mut parts: Vec<(usize, usize)> = Vec::new();
     for &number in numbers {
         match parts.last_mut() {

@@ -12,7 +12,7 @@ mod table;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::client::environment::{gather, rfc3339};
+use crate::client::environment::rfc3339;
 use crate::engine::{Address, Arrivals};
 use crate::session::settings::Demand;
 use crate::session::{Finished, SessionError, Settings, Surroundings, status};
@@ -233,7 +233,7 @@ impl ProfileSettings {
     /// What `run.json` says of the whole.
     fn describe(&self) -> Result<RunDescription, ProfileError> {
         let prepared = self.open(1.0, 1).prepare()?;
-        let mut environment = gather();
+        let mut environment = prepared.description.environment.clone();
         for (name, command) in [
             ("before_point", &self.before_point),
             ("after_point", &self.after_point),

@@ -16,7 +16,7 @@ use crate::client::{environment, resolve};
 use crate::engine::{Address, Arrivals, Mode, Plan, Schedule, Segment, Sources, Stop, Target};
 use crate::words::{Place, ScheduleWord, Url};
 use latency::RunDescription;
-use latency::run::description::{self, LoadInfo, ScheduleStep};
+use latency::run::description::{self, Environment, LoadInfo, ScheduleStep};
 
 /// Connections of a closed loop.
 pub const CONNECTIONS_CLOSED: u32 = 1024;
@@ -113,7 +113,7 @@ impl Settings {
         let description = RunDescription {
             command: self.command.clone(),
             label: self.label.clone(),
-            environment: environment::gather(),
+            environment: self.environment(),
             targets: self.urls.iter().map(ToString::to_string).collect(),
             fileset: work.fileset,
             load: self.describe(&plan),
@@ -126,6 +126,15 @@ impl Settings {
             cpus: self.cpus.clone(),
             fileset: matches!(self.work, WorkSource::FileSet(_)),
         })
+    }
+
+    /// This machine; the loop's processors are those it will be bound to, if it is.
+    fn environment(&self) -> Environment {
+        let mut environment = environment::gather();
+        if !self.cpus.is_empty() {
+            environment.client_affinity = environment::as_list(&self.cpus);
+        }
+        environment
     }
 
     /// Refuses words that contradict each other.
