@@ -12,6 +12,7 @@ mod serve;
 mod fileset;
 mod load;
 mod profile;
+mod report;
 mod analyze;
 mod children;
 mod documents;
@@ -35,6 +36,7 @@ enum Command {
     Fileset(fileset::Arguments),
     Load(Box<load::Arguments>),
     Profile(Box<profile::Arguments>),
+    Report(report::Arguments),
     Analyze(analyze::Arguments),
     /// Prints a completion script for a shell.
     Completions {
@@ -79,6 +81,7 @@ fn main() -> ExitCode {
         Command::Fileset(arguments) => fileset::run(&arguments),
         Command::Load(arguments) => load::run(&arguments),
         Command::Profile(arguments) => profile::run(&arguments),
+        Command::Report(arguments) => report::run(&arguments),
         Command::Analyze(arguments) => analyze::run(&arguments),
         Command::Completions { shell } => documents::completions(shell, Arguments::command()),
         Command::Man { directory } => documents::man(&directory, Arguments::command()),

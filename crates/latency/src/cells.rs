@@ -3,7 +3,8 @@
 //! Everything that relates latency to size follows from it (series, deciles, service inversion), and cells
 //! of several machines add up to the cells of all. Sizes are kept exactly, because the equal-size rule of
 //! service inversion asks which requests have the *same* size. Memory grows with the number of different
-//! (size, bucket) pairs, not with the number of requests.
+//! (size, bucket) pairs, not with the number of requests: a few MB for the 36 sizes of SPECweb99, and about 100
+//! bytes a request when nearly each has a pair of its own, as with tens of thousands of sizes.
 
 use crate::quantum;
 use std::collections::HashMap;
