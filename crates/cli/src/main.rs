@@ -10,6 +10,9 @@ use std::process::ExitCode;
 
 mod serve;
 mod trace;
+mod fileset;
+mod load;
+mod profile;
 mod report;
 mod analyze;
 mod children;
@@ -32,6 +35,9 @@ struct Arguments {
 enum Command {
     Serve(Box<serve::Arguments>),
     Trace(Box<trace::Arguments>),
+    Fileset(fileset::Arguments),
+    Load(Box<load::Arguments>),
+    Profile(Box<profile::Arguments>),
     Report(report::Arguments),
     Analyze(analyze::Arguments),
     /// Prints a completion script for a shell.
@@ -90,6 +96,9 @@ fn main() -> ExitCode {
             return trace::gate(&fifo, &command).unwrap_or_else(|failure| failed(&failure));
         }
         Command::Serve(arguments) => serve::run(&arguments),
+        Command::Fileset(arguments) => fileset::run(&arguments),
+        Command::Load(arguments) => load::run(&arguments),
+        Command::Profile(arguments) => profile::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
         Command::Analyze(arguments) => analyze::run(&arguments),
         Command::Completions { shell } => documents::completions(shell, Arguments::command()),

@@ -12,8 +12,8 @@
  * whose record you want in DEBOX_CALL.
  *
  * Each thread has its own buffer: a thread gets records once it has called DeBoxControl itself. A forked
- * child goes on with its copy of the buffer. A signal handler's calls overwrite the buffer like errno;
- * what they slept belongs to the call they interrupted.
+ * child goes on with its copy of the buffer, without the reactions. A signal handler's calls overwrite the
+ * buffer like errno; what they slept belongs to the call they interrupted.
  *
  * Structures and names are those of Figure 2.3 in Yaoping Ruan's dissertation (Princeton, 2005), carried
  * to 64 bits; what was added says so. They may grow at the end: DeBoxControl is told the size the program

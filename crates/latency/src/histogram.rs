@@ -32,6 +32,14 @@ impl Histogram {
         Histogram::default()
     }
 
+    /// An empty histogram that needs no memory later for latencies up to `max_ns`.
+    pub fn with_room(max_ns: u64) -> Histogram {
+        Histogram {
+            counts: Vec::with_capacity(quantum::bucket(max_ns) as usize + 1),
+            ..Histogram::default()
+        }
+    }
+
     /// Counts one latency.
     pub fn record_ns(&mut self, ns: u64) {
         self.record_n(ns, 1);

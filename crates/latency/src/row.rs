@@ -37,6 +37,8 @@ pub enum Outcome {
     NoDescriptor = 11,
     /// Still in flight when the run ended; its end is that moment, not the request's.
     Abandoned = 12,
+    /// Every connection the client may have was busy, and its queue was full: it was not sent at all.
+    NoConnection = 13,
 }
 
 /// A code or a name that stands for no [`Outcome`].
@@ -46,7 +48,7 @@ pub struct UnknownOutcome(pub String);
 
 impl Outcome {
     /// Every outcome, in the order of their codes.
-    pub const ALL: [Outcome; 13] = [
+    pub const ALL: [Outcome; 14] = [
         Outcome::Ok,
         Outcome::Status,
         Outcome::Length,
@@ -60,6 +62,7 @@ impl Outcome {
         Outcome::NoPort,
         Outcome::NoDescriptor,
         Outcome::Abandoned,
+        Outcome::NoConnection,
     ];
 
     /// The word for it in files and tables.
@@ -78,7 +81,18 @@ impl Outcome {
             Outcome::NoPort => "no-port",
             Outcome::NoDescriptor => "no-descriptor",
             Outcome::Abandoned => "abandoned",
+            Outcome::NoConnection => "no-connection",
         }
+    }
+
+    /// Whether the time from start to end is a latency that somebody met. It is not for a request that had no
+    /// end, nor for one that the client itself could not send: counting those as fast would
+    /// flatter an overload.
+    pub fn has_latency(self) -> bool {
+        !matches!(
+            self,
+            Outcome::Abandoned | Outcome::NoConnection | Outcome::NoPort | Outcome::NoDescriptor
+        )
     }
 
     /// The number for it in records.
@@ -290,7 +304,7 @@ mod tests {
             assert_eq!(outcome.name().parse(), Ok(outcome));
             assert_eq!(Outcome::from_code(outcome.code()), Some(outcome));
         }
-        assert_eq!(Outcome::from_code(13), None);
+        assert_eq!(Outcome::from_code(Outcome::ALL.len() as u8), None);
         assert!("late".parse::<Outcome>().is_err());
     }
 
