@@ -9,6 +9,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 mod serve;
+mod fileset;
+mod load;
+mod profile;
+mod report;
+mod analyze;
 mod children;
 mod documents;
 mod trace;
@@ -29,6 +34,11 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(Box<serve::Arguments>),
+    Fileset(fileset::Arguments),
+    Load(Box<load::Arguments>),
+    Profile(Box<profile::Arguments>),
+    Report(report::Arguments),
+    Analyze(analyze::Arguments),
     Trace(trace::Arguments),
     /// Prints a completion script for a shell.
     Completions {
@@ -70,6 +80,11 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Serve(arguments) => serve::run(&arguments),
+        Command::Fileset(arguments) => fileset::run(&arguments),
+        Command::Load(arguments) => load::run(&arguments),
+        Command::Profile(arguments) => profile::run(&arguments),
+        Command::Report(arguments) => report::run(&arguments),
+        Command::Analyze(arguments) => analyze::run(&arguments),
         Command::Trace(arguments) => trace::run(&arguments),
         Command::Completions { shell } => documents::completions(shell, Arguments::command()),
         Command::Man { directory } => documents::man(&directory, Arguments::command()),

@@ -22,6 +22,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "debox-bpf",
             "load",
             "lab",
+            "latency",
             "report",
         ],
     ),

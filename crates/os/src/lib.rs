@@ -10,4 +10,5 @@ pub mod process;
 pub mod residency;
 pub mod rights;
 pub mod select;
+pub mod socket;
 pub mod ticks;

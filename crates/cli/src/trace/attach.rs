@@ -38,6 +38,13 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("the handler of signals")?;
     }
     let attach = start(arguments)?;
+    // Whoever closed standard error does not want to know.
+    let numbers: Vec<String> = arguments.pids.iter().map(u32::to_string).collect();
+    let _ = writeln!(
+        std::io::stderr(),
+        "headway: observing {}",
+        numbers.join(", ")
+    );
     let outcome = observe(attach, arguments.duration, &stop)?;
     let text = match arguments.json {
         true => serde_json::to_string_pretty(&outcome).context("writing JSON")? + "\n",
