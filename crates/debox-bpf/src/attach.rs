@@ -18,7 +18,7 @@ use crate::layout::{
 use crate::load::{self, Limits, Sight};
 use crate::lost::Lost;
 use crate::mappings::Mappings;
-use crate::target::Pids;
+use crate::target::{Pids, is_alive};
 use crate::totals::{Builder, Resource, SiteTotals};
 
 /// Watches the system calls of some processes until it is dropped.
@@ -90,6 +90,8 @@ impl Attach {
         // seen by half.
         attach.sight = load::attach(&mut attach.ebpf)?;
         pids.pids.iter().try_for_each(|pid| attach.aim(*pid))?;
+        // The end of one that ended before this was not seen, and nobody would ever say so.
+        attach.living.retain(|pid| is_alive(*pid));
         Ok(attach)
     }
 

@@ -54,7 +54,18 @@ fn check(pid: u32) -> Result<(), AttachError> {
     if process != pid {
         return Err(AttachError::Thread { pid, process });
     }
+    if !is_alive(pid) {
+        let hint =
+            " any more: it has ended, and its parent has not asked for its status".to_owned();
+        return Err(AttachError::UnknownPid { pid, hint });
+    }
     Ok(())
+}
+
+/// Not gone, and not a zombie, which makes no calls and whose end has been.
+pub(crate) fn is_alive(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    field(&status, "State").is_some_and(|state| !state.starts_with(['Z', 'X']))
 }
 
 fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
@@ -89,7 +100,7 @@ fn hint(proc: &Path, pid: u32) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Pids, hint};
+    use super::{Pids, hint, is_alive};
     use crate::error::AttachError;
 
     #[test]
@@ -121,6 +132,17 @@ mod tests {
             "{error}"
         );
         assert!(Pids::one(own).check(1).is_ok());
+    }
+
+    #[test]
+    fn zombie_is_refused_when_its_parent_is_late() {
+        let mut child = std::process::Command::new("true").spawn().expect("a child");
+        while is_alive(child.id()) {
+            std::thread::yield_now();
+        }
+        let error = Pids::one(child.id()).check(1).expect_err("it has ended");
+        child.wait().expect("our child");
+        assert!(error.to_string().contains("it has ended"), "{error}");
     }
 
     #[test]

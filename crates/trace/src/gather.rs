@@ -215,6 +215,8 @@ impl<'a> Gatherer<'a> {
         let stack = record
             .user_stack
             .iter()
+            // The outermost return address of a thread is none.
+            .filter(|address| **address != 0)
             .map(|address| self.place(process, *address))
             .collect();
         Kept {

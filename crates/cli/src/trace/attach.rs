@@ -18,7 +18,7 @@ use trace::launch::{Launched, SpawnError};
 use trace::{Observation, Places, Trace};
 
 use super::Failure;
-use super::run::{exit_code, not_started, words};
+use super::run::{exit_code, not_started, say, words};
 use super::watch::{Held, Screen, Source};
 
 /// Observes running processes until they end, the time is up, or an interrupt.
@@ -28,6 +28,13 @@ pub fn processes(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("the handler of signals")?;
     }
     let mut observed = Observed::start(arguments, &arguments.run.pids, None)?;
+    if !arguments.run.live {
+        let stops = match arguments.run.duration {
+            Some(most) => format!("for {} s", most.as_secs_f64()),
+            None => "until Ctrl-C".to_owned(),
+        };
+        say(&format!("trace: observing {stops}, or until no traced process is left"));
+    }
     let begun = Instant::now();
     let late = || {
         arguments

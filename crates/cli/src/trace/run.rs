@@ -169,6 +169,6 @@ pub fn exit_code(outcome: Outcome) -> ExitCode {
 }
 
 /// A line on standard error; if that is closed there is nobody to tell.
-fn say(text: &str) {
+pub fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "headway: {text}");
 }

@@ -1,5 +1,6 @@
 //! The same from outside, by BPF, and the live view.
 
+use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use crate::support::{Ran, compile, run, skip, sleeps, trace, traced};
@@ -66,10 +67,44 @@ fn running_process_is_shown_when_its_number_is_given() {
 }
 
 #[test]
-fn process_number_is_refused_when_there_is_none() {
-    let ran = run(&["-p", "4194305", "--duration", "1"]);
-    assert_eq!(ran.code, Some(2), "{}", ran.error);
-    assert!(ran.error.contains("4194305"), "{}", ran.error);
+fn observer_ends_when_the_process_does() {
+    if !observes("observer_ends_when_the_process_does") {
+        return;
+    }
+    let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("cat");
+    let mut headway = trace(&["-p", &child.id().to_string(), "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("headway runs");
+    let mut said = String::new();
+    let mut errors = BufReader::new(headway.stderr.take().expect("piped"));
+    errors.read_line(&mut said).expect("its first words");
+    assert!(said.contains("observing"), "{said}");
+    drop(child.stdin.take());
+    child.wait().expect("our child");
+    let ran = Ran::of(&headway.wait_with_output().expect("it ends"));
+    assert_eq!(ran.code, Some(0));
+    let trace: serde_json::Value = serde_json::from_str(&ran.out).expect("JSON");
+    let sites = trace["sites"].as_array().expect("call sites");
+    assert!(sites.iter().any(|site| site["call"] == "exit_group"), "{sites:?}");
+}
+
+#[test]
+fn words_that_make_no_sense_are_refused_when_observing() {
+    for (arguments, says) in [
+        (&["-p", "many"][..], "many"),
+        (&["-p", "1", "--duration=-1"], "negative"),
+        (&["-p", "1", "--duration", "soon"], "not a number of seconds"),
+        (&["-p", "4294967295"], "there is none with this number"),
+        (&["-p", "1", "--react", "stack"], "works in the traced program itself"),
+        (&["-p", "1", "--", "true"], "cannot be used with"),
+        (&["--no-children", "--", "true"], "--attach"),
+    ] {
+        let ran = run(arguments);
+        assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""), "{arguments:?}: {}", ran.error);
+        assert!(ran.error.contains(says), "{arguments:?}: {}", ran.error);
+    }
 }
 
 #[test]

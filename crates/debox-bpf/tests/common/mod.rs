@@ -24,18 +24,33 @@ pub fn skip(test: &str, reason: &str) {
 pub fn attach(test: &str, started: Result<Attach, AttachError>) -> Option<Attach> {
     match started {
         Ok(attach) => Some(attach),
-        Err(
-            error @ (AttachError::NotBuilt { .. }
-            | AttachError::NotPermitted { .. }
-            | AttachError::NoBtf { .. }
-            | AttachError::Tracepoint { .. }
-            | AttachError::Namespace { .. }),
-        ) => {
+        Err(error) if is_lack(&error) => {
             skip(test, &error.to_string());
             None
         }
         Err(error) => panic!("{error}"),
     }
+}
+
+/// Whether the machine lacks something. A program that clang or the kernel's verifier refuses is our mistake, unless the
+/// kernel is too old for it.
+pub fn is_lack(error: &AttachError) -> bool {
+    match error {
+        AttachError::NotBuilt { why } => !why.contains("could not compile"),
+        AttachError::Tracepoint { .. } => release() < (5, 18),
+        AttachError::NotPermitted { .. }
+        | AttachError::NoBtf { .. }
+        | AttachError::Namespace { .. } => true,
+        _ => false,
+    }
+}
+
+fn release() -> (u32, u32) {
+    let text = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("proc");
+    let mut numbers = text
+        .split(['.', '-'])
+        .map_while(|part| part.trim().parse().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
 /// `tests/sleeper.c`, compiled, running, and waiting for the word.
