@@ -33,7 +33,9 @@ pub fn processes(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
             Some(most) => format!("for {} s", most.as_secs_f64()),
             None => "until Ctrl-C".to_owned(),
         };
-        say(&format!("trace: observing {stops}, or until no traced process is left"));
+        say(&format!(
+            "trace: observing {stops}, or until no traced process is left"
+        ));
     }
     let begun = Instant::now();
     let late = || {

@@ -71,7 +71,11 @@ fn observer_ends_when_the_process_does() {
     if !observes("observer_ends_when_the_process_does") {
         return;
     }
-    let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("cat");
+    let mut child = Command::new("cat")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("cat");
     let mut headway = trace(&["-p", &child.id().to_string(), "--json"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -87,7 +91,10 @@ fn observer_ends_when_the_process_does() {
     assert_eq!(ran.code, Some(0));
     let trace: serde_json::Value = serde_json::from_str(&ran.out).expect("JSON");
     let sites = trace["sites"].as_array().expect("call sites");
-    assert!(sites.iter().any(|site| site["call"] == "exit_group"), "{sites:?}");
+    assert!(
+        sites.iter().any(|site| site["call"] == "exit_group"),
+        "{sites:?}"
+    );
 }
 
 #[test]
@@ -95,14 +102,25 @@ fn words_that_make_no_sense_are_refused_when_observing() {
     for (arguments, says) in [
         (&["-p", "many"][..], "many"),
         (&["-p", "1", "--duration=-1"], "negative"),
-        (&["-p", "1", "--duration", "soon"], "not a number of seconds"),
+        (
+            &["-p", "1", "--duration", "soon"],
+            "not a number of seconds",
+        ),
         (&["-p", "4294967295"], "there is none with this number"),
-        (&["-p", "1", "--react", "stack"], "works in the traced program itself"),
+        (
+            &["-p", "1", "--react", "stack"],
+            "works in the traced program itself",
+        ),
         (&["-p", "1", "--", "true"], "cannot be used with"),
         (&["--no-children", "--", "true"], "--attach"),
     ] {
         let ran = run(arguments);
-        assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""), "{arguments:?}: {}", ran.error);
+        assert_eq!(
+            (ran.code, ran.out.as_str()),
+            (Some(2), ""),
+            "{arguments:?}: {}",
+            ran.error
+        );
         assert!(ran.error.contains(says), "{arguments:?}: {}", ran.error);
     }
 }
