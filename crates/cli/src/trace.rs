@@ -27,7 +27,7 @@ Examples:
   headway trace --chrome out.json -- git status       a time line for Perfetto (ui.perfetto.dev)
   headway trace --react stack --when slower-than=10ms,label=journal -- ./server
                                                       print the stack when a call waits 10 ms for the journal
-  headway trace -p 1234 --duration 10                 what a running process waits for, and who waits with it
+  headway trace -p 1234 --duration 10s                 what a running process waits for, and who waits with it
   headway trace --live --attach -- ./static-server    the same while it happens, of a program without libc
   headway trace --keep run -- wget -q http://host/    run/trace.json, for `headway report run`
   headway trace report run                            the same summary again

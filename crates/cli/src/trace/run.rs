@@ -24,8 +24,8 @@ pub struct Arguments {
     /// Observe the command from outside, by BPF: for static and Go programs, and for waiter counts
     #[arg(long)]
     pub attach: bool,
-    /// With -p: stop after so many seconds; without it, at an interrupt or the end of the processes
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    /// With -p: stop after this time (10s, 2m); without it, at an interrupt or the end of the processes
+    #[arg(long, value_name = "TIME", value_parser = seconds)]
     pub duration: Option<Duration>,
     /// With -p or --attach: leave children alone
     #[arg(long)]
@@ -54,11 +54,20 @@ impl Arguments {
     }
 }
 
+/// A time as `headway load` takes it (`500ms`, `10s`, `2m`), or a bare number of seconds.
 fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text
+    let number = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let scale = match &text[number.len()..] {
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        _ => return Err("not a number of seconds, nor a time such as 500ms, 10s or 2m".to_owned()),
+    };
+    let number: f64 = number
         .parse()
-        .map_err(|_| "not a number of seconds".to_owned())?;
-    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+        .map_err(|_| "not a number of seconds, nor a time such as 500ms, 10s or 2m".to_owned())?;
+    Duration::try_from_secs_f64(number * scale).map_err(|error| error.to_string())
 }
 
 /// Runs the command, writes the trace, returns the command's exit code.
