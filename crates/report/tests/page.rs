@@ -468,7 +468,7 @@ fn blocked_calls_stand_beside_slow_requests_when_the_run_was_traced() {
             "schema": 1, "started_ns": 5_000, "started_unix_ns": description.epoch_unix_ns, "kept": [kept],
             "places": [{ "module": "/sbin/server", "offset": 64, "function": "serve_file", "file": null, "line": null }],
         });
-        std::fs::write(directory.join("trace.json"), trace.to_string()).expect("written");
+        fs::write(directory.join("trace.json"), trace.to_string()).expect("written");
     });
     let html = runs.html();
     let (_, section) = html
