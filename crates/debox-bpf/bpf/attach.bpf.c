@@ -112,15 +112,15 @@ SECTION("tp_btf/sys_enter") int enter(u64 *context) {
     if (!thread)
         return 0;
     close_torn(thread);
-    long regs = context[0];
+    struct pt_regs *regs = (void *)context[0];
     struct task_struct *task = current_task();
     thread->key.process = process_key(tgid, *execs);
     thread->key.number = (u32)context[1] | compat_flag(task);
     thread->key.site = site_of(task, regs, thread->key.process);
-    thread->arguments[0] = ARGUMENT_0(regs);
-    thread->arguments[1] = ARGUMENT_1(regs);
-    thread->faults_minor = FIELD(task, min_flt);
-    thread->faults_major = FIELD(task, maj_flt);
+    thread->arguments[0] = ARGUMENT_0(LOAD, regs);
+    thread->arguments[1] = ARGUMENT_1(LOAD, regs);
+    thread->faults_minor = task->min_flt;
+    thread->faults_major = task->maj_flt;
     thread->blocked_ns = 0;
     thread->preemptions = 0;
     thread->preempted_ns = 0;
@@ -153,14 +153,15 @@ INLINE void add_call(struct thread *thread, u64 wall_ns, u64 minor, u64 major, i
     add(&total->count, 1);
     add(&total->wall_ns, wall_ns);
     raise(&total->max_ns, wall_ns);
-    add(&total->blocked_ns, thread->blocked_ns);
     /* Most calls have none of these, and an atomic addition costs more than a comparison. */
     if (minor)
         add(&total->faults_minor, minor);
     if (major)
         add(&total->faults_major, major);
-    if (thread->slept)
+    if (thread->slept) {
         add(&total->slept, 1);
+        add(&total->blocked_ns, thread->blocked_ns);
+    }
     if (thread->preemptions) {
         add(&total->preemptions, thread->preemptions);
         add(&total->preempted_ns, thread->preempted_ns);
@@ -247,8 +248,8 @@ SECTION("tp_btf/sys_exit") int leave(u64 *context) {
     close_torn(thread);
     struct task_struct *task = current_task();
     u64 wall_ns = end_ns - thread->start_ns;
-    u64 minor = FIELD(task, min_flt) - thread->faults_minor;
-    u64 major = FIELD(task, maj_flt) - thread->faults_major;
+    u64 minor = task->min_flt - thread->faults_minor;
+    u64 major = task->maj_flt - thread->faults_major;
     thread->in_call = 0;
     add_call(thread, wall_ns, minor, major, 1);
     if (is_kept(thread, wall_ns))
@@ -287,9 +288,9 @@ INLINE void find_resource(struct task_struct *task, struct thread *thread, struc
     long regs = task_registers(task);
     if (!regs || !(thread ? thread->in_call : in_system_call(regs)))
         return;
-    u64 number = number_at(regs), first = thread ? thread->arguments[0] : ARGUMENT_0(regs);
+    u64 number = number_at(regs), first = thread ? thread->arguments[0] : ARGUMENT_0(READ, regs);
     if (number == futex_number) {
-        u64 operation = thread ? thread->arguments[1] : ARGUMENT_1(regs);
+        u64 operation = thread ? thread->arguments[1] : ARGUMENT_1(READ, regs);
         resource->kind = RESOURCE_FUTEX;
         resource->address = first;
         resource->space = operation & FUTEX_PRIVATE ? (u64)FIELD(task, mm) : 0;
@@ -365,7 +366,7 @@ INLINE void set_off_key(struct task_struct *task, struct thread *thread) {
     if (!regs)
         return;
     thread->off_key.site.number = in_system_call(regs) ? number_at(regs) : CALL_NONE;
-    thread->off_key.site.site = INSTRUCTION(regs);
+    thread->off_key.site.site = INSTRUCTION(READ, regs);
 }
 
 /*
@@ -522,8 +523,8 @@ SECTION("tp_btf/sched_process_exit") int exited(u64 *context) {
         return 0;
     struct thread *thread = map_lookup(&threads, &tid);
     if (thread && thread->in_call) {
-        u64 minor = FIELD(task, min_flt) - thread->faults_minor;
-        u64 major = FIELD(task, maj_flt) - thread->faults_major;
+        u64 minor = task->min_flt - thread->faults_minor;
+        u64 major = task->maj_flt - thread->faults_major;
         add_call(thread, now_ns() - thread->start_ns, minor, major, 0);
     }
     map_delete(&threads, &tid);
