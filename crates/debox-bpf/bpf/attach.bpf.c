@@ -86,10 +86,11 @@ INLINE void end_sleep(struct thread *thread, u64 length_ns, u64 wakeup_ns) {
  * The thread runs, so if it is still away in our books, the kernel has not shown its return. That it slept is
  * certain; how long is known up to its wake-up at most, and no more is claimed.
  */
-INLINE void close_torn(struct thread *thread) {
+INLINE void close_torn(u32 tid, struct thread *thread) {
     if (!thread->off_ns)
         return;
     count_lost(LOST_EVENTS);
+    end_wait(tid);
     u64 length_ns = thread->woken_ns ? thread->woken_ns - thread->off_ns : 0;
     thread->off_ns = 0;
     if (thread->asleep)
@@ -111,16 +112,16 @@ SECTION("tp_btf/sys_enter") int enter(u64 *context) {
         thread = new_thread(tid, tgid, *execs);
     if (!thread)
         return 0;
-    close_torn(thread);
-    long regs = context[0];
+    close_torn(tid, thread);
+    struct pt_regs *regs = (void *)context[0];
     struct task_struct *task = current_task();
     thread->key.process = process_key(tgid, *execs);
     thread->key.number = (u32)context[1] | compat_flag(task);
     thread->key.site = site_of(task, regs, thread->key.process);
-    thread->arguments[0] = ARGUMENT_0(regs);
-    thread->arguments[1] = ARGUMENT_1(regs);
-    thread->faults_minor = FIELD(task, min_flt);
-    thread->faults_major = FIELD(task, maj_flt);
+    thread->arguments[0] = ARGUMENT_0(LOAD, regs);
+    thread->arguments[1] = ARGUMENT_1(LOAD, regs);
+    thread->faults_minor = task->min_flt;
+    thread->faults_major = task->maj_flt;
     thread->blocked_ns = 0;
     thread->preemptions = 0;
     thread->preempted_ns = 0;
@@ -153,14 +154,15 @@ INLINE void add_call(struct thread *thread, u64 wall_ns, u64 minor, u64 major, i
     add(&total->count, 1);
     add(&total->wall_ns, wall_ns);
     raise(&total->max_ns, wall_ns);
-    add(&total->blocked_ns, thread->blocked_ns);
     /* Most calls have none of these, and an atomic addition costs more than a comparison. */
     if (minor)
         add(&total->faults_minor, minor);
     if (major)
         add(&total->faults_major, major);
-    if (thread->slept)
+    if (thread->slept) {
         add(&total->slept, 1);
+        add(&total->blocked_ns, thread->blocked_ns);
+    }
     if (thread->preemptions) {
         add(&total->preemptions, thread->preemptions);
         add(&total->preempted_ns, thread->preempted_ns);
@@ -244,11 +246,11 @@ SECTION("tp_btf/sys_exit") int leave(u64 *context) {
             thread->unborn = 0;
         return 0;
     }
-    close_torn(thread);
+    close_torn(tid, thread);
     struct task_struct *task = current_task();
     u64 wall_ns = end_ns - thread->start_ns;
-    u64 minor = FIELD(task, min_flt) - thread->faults_minor;
-    u64 major = FIELD(task, maj_flt) - thread->faults_major;
+    u64 minor = task->min_flt - thread->faults_minor;
+    u64 major = task->maj_flt - thread->faults_major;
     thread->in_call = 0;
     add_call(thread, wall_ns, minor, major, 1);
     if (is_kept(thread, wall_ns))
@@ -287,9 +289,9 @@ INLINE void find_resource(struct task_struct *task, struct thread *thread, struc
     long regs = task_registers(task);
     if (!regs || !(thread ? thread->in_call : in_system_call(regs)))
         return;
-    u64 number = number_at(regs), first = thread ? thread->arguments[0] : ARGUMENT_0(regs);
+    u64 number = number_at(regs), first = thread ? thread->arguments[0] : ARGUMENT_0(READ, regs);
     if (number == futex_number) {
-        u64 operation = thread ? thread->arguments[1] : ARGUMENT_1(regs);
+        u64 operation = thread ? thread->arguments[1] : ARGUMENT_1(READ, regs);
         resource->kind = RESOURCE_FUTEX;
         resource->address = first;
         resource->space = operation & FUTEX_PRIVATE ? (u64)FIELD(task, mm) : 0;
@@ -297,18 +299,6 @@ INLINE void find_resource(struct task_struct *task, struct thread *thread, struc
         resource->address = file_of(task, (u32)first);
         resource->kind = resource->address ? RESOURCE_FILE : RESOURCE_NONE;
     }
-}
-
-/* Takes a task out again, once; returns how many remain. */
-INLINE u64 end_wait(u32 tid) {
-    struct place *found = map_lookup(&places, &tid);
-    if (!found)
-        return 0;
-    struct place place = *found;
-    if (map_delete(&places, &tid))
-        return 0;
-    leave_place(&place);
-    return waiters_of(place.tag, place.tag >> COUNT_BITS);
 }
 
 /* Puts a task that goes to sleep among the waiters of its resource; returns how many are there already. */
@@ -365,7 +355,7 @@ INLINE void set_off_key(struct task_struct *task, struct thread *thread) {
     if (!regs)
         return;
     thread->off_key.site.number = in_system_call(regs) ? number_at(regs) : CALL_NONE;
-    thread->off_key.site.site = INSTRUCTION(regs);
+    thread->off_key.site.site = INSTRUCTION(READ, regs);
 }
 
 /*
@@ -392,7 +382,7 @@ INLINE void switch_out(u64 *context, struct task_struct *task, int preempted, u3
             thread = new_thread(tid, tgid, *execs);
     }
     if (thread) {
-        close_torn(thread);
+        close_torn(tid, thread);
         thread->asleep = sleeps_now;
         thread->woken_ns = 0;
         set_off_key(task, thread);
@@ -522,8 +512,8 @@ SECTION("tp_btf/sched_process_exit") int exited(u64 *context) {
         return 0;
     struct thread *thread = map_lookup(&threads, &tid);
     if (thread && thread->in_call) {
-        u64 minor = FIELD(task, min_flt) - thread->faults_minor;
-        u64 major = FIELD(task, maj_flt) - thread->faults_major;
+        u64 minor = task->min_flt - thread->faults_minor;
+        u64 major = task->maj_flt - thread->faults_major;
         add_call(thread, now_ns() - thread->start_ns, minor, major, 0);
     }
     map_delete(&threads, &tid);

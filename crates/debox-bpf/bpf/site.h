@@ -15,25 +15,31 @@
 
 #define STACK_WORDS_MAX 24
 
+/*
+ * Registers: LOAD is a plain load from those a tracepoint hands out, whose type the kernel knows; READ copies
+ * from those of a task that is asleep.
+ */
 #if defined(__TARGET_ARCH_x86)
-#define REGISTER(regs, x86, arm64) FIELD((struct pt_regs *)(regs), x86)
+#define LOAD(regs, x86, arm64) ((regs)->x86)
+#define READ(regs, x86, arm64) FIELD((struct pt_regs *)(regs), x86)
 #else
-#define REGISTER(regs, x86, arm64) FIELD((struct pt_regs *)(regs), arm64)
+#define LOAD(regs, x86, arm64) ((regs)->arm64)
+#define READ(regs, x86, arm64) FIELD((struct pt_regs *)(regs), arm64)
 #endif
 
-#define INSTRUCTION(regs) REGISTER(regs, ip, pc)
-#define ARGUMENT_0(regs) REGISTER(regs, di, orig_x0)
-#define ARGUMENT_1(regs) REGISTER(regs, si, regs[1])
+#define INSTRUCTION(from, regs) from(regs, ip, pc)
+#define ARGUMENT_0(from, regs) from(regs, di, orig_x0)
+#define ARGUMENT_1(from, regs) from(regs, si, regs[1])
 
 #if defined(__TARGET_ARCH_x86)
 
 /* The entry by `syscall` leaves the address behind it in rcx; an exception hardly ever finds it there. */
-INLINE int in_system_call(long regs) { return INSTRUCTION(regs) == REGISTER(regs, cx, pc); }
+INLINE int in_system_call(long regs) { return INSTRUCTION(READ, regs) == READ(regs, cx, pc); }
 
-INLINE u64 number_at(long regs) { return REGISTER(regs, orig_ax, syscallno); }
+INLINE u64 number_at(long regs) { return READ(regs, orig_ax, syscallno); }
 
 INLINE u64 compat_flag(struct task_struct *task) {
-    return FIELD(task, thread_info.status) & THREAD_COMPAT ? CALL_COMPAT : 0;
+    return task->thread_info.status & THREAD_COMPAT ? CALL_COMPAT : 0;
 }
 
 /* The search could not be made now: another thread is changing the memory map. */
@@ -124,9 +130,9 @@ INLINE u64 learn_frame(struct task_struct *task, u64 stack, u64 instruction) {
     return first;
 }
 
-INLINE u64 site_of(struct task_struct *task, long regs, u64 process) {
-    struct site_key key = {.process = process, .site = INSTRUCTION(regs)};
-    u64 stack = REGISTER(regs, sp, sp);
+INLINE u64 site_of(struct task_struct *task, struct pt_regs *regs, u64 process) {
+    struct site_key key = {.process = process, .site = INSTRUCTION(LOAD, regs)};
+    u64 stack = LOAD(regs, sp, sp);
     u64 *known = map_lookup(&frames, &key);
     u64 frame = known ? *known : learn_frame(task, stack, key.site);
     if (frame == FRAME_UNKNOWN)
@@ -142,14 +148,16 @@ INLINE u64 site_of(struct task_struct *task, long regs, u64 process) {
 
 #else
 
-INLINE int in_system_call(long regs) { return REGISTER(regs, ip, syscallno) >= 0; }
+INLINE int in_system_call(long regs) { return READ(regs, ip, syscallno) >= 0; }
 
-INLINE u64 number_at(long regs) { return REGISTER(regs, orig_ax, syscallno); }
+INLINE u64 number_at(long regs) { return READ(regs, orig_ax, syscallno); }
 
 INLINE u64 compat_flag(struct task_struct *task) { return 0; }
 
 /* A wrapper that calls nothing else still has its caller's address in the link register. */
-INLINE u64 site_of(struct task_struct *task, long regs, u64 process) { return REGISTER(regs, ip, regs[30]); }
+INLINE u64 site_of(struct task_struct *task, struct pt_regs *regs, u64 process) {
+    return LOAD(regs, ip, regs[30]);
+}
 
 #endif
 #endif
