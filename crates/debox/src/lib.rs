@@ -18,6 +18,7 @@
 mod absence;
 mod call;
 pub mod calls;
+pub mod collect;
 mod labels;
 mod ledger;
 pub mod policy;
@@ -33,5 +34,5 @@ pub use labels::Label;
 pub use record::{Limits, Record, Site as KernelSite, Sleep, Stack, TraceEntry};
 pub use report::{Report, Rung, SITES_MAX, Site, Wait};
 pub use symbols::Symbols;
-pub use thread::{Debox, Mark};
+pub use thread::{Debox, Mark, kernel_symbols};
 pub use tracer::Tracer;

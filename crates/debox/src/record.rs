@@ -123,11 +123,12 @@ pub struct Record {
     limits: Limits,
     /// Number of the call.
     pub number: u32,
-    /// When it began, in nanoseconds of `CLOCK_MONOTONIC`. Exact only if it slept or
-    /// [`Debox::call`](crate::Debox::call) uses that clock; else to some microseconds.
+    /// When it began, in nanoseconds of `CLOCK_MONOTONIC`, right to 25 microseconds.
     pub start_ns: u64,
     /// Wall-clock time.
     pub wall_ns: u64,
+    /// The same in ticks of the clock that is used ([`os::ticks`]): the processor's counter where it is trusted.
+    pub wall_ticks: u64,
     /// Minor page faults; `None` where the privilege does not reach.
     pub faults_minor: Option<u32>,
     /// Major ones.
@@ -140,7 +141,7 @@ pub struct Record {
     pub sleeps_dropped: u32,
     /// Trace entries that found no room.
     pub trace_dropped: u32,
-    /// Records the kernel lost during the call; sleeps may be missing if not 0.
+    /// Records the kernel lost during the call or shortly before it; sleeps may be missing if not 0.
     pub lost: u64,
     sleeps: Vec<Sleep>,
     trace: Vec<TraceEntry>,
@@ -154,6 +155,7 @@ impl Record {
             number: 0,
             start_ns: 0,
             wall_ns: 0,
+            wall_ticks: 0,
             faults_minor: None,
             faults_major: None,
             preemptions: Wait::default(),
@@ -204,6 +206,15 @@ impl Record {
     pub fn slept_count(&self) -> u64 {
         let kept: u64 = self.sleeps.iter().map(|sleep| u64::from(sleep.count)).sum();
         kept + u64::from(self.sleeps_dropped)
+    }
+
+    /// Whether the thread lost the processor in the call, by itself or not, or may have: a record is lost.
+    #[inline]
+    pub fn left_processor(&self) -> bool {
+        !self.sleeps.is_empty()
+            || self.preemptions.count > 0
+            || self.sleeps_dropped > 0
+            || self.lost > 0
     }
 
     /// Nanoseconds asleep in the sleeps that are kept.

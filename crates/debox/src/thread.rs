@@ -5,7 +5,7 @@
 //! that its cost does not show.
 //!
 //! It refuses to look at other threads and to keep history: one record, the last, as `errno` is. Who wants
-//! more keeps it .
+//! more keeps it.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::fmt;
@@ -57,8 +57,10 @@ pub struct Debox {
     rung: Rung,
     ticks: Ticks,
     /// One pair of readings of both clocks, to place a call on the monotonic one.
-    epoch: Epoch,
+    epoch: Cell<Epoch>,
     absences: RefCell<Absences>,
+    /// Records lost between calls, for the next record to say.
+    lost: Cell<u64>,
     /// What the kernel said at the last look; see [`run_queue_wait_ns`].
     waited_ns: Cell<u64>,
     record: RefCell<Option<Record>>,
@@ -68,6 +70,20 @@ pub struct Debox {
 struct Epoch {
     ticks: u64,
     ns: u64,
+}
+
+/// How long a pair of readings serves: the rate is right to 25 parts in a million, so a call is placed to 25 µs.
+const EPOCH_NS_MAX: u64 = 1_000_000_000;
+
+impl Epoch {
+    #[cold]
+    #[inline(never)]
+    fn now(ticks: Ticks) -> Epoch {
+        Epoch {
+            ticks: ticks.now(),
+            ns: monotonic_ns(),
+        }
+    }
 }
 
 /// The state before a call.
@@ -93,11 +109,9 @@ impl Debox {
             major: FaultCounter::open(Fault::Major).ok(),
             rung,
             ticks,
-            epoch: Epoch {
-                ticks: ticks.now(),
-                ns: monotonic_ns(),
-            },
+            epoch: Cell::new(Epoch::now(ticks)),
             absences: RefCell::new(Absences::new()),
+            lost: Cell::new(0),
             waited_ns: Cell::new(run_queue_wait_ns()),
             record: RefCell::new(Some(Record::new(limits))),
         }
@@ -106,6 +120,11 @@ impl Debox {
     /// How much is seen, and what would show more.
     pub fn rung(&self) -> &Rung {
         &self.rung
+    }
+
+    /// Whether page faults are counted.
+    pub fn sees_faults(&self) -> bool {
+        self.minor.is_some() && self.major.is_some()
     }
 
     /// Makes a system call and keeps its record in the current buffer. `f` should be that one call and
@@ -141,14 +160,69 @@ impl Debox {
         let Some(record) = record.as_mut() else {
             return;
         };
-        record.begin(number);
-        record.wall_ns = self.ticks.ns_between(mark.ticks, now);
-        record.start_ns = self.epoch.ns + self.ticks.ns_between(self.epoch.ticks, mark.ticks);
-        record.faults_minor = faults(&self.minor, mark.minor);
-        record.faults_major = faults(&self.major, mark.major);
+        self.fill(record, number, mark, now);
         if self.moved() {
             self.attribute(record);
         }
+    }
+
+    /// All of a record but the sleeps.
+    #[inline(always)]
+    fn fill(&self, record: &mut Record, number: u32, mark: Mark, now: u64) {
+        record.begin(number);
+        record.wall_ticks = now.wrapping_sub(mark.ticks);
+        record.wall_ns = self.ticks.ns_between(mark.ticks, now);
+        let epoch = self.epoch.get();
+        let since_ns = self.ticks.ns_between(epoch.ticks, mark.ticks);
+        record.start_ns = epoch.ns + since_ns;
+        if since_ns > EPOCH_NS_MAX {
+            self.place(record);
+        }
+        record.faults_minor = faults(&self.minor, mark.minor);
+        record.faults_major = faults(&self.major, mark.major);
+    }
+
+    /// Places a call that has just ended by a fresh pair of readings.
+    #[cold]
+    #[inline(never)]
+    fn place(&self, record: &mut Record) {
+        let epoch = Epoch::now(self.ticks);
+        self.epoch.set(epoch);
+        record.start_ns = epoch.ns - record.wall_ns;
+    }
+
+    /// The first half of a call made while another one of this thread is under way, as in a signal
+    /// handler: what the other one has slept so far stays its own.
+    #[inline]
+    pub fn begin_nested(&self) -> Mark {
+        Mark {
+            minor: count(&self.minor),
+            major: count(&self.major),
+            ticks: self.ticks.now(),
+        }
+    }
+
+    /// The second half. The record has no sleeps: those of this call become the other one's, as its
+    /// time does.
+    pub fn end_nested(&self, number: u32, mark: Mark) {
+        let now = self.ticks.now();
+        let Ok(mut record) = self.record.try_borrow_mut() else {
+            return;
+        };
+        if let Some(record) = record.as_mut() {
+            self.fill(record, number, mark, now);
+        }
+    }
+
+    /// As [`Debox::end`], but leaves the record as it was if the thread did not leave the processor. For
+    /// functions that may or may not make a call. True if there is a new record.
+    #[inline(always)]
+    pub fn end_if_moved(&self, number: u32, mark: Mark) -> bool {
+        let moved = self.moved();
+        if moved {
+            self.end(number, mark);
+        }
+        moved
     }
 
     /// The record of the last call; `None` if there is no buffer.
@@ -199,9 +273,9 @@ impl Debox {
     #[inline(never)]
     fn forget(&self) {
         if let (Some(ring), Ok(mut absences)) = (&self.ring, self.absences.try_borrow_mut()) {
-            ring.drain(|record| {
-                absences.record(record, |_| {});
-            });
+            let mut lost = self.lost.get();
+            ring.drain(|record| lost += absences.record(record, |_| {}));
+            self.lost.set(lost);
             absences.settle(|_| {});
         }
         if self.asks_wakeup() {
@@ -223,12 +297,16 @@ impl Debox {
             record.wakeup_ns = Some(waited_ns.saturating_sub(self.waited_ns.replace(waited_ns)));
         }
         let symbols = record.limits().resolve.then(kernel_symbols).flatten();
+        let full = ring.head() - ring.tail() + RECORD_BYTES_MAX > ring.capacity();
         let mut absences = self.absences.borrow_mut();
-        let mut lost = 0;
+        let mut lost = self.lost.take();
         ring.drain(|event| {
             lost += absences.record(event, |absence| record.add(absence, symbols));
         });
         absences.settle(|absence| record.add(absence, symbols));
+        if full {
+            lost += announced_losses(ring, &mut absences);
+        }
         record.lost += lost;
         // What resolving caused, a page fault of its own perhaps, stays in the ring and is nobody's.
     }
@@ -254,6 +332,20 @@ fn faults(counter: &Option<FaultCounter>, before: u64) -> Option<u32> {
         .map(|counter| (counter.count() - before) as u32)
 }
 
+/// The longest record the kernel writes here: a header, a time and a call chain.
+const RECORD_BYTES_MAX: u64 = 8 * (3 + 1 + os::perf::STACK_FRAMES_MAX as u64);
+
+/// How many records the kernel dropped from a ring that was full. It says so with the next record, so one has
+/// to come: the thread sleeps as shortly as it can.
+#[cold]
+fn announced_losses(ring: &Ring, absences: &mut Absences) -> u64 {
+    std::thread::sleep(std::time::Duration::from_nanos(1));
+    let mut lost = 0;
+    ring.drain(|record| lost += absences.record(record, |_| {}));
+    absences.settle(|_| {});
+    lost
+}
+
 /// Nanoseconds the calling thread was runnable without running, since it began: the second word of
 /// /proc/thread-self/schedstat (sched-stats in the kernel's documentation). Zero where there is none.
 fn run_queue_wait_ns() -> u64 {
@@ -267,8 +359,9 @@ fn run_queue_wait_ns() -> u64 {
         .unwrap_or(0)
 }
 
-/// The kernel's functions, loaded once a process by whoever needs them first; `None` where they are hidden.
-fn kernel_symbols() -> Option<&'static Symbols> {
+/// The kernel's functions, loaded once a process by whoever needs them first; `None` where they are hidden. Call
+/// it early, where tens of milliseconds do no harm; else the first sleep does.
+pub fn kernel_symbols() -> Option<&'static Symbols> {
     static SYMBOLS: OnceLock<Option<Symbols>> = OnceLock::new();
     SYMBOLS
         .get_or_init(|| Symbols::load().ok().filter(|symbols| !symbols.hidden()))

@@ -177,6 +177,11 @@ impl Ring {
         self.tail.get()
     }
 
+    /// Bytes of records the ring has room for.
+    pub fn capacity(&self) -> u64 {
+        self.data_bytes
+    }
+
     /// Hands every record written before the call to `visit`, oldest first, and frees its space.
     ///
     /// Bounded by the size of the ring: what arrives meanwhile stays for the next call.
