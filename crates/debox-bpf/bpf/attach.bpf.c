@@ -21,7 +21,9 @@
 /* Only so that a thread's state, too large for a program's stack, can be made from zeros. */
 static const volatile struct thread zero_thread = {};
 
-INLINE u64 process_key(u32 tgid, u64 execs) { return tgid | execs << 32; }
+INLINE u64 process_key(u32 tgid, u64 execs) {
+    return tgid | execs << 32;
+}
 
 INLINE struct thread *new_thread(u32 tid, u32 tgid, u64 execs) {
     map_update(&threads, &tid, (const void *)&zero_thread, UPDATE_NOEXIST);
@@ -78,8 +80,7 @@ INLINE void end_sleep(struct thread *thread, u64 length_ns, u64 wakeup_ns) {
         add_sleep(sum, thread, length_ns, wakeup_ns);
     else
         count_lost(LOST_SLEEPS);
-    if (thread->in_call)
-        add_to_call(thread, length_ns, wakeup_ns);
+    if (thread->in_call) add_to_call(thread, length_ns, wakeup_ns);
 }
 
 /*
@@ -87,8 +88,7 @@ INLINE void end_sleep(struct thread *thread, u64 length_ns, u64 wakeup_ns) {
  * certain; how long is known up to its wake-up at most, and no more is claimed.
  */
 INLINE void close_torn(u32 tid, struct thread *thread) {
-    if (!thread->off_ns)
-        return;
+    if (!thread->off_ns) return;
     count_lost(LOST_EVENTS);
     end_wait(tid);
     u64 length_ns = thread->woken_ns ? thread->woken_ns - thread->off_ns : 0;
@@ -105,13 +105,10 @@ SECTION("tp_btf/sys_enter") int enter(u64 *context) {
     u64 id = current_pid_tgid();
     u32 tgid = id >> 32, tid = id;
     u64 *execs = map_lookup(&targets, &tgid);
-    if (!execs)
-        return 0;
+    if (!execs) return 0;
     struct thread *thread = map_lookup(&threads, &tid);
-    if (!thread)
-        thread = new_thread(tid, tgid, *execs);
-    if (!thread)
-        return 0;
+    if (!thread) thread = new_thread(tid, tgid, *execs);
+    if (!thread) return 0;
     close_torn(tid, thread);
     struct pt_regs *regs = (void *)context[0];
     struct task_struct *task = current_task();
@@ -137,28 +134,32 @@ SECTION("tp_btf/sys_enter") int enter(u64 *context) {
 
 INLINE struct call_total *total_of(struct thread *thread) {
     struct call_total *total = map_lookup(&calls, &thread->key);
-    if (total)
-        return total;
+    if (total) return total;
     struct call_total zero = {};
     map_update(&calls, &thread->key, &zero, UPDATE_NOEXIST);
     total = map_lookup(&calls, &thread->key);
-    if (!total)
-        count_lost(LOST_CALLS);
+    if (!total) count_lost(LOST_CALLS);
     return total;
 }
 
-INLINE void add_call(struct thread *thread, u64 wall_ns, u64 minor, u64 major, int finished) {
+/* A result from -4095 to -1 is an error number (syscall(2)). */
+INLINE int is_error(u64 result) {
+    return result > -4096ULL;
+}
+
+INLINE void add_call(struct thread *thread, u64 wall_ns, u64 minor, u64 major, u64 result, int finished) {
     struct call_total *total = total_of(thread);
-    if (!total)
-        return;
+    if (!total) return;
     add(&total->count, 1);
     add(&total->wall_ns, wall_ns);
     raise(&total->max_ns, wall_ns);
+    raise(&total->min_not_ns, ~wall_ns);
+    raise(&total->in_band_max_ns, wall_ns - thread->preempted_ns);
+    raise(&total->in_band_min_not_ns, ~(wall_ns - thread->preempted_ns));
+    if (is_error(result)) add(&total->errors, 1);
     /* Most calls have none of these, and an atomic addition costs more than a comparison. */
-    if (minor)
-        add(&total->faults_minor, minor);
-    if (major)
-        add(&total->faults_major, major);
+    if (minor) add(&total->faults_minor, minor);
+    if (major) add(&total->faults_major, major);
     if (thread->slept) {
         add(&total->slept, 1);
         add(&total->blocked_ns, thread->blocked_ns);
@@ -167,10 +168,8 @@ INLINE void add_call(struct thread *thread, u64 wall_ns, u64 minor, u64 major, i
         add(&total->preemptions, thread->preemptions);
         add(&total->preempted_ns, thread->preempted_ns);
     }
-    if (thread->wakeup_ns)
-        add(&total->wakeup_ns, thread->wakeup_ns);
-    if (!finished)
-        add(&total->unfinished, 1);
+    if (thread->wakeup_ns) add(&total->wakeup_ns, thread->wakeup_ns);
+    if (!finished) add(&total->unfinished, 1);
 }
 
 /* Whether the policy keeps the record of a call that is over. Its cheapest conditions first. */
@@ -179,11 +178,9 @@ INLINE int is_kept(const struct thread *thread, u64 wall_ns) {
         return 0;
     if (!keep_calls_all) {
         u64 number = thread->key.number;
-        if (number >= CALLS_MAX || !(call_traits[number] & 2))
-            return 0;
+        if (number >= CALLS_MAX || !(call_traits[number] & 2)) return 0;
     }
-    if (keep_one_in <= 1)
-        return 1;
+    if (keep_one_in <= 1) return 1;
     u32 zero = 0;
     u64 *count = map_lookup(&met, &zero);
     return count && __sync_fetch_and_add(count, 1) % keep_one_in == 0;
@@ -193,6 +190,7 @@ INLINE void fill_record(struct record *record, struct thread *thread, u64 wall_n
     record->kind = EVENT_RECORD;
     record->key = thread->key;
     record->tid = (u32)current_pid_tgid();
+    record->result = thread->result;
     record->start_ns = thread->start_ns;
     record->wall_ns = wall_ns;
     record->faults_minor = minor;
@@ -215,8 +213,7 @@ INLINE void keep(void *context, struct thread *thread, u64 wall_ns, u64 minor, u
     }
     fill_record(record, thread, wall_ns, minor, major);
     long bytes = read_stack(context, record->user_stack, sizeof(record->user_stack), STACK_OF_USER);
-    if (bytes > 0)
-        record->user_frames = bytes / sizeof(u64);
+    if (bytes > 0) record->user_frames = bytes / sizeof(u64);
     ringbuf_submit(record, 0);
 }
 
@@ -224,8 +221,7 @@ INLINE void keep(void *context, struct thread *thread, u64 wall_ns, u64 minor, u
 INLINE void keep_as_last(struct thread *thread, u64 wall_ns, u64 minor, u64 major) {
     u32 zero = 0, tid = current_pid_tgid();
     struct record *record = map_lookup(&scratch, &zero);
-    if (!record)
-        return;
+    if (!record) return;
     fill_record(record, thread, wall_ns, minor, major);
     map_update(&last, &tid, record, UPDATE_ANY);
 }
@@ -235,15 +231,12 @@ SECTION("tp_btf/sys_exit") int leave(u64 *context) {
     u32 tgid = id >> 32, tid = id;
     /* First, so that the time is the call's and not ours. */
     u64 *execs = map_lookup(&targets, &tgid);
-    if (!execs)
-        return 0;
+    if (!execs) return 0;
     u64 end_ns = now_ns();
     struct thread *thread = map_lookup(&threads, &tid);
     if (!thread || !thread->in_call) {
-        if (!thread || !thread->unborn)
-            count_lost(LOST_BEGUN_BEFORE);
-        if (thread)
-            thread->unborn = 0;
+        if (!thread || !thread->unborn) count_lost(LOST_BEGUN_BEFORE);
+        if (thread) thread->unborn = 0;
         return 0;
     }
     close_torn(tid, thread);
@@ -252,11 +245,10 @@ SECTION("tp_btf/sys_exit") int leave(u64 *context) {
     u64 minor = task->min_flt - thread->faults_minor;
     u64 major = task->maj_flt - thread->faults_major;
     thread->in_call = 0;
-    add_call(thread, wall_ns, minor, major, 1);
-    if (is_kept(thread, wall_ns))
-        keep(context, thread, wall_ns, minor, major);
-    if (keep_last && thread->slept)
-        keep_as_last(thread, wall_ns, minor, major);
+    thread->result = context[1];
+    add_call(thread, wall_ns, minor, major, thread->result, 1);
+    if (is_kept(thread, wall_ns)) keep(context, thread, wall_ns, minor, major);
+    if (keep_last && thread->slept) keep_as_last(thread, wall_ns, minor, major);
     return 0;
 }
 
@@ -265,11 +257,9 @@ SECTION("tp_btf/sys_exit") int leave(u64 *context) {
 /* The inode behind a descriptor, or the open file where all of its kind share one inode. */
 INLINE u64 file_of(struct task_struct *task, u64 descriptor) {
     struct fdtable *table = FIELD(FIELD(task, files), fdt);
-    if (descriptor >= FIELD(table, max_fds))
-        return 0;
+    if (descriptor >= FIELD(table, max_fds)) return 0;
     struct file **slot = FIELD(table, fd) + descriptor, *file = 0;
-    if (read_kernel(&file, sizeof(file), slot) || !file)
-        return 0;
+    if (read_kernel(&file, sizeof(file), slot) || !file) return 0;
     struct inode *inode = FIELD(file, f_inode);
     return FIELD(FIELD(inode, i_sb), s_magic) == ANON_INODE_MAGIC ? (u64)file : (u64)inode;
 }
@@ -284,11 +274,9 @@ INLINE void find_resource(struct task_struct *task, struct thread *thread, struc
         resource->address = *lock;
         return;
     }
-    if (task->flags & PF_KTHREAD)
-        return;
+    if (task->flags & PF_KTHREAD) return;
     long regs = task_registers(task);
-    if (!regs || !(thread ? thread->in_call : in_system_call(regs)))
-        return;
+    if (!regs || !(thread ? thread->in_call : in_system_call(regs))) return;
     u64 number = number_at(regs), first = thread ? thread->arguments[0] : ARGUMENT_0(READ, regs);
     if (number == futex_number) {
         u64 operation = thread ? thread->arguments[1] : ARGUMENT_1(READ, regs);
@@ -310,8 +298,7 @@ INLINE u64 begin_wait(u32 tid, const struct resource *resource) {
         count_lost(LOST_WAITERS);
         return others;
     }
-    if (map_update(&places, &tid, &place, UPDATE_NOEXIST) == 0)
-        return others;
+    if (map_update(&places, &tid, &place, UPDATE_NOEXIST) == 0) return others;
     /* No room, or the kernel has not shown the last wake-up: a count must never stay raised. */
     end_wait(tid);
     if (map_update(&places, &tid, &place, UPDATE_NOEXIST)) {
@@ -327,8 +314,7 @@ INLINE void go_to_sleep(u64 *context, struct task_struct *task, struct thread *t
     find_resource(task, thread, &resource);
     if (thread) {
         long stack = stack_id(context, &stacks, 0);
-        if (stack < 0)
-            count_lost(LOST_STACKS);
+        if (stack < 0) count_lost(LOST_STACKS);
         thread->off_key.stack = stack < 0 ? STACK_UNKNOWN : stack;
         if (resource.kind == RESOURCE_NONE && stack >= 0) {
             resource.kind = RESOURCE_STACK;
@@ -338,22 +324,18 @@ INLINE void go_to_sleep(u64 *context, struct task_struct *task, struct thread *t
         thread->waiters_entry = 0;
         thread->waiters_exit = 0;
     }
-    if (resource.kind == RESOURCE_NONE)
-        return;
+    if (resource.kind == RESOURCE_NONE) return;
     u64 others = begin_wait(tid, &resource);
-    if (thread)
-        thread->waiters_entry = others;
+    if (thread) thread->waiters_entry = others;
 }
 
 /* To which call and site a sleep belongs; outside a call that began while we looked, what the registers say.
  */
 INLINE void set_off_key(struct task_struct *task, struct thread *thread) {
     thread->off_key.site = thread->key;
-    if (thread->in_call)
-        return;
+    if (thread->in_call) return;
     long regs = task_registers(task);
-    if (!regs)
-        return;
+    if (!regs) return;
     thread->off_key.site.number = in_system_call(regs) ? number_at(regs) : CALL_NONE;
     thread->off_key.site.site = INSTRUCTION(READ, regs);
 }
@@ -378,8 +360,7 @@ INLINE void switch_out(u64 *context, struct task_struct *task, int preempted, u3
     int sleeps_now = !preempted && state && !is_runnable(task);
     if (!thread) {
         u64 *execs = map_lookup(&targets, &tgid);
-        if (execs)
-            thread = new_thread(tid, tgid, *execs);
+        if (execs) thread = new_thread(tid, tgid, *execs);
     }
     if (thread) {
         close_torn(tid, thread);
@@ -387,16 +368,13 @@ INLINE void switch_out(u64 *context, struct task_struct *task, int preempted, u3
         thread->woken_ns = 0;
         set_off_key(task, thread);
     }
-    if (sleeps_now && (thread || waiters_everywhere))
-        go_to_sleep(context, task, thread);
-    if (thread)
-        thread->off_ns = now_ns();
+    if (sleeps_now && (thread || waiters_everywhere)) go_to_sleep(context, task, thread);
+    if (thread) thread->off_ns = now_ns();
 }
 
 INLINE void switch_in(u32 tid) {
     struct thread *thread = map_lookup(&threads, &tid);
-    if (!thread || !thread->off_ns)
-        return;
+    if (!thread || !thread->off_ns) return;
     u64 now = now_ns(), length_ns = now - thread->off_ns;
     thread->off_ns = 0;
     if (!thread->asleep) {
@@ -412,8 +390,7 @@ INLINE void switch_in(u32 tid) {
 
 SECTION("tp_btf/sched_switch") int switched(u64 *context) {
     struct task_struct *out = (void *)context[1], *in = (void *)context[2];
-    if (out->pid)
-        switch_out(context, out, context[0] & 1, context[3]);
+    if (out->pid) switch_out(context, out, context[0] & 1, context[3]);
     if (in->pid) {
         /* Who runs waits for nothing; as a rule the wake-up has seen to that. */
         end_wait(in->pid);
@@ -438,8 +415,7 @@ SECTION("tp_btf/sched_wakeup") int woken(u64 *context) {
 /* ---- Kernel locks ---- */
 
 SECTION("tp_btf/contention_begin") int contend(u64 *context) {
-    if (context[1] & LOCK_SPINS)
-        return 0;
+    if (context[1] & LOCK_SPINS) return 0;
     u32 tid = current_pid_tgid();
     u64 lock = context[0];
     map_update(&locks, &tid, &lock, UPDATE_ANY);
@@ -450,8 +426,7 @@ SECTION("tp_btf/contention_end") int contended(u64 *context) {
     u32 tid = current_pid_tgid();
     u64 *lock = map_lookup(&locks, &tid);
     /* A spinning wait inside the sleeping one, for the queue's own lock, ends too. */
-    if (lock && *lock == context[0])
-        map_delete(&locks, &tid);
+    if (lock && *lock == context[0]) map_delete(&locks, &tid);
     return 0;
 }
 
@@ -474,8 +449,7 @@ SECTION("tp_btf/sched_process_fork") int forked(u64 *context) {
     struct task_struct *parent = (void *)context[0], *child = (void *)context[1];
     u32 from = parent->tgid, to = child->tgid;
     u64 *execs = map_lookup(&targets, &from);
-    if (!execs || (from != to && !follow_children))
-        return 0;
+    if (!execs || (from != to && !follow_children)) return 0;
     /* The child runs the parent's program, but its count of execs is its own. */
     u64 none = 0;
     if (from != to) {
@@ -486,8 +460,7 @@ SECTION("tp_btf/sched_process_fork") int forked(u64 *context) {
         tell(EVENT_FORK, process_key(to, 0), from);
     }
     struct thread *thread = new_thread(child->pid, to, from == to ? *execs : 0);
-    if (thread)
-        thread->unborn = 1;
+    if (thread) thread->unborn = 1;
     return 0;
 }
 
@@ -495,8 +468,7 @@ SECTION("tp_btf/sched_process_exec") int executed(u64 *context) {
     struct task_struct *task = (void *)context[0];
     u32 tgid = task->tgid;
     u64 *execs = map_lookup(&targets, &tgid);
-    if (!execs)
-        return 0;
+    if (!execs) return 0;
     *execs += 1;
     tell(EVENT_EXEC, process_key(tgid, *execs), 0);
     return 0;
@@ -508,13 +480,12 @@ SECTION("tp_btf/sched_process_exit") int exited(u64 *context) {
     map_delete(&locks, &tid);
     end_wait(tid);
     u64 *execs = map_lookup(&targets, &tgid);
-    if (!execs)
-        return 0;
+    if (!execs) return 0;
     struct thread *thread = map_lookup(&threads, &tid);
     if (thread && thread->in_call) {
         u64 minor = task->min_flt - thread->faults_minor;
         u64 major = task->maj_flt - thread->faults_major;
-        add_call(thread, now_ns() - thread->start_ns, minor, major, 0);
+        add_call(thread, now_ns() - thread->start_ns, minor, major, 0, 0);
     }
     map_delete(&threads, &tid);
     if (FIELD(FIELD(task, signal), live.counter) == 0) {

@@ -73,6 +73,13 @@ struct call_total {
     u64 wakeup_ns;
     /* Calls a process left by ending. */
     u64 unfinished;
+    /* Calls that returned an error. */
+    u64 errors;
+    /* The complement of the shortest, so that the larger one wins here, too, and zero means none yet. */
+    u64 min_not_ns;
+    /* Longest and shortest without the time the thread was preempted. */
+    u64 in_band_max_ns;
+    u64 in_band_min_not_ns;
 };
 
 struct sleep_key {
@@ -111,6 +118,7 @@ struct record {
     u64 kind;
     struct site_key key;
     u64 tid;
+    u64 result;
     u64 start_ns;
     u64 wall_ns;
     u64 faults_minor;

@@ -14,6 +14,7 @@ struct thread {
     /* Not yet run: it will leave the call that made it, which it did not make. */
     u64 unborn;
     u64 arguments[2];
+    u64 result;
     u64 start_ns;
     u64 faults_minor;
     u64 faults_major;
@@ -158,20 +159,20 @@ const volatile u64 futex_number = 0;
 /* By number of a call: 1 if its first argument is a descriptor it may wait for, 2 if its records are kept. */
 const volatile u8 call_traits[CALLS_MAX] = {};
 
-INLINE void add(u64 *sum, u64 amount) { __sync_fetch_and_add(sum, amount); }
+INLINE void add(u64 *sum, u64 amount) {
+    __sync_fetch_and_add(sum, amount);
+}
 
 INLINE void count_lost(u32 kind) {
     u64 *count = map_lookup(&lost, &kind);
-    if (count)
-        add(count, 1);
+    if (count) add(count, 1);
 }
 
 /* The larger one stays. A few tries: after that a neighbour has put in one that is about as large. */
 INLINE void raise(u64 *largest, u64 value) {
     for (int attempt = 0; attempt < 4; attempt++) {
         u64 seen = *(volatile u64 *)largest;
-        if (value <= seen || __sync_val_compare_and_swap(largest, seen, value) == seen)
-            return;
+        if (value <= seen || __sync_val_compare_and_swap(largest, seen, value) == seen) return;
     }
 }
 

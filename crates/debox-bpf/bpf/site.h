@@ -34,9 +34,13 @@
 #if defined(__TARGET_ARCH_x86)
 
 /* The entry by `syscall` leaves the address behind it in rcx; an exception hardly ever finds it there. */
-INLINE int in_system_call(long regs) { return INSTRUCTION(READ, regs) == READ(regs, cx, pc); }
+INLINE int in_system_call(long regs) {
+    return INSTRUCTION(READ, regs) == READ(regs, cx, pc);
+}
 
-INLINE u64 number_at(long regs) { return READ(regs, orig_ax, syscallno); }
+INLINE u64 number_at(long regs) {
+    return READ(regs, orig_ax, syscallno);
+}
 
 INLINE u64 compat_flag(struct task_struct *task) {
     return task->thread_info.status & THREAD_COMPAT ? CALL_COMPAT : 0;
@@ -54,7 +58,9 @@ static long note_if_executable(struct task_struct *task, struct vm_area_struct *
 enum fit { FIT_NONE, FIT_CALL, FIT_CALLEE };
 
 /* A wrapper is short, so the call instruction lies shortly behind its beginning. */
-INLINE int is_wrapper(u64 function, u64 instruction) { return instruction - function < 4096; }
+INLINE int is_wrapper(u64 function, u64 instruction) {
+    return instruction - function < 4096;
+}
 
 INLINE u64 read_pointer(u64 address) {
     u64 pointer = 0;
@@ -69,14 +75,10 @@ INLINE s64 distance(const u8 *bytes) {
 /* Where a stub of the linkage table jumps: ff 25, perhaps behind the marks endbr64 and bnd. */
 INLINE u64 behind_stub(u64 stub) {
     u8 code[16];
-    if (read_user(code, sizeof(code), (void *)stub))
-        return 0;
-    if (code[0] == 0xff && code[1] == 0x25)
-        return read_pointer(stub + 6 + distance(&code[2]));
-    if (code[4] == 0xff && code[5] == 0x25)
-        return read_pointer(stub + 10 + distance(&code[6]));
-    if (code[5] == 0xff && code[6] == 0x25)
-        return read_pointer(stub + 11 + distance(&code[7]));
+    if (read_user(code, sizeof(code), (void *)stub)) return 0;
+    if (code[0] == 0xff && code[1] == 0x25) return read_pointer(stub + 6 + distance(&code[2]));
+    if (code[4] == 0xff && code[5] == 0x25) return read_pointer(stub + 10 + distance(&code[6]));
+    if (code[5] == 0xff && code[6] == 0x25) return read_pointer(stub + 11 + distance(&code[7]));
     return 0;
 }
 
@@ -87,8 +89,7 @@ INLINE u64 behind_stub(u64 stub) {
  */
 INLINE enum fit fit_of(u64 word, u64 instruction) {
     u8 before[8];
-    if (word < 4096 || read_user(before, sizeof(before), (void *)(word - 8)))
-        return FIT_NONE;
+    if (word < 4096 || read_user(before, sizeof(before), (void *)(word - 8))) return FIT_NONE;
     if (before[3] == 0xe8) {
         u64 target = word + distance(&before[4]);
         int found = is_wrapper(target, instruction) || is_wrapper(behind_stub(target), instruction);
@@ -100,8 +101,7 @@ INLINE enum fit fit_of(u64 word, u64 instruction) {
     }
 #pragma unroll
     for (int at = 1; at <= 6; at++)
-        if (at != 3 && before[at] == 0xff && (before[at + 1] & 0x38) == 0x10)
-            return FIT_CALL;
+        if (at != 3 && before[at] == 0xff && (before[at + 1] & 0x38) == 0x10) return FIT_CALL;
     return FIT_NONE;
 }
 
@@ -114,18 +114,13 @@ INLINE u64 learn_frame(struct task_struct *task, u64 stack, u64 instruction) {
     u64 first = 0;
     for (u64 step = 0; step < STACK_WORDS_MAX; step++) {
         u64 word = 0, executable = 0;
-        if (read_user(&word, sizeof(word), (void *)(stack + step * sizeof(word))))
-            break;
+        if (read_user(&word, sizeof(word), (void *)(stack + step * sizeof(word)))) break;
         enum fit fit = fit_of(word, instruction);
-        if (fit == FIT_CALLEE)
-            return step + 1;
-        if (fit == FIT_NONE || first)
-            continue;
+        if (fit == FIT_CALLEE) return step + 1;
+        if (fit == FIT_NONE || first) continue;
         /* Data can look like a call, and the stack is full of pointers to data. */
-        if (find_vma(task, word, note_if_executable, &executable, 0) == -BUSY)
-            return FRAME_UNKNOWN;
-        if (executable)
-            first = step + 1;
+        if (find_vma(task, word, note_if_executable, &executable, 0) == -BUSY) return FRAME_UNKNOWN;
+        if (executable) first = step + 1;
     }
     return first;
 }
@@ -135,10 +130,8 @@ INLINE u64 site_of(struct task_struct *task, struct pt_regs *regs, u64 process) 
     u64 stack = LOAD(regs, sp, sp);
     u64 *known = map_lookup(&frames, &key);
     u64 frame = known ? *known : learn_frame(task, stack, key.site);
-    if (frame == FRAME_UNKNOWN)
-        return key.site;
-    if (!known)
-        map_update(&frames, &key, &frame, UPDATE_ANY);
+    if (frame == FRAME_UNKNOWN) return key.site;
+    if (!known) map_update(&frames, &key, &frame, UPDATE_ANY);
     u64 caller = 0;
     if (frame && read_user(&caller, sizeof(caller), (void *)(stack + (frame - 1) * sizeof(caller))) == 0 &&
         caller)
@@ -148,11 +141,17 @@ INLINE u64 site_of(struct task_struct *task, struct pt_regs *regs, u64 process) 
 
 #else
 
-INLINE int in_system_call(long regs) { return READ(regs, ip, syscallno) >= 0; }
+INLINE int in_system_call(long regs) {
+    return READ(regs, ip, syscallno) >= 0;
+}
 
-INLINE u64 number_at(long regs) { return READ(regs, orig_ax, syscallno); }
+INLINE u64 number_at(long regs) {
+    return READ(regs, orig_ax, syscallno);
+}
 
-INLINE u64 compat_flag(struct task_struct *task) { return 0; }
+INLINE u64 compat_flag(struct task_struct *task) {
+    return 0;
+}
 
 /* A wrapper that calls nothing else still has its caller's address in the link register. */
 INLINE u64 site_of(struct task_struct *task, struct pt_regs *regs, u64 process) {

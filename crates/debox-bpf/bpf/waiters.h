@@ -46,8 +46,7 @@ INLINE u64 waiters_of(u64 home, u64 tag) {
     for (u32 step = 0; step < WINDOW; step++) {
         u64 *slot = slot_at(home, step);
         u64 word = slot ? *(volatile u64 *)slot : 0;
-        if (word >> COUNT_BITS == tag)
-            count += word & COUNT_MASK;
+        if (word >> COUNT_BITS == tag) count += word & COUNT_MASK;
     }
     return count;
 }
@@ -60,15 +59,12 @@ INLINE int take_place(u64 hash, struct place *place) {
         /* Rounds: the key's own slot, a free one, and both again if others were faster each time. */
         int take_free = (step / WINDOW) & 1;
         u64 *slot = slot_at(hash, step % WINDOW);
-        if (!slot)
-            continue;
+        if (!slot) continue;
         u64 word = *(volatile u64 *)slot;
         int free = (word & COUNT_MASK) == 0;
-        if (free ? !take_free : word >> COUNT_BITS != tag)
-            continue;
+        if (free ? !take_free : word >> COUNT_BITS != tag) continue;
         u64 next = free ? (tag << COUNT_BITS) | 1 : word + 1;
-        if (__sync_val_compare_and_swap(slot, word, next) != word)
-            continue;
+        if (__sync_val_compare_and_swap(slot, word, next) != word) continue;
         place->slot = (hash + step % WINDOW) & waiting_mask;
         return 1;
     }
@@ -79,18 +75,15 @@ INLINE int take_place(u64 hash, struct place *place) {
 INLINE void leave_place(const struct place *place) {
     u32 index = place->slot;
     u64 *slot = map_lookup(&waiting, &index);
-    if (slot)
-        __sync_fetch_and_add(slot, -1ULL);
+    if (slot) __sync_fetch_and_add(slot, -1ULL);
 }
 
 /* Takes a task out again, once; returns how many remain. */
 INLINE u64 end_wait(u32 tid) {
     struct place *found = map_lookup(&places, &tid);
-    if (!found)
-        return 0;
+    if (!found) return 0;
     struct place place = *found;
-    if (map_delete(&places, &tid))
-        return 0;
+    if (map_delete(&places, &tid)) return 0;
     leave_place(&place);
     return waiters_of(place.tag, place.tag >> COUNT_BITS);
 }

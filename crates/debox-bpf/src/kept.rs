@@ -16,6 +16,8 @@ pub struct KeptCall {
     pub tid: u32,
     /// The thread's name, at most 15 bytes.
     pub comm: String,
+    /// What the call returned: from -4095 to -1 the negative error number.
+    pub result: i64,
     /// The address behind the call in the program.
     pub site: u64,
     /// User addresses, innermost first, at most 16: as far as frame pointers lead.
@@ -54,6 +56,7 @@ impl KeptCall {
             execs: raw.site.process.execs,
             tid: raw.tid,
             comm: raw.comm.clone(),
+            result: raw.result,
             site: raw.site.address,
             user_stack: raw.user_stack.clone(),
             resources: raw

@@ -13,13 +13,13 @@ const EVENT_EXEC: u64 = 3;
 const EVENT_EXIT: u64 = 4;
 
 pub(crate) type SiteKey = [u64; 3];
-pub(crate) type CallWords = [u64; 11];
+pub(crate) type CallWords = [u64; 15];
 pub(crate) type SleepKey = [u64; 5];
 pub(crate) type SleepWords = [u64; 8];
 pub(crate) type RecordWords = [u64; RECORD_WORDS];
 
 const CALL_SLEEP_WORDS: usize = 2 + 8;
-const HEAD_WORDS: usize = 17;
+const HEAD_WORDS: usize = 18;
 const RECORD_WORDS: usize = HEAD_WORDS + SLEEPS_MAX * CALL_SLEEP_WORDS + USER_FRAMES_MAX;
 
 /// A process, as a key: its number and how often it has called exec.
@@ -89,6 +89,7 @@ impl Sleep {
 pub(crate) struct Record {
     pub site: Site,
     pub tid: u32,
+    pub result: i64,
     pub start_ns: u64,
     pub wall_ns: u64,
     pub faults_minor: u64,
@@ -105,21 +106,22 @@ pub(crate) struct Record {
 
 impl Record {
     pub fn of(words: &[u64]) -> Record {
-        let used = (words[12] as usize).min(SLEEPS_MAX);
-        let frames = (words[14] as usize).min(USER_FRAMES_MAX);
+        let used = (words[13] as usize).min(SLEEPS_MAX);
+        let frames = (words[15] as usize).min(USER_FRAMES_MAX);
         let stack = &words[RECORD_WORDS - USER_FRAMES_MAX..];
         Record {
             site: Site::of(&words[1..4]),
             tid: words[4] as u32,
-            start_ns: words[5],
-            wall_ns: words[6],
-            faults_minor: words[7],
-            faults_major: words[8],
-            preemptions: words[9],
-            preempted_ns: words[10],
-            wakeup_ns: words[11],
-            sleeps_dropped: words[13],
-            comm: text(&words[15..17]),
+            result: words[5] as i64,
+            start_ns: words[6],
+            wall_ns: words[7],
+            faults_minor: words[8],
+            faults_major: words[9],
+            preemptions: words[10],
+            preempted_ns: words[11],
+            wakeup_ns: words[12],
+            sleeps_dropped: words[14],
+            comm: text(&words[16..18]),
             sleeps: words[HEAD_WORDS..]
                 .chunks_exact(CALL_SLEEP_WORDS)
                 .take(used)
@@ -183,10 +185,10 @@ mod tests {
     fn record_is_read_field_by_field_when_its_words_arrive() {
         let mut words: Vec<u64> = (0..RECORD_WORDS as u64).collect();
         words[0] = 1;
-        words[12] = 1;
-        words[14] = 2;
-        words[15] = u64::from_ne_bytes(*b"a name\0\0");
-        words[16] = 0;
+        words[13] = 1;
+        words[15] = 2;
+        words[16] = u64::from_ne_bytes(*b"a name\0\0");
+        words[17] = 0;
         let Some(Event::Record(record)) = Event::of(&bytes(&words)) else {
             panic!("a record");
         };
@@ -205,15 +207,15 @@ mod tests {
                 record.wakeup_ns,
                 record.sleeps_dropped
             ),
-            (4, 5, 11, 13)
+            (4, 6, 12, 14)
         );
         assert_eq!(record.comm, "a name");
         let [(stack, kind, sleep)] = record.sleeps[..] else {
             panic!("one sleep: {record:?}");
         };
-        assert_eq!((stack, kind, sleep.count, sleep.exit_max), (17, 18, 19, 26));
-        assert_eq!(record.user_stack, [97, 98]);
-        assert_eq!(words[HEAD_WORDS], 17);
+        assert_eq!((stack, kind, sleep.count, sleep.exit_max), (18, 19, 20, 27));
+        assert_eq!(record.user_stack, [98, 99]);
+        assert_eq!((words[HEAD_WORDS], record.result), (18, 5));
     }
 
     #[test]

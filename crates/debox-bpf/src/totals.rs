@@ -93,10 +93,18 @@ pub struct SiteTotals {
     pub count: u64,
     /// Of these, calls in which the thread ended.
     pub unfinished: u64,
+    /// Of these, calls that failed.
+    pub errors: u64,
     /// Wall-clock nanoseconds.
     pub wall_ns: u64,
+    /// The shortest; 0 if none has ended.
+    pub min_ns: u64,
     /// The longest.
     pub max_ns: u64,
+    /// The shortest, the time the thread was preempted taken off: what load does not spoil.
+    pub in_band_min_ns: u64,
+    /// The longest of these.
+    pub in_band_max_ns: u64,
     /// On the processor: the wall time without sleeps and preemptions.
     pub cpu_ns: u64,
     /// Minor page faults.
@@ -135,8 +143,12 @@ impl SiteTotals {
             place: None,
             count: 0,
             unfinished: 0,
+            errors: 0,
             wall_ns: 0,
+            min_ns: 0,
             max_ns: 0,
+            in_band_min_ns: 0,
+            in_band_max_ns: 0,
             cpu_ns: 0,
             faults_minor: 0,
             faults_major: 0,
@@ -160,11 +172,21 @@ impl SiteTotals {
             preempted_ns,
             wakeup_ns,
             unfinished,
+            errors,
+            min_not_ns,
+            in_band_max_ns,
+            in_band_min_not_ns,
         ] = *words;
         self.count = count;
         self.unfinished = unfinished;
         self.wall_ns = wall_ns;
         self.max_ns = max_ns;
+        self.errors = errors;
+        // The kernel's part keeps complements, where zero is "none yet".
+        let complement = |word: u64| if word == 0 { 0 } else { !word };
+        self.min_ns = complement(min_not_ns);
+        self.in_band_max_ns = in_band_max_ns;
+        self.in_band_min_ns = complement(in_band_min_not_ns);
         self.cpu_ns = wall_ns
             .saturating_sub(blocked_ns)
             .saturating_sub(preempted_ns);
@@ -291,11 +313,11 @@ mod tests {
         );
         builder.call(
             (process, Some(0), 0x10),
-            &[3, 100, 50, 1, 0, 60, 2, 1, 15, 4, 0],
+            &[3, 100, 50, 1, 0, 60, 2, 1, 15, 4, 0, 2, !9, 45, !8],
         );
         builder.call(
             (process, Some(0), 0x20),
-            &[1, 500, 500, 0, 0, 0, 0, 0, 0, 0, 1],
+            &[1, 500, 500, 0, 0, 0, 0, 0, 0, 0, 1, 0, !500, 500, !500],
         );
         let sites = builder.finish(|_, _, _| None);
         assert_eq!(
@@ -306,6 +328,12 @@ mod tests {
             (sites[1].count, sites[1].cpu_ns, sites[1].sleep_count()),
             (3, 25, 2)
         );
+        let lengths = (
+            sites[1].min_ns,
+            sites[1].in_band_min_ns,
+            sites[1].in_band_max_ns,
+        );
+        assert_eq!((sites[1].errors, lengths), (2, (9, 8, 45)));
         assert_eq!((sites[0].unfinished, sites[0].sleeps.len()), (1, 0));
     }
 

@@ -299,6 +299,9 @@ fn calls_are_exact_and_unknown_ones_keep_their_number_when_nothing_sleeps() {
             "{name} is called from one place: {sites:#?}"
         );
         assert!(sites[0].sleeps.is_empty());
+        // Only the call that does not exist fails.
+        assert_eq!(sites[0].errors, u64::from(name == "call 9999"));
+        assert!(sites[0].min_ns <= sites[0].max_ns && sites[0].in_band_min_ns <= sites[0].min_ns);
     }
 }
 

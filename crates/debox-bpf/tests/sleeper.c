@@ -49,8 +49,7 @@ static void wait_until_asleep(pid_t pid, pid_t tid, long number) {
         text[bytes] = 0;
         char *end;
         long found = strtol(text, &end, 10);
-        if (end != text && found == number)
-            return;
+        if (end != text && found == number) return;
         nap();
     }
 }
@@ -80,8 +79,7 @@ static void *wait_on_word(void *argument) {
 
 static void start(struct task *task, void *(*body)(void *), long number) {
     check(pthread_create(&task->thread, NULL, body, task) == 0, "pthread_create");
-    while (!task->tid)
-        nap();
+    while (!task->tid) nap();
     wait_until_asleep(getpid(), task->tid, number);
 }
 
@@ -124,10 +122,8 @@ static void contend_for_terminal(int count) {
         tasks[i].file = slave;
         start(&tasks[i], read_once, SYS_readv);
     }
-    for (int i = 0; i < count; i++)
-        check(write(master, "a\n", 2) == 2, "write");
-    for (int i = 0; i < count; i++)
-        pthread_join(tasks[i].thread, NULL);
+    for (int i = 0; i < count; i++) check(write(master, "a\n", 2) == 2, "write");
+    for (int i = 0; i < count; i++) pthread_join(tasks[i].thread, NULL);
 }
 
 /* COUNT processes that want a lock which this one holds. */
@@ -146,8 +142,7 @@ static void contend_for_file(int count) {
         wait_until_asleep(child, child, SYS_flock);
     }
     flock(file, LOCK_UN);
-    for (int i = 0; i < count; i++)
-        wait(NULL);
+    for (int i = 0; i < count; i++) wait(NULL);
     unlink(path);
 }
 
@@ -164,10 +159,8 @@ static void make_children(int count, const char *self) {
         pid_t child = fork();
         check(child >= 0, "fork");
         if (child == 0) {
-            if (i == 0)
-                execl(self, self, "parents", "7", NULL);
-            for (int call = 0; call < 7; call++)
-                syscall(SYS_getpgid, 0);
+            if (i == 0) execl(self, self, "parents", "7", NULL);
+            for (int call = 0; call < 7; call++) syscall(SYS_getpgid, 0);
             _exit(0);
         }
         waitpid(child, NULL, 0);
@@ -191,8 +184,7 @@ static void die_in_call(void) {
 }
 
 __attribute__((noinline)) static void make_calls(int count) {
-    for (int i = 0; i < count; i++)
-        syscall(SYS_getpgid, 0);
+    for (int i = 0; i < count; i++) syscall(SYS_getpgid, 0);
     syscall(SYS_getsid, 0);
     syscall(SYS_getuid);
     syscall(9999);
@@ -204,13 +196,11 @@ int main(int count, char **words) {
     int number = count > 2 ? atoi(words[2]) : 1;
     char line[16];
     if (!strcmp(role, "parents")) {
-        for (int call = 0; call < number; call++)
-            syscall(SYS_getpgid, 0);
+        for (int call = 0; call < number; call++) syscall(SYS_getpgid, 0);
         return 0;
     }
     dprintf(1, "ready %lx %lx\n", (unsigned long)make_calls, (unsigned long)read_once);
-    if (read(0, line, sizeof(line)) <= 0)
-        return 0;
+    if (read(0, line, sizeof(line)) <= 0) return 0;
     if (!strcmp(role, "pipe"))
         sleep_on_pipe(number);
     else if (!strcmp(role, "futex"))
