@@ -44,10 +44,10 @@ pub struct Evidence {
     pub elapsed_s: f64,
     /// Requests that ended, warm-up included.
     pub requests: u64,
-    /// Those that ended with a complete reply of the expected kind.
-    pub good: u64,
     /// Requests of the measured part that ended.
     pub replies: u64,
+    /// Those of the measured part that ended with a complete reply of the expected kind.
+    pub good: u64,
     /// Those of the measured part that were answered 404.
     pub not_found: u64,
     /// The work was a set of files with a manifest.
@@ -120,15 +120,20 @@ impl Findings {
 
 /// Was it the work that was described?
 fn work(of: &Evidence, to: &mut Findings) {
+    let share = share(of.not_found, of.replies);
     if of.requests == 0 {
         to.invalid.push("no request ended".to_owned());
-    } else if of.good == 0 && of.not_found == 0 {
+    } else if of.replies == 0 {
+        // The warm-up may have gone well, but there is nothing to believe.
+        to.invalid
+            .push("no request ended in the measured time".to_owned());
+    } else if of.good == 0 && share < NOT_FOUND_INVALID {
+        // Where most replies are 404, the sentence below says more.
         to.invalid.push(format!(
             "none of {} requests got a good reply",
-            count(of.requests)
+            count(of.replies)
         ));
     }
-    let share = share(of.not_found, of.replies);
     let what = match of.fileset {
         true => "the file set does not match the server",
         false => "the paths do not match the server",
@@ -385,9 +390,33 @@ mod tests {
         assert_eq!(verdict(|evidence| evidence.good = 0).0, Verdict::Invalid);
         let nothing = |evidence: &mut Evidence| {
             evidence.requests = 0;
+            evidence.replies = 0;
             evidence.good = 0;
         };
-        assert_eq!(verdict(nothing).0, Verdict::Invalid);
+        assert_eq!(
+            verdict(nothing),
+            (Verdict::Invalid, "no request ended".to_owned())
+        );
+    }
+
+    #[test]
+    fn run_is_invalid_when_nothing_was_good_and_one_reply_was_404() {
+        let (found, reasons) = verdict(|evidence| {
+            evidence.good = 0;
+            evidence.not_found = 1;
+        });
+        assert_eq!(found, Verdict::Invalid, "{reasons}");
+        assert_eq!(reasons, "none of 10,000 requests got a good reply");
+    }
+
+    #[test]
+    fn run_is_invalid_when_only_its_warm_up_saw_a_request_end() {
+        let (found, reasons) = verdict(|evidence| {
+            evidence.replies = 0;
+            evidence.good = 0;
+        });
+        assert_eq!(found, Verdict::Invalid);
+        assert_eq!(reasons, "no request ended in the measured time");
     }
 
     #[test]

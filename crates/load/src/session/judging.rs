@@ -18,8 +18,8 @@ pub(super) fn evidence(prepared: &Prepared, ran: &Ran) -> Evidence {
         requests: measured
             .requests
             .saturating_sub(outcome(Outcome::Abandoned)),
-        good: outcome(Outcome::Ok),
         replies: ran.rows.replies,
+        good: ran.rows.good,
         not_found: ran.rows.not_found,
         fileset: prepared.fileset,
         late_starts: measured.late_starts,
