@@ -109,13 +109,25 @@ fn profile_goes_on_where_it_stopped_when_the_words_are_the_same() {
     );
     assert_eq!(read_json(&run.join("run.json"))["complete"], false);
 
-    let (code, _, err) = profile(
-        &server,
-        &run,
-        &[words.as_slice(), &["--timeout", "9s"]].concat(),
-    );
-    assert_eq!(code, 1);
-    assert!(err.contains("a profile was begun here with"), "{err}");
+    let paths = place.path().join("paths");
+    std::fs::write(&paths, "/a\n").unwrap();
+    for (other, what) in [
+        (["--timeout", "9s"], "a time-out in ms of 3000, not 9000"),
+        (
+            ["--source", "127.0.0.9"],
+            "--source of the default, not 127.0.0.9",
+        ),
+        (["--cpu", "0"], "--cpu of the default, not 0"),
+        (
+            ["--paths", paths.to_str().unwrap()],
+            "the paths of the addresses, not 1 with",
+        ),
+    ] {
+        let (code, _, err) = profile(&server, &run, &[words.as_slice(), &other].concat());
+        assert_eq!(code, 1);
+        let expected = format!("a profile was begun here with {what}");
+        assert!(err.contains(&expected), "{err}");
+    }
 
     std::fs::write(&go, "").unwrap();
     let (code, out, err) = profile(&server, &run, &words);
