@@ -52,7 +52,7 @@ pub struct Evidence {
     pub not_found: u64,
     /// The work was a set of files with a manifest.
     pub fileset: bool,
-    /// Starts later than the client tolerates.
+    /// Starts of the measured part later than the client tolerates.
     pub late_starts: u64,
     /// Starts that waited because every connection that the open loop may have was in use.
     pub connections_exhausted: u64,
@@ -170,7 +170,7 @@ fn schedule(of: &Evidence, to: &mut Findings) {
             )
         });
     }
-    let late = share(of.late_starts, of.requests);
+    let late = share(of.late_starts, of.replies);
     to.bound(late, LATE_SUSPECT, f64::INFINITY, || {
         format!("{} of the requests started late", percent(late))
     });
@@ -356,6 +356,16 @@ mod tests {
             verdict(|evidence| evidence.late_starts = 99).0,
             Verdict::Valid
         );
+    }
+
+    #[test]
+    fn late_starts_are_a_share_of_the_measured_part_when_there_was_a_warm_up() {
+        let (found, reasons) = verdict(|evidence| {
+            evidence.requests = 15_000;
+            evidence.late_starts = 2_000;
+        });
+        assert_eq!(found, Verdict::Suspect);
+        assert_eq!(reasons, "20 % of the requests started late");
     }
 
     #[test]
