@@ -204,6 +204,21 @@ fn there_is_no_capacity_when_no_reply_is_good() {
 }
 
 #[test]
+fn profile_fails_when_no_reply_is_good_and_the_capacity_was_given() {
+    let place = tempfile::tempdir().unwrap();
+    let missing = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
+    let server = Replying::start(Manner::Replies(missing));
+    let run = place.path().join("profile");
+    let (code, out, err) = profile(&server, &run, &["--capacity", "100", "--loads", "50"]);
+    assert_eq!(code, 1, "{out}");
+    assert!(out.contains("50 %"), "the table is printed: {out}");
+    assert!(
+        err.contains("no request of any point got a good reply"),
+        "{err}"
+    );
+}
+
+#[test]
 fn single_run_is_left_alone_when_a_profile_is_asked_for_in_its_place() {
     let place = tempfile::tempdir().unwrap();
     let run = place.path().join("run");
