@@ -117,10 +117,23 @@ fn main() -> ExitCode {
 fn failed(failure: &Failure) -> ExitCode {
     let (code, text) = match failure {
         Failure::Use(text) => (2, text.clone()),
-        Failure::Work(error) => (1, format!("{error:#}")),
+        Failure::Work(error) => (1, sentence(error)),
     };
     // If standard error is closed there is nobody to tell, but the exit code still does.
     text.lines()
         .for_each(|line| drop(writeln!(std::io::stderr(), "headway: {line}")));
     ExitCode::from(code)
+}
+
+/// An error and its causes in one line; a cause that the error before it ends with is not said twice.
+fn sentence(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text += &format!(": {cause}");
+        }
+    }
+    text
 }

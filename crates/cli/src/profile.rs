@@ -33,7 +33,8 @@ The capacity is what the server answers in a closed loop (1024 connections unles
 percentages of it, offered in an open loop. The time is (1 + number of loads) x repeats x (warm-up + duration).
 An interrupted profile goes on when the same command is given again with the same -o.
 A command of --before-point finds its point in HEADWAY_POINT, HEADWAY_LOAD, HEADWAY_RATE and HEADWAY_REPEAT.
-Exit codes: 0 done, 1 failed (also: interrupted, or --strict and a point not valid), 2 wrong use.";
+Exit codes: 0 done, 1 failed (also: interrupted, no good reply at all, or --strict
+and a point not valid), 2 wrong use.";
 
 /// Finds a server's capacity and measures its latency at shares of it.
 #[derive(Debug, Args)]
@@ -101,7 +102,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         return Err(failure(error, &directory));
     }
     let profile = Run::open(&directory)?;
-    let verdicts = verdicts(&profile)?;
+    let points = profile.points()?;
+    let verdicts = verdicts(&points);
     let text = match arguments.result.json {
         true => as_json(&profile)?,
         false => {
@@ -111,6 +113,16 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
     };
     io::stdout().write_all(text.as_bytes())?;
+    let summaries = points
+        .iter()
+        .filter_map(|run| run.description().summary.as_ref());
+    if summaries
+        .map(|all| all.requests - all.errors.min(all.requests))
+        .sum::<u64>()
+        == 0
+    {
+        return Err(anyhow!("no request of any point got a good reply").into());
+    }
     let bad = verdicts
         .iter()
         .filter(|verdict| **verdict != Verdict::Valid)
@@ -156,12 +168,11 @@ fn failure(error: ProfileError, directory: &std::path::Path) -> Failure {
     }
 }
 
-fn verdicts(profile: &Run) -> Result<Vec<Verdict>, Failure> {
-    let points = profile.points()?;
+fn verdicts(points: &[Run]) -> Vec<Verdict> {
     let clients = points
         .iter()
         .filter_map(|run| run.description().client.as_ref());
-    Ok(clients.map(|client| client.verdict).collect())
+    clients.map(|client| client.verdict).collect()
 }
 
 fn as_json(profile: &Run) -> Result<String, Failure> {

@@ -72,6 +72,25 @@ fn write(path: &Path, label: &str, rows: &[Row]) {
 }
 
 #[test]
+fn cause_is_said_once_when_a_file_cannot_be_read() {
+    let directory = tempfile::tempdir().expect("a directory");
+    std::fs::create_dir(directory.path().join("run.json")).expect("a directory");
+    let refused = analyze(&[text(directory.path())]);
+    assert_eq!(refused.status.code(), Some(1));
+    let said = words(&refused);
+    assert_eq!(said.matches("Is a directory").count(), 1, "{said}");
+}
+
+#[test]
+fn terminal_is_told_nothing_when_a_label_holds_control_characters() {
+    let directory = tempfile::tempdir().expect("a directory");
+    write(directory.path(), "\u{1b}[2Jgone\u{9b}", &rows(1_000, 300));
+    let shown = words(&analyze(&[text(directory.path())]));
+    assert!(shown.starts_with("\u{fffd}[2Jgone\u{fffd} · "), "{shown}");
+    assert!(!shown.contains(['\u{1b}', '\u{9b}']), "{shown}");
+}
+
+#[test]
 fn tables_and_json_agree_when_a_run_is_analysed() {
     let directory = tempfile::tempdir().expect("a directory");
     write(directory.path(), "example", &rows(20_000, 300));

@@ -169,6 +169,42 @@ fn request_in_flight_at_the_end_is_counted_and_has_no_latency() {
         before.response.map(|response| response.max_us)
     );
     assert_eq!(found.late.abandoned_oldest_us, 9e6);
+    // It was offered all the same, in a window that it does not lengthen.
+    let load = LoadInfo {
+        mode: Mode::Open,
+        measured: Some(Window {
+            start_ns: 0,
+            end_ns: 1_000_000_000,
+        }),
+        ..LoadInfo::default()
+    };
+    let open = RunDescription {
+        load,
+        ..description()
+    };
+    let offered = |rows: &[Row]| analyze_as(&open, rows).offered_rps.expect("an open loop");
+    assert_eq!(offered(&rows), offered(&rows[..1_000]) + 1.0);
+}
+
+#[test]
+fn first_byte_runs_from_the_actual_start_when_the_request_was_late() {
+    let late = |row: Row| Row {
+        start_ns: row.intended_ns + 700_000_000,
+        first_byte_ns: row.intended_ns + 700_250_000,
+        end_ns: row.intended_ns + 701_000_000,
+        ..row
+    };
+    let found = analyze(&rows(1_000).into_iter().map(late).collect::<Vec<_>>());
+    let max =
+        |found: Option<headway_latency::analysis::Distribution>| found.expect("requests").max_us;
+    assert_eq!(
+        (
+            max(found.first_byte),
+            max(found.service),
+            max(found.response)
+        ),
+        (250.0, 1_000.0, 701_000.0)
+    );
 }
 
 #[test]
@@ -202,7 +238,12 @@ fn throughput_is_what_ended_in_the_window_when_one_is_described() {
 
 #[test]
 fn analysis_is_that_of_all_rows_when_two_analyzers_are_merged() {
-    let rows = rows(5_000);
+    let mut rows = rows(5_000);
+    // Some start late, or what is said of late starts would be 0 in any case.
+    for row in rows.iter_mut().step_by(50) {
+        row.start_ns += 5_000_000;
+        row.end_ns += 5_000_000;
+    }
     let mut halves = [Analyzer::new(&description()), Analyzer::new(&description())];
     for (at, row) in rows.iter().enumerate() {
         halves[usize::from(at % 3 == 0)].push(row);
@@ -211,6 +252,7 @@ fn analysis_is_that_of_all_rows_when_two_analyzers_are_merged() {
     merged.merge(&other);
     let mut whole = Analyzer::new(&description());
     rows.iter().for_each(|row| whole.push(row));
+    assert_eq!(whole.finish().late.starts, 90);
     assert_eq!(merged.finish(), whole.finish());
 }
 

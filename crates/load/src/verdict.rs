@@ -44,15 +44,15 @@ pub struct Evidence {
     pub elapsed_s: f64,
     /// Requests that ended, warm-up included.
     pub requests: u64,
-    /// Those that ended with a complete reply of the expected kind.
-    pub good: u64,
     /// Requests of the measured part that ended.
     pub replies: u64,
+    /// Those of the measured part that ended with a complete reply of the expected kind.
+    pub good: u64,
     /// Those of the measured part that were answered 404.
     pub not_found: u64,
     /// The work was a set of files with a manifest.
     pub fileset: bool,
-    /// Starts later than the client tolerates.
+    /// Starts of the measured part later than the client tolerates.
     pub late_starts: u64,
     /// Starts that waited because every connection that the open loop may have was in use.
     pub connections_exhausted: u64,
@@ -120,15 +120,20 @@ impl Findings {
 
 /// Was it the work that was described?
 fn work(of: &Evidence, to: &mut Findings) {
+    let share = share(of.not_found, of.replies);
     if of.requests == 0 {
         to.invalid.push("no request ended".to_owned());
-    } else if of.good == 0 && of.not_found == 0 {
+    } else if of.replies == 0 {
+        // The warm-up may have gone well, but there is nothing to believe.
+        to.invalid
+            .push("no request ended in the measured time".to_owned());
+    } else if of.good == 0 && share < NOT_FOUND_INVALID {
+        // Where most replies are 404, the sentence below says more.
         to.invalid.push(format!(
             "none of {} requests got a good reply",
-            count(of.requests)
+            count(of.replies)
         ));
     }
-    let share = share(of.not_found, of.replies);
     let what = match of.fileset {
         true => "the file set does not match the server",
         false => "the paths do not match the server",
@@ -165,7 +170,7 @@ fn schedule(of: &Evidence, to: &mut Findings) {
             )
         });
     }
-    let late = share(of.late_starts, of.requests);
+    let late = share(of.late_starts, of.replies);
     to.bound(late, LATE_SUSPECT, f64::INFINITY, || {
         format!("{} of the requests started late", percent(late))
     });
@@ -354,6 +359,16 @@ mod tests {
     }
 
     #[test]
+    fn late_starts_are_a_share_of_the_measured_part_when_there_was_a_warm_up() {
+        let (found, reasons) = verdict(|evidence| {
+            evidence.requests = 15_000;
+            evidence.late_starts = 2_000;
+        });
+        assert_eq!(found, Verdict::Suspect);
+        assert_eq!(reasons, "20 % of the requests started late");
+    }
+
+    #[test]
     fn lag_does_not_matter_when_the_loop_is_closed() {
         let closed = verdict(|evidence| {
             evidence.open_loop = false;
@@ -385,9 +400,33 @@ mod tests {
         assert_eq!(verdict(|evidence| evidence.good = 0).0, Verdict::Invalid);
         let nothing = |evidence: &mut Evidence| {
             evidence.requests = 0;
+            evidence.replies = 0;
             evidence.good = 0;
         };
-        assert_eq!(verdict(nothing).0, Verdict::Invalid);
+        assert_eq!(
+            verdict(nothing),
+            (Verdict::Invalid, "no request ended".to_owned())
+        );
+    }
+
+    #[test]
+    fn run_is_invalid_when_nothing_was_good_and_one_reply_was_404() {
+        let (found, reasons) = verdict(|evidence| {
+            evidence.good = 0;
+            evidence.not_found = 1;
+        });
+        assert_eq!(found, Verdict::Invalid, "{reasons}");
+        assert_eq!(reasons, "none of 10,000 requests got a good reply");
+    }
+
+    #[test]
+    fn run_is_invalid_when_only_its_warm_up_saw_a_request_end() {
+        let (found, reasons) = verdict(|evidence| {
+            evidence.replies = 0;
+            evidence.good = 0;
+        });
+        assert_eq!(found, Verdict::Invalid);
+        assert_eq!(reasons, "no request ended in the measured time");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::table::{Style, percent, rate, table, time};
 use super::text::label;
 use latency::run::{Point, ProfileInfo, Verdict};
 use latency::{Analysis, Run};
+use load::words::readable::plain;
 use serde::Serialize;
 
 /// One point with its figures.
@@ -57,7 +58,7 @@ impl<'a> Listing<'a> {
 pub fn text(run: &Run, measured: &[Measured], style: Style) -> String {
     let described = run.description();
     let profile = described.profile.clone().unwrap_or_default();
-    let mut text = format!("{} · profile · {}\n", label(run), described.started);
+    let mut text = format!("{} · profile · {}\n", label(run), plain(&described.started));
     text.push_str(&progress(&profile, described.complete));
     if measured.is_empty() {
         return text;

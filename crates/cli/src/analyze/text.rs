@@ -5,6 +5,7 @@ use latency::Run;
 use latency::analysis::{Analysis, Distribution, Interval, Latency};
 use latency::compare::{Difference, Evidence};
 use latency::run::{LoadInfo, Mode, RunDescription, Verdict};
+use load::words::readable::plain;
 
 /// Every table of one run.
 pub fn run(run: &Run, analysis: &Analysis, style: Style) -> String {
@@ -32,11 +33,12 @@ pub fn label(run: &Run) -> String {
         .as_ref()
         .map(|server| server.field.clone())
         .filter(|field| !field.is_empty());
-    described
+    let name = described
         .label
         .clone()
         .or(server)
-        .unwrap_or_else(|| run.path().display().to_string())
+        .unwrap_or_else(|| run.path().display().to_string());
+    plain(&name)
 }
 
 fn title(run: &Run, described: &RunDescription) -> String {
@@ -44,7 +46,7 @@ fn title(run: &Run, described: &RunDescription) -> String {
         "{} · {} · {}\n",
         label(run),
         load(&described.load),
-        described.started
+        plain(&described.started)
     );
     if run.is_being_written() {
         text.push_str(
@@ -60,7 +62,7 @@ fn title(run: &Run, described: &RunDescription) -> String {
         client
             .reasons
             .iter()
-            .for_each(|reason| text.push_str(&format!("  {reason}\n")));
+            .for_each(|reason| text.push_str(&format!("  {}\n", plain(reason))));
     }
     text
 }

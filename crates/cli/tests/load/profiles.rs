@@ -109,13 +109,25 @@ fn profile_goes_on_where_it_stopped_when_the_words_are_the_same() {
     );
     assert_eq!(read_json(&run.join("run.json"))["complete"], false);
 
-    let (code, _, err) = profile(
-        &server,
-        &run,
-        &[words.as_slice(), &["--timeout", "9s"]].concat(),
-    );
-    assert_eq!(code, 1);
-    assert!(err.contains("a profile was begun here with"), "{err}");
+    let paths = place.path().join("paths");
+    std::fs::write(&paths, "/a\n").unwrap();
+    for (other, what) in [
+        (["--timeout", "9s"], "a time-out in ms of 3000, not 9000"),
+        (
+            ["--source", "127.0.0.9"],
+            "--source of the default, not 127.0.0.9",
+        ),
+        (["--cpu", "0"], "--cpu of the default, not 0"),
+        (
+            ["--paths", paths.to_str().unwrap()],
+            "the paths of the addresses, not 1 with",
+        ),
+    ] {
+        let (code, _, err) = profile(&server, &run, &[words.as_slice(), &other].concat());
+        assert_eq!(code, 1);
+        let expected = format!("a profile was begun here with {what}");
+        assert!(err.contains(&expected), "{err}");
+    }
 
     std::fs::write(&go, "").unwrap();
     let (code, out, err) = profile(&server, &run, &words);
@@ -189,6 +201,21 @@ fn there_is_no_capacity_when_no_reply_is_good() {
     let (code, _, err) = profile(&server, &place.path().join("profile"), &[]);
     assert_eq!(code, 1);
     assert!(err.contains("no good reply in the closed loop"), "{err}");
+}
+
+#[test]
+fn profile_fails_when_no_reply_is_good_and_the_capacity_was_given() {
+    let place = tempfile::tempdir().unwrap();
+    let missing = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
+    let server = Replying::start(Manner::Replies(missing));
+    let run = place.path().join("profile");
+    let (code, out, err) = profile(&server, &run, &["--capacity", "100", "--loads", "50"]);
+    assert_eq!(code, 1, "{out}");
+    assert!(out.contains("50 %"), "the table is printed: {out}");
+    assert!(
+        err.contains("no request of any point got a good reply"),
+        "{err}"
+    );
 }
 
 #[test]

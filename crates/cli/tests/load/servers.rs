@@ -75,6 +75,18 @@ fn requests_are_timed_out_when_the_server_never_answers() {
 }
 
 #[test]
+fn verdict_names_the_bound_when_requests_waited_for_a_connection() {
+    let server = Replying::start(Manner::Silent);
+    let words = ["--rate", "50", "-c", "1", "--timeout", "300ms"];
+    let length = ["-d", "1s", "--warmup", "0"];
+    let (_, out, _) = load(&[&[server.url.as_str()], &words[..], &length].concat());
+    assert!(
+        out.contains("requests waited for a connection: all that --connections allows"),
+        "{out}"
+    );
+}
+
+#[test]
 fn errors_keep_their_time_when_they_are_timed_out() {
     let server = Replying::start(Manner::Silent);
     let (_, out, _) = load(&[&server.url, "-n", "4", "--timeout", "200ms", "--json"]);

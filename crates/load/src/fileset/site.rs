@@ -324,6 +324,9 @@ mod tests {
     #[test]
     fn a_file_becomes_the_index_when_other_files_lie_below_it() {
         let files = [
+            // The larger size counts, whichever of the two names showed it.
+            ("/blog", (30, 60)),
+            ("/blog/index.html", (8, 40)),
             ("/wiki", (10, 5)),
             ("/wiki/Page", (7, 1)),
             ("/wiki/index.html", (20, 2)),
@@ -341,14 +344,15 @@ mod tests {
         assert_eq!(
             shown,
             [
+                ("/blog/index.html", 30, 100),
                 ("/x/index.html/index.html", 1, 9),
                 ("/wiki/index.html", 20, 7),
                 ("/x/index.html/deep", 1, 3),
                 ("/wiki/Page", 7, 1),
             ]
         );
-        assert_eq!((conflicts.moved, conflicts.requests_left_out), (2, 4));
-        assert_eq!(site.directories(), 3);
+        assert_eq!((conflicts.moved, conflicts.requests_left_out), (3, 4));
+        assert_eq!(site.directories(), 4);
     }
 
     #[test]

@@ -12,9 +12,10 @@ mod table;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::client::environment::rfc3339;
-use crate::engine::{Address, Arrivals};
-use crate::session::settings::Demand;
+use crate::checksum::Checksum;
+use crate::client::environment::{as_list, rfc3339};
+use crate::engine::{Address, Arrivals, Work};
+use crate::session::settings::{Demand, WorkSource};
 use crate::session::{Finished, SessionError, Settings, Surroundings, status};
 use crate::words::readable::{number, percent};
 use crate::words::{ScheduleWord, Stretch};
@@ -230,16 +231,41 @@ impl ProfileSettings {
         points
     }
 
+    /// Parameters that `run.json` has no field for, and by which a profile that goes on is known to be the same.
+    fn words(&self, work: &Work) -> [(&'static str, Option<String>); 5] {
+        let session = &self.session;
+        let sources: Vec<String> = session.sources.iter().map(ToString::to_string).collect();
+        let paths = matches!(session.work, WorkSource::Paths(_)).then(|| {
+            let mut lines = Checksum::new();
+            for document in &work.documents {
+                lines.update(document.path.as_bytes());
+                lines.update(b"\n");
+            }
+            let number = work.documents.len();
+            format!("{number} with the checksum {:016x}", lines.value())
+        });
+        [
+            ("before_point", self.before_point.clone()),
+            ("after_point", self.after_point.clone()),
+            ("paths", paths),
+            (
+                "source",
+                Some(sources.join(" ")).filter(|list| !list.is_empty()),
+            ),
+            (
+                "cpu",
+                Some(as_list(&session.cpus)).filter(|list| !list.is_empty()),
+            ),
+        ]
+    }
+
     /// What `run.json` says of the whole.
     fn describe(&self) -> Result<RunDescription, ProfileError> {
         let prepared = self.open(1.0, 1).prepare()?;
         let mut environment = prepared.description.environment.clone();
-        for (name, command) in [
-            ("before_point", &self.before_point),
-            ("after_point", &self.after_point),
-        ] {
-            if let Some(command) = command {
-                environment.extra.insert(name.to_owned(), command.clone());
+        for (name, word) in self.words(&prepared.plan.work) {
+            if let Some(word) = word {
+                environment.extra.insert(name.to_owned(), word);
             }
         }
         let now = std::time::SystemTime::now();

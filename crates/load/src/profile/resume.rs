@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{ProfileError, ProfileSettings};
-use latency::run::description::{Kind, Point};
+use latency::run::description::{Arrivals, Kind, Point};
 use latency::run::write_description;
 use latency::{OpenError, Run, RunDescription, WriteError};
 
@@ -50,55 +50,58 @@ fn refuse_foreign(directory: &Path) -> Result<(), ProfileError> {
 
 /// What was different when the profile was begun, in words: `connections 1024, not 64`.
 fn difference(found: &RunDescription, fresh: &RunDescription) -> Option<String> {
-    fn differs<T: PartialEq>(
-        name: &str,
-        then: &T,
-        now: &T,
-        word: impl Fn(&T) -> String,
-    ) -> Option<String> {
-        (then != now).then(|| format!("{name} {}, not {}", word(then), word(now)))
+    let (then, now) = (parameters(found), parameters(fresh));
+    let different = then.into_iter().zip(now).find(|(then, now)| then != now);
+    different.map(|((name, then), (_, now))| format!("{name} {then}, not {now}"))
+}
+
+/// Everything that the points of one profile have in common, as a person says it: name and value.
+fn parameters(of: &RunDescription) -> Vec<(&'static str, String)> {
+    fn or<T: ToString>(value: Option<T>, none: &str) -> String {
+        value.map_or_else(|| none.to_owned(), |value| value.to_string())
     }
-    fn debug<T: std::fmt::Debug>(value: &T) -> String {
-        format!("{value:?}")
-    }
-    fn number(value: &Option<u64>) -> String {
-        value.map_or("of the default".to_owned(), |value| value.to_string())
-    }
-    let (then, now) = (&found.load, &fresh.load);
-    let fileset = |of: &RunDescription| of.fileset.as_ref().map(|set| set.checksum.clone());
-    let command = |of: &RunDescription, name: &str| of.environment.extra.get(name).cloned();
-    let planned = |of: &RunDescription| {
-        let points = of.profile.iter().flat_map(|profile| &profile.points);
-        points
-            .map(|point| point.directory.clone())
-            .collect::<Vec<_>>()
+    let load = &of.load;
+    let points = of.profile.iter().flat_map(|profile| &profile.points);
+    let points: Vec<&str> = points.map(|point| point.directory.as_str()).collect();
+    let arrivals = match load.arrivals {
+        Some(Arrivals::Constant) => "constant",
+        _ => "poisson",
     };
-    // The capacity of a profile that looks for it is a result, so only a given one is compared.
-    let given = |of: &RunDescription| {
-        let profile = of.profile.as_ref()?;
-        let searched = profile.points.iter().any(|point| point.relative == 0.0);
-        profile.capacity_rps.filter(|_| !searched)
-    };
-    differs("the servers", &found.targets, &fresh.targets, debug)
-        .or_else(|| differs("the file set", &fileset(found), &fileset(fresh), debug))
-        .or_else(|| differs("connections", &then.connections, &now.connections, number))
-        .or_else(|| {
-            differs(
-                "requests a connection",
-                &then.requests_per_connection,
-                &now.requests_per_connection,
-                number,
-            )
-        })
-        .or_else(|| differs("the points", &planned(found), &planned(fresh), debug))
-        .or_else(|| differs("the capacity", &given(found), &given(fresh), debug))
-        .or_else(|| differs("the load", then, now, debug))
-        .or_else(|| {
-            ["before_point", "after_point"].iter().find_map(|name| {
-                let option = format!("--{}", name.replace('_', "-"));
-                differs(&option, &command(found, name), &command(fresh, name), debug)
-            })
-        })
+    let fileset = of.fileset.as_ref().map(|set| set.checksum.as_str());
+    let extra = |name: &str, none: &str| or(of.environment.extra.get(name), none);
+    vec![
+        ("the servers", of.targets.join(" ")),
+        ("the file set", or(fileset, "none")),
+        ("the paths", extra("paths", "of the addresses")),
+        ("connections", or(load.connections, "of the default")),
+        (
+            "requests a connection",
+            or(load.requests_per_connection, "without a bound"),
+        ),
+        ("the points", points.join(" ")),
+        ("the capacity", or(given_capacity(of), "to be looked for")),
+        ("the arrivals", arrivals.to_owned()),
+        ("a time-out in ms of", or(load.timeout_ms, "none")),
+        (
+            "bit/s a connection",
+            or(load.bandwidth_bits_per_s, "unlimited"),
+        ),
+        ("a warm-up in seconds of", load.warmup_s.to_string()),
+        ("a duration in seconds of", or(load.duration_s, "none")),
+        ("the seed", load.seed.to_string()),
+        ("--verify", load.verify.to_string()),
+        ("--source", extra("source", "of the default")),
+        ("--cpu", extra("cpu", "of the default")),
+        ("--before-point", extra("before_point", "none")),
+        ("--after-point", extra("after_point", "none")),
+    ]
+}
+
+/// The capacity of a profile that looks for it is a result, so only a given one is compared.
+fn given_capacity(of: &RunDescription) -> Option<f64> {
+    let profile = of.profile.as_ref()?;
+    let searched = profile.points.iter().any(|point| point.relative == 0.0);
+    profile.capacity_rps.filter(|_| !searched)
 }
 
 /// A point counts as done when its directory says so as well: it may have been removed to be measured again.
@@ -117,4 +120,49 @@ fn confirmed(mut description: RunDescription, directory: &Path) -> RunDescriptio
         }
     }
     description
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn difference_is_in_words_when_a_parameter_is_another() {
+        let fresh = RunDescription::default();
+        assert_eq!(difference(&fresh, &fresh), None);
+        type Change = fn(&mut RunDescription);
+        let cases: &[(Change, &str)] = &[
+            (
+                |d| d.load.timeout_ms = Some(250.5),
+                "a time-out in ms of 250.5, not none",
+            ),
+            (|d| d.load.seed = 7, "the seed 7, not 0"),
+            (|d| d.load.verify = true, "--verify true, not false"),
+            (
+                |d| d.load.warmup_s = 0.5,
+                "a warm-up in seconds of 0.5, not 0",
+            ),
+            (
+                |d| d.load.duration_s = Some(9.0),
+                "a duration in seconds of 9, not none",
+            ),
+            (
+                |d| d.load.bandwidth_bits_per_s = Some(400_000),
+                "bit/s a connection 400000, not unlimited",
+            ),
+            (
+                |d| d.load.arrivals = Some(Arrivals::Constant),
+                "the arrivals constant, not poisson",
+            ),
+            (
+                |d| drop(d.environment.extra.insert("cpu".into(), "1".into())),
+                "--cpu 1, not of the default",
+            ),
+        ];
+        for (change, expected) in cases {
+            let mut found = fresh.clone();
+            change(&mut found);
+            assert_eq!(difference(&found, &fresh).as_deref(), Some(*expected));
+        }
+    }
 }

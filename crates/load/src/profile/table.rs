@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::words::readable::{count, millis, number, percent};
-use latency::run::description::{Point, Verdict};
+use latency::run::description::{ClientInfo, Point, Verdict};
 use latency::{OpenError, Run};
 
 /// Student's t for a 95 % interval, by degrees of freedom from 1; beyond the table the normal distribution's value.
@@ -87,13 +87,18 @@ fn add(loads: &mut Vec<Load>, point: &Point, run: &Run) {
     load.requests += summary.requests;
     load.errors += summary.errors;
     if let Some(client) = &run.description().client {
-        // The worst of the repeats stands for the load.
-        if grade(client.verdict) > grade(load.verdict) || load.reason.is_none() {
-            load.reason = client.reasons.first().cloned().or(load.reason.take());
-        }
-        if grade(client.verdict) > grade(load.verdict) {
-            load.verdict = client.verdict;
-        }
+        judge(load, client);
+    }
+}
+
+/// The worst of the repeats stands for the load.
+fn judge(load: &mut Load, client: &ClientInfo) {
+    let worse = grade(client.verdict) > grade(load.verdict);
+    if worse || load.reason.is_none() {
+        load.reason = client.reasons.first().cloned().or(load.reason.take());
+    }
+    if worse {
+        load.verdict = client.verdict;
     }
 }
 
@@ -166,5 +171,26 @@ mod tests {
         // Deviation 1, three values: 4.303 / sqrt(3).
         let half = half_interval(&[1.0, 2.0, 3.0]).expect("three values");
         assert!((half - 2.484).abs() < 0.001, "{half}");
+    }
+
+    #[test]
+    fn the_worst_repeat_stands_for_the_load_when_verdicts_differ() {
+        let mut load = Load::default();
+        for (verdict, reason) in [
+            (Verdict::Valid, None),
+            (Verdict::Suspect, Some("late")),
+            (Verdict::Invalid, Some("very late")),
+            (Verdict::Suspect, Some("late again")),
+            (Verdict::Valid, None),
+        ] {
+            let client = ClientInfo {
+                verdict,
+                reasons: reason.into_iter().map(str::to_owned).collect(),
+                ..ClientInfo::default()
+            };
+            judge(&mut load, &client);
+        }
+        assert_eq!(load.verdict, Verdict::Invalid);
+        assert_eq!(load.reason.as_deref(), Some("very late"));
     }
 }

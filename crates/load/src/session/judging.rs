@@ -10,18 +10,22 @@ use latency::run::description::{ClientInfo, ServerInfo};
 
 /// Everything the verdict wants to know.
 pub(super) fn evidence(prepared: &Prepared, ran: &Ran) -> Evidence {
+    evidence_of(&prepared.plan.mode, prepared.fileset, ran)
+}
+
+fn evidence_of(mode: &Mode, fileset: bool, ran: &Ran) -> Evidence {
     let measured = &ran.measured;
     let outcome = |which: Outcome| measured.outcomes[usize::from(which.code())];
     Evidence {
-        open_loop: matches!(prepared.plan.mode, Mode::Open { .. }),
+        open_loop: matches!(mode, Mode::Open { .. }),
         elapsed_s: measured.elapsed_ns as f64 / 1e9,
         requests: measured
             .requests
             .saturating_sub(outcome(Outcome::Abandoned)),
-        good: outcome(Outcome::Ok),
         replies: ran.rows.replies,
+        good: ran.rows.good,
         not_found: ran.rows.not_found,
-        fileset: prepared.fileset,
+        fileset,
         late_starts: measured.late_starts,
         connections_exhausted: measured.limits.connections + measured.limits.waiting,
         lag_p99_us: lag_us(measured, 99.0),
@@ -111,7 +115,82 @@ pub(super) fn warnings(measured: &Measured) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Address;
+    use crate::client::watch::Waited;
+    use crate::engine::{Address, Epoch};
+    use crate::session::rows::{Keep, Rows};
+    use latency::{Analyzer, Histogram, RunDescription};
+
+    /// A run in which no two numbers are the same.
+    fn ran() -> Ran {
+        let mut outcomes = [0; Outcome::ALL.len()];
+        outcomes[usize::from(Outcome::Abandoned.code())] = 1;
+        outcomes[usize::from(Outcome::NoPort.code())] = 2;
+        outcomes[usize::from(Outcome::NoDescriptor.code())] = 3;
+        let mut lag = Histogram::new();
+        (1..=100).for_each(|us| lag.record_ns(us * 1000));
+        let mut rows = Rows::new(
+            Keep::Figures(Box::new(Analyzer::new(&RunDescription::default()))),
+            None,
+        );
+        (rows.replies, rows.good, rows.not_found) = (70, 60, 4);
+        Ran {
+            measured: Measured {
+                epoch: Epoch {
+                    instant: std::time::Instant::now(),
+                    wall: std::time::SystemTime::now(),
+                },
+                elapsed_ns: 9_000_000_000,
+                requests: 101,
+                outcomes,
+                late_starts: 5,
+                lag,
+                busy_share: 0.25,
+                cpu_ns: 0,
+                bytes: 0,
+                connections_opened: 0,
+                connections_peak: 0,
+                retried: 0,
+                unsolicited: 0,
+                limits: crate::engine::Limits {
+                    connections: 6,
+                    waiting: 7,
+                    ..Default::default()
+                },
+                failure: None,
+                server: None,
+                stopped: false,
+            },
+            waited: Waited {
+                run_queue_s: Some(0.5),
+                steal_share: Some(0.125),
+            },
+            stopped_ns: None,
+            dropped: 8,
+            rows,
+        }
+    }
+
+    #[test]
+    fn every_measure_is_in_its_place_when_a_run_is_judged() {
+        let found = evidence_of(&Mode::Closed { connections: 1 }, true, &ran());
+        assert!(!found.open_loop && found.fileset);
+        assert_eq!(
+            (found.requests, found.replies, found.good, found.not_found),
+            (100, 70, 60, 4)
+        );
+        assert_eq!(
+            (found.no_port, found.no_descriptor, found.late_starts),
+            (2, 3, 5)
+        );
+        assert_eq!((found.connections_exhausted, found.rows_dropped), (13, 8));
+        assert_eq!((found.elapsed_s, found.busy_share), (9.0, Some(0.25)));
+        assert_eq!(
+            (found.run_queue_s, found.steal_share),
+            (Some(0.5), Some(0.125))
+        );
+        let lag = found.lag_p99_us.expect("a hundred arrivals");
+        assert!((98.9..=99.1).contains(&lag), "{lag}");
+    }
 
     #[test]
     fn product_and_version_are_told_apart_when_a_server_names_itself() {

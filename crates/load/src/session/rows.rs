@@ -20,6 +20,8 @@ pub(super) struct Rows {
     pub keep: Keep,
     /// Requests of the measured part that ended.
     pub replies: u64,
+    /// Those that got a complete and expected reply.
+    pub good: u64,
     /// Those that were answered 404.
     pub not_found: u64,
     latencies: Option<Arc<Latencies>>,
@@ -31,6 +33,7 @@ impl Rows {
         Rows {
             keep,
             replies: 0,
+            good: 0,
             not_found: 0,
             latencies,
         }
@@ -45,6 +48,7 @@ impl Sink for Rows {
         let counted = |row: &&Row| !row.warmup && row.error != Outcome::Abandoned;
         for row in rows.iter().filter(counted) {
             self.replies += 1;
+            self.good += u64::from(row.error == Outcome::Ok);
             self.not_found += u64::from(row.status == 404);
         }
         match &mut self.keep {

@@ -2,7 +2,7 @@
 //!
 //! Everything comes from the run's description and analysis, so that a run read from its directory prints the same.
 
-use crate::words::readable::{bytes, count, millis, number, percent, seconds};
+use crate::words::readable::{bytes, count, millis, number, percent, plain, seconds};
 use latency::analysis::Distribution;
 use latency::run::description::{ClientInfo, LoadInfo, Mode, ScheduleStep, Verdict};
 use latency::{Analysis, RunDescription};
@@ -69,7 +69,7 @@ fn server(description: &RunDescription) -> String {
     let named = description.server.as_ref().map(|server| &server.field);
     let label = description.label.as_ref();
     match label.or(named).filter(|name| !name.is_empty()) {
-        Some(name) => format!("{targets} ({name})"),
+        Some(name) => format!("{targets} ({})", plain(name)),
         None => targets,
     }
 }

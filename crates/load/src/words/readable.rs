@@ -10,6 +10,12 @@ pub fn percent(share: f64) -> String {
     }
 }
 
+/// A name that somebody else chose, such as a label in a run directory or the `Server` field of a reply: no
+/// control character of it reaches a terminal, which would obey it.
+pub fn plain(name: &str) -> String {
+    name.replace(char::is_control, "\u{fffd}")
+}
+
 /// A number with its thousands apart: `1,234,567`.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
@@ -71,6 +77,14 @@ pub fn seconds(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn control_characters_are_replaced_when_a_name_holds_them() {
+        assert_eq!(
+            plain("a\x1b[31m\u{9b}\nb é"),
+            "a\u{fffd}[31m\u{fffd}\u{fffd}b é"
+        );
+    }
 
     #[test]
     fn numbers_are_readable_when_they_are_large_or_small() {

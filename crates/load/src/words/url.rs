@@ -70,8 +70,9 @@ impl FromStr for Url {
         }
         let rest = match text.split_once("://") {
             None => text,
-            Some(("http", rest)) => rest,
-            Some(("https", _)) => {
+            // A scheme may be written in any case, RFC 3986 section 3.1.
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => rest,
+            Some((scheme, _)) if scheme.eq_ignore_ascii_case("https") => {
                 return Err(format!("{text}: there is no TLS here; use http://"));
             }
             Some((scheme, _)) => {
@@ -195,6 +196,7 @@ mod tests {
             ("127.0.0.1:8080", inet("127.0.0.1", 8080, "/")),
             ("http://[::1]:81/x", inet("::1", 81, "/x")),
             ("http://[::1]", inet("::1", 80, "/")),
+            ("HTTP://a:81/x", inet("a", 81, "/x")),
         ];
         for (text, expected) in cases {
             assert_eq!(text.parse(), Ok(expected), "{text}");
@@ -229,6 +231,7 @@ mod tests {
     fn reason_is_given_when_an_address_is_wrong() {
         let cases = [
             ("https://example.org/", "TLS"),
+            ("HTTPS://example.org/", "TLS"),
             ("ftp://example.org/", "cannot speak ftp"),
             ("http://", "no host"),
             ("/index.html", "no host"),
