@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod absence;
+mod aside;
 mod call;
 pub mod calls;
 mod labels;

@@ -30,6 +30,14 @@ pub(crate) fn best_ring() -> (Option<Ring>, Rung) {
     }
 }
 
+/// The rung of a child that has only its parent's handle.
+pub(crate) fn forked() -> Rung {
+    let why = "the ring is the parent's, and the kernel does not copy it to a forked child; \
+               enable records in the child"
+        .to_owned();
+    Rung::Off { why }
+}
+
 fn open(detail: Detail) -> io::Result<Ring> {
     match Ring::open(detail, DATA_PAGES) {
         // The mapping counts against a limit of locked memory the user shares with all its tracers.

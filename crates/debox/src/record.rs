@@ -23,8 +23,8 @@ pub struct Limits {
     /// tracer, an entry is a frame of the stack at a sleep.
     pub trace_max: usize,
     /// Whether sleeps get their label and function at once. It needs the kernel's symbols, which the first
-    /// sleep of the process loads (tens of milliseconds, several megabytes); otherwise resolve the
-    /// stacks later.
+    /// [`Debox::enable`](crate::Debox::enable) of the process loads (tens of milliseconds, several
+    /// megabytes); otherwise resolve the stacks later.
     pub resolve: bool,
     /// Whether to ask, after a sleep, how long the thread then waited for a processor. Three system
     /// calls on /proc.
@@ -122,8 +122,7 @@ pub struct Record {
     limits: Limits,
     /// Number of the call.
     pub number: u32,
-    /// When it began, in nanoseconds of `CLOCK_MONOTONIC`. Exact only if it slept or
-    /// [`Debox::call`](crate::Debox::call) uses that clock; else to some microseconds.
+    /// When it began, in nanoseconds of `CLOCK_MONOTONIC`; right to some 5 µs.
     pub start_ns: u64,
     /// Wall-clock time.
     pub wall_ns: u64,
@@ -133,7 +132,8 @@ pub struct Record {
     pub faults_major: Option<u32>,
     /// Times the call lost the processor while it could have run on.
     pub preemptions: Wait,
-    /// Nanoseconds runnable without running: after wake-ups and preemptions. `None` if not asked for.
+    /// Nanoseconds runnable without running: after wake-ups and preemptions. `None` if not asked for, if it
+    /// did not sleep, or if a signal handler's call came in between.
     pub wakeup_ns: Option<u64>,
     /// Sleeps that found no room in `sleeps`.
     pub sleeps_dropped: u32,

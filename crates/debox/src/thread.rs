@@ -5,17 +5,26 @@
 //! that its cost does not show.
 //!
 //! It refuses to look at other threads and to keep history: one record, the last, as `errno` is. Who wants
-//! more keeps it .
+//! more keeps it.
+//!
+//! Calls of signal handlers come in between. The borrow of the buffer is the lock: whoever finds it taken
+//! leaves everything alone, and a call that leaves no record for that is counted. Compiler fences keep the
+//! lock where a handler can see it; the processor needs none, since it is the same thread.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::fmt;
 use std::io::Read;
 use std::sync::OnceLock;
+use std::sync::atomic::{Ordering, compiler_fence};
 
+use os::errno;
+use os::fork::Home;
 use os::perf::{Fault, FaultCounter, Ring};
-use os::ticks::{Ticks, monotonic_ns};
+use os::ticks::Ticks;
+use rustix::thread::{Pid, gettid};
 
 use crate::absence::Absences;
+use crate::aside::Aside;
 use crate::privilege;
 use crate::record::{Limits, Record};
 use crate::report::Rung;
@@ -24,7 +33,15 @@ use crate::symbols::Symbols;
 /// In-band records for the calling thread: after each call made through it, [`Debox::last`] is that
 /// call's performance.
 ///
-/// One per thread, made on that thread, neither `Send` nor `Sync`. After a fork the child must enable its own.
+/// One per thread, made on that thread, neither `Send` nor `Sync`; a thread made later has none until it
+/// enables its own.
+///
+/// - **A signal handler's call** inside another leaves its own record; when the outer one returns, the
+///   record is the outer one's, as `errno` would be, with what it slept before the handler ran.
+/// - **A forked child** has the handle and sees no sleeps with it ([`Debox::rung`] says so) until it enables
+///   its own. A child of `vfork` leaves the parent's ring alone.
+/// - **Not promised**: sleeps of other threads on the call's behalf; the user's part of a page fault; the
+///   order of sleeps among those aggregated in one entry.
 ///
 /// ```
 /// use std::io::{Read, Write};
@@ -55,31 +72,49 @@ pub struct Debox {
     minor: Option<FaultCounter>,
     major: Option<FaultCounter>,
     rung: Rung,
+    /// What [`Debox::rung`] says in a forked child.
+    rung_forked: Rung,
+    home: Home,
+    thread: Pid,
     ticks: Ticks,
-    /// One pair of readings of both clocks, to place a call on the monotonic one.
-    epoch: Epoch,
+    /// Readings of both clocks at one moment, to place calls on the monotonic one; renewed as it ages.
+    anchor: Cell<Anchor>,
+    anchor_age_max: u64,
     absences: RefCell<Absences>,
+    aside: RefCell<Aside>,
+    /// [`Aside::count`], where the fast path can see it.
+    aside_count: Cell<u64>,
     /// What the kernel said at the last look; see [`run_queue_wait_ns`].
     waited_ns: Cell<u64>,
+    dropped: Cell<u64>,
+    /// Whether there is a buffer: without one a call costs two loads.
+    on: Cell<bool>,
     record: RefCell<Option<Record>>,
 }
 
 #[derive(Clone, Copy)]
-struct Epoch {
+struct Anchor {
     ticks: u64,
     ns: u64,
 }
 
-/// The state before a call.
-#[derive(Clone, Copy, Debug)]
+/// How old an anchor may get: the calibration is right to some 25 parts in a million, so readings are
+/// placed to 5 µs.
+const ANCHOR_AGE_MAX_NS: u64 = 200_000_000;
+
+/// The state before a call; all zero while records are off.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Mark {
     ticks: u64,
     minor: u64,
     major: u64,
+    aside: u64,
 }
 
 impl Debox {
     /// Starts with as much detail as the kernel allows. Never fails: [`Debox::rung`] tells what is seen.
+    ///
+    /// The first call of a process with [`Limits::resolve`] loads the kernel's symbols: tens of milliseconds.
     pub fn enable(limits: Limits) -> Debox {
         let (mut ring, rung) = privilege::best_ring();
         // Programs count on their descriptor numbers; ours would take the lowest free ones.
@@ -87,25 +122,36 @@ impl Debox {
             ring.give_up_descriptor();
         }
         let ticks = Ticks::calibrated();
-        Debox {
+        let debox = Debox {
             ring,
             minor: FaultCounter::open(Fault::Minor).ok(),
             major: FaultCounter::open(Fault::Major).ok(),
             rung,
+            rung_forked: privilege::forked(),
+            home: Home::here(),
+            thread: gettid(),
             ticks,
-            epoch: Epoch {
-                ticks: ticks.now(),
-                ns: monotonic_ns(),
-            },
+            anchor: Cell::new(Anchor::drop_now(ticks)),
+            anchor_age_max: ticks.of_ns(ANCHOR_AGE_MAX_NS),
             absences: RefCell::new(Absences::new()),
+            aside: RefCell::new(Aside::new()),
+            aside_count: Cell::new(0),
             waited_ns: Cell::new(run_queue_wait_ns()),
-            record: RefCell::new(Some(Record::new(limits))),
-        }
+            dropped: Cell::new(0),
+            on: Cell::new(false),
+            record: RefCell::new(None),
+        };
+        debox.replace(Some(Record::new(limits)));
+        debox
     }
 
     /// How much is seen, and what would show more.
     pub fn rung(&self) -> &Rung {
-        &self.rung
+        if self.home.is_here() {
+            &self.rung
+        } else {
+            &self.rung_forked
+        }
     }
 
     /// Makes a system call and keeps its record in the current buffer. `f` should be that one call and
@@ -118,44 +164,73 @@ impl Debox {
         result
     }
 
-    /// The first half of [`Debox::call`], for callers that cannot pass a closure.
+    /// The first half of [`Debox::call`], for callers that cannot pass a closure. A mark whose call
+    /// never ends, since a handler jumped out of it, does no harm.
     #[inline(always)]
     pub fn begin(&self) -> Mark {
-        if self.moved() {
-            self.forget();
+        if !self.on.get() {
+            return Mark::default();
+        }
+        let at_home = self.home.is_here();
+        if at_home && self.moved() {
+            self.put_aside();
+        }
+        let mut ticks = self.ticks.now();
+        if ticks.wrapping_sub(self.anchor.get().ticks) > self.anchor_age_max {
+            self.anchor.set(Anchor::drop_now(self.ticks));
+            ticks = self.ticks.now();
         }
         Mark {
-            minor: count(&self.minor),
-            major: count(&self.major),
-            ticks: self.ticks.now(),
+            minor: if at_home { count(&self.minor) } else { 0 },
+            major: if at_home { count(&self.major) } else { 0 },
+            aside: self.aside_count.get(),
+            ticks,
         }
     }
 
     /// The second half.
     #[inline(always)]
     pub fn end(&self, number: u32, mark: Mark) {
+        // Records may have been switched on or off since; half a record is none.
+        if !self.on.get() || mark.ticks == 0 {
+            return;
+        }
         let now = self.ticks.now();
-        let Ok(mut record) = self.record.try_borrow_mut() else {
+        let Ok(mut buffer) = self.record.try_borrow_mut() else {
+            return self.dropped.set(self.dropped.get() + 1);
+        };
+        let Some(record) = buffer.as_mut() else {
             return;
         };
-        let Some(record) = record.as_mut() else {
-            return;
-        };
+        compiler_fence(Ordering::SeqCst);
         record.begin(number);
         record.wall_ns = self.ticks.ns_between(mark.ticks, now);
-        record.start_ns = self.epoch.ns + self.ticks.ns_between(self.epoch.ticks, mark.ticks);
-        record.faults_minor = faults(&self.minor, mark.minor);
-        record.faults_major = faults(&self.major, mark.major);
-        if self.moved() {
-            self.attribute(record);
+        record.start_ns = self.anchor.get().place(self.ticks, mark.ticks);
+        if self.home.is_here() {
+            record.faults_minor = faults(&self.minor, mark.minor);
+            record.faults_major = faults(&self.major, mark.major);
+            if self.moved() || self.aside_count.get() != mark.aside {
+                self.attribute(record, mark);
+            }
+        } else {
+            record.faults_minor = None;
+            record.faults_major = None;
         }
+        compiler_fence(Ordering::SeqCst);
     }
 
     /// The record of the last call; `None` if there is no buffer.
     ///
-    /// Must be dropped before the next call, which otherwise leaves no record.
+    /// Must be dropped before the next call, which otherwise leaves no record and is counted in
+    /// [`Debox::dropped`].
     pub fn last(&self) -> Option<Ref<'_, Record>> {
         Ref::filter_map(self.record.borrow(), Option::as_ref).ok()
+    }
+
+    /// Calls that left no record because the buffer was in use: the answer of [`Debox::last`] was still held,
+    /// or a signal handler's call came while another record was being written.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.get()
     }
 
     /// Puts another buffer in place and returns the one before. `None` switches recording off, the
@@ -165,7 +240,14 @@ impl Debox {
     ///
     /// If the answer of [`Debox::last`] is still held.
     pub fn replace(&self, record: Option<Record>) -> Option<Record> {
-        self.forget();
+        if self.home.is_here() {
+            self.put_aside();
+        }
+        // Now and not at the first sleep, which may be in a signal handler.
+        if record.as_ref().is_some_and(|r| r.limits().resolve) && self.ring.is_some() {
+            kernel_symbols();
+        }
+        self.on.set(record.is_some());
         self.record.replace(record)
     }
 
@@ -185,50 +267,94 @@ impl Debox {
             .is_some_and(|ring| ring.head() != ring.tail())
     }
 
-    /// Drops what is in the ring: it happened between calls.
+    /// Empties the ring: what is in it happened between calls, or in a call this one interrupts.
     #[cold]
     #[inline(never)]
-    fn forget(&self) {
-        if let (Some(ring), Ok(mut absences)) = (&self.ring, self.absences.try_borrow_mut()) {
-            ring.drain(|record| {
-                absences.record(record, |_| {});
-            });
-            absences.settle(|_| {});
+    fn put_aside(&self) {
+        let _errno = errno::Kept::now();
+        let (Some(ring), Ok(buffer)) = (&self.ring, self.record.try_borrow_mut()) else {
+            return;
+        };
+        // The child of a vfork shares the memory, and the ring is its parent's.
+        if gettid() != self.thread {
+            return;
         }
-        if self.asks_wakeup() {
+        compiler_fence(Ordering::SeqCst);
+        let mut absences = self.absences.borrow_mut();
+        let mut aside = self.aside.borrow_mut();
+        ring.drain(|record| {
+            absences.record(record, |absence| aside.put(absence));
+        });
+        absences.settle(|absence| aside.put(absence));
+        self.aside_count.set(aside.count());
+        if buffer.as_ref().is_some_and(|r| r.limits().wakeup) {
             self.waited_ns.set(run_queue_wait_ns());
         }
+        compiler_fence(Ordering::SeqCst);
     }
 
-    fn asks_wakeup(&self) -> bool {
-        let record = self.record.try_borrow();
-        record.is_ok_and(|record| record.as_ref().is_some_and(|r| r.limits().wakeup))
-    }
-
+    /// Adds to the record what is in the ring, and what a call inside this one has put aside.
     #[cold]
     #[inline(never)]
-    fn attribute(&self, record: &mut Record) {
+    fn attribute(&self, record: &mut Record, mark: Mark) {
+        let _errno = errno::Kept::now();
         let Some(ring) = &self.ring else { return };
+        if gettid() != self.thread {
+            // The child of a vfork: its own sleeps are seen by nobody.
+            record.lost += 1;
+            return;
+        }
+        let nested = self.aside_count.get() != mark.aside;
         if record.limits().wakeup {
             let waited_ns = run_queue_wait_ns();
-            record.wakeup_ns = Some(waited_ns.saturating_sub(self.waited_ns.replace(waited_ns)));
+            let since_ns = waited_ns.saturating_sub(self.waited_ns.replace(waited_ns));
+            // The call inside has looked at the clock of waiting, too: the part before it is not known.
+            record.wakeup_ns = (!nested).then_some(since_ns);
         }
         let symbols = record.limits().resolve.then(kernel_symbols).flatten();
+        if nested {
+            let mut aside = self.aside.borrow_mut();
+            record.lost += aside.take(mark.aside, |absence| record.add(absence, symbols));
+        }
         let mut absences = self.absences.borrow_mut();
         let mut lost = 0;
+        let overflown = ring.is_nearly_full();
         ring.drain(|event| {
             lost += absences.record(event, |absence| record.add(absence, symbols));
         });
         absences.settle(|absence| record.add(absence, symbols));
+        if overflown {
+            // The kernel tells what it lost in front of its next record, which must not be another call's.
+            ring.provoke();
+            ring.drain(|event| lost += absences.record(event, |_| {}));
+            absences.settle(|_| {});
+        }
         record.lost += lost;
         // What resolving caused, a page fault of its own perhaps, stays in the ring and is nobody's.
+    }
+}
+
+impl Anchor {
+    fn drop_now(ticks: Ticks) -> Anchor {
+        let (ticks, ns) = ticks.with_monotonic_ns();
+        Anchor { ticks, ns }
+    }
+
+    /// A reading on the monotonic clock. It is before the anchor if a call inside its own renewed that.
+    #[inline(always)]
+    fn place(self, clock: Ticks, ticks: u64) -> u64 {
+        if ticks >= self.ticks {
+            self.ns + clock.ns_between(self.ticks, ticks)
+        } else {
+            self.ns - clock.ns_between(ticks, self.ticks)
+        }
     }
 }
 
 impl fmt::Debug for Debox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Debox")
-            .field("rung", &self.rung)
+            .field("rung", self.rung())
             .finish_non_exhaustive()
     }
 }

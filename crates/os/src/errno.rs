@@ -1,0 +1,39 @@
+//! `errno` kept over work of our own: a program that is watched must not notice.
+//!
+//! Source: errno(3).
+
+/// Puts `errno` back to what it was when this was made.
+#[derive(Debug)]
+pub struct Kept(i32);
+
+impl Kept {
+    /// Remembers the calling thread's `errno`.
+    pub fn now() -> Kept {
+        // SAFETY: the address is the calling thread's own, valid as long as it lives.
+        Kept(unsafe { *libc::__errno_location() })
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { *libc::__errno_location() = self.0 };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Kept;
+
+    #[test]
+    fn errno_is_what_it_was_when_calls_fail_in_between() {
+        std::fs::File::open("/nowhere/at/all").expect_err("no such file");
+        let before = std::io::Error::last_os_error().raw_os_error();
+        {
+            let _kept = Kept::now();
+            std::fs::read("/").expect_err("a directory");
+        }
+        assert_eq!(std::io::Error::last_os_error().raw_os_error(), before);
+        assert_eq!(before, Some(libc::ENOENT));
+    }
+}
