@@ -21,6 +21,8 @@ mod call;
 pub mod calls;
 mod labels;
 mod ledger;
+#[cfg(feature = "lines")]
+mod lines;
 pub mod policy;
 mod privilege;
 mod record;
@@ -31,8 +33,14 @@ mod tracer;
 
 pub use call::Call;
 pub use labels::Label;
+#[cfg(feature = "lines")]
+pub use lines::{KernelLines, Line};
 pub use record::{Limits, Record, Site as KernelSite, Sleep, Stack, TraceEntry};
 pub use report::{Report, Rung, SITES_MAX, Site, Wait};
 pub use symbols::Symbols;
 pub use thread::{Debox, Mark};
 pub use tracer::Tracer;
+
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod common;

@@ -21,6 +21,7 @@ pub struct Symbols {
     /// Names, each ended by a newline.
     names: String,
     hidden: bool,
+    text_start: Option<u64>,
 }
 
 impl Symbols {
@@ -53,6 +54,18 @@ impl Symbols {
             return None;
         }
         Some((self.names[name as usize..].lines().next()?, offset))
+    }
+
+    /// Where a function starts. Slow: it looks at every name.
+    pub fn address(&self, name: &str) -> Option<u64> {
+        let named =
+            |start: &&(u64, u32)| self.names[start.1 as usize..].lines().next() == Some(name);
+        self.starts.iter().find(named).map(|(address, _)| *address)
+    }
+
+    /// Where the kernel's own functions begin, which differs from boot to boot.
+    pub fn text_start(&self) -> Option<u64> {
+        self.text_start
     }
 
     /// What a stack (innermost first) was waiting for: the innermost function that is not the scheduler's
@@ -91,9 +104,10 @@ impl Symbols {
     }
 
     /// Lines are `address type name [module]`.
-    fn parse(text: &str) -> Symbols {
+    pub(crate) fn parse(text: &str) -> Symbols {
         let mut functions = Vec::new();
         let mut zeroed = false;
+        let mut text_start = None;
         for line in text.lines() {
             let mut parts = line.split_ascii_whitespace();
             let (Some(address), Some(kind), Some(name)) =
@@ -107,11 +121,17 @@ impl Symbols {
             }
             match u64::from_str_radix(address, 16) {
                 Ok(0) => zeroed = true,
-                Ok(address) => functions.push((address, name)),
+                Ok(address) => {
+                    text_start = text_start.or((name == "_stext").then_some(address));
+                    functions.push((address, name));
+                }
                 Err(_) => {}
             }
         }
-        Symbols::index(functions, zeroed)
+        Symbols {
+            text_start,
+            ..Symbols::index(functions, zeroed)
+        }
     }
 
     fn index(mut functions: Vec<(u64, &str)>, zeroed: bool) -> Symbols {
@@ -130,6 +150,7 @@ impl Symbols {
             starts,
             names,
             hidden,
+            text_start: None,
         }
     }
 }

@@ -9,15 +9,16 @@ pub struct Kept(i32);
 impl Kept {
     /// Remembers the calling thread's `errno`.
     pub fn now() -> Kept {
-        // SAFETY: the address is the calling thread's own, valid as long as it lives.
-        Kept(unsafe { *libc::__errno_location() })
+        Kept(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
     }
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        // SAFETY: as above.
-        unsafe { *libc::__errno_location() = self.0 };
+        // SAFETY: the call only answers with an address.
+        let place = unsafe { libc::__errno_location() };
+        // SAFETY: it is the calling thread's own, valid as long as the thread lives.
+        unsafe { *place = self.0 };
     }
 }
 
