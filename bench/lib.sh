@@ -23,6 +23,7 @@ at_exit=()                    # commands that undo a change of the machine, run 
 declare -A server_pid server_port
 headway_options=()            # appended to every `headway serve`
 headway_workers=1
+delay_options=()              # of the server with a known latency
 server_prefix=()              # put before a server's command, for example to enter a control group
 # Below the ephemeral ports, and another range for each run, since two may share a machine.
 port_next=${HEADWAY_BENCH_PORT:-$((20000 + $$ % 600 * 20))}
@@ -117,6 +118,7 @@ server_start() {
     case $name in
         headway) command=("$headway" serve "$root" --listen "127.0.0.1:$port" --workers "$headway_workers"
                           "${headway_options[@]}") ;;
+        delay) command=("$bench_tools/delay" --listen "127.0.0.1:$port" "${delay_options[@]}") ;;
         floor) command=("$bench_tools/floor" --listen "127.0.0.1:$port") ;;
         floor-close) command=("$bench_tools/floor" --listen "127.0.0.1:$port" --close) ;;
         nginx|nginx-threads) command=(nginx -e "$scratch/nginx.error" -p "$scratch"
@@ -171,6 +173,38 @@ loop_processes() {
     done
 }
 
+# load_json FILE OPTION…: `headway load` on the client's core, writer included, its figures as JSON in FILE.
+# A run without one good reply fails, and what it said is shown.
+load_json() {
+    local file=$1
+    shift
+    taskset -c "$client_cpu" "$headway" load "$@" --json --quiet >"$file" 2>"$file.errors" || { cat "$file.errors" >&2; die "headway load $*"; }
+}
+
+# json_value FILE NAME.NAME…: one value of JSON that headway has printed with an indentation of two.
+json_value() {
+    awk -v path="$2" '{ match($0, /^ */); depth = RLENGTH / 2; line = substr($0, RLENGTH + 1)
+        if (line !~ /^"/) next
+        key = line; sub(/^"/, "", key); sub(/".*/, "", key); names[depth] = key
+        here = names[1]; for (i = 2; i <= depth; i++) here = here "." names[i]
+        if (here != path) next
+        sub(/^"[^"]*": /, "", line); sub(/,$/, "", line); gsub(/^"|"$/, "", line); print line; exit }' "$1"
+}
+
+# The list, begun at another place each round: rotated ROUND NAME…
+rotated() {
+    local -a list
+    local offset=$(($1 - 1)) index
+    shift
+    list=("$@")
+    for index in "${!list[@]}"; do echo "${list[(index + offset) % ${#list[@]}]}"; done
+}
+
+# wrk writes 123us, 1.23ms, 1.2s.
+in_us() {
+    awk -v v="$1" 'BEGIN { n = v + 0; if (v ~ /us$/) n *= 1; else if (v ~ /ms$/) n *= 1000; else if (v ~ /s$/) n *= 1000000; printf "%.0f", n }'
+}
+
 # ---- the machine --------------------------------------------------------------------------------
 
 # `busy total` of one core in ticks. Time that the hypervisor took is part of the total only.
@@ -220,11 +254,13 @@ version_of() {
         lighttpd) lighttpd -v | sed -n '1s/^lighttpd\/\([^ ]*\).*/\1/p' ;;
         h2o) h2o --version | sed -n '1s/h2o version //p' ;;
         apache2) apache2 -v | sed -n '1s/.*Apache\/\([^ ]*\).*/\1/p' ;;
-        wrk) wrk -v 2>&1 | sed -n '1s/^wrk \([^ ]*\).*/\1/p' ;;
+        # It ends with 1 after saying its version.
+        wrk) { wrk -v 2>&1 || true; } | sed -n '1s/^wrk \(debian\/\)\{0,1\}\([^ ]*\).*/\2/p' ;;
         h2load) h2load --version | sed 's/.*\///' ;;
         perf) perf --version | sed 's/perf version //' ;;
         wget) wget --version | sed -n '1s/GNU Wget \([^ ]*\).*/\1/p' ;;
-        floor*) echo "this repository" ;;
+        httperf) httperf --version | sed -n 's/^httperf-\([^ ]*\).*/\1/p' ;;
+        floor*|delay) echo "this repository" ;;
     esac
 }
 

@@ -1,7 +1,7 @@
 # Reads `perf script --show-switch-events` of sched:sched_switch samples (voluntary sleeps only) and sums the sleeps
 # by system call and kernel site: "KIND<TAB>COUNT<TAB>MILLISECONDS<TAB>CALL<TAB>SITE" a line, KIND `wait` for the
 # event wait and `blocked` for anything else. A sleep lasts from its sample to the thread's next switch in.
-# The site is the innermost function that is not scheduler or waiting machinery: it names the resource.
+# The site is the innermost function that is not scheduler, tracing or waiting machinery: it names the resource.
 function finish() {
     if (!open) return
     if (call == "") call = fault ? "page fault" : "kernel"
@@ -35,7 +35,7 @@ open && NF >= 2 {
     sub(/\+0x.*/, "", name)
     if (name ~ /^__(x64|arm64|ia32)_sys_/) { sub(/^__[a-z0-9]+_sys_/, "", name); if (call == "") call = name }
     else if (name ~ /page_fault/) fault = 1
-    if (site == "" && name !~ /^(__schedule|schedule|io_schedule|preempt_schedule|__?wait_on_bit|out_of_line_wait_on_bit|bit_wait|bit_wait_io|wait_for_completion|__wait_for_common|schedule_(timeout|hrtimeout|preempt)|rwsem_down_|__down_|down_|rt_mutex_|__mutex_lock|mutex_lock|prepare_to_wait|do_wait_|folio_wait_bit|__folio_lock|io_schedule_timeout|balance_dirty_pages_ratelimited)/)
+    if (site == "" && name !~ /^(__traceiter_|__bpf_|bpf_|perf_|__schedule|schedule|io_schedule|preempt_schedule|__?wait_on_bit|out_of_line_wait_on_bit|bit_wait|bit_wait_io|wait_for_completion|__wait_for_common|schedule_(timeout|hrtimeout|preempt)|rwsem_down_|__down_|down_|rt_mutex_|__mutex_lock|mutex_lock|prepare_to_wait|do_wait_|folio_wait_bit|__folio_lock|io_schedule_timeout|balance_dirty_pages_ratelimited)/)
         site = name
 }
 END {

@@ -9,6 +9,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 mod serve;
+mod fileset;
+mod load;
+mod profile;
+mod report;
+mod analyze;
 mod children;
 mod documents;
 
@@ -28,6 +33,11 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(Box<serve::Arguments>),
+    Fileset(fileset::Arguments),
+    Load(Box<load::Arguments>),
+    Profile(Box<profile::Arguments>),
+    Report(report::Arguments),
+    Analyze(analyze::Arguments),
     /// Prints a completion script for a shell.
     Completions {
         /// Which shell.
@@ -68,6 +78,11 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Serve(arguments) => serve::run(&arguments),
+        Command::Fileset(arguments) => fileset::run(&arguments),
+        Command::Load(arguments) => load::run(&arguments),
+        Command::Profile(arguments) => profile::run(&arguments),
+        Command::Report(arguments) => report::run(&arguments),
+        Command::Analyze(arguments) => analyze::run(&arguments),
         Command::Completions { shell } => documents::completions(shell, Arguments::command()),
         Command::Man { directory } => documents::man(&directory, Arguments::command()),
         Command::ServeWorker => children::worker(),

@@ -4,7 +4,8 @@ use clap::Args;
 use server::config::settings::{Item, LogSettings, given};
 use server::config::units::{Bytes, ListenAddress, Many, Millis};
 use server::config::{
-    Checked, Config, ConfigError, Environment, LogFormat, Settings, Source, raise_descriptor_limit,
+    Checked, Config, ConfigError, Environment, LogFormat, SendMethod, Settings, Source,
+    raise_descriptor_limit,
 };
 use server::master::{Options, Programs};
 use std::io::Write;
@@ -175,7 +176,14 @@ struct Bounds {
     /// Files up to this size are sent from memory [default: 64KiB]
     #[arg(long, value_name = "SIZE")]
     small_file_max: Option<Bytes>,
-    /// Bytes one connection may send before the others have their turn [default: 512KiB]
+    /// How larger files leave: copy (a body is never two versions of its file) or sendfile (lends the
+    /// file's pages: what a client has not received yet changes with them) [default: copy]
+    #[arg(long, value_name = "METHOD")]
+    send: Option<SendMethod>,
+    /// Memory for the windows of larger files on their way [default: 16MiB]
+    #[arg(long, value_name = "SIZE")]
+    window_max: Option<Bytes>,
+    /// Bytes one connection may send before the others have their turn [default: 1MiB]
     #[arg(long, value_name = "SIZE")]
     turn: Option<Bytes>,
     /// Age after which a cached name is checked again [default: 1s]
@@ -288,6 +296,8 @@ fn settings(from: &Arguments) -> Settings {
         descriptors_max: item(&bounds.descriptors_max),
         content_max: item(&bounds.content_max),
         small_file_max: item(&bounds.small_file_max),
+        send: item(&bounds.send),
+        window_max: item(&bounds.window_max),
         turn: item(&bounds.turn),
         revalidate: item(&bounds.revalidate),
         hide_server: flag(content.hide_server, true),

@@ -43,6 +43,7 @@ fn the_exit_code_is_2_when_the_words_are_wrong() {
             "--workers: 0 is not within 1 to 256",
         ),
         (&["serve", "--events", "kqueue"], "kqueue"),
+        (&["serve", "--send", "splice"], "copy, sendfile"),
         (&["serve", "--idle-timeout", "60"], "ms, s, m or h"),
         (
             &["serve", "--listen", "localhost:80"],

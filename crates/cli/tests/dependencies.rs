@@ -15,7 +15,9 @@ use serde_json::Value;
 const ALLOWED: &[(&str, &[&str])] = &[
     (
         "headway",
-        &["server", "files", "debox", "load", "lab", "report"],
+        &[
+            "server", "files", "debox", "load", "lab", "latency", "report",
+        ],
     ),
     ("server", &["files", "http", "event", "debox", "os"]),
     ("files", &["event", "os"]),

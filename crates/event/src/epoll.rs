@@ -10,9 +10,10 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
-use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::table::Table;
 use crate::vocabulary::{Condition, Interest, Ready, Registration, Token};
@@ -105,5 +106,23 @@ impl Backend for Epoll {
             ready.extend(registration.and_then(|known| known.ready(condition(flags))));
         }
         Ok(())
+    }
+
+    /// epoll_wait(2) counts in milliseconds, and its successor is missing from older kernels and many
+    /// system-call filters. An epoll descriptor can itself be polled, and ppoll(2) counts in
+    /// nanoseconds.
+    fn wait_finely(&mut self, ready: &mut Vec<Ready>, timeout: Duration) -> io::Result<()> {
+        if !timeout.is_zero() {
+            let exact = Timespec {
+                // Beyond the kernel's range a wait may end early.
+                tv_sec: timeout.as_secs().min(i32::MAX as u64) as i64,
+                tv_nsec: timeout.subsec_nanos().into(),
+            };
+            let mut itself = [PollFd::new(&self.epoll, PollFlags::IN)];
+            if rustix::event::poll(&mut itself, Some(&exact))? == 0 {
+                return Ok(());
+            }
+        }
+        self.wait(ready, Some(0))
     }
 }

@@ -41,6 +41,8 @@ for_each! {
         writable_when_reader_of_a_pipe_is_gone
         hangup_at_most_when_interest_is_none
         nothing_when_timeout_passes
+        nothing_when_fine_timeout_passes
+        readable_in_a_fine_wait_when_data_has_arrived
         nothing_when_timeout_passes_with_no_descriptor
         returns_at_once_when_timeout_is_zero
         already_exists_when_added_twice
@@ -72,6 +74,8 @@ for_each! {
         hangup_at_most_when_interest_is_none
         hangup_repeats_when_interest_is_none
         nothing_when_timeout_passes
+        nothing_when_fine_timeout_passes
+        readable_in_a_fine_wait_when_data_has_arrived
         nothing_when_timeout_passes_with_no_descriptor
         returns_at_once_when_timeout_is_zero
         already_exists_when_added_twice
@@ -103,6 +107,8 @@ for_each! {
         hangup_at_most_when_interest_is_none
         hangup_repeats_when_interest_is_none
         nothing_when_timeout_passes
+        nothing_when_fine_timeout_passes
+        readable_in_a_fine_wait_when_data_has_arrived
         nothing_when_timeout_passes_with_no_descriptor
         returns_at_once_when_timeout_is_zero
         already_exists_when_added_twice
@@ -132,6 +138,8 @@ for_each! {
         writable_when_reader_of_a_pipe_is_gone
         hangup_at_most_when_interest_is_none
         nothing_when_timeout_passes
+        nothing_when_fine_timeout_passes
+        readable_in_a_fine_wait_when_data_has_arrived
         returns_at_once_when_timeout_is_zero
         already_exists_when_added_twice
         not_found_when_unknown
@@ -400,6 +408,32 @@ fn nothing_when_timeout_passes(mut events: Events) {
         .wait(&mut ready, Some(Duration::from_micros(1)))
         .unwrap();
     assert_eq!(ready, []);
+}
+
+fn nothing_when_fine_timeout_passes(mut events: Events) {
+    let (near, _far) = pair();
+    events.add(near.as_fd(), ONE, Interest::READ).unwrap();
+    for timeout in [
+        Duration::ZERO,
+        Duration::from_nanos(1),
+        Duration::from_micros(1_500),
+    ] {
+        let mut ready = vec![event(TWO, true, true)];
+        events.wait_finely(&mut ready, timeout).unwrap();
+        assert_eq!(ready, []);
+    }
+}
+
+fn readable_in_a_fine_wait_when_data_has_arrived(mut events: Events) {
+    let (near, mut far) = pair();
+    events.add(near.as_fd(), ONE, Interest::READ).unwrap();
+    far.write_all(b"x").unwrap();
+    let mut ready = Vec::new();
+    // The longest time-out there is must not be refused by the kernel; wake-ups for nothing are allowed.
+    assert!((0..100).any(|_| {
+        events.wait_finely(&mut ready, Duration::MAX).unwrap();
+        ready == [event(ONE, true, false)]
+    }));
 }
 
 fn nothing_when_timeout_passes_with_no_descriptor(mut events: Events) {

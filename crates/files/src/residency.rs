@@ -95,6 +95,57 @@ impl Residency {
         }
     }
 
+    /// All of `length` bytes from `offset`, as far as the file goes, are in memory or on their way there,
+    /// as far as one question tells: cheaper than [`Residency::resident`], for a caller that goes on to
+    /// [`Residency::read`]. That settles what is still on its way, and everything where there is no such
+    /// question: the answer is yes then. It keeps the reader from pages that are surely missing, since
+    /// the kernel would begin to read them in.
+    ///
+    /// # Errors
+    /// As [`Residency::resident`].
+    pub fn cached(&self, file: &OpenFile, offset: u64, length: u64) -> io::Result<bool> {
+        let end = offset.saturating_add(length).min(file.meta().size);
+        if offset >= end || nowait(file)? == Nowait::Memfd {
+            return Ok(true);
+        }
+        let start = offset - offset % page_bytes();
+        match (nowait(file)?, self.kind.get()) {
+            (Nowait::Refuses, _) => Err(Errno::OPNOTSUPP.into()),
+            (Nowait::Answers, ProbeKind::Cachestat) => match cachestat(file, start, end - start) {
+                Ok(counted) => Ok(counted.cached >= (end - start).div_ceil(page_bytes())),
+                Err(Errno::PERM | Errno::OPNOTSUPP) => Ok(true),
+                Err(Errno::NOSYS) => {
+                    self.kind.set(ProbeKind::Nowait);
+                    Ok(true)
+                }
+                Err(errno) => Err(errno.into()),
+            },
+            (Nowait::Layered, _) => by_mincore(file, start, end),
+            _ => Ok(true),
+        }
+    }
+
+    /// Read at `offset` into `buffer` what is in memory, as [`read_nowait`] does, also from an overlay, whose
+    /// files refuse `RWF_NOWAIT`: there the pages are asked for first. Like [`Residency::resident`] that
+    /// holds for now; a page evicted before the read makes it wait.
+    ///
+    /// # Errors
+    /// As [`Residency::resident`]; `EIO`.
+    pub fn read(
+        &self,
+        file: &OpenFile,
+        buffer: &mut [u8],
+        offset: u64,
+    ) -> io::Result<Option<usize>> {
+        match nowait(file)? {
+            Nowait::Layered if in_memory_resident(file, offset, buffer.len())? => {
+                Ok(Some(pread(file, buffer, offset)?))
+            }
+            Nowait::Layered => Ok(None),
+            _ => read_nowait(file, buffer, offset),
+        }
+    }
+
     fn by_cachestat(&self, file: &OpenFile, start: u64, end: u64) -> io::Result<bool> {
         let pages = (end - start).div_ceil(page_bytes());
         match cachestat(file, start, end - start) {
@@ -183,7 +234,8 @@ pub fn read_nowait(file: &OpenFile, buffer: &mut [u8], offset: u64) -> io::Resul
     }
 }
 
-/// tmpfs takes no `RWF_NOWAIT`; its pages are in memory unless they have been swapped out.
+/// tmpfs takes no `RWF_NOWAIT`; its pages are in memory unless they have been swapped out. Nor does an
+/// overlay, whose pages `mincore` finds.
 fn in_memory_resident(file: &OpenFile, offset: u64, length: usize) -> io::Result<bool> {
     let end = offset.saturating_add(length as u64).min(file.meta().size);
     if offset >= end {

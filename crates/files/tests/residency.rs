@@ -50,6 +50,33 @@ fn warm(file: &OpenFile, offset: u64, length: usize) {
 }
 
 #[test]
+fn window_is_taken_for_cached_only_while_nothing_of_it_is_known_to_be_missing() {
+    const TEST: &str = "window_is_taken_for_cached_only_while_nothing_of_it_is_known_to_be_missing";
+    let tree = directory();
+    let Some(file) = cold(TEST, &tree, 2 * WINDOW_BYTES as usize) else {
+        return;
+    };
+    // These ask nothing: the read that follows will tell.
+    for kind in [ProbeKind::Nowait, ProbeKind::Mincore] {
+        let probe = Residency::with(kind);
+        assert!(probe.cached(&file, 0, WINDOW_BYTES).unwrap(), "{kind:?}");
+    }
+    let probe = Residency::detect();
+    if probe.name() != Residency::with(ProbeKind::Cachestat).name() {
+        return skip(TEST, "the kernel does not count pages");
+    }
+    let cached = |offset, length| probe.cached(&file, offset, length).unwrap();
+    assert!(!cached(0, 1) && !cached(0, WINDOW_BYTES));
+    warm(&file, 0, WINDOW_BYTES as usize);
+    assert!(cached(0, WINDOW_BYTES) && cached(5000, 1));
+    assert!(!cached(0, 2 * WINDOW_BYTES));
+    assert!(
+        cached(2 * WINDOW_BYTES, 1),
+        "nothing is missing behind the end"
+    );
+}
+
+#[test]
 fn window_is_resident_when_all_of_it_has_been_read() {
     let tree = directory();
     let bytes = 3 * WINDOW_BYTES as usize - 1000;

@@ -1,7 +1,8 @@
 //! Reading past a request body nobody wants.
 //!
 //! A static file has no use for a body, but the next request on the connection starts after it. Both
-//! drains are fed what arrives, in any pieces, and say where the body ends. They keep no bytes.
+//! drains are fed what arrives, in any pieces, and say where the body ends. They keep no bytes. A client
+//! that does want the content of a reply takes it as it passes ([`ChunkedDrain::feed_body`]).
 //!
 //! Strict on purpose, since a body that two parties end at different places is how requests are
 //! smuggled: sizes are hexadecimal digits only, lines end in CR LF, control bytes, bare CR and folded
@@ -132,12 +133,18 @@ impl ChunkedDrain {
     /// Takes the next bytes. After anything but [`Progress::More`] the drain is spent: it repeats a
     /// failure, and takes nothing more after the end.
     pub fn feed(&mut self, bytes: &[u8]) -> Progress {
+        self.feed_body(bytes, |_| {})
+    }
+
+    /// Takes the next bytes, and shows those of the body, without the framing, piece by piece.
+    pub fn feed_body(&mut self, bytes: &[u8], mut body: impl FnMut(&[u8])) -> Progress {
         let mut at = 0;
         while at < bytes.len() {
             match self.state {
                 State::Data => {
                     let take = self.chunk_bytes.min((bytes.len() - at) as u64);
                     self.chunk_bytes -= take;
+                    body(&bytes[at..at + take as usize]);
                     at += take as usize;
                     if self.chunk_bytes == 0 {
                         self.state = State::DataCr;

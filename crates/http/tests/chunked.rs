@@ -164,3 +164,22 @@ proptest! {
         prop_assert_eq!(drained_in_pieces(&pieces), drained(bytes.as_bytes()));
     }
 }
+
+#[test]
+fn body_is_shown_without_its_framing_when_it_arrives_in_any_pieces() {
+    let sent = b"5;a=b\r\nhello\r\n2\r\n, \r\n5\r\nworld\r\n0\r\nA: b\r\n\r\nnext";
+    for length in 1..sent.len() {
+        let mut drain = ChunkedDrain::new(LIMITS);
+        let mut body = Vec::new();
+        for piece in sent.chunks(length) {
+            match drain.feed_body(piece, |bytes| body.extend_from_slice(bytes)) {
+                Progress::More => {}
+                other => {
+                    assert!(matches!(other, Progress::Done(_)), "{length}: {other:?}");
+                    break;
+                }
+            }
+        }
+        assert_eq!(body, b"hello, world", "in pieces of {length}");
+    }
+}

@@ -13,3 +13,4 @@ pub mod residency;
 pub mod rights;
 pub mod select;
 pub mod ticks;
+pub mod socket;

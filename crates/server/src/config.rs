@@ -80,6 +80,10 @@ pub struct Config {
     pub content_bytes_max: u64,
     /// Files up to this size are sent from memory.
     pub small_file_bytes: u64,
+    /// How files above that size leave.
+    pub send: SendMethod,
+    /// Memory for the windows of larger files on their way at most, a worker.
+    pub window_bytes_max: u64,
     /// Bytes one connection may send before the others have their turn.
     pub turn_bytes: u64,
     /// Cached names older than this are checked again before use.
@@ -108,6 +112,15 @@ pub struct Checked {
 }
 
 impl Config {
+    /// Memory that a worker may fill with the contents of files.
+    pub fn memory_bytes(&self) -> u64 {
+        let windows_bytes = match self.send {
+            SendMethod::Copy => self.window_bytes_max,
+            SendMethod::Sendfile => 0,
+        };
+        self.content_bytes_max + windows_bytes
+    }
+
     /// Checks settings against themselves and against this machine.
     ///
     /// `source` is the file they came from, if any, so that errors name its lines. All errors are
@@ -158,6 +171,17 @@ pub struct LogConfig {
     pub path: PathBuf,
     /// The format of its lines.
     pub format: LogFormat,
+}
+
+/// How the bytes of a file that is not sent from memory reach the socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SendMethod {
+    /// Read without waiting, compared with what was opened, then sent: never two versions in one body.
+    #[default]
+    Copy,
+    /// `sendfile`: pages are lent to the socket, and change there when the file is rewritten in place.
+    Sendfile,
 }
 
 /// The format of an access log line.

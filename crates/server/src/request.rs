@@ -119,6 +119,14 @@ impl Piece {
         Self::Bytes(bytes, 0)
     }
 
+    /// Its length in bytes.
+    pub fn bytes_left(&self) -> u64 {
+        match self {
+            Self::File(_, range) => range.end - range.start,
+            _ => self.memory().unwrap_or_default().len() as u64,
+        }
+    }
+
     /// What is in memory of this piece; nothing for a file.
     pub fn memory(&self) -> Option<&[u8]> {
         match self {
@@ -158,6 +166,29 @@ impl Outgoing {
     pub fn clear(&mut self) {
         self.pieces.clear();
         (self.sent_bytes, self.head_bytes, self.status) = (0, 0, 0);
+    }
+
+    /// Bytes that have not left yet.
+    pub fn bytes_left(&self) -> u64 {
+        self.pieces.iter().map(Piece::bytes_left).sum()
+    }
+
+    /// Drops the next `sent` bytes, which have left, and pieces of which nothing is left.
+    pub fn advance(&mut self, mut sent: u64) {
+        self.sent_bytes += sent;
+        while let Some(piece) = self.pieces.front_mut() {
+            let length = piece.bytes_left();
+            if sent < length {
+                match piece {
+                    Piece::Bytes(_, at) => *at += sent as usize,
+                    Piece::Content(_, range) => range.start += sent as usize,
+                    Piece::File(_, range) => range.start += sent,
+                }
+                return;
+            }
+            sent -= length;
+            self.pieces.pop_front();
+        }
     }
 
     /// The next byte of the file piece that is due.
@@ -277,11 +308,7 @@ mod tests {
     }
 
     fn lengths(outgoing: &Outgoing) -> Vec<u64> {
-        let length = |piece: &Piece| match piece {
-            Piece::File(_, range) => range.end - range.start,
-            other => other.memory().unwrap_or_default().len() as u64,
-        };
-        outgoing.pieces.iter().map(length).collect()
+        outgoing.pieces.iter().map(Piece::bytes_left).collect()
     }
 
     #[test]
@@ -320,6 +347,26 @@ mod tests {
         assert_eq!(total.get(), 105);
         drop(other);
         assert_eq!(total.get(), 5);
+    }
+
+    #[test]
+    fn pieces_that_have_left_are_dropped_and_the_next_one_is_shortened() {
+        for (sent, expected) in [
+            (0, vec![4, 1000, 3]),
+            (1, vec![3, 1000, 3]),
+            (4, vec![1000, 3]),
+            (1003, vec![1, 3]),
+            (1005, vec![2]),
+            (1007, vec![]),
+        ] {
+            let mut outgoing = Outgoing::new(200, b"head".to_vec());
+            outgoing.push(Piece::File(file(1000), 0..1000));
+            outgoing.push(Piece::bytes(b"end".to_vec()));
+            outgoing.advance(sent);
+            assert_eq!(lengths(&outgoing), expected, "{sent}");
+            assert_eq!(outgoing.sent_bytes, sent);
+            assert_eq!(outgoing.bytes_left(), 1007 - sent);
+        }
     }
 
     #[test]

@@ -33,6 +33,7 @@ use crate::connection::{CONNECTION, Connection, Slots};
 use crate::control::{Control, ControlError, FromWorker, ToWorker};
 use crate::lookup::{Hosts, Lookup};
 use crate::respond::{Date, Rules, Shelf};
+use crate::send::Windows;
 use crate::tally::Counters;
 use log::Log;
 
@@ -108,6 +109,8 @@ struct Worker {
     scratch: Vec<u8>,
     /// Small files are read here before their reply is prepared.
     body: Vec<u8>,
+    /// Larger files are read here on their way, a window at a time.
+    windows: Windows,
     /// Connections that spent their budget and come again after the others.
     again: Vec<Token>,
     prefetch: Vec<(Rc<OpenFile>, u64)>,
@@ -185,6 +188,7 @@ impl Worker {
             // Room for a held partial head and as much again, so that receiving always progresses.
             scratch: vec![0; 2 * config.head_bytes_max],
             body: Vec::new(),
+            windows: Windows::new(config.window_bytes_max),
             again: Vec::new(),
             prefetch: Vec::new(),
             done: Vec::new(),
@@ -195,7 +199,7 @@ impl Worker {
     }
 
     fn run(&mut self) -> Result<(), WorkerError> {
-        if let Err(error) = memory::hold(self.config.content_bytes_max) {
+        if let Err(error) = memory::hold(self.config.memory_bytes()) {
             self.notice(error);
         }
         // From here on nothing may wait. Taking memory may: nobody is served yet.

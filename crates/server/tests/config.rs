@@ -66,6 +66,12 @@ const MISTAKES: &[(&str, usize, &[&str])] = &[
         1,
         &["events", "kqueue", "select, poll, epoll"],
     ),
+    ("send = \"splice\"", 1, &["splice", "copy", "sendfile"]),
+    (
+        "window-max = \"1MiB\"",
+        1,
+        &["window-max", "1MiB is not within 2MiB"],
+    ),
     ("head-timeout = 10", 1, &["head-timeout", "ms, s, m or h"]),
     (
         "head-timeout = \"10\"",
@@ -303,7 +309,8 @@ fn memory_that_is_not_there_is_an_error_when_workers_would_take_it() {
     let config = Config::check(&Settings::default(), None, &small)
         .unwrap()
         .config;
-    assert_eq!(config.content_bytes_max, 16 << 20, "the default gives way");
+    let defaults = (config.content_bytes_max, config.window_bytes_max);
+    assert_eq!(defaults, (12 << 20, 3 << 20), "the defaults give way");
 }
 
 #[test]

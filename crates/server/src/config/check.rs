@@ -139,7 +139,15 @@ fn build(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> C
             0..=16 << 20,
             to,
         ),
-        turn_bytes: size("turn", &from.turn, 512 << 10, 4096..=1 << 30, to),
+        send: value(&from.send).unwrap_or_default(),
+        window_bytes_max: size(
+            "window-max",
+            &from.window_max,
+            memory::default_window_bytes(content),
+            memory::WINDOW_BYTES_LEAST..=1 << 40,
+            to,
+        ),
+        turn_bytes: size("turn", &from.turn, 1 << 20, 4096..=1 << 30, to),
         revalidate_ms: time("revalidate", &from.revalidate, 1000, 0, to),
         server_field: fields::server(from, to),
         fields: fields::extra(from, to),
@@ -181,7 +189,7 @@ fn agree(config: &Config, from: &Settings, environment: &Environment, to: &mut F
         to.wrong("small-file-max", place, problem);
     }
     let there = (environment.memory_bytes, environment.process_memory_bytes);
-    memory::agrees(config.workers, config.content_bytes_max, there, from, to);
+    memory::agrees(config.workers, config.memory_bytes(), there, from, to);
     if config.listen_queue > environment.somaxconn {
         let problem = format!(
             "the kernel cuts {} to {} (sysctl net.core.somaxconn)",

@@ -20,6 +20,8 @@ use super::units::Bytes;
 pub(crate) const REST_BYTES: u64 = 16 << 20;
 /// The default for the contents, unless memory is short.
 const DEFAULT_CONTENT_BYTES: u64 = 64 << 20;
+/// Windows take no less: what may leave in one call, and as much again.
+pub(super) const WINDOW_BYTES_LEAST: u64 = 2 << 20;
 /// The defaults of all workers together stay below this part of the memory.
 const DEFAULT_SHARE: u64 = 4;
 
@@ -73,42 +75,47 @@ fn limit_files(line: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The contents' share where nobody has said any.
+/// The small files' share where nobody has said any; the windows have a quarter of it on top.
 pub(super) fn default_content_bytes(workers: usize, available_bytes: u64) -> u64 {
     let share = available_bytes / DEFAULT_SHARE / workers.max(1) as u64;
-    let whole = share.saturating_sub(REST_BYTES) >> 20 << 20;
-    whole.clamp(1 << 20, DEFAULT_CONTENT_BYTES)
+    let small = share.saturating_sub(REST_BYTES) / 5 * 4;
+    (small >> 20 << 20).clamp(1 << 20, DEFAULT_CONTENT_BYTES)
+}
+
+/// The share of larger files' windows where nobody has said any: in proportion to that of small files.
+pub(super) fn default_window_bytes(default_content_bytes: u64) -> u64 {
+    (default_content_bytes / 4).max(WINDOW_BYTES_LEAST)
 }
 
 /// The memory that is going to be taken must be there.
 pub(super) fn agrees(
     workers: usize,
-    content_bytes: u64,
+    files_bytes: u64,
     (available_bytes, process_bytes): (u64, u64),
     from: &Settings,
     to: &mut Findings<'_>,
 ) {
-    let one = content_bytes.saturating_add(REST_BYTES);
+    let one = files_bytes.saturating_add(REST_BYTES);
     let all = one.saturating_mul(workers as u64);
     let place = span(&from.content_max).or(span(&from.workers));
     if one > process_bytes {
         let problem = format!(
-            "a worker takes {} when it starts ({} for small files and {} for the rest), but a process may \
+            "a worker takes {} when it starts ({} for files and {} for the rest), but a process may \
              have {} (RLIMIT_AS, RLIMIT_DATA); lower content-max or raise the limit",
             Bytes(one),
-            Bytes(content_bytes),
+            Bytes(files_bytes),
             Bytes(REST_BYTES),
             rounded(process_bytes),
         );
         to.lacking("content-max", place, problem);
     } else if all > available_bytes {
         let problem = format!(
-            "{workers} worker{} {} each when serving starts ({} for small files and {} for the rest), but \
+            "{workers} worker{} {} each when serving starts ({} for files and {} for the rest), but \
              {} of memory are available (MemAvailable of /proc/meminfo, or the control group's limit); lower \
              content-max or workers",
             if workers == 1 { " takes" } else { "s take" },
             Bytes(one),
-            Bytes(content_bytes),
+            Bytes(files_bytes),
             Bytes(REST_BYTES),
             rounded(available_bytes),
         );
@@ -159,7 +166,9 @@ mod tests {
     #[test]
     fn default_is_smaller_when_memory_is_short() {
         assert_eq!(default_content_bytes(2, 24 << 30), 64 << 20);
-        assert_eq!(default_content_bytes(2, 512 << 20), 48 << 20);
+        assert_eq!(default_content_bytes(2, 512 << 20), 38 << 20);
+        assert_eq!(default_window_bytes(64 << 20), 16 << 20);
+        assert_eq!(default_window_bytes(1 << 20), WINDOW_BYTES_LEAST);
         assert_eq!(default_content_bytes(8, 512 << 20), 1 << 20);
         assert_eq!(default_content_bytes(0, u64::MAX), 64 << 20);
     }

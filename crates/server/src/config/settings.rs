@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 
 use super::units::{Bytes, ListenAddress, Many, Millis};
-use super::{ConfigError, LogFormat};
+use super::{ConfigError, LogFormat, SendMethod};
 
 /// A setting: its value and where it was written, or nothing.
 pub type Item<T> = Option<Spanned<T>>;
@@ -120,6 +120,11 @@ settings! {
     /// Files up to this size are sent from memory.
     #[serde(alias = "small_file_max")]
     small_file_max: Item<Bytes>,
+    /// How larger files leave.
+    send: Item<SendMethod>,
+    /// Memory for windows of larger files at most.
+    #[serde(alias = "window_max")]
+    window_max: Item<Bytes>,
     /// Bytes one connection may send before the others have their turn.
     turn: Item<Bytes>,
     /// Age after which a cached name is checked again.

@@ -76,6 +76,8 @@ pub struct Connection {
     /// The window asked of a helper last for this reply, and how often in a row: memory pressure may
     /// take a window away again before it can be sent.
     pub asked_window: (u64, u8),
+    /// What its socket is likely to take at once of a file; 0 while nobody knows.
+    pub uptake_bytes: u32,
     /// Requests answered so far.
     pub requests: u32,
     /// Bytes thrown away while lingering.
@@ -104,6 +106,7 @@ impl Connection {
             keep_alive: true,
             in_line: false,
             asked_window: (0, 0),
+            uptake_bytes: 0,
             requests: 0,
             lingered_bytes: 0,
             record: None,

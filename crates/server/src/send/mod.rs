@@ -1,30 +1,45 @@
-//! How the bytes of a reply leave: memory in one write together with the head, files by `sendfile`
-//! one resident window at a time, never more than a budget a turn.
+//! How the bytes of a reply leave: memory in one write together with the head, files one resident window
+//! at a time, never more than a budget a turn.
 //!
-//! It refuses to wait. Before each window it asks whether the pages are resident; if not it says
-//! [`Progress::Cold`] and the worker asks a helper. It also watches for other versions: the open
-//! descriptor's size and modification time are compared before each window, and a file that changed
-//! under the reply ends the connection ([`Progress::Changed`]) since its length is promised already.
+//! Files leave in one of two ways. [`copy`], the default: a window is read into memory of our own by a
+//! call that cannot wait, then the file is compared with what was opened, then the window is sent. The
+//! order is what makes the invariant: a byte that reaches the socket was in memory of our own when the
+//! file was seen to be unchanged, so a body is one version of its file, or the connection closes before
+//! the promised length. [`lend`]: `sendfile` hands over the file's own pages, which saves the copy, but
+//! what a client has not received yet changes with the file, and nobody is told when no window is left
+//! to be compared.
 //!
-//! Not promised: that bytes already handed to the socket stay as they were. `sendfile` lends the
-//! file's pages to the socket instead of copying them, so a file rewritten *in place* changes what a
-//! slow client has not received yet, and nobody is told if no window is left to be checked. Files
-//! replaced by rename are not concerned, nor are small files, which leave from our own memory.
+//! It refuses to wait. What is not in memory is [`Progress::Cold`], and the worker asks a helper. What the
+//! socket does not take is not kept for it: a connection owns no buffer, the rest is found or read again.
+//!
+//! Not promised: to see a change that the file's size and modification time do not show, such as a store
+//! through a writable mapping, or the rest of a single `write` that was under way when the file was
+//! opened.
 //!
 //! Sources: dissertation 3.5 and Table 3.3 (`New-Flash`: sendfile without disk access); sendfile(2),
-//! cachestat(2), tcp(7) on `MSG_MORE`.
+//! preadv2(2), cachestat(2), tcp(7) on `MSG_MORE`.
 
-use std::io::{ErrorKind, IoSlice};
+mod copy;
+mod lend;
+mod window;
+mod windows;
+
+use std::io::IoSlice;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
 use debox::{Call, Tracer};
-use files::{OpenFile, Residency, WINDOW_BYTES};
+use files::{OpenFile, Residency};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 
-use crate::request::{Counters, Outgoing, Piece};
+use crate::config::SendMethod;
+use crate::request::{Counters, Outgoing};
+
+use copy::Gathered;
+use windows::SPARED_MAX;
+pub use windows::Windows;
 
 /// Memory pieces that leave in one call.
 const PIECES_AT_ONCE: usize = 16;
@@ -35,7 +50,13 @@ pub struct Means<'a> {
     pub tracer: &'a Tracer,
     /// Tells what is resident.
     pub residency: &'a Residency,
-    /// Bytes this reply may still send in this turn.
+    /// How files leave.
+    pub method: SendMethod,
+    /// What files are read into on their way.
+    pub windows: &'a mut Windows,
+    /// What the client's socket is likely to take at once; 0 while nobody knows.
+    pub uptake_bytes: &'a mut u32,
+    /// Bytes of files this reply may still send in this turn.
     pub budget_bytes: u64,
     /// Counts windows and bytes.
     pub counters: &'a mut Counters,
@@ -67,14 +88,10 @@ pub enum Progress {
 
 /// Sends as much of `outgoing` as may leave now.
 pub fn send(outgoing: &mut Outgoing, socket: BorrowedFd<'_>, means: &mut Means<'_>) -> Progress {
-    loop {
-        let progress = match outgoing.pieces.front() {
-            None => return Progress::Finished,
-            Some(Piece::File(..)) => send_window(outgoing, socket, means),
-            Some(_) => match first_file_is_cold(outgoing, means) {
-                Some(cold) => Some(cold),
-                None => send_memory(outgoing, socket, means),
-            },
+    while !outgoing.pieces.is_empty() {
+        let progress = match means.method {
+            SendMethod::Copy => copy::send_some(outgoing, socket, means),
+            SendMethod::Sendfile => lend::send_some(outgoing, socket, means),
         };
         if let Some(progress) = progress {
             return progress;
@@ -83,200 +100,53 @@ pub fn send(outgoing: &mut Outgoing, socket: BorrowedFd<'_>, means: &mut Means<'
             return Progress::TurnSpent;
         }
     }
+    Progress::Finished
 }
 
-/// A head leaves only when the first window behind it can follow: until then an unreadable file can
-/// still become an honest `500`, and the head does not travel as a packet of its own.
-fn first_file_is_cold(outgoing: &Outgoing, means: &mut Means<'_>) -> Option<Progress> {
-    if outgoing.sent_bytes > 0 {
-        return None;
-    }
-    // In multipart/byteranges a part's head stands between.
-    let mut pieces = outgoing.pieces.iter();
-    let (file, range) = pieces.find_map(|piece| match piece {
-        Piece::File(file, range) => Some((file, range)),
-        _ => None,
-    })?;
-    let window_end = window_end(range.start, range.end);
-    check_window(file, range.start, window_end, means)
-}
-
-/// Sends the leading memory pieces with one call. `None`: went well, go on.
+/// Sends with one call the memory pieces in front and behind them what was `gathered` of the file piece
+/// that follows. `None`: all of it has left, go on.
 fn send_memory(
     outgoing: &mut Outgoing,
+    gathered: &Gathered,
     socket: BorrowedFd<'_>,
     means: &mut Means<'_>,
 ) -> Option<Progress> {
-    let mut slices = [IoSlice::new(&[]); PIECES_AT_ONCE];
-    let mut count = 0;
+    let mut slices = [IoSlice::new(&[]); PIECES_AT_ONCE + SPARED_MAX];
+    let (mut count, mut length) = (0, gathered.length);
     for piece in outgoing.pieces.iter().take(PIECES_AT_ONCE) {
         let Some(memory) = piece.memory() else { break };
         slices[count] = IoSlice::new(memory);
         count += 1;
+        length += memory.len() as u64;
     }
+    count = gathered.append(means.windows, &mut slices, count);
     // What follows joins the last packet of this call (tcp(7)).
-    let more = if outgoing.pieces.len() > count {
-        SendFlags::MORE
-    } else {
-        SendFlags::empty()
+    let more = match outgoing.bytes_left() > length {
+        true => SendFlags::MORE,
+        false => SendFlags::empty(),
     };
     let flags = SendFlags::NOSIGNAL | more;
-    let sent = means.tracer.call(Call::Send, || {
-        if count == 1 {
-            rustix::net::send(socket, &slices[0], flags)
-        } else {
-            let mut none = SendAncillaryBuffer::default();
-            rustix::net::sendmsg(socket, &slices[..count], &mut none, flags)
-        }
+    let sent = means.tracer.call(Call::Send, || match &slices[..count] {
+        [one] => rustix::net::send(socket, one, flags),
+        many => rustix::net::sendmsg(socket, many, &mut SendAncillaryBuffer::default(), flags),
     });
     match sent {
         Ok(sent) => {
             account(outgoing, sent as u64, means);
-            advance_memory(outgoing, sent);
-            None
+            let left = length - sent as u64;
+            if gathered.length > 0 {
+                gathered.learn(left, means);
+            }
+            // A short count means that the socket is full: asking again would only be told so.
+            (left > 0).then_some(Progress::SocketFull)
         }
         Err(error) => refused(error),
     }
-}
-
-/// Drops what has left from the front pieces.
-fn advance_memory(outgoing: &mut Outgoing, mut sent: usize) {
-    while let Some(piece) = outgoing.pieces.front_mut() {
-        let Some(length) = piece.memory().map(<[u8]>::len) else {
-            return;
-        };
-        if sent < length {
-            match piece {
-                Piece::Bytes(_, at) => *at += sent,
-                Piece::Content(_, range) => range.start += sent,
-                Piece::File(..) => {}
-            }
-            return;
-        }
-        sent -= length;
-        outgoing.pieces.pop_front();
-    }
-}
-
-/// Sends from the file piece in front, within one window. `None`: went well, go on.
-fn send_window(
-    outgoing: &mut Outgoing,
-    socket: BorrowedFd<'_>,
-    means: &mut Means<'_>,
-) -> Option<Progress> {
-    let last = outgoing.pieces.len() == 1;
-    let Some(Piece::File(file, range)) = outgoing.pieces.front_mut() else {
-        return None;
-    };
-    if range.is_empty() {
-        outgoing.pieces.pop_front();
-        return None;
-    }
-    let end = window_end(range.start, range.end).min(range.start + means.budget_bytes);
-    if let Some(progress) = check_window(file, range.start, end, means) {
-        return Some(progress);
-    }
-    if range.start % WINDOW_BYTES == 0 && range.end > range.start + WINDOW_BYTES {
-        prefetch(file, range.start + WINDOW_BYTES, range.end, means);
-    }
-    let mut at = range.start;
-    let length = (end - range.start) as usize;
-    let sent = means.tracer.call(Call::Sendfile, || {
-        rustix::fs::sendfile(socket, file.as_fd(), Some(&mut at), length)
-    });
-    match sent {
-        // Shorter than its size says: truncated between the check and the call.
-        Ok(0) => Some(Progress::Changed),
-        Ok(sent) => {
-            range.start += sent as u64;
-            let done = range.is_empty();
-            account(outgoing, sent as u64, means);
-            if done {
-                outgoing.pieces.pop_front();
-                if last {
-                    return Some(Progress::Finished);
-                }
-            }
-            // A short count means the socket is full: asking again would only be told so.
-            (sent < length).then_some(Progress::SocketFull)
-        }
-        Err(error) => refused(error),
-    }
-}
-
-/// Is `[start, end)` resident and still the file that was opened? `None`: yes to both.
-fn check_window(
-    file: &Rc<OpenFile>,
-    start: u64,
-    end: u64,
-    means: &mut Means<'_>,
-) -> Option<Progress> {
-    match means.tracer.call(Call::Status, || file.unchanged()) {
-        Ok(true) => {}
-        Ok(false) => return Some(Progress::Changed),
-        Err(_) => return Some(Progress::Unreadable),
-    }
-    match is_resident(file, start, end, means) {
-        Ok(true) => {
-            means.counters.windows_resident += 1;
-            None
-        }
-        Ok(false) => {
-            means.counters.windows_cold += 1;
-            Some(Progress::Cold(
-                file.clone(),
-                start / WINDOW_BYTES * WINDOW_BYTES,
-            ))
-        }
-        Err(error) if error.kind() == ErrorKind::Unsupported => {
-            means.counters.windows_cold += 1;
-            Some(Progress::Opaque(file.clone(), start))
-        }
-        Err(_) => Some(Progress::Unreadable),
-    }
-}
-
-/// Asks the kernel whether `[start, end)` is in memory, unless this turn has asked already.
-fn is_resident(
-    file: &Rc<OpenFile>,
-    start: u64,
-    end: u64,
-    means: &mut Means<'_>,
-) -> std::io::Result<bool> {
-    if let Some((proven, range)) = &means.proven
-        && Rc::ptr_eq(proven, file)
-        && range.start <= start
-        && end <= range.end
-    {
-        return Ok(true);
-    }
-    let resident = means.tracer.call(Call::Residency, || {
-        means.residency.resident(file, start, end - start)
-    })?;
-    if resident {
-        means.proven = Some((file.clone(), start..end));
-    }
-    Ok(resident)
-}
-
-/// Asks for the next window while this one leaves, if it is not there yet.
-fn prefetch(file: &Rc<OpenFile>, start: u64, end: u64, means: &mut Means<'_>) {
-    let end = window_end(start, end);
-    if let Ok(false) = is_resident(file, start, end, means) {
-        means.counters.windows_prefetched += 1;
-        means.prefetch.push((file.clone(), start));
-    }
-}
-
-/// The end of the window that `start` lies in, or of the file piece.
-fn window_end(start: u64, end: u64) -> u64 {
-    ((start / WINDOW_BYTES + 1) * WINDOW_BYTES).min(end)
 }
 
 fn account(outgoing: &mut Outgoing, sent: u64, means: &mut Means<'_>) {
-    outgoing.sent_bytes += sent;
     means.counters.bytes_sent += sent;
-    means.budget_bytes = means.budget_bytes.saturating_sub(sent);
+    outgoing.advance(sent);
 }
 
 /// What a failed send means. Would-block is a value; the rest are ways for a client to be gone, but

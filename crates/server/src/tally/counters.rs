@@ -109,7 +109,8 @@ counters! {
         Gauge content_bytes "Bytes of small files held in memory now.";
         Counter probes_resolved "Name probes (openat2 RESOLVE_CACHED) that answered without waiting.";
         Counter probes_would_block "Name probes that would have waited and went to a helper.";
-        Counter windows_resident "File windows found resident and sent by the loop.";
+        Counter windows_held "File windows that stood in the worker's own memory when they were to be sent.";
+        Counter windows_resident "Questions about file windows that were answered: resident.";
         Counter windows_cold "File windows not resident: a helper read them in first.";
         Counter windows_prefetched "File windows a helper read in ahead of need.";
         Counter windows_changed "Files found changed between two windows; the connection was closed.";

@@ -193,6 +193,9 @@ impl Worker {
         let mut means = Means {
             tracer: &self.tracer,
             residency: &self.residency,
+            method: self.config.send,
+            windows: &mut self.windows,
+            uptake_bytes: &mut connection.uptake_bytes,
             budget_bytes: self.config.turn_bytes,
             counters: &mut self.counters,
             prefetch: &mut self.prefetch,

@@ -8,13 +8,13 @@ use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 
-/// Beside the contents of small files.
+/// Beside the contents of small files and the windows of larger ones.
 const REST_BYTES: usize = crate::config::REST_BYTES as usize;
 
 /// Heap is touched in pieces of this size, below the size from which malloc maps memory of its own.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Takes and locks memory for `content_bytes` of contents and the rest; the configuration's check has
+/// Takes and locks memory for `content_bytes` of files and the rest; the configuration's check has
 /// seen that there is so much. The error is a sentence for a
 /// person; the worker can serve without the lock.
 pub(super) fn hold(content_bytes: u64) -> Result<(), String> {

@@ -1,0 +1,222 @@
+//! `headway analyze`: the tables of a run directory, or the same as JSON.
+//!
+//! Opens the directory, lets `latency` do the mathematics, and prints. It writes nothing and asks nobody.
+//! A run that was cut off is analysed as far as it got, and the first lines say so.
+
+mod table;
+mod text;
+mod profile;
+
+use super::Failure;
+use clap::Args;
+use latency::compare::compare;
+use latency::run::{Kind, Point};
+use latency::{Analysis, Analyzer, Run};
+use std::io::{ErrorKind, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+const EXAMPLES: &str = "\
+Examples:
+  headway analyze runs/nginx                        the tables of one run
+  headway analyze runs/nginx --deadline 10 --deadline 100
+                                                    and how many replies came within 10 and 100 ms
+  headway analyze runs/nginx --compare runs/ours    is the second one faster, or is it chance?
+  headway analyze runs/profile                      one line a point of a profile
+  headway analyze runs/profile --point 0.80         everything about the point at 80 % of capacity
+  headway analyze runs/nginx --json | jq .inversion.value
+
+Latency runs from the intended start of a request, so a schedule that fell behind is in it;
+`service` runs from the actual start. Times in JSON are microseconds, shares are 0 to 1.
+
+Exit codes: 0 done, 1 the run cannot be read, 2 wrong use.";
+
+/// Prints percentiles, latency by size, deciles and service inversion of a run.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// A run directory that `headway load` or `headway profile` wrote
+    #[arg(value_name = "RUN")]
+    run: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Count the complete replies within so many milliseconds of their intended start; may be repeated
+    #[arg(long, value_name = "MS", value_parser = milliseconds)]
+    deadline: Vec<f64>,
+    /// Compare with another run: difference of mean and percentiles, with intervals
+    #[arg(long, value_name = "OTHER")]
+    compare: Option<PathBuf>,
+    /// Of a profile, the point with this relative load or directory name, such as 0.80 or 0.80-2
+    #[arg(long, value_name = "POINT")]
+    point: Option<String>,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let opened = open(&arguments.run, arguments.point.as_deref())?;
+    if opened.description().kind == Kind::Profile {
+        if arguments.compare.is_some() {
+            let words =
+                "--compare takes two single runs; choose a point of the profile with --point";
+            return Err(Failure::Use(words.into()));
+        }
+        return all_points(&opened, arguments);
+    }
+    let first = analyze(&opened, arguments)?;
+    match &arguments.compare {
+        None if arguments.json => print(&json(&first)?),
+        None => print(&text::run(&opened, &first, style())),
+        Some(other) => two_runs(&opened, &first, other, arguments),
+    }
+}
+
+fn milliseconds(word: &str) -> Result<f64, String> {
+    let value: f64 = word
+        .parse()
+        .map_err(|_| "not a number of milliseconds".to_owned())?;
+    if value.is_finite() && value > 0.0 {
+        Ok(value)
+    } else {
+        Err("a deadline is more than 0 ms".into())
+    }
+}
+
+/// Opens a run, or one point of a profile.
+fn open(path: &Path, point: Option<&str>) -> Result<Run, Failure> {
+    let run = Run::open(path)?;
+    let Some(wanted) = point else { return Ok(run) };
+    let Some(profile) = run
+        .description()
+        .profile
+        .as_ref()
+        .filter(|_| run.description().kind == Kind::Profile)
+    else {
+        return Err(Failure::Use(format!(
+            "{}: --point is for a profile, and this is a single run",
+            path.display()
+        )));
+    };
+    let names: Vec<&str> = profile
+        .points
+        .iter()
+        .filter(|point| point.done)
+        .map(name)
+        .collect();
+    let matches = |name: &str| {
+        name == wanted || relative(name).is_some_and(|load| Some(load) == wanted.parse().ok())
+    };
+    let found: Vec<&str> = names.iter().copied().filter(|name| matches(name)).collect();
+    let refuse = |words: String| Err(Failure::Use(words));
+    match found[..] {
+        [only] => {
+            let chosen = profile.points.iter().find(|point| name(point) == only);
+            Ok(Run::open(
+                path.join(chosen.map_or("", |point| &point.directory)),
+            )?)
+        }
+        [] => refuse(format!(
+            "no finished point {wanted} in {}; it has: {}",
+            path.display(),
+            names.join(", ")
+        )),
+        _ => refuse(format!(
+            "{wanted} was measured more than once; name one of: {}",
+            found.join(", ")
+        )),
+    }
+}
+
+/// The last part of a point's directory.
+fn name(point: &Point) -> &str {
+    point
+        .directory
+        .rsplit('/')
+        .next()
+        .unwrap_or(&point.directory)
+}
+
+/// The relative load in the name of a point: 0.8 of `0.80-2`.
+fn relative(name: &str) -> Option<f64> {
+    name.rsplit_once('-')
+        .map_or(name, |(load, _)| load)
+        .parse()
+        .ok()
+}
+
+fn analyze(run: &Run, arguments: &Arguments) -> Result<Analysis, Failure> {
+    let analyzer = Analyzer::new(run.description());
+    let analyzer = arguments
+        .deadline
+        .iter()
+        .fold(analyzer, |analyzer, ms| analyzer.with_deadline_ms(*ms));
+    Ok(run.analyze(analyzer)?)
+}
+
+fn all_points(run: &Run, arguments: &Arguments) -> Result<(), Failure> {
+    let points = run
+        .description()
+        .profile
+        .iter()
+        .flat_map(|profile| &profile.points)
+        .filter(|point| point.done);
+    let mut measured = Vec::new();
+    for (point, opened) in points.zip(run.points()?) {
+        let analysis = analyze(&opened, arguments)?;
+        measured.push(profile::Measured {
+            point: point.clone(),
+            run: opened,
+            analysis,
+        });
+    }
+    if arguments.json {
+        print(&json(&profile::Listing::of(run, &measured))?)
+    } else {
+        print(&profile::text(run, &measured, style()))
+    }
+}
+
+fn two_runs(
+    run: &Run,
+    first: &Analysis,
+    other: &Path,
+    arguments: &Arguments,
+) -> Result<(), Failure> {
+    let opened = open(other, None)?;
+    if opened.description().kind == Kind::Profile {
+        return Err(Failure::Use(format!(
+            "{}: a profile; name one of its points, a directory below points/",
+            other.display()
+        )));
+    }
+    let second = analyze(&opened, arguments)?;
+    let differences = compare(first, &second)?;
+    if arguments.json {
+        return print(&json(
+            &serde_json::json!({ "first": first, "second": second, "differences": differences }),
+        )?);
+    }
+    print(&text::comparison(run, &opened, &differences, style()))
+}
+
+fn json(value: &impl serde::Serialize) -> Result<String, Failure> {
+    let mut text = serde_json::to_string_pretty(value)?;
+    text.push('\n');
+    Ok(text)
+}
+
+/// Bold headings on a terminal that did not ask for none (no-color.org).
+fn style() -> table::Style {
+    let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    table::Style {
+        bold: wanted && std::io::stdout().is_terminal(),
+    }
+}
+
+/// A reader that has seen enough (`| head`) is no failure.
+fn print(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        other => Ok(other?),
+    }
+}

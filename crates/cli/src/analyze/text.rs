@@ -1,0 +1,428 @@
+//! The tables of one run, and of the comparison of two.
+
+use super::table::{Style, bytes, count, digits, percent, rate, signed_time, table, time};
+use latency::Run;
+use latency::analysis::{Analysis, Distribution, Interval, Latency};
+use latency::compare::{Difference, Evidence};
+use latency::run::{LoadInfo, Mode, RunDescription, Verdict};
+
+/// Every table of one run.
+pub fn run(run: &Run, analysis: &Analysis, style: Style) -> String {
+    let described = run.description();
+    let mut text = title(run, described);
+    text.push_str(&requests(analysis, style));
+    text.push_str(&latencies(analysis, style));
+    if !analysis.goodput.is_empty() {
+        text.push_str(&goodput(analysis, style));
+    }
+    if analysis.counts.complete > 0 {
+        text.push_str(&by_series(analysis, style));
+        text.push_str(&deciles(analysis, style));
+        text.push_str(&inversion(analysis, style));
+        text.push_str(&by_size(analysis, style));
+    }
+    text
+}
+
+/// What the run is called: its label, else the server that answered, else its directory.
+pub fn label(run: &Run) -> String {
+    let described = run.description();
+    let server = described
+        .server
+        .as_ref()
+        .map(|server| server.field.clone())
+        .filter(|field| !field.is_empty());
+    described
+        .label
+        .clone()
+        .or(server)
+        .unwrap_or_else(|| run.path().display().to_string())
+}
+
+fn title(run: &Run, described: &RunDescription) -> String {
+    let mut text = format!(
+        "{} · {} · {}\n",
+        label(run),
+        load(&described.load),
+        described.started
+    );
+    if run.is_being_written() {
+        text.push_str(
+            "incomplete: the run is still going; the figures are of what it has written so far\n",
+        );
+    } else if !described.complete {
+        text.push_str(
+            "incomplete: the run was cut off; the figures are of what it had written until then\n",
+        );
+    }
+    if let Some(client) = &described.client {
+        text.push_str(&format!("client {}\n", verdict(client.verdict)));
+        client
+            .reasons
+            .iter()
+            .for_each(|reason| text.push_str(&format!("  {reason}\n")));
+    }
+    text
+}
+
+fn verdict(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Valid => "valid: nothing says that the client was the bottleneck",
+        Verdict::Suspect => "SUSPECT: the figures may be the client's own",
+        Verdict::Invalid => "INVALID: do not use these figures",
+    }
+}
+
+fn load(load: &LoadInfo) -> String {
+    let connections = load
+        .connections
+        .map(|n| format!(", {} connections", count(n)))
+        .unwrap_or_default();
+    match (load.mode, load.rate_rps) {
+        (Mode::Closed, _) => format!("closed loop{connections}"),
+        (Mode::Open, Some(wanted)) => {
+            format!("open loop, {} requests/s{connections}", rate(wanted))
+        }
+        (Mode::Open, None) => format!("open loop{connections}"),
+    }
+}
+
+fn requests(analysis: &Analysis, style: Style) -> String {
+    let counts = &analysis.counts;
+    let share = counts.errors as f64 / counts.requests.max(1) as f64;
+    let line = |name: &str, value: String| format!("  {name:<10}  {value}\n");
+    let mut text = style.heading("Requests");
+    let ended = format!(
+        "{} in {} s",
+        count(counts.requests),
+        digits(analysis.duration_s)
+    );
+    text.push_str(&line("ended", ended));
+    if let Some(offered) = analysis.offered_rps {
+        text.push_str(&line("offered", format!("{}/s", rate(offered))));
+    }
+    let throughput = bytes(analysis.throughput_bytes_per_s);
+    text.push_str(&line(
+        "answered",
+        format!("{}/s, {throughput}/s", rate(analysis.achieved_rps)),
+    ));
+    let words: Vec<String> = analysis
+        .errors
+        .iter()
+        .map(|error| format!("{} {}", error.outcome, count(error.requests)))
+        .collect();
+    let listed = if words.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", words.join(", "))
+    };
+    text.push_str(&line(
+        "errors",
+        format!("{} ({}){listed}", count(counts.errors), percent(share)),
+    ));
+    let unexpected = analysis.statuses.iter().filter(|status| status.status != 0);
+    let statuses: Vec<String> = unexpected
+        .map(|status| format!("{} × {}", status.status, count(status.requests)))
+        .collect();
+    if analysis
+        .errors
+        .iter()
+        .any(|error| error.outcome == "status")
+    {
+        text.push_str(&line("statuses", statuses.join(", ")));
+    }
+    if counts.warmup > 0 {
+        text.push_str(&line(
+            "warm-up",
+            format!("{}, in no figure", count(counts.warmup)),
+        ));
+    }
+    if counts.abandoned > 0 {
+        let oldest = time(analysis.late.abandoned_oldest_us);
+        text.push_str(&line(
+            "in flight",
+            format!(
+                "{} when the run ended, the oldest for {oldest}; in no figure",
+                count(counts.abandoned)
+            ),
+        ));
+    }
+    text
+}
+
+fn latencies(analysis: &Analysis, style: Style) -> String {
+    let Some(response) = &analysis.response else {
+        return style.heading("Latency") + "  no request ended, so there is none\n";
+    };
+    let head = [
+        "", "requests", "mean", "p50", "p90", "p95", "p99", "p99.9", "p99.99", "max",
+    ];
+    let mut rows = vec![distribution("response", response)];
+    rows.extend(interval_rows(response));
+    let more = [
+        ("complete replies", &analysis.complete),
+        ("service", &analysis.service),
+        ("first byte", &analysis.first_byte),
+    ];
+    // Without errors the complete replies are all there are.
+    let wanted = more
+        .into_iter()
+        .filter(|(name, _)| *name != "complete replies" || analysis.counts.errors > 0);
+    rows.extend(
+        wanted.filter_map(|(name, found)| found.as_ref().map(|found| distribution(name, found))),
+    );
+    let mut text = style.heading(
+        "Latency (response: from the intended start; service, first byte: from the actual start)",
+    );
+    text.push_str(&table(&head, &rows));
+    text.push_str(&late(analysis));
+    text
+}
+
+fn distribution(name: &str, found: &Distribution) -> Vec<String> {
+    let times = [
+        found.mean_us,
+        found.p50_us,
+        found.p90_us,
+        found.p95_us,
+        found.p99_us,
+        found.p99_9_us,
+        found.p99_99_us,
+        found.max_us,
+    ];
+    [name.to_owned(), count(found.requests)]
+        .into_iter()
+        .chain(times.map(time))
+        .collect()
+}
+
+/// The ends of each interval, under the figure it belongs to.
+fn interval_rows(found: &Distribution) -> Vec<Vec<String>> {
+    let Some(intervals) = found.intervals else {
+        return Vec::new();
+    };
+    let row = |name: String, end: fn(Interval) -> f64| {
+        let figure = |interval: Interval| time(end(interval));
+        let (mean, p50) = (figure(intervals.mean_us), figure(intervals.p50_us));
+        let (p95, p99) = (figure(intervals.p95_us), figure(intervals.p99_us));
+        vec![name, String::new(), mean, p50, String::new(), p95, p99]
+    };
+    let percent = intervals.confidence * 100.0;
+    vec![
+        row(format!("  {percent:.0} % from"), |ends| ends.low),
+        row("       to".into(), |ends| ends.high),
+    ]
+}
+
+fn late(analysis: &Analysis) -> String {
+    let late = &analysis.late;
+    if analysis.offered_rps.is_none() {
+        return String::new();
+    }
+    format!(
+        "  starts later than {}: {}; lag p50 {}, p99 {}, max {}\n",
+        time(late.threshold_us),
+        count(late.starts),
+        time(late.lag_p50_us),
+        time(late.lag_p99_us),
+        time(late.lag_max_us),
+    )
+}
+
+fn goodput(analysis: &Analysis, style: Style) -> String {
+    let row = |good: &latency::analysis::Goodput| {
+        vec![
+            time(good.deadline_ms * 1e3),
+            count(good.requests),
+            format!("{}/s", rate(good.rate_rps)),
+            percent(good.share),
+        ]
+    };
+    let rows: Vec<_> = analysis.goodput.iter().map(row).collect();
+    style.heading("Goodput (complete replies within the deadline, of all requests that ended)")
+        + &table(&["within", "replies", "rate", "share"], &rows)
+}
+
+fn by_series(analysis: &Analysis, style: Style) -> String {
+    let row = |series: &latency::analysis::SeriesShare| {
+        let sizes = match series.high_bytes {
+            None => format!("above {}", bytes((series.low_bytes - 1) as f64)),
+            Some(high) => format!("to {}", bytes(high as f64)),
+        };
+        let mut row = vec![
+            format!("{} ({sizes})", series.series),
+            count(series.requests),
+            percent(series.share),
+        ];
+        row.extend(figures(series.requests, series.latency));
+        row
+    };
+    let rows: Vec<_> = analysis.series.iter().map(row).collect();
+    style.heading("Size series (complete replies)")
+        + &table(
+            &["series", "replies", "share", "mean", "p50", "p95", "p99"],
+            &rows,
+        )
+}
+
+fn figures(requests: u64, latency: Latency) -> [String; 4] {
+    let times = [
+        latency.mean_us,
+        latency.p50_us,
+        latency.p95_us,
+        latency.p99_us,
+    ];
+    times.map(|us| if requests > 0 { time(us) } else { "–".into() })
+}
+
+fn deciles(analysis: &Analysis, style: Style) -> String {
+    let row = |series: usize| {
+        let share = |counts: &[u64; 4]| {
+            let total: u64 = counts.iter().sum();
+            if total == 0 {
+                "–".to_owned()
+            } else {
+                format!("{:.0}", counts[series] as f64 * 100.0 / total as f64)
+            }
+        };
+        std::iter::once(format!("{}", series + 1))
+            .chain(analysis.deciles.iter().map(share))
+            .collect()
+    };
+    let rows: Vec<Vec<String>> = (0..4).map(row).collect();
+    style.heading("Latency deciles by series (percent of each decile; fastest tenth first)")
+        + &table(
+            &["series", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10"],
+            &rows,
+        )
+}
+
+fn inversion(analysis: &Analysis, style: Style) -> String {
+    let mut text = style.heading("Service inversion (0: ordered by size)");
+    let Some(found) = &analysis.inversion else {
+        return text + "  needs two complete replies\n";
+    };
+    let of = |part: Option<f64>| {
+        part.map_or(String::new(), |part| {
+            format!("; the value is {part:.3} of it")
+        })
+    };
+    text.push_str(&format!("  value      {:.3}\n", found.value));
+    let random = of(found.of_random);
+    text.push_str(&format!(
+        "  random     {:.3}  what a random order gives for these sizes{random}\n",
+        found.random
+    ));
+    let reversed = of(found.of_reversed);
+    text.push_str(&format!(
+        "  reversed   {:.3}  what the reversed order gives{reversed}\n",
+        found.reversed
+    ));
+    text.push_str(&format!(
+        "  over {} complete replies of {} sizes\n",
+        count(found.requests),
+        count(found.sizes)
+    ));
+    if found.of_random.is_none() {
+        text.push_str("  all replies have the same size, so their order says nothing\n");
+    }
+    text
+}
+
+fn by_size(analysis: &Analysis, style: Style) -> String {
+    let row = |group: &latency::analysis::SizeGroup| {
+        let (low, high) = (
+            bytes(group.low_bytes as f64),
+            bytes(group.high_bytes as f64),
+        );
+        let sizes = if group.low_bytes == group.high_bytes {
+            low
+        } else {
+            format!("{low} – {high}")
+        };
+        let mut row = vec![sizes, count(group.requests)];
+        row.extend(figures(group.requests, group.latency));
+        row
+    };
+    let rows: Vec<_> = analysis.by_size.iter().map(row).collect();
+    style.heading("Latency by size (complete replies)")
+        + &table(&["size", "replies", "mean", "p50", "p95", "p99"], &rows)
+}
+
+/// Two runs, figure by figure.
+pub fn comparison(first: &Run, second: &Run, differences: &[Difference], style: Style) -> String {
+    let mut text = format!(
+        "A  {}  ({})\nB  {}  ({})\n",
+        label(first),
+        first.path().display(),
+        label(second),
+        second.path().display()
+    );
+    for name in unlike(first.description(), second.description()) {
+        text.push_str(&format!(
+            "caution: the runs differ in {name}, so a difference may come from that\n"
+        ));
+    }
+    let row = |found: &Difference| {
+        let interval = found.interval_us.map_or("–".into(), |found| {
+            format!("{} … {}", signed_time(found.low), signed_time(found.high))
+        });
+        let ratio = if found.first_us > 0.0 {
+            format!("{:+.1} %", found.difference_us / found.first_us * 100.0)
+        } else {
+            "–".into()
+        };
+        let words = match found.evidence {
+            Evidence::None => "no evidence of a difference",
+            Evidence::Lower => "B is lower",
+            Evidence::Higher => "B is higher",
+            Evidence::TooFew => "too few requests to say",
+        };
+        vec![
+            found.figure.clone(),
+            time(found.first_us),
+            time(found.second_us),
+            signed_time(found.difference_us),
+            ratio,
+            interval,
+            words.into(),
+        ]
+    };
+    let rows: Vec<_> = differences.iter().map(row).collect();
+    text.push_str(&style.heading("Response time"));
+    text.push_str(&table(
+        &["", "A", "B", "B − A", "", "95 % interval", ""],
+        &rows,
+    ));
+    text.push_str("  The intervals cover what varied within each run, not between repetitions.\n");
+    text
+}
+
+/// What should be equal when two servers are compared, and is not.
+fn unlike(first: &RunDescription, second: &RunDescription) -> Vec<&'static str> {
+    let (a, b) = (&first.load, &second.load);
+    let set = |run: &RunDescription| run.fileset.as_ref().map(|set| set.checksum.clone());
+    let both = [
+        ("their completeness", first.complete != second.complete),
+        ("the kind of load", a.mode != b.mode),
+        (
+            "the offered rate",
+            a.rate_rps != b.rate_rps || a.schedule != b.schedule,
+        ),
+        (
+            "the number of connections",
+            a.connections != b.connections
+                || a.requests_per_connection != b.requests_per_connection,
+        ),
+        ("the time-out", a.timeout_ms != b.timeout_ms),
+        ("the file set", set(first) != set(second)),
+        (
+            "the machine",
+            first.environment.host != second.environment.host,
+        ),
+    ];
+    both.into_iter()
+        .filter(|(_, differ)| *differ)
+        .map(|(name, _)| name)
+        .collect()
+}

@@ -1,0 +1,469 @@
+//! `headway fileset` as its users see it: words, exit codes, files.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+const MANIFEST: &str = ".headway-fileset.toml";
+
+fn headway(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_headway"));
+    command.arg("fileset").args(arguments);
+    command
+}
+
+/// Exit code, standard output, standard error.
+fn run(arguments: &[&str]) -> (i32, String, String) {
+    finished(&mut headway(arguments))
+}
+
+fn finished(command: &mut Command) -> (i32, String, String) {
+    let output = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (
+        output.status.code().unwrap(),
+        text(output.stdout),
+        text(output.stderr),
+    )
+}
+
+fn done(arguments: &[&str]) -> String {
+    let (code, out, err) = run(arguments);
+    assert_eq!((code, err.as_str()), (0, ""), "{arguments:?}: {out}");
+    out
+}
+
+/// A directory's name that can be given as a word, and what keeps it.
+fn place() -> (tempfile::TempDir, String) {
+    let kept = tempfile::tempdir().unwrap();
+    let name = kept.path().join("set").to_str().unwrap().to_owned();
+    (kept, name)
+}
+
+/// Every file below a directory with its bytes.
+fn contents(directory: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(contents(&path));
+        } else {
+            let bytes = fs::read(&path).unwrap();
+            found.insert(path.to_str().unwrap().to_owned(), bytes);
+        }
+    }
+    found
+}
+
+/// The same with names from the set's own directory on.
+fn relative(directory: &str) -> BTreeMap<String, Vec<u8>> {
+    let strip = |name: String| name[directory.len()..].to_owned();
+    contents(Path::new(directory))
+        .into_iter()
+        .map(|(name, bytes)| (strip(name), bytes))
+        .collect()
+}
+
+fn skip(test: &str, reason: &str) {
+    println!("SKIP: {test}: {reason}");
+    if let Some(log) = std::env::var_os("HEADWAY_SKIP_LOG") {
+        let mut log = fs::File::options()
+            .append(true)
+            .create(true)
+            .open(log)
+            .unwrap();
+        writeln!(log, "{test}: {reason}").unwrap();
+    }
+}
+
+#[test]
+fn help_has_examples_of_every_profile_when_asked() {
+    let out = done(&["create", "--help"]);
+    for word in [
+        "--size 1.5GB",
+        "--connections 400",
+        "--file-size 10kB --count 1000",
+        "--log -",
+        "specweb96",
+    ] {
+        assert!(out.contains(word), "{word} is missing in\n{out}");
+    }
+    assert!(done(&["--help"]).contains("Exit codes"));
+    assert_eq!(run(&[]).0, 2);
+}
+
+#[test]
+fn a_set_is_made_verified_and_shown_when_a_size_is_given() {
+    let (_kept, set) = place();
+    let out = done(&["create", &set, "--size", "6MB"]);
+    assert!(
+        out.contains("specweb99, 72 files, 10.2 MB written"),
+        "{out}"
+    );
+    assert!(Path::new(&set).join("dir00001/class3_9").exists());
+    assert!(done(&["verify", &set]).contains("72 files"));
+    let shown = done(&["show", &set]);
+    assert!(shown.contains("in pages     10.4 MB"), "{shown}");
+    let value: Value = serde_json::from_str(&done(&["show", &set, "--json"])).unwrap();
+    assert_eq!(value["files"], 72);
+    assert_eq!(value["top"][3]["share"], 0.99);
+    assert_eq!(value["complete"], true);
+    assert!(done(&["create", &set, "--size", "6MB"]).contains("are there already"));
+    assert_eq!(done(&["create", &set, "--size", "6MB", "-q"]), "");
+}
+
+#[test]
+fn the_other_profiles_are_chosen_when_their_words_are_used() {
+    let (_kept, set) = place();
+    let out = done(&["create", &set, "--file-size", "1.5kB", "--count", "1001"]);
+    assert!(out.contains("uniform, 1001 files, 1.50 MB"), "{out}");
+    let last = Path::new(&set).join("dir00001/file000");
+    assert_eq!(fs::metadata(last).unwrap().len(), 1500);
+    done(&["verify", &set, "--quick", "--threads", "1"]);
+
+    let (_kept, set) = place();
+    done(&["create", &set, "--size", "1", "--profile", "specweb96"]);
+    assert!(done(&["show", &set]).contains("specweb96"));
+}
+
+#[test]
+fn bytes_are_the_same_when_the_words_are_and_others_when_the_seed_is_not() {
+    let sets: Vec<_> = ["1", "1", "2"]
+        .iter()
+        .map(|seed| {
+            let (kept, set) = place();
+            let words = ["--file-size", "100", "--count", "5", "--seed", seed];
+            done(&[&["create", set.as_str()], &words[..]].concat());
+            (relative(&set), kept)
+        })
+        .collect();
+    assert_eq!(sets[0].0, sets[1].0);
+    assert_eq!(sets[0].0.len(), 6);
+    for (name, bytes) in &sets[2].0 {
+        assert_ne!(&sets[0].0[name], bytes, "{name}");
+    }
+}
+
+#[test]
+fn the_exit_code_is_2_when_the_words_are_wrong() {
+    let (_kept, set) = place();
+    for (words, expected) in [
+        (&[][..], "how large?"),
+        (&["--size", "0"], "above 0"),
+        (&["--size", "-5GB"], "`-5GB` is not a size"),
+        (&["--size", "lots"], "`lots` is not a size"),
+        (
+            &["--size", "99999999999999GB"],
+            "larger than any file system",
+        ),
+        (&["--size", "999PB"], "more than a set may have"),
+        (&["--size", "1GB", "--connections", "5"], "--connections"),
+        (&["--connections", "0"], "at least 1"),
+        (&["--connections", "-4"], "-4"),
+        (&["--connections", "100000000"], "more than a set may have"),
+        (&["--profile", "specweb05"], "is not a profile"),
+        (
+            &["--size", "1GB", "--profile", "uniform"],
+            "--size does not belong",
+        ),
+        (&["--file-size", "1kB"], "both --file-size and --count"),
+        (
+            &["--file-size", "0", "--count", "5"],
+            "0 bytes hold nothing",
+        ),
+        (&["--file-size", "9", "--count", "0"], "at least one file"),
+        (&["--file-size", "-9", "--count", "1"], "`-9` is not a size"),
+        (&["--file-size", "9", "--count", "-1"], "-1"),
+        (&["--profile", "from-log"], "needs --log"),
+        (&["--log", "x", "--size", "1GB"], "--size does not belong"),
+        (&["--size", "1GB", "--seed", "-1"], "--seed"),
+        (&["--size", "1GB", "--threads", "0"], "--threads"),
+    ] {
+        let (code, _, err) = run(&[&["create", set.as_str()], words].concat());
+        assert_eq!(code, 2, "{words:?}: {err}");
+        assert!(err.contains(expected), "{words:?}: {err}");
+    }
+    assert!(!Path::new(&set).exists());
+}
+
+#[test]
+fn nothing_is_made_when_the_directory_cannot_take_it() {
+    let kept = tempfile::tempdir().unwrap();
+    let foreign = kept.path().join("foreign");
+    fs::create_dir(&foreign).unwrap();
+    fs::write(foreign.join("letters.txt"), "dear").unwrap();
+    let file = kept.path().join("file");
+    fs::write(&file, "").unwrap();
+    let below = file.join("below");
+    let empty = kept.path().join("empty");
+    fs::create_dir(&empty).unwrap();
+    // A hundred petabytes, since some machines have a few.
+    let huge = ["--file-size", "100GB", "--count", "1000000"];
+    let small = ["--size", "5MB"];
+    for (directory, words, expected) in [
+        (foreign.as_path(), &small[..], "letters.txt is there"),
+        (&file, &small, "is no directory"),
+        (&below, &small, "Not a directory"),
+        (&empty, &huge, "100 PB are needed and its file system has"),
+        (
+            Path::new("/proc/headway"),
+            &small,
+            "creating the directory /proc/headway",
+        ),
+    ] {
+        let (code, out, err) = run(&[&["create", directory.to_str().unwrap()], words].concat());
+        assert_eq!((code, out.as_str()), (1, ""), "{err}");
+        assert!(err.contains(expected), "{err}");
+        assert_eq!(err.lines().count(), 1, "{err}");
+    }
+    assert_eq!(
+        fs::read_to_string(foreign.join("letters.txt")).unwrap(),
+        "dear"
+    );
+    assert_eq!(fs::read_dir(&empty).unwrap().count(), 0);
+}
+
+/// Runs `create` on a file system of its own, in a mount name space of its own; `None` where that is not allowed.
+fn create_on_tmpfs(options: &str, words: &[&str]) -> Option<(i32, String, String)> {
+    let place = tempfile::tempdir().unwrap();
+    let script = format!("mount -t tmpfs -o {options} none \"$0\" || exit 77; exec \"$@\"; exit 1");
+    let mut command = Command::new("unshare");
+    command
+        .args(["--mount", "--map-root-user", "sh", "-c", &script])
+        .arg(place.path())
+        .args([env!("CARGO_BIN_EXE_headway"), "fileset", "create"])
+        .arg(place.path())
+        .args(words);
+    let output = command.output().ok()?;
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    let err = text(output.stderr);
+    if output.status.code() == Some(77) || err.contains("unshare") {
+        return None;
+    }
+    Some((output.status.code()?, text(output.stdout), err))
+}
+
+#[test]
+fn the_file_system_is_named_when_it_is_read_only_or_too_small() {
+    for (options, words, expected) in [
+        ("ro", &["--size", "5MB"][..], "Read-only file system"),
+        ("size=1m", &["--size", "5MB"], "5.18 MB are needed"),
+        // 122 + 3.22 MB: 25 directories of 5,177,344 bytes and a page each.
+        ("size=1m", &["--connections", "1"], "130 MB are needed"),
+        (
+            "size=9m,nr_inodes=20",
+            &["--file-size", "10", "--count", "100"],
+            "101 inodes are needed",
+        ),
+    ] {
+        let Some((code, _, err)) = create_on_tmpfs(options, words) else {
+            return skip(
+                "the_file_system_is_named_when_it_is_read_only_or_too_small",
+                "a mount name space is not allowed",
+            );
+        };
+        assert_eq!(code, 1, "{options}: {err}");
+        assert!(err.contains(expected), "{options}: {err}");
+    }
+    let fits = create_on_tmpfs("size=9m", &["--size", "5MB"]).unwrap();
+    assert_eq!(fits.0, 0, "{}", fits.2);
+}
+
+/// Starts `create`, and kills it when it has begun to write.
+fn create_and_kill(set: &str, words: &[&str]) {
+    let mut child = headway(&[&["create", set, "--threads", "1"], words].concat())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let begun = Instant::now();
+    let second = Path::new(set).join("dir00001");
+    while !second.join("class3_4").exists() && child.try_wait().unwrap().is_none() {
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "nothing is written"
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn the_same_set_comes_out_when_its_making_was_killed() {
+    let words = ["--size", "40MB"];
+    let ((_kept, set), (_other, whole)) = (place(), place());
+    create_and_kill(&set, &words);
+    let manifest = fs::read_to_string(Path::new(&set).join(MANIFEST)).unwrap();
+    assert!(
+        manifest.contains("complete = false"),
+        "it was not killed in the middle"
+    );
+    let (code, out, err) = run(&["verify", &set]);
+    assert_eq!(code, 1, "{out}");
+    assert!(
+        err.contains("missing") && err.contains("it was interrupted"),
+        "{err}"
+    );
+    assert!(done(&["show", &set]).contains("complete     no"));
+
+    let again = done(&[&["create", set.as_str()], &words[..]].concat());
+    assert!(again.contains("of the files were missing"), "{again}");
+    done(&["verify", &set]);
+    done(&[&["create", whole.as_str()], &words[..]].concat());
+    assert!(relative(&set) == relative(&whole), "the two sets differ");
+}
+
+#[test]
+fn each_difference_is_printed_when_a_set_was_changed() {
+    let (_kept, set) = place();
+    done(&["create", &set, "--file-size", "3000", "--count", "30"]);
+    let inside = Path::new(&set).join("dir00000");
+    fs::remove_file(inside.join("file001")).unwrap();
+    fs::write(inside.join("file002"), "x".repeat(3000)).unwrap();
+    fs::write(inside.join("file003"), "x").unwrap();
+    fs::write(Path::new(&set).join("notes"), "x").unwrap();
+    let (code, out, err) = run(&["verify", &set]);
+    assert_eq!(code, 1);
+    let expected = "missing: /dir00000/file001\n\
+        wrong size: /dir00000/file003: 1 bytes instead of 3000\n\
+        wrong content: /dir00000/file002\n\
+        extra: /notes\n";
+    assert_eq!(out, expected);
+    let counts = "1 missing, 1 wrong size, 1 wrong content, 1 extra";
+    assert!(err.contains(counts), "{err}");
+    let (code, out, _) = run(&["verify", &set, "--json", "--quick"]);
+    let value: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &value["same"]), (1, &Value::Bool(false)));
+    assert_eq!(value["wrong_content"]["count"], 0);
+    assert_eq!(value["extra"]["examples"][0], "/notes");
+}
+
+#[test]
+fn another_set_is_left_alone_when_other_words_are_given() {
+    let (_kept, set) = place();
+    done(&["create", &set, "--file-size", "10", "--count", "3"]);
+    let before = relative(&set);
+    for words in [
+        &["--file-size", "10", "--count", "4"][..],
+        &["--file-size", "10", "--count", "3", "--seed", "2"],
+        &["--size", "5MB"],
+    ] {
+        let (code, _, err) = run(&[&["create", set.as_str()], words].concat());
+        assert_eq!(code, 1);
+        assert!(
+            err.contains("holds another file set (uniform, 3 files"),
+            "{err}"
+        );
+    }
+    assert_eq!(relative(&set), before);
+}
+
+#[test]
+fn the_manifest_is_refused_when_it_is_newer_edited_or_missing() {
+    let (_kept, set) = place();
+    let words = ["--file-size", "10", "--count", "3"];
+    done(&[&["create", set.as_str()], &words[..]].concat());
+    let path = Path::new(&set).join(MANIFEST);
+    let text = fs::read_to_string(&path).unwrap();
+    for (from, to, expected) in [
+        ("version = 1", "version = 9", "newer Headway (format 9"),
+        ("count = 3", "count = 2", "has been edited"),
+        ("format", "form", "is not a manifest"),
+    ] {
+        fs::write(&path, text.replace(from, to)).unwrap();
+        for action in [&["verify"][..], &["show"], &["create"]] {
+            let words = if action == ["create"] {
+                &words[..]
+            } else {
+                &[]
+            };
+            let (code, _, err) = run(&[action, &[set.as_str()], words].concat());
+            assert_eq!(code, 1, "{action:?}");
+            assert!(err.contains(expected), "{action:?}: {err}");
+        }
+    }
+    fs::remove_file(&path).unwrap();
+    let (code, _, err) = run(&["verify", &set]);
+    assert_eq!(code, 1);
+    assert!(err.contains("holds no file set"), "{err}");
+    let (code, _, err) = run(&["verify", "/nowhere/at/all"]);
+    assert_eq!(code, 1);
+    assert!(err.contains("/nowhere/at/all: No such file"), "{err}");
+}
+
+const LOG: &str = r#"1.2.3.4 - - [10/Oct/2000:13:55:36 -0700] "GET / HTTP/1.1" 200 5000 "-" "curl"
+1.2.3.4 - - [10/Oct/2000:13:55:37 -0700] "GET /img/a%20b.png HTTP/1.1" 200 70000
+1.2.3.4 - - [10/Oct/2000:13:55:38 -0700] "GET / HTTP/1.1" 304 -
+1.2.3.4 - - [10/Oct/2000:13:55:39 -0700] "GET /../../etc/passwd HTTP/1.1" 200 900
+1.2.3.4 - - [10/Oct/2000:13:55:40 -0700] "GET /%00 HTTP/1.1" 200 900
+1.2.3.4 - - [10/Oct/2000:13:55:41 -0700] "POST /form HTTP/1.1" 200 10
+nonsense
+"#;
+
+#[test]
+fn a_site_is_rebuilt_when_its_log_is_given() {
+    let (kept, set) = place();
+    let log = kept.path().join("access.log");
+    fs::write(&log, LOG).unwrap();
+    let out = done(&["create", &set, "--log", log.to_str().unwrap()]);
+    assert!(out.contains("3 of 7 lines of the log"), "{out}");
+    assert!(out.contains("2 left out: paths that lead upwards"), "{out}");
+    assert!(out.contains("from-log, 2 files, 75.0 kB"), "{out}");
+    let image = fs::read(Path::new(&set).join("img/a b.png")).unwrap();
+    assert_eq!(image.len(), 70_000);
+    assert!(image.starts_with(b"/img/a%20b.png\n"));
+    done(&["verify", &set]);
+
+    let (_kept, second) = place();
+    let mut child = headway(&["create", &second, "--log", "-", "--profile", "from-log"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(LOG.as_bytes())
+        .unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(relative(&set), relative(&second));
+}
+
+#[test]
+fn the_log_is_refused_with_advice_when_it_tells_of_no_file() {
+    let (kept, set) = place();
+    let path = kept.path().join("access.log");
+    let log = path.to_str().unwrap();
+    let (code, _, err) = run(&["create", &set, "--log", log]);
+    assert_eq!(code, 1);
+    assert!(
+        err.contains("opening") && err.contains("No such file"),
+        "{err}"
+    );
+    for (bytes, expected) in [
+        (
+            &b"\x1f\x8b\x08\x00junk"[..],
+            "zcat LOG | headway fileset create DIR --log -",
+        ),
+        (b"", "none of its 0 lines"),
+        (
+            b"{}\n\xff\xfe\x00\n",
+            "2 are in neither common nor combined format",
+        ),
+    ] {
+        fs::write(&path, bytes).unwrap();
+        let (code, _, err) = run(&["create", &set, "--log", log]);
+        assert_eq!(code, 1);
+        assert!(err.contains(expected), "{err}");
+    }
+    let (code, _, err) = run(&["create", &set, "--log", kept.path().to_str().unwrap()]);
+    assert_eq!(code, 1);
+    assert!(err.contains("directory"), "{err}");
+    assert!(!Path::new(&set).exists());
+}

@@ -1,0 +1,158 @@
+//! What this machine cannot do: a name without an address, too few descriptors or ports, a disk that takes nothing.
+
+use super::replying::{GOOD, Replying};
+use super::{finished, headway, load, skip};
+use std::process::Command;
+
+/// Fails with exit code 1 and every part in its message.
+fn fails(words: &[&str], parts: &[&str]) {
+    let (code, _, err) = headway(&[&["load"], words].concat());
+    assert_eq!(code, 1, "{words:?}: {err}");
+    for part in parts {
+        assert!(err.contains(part), "{words:?}: {err}");
+    }
+}
+
+#[test]
+fn name_is_told_when_it_has_no_address() {
+    let (code, _, err) = load(&["http://nobody.invalid/"]);
+    assert_eq!(code, 1);
+    assert!(
+        err.starts_with("headway: looking up nobody.invalid: "),
+        "{err}"
+    );
+    assert!(err.contains("check the spelling"), "{err}");
+    assert_eq!(
+        err.matches("nobody.invalid").count(),
+        1,
+        "said twice: {err}"
+    );
+}
+
+#[test]
+fn limit_and_remedy_are_told_when_descriptors_are_short() {
+    let server = Replying::start(GOOD);
+    let line = "ulimit -n 64 && exec \"$0\" load \"$1\" --no-output -c 100 -n 1";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", line, env!("CARGO_BIN_EXE_headway"), &server.url]);
+    let (code, _, err) = finished(&mut shell);
+    assert_eq!(code, 1, "{err}");
+    assert!(
+        err.contains("100 connections need 132 descriptors"),
+        "{err}"
+    );
+    assert!(
+        err.contains("may open 64") && err.contains("ulimit -Hn"),
+        "{err}"
+    );
+}
+
+#[test]
+fn default_number_of_connections_shrinks_when_descriptors_are_short() {
+    let server = Replying::start(GOOD);
+    let line = "ulimit -n 64 && exec \"$0\" load \"$1\" --no-output --json -n 100";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", line, env!("CARGO_BIN_EXE_headway"), &server.url]);
+    let (code, out, err) = finished(&mut shell);
+    assert_eq!(code, 0, "{err}");
+    let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(json["load"]["connections"], 32);
+    assert_eq!(json["client"]["descriptors_limit"], 64);
+}
+
+#[test]
+fn limit_and_remedy_are_told_when_ports_are_short() {
+    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap();
+    let ends: Vec<u64> = range
+        .split_whitespace()
+        .map(|end| end.parse().unwrap())
+        .collect();
+    let connections = ends[1] - ends[0] + 2;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    if limit.is_some_and(|limit| limit < connections + 100) {
+        skip(
+            "limit_and_remedy_are_told_when_ports_are_short",
+            "fewer descriptors than ports are allowed here",
+        );
+        return;
+    }
+    let connections = connections.to_string();
+    // The check comes before the first connection, so nobody has to listen.
+    fails(
+        &[
+            "http://127.0.0.1:1/",
+            "--source",
+            "127.0.0.1",
+            "-c",
+            &connections,
+        ],
+        &[
+            "local ports",
+            "ip_local_port_range",
+            "--source",
+            &connections,
+        ],
+    );
+}
+
+#[test]
+fn allowed_processors_are_told_when_another_one_is_asked_for() {
+    let server = Replying::start(GOOD);
+    fails(
+        &[&server.url, "--cpu", "4000", "-n", "1", "--no-output"],
+        &["processor [4000]", "may use"],
+    );
+}
+
+#[test]
+fn directory_is_left_alone_when_it_is_not_a_run() {
+    let place = tempfile::tempdir().unwrap();
+    let precious = place.path().join("precious");
+    std::fs::write(&precious, "mine").unwrap();
+    let server = Replying::start(GOOD);
+    let path = place.path().to_str().unwrap();
+    fails(&[&server.url, "-n", "1", "-o", path], &[path, "not a run"]);
+    assert_eq!(std::fs::read_to_string(precious).unwrap(), "mine");
+    assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
+    for command in [["profile", &server.url], ["load", &server.url]] {
+        let (code, _, err) = headway(&[command.as_slice(), &["-o", path]].concat());
+        assert_eq!(code, 1, "{err}");
+    }
+    assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn path_is_told_when_the_output_cannot_be_written() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let below = file.join("run");
+    let server = Replying::start(GOOD);
+    for path in [below.to_str().unwrap(), "/proc/headway-run"] {
+        fails(&[&server.url, "-n", "1", "-o", path], &[path]);
+        let (code, _, err) = headway(&["profile", &server.url, "-o", path]);
+        assert_eq!(code, 1, "{err}");
+        assert!(err.contains(path), "{err}");
+    }
+}
+
+#[test]
+fn file_is_told_when_it_has_no_paths() {
+    let place = tempfile::tempdir().unwrap();
+    let list = place.path().join("paths");
+    let list_word = list.to_str().unwrap();
+    fails(
+        &["http://127.0.0.1:1/", "--paths", list_word],
+        &["No such file", list_word],
+    );
+    std::fs::write(&list, "/good\nbad\n").unwrap();
+    fails(
+        &["http://127.0.0.1:1/", "--paths", list_word],
+        &["line 2", list_word],
+    );
+    let directory = place.path().to_str().unwrap();
+    fails(
+        &["http://127.0.0.1:1/", "--fileset", directory],
+        &["holds no file set", "headway fileset create"],
+    );
+}

@@ -1,0 +1,65 @@
+//! `headway load` and `headway profile` as their users see them: words, exit codes, files, and what is said when a server
+//! or this machine does not play along. What the engine makes of each outcome is tested in crates/load; here
+//! it is that a person learns of it.
+
+#[path = "../serving/mod.rs"]
+#[allow(dead_code, reason = "other suites use more of it")]
+mod serving;
+mod replying;
+
+mod machines;
+mod profiles;
+mod runs;
+mod servers;
+mod words;
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// Runs the binary; exit code, standard output, standard error.
+fn finished(command: &mut Command) -> (i32, String, String) {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    let code = status.code().expect("it ended by itself");
+    (code, text(stdout), text(stderr))
+}
+
+fn headway(words: &[&str]) -> (i32, String, String) {
+    finished(serving::headway().args(words))
+}
+
+/// `headway load` that keeps nothing.
+fn load(words: &[&str]) -> (i32, String, String) {
+    finished(serving::headway().args(["load", "--no-output"]).args(words))
+}
+
+/// `headway load --json` that must succeed, in words that it measured at least something.
+fn measured(words: &[&str]) -> Value {
+    let (code, out, err) = load(&[words, &["--json"]].concat());
+    assert_eq!(code, 0, "{words:?}: {err}");
+    serde_json::from_str(&out).unwrap()
+}
+
+/// For a test that needs what this machine does not have.
+fn skip(test: &str, reason: &str) {
+    println!("SKIP: {test}: {reason}");
+    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
+        let mut log = std::fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(path)
+            .unwrap();
+        writeln!(log, "{test}: {reason}").unwrap();
+    }
+}
+
+fn read_json(path: &Path) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}

@@ -1,0 +1,102 @@
+//! A server of a few lines that answers every request with the same bytes, right or wrong.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What becomes of a connection.
+#[derive(Clone, Copy, Debug)]
+pub enum Manner {
+    /// Each request gets these bytes.
+    Replies(&'static str),
+    /// The first request gets these bytes, then the connection closes.
+    RepliesOnce(&'static str),
+    /// Each request is read and nothing is said.
+    Silent,
+}
+
+pub const GOOD: Manner =
+    Manner::Replies("HTTP/1.1 200 OK\r\nServer: test/1\r\nContent-Length: 5\r\n\r\nhello");
+
+/// A listening server; its threads end with the test.
+pub struct Replying {
+    pub url: String,
+    requests: Arc<AtomicU64>,
+}
+
+impl Replying {
+    pub fn start(manner: Manner) -> Replying {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let requests = Arc::default();
+        let seen = Arc::clone(&requests);
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let seen = Arc::clone(&seen);
+                std::thread::spawn(move || converse(client, manner, &seen));
+            }
+        });
+        Replying { url, requests }
+    }
+
+    /// On a socket in the filesystem.
+    pub fn start_at(path: &Path, manner: Manner) -> Replying {
+        let listener = UnixListener::bind(path).unwrap();
+        let requests = Arc::default();
+        let seen = Arc::clone(&requests);
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let seen = Arc::clone(&seen);
+                std::thread::spawn(move || converse(client, manner, &seen));
+            }
+        });
+        let url = format!("unix:{}", path.display());
+        Replying { url, requests }
+    }
+
+    /// Waits until so many requests have come.
+    pub fn wait_for(&self, requests: u64) {
+        while self.requests.load(Ordering::Relaxed) < requests {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// A server that takes one connection and is gone.
+pub fn vanishing() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    std::thread::spawn(move || drop(listener.accept()));
+    url
+}
+
+/// An address where nobody listens.
+pub fn nobody() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    format!("http://{}/", listener.local_addr().unwrap())
+}
+
+fn converse(mut client: impl Read + Write, manner: Manner, requests: &AtomicU64) {
+    let (mut received, mut buffer) = (Vec::new(), [0; 4096]);
+    loop {
+        match client.read(&mut buffer) {
+            Ok(0) | Err(_) => return,
+            Ok(bytes) => received.extend_from_slice(&buffer[..bytes]),
+        }
+        while let Some(end) = received.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
+            received.drain(..end + 4);
+            requests.fetch_add(1, Ordering::Relaxed);
+            let (bytes, last) = match manner {
+                Manner::Replies(bytes) => (bytes, false),
+                Manner::RepliesOnce(bytes) => (bytes, true),
+                Manner::Silent => ("", false),
+            };
+            if client.write_all(bytes.as_bytes()).is_err() || last {
+                return;
+            }
+        }
+    }
+}

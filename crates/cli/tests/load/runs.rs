@@ -1,0 +1,262 @@
+//! Runs that go well, or are ended from outside.
+
+use super::replying::{GOOD, Replying};
+use super::{finished, headway, load, measured, read_json, serving};
+use latency::Run;
+use rustix::process::{Pid, Signal, kill_process};
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+#[test]
+fn every_request_is_kept_when_a_run_ends() {
+    let place = tempfile::tempdir().unwrap();
+    let run = place.path().join("run");
+    let server = serving::Server::start(&[]);
+    let url = format!("http://{}/", server.address);
+    let status = format!("http://{}/status", server.status);
+    let words = [
+        "load", &url, "-n", "500", "-c", "4", "--label", "ours", "--seed", "7",
+    ];
+    let output = ["-o", run.to_str().unwrap(), "--server-status", &status];
+    let (code, out, err) = headway(&[words.as_slice(), &output].concat());
+    assert_eq!(code, 0, "{err}");
+    assert!(err.is_empty(), "a progress line in a pipe: {err}");
+    assert!(
+        out.contains("(ours)") && out.contains("headway analyze"),
+        "{out}"
+    );
+    let description = read_json(&run.join("run.json"));
+    assert_eq!(description["complete"], true);
+    assert_eq!(description["label"], "ours");
+    assert_eq!(description["load"]["mode"], "closed");
+    assert_eq!(description["load"]["seed"], 7);
+    assert_eq!(description["summary"]["requests"], 500);
+    assert_eq!(description["command"][1], "load");
+    let counters = read_json(&run.join("server.json"));
+    assert!(counters.get("total").is_some(), "{counters}");
+    let kept = Run::open(&run).unwrap();
+    let rows: usize = kept.rows().unwrap().map(|batch| batch.unwrap().len()).sum();
+    assert_eq!(rows, 500);
+}
+
+#[test]
+fn run_is_named_after_the_time_when_no_directory_is_given() {
+    let place = tempfile::tempdir().unwrap();
+    let server = Replying::start(GOOD);
+    let mut command = serving::headway();
+    command.args(["load", &server.url, "-n", "10", "-c", "1"]);
+    let (code, _, err) = finished(command.current_dir(place.path()));
+    assert_eq!(code, 0, "{err}");
+    let names: Vec<String> = std::fs::read_dir(place.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    let [name] = names.as_slice() else {
+        panic!("one directory and nothing else: {names:?}");
+    };
+    assert!(name.starts_with("headway-load-20"), "{name}");
+}
+
+#[test]
+fn nothing_is_written_when_no_output_is_wanted() {
+    let place = tempfile::tempdir().unwrap();
+    let server = Replying::start(GOOD);
+    let mut command = serving::headway();
+    command.args(["load", "--no-output", &server.url, "-n", "10", "-c", "1"]);
+    let (code, out, err) = finished(command.current_dir(place.path()));
+    assert_eq!(code, 0, "{err}");
+    assert!(
+        out.contains("good replies/s") && !out.contains("analyze"),
+        "{out}"
+    );
+    assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn finished_run_is_left_alone_when_its_directory_is_named_again() {
+    let place = tempfile::tempdir().unwrap();
+    let run = place.path().join("run");
+    let server = Replying::start(GOOD);
+    let words = [
+        "load",
+        &server.url,
+        "-n",
+        "10",
+        "-c",
+        "1",
+        "-o",
+        run.to_str().unwrap(),
+    ];
+    assert_eq!(headway(&words).0, 0);
+    let before = std::fs::read(run.join("requests.parquet")).unwrap();
+    let (code, _, err) = headway(&words);
+    assert_eq!(code, 1);
+    assert!(err.contains("finished run"), "{err}");
+    assert_eq!(std::fs::read(run.join("requests.parquet")).unwrap(), before);
+}
+
+#[test]
+fn paths_are_asked_in_turn_when_a_list_is_given() {
+    let place = tempfile::tempdir().unwrap();
+    let list = place.path().join("paths");
+    std::fs::write(&list, "/index.html\n/missing\n").unwrap();
+    let server = serving::Server::start(&[]);
+    let url = format!("http://{}/", server.address);
+    let list = list.to_str().unwrap();
+    let json = measured(&[&url, "--paths", list, "-n", "100", "-c", "1"]);
+    let statuses = &json["analysis"]["statuses"];
+    assert_eq!(statuses[0]["status"], 200);
+    assert_eq!(statuses[0]["requests"], 50);
+    assert_eq!(statuses[1]["status"], 404);
+}
+
+#[test]
+fn socket_in_the_filesystem_is_asked_when_it_is_named() {
+    let place = tempfile::tempdir().unwrap();
+    let server = Replying::start_at(&place.path().join("socket"), GOOD);
+    let json = measured(&[&server.url, "--rate", "500", "-n", "50"]);
+    assert_eq!(json["analysis"]["counts"]["complete"], 50);
+    assert!(json["client"]["ports_available"].is_null());
+}
+
+#[test]
+fn several_servers_share_the_load_when_they_are_named() {
+    let (one, other) = (Replying::start(GOOD), Replying::start(GOOD));
+    let json = measured(&[&one.url, &other.url, "-n", "100", "-c", "2"]);
+    assert_eq!(json["analysis"]["counts"]["complete"], 100);
+    assert_eq!(json["targets"].as_array().unwrap().len(), 2);
+    one.wait_for(1);
+    other.wait_for(1);
+}
+
+#[test]
+fn schedule_is_described_when_the_loop_is_open() {
+    let server = Replying::start(GOOD);
+    let words = ["--schedule", "200:100ms,200-400:100ms", "--warmup", "0"];
+    let json = measured(&[&[server.url.as_str()], words.as_slice()].concat());
+    assert_eq!(json["load"]["mode"], "open");
+    assert_eq!(json["load"]["schedule"][1]["to_rps"], 400.0);
+    assert_eq!(json["load"]["duration_s"], 0.2);
+    assert_eq!(json["load"]["timeout_ms"], 3000.0);
+}
+
+/// A run without an end, which has been answered some times.
+fn endless(server: &Replying, run: &Path) -> Child {
+    let child = serving::headway()
+        .args(["load", &server.url, "--rate", "200", "--warmup", "0"])
+        .args(["-d", "1h", "-o", run.to_str().unwrap()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    server.wait_for(10);
+    // Rows reach the disk a moment later than the replies reach the client.
+    while rows(run) < 5 {
+        std::thread::yield_now();
+    }
+    child
+}
+
+fn rows(run: &Path) -> usize {
+    let Ok(run) = Run::open(run) else { return 0 };
+    let Ok(batches) = run.rows() else { return 0 };
+    batches.map_while(Result::ok).map(|batch| batch.len()).sum()
+}
+
+#[test]
+fn run_is_whole_and_marked_when_it_is_interrupted() {
+    let place = tempfile::tempdir().unwrap();
+    let run = place.path().join("run");
+    let server = Replying::start(GOOD);
+    let child = endless(&server, &run);
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("interrupted (after "), "{text}");
+    let description = read_json(&run.join("run.json"));
+    assert_eq!(description["complete"], true);
+    assert!(description["environment"]["extra"]["interrupted"].is_string());
+    assert!(run.join("requests.parquet").exists() && !run.join("requests.spool").exists());
+}
+
+#[test]
+fn run_is_readable_and_incomplete_when_it_is_killed() {
+    let place = tempfile::tempdir().unwrap();
+    let run = place.path().join("run");
+    let server = Replying::start(GOOD);
+    let mut child = endless(&server, &run);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let kept = Run::open(&run).unwrap();
+    assert!(!kept.description().complete);
+    assert!(rows(&run) >= 5);
+    assert!(kept.analysis().unwrap().counts.complete >= 5);
+}
+
+#[test]
+fn loop_is_bound_and_described_so_when_a_processor_is_named() {
+    let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+    let cpu = (0..rustix::thread::CpuSet::MAX_CPU).find(|&cpu| allowed.is_set(cpu));
+    let cpu = cpu.expect("this runs somewhere").to_string();
+    let place = tempfile::tempdir().unwrap();
+    let run = place.path().join("run");
+    let server = Replying::start(GOOD);
+    let child = serving::headway()
+        .args([
+            "load",
+            &server.url,
+            "--rate",
+            "200",
+            "--warmup",
+            "0",
+            "-d",
+            "1h",
+        ])
+        .args(["--cpu", &cpu, "-o", run.to_str().unwrap()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    server.wait_for(5);
+    // The loop is the first thread of the process.
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert!(child.wait_with_output().unwrap().status.success());
+    let bound = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    assert_eq!(bound.map(str::trim), Some(cpu.as_str()));
+    let description = read_json(&run.join("run.json"));
+    assert_eq!(description["environment"]["client_affinity"], cpu);
+}
+
+#[test]
+fn table_is_replaced_when_json_is_wanted() {
+    let server = Replying::start(GOOD);
+    let (code, out, err) = load(&[&server.url, "-n", "10", "-c", "1", "--json"]);
+    assert_eq!(code, 0, "{err}");
+    let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(json["format"]["name"], "headway-load");
+    assert_eq!(json["summary"]["requests"], 10);
+    assert_eq!(json["run"], serde_json::Value::Null);
+}
+
+#[test]
+fn warning_is_given_and_the_run_kept_when_there_is_no_status_page() {
+    let place = tempfile::tempdir().unwrap();
+    let run = place.path().join("run");
+    let server = Replying::start(GOOD);
+    let words = [
+        "load",
+        &server.url,
+        "-n",
+        "10",
+        "-c",
+        "1",
+        "--server-status",
+        &server.url,
+    ];
+    let (code, _, err) = headway(&[words.as_slice(), &["-o", run.to_str().unwrap()]].concat());
+    assert_eq!(code, 0, "{err}");
+    assert!(err.contains("warning: there is no server.json"), "{err}");
+    assert_eq!(read_json(&run.join("run.json"))["complete"], true);
+}

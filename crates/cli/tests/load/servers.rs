@@ -1,0 +1,185 @@
+//! Servers that do not play along. The figures are printed, errors with their names; without one good reply it fails.
+
+use super::replying::{GOOD, Manner, Replying, nobody, vanishing};
+use super::{headway, load, measured, serving};
+use serde_json::Value;
+
+/// Every request ends the same way, and the command fails with its name.
+fn only(url: &str, outcome: &str, words: &[&str]) {
+    let few = ["-n", "20", "-c", "2"];
+    let (code, out, err) = load(&[&[url], few.as_slice(), words].concat());
+    assert_eq!(code, 1, "{outcome}: {out}{err}");
+    assert!(
+        out.starts_with("invalid: none of 20 requests got a good reply"),
+        "{out}"
+    );
+    let told = format!("no request got a good reply: 20 {outcome}");
+    assert!(err.contains(&told), "{outcome}: {err}");
+    assert!(out.contains(&format!("100 %: 20 {outcome}")), "{out}");
+}
+
+#[test]
+fn connection_is_told_to_be_refused_when_nobody_listens() {
+    let place = tempfile::tempdir().unwrap();
+    let run = place.path().join("run");
+    let (code, _, err) = headway(&["load", &nobody(), "-o", run.to_str().unwrap()]);
+    assert_eq!(code, 1);
+    assert!(
+        err.contains("Connection refused") && err.contains("is the server running"),
+        "{err}"
+    );
+    assert!(
+        !run.exists(),
+        "a directory was made for a run that did not take place"
+    );
+}
+
+#[test]
+fn socket_is_told_when_it_does_not_exist() {
+    let (code, _, err) = load(&["unix:/nonexistent/socket"]);
+    assert_eq!(code, 1);
+    assert!(
+        err.contains("unix:/nonexistent/socket") && err.contains("No such file"),
+        "{err}"
+    );
+}
+
+#[test]
+fn requests_are_refused_when_the_server_goes_away() {
+    let words = ["--requests-per-connection", "1", "-n", "20", "-c", "2"];
+    let (code, out, err) = load(&[&[vanishing().as_str()], words.as_slice()].concat());
+    assert_eq!(code, 1, "{out}");
+    // The first ones may find the listener still there, and are reset when it goes.
+    assert!(out.starts_with("invalid: none of 20 requests"), "{out}");
+    assert!(out.contains(" refused"), "{out}");
+    assert!(err.contains("Connection refused"), "{err}");
+}
+
+#[test]
+fn replies_are_malformed_when_the_server_sends_garbage() {
+    let server = Replying::start(Manner::Replies("SSH-2.0-OpenSSH_9.2\r\n\r\n"));
+    only(&server.url, "malformed", &[]);
+}
+
+#[test]
+fn requests_are_closed_early_when_the_body_is_cut_off() {
+    let cut = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort";
+    let server = Replying::start(Manner::RepliesOnce(cut));
+    only(&server.url, "closed-early", &[]);
+}
+
+#[test]
+fn requests_are_timed_out_when_the_server_never_answers() {
+    let server = Replying::start(Manner::Silent);
+    only(&server.url, "timed-out", &["--timeout", "200ms"]);
+}
+
+#[test]
+fn errors_keep_their_time_when_they_are_timed_out() {
+    let server = Replying::start(Manner::Silent);
+    let (_, out, _) = load(&[&server.url, "-n", "4", "--timeout", "200ms", "--json"]);
+    let json: Value = serde_json::from_str(&out).unwrap();
+    let least_us = json["analysis"]["response"]["min_us"].as_f64().unwrap();
+    assert!(least_us >= 200_000.0, "a time-out took {least_us} us");
+}
+
+#[test]
+fn status_is_told_when_everything_is_missing() {
+    let missing = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
+    let server = Replying::start(Manner::Replies(missing));
+    let (code, out, err) = load(&[&server.url, "-n", "20", "-c", "2"]);
+    assert_eq!(code, 1);
+    assert!(
+        out.contains("100 % of the replies were 404 Not Found"),
+        "{out}"
+    );
+    assert!(out.contains("20 × 404"), "{out}");
+    assert!(err.contains("20 status"), "{err}");
+}
+
+/// A set of files of 1 kB below a directory.
+fn set(place: &tempfile::TempDir, name: &str, count: &str) -> String {
+    let path = place.path().join(name).to_str().unwrap().to_owned();
+    let words = [
+        "fileset",
+        "create",
+        &path,
+        "--file-size",
+        "1kB",
+        "--count",
+        count,
+    ];
+    let (code, _, err) = headway(&words);
+    assert_eq!(code, 0, "{err}");
+    path
+}
+
+#[test]
+fn verdict_names_the_file_set_when_the_server_has_another_one() {
+    let place = tempfile::tempdir().unwrap();
+    let (small, large) = (set(&place, "small", "8"), set(&place, "large", "12"));
+    let server = serving::Server::start_in(small.as_ref(), &[]);
+    let url = format!("http://{}/", server.address);
+    let words = [&url, "--fileset", &large, "-n", "400", "-c", "4"];
+    let (code, out, _) = load(&words);
+    assert_eq!(code, 0);
+    assert!(
+        out.contains("the file set does not match the server"),
+        "{out}"
+    );
+    let (code, _, err) = load(&[words.as_slice(), &["--strict"]].concat());
+    assert_eq!(code, 1);
+    assert!(err.contains("--strict: the run is "), "{err}");
+}
+
+#[test]
+fn contents_are_told_to_differ_when_one_byte_does() {
+    let place = tempfile::tempdir().unwrap();
+    let path = set(&place, "set", "1");
+    let server = serving::Server::start_in(path.as_ref(), &["--revalidate", "0"]);
+    let url = format!("http://{}/", server.address);
+    let words = [&url, "--fileset", &path, "--verify", "-n", "20", "-c", "2"];
+    assert_eq!(measured(&words)["analysis"]["counts"]["errors"], 0);
+    let file = files(path.as_ref()).pop().expect("the file of the set");
+    let mut bytes = std::fs::read(&file).unwrap();
+    bytes[500] ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    let (code, _, err) = load(&words);
+    assert_eq!(code, 1);
+    assert!(err.contains("20 content"), "{err}");
+}
+
+#[test]
+fn lengths_are_told_to_differ_when_a_file_was_cut() {
+    let place = tempfile::tempdir().unwrap();
+    let path = set(&place, "set", "1");
+    let file = files(path.as_ref()).pop().expect("the file of the set");
+    std::fs::write(&file, "short").unwrap();
+    let server = serving::Server::start_in(path.as_ref(), &[]);
+    let url = format!("http://{}/", server.address);
+    let (code, _, err) = load(&[&url, "--fileset", &path, "-n", "20", "-c", "2"]);
+    assert_eq!(code, 1);
+    assert!(err.contains("20 length"), "{err}");
+}
+
+/// The files of a set, without its manifest.
+fn files(directory: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else if !path.file_name().unwrap().to_str().unwrap().starts_with('.') {
+            found.push(path);
+        }
+    }
+    found
+}
+
+#[test]
+fn server_is_named_when_its_replies_name_it() {
+    let server = Replying::start(GOOD);
+    let json = measured(&[&server.url, "-n", "10", "-c", "1"]);
+    assert_eq!(json["server"]["name"], "test");
+    assert_eq!(json["server"]["version"], "1");
+}

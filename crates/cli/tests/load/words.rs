@@ -1,0 +1,87 @@
+//! Wrong words: exit code 2, a reason, and no file.
+
+use super::{headway, load};
+
+fn refused(words: &[&str], part: &str) {
+    let (code, out, err) = load(words);
+    assert_eq!((code, out.as_str()), (2, ""), "{words:?}: {err}");
+    assert!(err.contains(part), "{words:?}: {err}");
+}
+
+const URL: &str = "http://127.0.0.1:1/";
+
+#[test]
+fn use_is_wrong_when_a_number_asks_nothing() {
+    refused(&[URL, "--rate", "0"], "above 0");
+    refused(&[URL, "--rate", "-5"], "not a rate");
+    refused(&[URL, "--rate", "nan"], "not a rate");
+    refused(&[URL, "--requests-per-connection", "0"], "unlimited");
+    refused(&[URL, "--connections", "0"], "from 1 on");
+    refused(&[URL, "-c", "-3"], "from 1 on");
+    refused(&[URL, "-n", "0"], "from 1 on");
+    refused(&[URL, "--duration", "0"], "--duration 0");
+    refused(&[URL, "--duration", "-1s"], "not a time");
+    refused(&[URL, "--timeout", "3"], "not a time");
+    refused(&[URL, "--bandwidth", "-400kbit"], "not a bandwidth");
+    refused(&[URL, "--schedule", "100:5s,0:5s"], "above 0");
+    refused(&[URL, "--schedule", "100"], "no time");
+    refused(&[URL, "--connections", "99999999"], "at most");
+}
+
+#[test]
+fn use_is_wrong_when_an_address_is_none() {
+    refused(&["https://127.0.0.1/"], "TLS");
+    refused(&["http://:80/"], "no host");
+    refused(&["http://127.0.0.1:99999/"], "not a port");
+    refused(&["unix:"], "path of a socket");
+    refused(&[], "URL");
+}
+
+#[test]
+fn use_is_wrong_when_words_contradict_each_other() {
+    refused(&[URL, "--rate", "5", "--closed"], "cannot be used with");
+    refused(
+        &[URL, "--rate", "5", "--schedule", "5:1s"],
+        "cannot be used with",
+    );
+    refused(
+        &[URL, "--rate", "5", "--think", "1s"],
+        "cannot be used with",
+    );
+    refused(&[URL, "--arrivals", "constant"], "--rate or --schedule");
+    refused(&[URL, "--verify"], "--fileset");
+    refused(
+        &[URL, "--fileset", "a", "--paths", "b"],
+        "cannot be used with",
+    );
+    refused(&[URL, "--source", "::1"], "IPv4 and IPv6");
+    refused(&["http://127.0.0.1:1/a", "http://127.0.0.2:1/b"], "--paths");
+}
+
+#[test]
+fn use_is_wrong_when_a_profile_has_no_points() {
+    for (words, part) in [
+        (["--loads", "0"], "above 0"),
+        (["--loads", "-20"], "not a list of loads"),
+        (["--loads", ""], "not a list of loads"),
+        (["--repeats", "0"], "from 1 on"),
+        (["--capacity", "0"], "above 0"),
+    ] {
+        let (code, _, err) = headway(&[&["profile", URL], words.as_slice()].concat());
+        assert_eq!(code, 2, "{words:?}: {err}");
+        assert!(err.contains(part), "{words:?}: {err}");
+    }
+}
+
+#[test]
+fn examples_are_shown_when_help_is_asked() {
+    for command in ["load", "profile"] {
+        let (code, out, _) = headway(&[command, "--help"]);
+        assert_eq!(code, 0);
+        assert!(
+            out.contains(&format!("headway {command} http://127.0.0.1:8080/")),
+            "{out}"
+        );
+        assert!(out.contains("Exit codes: 0 done"), "{out}");
+    }
+}

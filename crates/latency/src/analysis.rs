@@ -1,0 +1,306 @@
+//! What one run amounts to: every figure that its tables and pictures need.
+//!
+//! [`Analyzer`] takes rows one by one in bounded memory; [`Analysis`] is what comes out, and it is what
+//! `headway analyze --json` prints. Times are microseconds, shares are 0 to 1, rates are a second. The
+//! warm-up is counted and otherwise left out. A request still in flight when the run ended has no latency;
+//! such requests are counted, and the age of the oldest is given, so that they cannot hide a stall.
+//!
+//! Sources: dissertation 3.3.4 (latency profiles), 3.4.1 (deciles), 3.4.2 (service inversion).
+
+mod analyzer;
+mod timeline;
+mod groups;
+
+pub use analyzer::Analyzer;
+
+use crate::run::Format;
+use serde::{Deserialize, Serialize};
+
+/// The name in the `format` field of an analysis.
+pub const FORMAT_NAME: &str = "headway-analysis";
+
+/// The version of the analysis that this program writes.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// The figures of one run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Analysis {
+    /// `headway-analysis` and its version.
+    pub format: Format,
+    /// Requests by how they ended.
+    pub counts: Counts,
+    /// Length of the measured part.
+    pub duration_s: f64,
+    /// Intended starts a second; absent for a closed loop, which offers what is answered.
+    pub offered_rps: Option<f64>,
+    /// Complete replies a second, counted when they ended within the measured part.
+    pub achieved_rps: f64,
+    /// Body bytes received a second, counted in the same way.
+    pub throughput_bytes_per_s: f64,
+    /// Failed requests by outcome, most frequent first; no `ok`.
+    pub errors: Vec<OutcomeCount>,
+    /// Replies by status, ascending; 0 stands for requests without a reply.
+    pub statuses: Vec<StatusCount>,
+    /// From the intended start, of every request that ended: errors are in it with their time.
+    pub response: Option<Distribution>,
+    /// From the actual start, of the same requests.
+    pub service: Option<Distribution>,
+    /// From the intended start, of complete replies only.
+    pub complete: Option<Distribution>,
+    /// From the actual start to the first byte, of requests that got one.
+    pub first_byte: Option<Distribution>,
+    /// How late requests started.
+    pub late: Late,
+    /// Complete replies within each deadline that was asked for.
+    pub goodput: Vec<Goodput>,
+    /// The four size series of Table 3.2.
+    pub series: Vec<SeriesShare>,
+    /// Complete replies by latency decile (fastest first) and size series.
+    pub deciles: [[u64; 4]; 10],
+    /// Service inversion of complete replies; absent with fewer than two.
+    pub inversion: Option<Inversion>,
+    /// Latency of complete replies by size, ascending; ranges if there are many sizes.
+    pub by_size: Vec<SizeGroup>,
+    /// Latency of complete replies by SPECweb class; empty if the work has none.
+    pub by_class: Vec<ClassGroup>,
+    /// What happened when.
+    pub timeline: Timeline,
+}
+
+/// Requests by how they ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Requests of the measured part that ended.
+    pub requests: u64,
+    /// Those with a complete and expected reply.
+    pub complete: u64,
+    /// The others.
+    pub errors: u64,
+    /// Requests of the warm-up, not in any other figure.
+    pub warmup: u64,
+    /// In flight when the run ended, not in any other figure.
+    pub abandoned: u64,
+}
+
+/// Failed requests of one outcome.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutcomeCount {
+    /// The name of an [`crate::Outcome`].
+    pub outcome: String,
+    /// How many.
+    pub requests: u64,
+}
+
+/// Requests of one status.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatusCount {
+    /// The status; 0 without a reply.
+    pub status: u16,
+    /// How many.
+    pub requests: u64,
+}
+
+/// A distribution of latencies. Percentiles are of the nearest rank and exact to 0.1 %; mean, min, max are exact.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Distribution {
+    /// How many requests.
+    pub requests: u64,
+    /// Mean.
+    pub mean_us: f64,
+    /// Smallest.
+    pub min_us: f64,
+    /// 5th percentile.
+    pub p5_us: f64,
+    /// 10th percentile.
+    pub p10_us: f64,
+    /// 25th percentile.
+    pub p25_us: f64,
+    /// Median.
+    pub p50_us: f64,
+    /// 75th percentile.
+    pub p75_us: f64,
+    /// 90th percentile.
+    pub p90_us: f64,
+    /// 95th percentile.
+    pub p95_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// 99.9th percentile.
+    pub p99_9_us: f64,
+    /// 99.99th percentile.
+    pub p99_99_us: f64,
+    /// Largest.
+    pub max_us: f64,
+    /// How far chance could have moved the headline figures; absent with fewer than two requests.
+    pub intervals: Option<Intervals>,
+    /// The cumulative distribution, at most 300 points, ascending.
+    pub cdf: Vec<CdfPoint>,
+}
+
+/// Bootstrap intervals of the headline figures.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Intervals {
+    /// The confidence, such as 0.95.
+    pub confidence: f64,
+    /// Spans of time that were resampled; 0 if single requests were.
+    pub blocks: u64,
+    /// Of the mean.
+    pub mean_us: Interval,
+    /// Of the median.
+    pub p50_us: Interval,
+    /// Of the 95th percentile.
+    pub p95_us: Interval,
+    /// Of the 99th percentile.
+    pub p99_us: Interval,
+}
+
+/// A confidence interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Interval {
+    /// Its lower end.
+    pub low: f64,
+    /// Its upper end.
+    pub high: f64,
+}
+
+/// A point of a cumulative distribution.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CdfPoint {
+    /// A latency.
+    pub latency_us: f64,
+    /// The share of requests that did not exceed it.
+    pub share: f64,
+}
+
+/// How late requests started.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Late {
+    /// A start later than this is a late start.
+    pub threshold_us: f64,
+    /// How many were.
+    pub starts: u64,
+    /// Mean of actual minus intended start.
+    pub lag_mean_us: f64,
+    /// Median of it.
+    pub lag_p50_us: f64,
+    /// 99th percentile of it.
+    pub lag_p99_us: f64,
+    /// 99.9th percentile of it.
+    pub lag_p99_9_us: f64,
+    /// Largest of it.
+    pub lag_max_us: f64,
+    /// Age of the oldest request in flight when the run ended, from its intended start; 0 if there was none.
+    pub abandoned_oldest_us: f64,
+}
+
+/// Requests with a complete reply within a deadline.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Goodput {
+    /// The deadline, from the intended start.
+    pub deadline_ms: f64,
+    /// How many met it.
+    pub requests: u64,
+    /// How many a second.
+    pub rate_rps: f64,
+    /// Of all requests that ended, errors included.
+    pub share: f64,
+}
+
+/// One size series and its share of the complete replies.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SeriesShare {
+    /// 1 to 4, as in Table 3.2.
+    pub series: u8,
+    /// Its smallest size.
+    pub low_bytes: u64,
+    /// Its largest size; absent for the last series.
+    pub high_bytes: Option<u64>,
+    /// Complete replies.
+    pub requests: u64,
+    /// Of all complete replies.
+    pub share: f64,
+    /// Their latency.
+    pub latency: Latency,
+}
+
+/// A few latency figures of a group, to the quantum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Mean.
+    pub mean_us: f64,
+    /// Median.
+    pub p50_us: f64,
+    /// 95th percentile.
+    pub p95_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+}
+
+/// Service inversion, dissertation 3.4.2.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Inversion {
+    /// Equation 3.1: summed displacement over floor(n²/2). 0: ordered by size.
+    pub value: f64,
+    /// What a random order would give on average, for these sizes.
+    pub random: f64,
+    /// What the reversed order would give, for these sizes: 1 when all differ, less with equal sizes.
+    pub reversed: f64,
+    /// `value / random`: 0 ordered by size, 1 as good as random; absent if all sizes are equal.
+    pub of_random: Option<f64>,
+    /// `value / reversed`: 0 ordered by size, 1 reversed; absent if all sizes are equal.
+    pub of_reversed: Option<f64>,
+    /// Complete replies that were ordered.
+    pub requests: u64,
+    /// Different sizes among them.
+    pub sizes: u64,
+}
+
+/// Latency of complete replies of one size or a range of sizes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SizeGroup {
+    /// Smallest size in it that occurred.
+    pub low_bytes: u64,
+    /// Largest size in it that occurred.
+    pub high_bytes: u64,
+    /// Complete replies.
+    pub requests: u64,
+    /// Their latency.
+    pub latency: Latency,
+}
+
+/// Latency of complete replies of one SPECweb class.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ClassGroup {
+    /// 0 to 3.
+    pub class: u8,
+    /// Complete replies.
+    pub requests: u64,
+    /// Their latency.
+    pub latency: Latency,
+}
+
+/// What happened when, in steps of equal length.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Timeline {
+    /// Length of a step.
+    pub step_s: f64,
+    /// At most 600, ascending; a step without any event is present too.
+    pub points: Vec<TimelinePoint>,
+}
+
+/// One step of the timeline.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TimelinePoint {
+    /// Its beginning, from the beginning of the measured part.
+    pub at_s: f64,
+    /// Intended starts a second.
+    pub offered_rps: f64,
+    /// Complete replies a second.
+    pub rate_rps: f64,
+    /// Requests that failed in it.
+    pub errors: u64,
+    /// Median response time of what ended in it; absent if nothing did.
+    pub p50_us: Option<f64>,
+    /// 99th percentile of it.
+    pub p99_us: Option<f64>,
+}

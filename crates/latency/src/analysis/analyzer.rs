@@ -1,0 +1,330 @@
+//! Rows in, an [`Analysis`] out.
+//!
+//! Memory does not grow with the requests: histograms have as many buckets as there are latencies to tell
+//! apart, steps are at most 600, cells are pairs of size and bucket.
+
+use super::timeline::{Step, Steps};
+use super::{
+    Analysis, Counts, FORMAT_NAME, FORMAT_VERSION, Goodput, Late, OutcomeCount, StatusCount, groups,
+};
+use crate::cells::Cells;
+use crate::coarse::Coarse;
+use crate::histogram::Histogram;
+use crate::row::{Outcome, Row};
+use crate::run::{Format, Mode, RunDescription, Window};
+use crate::{inversion, series};
+use std::collections::BTreeMap;
+
+/// A start later than this is a late start: what the generator promises to stay below on an idle core.
+const LATE_NS: u64 = 1_000_000;
+
+/// Takes the rows of a run one by one, in bounded memory.
+///
+/// ```
+/// use headway_latency::{Analyzer, Outcome, Row, RunDescription};
+///
+/// let mut analyzer = Analyzer::new(&RunDescription::default());
+/// for request in 0..100_u64 {
+///     analyzer.push(&Row {
+///         intended_ns: request * 1_000_000,
+///         start_ns: request * 1_000_000,
+///         first_byte_ns: request * 1_000_000 + 300_000,
+///         end_ns: request * 1_000_000 + 400_000,
+///         size_bytes: 512,
+///         bytes: 512,
+///         status: 200,
+///         error: Outcome::Ok,
+///         connection: 0,
+///         ordinal: request as u32,
+///         class: Row::NO_CLASS,
+///         target: 0,
+///         warmup: false,
+///     });
+/// }
+/// let analysis = analyzer.finish();
+/// assert_eq!(analysis.counts.complete, 100);
+/// assert_eq!(analysis.response.expect("replies").mean_us, 400.0);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Analyzer {
+    mode: Mode,
+    measured: Option<Window>,
+    deadlines_ns: Vec<(u64, u64)>,
+    counts: Counts,
+    outcomes: [u64; Outcome::ALL.len()],
+    statuses: BTreeMap<u16, u64>,
+    span: Span,
+    answered: Answered,
+    response: Histogram,
+    service: Histogram,
+    complete: Histogram,
+    first_byte: Histogram,
+    lag: Histogram,
+    late_starts: u64,
+    abandoned_oldest_ns: u64,
+    classes: [Histogram; 4],
+    cells: Cells,
+    steps: Steps,
+}
+
+/// First and last intended start, and the last end of a complete reply.
+///
+/// A request that timed out is not in it with its end: waiting for the last of them is no part of the measurement.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    first_ns: u64,
+    last_ns: u64,
+}
+
+/// Complete replies and body bytes of the measured part of the time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Answered {
+    replies: u64,
+    bytes: u64,
+}
+
+impl Analyzer {
+    /// An analyzer for the run that is so described.
+    pub fn new(description: &RunDescription) -> Analyzer {
+        Analyzer {
+            mode: description.load.mode,
+            measured: description
+                .load
+                .measured
+                .filter(|window| window.end_ns > window.start_ns),
+            deadlines_ns: Vec::new(),
+            counts: Counts::default(),
+            outcomes: [0; Outcome::ALL.len()],
+            statuses: BTreeMap::new(),
+            span: Span {
+                first_ns: u64::MAX,
+                last_ns: 0,
+            },
+            answered: Answered::default(),
+            response: Histogram::new(),
+            service: Histogram::new(),
+            complete: Histogram::new(),
+            first_byte: Histogram::new(),
+            lag: Histogram::new(),
+            late_starts: 0,
+            abandoned_oldest_ns: 0,
+            classes: Default::default(),
+            cells: Cells::new(),
+            steps: Steps::new(description),
+        }
+    }
+
+    /// Also counts the complete replies within `deadline_ms` of their intended start, exactly.
+    #[must_use]
+    pub fn with_deadline_ms(mut self, deadline_ms: f64) -> Analyzer {
+        self.deadlines_ns.push(((deadline_ms * 1e6) as u64, 0));
+        self
+    }
+
+    /// Takes one row.
+    pub fn push(&mut self, row: &Row) {
+        self.count_answered(row);
+        if row.warmup {
+            self.counts.warmup += 1;
+            return;
+        }
+        self.steps.push(row);
+        self.span.first_ns = self.span.first_ns.min(row.intended_ns);
+        let end_ns = if row.error == Outcome::Ok {
+            row.end_ns
+        } else {
+            0
+        };
+        self.span.last_ns = self.span.last_ns.max(row.intended_ns).max(end_ns);
+        self.lag.record_ns(row.lag_ns());
+        self.late_starts += u64::from(row.lag_ns() > LATE_NS);
+        if row.error == Outcome::Abandoned {
+            self.counts.abandoned += 1;
+            self.abandoned_oldest_ns = self.abandoned_oldest_ns.max(row.response_ns());
+            return;
+        }
+        self.count_ended(row);
+    }
+
+    /// Throughput is what came back during the measured time, whoever asked for it: a reply to a request of the
+    /// warm-up replaces the one that is still missing at the end.
+    fn count_answered(&mut self, row: &Row) {
+        let within = match self.measured {
+            Some(window) => (window.start_ns..=window.end_ns).contains(&row.end_ns),
+            None => !row.warmup,
+        };
+        if within {
+            self.answered.replies += u64::from(row.error == Outcome::Ok);
+            self.answered.bytes += row.bytes;
+        }
+    }
+
+    /// A request of the measured part that has an end.
+    fn count_ended(&mut self, row: &Row) {
+        let (response_ns, complete) = (row.response_ns(), row.error == Outcome::Ok);
+        self.counts.requests += 1;
+        self.outcomes[usize::from(row.error.code())] += 1;
+        *self.statuses.entry(row.status).or_default() += 1;
+        self.response.record_ns(response_ns);
+        self.service.record_ns(row.service_ns());
+        if row.first_byte_ns > 0 {
+            self.first_byte
+                .record_ns(row.first_byte_ns.saturating_sub(row.start_ns));
+        }
+        self.cells.record(row.size_bytes, response_ns, complete);
+        if !complete {
+            self.counts.errors += 1;
+            return;
+        }
+        self.counts.complete += 1;
+        self.complete.record_ns(response_ns);
+        if let Some(class) = self.classes.get_mut(usize::from(row.class)) {
+            class.record_ns(response_ns);
+        }
+        for (deadline_ns, met) in &mut self.deadlines_ns {
+            *met += u64::from(response_ns <= *deadline_ns);
+        }
+    }
+
+    /// Adds the rows of another analyzer with the same deadlines, for runs of several machines at the same time.
+    pub fn merge(&mut self, other: &Analyzer) {
+        self.counts.add(&other.counts);
+        add_all(&mut self.outcomes, &other.outcomes);
+        for (status, count) in &other.statuses {
+            *self.statuses.entry(*status).or_default() += count;
+        }
+        self.span.first_ns = self.span.first_ns.min(other.span.first_ns);
+        self.span.last_ns = self.span.last_ns.max(other.span.last_ns);
+        self.answered.replies += other.answered.replies;
+        self.answered.bytes += other.answered.bytes;
+        self.response.merge(&other.response);
+        self.service.merge(&other.service);
+        self.complete.merge(&other.complete);
+        self.first_byte.merge(&other.first_byte);
+        self.lag.merge(&other.lag);
+        self.late_starts += other.late_starts;
+        self.abandoned_oldest_ns = self.abandoned_oldest_ns.max(other.abandoned_oldest_ns);
+        for (class, more) in self.classes.iter_mut().zip(&other.classes) {
+            class.merge(more);
+        }
+        for ((_, met), (_, more)) in self.deadlines_ns.iter_mut().zip(&other.deadlines_ns) {
+            *met += more;
+        }
+        self.cells.merge(&other.cells);
+        self.steps.merge(&other.steps);
+    }
+
+    /// The joint histogram of size and latency so far.
+    pub fn cells(&self) -> &Cells {
+        &self.cells
+    }
+
+    /// The figures of everything that was taken.
+    pub fn finish(&self) -> Analysis {
+        let duration_s = self.duration_s();
+        let rate = |count: u64| {
+            if duration_s > 0.0 {
+                count as f64 / duration_s
+            } else {
+                0.0
+            }
+        };
+        let offered = rate(self.counts.requests + self.counts.abandoned);
+        let steps =
+            |pick: fn(&Step) -> &Coarse| self.steps.steps().iter().map(pick).collect::<Vec<_>>();
+        Analysis {
+            format: Format {
+                name: FORMAT_NAME.into(),
+                version: FORMAT_VERSION,
+            },
+            counts: self.counts.clone(),
+            duration_s,
+            offered_rps: (self.mode == Mode::Open).then_some(offered),
+            achieved_rps: rate(self.answered.replies),
+            throughput_bytes_per_s: rate(self.answered.bytes),
+            errors: self.errors(),
+            statuses: self
+                .statuses
+                .iter()
+                .map(|(&status, &requests)| StatusCount { status, requests })
+                .collect(),
+            response: groups::distribution(&self.response, Some(&steps(|step| &step.response))),
+            service: groups::distribution(&self.service, Some(&steps(|step| &step.service))),
+            complete: groups::distribution(
+                &self.complete,
+                Some(&steps(|step| &step.complete_response)),
+            ),
+            first_byte: groups::distribution(&self.first_byte, None),
+            late: self.late(),
+            goodput: self.goodput(&rate),
+            series: groups::by_series(&self.cells),
+            deciles: series::deciles(&self.cells),
+            inversion: inversion::inversion(&self.cells),
+            by_size: groups::by_size(&self.cells),
+            by_class: groups::by_class(&self.classes),
+            timeline: self.steps.finish(),
+        }
+    }
+
+    fn duration_s(&self) -> f64 {
+        let span = Window {
+            start_ns: self.span.first_ns.min(self.span.last_ns),
+            end_ns: self.span.last_ns,
+        };
+        let window = self.measured.unwrap_or(span);
+        (window.end_ns - window.start_ns) as f64 / 1e9
+    }
+
+    fn errors(&self) -> Vec<OutcomeCount> {
+        let failed = Outcome::ALL.into_iter().zip(self.outcomes);
+        let mut errors: Vec<_> = failed
+            .filter(|(outcome, requests)| *outcome != Outcome::Ok && *requests > 0)
+            .map(|(outcome, requests)| OutcomeCount {
+                outcome: outcome.name().into(),
+                requests,
+            })
+            .collect();
+        errors.sort_by_key(|error| std::cmp::Reverse(error.requests));
+        errors
+    }
+
+    fn late(&self) -> Late {
+        Late {
+            threshold_us: LATE_NS as f64 / 1e3,
+            starts: self.late_starts,
+            lag_mean_us: self.lag.mean_ns() / 1e3,
+            lag_p50_us: self.lag.percentile(50.0) as f64 / 1e3,
+            lag_p99_us: self.lag.percentile(99.0) as f64 / 1e3,
+            lag_p99_9_us: self.lag.percentile(99.9) as f64 / 1e3,
+            lag_max_us: self.lag.max_ns() as f64 / 1e3,
+            abandoned_oldest_us: self.abandoned_oldest_ns as f64 / 1e3,
+        }
+    }
+
+    fn goodput(&self, rate: &dyn Fn(u64) -> f64) -> Vec<Goodput> {
+        let entry = |&(deadline_ns, met): &(u64, u64)| Goodput {
+            deadline_ms: deadline_ns as f64 / 1e6,
+            requests: met,
+            rate_rps: rate(met),
+            share: met as f64 / self.counts.requests.max(1) as f64,
+        };
+        self.deadlines_ns.iter().map(entry).collect()
+    }
+}
+
+impl Counts {
+    fn add(&mut self, other: &Counts) {
+        self.requests += other.requests;
+        self.complete += other.complete;
+        self.errors += other.errors;
+        self.warmup += other.warmup;
+        self.abandoned += other.abandoned;
+    }
+}
+
+fn add_all(counts: &mut [u64], more: &[u64]) {
+    counts
+        .iter_mut()
+        .zip(more)
+        .for_each(|(count, more)| *count += more);
+}

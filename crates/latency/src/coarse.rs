@@ -1,0 +1,150 @@
+//! A histogram small enough to keep one for each step of a run: the quantum times eight, 0.8 %.
+//!
+//! Percentiles are interpolated within a bucket, so they are continuous; that is what a picture over time
+//! and a bootstrap want, and why headline figures do not come from here.
+
+use crate::quantum;
+
+/// How many bits of the fine bucket are dropped. 2^(10-3) buckets an octave are left.
+const DROPPED: u32 = 3;
+
+/// Counts by coarse bucket, with the exact sum.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Coarse {
+    counts: Vec<u64>,
+    /// No bucket before it has a count; most of a run's latencies are within a few octaves.
+    first: usize,
+    count: u64,
+    sum_ns: f64,
+}
+
+impl Coarse {
+    pub(crate) fn record_ns(&mut self, ns: u64) {
+        self.record_n(ns, 1);
+    }
+
+    pub(crate) fn record_n(&mut self, ns: u64, n: u64) {
+        self.add_bucket((quantum::bucket(ns) >> DROPPED) as usize, n);
+        self.sum_ns += ns as f64 * n as f64;
+    }
+
+    fn add_bucket(&mut self, bucket: usize, count: u64) {
+        if bucket >= self.counts.len() {
+            self.counts.resize(bucket + 1, 0);
+        }
+        self.first = if self.count == 0 {
+            bucket
+        } else {
+            self.first.min(bucket)
+        };
+        self.counts[bucket] += count;
+        self.count += count;
+    }
+
+    /// The buckets that are not empty, ascending, with their counts.
+    fn buckets(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
+        let counts = self.counts[self.first.min(self.counts.len())..]
+            .iter()
+            .copied();
+        (self.first..).zip(counts).filter(|(_, count)| *count > 0)
+    }
+
+    /// Adds another histogram `times` over.
+    pub(crate) fn add(&mut self, other: &Coarse, times: u64) {
+        for (bucket, count) in other.buckets() {
+            self.add_bucket(bucket, count * times);
+        }
+        self.sum_ns += other.sum_ns * times as f64;
+    }
+
+    /// Fills `drawn` with a count that `draw` makes of each bucket's count. Its sum takes the middle of each bucket.
+    pub(crate) fn resample(&self, drawn: &mut Coarse, mut draw: impl FnMut(u64) -> u64) {
+        drawn.clear();
+        for (bucket, count) in self.buckets() {
+            let count = draw(count);
+            let (low, end) = bounds(bucket as u32);
+            drawn.add_bucket(bucket, count);
+            drawn.sum_ns += f64::midpoint(low, end) * count as f64;
+        }
+    }
+
+    /// Empties it and keeps its memory.
+    pub(crate) fn clear(&mut self) {
+        self.counts.fill(0);
+        (self.count, self.sum_ns) = (0, 0.0);
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    pub(crate) fn mean_ns(&self) -> f64 {
+        self.sum_ns / self.count as f64
+    }
+
+    /// Percentiles for ascending `percents`, in nanoseconds, in one walk over the buckets.
+    pub(crate) fn percentiles<const N: usize>(&self, percents: [f64; N]) -> [f64; N] {
+        let mut found = [0.0; N];
+        let mut wanted = 0;
+        let mut below = 0;
+        for (bucket, count) in self.buckets() {
+            while wanted < N {
+                let rank = percents[wanted] / 100.0 * self.count as f64;
+                if (below + count) as f64 <= rank && below + count < self.count {
+                    break;
+                }
+                let part = ((rank - below as f64) / count as f64).clamp(0.0, 1.0);
+                let (low, end) = bounds(bucket as u32);
+                found[wanted] = low + part * (end - low);
+                wanted += 1;
+            }
+            below += count;
+        }
+        found
+    }
+}
+
+/// The latencies from which and up to which a coarse bucket reaches.
+fn bounds(bucket: u32) -> (f64, f64) {
+    let first = bucket << DROPPED;
+    let last = first + (1 << DROPPED) - 1;
+    (quantum::low(first) as f64, quantum::high(last) as f64 + 1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn percentiles_are_within_the_coarse_quantum_when_compared_with_a_sorted_list(
+            mut latencies in proptest::collection::vec(2_000..1_000_000_000_u64, 1..200),
+        ) {
+            let mut coarse = Coarse::default();
+            latencies.iter().for_each(|&ns| coarse.record_ns(ns));
+            latencies.sort_unstable();
+            let last = latencies.len() - 1;
+            let percents = [0.0, 50.0, 95.0, 100.0];
+            for (found, percent) in coarse.percentiles(percents).into_iter().zip(percents) {
+                // Interpolation may land between the ranks on either side.
+                let rank = percent / 100.0 * latencies.len() as f64;
+                let low = latencies[((rank.ceil() as usize).max(1) - 1).min(last)] as f64;
+                let high = latencies[(rank.floor() as usize).min(last)] as f64;
+                prop_assert!(found >= low.min(high) * 0.99 && found <= low.max(high) * 1.01, "{percent}: {low} {found} {high}");
+            }
+        }
+
+        #[test]
+        fn adding_twice_is_recording_twice_when_a_histogram_is_weighted(latencies in proptest::collection::vec(0..10_000_u64, 1..50)) {
+            let (mut once, mut twice, mut weighted) = (Coarse::default(), Coarse::default(), Coarse::default());
+            latencies.iter().for_each(|&ns| { once.record_ns(ns); twice.record_ns(ns); });
+            latencies.iter().for_each(|&ns| twice.record_ns(ns));
+            weighted.add(&once, 2);
+            prop_assert_eq!(weighted.buckets().collect::<Vec<_>>(), twice.buckets().collect::<Vec<_>>());
+            prop_assert_eq!(weighted.mean_ns(), twice.mean_ns());
+            weighted.clear();
+            prop_assert_eq!(weighted.count(), 0);
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! One request, as the load generator saw it, and its fixed-size record for the spool.
+//!
+//! Times are nanoseconds since the run's epoch, a monotonic instant whose wall-clock time is in
+//! `run.json`. A row is written once and never changed. The record carries a check of its own, so that
+//! the torn or zeroed end of a file that a killed run leaves is noticed.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Outcome {
+    /// The whole reply came, with an expected status.
+    Ok = 0,
+    /// The whole reply came, with another status than expected.
+    Status = 1,
+    /// The body has another length than the file it should be.
+    Length = 2,
+    /// The body has the right length and the wrong content.
+    Content = 3,
+    /// The bytes are no HTTP reply.
+    Malformed = 4,
+    /// The server closed the connection in the middle of a reply, or before it.
+    ClosedEarly = 5,
+    /// The connection was reset.
+    Reset = 6,
+    /// The connection was refused.
+    Refused = 7,
+    /// No route, no such host or network.
+    Unreachable = 8,
+    /// The time-out passed first.
+    TimedOut = 9,
+    /// The client had no free local port.
+    NoPort = 10,
+    /// The client had no free descriptor.
+    NoDescriptor = 11,
+    /// Still in flight when the run ended; its end is that moment, not the request's.
+    Abandoned = 12,
+    /// Every connection the client may have was busy, and its queue was full: it was not sent at all.
+    NoConnection = 13,
+}
+
+/// A code or a name that stands for no [`Outcome`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not an outcome of a request")]
+pub struct UnknownOutcome(pub String);
+
+impl Outcome {
+    /// Every outcome, in the order of their codes.
+    pub const ALL: [Outcome; 14] = [
+        Outcome::Ok,
+        Outcome::Status,
+        Outcome::Length,
+        Outcome::Content,
+        Outcome::Malformed,
+        Outcome::ClosedEarly,
+        Outcome::Reset,
+        Outcome::Refused,
+        Outcome::Unreachable,
+        Outcome::TimedOut,
+        Outcome::NoPort,
+        Outcome::NoDescriptor,
+        Outcome::Abandoned,
+        Outcome::NoConnection,
+    ];
+
+    /// The word for it in files and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Outcome::Ok => "ok",
+            Outcome::Status => "status",
+            Outcome::Length => "length",
+            Outcome::Content => "content",
+            Outcome::Malformed => "malformed",
+            Outcome::ClosedEarly => "closed-early",
+            Outcome::Reset => "reset",
+            Outcome::Refused => "refused",
+            Outcome::Unreachable => "unreachable",
+            Outcome::TimedOut => "timed-out",
+            Outcome::NoPort => "no-port",
+            Outcome::NoDescriptor => "no-descriptor",
+            Outcome::Abandoned => "abandoned",
+            Outcome::NoConnection => "no-connection",
+        }
+    }
+
+    /// The number for it in records.
+    pub fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// The outcome with this number.
+    pub fn from_code(code: u8) -> Option<Outcome> {
+        Outcome::ALL.get(usize::from(code)).copied()
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+impl FromStr for Outcome {
+    type Err = UnknownOutcome;
+
+    fn from_str(name: &str) -> Result<Outcome, UnknownOutcome> {
+        let found = Outcome::ALL
+            .into_iter()
+            .find(|outcome| outcome.name() == name);
+        found.ok_or_else(|| UnknownOutcome(name.into()))
+    }
+}
+
+/// One request. Times in nanoseconds since the run's epoch, sizes in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// When the schedule wanted it to start; in a closed loop the same as `start_ns`.
+    pub intended_ns: u64,
+    /// When it did start: the connect of a new connection, else the send of the request.
+    pub start_ns: u64,
+    /// When the first byte of the reply came; 0 if none came.
+    pub first_byte_ns: u64,
+    /// When the last byte came, or the request failed.
+    pub end_ns: u64,
+    /// Body length expected (file set) or, unknown, promised by the reply.
+    pub size_bytes: u64,
+    /// Body bytes received.
+    pub bytes: u64,
+    /// Status of the reply; 0 if none came.
+    pub status: u16,
+    /// How it ended.
+    pub error: Outcome,
+    /// Which connection, counted from 0 over the run.
+    pub connection: u32,
+    /// Which request of that connection, counted from 0.
+    pub ordinal: u32,
+    /// SPECweb class 0 to 3; 255 if the work has none.
+    pub class: u8,
+    /// Index into the targets of the run's description.
+    pub target: u8,
+    /// Whether it belongs to the warm-up, which the figures exclude.
+    pub warmup: bool,
+}
+
+/// Why 64 bytes are not a row.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RowError {
+    /// The record's own check does not match its content: torn, or not a record at all.
+    #[error("the record's check does not match its content")]
+    Torn,
+    /// A field holds a value that it may not have.
+    #[error("the record's field {0} holds a value that it may not have")]
+    Field(&'static str),
+}
+
+impl Row {
+    /// The value of `class` when the work has no classes.
+    pub const NO_CLASS: u8 = 255;
+
+    /// The size of a record.
+    pub const BYTES: usize = 64;
+
+    /// From the intended start to the end. A schedule that fell behind counts.
+    pub fn response_ns(&self) -> u64 {
+        self.end_ns.saturating_sub(self.intended_ns)
+    }
+
+    /// From the actual start to the end.
+    pub fn service_ns(&self) -> u64 {
+        self.end_ns.saturating_sub(self.start_ns)
+    }
+
+    /// How late it started.
+    pub fn lag_ns(&self) -> u64 {
+        self.start_ns.saturating_sub(self.intended_ns)
+    }
+
+    /// Writes the record: little-endian fields, then a check of 16 bits over them.
+    pub fn encode(&self, record: &mut [u8; Row::BYTES]) {
+        let words = [
+            self.intended_ns,
+            self.start_ns,
+            self.first_byte_ns,
+            self.end_ns,
+            self.size_bytes,
+            self.bytes,
+        ];
+        for (chunk, word) in record.chunks_exact_mut(8).zip(words) {
+            chunk.copy_from_slice(&word.to_le_bytes());
+        }
+        record[48..52].copy_from_slice(&self.connection.to_le_bytes());
+        record[52..56].copy_from_slice(&self.ordinal.to_le_bytes());
+        record[56..58].copy_from_slice(&self.status.to_le_bytes());
+        record[58] = self.error.code();
+        record[59] = self.class;
+        record[60] = self.target;
+        record[61] = u8::from(self.warmup);
+        let check = check(record);
+        record[62..64].copy_from_slice(&check.to_le_bytes());
+    }
+
+    /// Reads a record back.
+    ///
+    /// # Errors
+    /// [`RowError::Torn`] if the check does not match; [`RowError::Field`] for an unknown outcome.
+    pub fn decode(record: &[u8; Row::BYTES]) -> Result<Row, RowError> {
+        if u16::from_le_bytes([record[62], record[63]]) != check(record) {
+            return Err(RowError::Torn);
+        }
+        let long = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| record[at + i]));
+        let int = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| record[at + i]));
+        Ok(Row {
+            intended_ns: long(0),
+            start_ns: long(8),
+            first_byte_ns: long(16),
+            end_ns: long(24),
+            size_bytes: long(32),
+            bytes: long(40),
+            connection: int(48),
+            ordinal: int(52),
+            status: u16::from_le_bytes([record[56], record[57]]),
+            error: Outcome::from_code(record[58]).ok_or(RowError::Field("error"))?,
+            class: record[59],
+            target: record[60],
+            warmup: match record[61] {
+                0 => false,
+                1 => true,
+                _ => return Err(RowError::Field("warmup")),
+            },
+        })
+    }
+}
+
+/// Mixes the first 62 bytes into 16 bits. Zeroes do not check, because a hole in a file reads as zeroes.
+fn check(record: &[u8; Row::BYTES]) -> u16 {
+    let mut mixed: u64 = 0x9e37_79b9_7f4a_7c15;
+    for at in (0..Row::BYTES).step_by(8) {
+        let mut word = u64::from_le_bytes(std::array::from_fn(|i| record[at + i]));
+        if at == 56 {
+            word &= 0x0000_ffff_ffff_ffff;
+        }
+        mixed = (mixed ^ word).wrapping_mul(0x2545_f491_4f6c_dd1d);
+        mixed ^= mixed >> 29;
+    }
+    (mixed >> 48) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row() -> Row {
+        Row {
+            intended_ns: 1_000,
+            start_ns: 1_500,
+            first_byte_ns: 3_000,
+            end_ns: 9_000,
+            size_bytes: 512,
+            bytes: 500,
+            status: 200,
+            error: Outcome::Length,
+            connection: 7,
+            ordinal: 3,
+            class: 2,
+            target: 1,
+            warmup: true,
+        }
+    }
+
+    #[test]
+    fn row_comes_back_when_its_record_is_read() {
+        let mut record = [0; Row::BYTES];
+        row().encode(&mut record);
+        assert_eq!(Row::decode(&record), Ok(row()));
+    }
+
+    #[test]
+    fn record_is_refused_when_any_byte_differs() {
+        let mut record = [0; Row::BYTES];
+        row().encode(&mut record);
+        for at in 0..Row::BYTES {
+            let mut torn = record;
+            torn[at] ^= 0x10;
+            assert_eq!(Row::decode(&torn), Err(RowError::Torn), "byte {at}");
+        }
+        assert_eq!(Row::decode(&[0; Row::BYTES]), Err(RowError::Torn));
+    }
+
+    #[test]
+    fn outcome_comes_back_when_its_name_or_code_is_read() {
+        for outcome in Outcome::ALL {
+            assert_eq!(outcome.name().parse(), Ok(outcome));
+            assert_eq!(Outcome::from_code(outcome.code()), Some(outcome));
+        }
+        assert_eq!(Outcome::from_code(Outcome::ALL.len() as u8), None);
+        assert!("late".parse::<Outcome>().is_err());
+    }
+
+    #[test]
+    fn times_run_from_the_intended_start_when_a_request_is_late() {
+        assert_eq!(row().response_ns(), 8_000);
+        assert_eq!(row().service_ns(), 7_500);
+        assert_eq!(row().lag_ns(), 500);
+    }
+}

@@ -1,0 +1,307 @@
+//! `run.json`: what ran, where, with which settings, and what came out in a few figures.
+//!
+//! The file begins with its format and version. A field that this version does not know is ignored, a
+//! field that is absent has its default, and a *newer version* is refused: it is raised only when an old
+//! reader would misunderstand. Lengths of time are seconds unless the name ends in another unit.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The name in the `format` field of `run.json`.
+pub const FORMAT_NAME: &str = "headway-run";
+
+/// The newest version of the run directory that this program reads and the one it writes.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// What a file is, and in which version.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Format {
+    /// The name of the format.
+    pub name: String,
+    /// Raised when an old reader would misunderstand.
+    pub version: u32,
+}
+
+impl Default for Format {
+    fn default() -> Format {
+        Format {
+            name: FORMAT_NAME.into(),
+            version: FORMAT_VERSION,
+        }
+    }
+}
+
+/// What a run directory holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// One measurement: rows, cells.
+    #[default]
+    Load,
+    /// Several, each a run directory below `points/`.
+    Profile,
+}
+
+/// The whole of `run.json`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunDescription {
+    /// Format and version; [`Format::default`] for what this program writes.
+    pub format: Format,
+    /// One measurement or a profile.
+    pub kind: Kind,
+    /// Whether the run reached its end; false while it runs and after a kill.
+    pub complete: bool,
+    /// Wall-clock time of the epoch, RFC 3339.
+    pub started: String,
+    /// Wall-clock time of the epoch, nanoseconds since 1970-01-01 UTC.
+    pub epoch_unix_ns: u64,
+    /// The command line, program first.
+    pub command: Vec<String>,
+    /// The name in tables and reports, for example `nginx 1.22`.
+    pub label: Option<String>,
+    /// The machine and the program that measured.
+    pub environment: Environment,
+    /// What was asked, as the user named it; a row's `target` is an index into it.
+    pub targets: Vec<String>,
+    /// The server, as its replies named it.
+    pub server: Option<ServerInfo>,
+    /// The set of files that was asked for.
+    pub fileset: Option<FileSetInfo>,
+    /// The offered load.
+    pub load: LoadInfo,
+    /// What the client found out about itself.
+    pub client: Option<ClientInfo>,
+    /// Headline figures, for a look without reading the rows.
+    pub summary: Option<Summary>,
+    /// The points of a profile.
+    pub profile: Option<ProfileInfo>,
+}
+
+/// The machine and the program that measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Environment {
+    /// Host name.
+    pub host: String,
+    /// Operating system and release, as `uname` says it.
+    pub kernel: String,
+    /// Processors that the machine has online.
+    pub cpus: u32,
+    /// The model name of the first processor.
+    pub cpu_model: String,
+    /// Memory of the machine.
+    pub memory_bytes: u64,
+    /// The processors that the client may run on, as a list such as `0-3,6`.
+    pub client_affinity: String,
+    /// The frequency governor of the first processor, if the machine has one.
+    pub governor: Option<String>,
+    /// The version of headway.
+    pub headway_version: String,
+    /// What else is worth knowing, by name.
+    pub extra: BTreeMap<String, String>,
+}
+
+/// The server, as its replies named it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ServerInfo {
+    /// The `Server` field of its replies, as it was.
+    pub field: String,
+    /// The product, if the field has one.
+    pub name: Option<String>,
+    /// Its version, if the field has one.
+    pub version: Option<String>,
+}
+
+/// The set of files that was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FileSetInfo {
+    /// Its directory.
+    pub path: String,
+    /// `specweb99`, `specweb96`, `uniform` or `from-log`.
+    pub profile: String,
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// Number of files.
+    pub files: u64,
+    /// The seed of its content.
+    pub seed: u64,
+    /// The checksum of its parameters, from the manifest.
+    pub checksum: String,
+}
+
+/// How requests were started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// A fixed number of connections, each asking again when answered (infinite demand).
+    #[default]
+    Closed,
+    /// By a schedule, whatever the replies do.
+    Open,
+}
+
+/// How the starts of an open loop are spaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Arrivals {
+    /// Independent arrivals, exponential gaps.
+    Poisson,
+    /// Equal gaps.
+    Constant,
+}
+
+/// One piece of a schedule: the rate goes from one value to the other in a straight line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ScheduleStep {
+    /// How long it lasts.
+    pub duration_s: f64,
+    /// Requests a second at its beginning.
+    pub from_rps: f64,
+    /// Requests a second at its end.
+    pub to_rps: f64,
+}
+
+/// The offered load. An absent value is one that the run did not limit or does not have.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LoadInfo {
+    /// Closed or open.
+    pub mode: Mode,
+    /// Spacing of the starts of an open loop.
+    pub arrivals: Option<Arrivals>,
+    /// Requests a second of an open loop; the mean of the measured part if a schedule changes it.
+    pub rate_rps: Option<f64>,
+    /// Connections of a closed loop, or the most that an open loop may have.
+    pub connections: Option<u64>,
+    /// Requests on one connection before it is closed.
+    pub requests_per_connection: Option<u64>,
+    /// After which a request is an error.
+    pub timeout_ms: Option<f64>,
+    /// Pause of a connection between reply and next request.
+    pub think_ms: f64,
+    /// Bits a second that one connection may receive.
+    pub bandwidth_bits_per_s: Option<u64>,
+    /// Steps and ramps of an open loop, in order.
+    pub schedule: Vec<ScheduleStep>,
+    /// Length of the warm-up, which the figures exclude.
+    pub warmup_s: f64,
+    /// Length asked for, without the warm-up.
+    pub duration_s: Option<f64>,
+    /// Number of requests asked for.
+    pub requests: Option<u64>,
+    /// The seed of the request stream.
+    pub seed: u64,
+    /// Whether the content of replies was compared with its checksum.
+    pub verify: bool,
+    /// The measured part on the clock of the rows; rates refer to it. Absent: first intended start to last start or reply.
+    pub measured: Option<Window>,
+}
+
+/// A span on the clock of the rows, nanoseconds since the run's epoch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Window {
+    /// Its beginning.
+    pub start_ns: u64,
+    /// Its end.
+    pub end_ns: u64,
+}
+
+/// Whether the figures are the server's or the client's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// Nothing says that the client was the bottleneck.
+    #[default]
+    Valid,
+    /// Something does; the reasons say what.
+    Suspect,
+    /// The figures are the client's own limits, or the work was not the one described.
+    Invalid,
+}
+
+/// What the client found out about itself. An absent value could not be measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClientInfo {
+    /// The conclusion.
+    pub verdict: Verdict,
+    /// Why, one sentence each; empty when valid.
+    pub reasons: Vec<String>,
+    /// Share of the time that the client's loop was not waiting for events.
+    pub busy_share: Option<f64>,
+    /// Time that the client was ready to run and did not, from `/proc/self/schedstat`.
+    pub run_queue_delay_s: Option<f64>,
+    /// Median of actual minus intended start.
+    pub lag_p50_us: Option<f64>,
+    /// 99th percentile of it.
+    pub lag_p99_us: Option<f64>,
+    /// Largest of it.
+    pub lag_max_us: Option<f64>,
+    /// Requests that started later than the client tolerates.
+    pub late_starts: u64,
+    /// Local ports that were free for use: source addresses × ports.
+    pub ports_available: Option<u64>,
+    /// Local ports used at the same time, at most.
+    pub ports_used: Option<u64>,
+    /// The limit of open descriptors.
+    pub descriptors_limit: Option<u64>,
+    /// Descriptors open at the same time, at most.
+    pub descriptors_used: Option<u64>,
+    /// Connections opened during the run.
+    pub connections_opened: Option<u64>,
+}
+
+/// Headline figures of the measured part; latency from the intended start.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Summary {
+    /// Requests, errors included, warm-up excluded.
+    pub requests: u64,
+    /// Those that failed.
+    pub errors: u64,
+    /// Length of the measured part.
+    pub duration_s: f64,
+    /// Complete replies a second.
+    pub rate_rps: f64,
+    /// Body bytes a second.
+    pub throughput_bytes_per_s: f64,
+    /// Mean latency.
+    pub mean_us: f64,
+    /// Median.
+    pub p50_us: f64,
+    /// 95th percentile.
+    pub p95_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+}
+
+/// The points of a profile.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProfileInfo {
+    /// What the server answered at most in a closed loop; absent until it has been measured.
+    pub capacity_rps: Option<f64>,
+    /// The measurements, capacity runs first.
+    pub points: Vec<Point>,
+}
+
+/// One measurement of a profile.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Point {
+    /// Share of the capacity that was offered; 0 for a run that looks for the capacity.
+    pub relative: f64,
+    /// Requests a second that were offered; for a capacity run, that were answered.
+    pub rate_rps: f64,
+    /// Which repetition, from 1.
+    pub repeat: u32,
+    /// Where it is, relative to the profile: `points/0.20-1`, `points/capacity-1`.
+    pub directory: String,
+    /// Whether it is finished.
+    pub done: bool,
+}

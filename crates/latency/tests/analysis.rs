@@ -1,0 +1,316 @@
+//! The analysis of rows whose answers are known.
+
+mod support;
+
+use headway_latency::compare::{CompareError, Evidence, compare};
+use headway_latency::run::{LoadInfo, Mode, Window};
+use headway_latency::{Analysis, Analyzer, Outcome, Row, RunDescription};
+use support::{Random, description, rows};
+
+fn analyze(rows: &[Row]) -> Analysis {
+    analyze_as(&description(), rows)
+}
+
+fn analyze_as(description: &RunDescription, rows: &[Row]) -> Analysis {
+    let mut analyzer = Analyzer::new(description).with_deadline_ms(0.2);
+    rows.iter().for_each(|row| analyzer.push(row));
+    analyzer.finish()
+}
+
+#[test]
+fn counts_add_up_when_some_requests_fail() {
+    let rows = rows(10_000);
+    let found = analyze(&rows);
+    let measured: Vec<_> = rows.iter().filter(|row| !row.warmup).collect();
+    let failed = measured
+        .iter()
+        .filter(|row| row.error != Outcome::Ok)
+        .count() as u64;
+    assert!(failed > 10);
+    assert_eq!(
+        (
+            found.counts.requests,
+            found.counts.errors,
+            found.counts.warmup
+        ),
+        (9_000, failed, 1_000)
+    );
+    assert_eq!(
+        (found.errors[0].outcome.as_str(), found.errors[0].requests),
+        ("timed-out", failed)
+    );
+    assert_eq!(
+        found
+            .statuses
+            .iter()
+            .map(|count| count.requests)
+            .collect::<Vec<_>>(),
+        [failed, 9_000 - failed]
+    );
+    let distribution = found.response.expect("requests");
+    let mean = measured.iter().map(|row| row.response_ns()).sum::<u64>() as f64 / 9e6;
+    assert!((distribution.mean_us - mean).abs() < 1e-9 && distribution.requests == 9_000);
+    assert_eq!(found.complete.expect("replies").requests, 9_000 - failed);
+    assert_eq!(found.first_byte.expect("replies").requests, 9_000 - failed);
+    assert_eq!(
+        found
+            .series
+            .iter()
+            .map(|series| series.requests)
+            .sum::<u64>(),
+        9_000 - failed
+    );
+    assert_eq!(found.deciles.iter().flatten().sum::<u64>(), 9_000 - failed);
+    assert_eq!(
+        found
+            .by_size
+            .iter()
+            .map(|group| group.requests)
+            .sum::<u64>(),
+        9_000 - failed
+    );
+    assert_eq!(
+        found
+            .by_class
+            .iter()
+            .map(|group| group.class)
+            .collect::<Vec<_>>(),
+        [0, 1, 2]
+    );
+    let goodput = measured
+        .iter()
+        .filter(|row| row.error == Outcome::Ok && row.response_ns() <= 200_000)
+        .count() as u64;
+    assert_eq!(
+        (found.goodput[0].deadline_ms, found.goodput[0].requests),
+        (0.2, goodput)
+    );
+    assert!((found.offered_rps.expect("an open loop") - 1000.0).abs() < 1.0);
+}
+
+#[test]
+fn nothing_is_invented_when_there_is_no_request() {
+    for rows in [vec![], rows(100)[..10].to_vec()] {
+        let found = analyze(&rows);
+        assert_eq!(
+            (found.counts.requests, found.response, found.inversion),
+            (0, None, None)
+        );
+        assert_eq!(
+            (found.duration_s, found.achieved_rps, found.goodput[0].share),
+            (0.0, 0.0, 0.0)
+        );
+        assert_eq!(found.deciles, [[0; 4]; 10]);
+    }
+}
+
+#[test]
+fn errors_have_their_time_in_the_distribution_when_all_requests_fail() {
+    let timed_out = |row: Row| Row {
+        error: Outcome::TimedOut,
+        end_ns: row.intended_ns + 3_000_000_000,
+        ..row
+    };
+    let found = analyze(&rows(1_000).into_iter().map(timed_out).collect::<Vec<_>>());
+    let response = found.response.expect("requests that ended");
+    assert_eq!(
+        (response.min_us, response.max_us, response.p50_us),
+        (3e6, 3e6, 3e6)
+    );
+    assert_eq!(
+        (found.complete, found.inversion, found.achieved_rps),
+        (None, None, 0.0)
+    );
+    assert_eq!(found.goodput[0].share, 0.0);
+}
+
+#[test]
+fn request_in_flight_at_the_end_is_counted_and_has_no_latency() {
+    let mut rows = rows(1_000);
+    let before = analyze(&rows);
+    let last = rows[999];
+    rows.push(Row {
+        error: Outcome::Abandoned,
+        start_ns: last.intended_ns,
+        end_ns: last.intended_ns + 9_000_000_000,
+        ..last
+    });
+    let found = analyze(&rows);
+    assert_eq!(
+        (found.counts.abandoned, found.counts.requests),
+        (1, before.counts.requests)
+    );
+    assert_eq!(
+        found.response.map(|response| response.max_us),
+        before.response.map(|response| response.max_us)
+    );
+    assert_eq!(found.late.abandoned_oldest_us, 9e6);
+}
+
+#[test]
+fn throughput_is_what_ended_in_the_window_when_one_is_described() {
+    let rows = rows(1_000);
+    let window = Window {
+        start_ns: 100_000_000,
+        end_ns: 600_000_000,
+    };
+    let load = LoadInfo {
+        mode: Mode::Closed,
+        measured: Some(window),
+        ..LoadInfo::default()
+    };
+    let found = analyze_as(
+        &RunDescription {
+            load,
+            ..description()
+        },
+        &rows,
+    );
+    let ended =
+        |row: &&Row| row.error == Outcome::Ok && (100_000_000..=600_000_000).contains(&row.end_ns);
+    assert_eq!(found.duration_s, 0.5);
+    assert_eq!(
+        found.achieved_rps,
+        rows.iter().filter(ended).count() as f64 / 0.5
+    );
+    assert_eq!(found.offered_rps, None);
+}
+
+#[test]
+fn analysis_is_that_of_all_rows_when_two_analyzers_are_merged() {
+    let rows = rows(5_000);
+    let mut halves = [Analyzer::new(&description()), Analyzer::new(&description())];
+    for (at, row) in rows.iter().enumerate() {
+        halves[usize::from(at % 3 == 0)].push(row);
+    }
+    let [mut merged, other] = halves;
+    merged.merge(&other);
+    let mut whole = Analyzer::new(&description());
+    rows.iter().for_each(|row| whole.push(row));
+    assert_eq!(merged.finish(), whole.finish());
+}
+
+#[test]
+fn stall_is_in_the_timeline_when_a_server_stops_for_a_second() {
+    let stalled = |row: Row| {
+        let until = 5_000_000_000;
+        let hit = (4_000_000_000..until).contains(&row.end_ns);
+        Row {
+            end_ns: if hit { until } else { row.end_ns },
+            ..row
+        }
+    };
+    let description = RunDescription {
+        load: LoadInfo {
+            duration_s: Some(300.0),
+            ..description().load
+        },
+        ..description()
+    };
+    let rows: Vec<_> = rows(10_000)
+        .into_iter()
+        .map(|row| {
+            stalled(Row {
+                warmup: false,
+                ..row
+            })
+        })
+        .collect();
+    let found = analyze_as(&description, &rows).timeline;
+    assert_eq!((found.step_s, found.points.len()), (1.0, 10));
+    assert_eq!(
+        (found.points[4].rate_rps, found.points[4].p99_us),
+        (0.0, None)
+    );
+    assert!((found.points[4].offered_rps - 1000.0).abs() < 2.0);
+    assert!(found.points[5].p99_us.expect("replies") > 900_000.0);
+}
+
+#[test]
+fn timeline_keeps_its_bound_when_a_run_lasts_longer_than_described() {
+    let spread = |row: Row| Row {
+        intended_ns: row.intended_ns * 1000,
+        end_ns: row.end_ns * 1000,
+        ..row
+    };
+    let description = RunDescription {
+        load: LoadInfo {
+            duration_s: Some(10.0),
+            ..description().load
+        },
+        ..description()
+    };
+    let rows: Vec<_> = rows(3_000).into_iter().map(spread).collect();
+    let found = analyze_as(&description, &rows).timeline;
+    assert!(
+        found.points.len() <= 600 && found.points.len() > 200,
+        "{}",
+        found.points.len()
+    );
+    let replies: f64 = found
+        .points
+        .iter()
+        .map(|point| point.rate_rps * found.step_s)
+        .sum();
+    let complete = rows
+        .iter()
+        .filter(|row| !row.warmup && row.error == Outcome::Ok)
+        .count() as f64;
+    assert!((replies - complete).abs() < 0.5, "{replies} {complete}");
+}
+
+#[test]
+fn comparison_sees_a_difference_only_when_there_is_one() {
+    let shifted = |by: u64, seed: u64| {
+        let mut random = Random(seed);
+        let rows = rows(20_000).into_iter().map(|row| {
+            let end_ns = row.start_ns + 1_000_000 + random.below(500_000) + by;
+            Row { end_ns, ..row }
+        });
+        analyze(&rows.collect::<Vec<_>>())
+    };
+    let (first, same, slower) = (shifted(0, 1), shifted(0, 2), shifted(50_000, 3));
+    let evidence = |a, b| {
+        compare(a, b)
+            .expect("requests")
+            .into_iter()
+            .map(|found| found.evidence)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(evidence(&first, &same), [Evidence::None; 4]);
+    assert_eq!(evidence(&first, &slower), [Evidence::Higher; 4]);
+    assert_eq!(evidence(&slower, &first), [Evidence::Lower; 4]);
+    assert_eq!(
+        compare(&first, &analyze(&[])),
+        Err(CompareError::Empty("second"))
+    );
+}
+
+#[test]
+fn analysis_comes_back_when_it_is_written_as_json() {
+    let found = analyze(&rows(2_000));
+    let text = serde_json::to_string(&found).expect("JSON");
+    let mut again: Analysis = serde_json::from_str(&text).expect("an analysis");
+    // Fractions may differ in the last bit after JSON; the parts that hold most of them are compared by their ends.
+    let ends = |found: &Analysis| {
+        let response = found.response.as_ref().expect("requests");
+        (
+            response.requests,
+            response.max_us.round(),
+            response.cdf.len(),
+            found.timeline.points.len(),
+            found.by_size.len(),
+        )
+    };
+    assert_eq!(ends(&again), ends(&found));
+    assert_eq!(
+        (&again.counts, again.deciles, &again.statuses),
+        (&found.counts, found.deciles, &found.statuses)
+    );
+    again.response = None;
+    assert!(
+        serde_json::to_string(&again)
+            .expect("JSON")
+            .contains("\"response\":null")
+    );
+}

@@ -1,0 +1,69 @@
+//! Rows that look like a measurement, the same on every machine.
+
+#![allow(
+    dead_code,
+    missing_docs,
+    reason = "each test file uses a part of it; it has no public documentation"
+)]
+
+use headway_latency::run::{LoadInfo, Mode};
+use headway_latency::{Outcome, Row, RunDescription};
+
+/// SplitMix64.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+}
+
+/// 1000 requests a second, one in a hundred fails, sizes of four classes.
+pub fn rows(count: u64) -> Vec<Row> {
+    let mut random = Random(7);
+    (0..count)
+        .map(|i| {
+            let class = random.below(4) as u8;
+            let size_bytes = (1 + random.below(9)) * 102 * 10_u64.pow(class.into());
+            let intended_ns = i * 1_000_000;
+            let start_ns = intended_ns + random.below(20_000);
+            let end_ns = start_ns + 50_000 + size_bytes + random.below(200_000);
+            let failed = random.below(100) == 0;
+            Row {
+                intended_ns,
+                start_ns,
+                first_byte_ns: if failed { 0 } else { start_ns + 40_000 },
+                end_ns,
+                size_bytes,
+                bytes: if failed { 0 } else { size_bytes },
+                status: if failed { 0 } else { 200 },
+                error: if failed {
+                    Outcome::TimedOut
+                } else {
+                    Outcome::Ok
+                },
+                connection: (i / 5) as u32,
+                ordinal: (i % 5) as u32,
+                class: if class == 3 { Row::NO_CLASS } else { class },
+                target: (i % 2) as u8,
+                warmup: i < count / 10,
+            }
+        })
+        .collect()
+}
+
+pub fn description() -> RunDescription {
+    RunDescription {
+        started: "2026-01-02T03:04:05Z".into(),
+        targets: vec!["http://127.0.0.1:1/".into(), "http://127.0.0.1:2/".into()],
+        load: LoadInfo {
+            mode: Mode::Open,
+            ..LoadInfo::default()
+        },
+        ..RunDescription::default()
+    }
+}

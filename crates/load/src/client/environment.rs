@@ -1,0 +1,208 @@
+//! What the machine and the program are: the first part of `run.json`, for whoever repeats the run.
+//!
+//! Read from `/proc` and `/sys` without asking the network. What a system does not tell stays empty; a
+//! missing file is no reason not to measure. Sources: proc(5), Documentation/admin-guide/pm/cpufreq.rst.
+
+use latency::run::description::Environment;
+use std::fs::read_to_string;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::watch::allowed_cpus;
+
+/// Gathers what is known of this machine now; the affinity is that of the calling thread.
+pub fn gather() -> Environment {
+    let cpuinfo = text("/proc/cpuinfo");
+    Environment {
+        host: text("/proc/sys/kernel/hostname"),
+        kernel: format!(
+            "{} {}",
+            text("/proc/sys/kernel/ostype"),
+            text("/proc/sys/kernel/osrelease")
+        ),
+        cpus: read_to_string("/sys/devices/system/cpu/online")
+            .map_or(0, |list| list_length(list.trim())),
+        cpu_model: field(&cpuinfo, "model name")
+            .or_else(|| field(&cpuinfo, "Model"))
+            .unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
+        memory_bytes: memory_bytes(&text("/proc/meminfo")),
+        client_affinity: as_list(&allowed_cpus()),
+        governor: read_to_string("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+            .ok()
+            .map(|name| name.trim().to_owned()),
+        headway_version: env!("CARGO_PKG_VERSION").to_owned(),
+        extra: extra(),
+    }
+}
+
+/// Kernel settings without which a surprising figure stays a riddle.
+fn extra() -> std::collections::BTreeMap<String, String> {
+    const SETTINGS: &[(&str, &str)] = &[
+        (
+            "ip_local_port_range",
+            "/proc/sys/net/ipv4/ip_local_port_range",
+        ),
+        ("tcp_tw_reuse", "/proc/sys/net/ipv4/tcp_tw_reuse"),
+        ("somaxconn", "/proc/sys/net/core/somaxconn"),
+        (
+            "clocksource",
+            "/sys/devices/system/clocksource/clocksource0/current_clocksource",
+        ),
+    ];
+    let known = SETTINGS.iter().filter_map(|(name, path)| {
+        let value = read_to_string(path).ok()?;
+        let words: Vec<&str> = value.split_whitespace().collect();
+        Some(((*name).to_owned(), words.join(" ")))
+    });
+    let mut all: std::collections::BTreeMap<_, _> = known.collect();
+    let release = text("/etc/os-release");
+    if let Some(name) = release
+        .lines()
+        .find_map(|line| line.strip_prefix("PRETTY_NAME="))
+    {
+        all.insert("system".to_owned(), name.trim_matches('"').to_owned());
+    }
+    let build = if cfg!(debug_assertions) {
+        "debug"
+    } else {
+        "release"
+    };
+    all.insert("build".to_owned(), build.to_owned());
+    all
+}
+
+/// A moment as RFC 3339 in UTC, to the millisecond: `2026-03-01T12:00:00.250Z`.
+pub fn rfc3339(moment: SystemTime) -> String {
+    let since = moment.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (year, month, day, second) = civil(since.as_secs());
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    let millis = since.subsec_millis();
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
+}
+
+/// A moment as it stands in the name of a directory, UTC: `2026-03-01-120000`.
+pub fn dated(moment: SystemTime) -> String {
+    let since = moment.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (year, month, day, second) = civil(since.as_secs());
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}-{hour:02}{minute:02}{second:02}")
+}
+
+/// Year, month, day and second of the day, of the Gregorian calendar.
+///
+/// Years are counted from March, so that the odd day of a leap year is the last of its year.
+fn civil(unix_s: u64) -> (u64, u64, u64, u64) {
+    let days = unix_s / 86_400 + 719_468;
+    let era = days / 146_097;
+    let day_of_era = days % 146_097;
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let march_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * march_month + 2) / 5 + 1;
+    let month = if march_month < 10 {
+        march_month + 3
+    } else {
+        march_month - 9
+    };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    (year, month, day, unix_s % 86_400)
+}
+
+fn text(path: &str) -> String {
+    read_to_string(path).unwrap_or_default().trim().to_owned()
+}
+
+/// The value of the first line with this name.
+fn field(cpuinfo: &str, name: &str) -> Option<String> {
+    let found = cpuinfo.lines().find_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        (key.trim() == name).then(|| value.trim().to_owned())
+    });
+    found.filter(|value| !value.is_empty())
+}
+
+fn memory_bytes(meminfo: &str) -> u64 {
+    let kib = field(meminfo, "MemTotal")
+        .and_then(|value| value.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
+
+/// How many numbers `0-3,6` names.
+fn list_length(list: &str) -> u32 {
+    let parts = list.split(',').filter_map(|part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (first.parse::<u32>().ok()?, last.parse::<u32>().ok()?);
+        (first <= last).then(|| last - first + 1)
+    });
+    parts.sum()
+}
+
+/// Numbers in ascending order as the kernel writes them: `0-3,6`.
+pub fn as_list(numbers: &[usize]) -> String {
+    let mut parts: Vec<(usize, usize)> = Vec::new();
+    for &number in numbers {
+        match parts.last_mut() {
+            Some((_, last)) if *last + 1 == number => *last = number,
+            _ => parts.push((number, number)),
+        }
+    }
+    let words = parts.iter().map(|(first, last)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    });
+    words.collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn date_is_right_when_years_and_leap_days_turn() {
+        let cases = [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_399, "2000-02-28T23:59:59.000Z"),
+            (951_782_400, "2000-02-29T00:00:00.000Z"),
+            (951_868_800, "2000-03-01T00:00:00.000Z"),
+            (4_102_444_799, "2099-12-31T23:59:59.000Z"),
+            (4_107_542_400, "2100-03-01T00:00:00.000Z"),
+        ];
+        for (unix_s, expected) in cases {
+            assert_eq!(rfc3339(UNIX_EPOCH + Duration::from_secs(unix_s)), expected);
+        }
+        let moment = UNIX_EPOCH + Duration::from_millis(951_782_400_250);
+        assert_eq!(rfc3339(moment), "2000-02-29T00:00:00.250Z");
+        assert_eq!(dated(moment), "2000-02-29-000000");
+    }
+
+    #[test]
+    fn lists_of_processors_agree_when_written_and_counted() {
+        assert_eq!(as_list(&[0, 1, 2, 3, 6]), "0-3,6");
+        assert_eq!(list_length("0-3,6"), 5);
+        assert_eq!(as_list(&[]), "");
+        assert_eq!(list_length(""), 0);
+    }
+
+    #[test]
+    fn fields_are_found_when_the_kernel_writes_them() {
+        let cpuinfo = "processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\nmodel name\t: other\n";
+        assert_eq!(
+            field(cpuinfo, "model name").as_deref(),
+            Some("Some CPU @ 2 GHz")
+        );
+        assert_eq!(
+            memory_bytes("MemTotal:       1024 kB\nMemFree: 1 kB\n"),
+            1 << 20
+        );
+        assert_eq!(memory_bytes(""), 0);
+    }
+
+    #[test]
+    fn this_machine_is_described_when_asked() {
+        let here = gather();
+        assert!(here.kernel.starts_with("Linux "), "{}", here.kernel);
+        assert!(here.cpus > 0 && here.memory_bytes > 0);
+        assert!(!here.client_affinity.is_empty() && !here.cpu_model.is_empty());
+    }
+}

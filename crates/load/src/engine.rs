@@ -1,0 +1,148 @@
+//! The client engine: one thread that sends requests by a plan and times every reply.
+//!
+//! [`run`] is all of it. A [`Plan`] says what to do; an [`Observer`] hears of every request as a
+//! [`latency::Row`] and may stop the run; [`Measured`] says how the client itself did, since a client that
+//! was late measured itself and not the server.
+//!
+//! Three instants belong to a request. The *intended* start is when its schedule wanted it, and no
+//! stall of the server or of this program moves it. The actual *start* is when it got its connection:
+//! the connect of a new one, the send on a kept one. The *end* is its last byte, or the moment it
+//! failed. Response time counts from the first, service time from the second; a client that only knows
+//! the second leaves out the very requests that had to wait (coordinated omission).
+//!
+//! What is refused: pipelining, request bodies, redirects, cookies, TLS, and any retry but the one that
+//! [`Measured::retried`] counts. Nothing is allocated for a request once a run has warmed up.
+//!
+//! The files, in the order a request meets them: `schedule` (when), `requests` (what), `arrive`, `pool` and
+//! `dial` (on which connection), `exchange` and `reply` (out and in), `tally` (its row); `turn` is the loop
+//! around them, `core` their state, `slot`, `timers` and `bandwidth` what they use.
+//!
+//! Sources: dissertation sections 3.2.2 and 3.2.3; Brecht and Ostrowski section 5; Mosberger and Jin,
+//! "httperf" (1998); Schroeder, Wierman and Harchol-Balter, "Open versus closed" (2006).
+
+use std::io;
+use std::num::NonZeroU64;
+use std::path::PathBuf;
+
+use event::{Events, Mechanism};
+use rustix::thread;
+use rustix::time::{ClockId, clock_gettime};
+
+mod arrive;
+mod bandwidth;
+mod core;
+mod dial;
+mod exchange;
+pub mod observer;
+pub mod plan;
+mod pool;
+mod reply;
+mod requests;
+mod schedule;
+mod slot;
+mod tally;
+mod timers;
+mod turn;
+
+pub use observer::{Control, Epoch, Failure, LATE_NS, Limits, Live, Measured, Observer, Stage};
+pub use plan::{
+    Address, Arrivals, Document, Draws, Mode, Order, Plan, PlanError, Popularity, Schedule,
+    Segment, Sources, Stop, Target, Work,
+};
+
+/// Why a run could not be carried out. What happens to a request is never an error but a row.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The plan makes no sense.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The path of a Unix socket has no place in an address (108 bytes).
+    #[error("{}: too long for the address of a Unix socket (107 bytes)", path.display())]
+    SocketPath {
+        /// The path.
+        path: PathBuf,
+    },
+    /// No descriptor or memory for the event mechanism.
+    #[error("epoll_create: {0}; nothing was sent")]
+    Events(#[source] io::Error),
+    /// The event mechanism failed in the middle of a run. Rows up to then have been handed over.
+    #[error("epoll_wait: {0}; the run ends here")]
+    Wait(#[source] io::Error),
+}
+
+/// Carries out a plan, and returns when the last of its requests has ended.
+///
+/// The calling thread does all of it: pin it to a core of its own. Its timer slack is set to the
+/// shortest for the time being.
+///
+/// # Errors
+/// [`EngineError`]: nothing was sent, except with [`EngineError::Wait`].
+///
+/// ```
+/// use std::io::{Read, Write};
+/// use headway_load::engine::{self, Address, Observer, Plan, Stop, Target, Work};
+/// use latency::{Outcome, Row};
+///
+/// let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+/// let address = listener.local_addr()?;
+/// std::thread::spawn(move || {
+///     let (mut client, _) = listener.accept()?;
+///     let mut head = [0; 1024];
+///     while client.read(&mut head)? > 0 {
+///         client.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")?;
+///     }
+///     std::io::Result::Ok(())
+/// });
+///
+/// struct Rows(Vec<Row>);
+/// impl Observer for Rows {
+///     fn rows(&mut self, batch: &mut Vec<Row>) {
+///         self.0.append(batch);
+///     }
+/// }
+/// let target = Target::new(Address::Inet(address), address.to_string());
+/// let mut plan = Plan::closed(target, Work::paths(["/"]), 1);
+/// plan.stop = Stop { requests: Some(3), ..Stop::default() };
+/// let mut rows = Rows(Vec::new());
+/// let measured = engine::run(&plan, &mut rows)?;
+/// assert_eq!(measured.requests, 3);
+/// assert!(rows.0.iter().all(|row| row.error == Outcome::Ok && row.bytes == 2));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn run(plan: &Plan, observer: &mut dyn Observer) -> Result<Measured, EngineError> {
+    let events = Events::new(Mechanism::Epoll).map_err(EngineError::Events)?;
+    run_on(plan, observer, events)
+}
+
+/// As [`run`], on a mechanism of the caller's choice: tests give a simulated one that is unkind.
+///
+/// # Errors
+/// As [`run`].
+#[doc(hidden)]
+pub fn run_on(
+    plan: &Plan,
+    observer: &mut dyn Observer,
+    events: Events,
+) -> Result<Measured, EngineError> {
+    plan.check()?;
+    let mut engine = core::Engine::new(plan, observer, events)?;
+    let slack_ns = thread::current_timer_slack().ok().and_then(NonZeroU64::new);
+    // Without it sleeps end up to 50 us late, which only costs precision.
+    let _ = thread::set_current_timer_slack(NonZeroU64::new(1));
+    let cpu_before_ns = thread_cpu_ns();
+    engine.begin();
+    let turned = engine.turn_until_done();
+    let cpu_ns = thread_cpu_ns() - cpu_before_ns;
+    let _ = thread::set_current_timer_slack(slack_ns);
+    let (epoch, elapsed_ns) = (engine.epoch(), engine.tell());
+    let idle_ns = turned.as_ref().map_or(0, |turned| turned.idle_ns);
+    let mut measured = engine.tally.measured(epoch, elapsed_ns, idle_ns, cpu_ns);
+    measured.stopped = turned.map_err(EngineError::Wait)?.stopped;
+    Ok(measured)
+}
+
+/// User and system time of this thread.
+fn thread_cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

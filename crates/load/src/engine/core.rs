@@ -1,0 +1,346 @@
+//! The engine's state, and what its parts share: the clock, the limits, opening and closing a slot's
+//! connection.
+//!
+//! [`super::turn`] is the loop, [`super::arrive`] gives requests their connections, and
+//! [`super::exchange`] takes one from its first byte out to its last byte in.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant, SystemTime};
+
+use event::{Deadlines, Events, Interest, Token};
+use latency::{Outcome, Row};
+
+use super::EngineError;
+use super::bandwidth::Bandwidth;
+use super::dial::Dialer;
+use super::observer::{Epoch, Observer};
+use super::plan::{Mode, Plan};
+use super::pool::Pool;
+use super::reply::Reply;
+use super::requests::Requests;
+use super::schedule::ArrivalTimes;
+use super::slot::{Request, Slot, Waiting};
+use super::tally::Tally;
+use super::timers::Timers;
+
+/// One receive brings at most this. It fits in a second-level cache, and holds most files whole.
+const BUFFER_BYTES: usize = 256 * 1024;
+
+/// How long replies are waited for at the end of a run whose requests have no time-out.
+const GRACE_DEFAULT: Duration = Duration::from_secs(10);
+
+/// Beyond the time-out, which is met up to a tick late: at the end of a run, too, a time-out decides.
+const GRACE_MARGIN: Duration = Duration::from_secs(1);
+
+/// What is later than any run.
+pub(crate) const NEVER_NS: u64 = u64::MAX;
+
+/// The connection of a row whose request never had one.
+const NO_CONNECTION: u32 = u32::MAX;
+
+pub(crate) struct Engine<'a> {
+    pub plan: &'a Plan,
+    pub events: Events,
+    epoch: Epoch,
+    /// The clock as it was read last.
+    pub now_ns: u64,
+    pub dialers: Vec<Dialer>,
+    pub requests: Requests,
+    pub pool: Pool,
+    /// Requests of an open loop that wait for a connection, oldest first.
+    pub waiting: VecDeque<Waiting>,
+    pub waiting_max: usize,
+    /// Clients of a closed loop that have not begun.
+    pub beginners: Range<u32>,
+    arrivals: Option<ArrivalTimes>,
+    /// The next arrival of an open loop; [`NEVER_NS`] when there is none.
+    pub arrival_ns: u64,
+    pub timers: Timers,
+    pub deadlines: Deadlines,
+    pub bandwidth: Option<Bandwidth>,
+    pub buffer: Box<[u8]>,
+    pub tally: Tally<'a>,
+    pub limits: RunLimits,
+}
+
+/// The instants and counts that end things, in nanoseconds since the epoch.
+pub(crate) struct RunLimits {
+    pub timeout_ns: u64,
+    pub warmup_ns: u64,
+    /// No request whose intended start is at or after this.
+    pub end_ns: u64,
+    /// What is in flight then is abandoned.
+    pub abandon_ns: u64,
+    grace_ns: u64,
+    /// Requests that count which may still be started.
+    requests_left: u64,
+    /// No further request of a closed loop; of an open one, none after those that are due already.
+    pub stopping: bool,
+}
+
+impl RunLimits {
+    fn new(plan: &Plan) -> RunLimits {
+        let warmup_ns = whole_ns(plan.warmup);
+        RunLimits {
+            timeout_ns: plan.timeout.map_or(NEVER_NS, whole_ns),
+            warmup_ns,
+            end_ns: plan.stop.duration.map_or(NEVER_NS, |length| {
+                warmup_ns.saturating_add(whole_ns(length))
+            }),
+            abandon_ns: NEVER_NS,
+            grace_ns: whole_ns(plan.timeout.map_or(GRACE_DEFAULT, |timeout| {
+                timeout.saturating_add(GRACE_MARGIN)
+            })),
+            requests_left: plan.stop.requests.unwrap_or(u64::MAX),
+            stopping: false,
+        }
+    }
+
+    pub fn deadline_ns(&self, intended_ns: u64) -> u64 {
+        intended_ns.saturating_add(self.timeout_ns)
+    }
+}
+
+impl<'a> Engine<'a> {
+    pub fn new(
+        plan: &'a Plan,
+        observer: &'a mut dyn Observer,
+        events: Events,
+    ) -> Result<Engine<'a>, EngineError> {
+        let bandwidth = plan.bandwidth_bits_per_s.map(Bandwidth::new);
+        let receive_buffer_bytes = bandwidth.map(Bandwidth::receive_buffer_bytes);
+        let dialers = plan
+            .targets
+            .iter()
+            .map(|target| Dialer::new(target, receive_buffer_bytes));
+        let (slots_max, waiting_max, beginners, arrivals) = match &plan.mode {
+            Mode::Closed { connections } => (*connections, 0, 0..*connections, None),
+            Mode::Open {
+                schedule,
+                arrivals,
+                connections_max,
+                waiting_max,
+            } => {
+                let times = ArrivalTimes::new(schedule, *arrivals, plan.seed);
+                (*connections_max, *waiting_max as usize, 0..0, Some(times))
+            }
+        };
+        let mut engine = Engine {
+            plan,
+            events,
+            dialers: dialers.collect::<Result<_, _>>()?,
+            requests: Requests::new(plan),
+            pool: Pool::new(slots_max, plan.targets.len()),
+            waiting: VecDeque::with_capacity(waiting_max.min(65_536)),
+            waiting_max,
+            beginners,
+            arrivals,
+            arrival_ns: NEVER_NS,
+            timers: Timers::with_capacity(slots_max.min(65_536) as usize),
+            deadlines: Deadlines::new(tick(plan.timeout)),
+            bandwidth,
+            buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
+            tally: Tally::new(observer),
+            limits: RunLimits::new(plan),
+            now_ns: 0,
+            epoch: Epoch {
+                instant: Instant::now(),
+                wall: SystemTime::now(),
+            },
+        };
+        engine
+            .pool
+            .slots
+            .extend(engine.beginners.clone().map(|_| Slot::new()));
+        Ok(engine)
+    }
+
+    /// Starts the clock.
+    pub fn begin(&mut self) {
+        self.epoch = Epoch {
+            instant: Instant::now(),
+            wall: SystemTime::now(),
+        };
+        self.tally.begin(self.epoch);
+        self.next_arrival();
+    }
+
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Reads the clock.
+    pub fn tell(&mut self) -> u64 {
+        self.now_ns = self.epoch.instant.elapsed().as_nanos() as u64;
+        self.now_ns
+    }
+
+    /// Draws the instant of the next arrival, if the run has one.
+    pub fn next_arrival(&mut self) {
+        let drawn = self.arrivals.as_mut().map(ArrivalTimes::next_ns);
+        let exhausted = self.limits.requests_left == 0;
+        let due = drawn.filter(|&at_ns| !exhausted && at_ns < self.limits.end_ns);
+        self.arrival_ns = due.unwrap_or(NEVER_NS);
+    }
+
+    /// One more request is due at this instant. False when the run has enough of them.
+    pub fn admit(&mut self, intended_ns: u64) -> bool {
+        if intended_ns >= self.limits.warmup_ns {
+            if self.limits.requests_left == 0 {
+                return false;
+            }
+            self.limits.requests_left -= 1;
+        }
+        self.tally.requests += 1;
+        true
+    }
+
+    /// Notices the end of the run. Arrivals that are due already stay due.
+    pub fn check_end(&mut self) {
+        let enough = self.limits.requests_left == 0;
+        if !self.limits.stopping && (enough || self.now_ns >= self.limits.end_ns) {
+            self.limits.stopping = true;
+            self.limits.abandon_ns = self.now_ns.saturating_add(self.limits.grace_ns);
+            self.beginners = 0..0;
+        }
+    }
+
+    /// The observer wants an end: now, or at once if it says so again.
+    pub fn stop(&mut self) {
+        if self.limits.stopping {
+            self.limits.abandon_ns = self.now_ns;
+            return;
+        }
+        self.limits.end_ns = self.limits.end_ns.min(self.now_ns);
+        if self.arrival_ns >= self.limits.end_ns {
+            self.arrival_ns = NEVER_NS;
+        }
+        self.check_end();
+    }
+
+    pub fn slot(&mut self, index: u32) -> &mut Slot {
+        &mut self.pool.slots[index as usize]
+    }
+
+    /// Asks the events for this, whatever was asked before. False when the kernel has no memory for it.
+    pub fn listen(&mut self, index: u32, interest: Interest) -> bool {
+        let slot = &mut self.pool.slots[index as usize];
+        let Some(socket) = &slot.socket else {
+            return false;
+        };
+        let token = Token::new(0, index, slot.generation);
+        let done = match slot.interest {
+            Some(present) if present == interest => return true,
+            Some(_) => self.events.modify(socket.as_fd(), token, interest),
+            None => self.events.add(socket.as_fd(), token, interest),
+        };
+        if done.is_ok() {
+            slot.interest = Some(interest);
+        }
+        done.is_ok()
+    }
+
+    /// Hears nothing of the slot's connection, not even its end.
+    pub fn silence(&mut self, index: u32) {
+        let slot = &mut self.pool.slots[index as usize];
+        if let (Some(socket), Some(_)) = (&slot.socket, slot.interest.take()) {
+            // Only a descriptor that is not registered cannot be removed.
+            let _ = self.events.remove(socket.as_fd());
+        }
+    }
+
+    /// Closes the slot's connection, if it has one.
+    pub fn hang_up(&mut self, index: u32) {
+        let slot = &mut self.pool.slots[index as usize];
+        let registered = slot.interest.take().is_some();
+        if let Some(socket) = slot.socket.take() {
+            if registered {
+                self.events.forget(socket.as_fd());
+            }
+            self.tally.connections -= 1;
+        }
+    }
+
+    /// The row of a request that had a slot.
+    pub fn record(&mut self, index: u32, error: Outcome, now_ns: u64) {
+        let slot = &self.pool.slots[index as usize];
+        let (request, reply) = (&slot.request, &slot.reply);
+        let document = &self.plan.work.documents[request.document as usize];
+        let complete = matches!(error, Outcome::Ok | Outcome::Status);
+        let seen_bytes = reply
+            .promised_bytes
+            .or(complete.then_some(reply.body_bytes));
+        let row = Row {
+            intended_ns: request.intended_ns,
+            start_ns: request.start_ns,
+            first_byte_ns: request.first_byte_ns,
+            end_ns: now_ns,
+            size_bytes: document.size_bytes.or(seen_bytes).unwrap_or(0),
+            bytes: reply.body_bytes,
+            status: reply.status,
+            error,
+            connection: slot.connection,
+            ordinal: slot.ordinal,
+            class: document.class,
+            target: request.target,
+            warmup: request.intended_ns < self.limits.warmup_ns,
+        };
+        self.tally.push(row);
+    }
+
+    /// The row of a request that never had a connection: it ended where it would have started.
+    pub fn record_unsent(&mut self, waiting: Waiting, error: Outcome, now_ns: u64) {
+        let document = &self.plan.work.documents[waiting.document as usize];
+        let row = Row {
+            intended_ns: waiting.intended_ns,
+            start_ns: now_ns,
+            first_byte_ns: 0,
+            end_ns: now_ns,
+            size_bytes: document.size_bytes.unwrap_or(0),
+            bytes: 0,
+            status: 0,
+            error,
+            connection: NO_CONNECTION,
+            ordinal: 0,
+            class: document.class,
+            target: waiting.target,
+            warmup: waiting.intended_ns < self.limits.warmup_ns,
+        };
+        self.tally.push(row);
+    }
+
+    /// Gives a slot its request. It has a connection to the target, or none.
+    pub fn begin_request(&mut self, index: u32, request: Request) {
+        let verify = self.plan.verify;
+        let deadline_ns = self.limits.deadline_ns(request.intended_ns);
+        if deadline_ns != NEVER_NS {
+            self.deadlines
+                .set(index as usize, deadline_ns.div_ceil(NS_PER_MS));
+        }
+        self.tally.in_flight += 1;
+        let slot = self.slot(index);
+        slot.request = request;
+        slot.sent_bytes = 0;
+        Reply::restart(&mut slot.reply, verify);
+        if slot.socket.is_some() {
+            slot.ordinal += 1;
+            self.transmit(index);
+        } else {
+            self.dial(index);
+        }
+    }
+}
+
+pub(crate) const NS_PER_MS: u64 = 1_000_000;
+
+/// How exactly time-outs are met: within a hundredth, between one and 64 milliseconds.
+fn tick(timeout: Option<Duration>) -> Duration {
+    let hundredth = timeout.unwrap_or(GRACE_DEFAULT) / 100;
+    hundredth.clamp(Duration::from_millis(1), Duration::from_millis(64))
+}
+
+fn whole_ns(length: Duration) -> u64 {
+    u64::try_from(length.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,353 @@
+//! One request on one slot: connect, send, receive, judge, record.
+//!
+//! Every path ends in [`Engine::finish`], which writes the row. A reply is judged when it is whole; what
+//! happens to its connection before that decides the outcome otherwise. A kept connection that the
+//! server closed under a request before a byte of the reply is no error of either side (RFC 9112 section
+//! 9.3.1): the request is sent once more, on a new connection, and its time goes on.
+
+use std::os::fd::AsFd;
+
+use event::{Interest, Ready};
+use latency::Outcome;
+use rustix::io::Errno;
+use rustix::net::{self, RecvFlags, SendFlags};
+
+use super::core::Engine;
+use super::dial::{Cause, Dialled, outcome};
+use super::reply::{Malformed, Progress};
+use super::slot::Phase;
+
+/// Receives for one event; the rest waits for the next turn, so that one fast reply delays nobody.
+const RECEIVES_PER_EVENT_MAX: usize = 4;
+
+/// From this many missing bytes on, they are thrown away in the kernel rather than copied.
+const DISCARD_MIN_BYTES: u64 = 16 * 1024;
+
+/// How soon a Unix socket is asked again whose listener's queue was full.
+const REDIAL_NS: u64 = 1_000_000;
+
+/// One receive.
+enum Received {
+    /// So many bytes in the buffer, of so many asked for.
+    Bytes(usize, usize),
+    /// So many bytes of the body thrown away, of so many asked for.
+    Discarded(usize, usize),
+    /// The server closed its side.
+    End,
+    /// Nothing now.
+    Nothing,
+    Failed(Errno),
+}
+
+impl Engine<'_> {
+    /// Opens a connection for the slot's request.
+    pub fn dial(&mut self, index: u32) {
+        let target = self.slot(index).request.target;
+        let dialer = &mut self.dialers[usize::from(target)];
+        let local = dialer.is_local();
+        match dialer.dial(&mut self.tally.limits) {
+            Dialled::Socket(socket) => {
+                let connection = self.tally.connections_opened as u32;
+                self.tally.opened();
+                let now_ns = self.now_ns;
+                let bucket = self.bandwidth.map(|bandwidth| bandwidth.open(now_ns));
+                let slot = self.slot(index);
+                slot.socket = Some(socket);
+                slot.target = target;
+                slot.generation = slot.generation.wrapping_add(1);
+                slot.connection = connection;
+                slot.ordinal = 0;
+                slot.bucket = bucket.unwrap_or_default();
+                slot.phase = Phase::Connecting;
+                if local {
+                    // The handshake is over: asking the events first would cost two calls more.
+                    self.transmit(index);
+                } else {
+                    self.listen_or_fail(index, Interest::WRITE);
+                }
+            }
+            Dialled::Full => {
+                self.slot(index).phase = Phase::Connecting;
+                self.timers.set(index, self.now_ns + REDIAL_NS);
+            }
+            Dialled::Failed(cause) => {
+                self.tally.failed(|| dialer.describe(cause));
+                self.slot(index).connection = u32::MAX;
+                self.finish(index, cause.outcome, false);
+            }
+        }
+    }
+
+    /// Something happened on a slot's connection.
+    pub fn on_event(&mut self, event: Ready) {
+        let index = event.token.slot();
+        let slot = self.slot(index);
+        // Only the low bits of the generation are in the token.
+        let same = event::Token::new(0, index, slot.generation) == event.token;
+        if !same || slot.socket.is_none() {
+            return;
+        }
+        match slot.phase {
+            Phase::Connecting | Phase::Sending => {
+                if event.writable || event.hangup {
+                    self.tell();
+                    self.transmit(index);
+                } else {
+                    self.receive(index);
+                }
+            }
+            Phase::Receiving => self.receive(index),
+            Phase::Idle => self.look(index),
+            Phase::Free | Phase::Resting => {}
+        }
+    }
+
+    /// Sends what is left of the slot's request.
+    pub fn transmit(&mut self, index: u32) {
+        let per_connection = self.plan.requests_per_connection;
+        let slot = &mut self.pool.slots[index as usize];
+        let Some(socket) = &slot.socket else { return };
+        let last = per_connection.is_some_and(|most| slot.ordinal + 1 >= most);
+        let bytes = self
+            .requests
+            .form(slot.request.document, slot.request.target, last);
+        loop {
+            match net::send(
+                socket.as_fd(),
+                &bytes[slot.sent_bytes..],
+                SendFlags::NOSIGNAL,
+            ) {
+                Ok(sent) => {
+                    slot.sent_bytes += sent;
+                    if slot.sent_bytes == bytes.len() {
+                        slot.phase = Phase::Receiving;
+                        return self.listen_or_fail(index, Interest::READ);
+                    }
+                    slot.phase = Phase::Sending;
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if slot.phase == Phase::Connecting => {
+                    return self.listen_or_fail(index, Interest::WRITE);
+                }
+                Err(Errno::AGAIN) => {
+                    slot.phase = Phase::Sending;
+                    return self.listen_or_fail(index, Interest::BOTH);
+                }
+                Err(Errno::PIPE) => {
+                    // The server has closed; it may have said why before that.
+                    slot.phase = Phase::Receiving;
+                    return self.listen_or_fail(index, Interest::READ);
+                }
+                Err(error) => return self.lose(index, error),
+            }
+        }
+    }
+
+    /// Reads on after a pause for bandwidth.
+    pub fn read_on(&mut self, index: u32) {
+        self.tell();
+        self.listen_or_fail(index, Interest::READ);
+        self.receive(index);
+    }
+
+    fn listen_or_fail(&mut self, index: u32, interest: Interest) {
+        if !self.listen(index, interest) {
+            self.tally.limits.descriptors += 1;
+            self.finish(index, Outcome::NoDescriptor, false);
+        }
+    }
+
+    /// Takes what has come for the slot's request.
+    fn receive(&mut self, index: u32) {
+        for _ in 0..RECEIVES_PER_EVENT_MAX {
+            let Some(allowed) = self.allowance(index) else {
+                return;
+            };
+            let received = self.receive_once(index, allowed);
+            let now_ns = self.tell();
+            let (progress, bytes, asked) = match received {
+                Received::Bytes(bytes, asked) => {
+                    let slot = &mut self.pool.slots[index as usize];
+                    let piece = &self.buffer[..bytes];
+                    (slot.reply.feed(piece, &mut self.tally.server), bytes, asked)
+                }
+                Received::Discarded(bytes, asked) => (
+                    Ok(self.slot(index).reply.discard(bytes as u64)),
+                    0,
+                    asked.min(bytes),
+                ),
+                Received::End => return self.end_of_stream(index),
+                Received::Nothing => return,
+                Received::Failed(error) => return self.lose(index, error),
+            };
+            let slot = self.slot(index);
+            if slot.request.first_byte_ns == 0 {
+                slot.request.first_byte_ns = now_ns;
+            }
+            match progress {
+                Ok(Progress::Done(consumed)) => {
+                    return self.judge(index, consumed < bytes);
+                }
+                Err(Malformed) => return self.finish(index, Outcome::Malformed, false),
+                // The socket is empty: asking it again would only say so.
+                Ok(Progress::More) if bytes < asked => return,
+                Ok(Progress::More) => {}
+            }
+        }
+    }
+
+    /// What may be read now; `None` when the connection has to wait until it has earned more.
+    fn allowance(&mut self, index: u32) -> Option<usize> {
+        let most = self.buffer.len();
+        let Some(bandwidth) = self.bandwidth else {
+            return Some(most);
+        };
+        let now_ns = self.tell();
+        let slot = self.slot(index);
+        let available = bandwidth.available(&mut slot.bucket, now_ns);
+        if available > 0 {
+            return Some(most.min(available as usize));
+        }
+        let pause_ns = bandwidth.pause_ns(&slot.bucket);
+        self.silence(index);
+        self.timers.set(index, now_ns + pause_ns);
+        None
+    }
+
+    fn receive_once(&mut self, index: u32, allowed: usize) -> Received {
+        let slot = &mut self.pool.slots[index as usize];
+        let Some(socket) = &slot.socket else {
+            return Received::Nothing;
+        };
+        let missing = slot
+            .reply
+            .discardable_bytes()
+            .filter(|&missing| missing >= DISCARD_MIN_BYTES);
+        let discards = self.dialers[usize::from(slot.target)].discards();
+        let (asked, flags) = match missing {
+            Some(missing) if discards => (missing.min(allowed as u64) as usize, RecvFlags::TRUNC),
+            _ => (allowed, RecvFlags::empty()),
+        };
+        let result = loop {
+            match net::recv(socket.as_fd(), &mut self.buffer[..asked], flags) {
+                Err(Errno::INTR) => {}
+                other => break other,
+            }
+        };
+        let bytes = match result {
+            Ok((_, bytes)) => bytes.min(asked),
+            Err(Errno::AGAIN) => return Received::Nothing,
+            Err(error) => return Received::Failed(error),
+        };
+        self.tally.bytes += bytes as u64;
+        if let Some(bandwidth) = self.bandwidth {
+            bandwidth.spend(&mut slot.bucket, bytes as u64);
+        }
+        match bytes {
+            0 => Received::End,
+            _ if flags == RecvFlags::TRUNC => Received::Discarded(bytes, asked),
+            _ => Received::Bytes(bytes, asked),
+        }
+    }
+
+    /// The reply is whole.
+    fn judge(&mut self, index: u32, excess: bool) {
+        let slot = &self.pool.slots[index as usize];
+        let document = &self.plan.work.documents[slot.request.document as usize];
+        let reply = &slot.reply;
+        let expected = match self.plan.expect_status {
+            Some(status) => reply.status == status,
+            None => (200..300).contains(&reply.status),
+        };
+        let outcome = if !expected {
+            Outcome::Status
+        } else if excess
+            || document
+                .size_bytes
+                .is_some_and(|size| size != reply.body_bytes)
+        {
+            Outcome::Length
+        } else if reply
+            .checksum()
+            .is_some_and(|sum| document.checksum != Some(sum))
+        {
+            Outcome::Content
+        } else {
+            Outcome::Ok
+        };
+        let last = |most| slot.ordinal + 1 >= most;
+        let spent = self.plan.requests_per_connection.is_some_and(last);
+        // A reply may overtake its request; what is left of that would begin the next one.
+        let sent = slot.phase == Phase::Receiving;
+        let keeps = reply.keeps && sent && !excess && !spent;
+        self.finish(index, outcome, keeps);
+    }
+
+    /// The server closed its side before the reply was whole, unless that is how it ends.
+    fn end_of_stream(&mut self, index: u32) {
+        let slot = self.slot(index);
+        if slot.reply.close() {
+            self.judge(index, false);
+        } else if may_repeat(slot) {
+            self.repeat(index);
+        } else {
+            self.finish(index, Outcome::ClosedEarly, false);
+        }
+    }
+
+    /// The connection failed.
+    fn lose(&mut self, index: u32, error: Errno) {
+        let slot = self.slot(index);
+        let outcome = outcome(error);
+        if slot.phase == Phase::Connecting {
+            let target = usize::from(slot.request.target);
+            let dialer = &self.dialers[target];
+            self.tally.failed(|| dialer.describe(Cause::late(error)));
+        } else if outcome == Outcome::Reset && may_repeat(slot) {
+            return self.repeat(index);
+        }
+        self.finish(index, outcome, false);
+    }
+
+    /// Sends the request again, on a new connection.
+    fn repeat(&mut self, index: u32) {
+        self.tally.retried += 1;
+        self.hang_up(index);
+        let slot = self.slot(index);
+        slot.sent_bytes = 0;
+        self.dial(index);
+    }
+
+    /// The request has ended. `keeps`: its connection can carry another one.
+    pub fn finish(&mut self, index: u32, outcome: Outcome, keeps: bool) {
+        self.record(index, outcome, self.now_ns);
+        self.tally.in_flight -= 1;
+        self.deadlines.clear(index as usize);
+        if self.bandwidth.is_some() || self.slot(index).phase == Phase::Connecting {
+            self.timers.clear(index);
+        }
+        if !keeps || !self.listen(index, Interest::READ) {
+            self.hang_up(index);
+        }
+        self.next_request(index, outcome);
+    }
+
+    /// Something came on a connection that carries no request: its end, as a rule.
+    fn look(&mut self, index: u32) {
+        let Some(socket) = &self.pool.slots[index as usize].socket else {
+            return;
+        };
+        match net::recv(socket.as_fd(), &mut self.buffer[..1], RecvFlags::empty()) {
+            Err(Errno::AGAIN | Errno::INTR) => return,
+            Ok((_, 1..)) => self.tally.unsolicited += 1,
+            Ok((_, 0)) | Err(_) => {}
+        }
+        self.lose_idle(index);
+    }
+}
+
+/// Whether the server may simply have closed a kept connection at the moment the request was sent. A new
+/// connection is nobody's mistake twice, so a request is repeated once at most.
+fn may_repeat(slot: &super::slot::Slot) -> bool {
+    slot.ordinal > 0 && !slot.reply.begun()
+}

@@ -1,0 +1,148 @@
+//! Who hears of a run while it goes on, and what comes out of it.
+//!
+//! The observer runs on the engine's thread: what it does delays requests, and shows as lag. It should
+//! hand the rows over and return.
+
+use std::time::{Instant, SystemTime};
+
+use latency::{Histogram, Outcome, Row};
+
+/// Hears of every request, and may stop the run.
+pub trait Observer {
+    /// The run begins: rows count their times from this moment.
+    fn begin(&mut self, _epoch: Epoch) {}
+
+    /// Rows of requests that have ended, in the order in which they ended. The observer takes them and
+    /// leaves an empty vector with room for as many, so that nothing is allocated. Called when a batch
+    /// is full, before every [`Observer::tick`], and once at the end.
+    fn rows(&mut self, batch: &mut Vec<Row>);
+
+    /// Some ten times a second.
+    fn tick(&mut self, _live: &Live) -> Control {
+        Control::Continue
+    }
+}
+
+/// The moment from which a run counts, on two clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Epoch {
+    /// `CLOCK_MONOTONIC`, which rows are relative to.
+    pub instant: Instant,
+    /// The calendar's, read at the same moment.
+    pub wall: SystemTime,
+}
+
+/// What the observer wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// Go on.
+    Continue,
+    /// Start no further request and wait for those in flight. Said again: abandon them now.
+    Stop,
+}
+
+/// Where a run stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Requests are marked as warm-up.
+    Warmup,
+    /// Requests count.
+    Measuring,
+    /// No request is started any more; replies are waited for.
+    Draining,
+}
+
+/// A run as it is now.
+#[derive(Clone, Copy, Debug)]
+pub struct Live {
+    /// Since the epoch.
+    pub now_ns: u64,
+    /// Where it stands.
+    pub stage: Stage,
+    /// Requests started so far, warm-up included.
+    pub started: u64,
+    /// Requests that have ended, warm-up and errors included.
+    pub done: u64,
+    /// Those of them that did not end with [`Outcome::Ok`].
+    pub errors: u64,
+    /// Requests on a connection, or on one that is being opened.
+    pub in_flight: u32,
+    /// Requests that wait for a connection (open loop).
+    pub waiting: u32,
+    /// Descriptors of connections that are open.
+    pub connections: u32,
+    /// Bytes received, heads included.
+    pub bytes: u64,
+}
+
+/// What came out of a run, beside its rows: how the client itself did.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// The moment from which the rows count.
+    pub epoch: Epoch,
+    /// From the epoch to the last row.
+    pub elapsed_ns: u64,
+    /// Requests that were due, whether or not they could be started: one row each.
+    pub requests: u64,
+    /// How they ended, by [`Outcome::code`].
+    pub outcomes: [u64; Outcome::ALL.len()],
+    /// Those that started later than [`LATE_NS`] after their intended start, for whatever reason; the
+    /// warm-up's are not counted.
+    pub late_starts: u64,
+    /// The loop's own lag, of every arrival and every timer: from the moment at which something was due
+    /// to the moment at which the loop turned to it. Waiting for a connection is not in it, nor is the
+    /// warm-up.
+    pub lag: Histogram,
+    /// The loop's time outside its event wait, over `elapsed_ns`.
+    pub busy_share: f64,
+    /// User and system time of the thread. An open loop polls before arrivals, so this is much even when
+    /// there is little to do: look at `busy_share`, which counts polling as idle and being kept from the
+    /// processor as busy.
+    pub cpu_ns: u64,
+    /// Bytes received, heads included.
+    pub bytes: u64,
+    /// Connections that were opened.
+    pub connections_opened: u64,
+    /// Connections that were open at once, at most.
+    pub connections_peak: u32,
+    /// Requests sent again on a new connection, because a kept one was closed under them before a byte of
+    /// the reply. Each is one row, which began with its first start.
+    pub retried: u64,
+    /// Kept connections on which the server sent bytes that nobody had asked for.
+    pub unsolicited: u64,
+    /// The client's own limits that were met.
+    pub limits: Limits,
+    /// The first connection that could not be opened.
+    pub failure: Option<Failure>,
+    /// The first `Server` field seen.
+    pub server: Option<String>,
+    /// Whether the observer stopped it.
+    pub stopped: bool,
+}
+
+/// From this lag on, a start is late: 1 ms.
+pub const LATE_NS: u64 = 1_000_000;
+
+/// The client's own limits, and how often each was met.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// No local port was free on a source address (another one may have had one).
+    pub ports: u64,
+    /// No descriptor was free.
+    pub descriptors: u64,
+    /// An arrival found all connections busy, and waited.
+    pub connections: u64,
+    /// An arrival found the queue full.
+    pub waiting: u64,
+    /// Requests that waited at once, at most.
+    pub waiting_peak: u32,
+}
+
+/// A connection that could not be opened, in words: `connect(127.0.0.1:80): Connection refused`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// What its request was recorded as.
+    pub outcome: Outcome,
+    /// What was tried, on what, and why it failed.
+    pub message: String,
+}

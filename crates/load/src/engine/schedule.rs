@@ -1,0 +1,204 @@
+//! When requests are due: arrival times of an open loop, drawn from a seed and a rate over time.
+//!
+//! Arrivals are made in *expected requests* and turned into time by inverting the integral of the rate:
+//! one apart for constant gaps, exponentially apart for Poisson. So steps and ramps need no rejection,
+//! and the times are the same on every machine: only sums, products, quotients and square roots, which
+//! IEEE 754 rounds in one way.
+
+use super::plan::{Arrivals, Schedule};
+use crate::random::Random;
+
+/// The purpose of this stream among those of a seed.
+const PURPOSE: u64 = 1;
+
+/// An endless, ascending stream of instants in nanoseconds since the epoch.
+#[derive(Debug)]
+pub(crate) struct ArrivalTimes {
+    pieces: Vec<Piece>,
+    /// The piece in which the latest arrival lay.
+    at: usize,
+    /// Requests expected until the next arrival.
+    expected: f64,
+    gaps: Arrivals,
+    random: Random,
+}
+
+/// A segment with its place in time and in expected requests.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    start_s: f64,
+    start_expected: f64,
+    /// Where the next piece begins; infinite for the last one.
+    end_expected: f64,
+    rate_per_s: f64,
+    /// Change of the rate, per second.
+    slope: f64,
+}
+
+impl ArrivalTimes {
+    /// The schedule has passed [`super::Plan::check`].
+    pub fn new(schedule: &Schedule, gaps: Arrivals, seed: u64) -> ArrivalTimes {
+        let mut times = ArrivalTimes {
+            pieces: pieces(schedule),
+            at: 0,
+            expected: 0.0,
+            gaps,
+            random: Random::for_purpose(seed, PURPOSE),
+        };
+        if gaps == Arrivals::Poisson {
+            times.expected = times.random.exponential();
+        }
+        times
+    }
+
+    /// The next instant.
+    pub fn next_ns(&mut self) -> u64 {
+        while self.expected >= self.pieces[self.at].end_expected {
+            self.at += 1;
+        }
+        let at_s = self.pieces[self.at].time_s(self.expected);
+        self.expected += match self.gaps {
+            Arrivals::Constant => 1.0,
+            Arrivals::Poisson => self.random.exponential(),
+        };
+        (at_s * 1e9).round() as u64
+    }
+}
+
+fn pieces(schedule: &Schedule) -> Vec<Piece> {
+    let mut pieces = Vec::with_capacity(schedule.segments.len() + 1);
+    let (mut start_s, mut start_expected, mut rate_per_s) = (0.0, 0.0, 0.0);
+    for segment in &schedule.segments {
+        rate_per_s = segment.to_per_s;
+        let length_s = segment.length.as_secs_f64();
+        if length_s > 0.0 {
+            let requests = (segment.from_per_s + segment.to_per_s) / 2.0 * length_s;
+            pieces.push(Piece {
+                start_s,
+                start_expected,
+                end_expected: start_expected + requests,
+                rate_per_s: segment.from_per_s,
+                slope: (segment.to_per_s - segment.from_per_s) / length_s,
+            });
+            start_s += length_s;
+            start_expected += requests;
+        }
+    }
+    pieces.push(Piece {
+        start_s,
+        start_expected,
+        end_expected: f64::INFINITY,
+        rate_per_s,
+        slope: 0.0,
+    });
+    pieces
+}
+
+impl Piece {
+    /// Solves `rate·t + slope·t²/2 = expected - start` in the form that is exact for a slope of 0.
+    fn time_s(self, expected: f64) -> f64 {
+        let due = expected - self.start_expected;
+        if due <= 0.0 {
+            return self.start_s;
+        }
+        let squared = self.rate_per_s * self.rate_per_s + 2.0 * self.slope * due;
+        self.start_s + 2.0 * due / (self.rate_per_s + squared.max(0.0).sqrt())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::Segment;
+    use super::*;
+    use std::time::Duration;
+
+    fn segment(from_per_s: f64, to_per_s: f64, length_s: u64) -> Segment {
+        Segment {
+            from_per_s,
+            to_per_s,
+            length: Duration::from_secs(length_s),
+        }
+    }
+
+    fn until(schedule: &Schedule, gaps: Arrivals, end_s: u64) -> Vec<u64> {
+        let mut times = ArrivalTimes::new(schedule, gaps, 5);
+        std::iter::from_fn(|| Some(times.next_ns()))
+            .take_while(|&at_ns| at_ns < end_s * 1_000_000_000)
+            .collect()
+    }
+
+    fn between(times: &[u64], from_s: u64, to_s: u64) -> usize {
+        let range = from_s * 1_000_000_000..to_s * 1_000_000_000;
+        times.iter().filter(|at_ns| range.contains(at_ns)).count()
+    }
+
+    #[test]
+    fn gaps_are_equal_when_arrivals_are_constant() {
+        let times = until(&Schedule::constant(4.0), Arrivals::Constant, 2);
+        let expected: Vec<u64> = (0..8).map(|n| n * 250_000_000).collect();
+        assert_eq!(times, expected);
+    }
+
+    #[test]
+    fn counts_are_those_of_a_poisson_process_when_asked_for() {
+        let times = until(&Schedule::constant(1000.0), Arrivals::Poisson, 400);
+        let count = times.len() as f64;
+        // Four standard deviations either way.
+        assert!(
+            (count - 400_000.0).abs() < 4.0 * 400_000f64.sqrt(),
+            "{count}"
+        );
+        // The variance of counts in windows of 10 ms equals their mean, 10.
+        let mut windows = vec![0f64; 40_000];
+        times
+            .iter()
+            .for_each(|at_ns| windows[(at_ns / 10_000_000) as usize] += 1.0);
+        let variance = windows.iter().map(|n| (n - 10.0) * (n - 10.0)).sum::<f64>() / 40_000.0;
+        assert!((9.5..10.5).contains(&variance), "{variance}");
+    }
+
+    #[test]
+    fn rate_steps_when_segments_differ() {
+        let schedule = Schedule {
+            segments: vec![
+                segment(10.0, 10.0, 10),
+                segment(0.0, 0.0, 5),
+                segment(50.0, 50.0, 10),
+            ],
+        };
+        let times = until(&schedule, Arrivals::Constant, 40);
+        assert_eq!(between(&times, 0, 10), 100);
+        assert_eq!(between(&times, 10, 15), 0);
+        assert_eq!(between(&times, 15, 25), 500);
+        // After the last segment its rate goes on.
+        assert_eq!(between(&times, 25, 40), 750);
+    }
+
+    #[test]
+    fn rate_grows_in_a_line_when_a_segment_is_a_ramp() {
+        let schedule = Schedule {
+            segments: vec![
+                segment(0.0, 100.0, 10),
+                segment(100.0, 0.0, 10),
+                segment(1.0, 1.0, 1),
+            ],
+        };
+        let times = until(&schedule, Arrivals::Constant, 20);
+        for (from_s, to_s, expected) in [(0, 5, 125), (5, 10, 375), (10, 15, 375), (15, 20, 125)] {
+            let count = between(&times, from_s, to_s);
+            assert!(count.abs_diff(expected) <= 1, "{from_s}..{to_s}: {count}");
+        }
+        assert!(times.is_sorted());
+    }
+
+    #[test]
+    fn times_are_the_same_when_the_seed_is() {
+        let one = until(&Schedule::constant(100.0), Arrivals::Poisson, 10);
+        assert_eq!(
+            one,
+            until(&Schedule::constant(100.0), Arrivals::Poisson, 10)
+        );
+        let mut other = ArrivalTimes::new(&Schedule::constant(100.0), Arrivals::Poisson, 6);
+        assert_ne!(one[0], other.next_ns());
+    }
+}

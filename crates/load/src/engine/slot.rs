@@ -1,0 +1,97 @@
+//! One place for a connection: a client of a closed loop, or a connection of an open one.
+
+use std::os::fd::OwnedFd;
+
+use event::Interest;
+
+use super::bandwidth::Bucket;
+use super::reply::Reply;
+
+/// What a slot is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Nothing, and it has no connection.
+    Free,
+    /// A closed-loop client between requests, without a connection; a timer goes on.
+    Resting,
+    /// An open connection without a request. In a closed loop a timer goes on.
+    Idle,
+    /// A request waits for its connection (without a socket: for the timer that dials again).
+    Connecting,
+    /// A part of a request has left.
+    Sending,
+    /// The request has left.
+    Receiving,
+}
+
+/// A request on its way.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Request {
+    pub intended_ns: u64,
+    pub start_ns: u64,
+    /// 0 until a byte came.
+    pub first_byte_ns: u64,
+    pub document: u32,
+    pub target: u8,
+}
+
+/// A request of an open loop that waits for a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiting {
+    pub intended_ns: u64,
+    pub document: u32,
+    pub target: u8,
+}
+
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub phase: Phase,
+    pub socket: Option<OwnedFd>,
+    /// What the events are asked for; `None`: it is not registered.
+    pub interest: Option<Interest>,
+    /// Grows with every connection, so that an event of an old one finds nobody.
+    pub generation: u32,
+    /// Whom its connection leads to.
+    pub target: u8,
+    /// The connection's number in the run.
+    pub connection: u32,
+    /// The request's number on its connection, from 0.
+    pub ordinal: u32,
+    /// Bytes of the request that have left.
+    pub sent_bytes: usize,
+    /// Its position among the idle ones of its target.
+    pub idle_at: u32,
+    /// Connections that could not be opened, one after the other.
+    pub failures: u32,
+    pub request: Request,
+    pub reply: Reply,
+    pub bucket: Bucket,
+}
+
+impl Slot {
+    pub fn new() -> Slot {
+        Slot {
+            phase: Phase::Free,
+            socket: None,
+            interest: None,
+            generation: 0,
+            target: 0,
+            connection: u32::MAX,
+            ordinal: 0,
+            sent_bytes: 0,
+            idle_at: 0,
+            failures: 0,
+            request: Request::default(),
+            reply: Reply::new(),
+            bucket: Bucket::default(),
+        }
+    }
+
+    /// Whether a request is on its way.
+    pub fn is_busy(&self) -> bool {
+        matches!(
+            self.phase,
+            Phase::Connecting | Phase::Sending | Phase::Receiving
+        )
+    }
+}

@@ -1,0 +1,180 @@
+//! The loop: what is due, then what has come, then the wait.
+//!
+//! Order within a turn: arrivals and timers first, since a late one is the client's own fault and shows
+//! as lag; then time-outs, then events. Between two events arrivals are looked at again, so that a
+//! thousand replies delay no arrival by more than two of them. Every step has a bound.
+//!
+//! Before an arrival is due the loop does not sleep but polls ([`SPIN_NS`]): a sleeping thread is woken
+//! late, by the timer slack and by the way out of an idle state, and that would be the pacing error.
+
+use std::io;
+use std::time::Duration;
+
+use event::Ready;
+
+use super::core::{Engine, NEVER_NS, NS_PER_MS};
+use super::observer::{Control, Stage};
+
+/// How long before something is due the loop polls instead of sleeping.
+const SPIN_NS: u64 = 100_000;
+
+/// How often the observer is asked.
+const TICK_NS: u64 = 100 * NS_PER_MS;
+
+/// Arrivals, timers and new clients taken in a turn, of each.
+const DUE_PER_TURN_MAX: usize = 64;
+
+/// Arrivals taken between two events.
+const DUE_PER_EVENT_MAX: usize = 2;
+
+/// What the loop came to.
+pub(crate) struct Turned {
+    /// Time without anything to do.
+    pub idle_ns: u64,
+    /// Whether the observer asked for the end.
+    pub stopped: bool,
+}
+
+impl Engine<'_> {
+    /// Runs to the end.
+    pub fn turn_until_done(&mut self) -> io::Result<Turned> {
+        let mut ready = Vec::with_capacity(event::EVENTS_PER_WAIT_MAX);
+        let mut expired = Vec::with_capacity(self.pool.slots.capacity());
+        let mut turned = Turned {
+            idle_ns: 0,
+            stopped: false,
+        };
+        let mut tick_ns = TICK_NS;
+        loop {
+            self.tell();
+            if self.now_ns >= tick_ns {
+                tick_ns = self.now_ns + TICK_NS;
+                turned.stopped |= self.tick();
+            }
+            let mut hurry = self.start_due();
+            self.time_out(&mut expired);
+            hurry |= self.serve_waiting();
+            self.check_end();
+            if self.limits.stopping && self.is_done() {
+                return Ok(turned);
+            }
+            self.tally.flush_early();
+            turned.idle_ns += self.wait(&mut ready, tick_ns, hurry)?;
+            self.take(&ready);
+        }
+    }
+
+    /// Starts what is due. True when there was more than a turn may take.
+    fn start_due(&mut self) -> bool {
+        let mut more = self.arrive_due(DUE_PER_TURN_MAX);
+        for _ in 0..DUE_PER_TURN_MAX {
+            let Some(index) = self.beginners.next() else {
+                break;
+            };
+            let now_ns = self.tell();
+            self.ask(index, now_ns);
+        }
+        more |= !self.beginners.is_empty();
+        for _ in 0..DUE_PER_TURN_MAX {
+            match self.timers.expire(self.now_ns) {
+                Some((index, due_ns)) => self.resume(index, due_ns),
+                None => return more,
+            }
+        }
+        true
+    }
+
+    fn arrive_due(&mut self, most: usize) -> bool {
+        for _ in 0..most {
+            if self.arrival_ns > self.now_ns {
+                return false;
+            }
+            let intended_ns = self.arrival_ns;
+            self.arrive(intended_ns);
+            self.next_arrival();
+        }
+        true
+    }
+
+    fn take(&mut self, ready: &[Ready]) {
+        for &event in ready {
+            self.on_event(event);
+            if !self.waiting.is_empty() {
+                self.serve_waiting();
+            }
+            self.arrive_due(DUE_PER_EVENT_MAX);
+        }
+    }
+
+    fn is_done(&mut self) -> bool {
+        let waited_for = self.tally.in_flight > 0 || !self.waiting.is_empty();
+        if waited_for && self.now_ns >= self.limits.abandon_ns {
+            self.abandon();
+        }
+        self.tally.in_flight == 0 && self.waiting.is_empty() && self.arrival_ns == NEVER_NS
+    }
+
+    /// True when the observer wants the end.
+    fn tick(&mut self) -> bool {
+        let stage = if self.limits.stopping {
+            Stage::Draining
+        } else if self.now_ns < self.limits.warmup_ns {
+            Stage::Warmup
+        } else {
+            Stage::Measuring
+        };
+        let stop = self
+            .tally
+            .tick(self.now_ns, stage, self.waiting.len() as u32)
+            == Control::Stop;
+        self.tell();
+        if stop {
+            self.stop();
+        }
+        stop
+    }
+
+    /// Waits for events, at most until something is due. Returned is the time in which there was nothing
+    /// to do, polling included.
+    fn wait(&mut self, ready: &mut Vec<Ready>, tick_ns: u64, hurry: bool) -> io::Result<u64> {
+        // What is ready already is work, not waiting: look before counting any time as idle.
+        self.events.wait_finely(ready, Duration::ZERO)?;
+        if !ready.is_empty() || hurry {
+            return Ok(0);
+        }
+        let begun_ns = self.tell();
+        let exact_ns = self
+            .arrival_ns
+            .min(self.timers.next_ns().unwrap_or(NEVER_NS));
+        let coarse_ns = self.coarse_ns(tick_ns);
+        while ready.is_empty() && self.now_ns < exact_ns.min(coarse_ns) {
+            let exact_sleep_ns = exact_ns.saturating_sub(SPIN_NS);
+            let until_ns = exact_sleep_ns.min(coarse_ns);
+            let sleep = Duration::from_nanos(until_ns.saturating_sub(self.now_ns));
+            if exact_sleep_ns > coarse_ns {
+                // A millisecond later will do, and this is one call less.
+                self.events.wait(ready, Some(sleep))?;
+            } else {
+                self.events.wait_finely(ready, sleep)?;
+            }
+            self.tell();
+        }
+        Ok(self.now_ns - begun_ns)
+    }
+
+    /// The next instant that may be met a little late.
+    fn coarse_ns(&self, tick_ns: u64) -> u64 {
+        let timeout_ns = self
+            .deadlines
+            .next_ms()
+            .map_or(NEVER_NS, |ms| ms.saturating_mul(NS_PER_MS));
+        let waiting_ns = self.waiting.front().map_or(NEVER_NS, |oldest| {
+            self.limits.deadline_ns(oldest.intended_ns)
+        });
+        let end_ns = match self.limits.stopping {
+            true => self.limits.abandon_ns,
+            false => self.limits.end_ns,
+        };
+        tick_ns.min(timeout_ns).min(waiting_ns).min(end_ns)
+    }
+}

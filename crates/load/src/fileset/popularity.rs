@@ -1,0 +1,307 @@
+//! How often each file of a set is asked for, and the endless stream of requests that follows from it.
+//!
+//! The stream is drawn by Walker's alias method in Vose's form (1991): one random number, one
+//! multiplication and one look into a table a request, whatever the number of files. The table is built with whole
+//! numbers only, so a seed gives the same requests on every machine and in every version; a test holds the
+//! first of them. The share of a file in the stream is exact to 2^-32 of the average share.
+
+use std::sync::Arc;
+
+use super::manifest::Manifest;
+use super::shape::{FileIndex, PAGE_BYTES, Shape};
+use crate::engine;
+use crate::random::Random;
+
+/// What the stream of indices is drawn for, so that another stream of the same seed has nothing in common with it.
+const PURPOSE: u64 = 0x6669_6c65_7365_7421;
+
+/// The weights of all files of a set.
+#[derive(Clone, Debug)]
+pub struct Popularity {
+    weights: Vec<u64>,
+    sizes: Vec<u64>,
+    total: u128,
+    table: Arc<[Slot]>,
+}
+
+/// One place of the alias table: the file of the same number, or with the rest of the place's share another.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    /// The file's part of the place, in units of 2^-32.
+    own: u32,
+    alias: FileIndex,
+}
+
+/// The endless stream of requests of a seed. Nothing is allocated once it exists.
+#[derive(Clone, Debug)]
+pub struct Requests {
+    table: Arc<[Slot]>,
+    random: Random,
+}
+
+impl Popularity {
+    /// Of a set on disk.
+    pub fn new(manifest: &Manifest) -> Popularity {
+        Popularity::of(manifest.shape())
+    }
+
+    /// Of a set that need not exist.
+    pub fn of(shape: &Shape) -> Popularity {
+        let files = 0..shape.files();
+        let weights: Vec<u64> = files.clone().map(|file| shape.weight(file)).collect();
+        Popularity {
+            sizes: files.map(|file| shape.size(file)).collect(),
+            total: weights.iter().map(|&weight| u128::from(weight)).sum(),
+            table: alias_table(&weights),
+            weights,
+        }
+    }
+
+    /// The share of a file in all requests.
+    pub fn share(&self, file: FileIndex) -> f64 {
+        self.weights[file as usize] as f64 / self.total as f64
+    }
+
+    /// The lengths, added up, of the most popular files that together get a share of the requests: 0.5, 0.9 …
+    pub fn top_bytes(&self, share: f64) -> u64 {
+        self.top(share, |size| size)
+    }
+
+    /// The same in whole pages of 4096 bytes: what these files take in memory and on disk. This is the reading
+    /// of Table 1.2 of the dissertation.
+    pub fn top_page_bytes(&self, share: f64) -> u64 {
+        self.top(share, |size| size.next_multiple_of(PAGE_BYTES))
+    }
+
+    fn top(&self, share: f64, of: impl Fn(u64) -> u64) -> u64 {
+        let mut order: Vec<u32> = (0..self.weights.len() as u32).collect();
+        // Stable: files of equal weight stay in their order, so that the sum is the same everywhere.
+        order.sort_by_key(|&file| std::cmp::Reverse(self.weights[file as usize]));
+        // The conversion saturates, and takes what is no number for 0.
+        let wanted = ((share * self.total as f64) as u128).min(self.total);
+        let (mut weight, mut bytes) = (0_u128, 0);
+        for file in order {
+            if weight >= wanted {
+                break;
+            }
+            weight += u128::from(self.weights[file as usize]);
+            bytes += of(self.sizes[file as usize]);
+        }
+        bytes
+    }
+}
+
+impl Requests {
+    /// The stream of a seed.
+    pub fn new(popularity: &Popularity, seed: u64) -> Requests {
+        Requests {
+            table: Arc::clone(&popularity.table),
+            random: Random::for_purpose(seed, PURPOSE),
+        }
+    }
+
+    /// The next file to ask for.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "an iterator's `next` may end, this one cannot"
+    )]
+    pub fn next(&mut self) -> FileIndex {
+        // The upper half of the product is the place, the lower half how far into it: one number is both.
+        let product = u128::from(self.random.next_u64()) * self.table.len() as u128;
+        let place = (product >> 64) as usize;
+        let within = (product >> 32) as u32;
+        let slot = self.table[place];
+        if within < slot.own {
+            place as FileIndex
+        } else {
+            slot.alias
+        }
+    }
+}
+
+impl engine::Popularity for Popularity {
+    fn draws(&self, seed: u64) -> Box<dyn engine::Draws> {
+        Box::new(Requests::new(self, seed))
+    }
+}
+
+impl engine::Draws for Requests {
+    fn next(&mut self) -> u32 {
+        Requests::next(self)
+    }
+}
+
+/// Fills each of n places with the share of one file, or of two. A file below the average share gets
+/// a place of its own and leaves the rest of it to one above the average. 2^63 times 2^25 files times
+/// 2^32 is below 2^128.
+fn alias_table(weights: &[u64]) -> Arc<[Slot]> {
+    let files = weights.len() as u128;
+    let average: u128 = weights.iter().map(|&weight| u128::from(weight)).sum();
+    let mut left: Vec<u128> = weights
+        .iter()
+        .map(|&weight| u128::from(weight) * files)
+        .collect();
+    let mut table: Vec<Slot> = (0..weights.len() as u32)
+        .map(|file| Slot {
+            own: u32::MAX,
+            alias: file,
+        })
+        .collect();
+    let (mut below, mut above): (Vec<u32>, Vec<u32>) =
+        (0..weights.len() as u32).partition(|&file| left[file as usize] < average);
+    while let (Some(small), Some(&large)) = (below.pop(), above.last()) {
+        let own = left[small as usize];
+        table[small as usize] = Slot {
+            own: ((own << 32) / average) as u32,
+            alias: large,
+        };
+        // The rest of the small one's place comes off the large one's share.
+        left[large as usize] -= average - own;
+        if left[large as usize] < average {
+            above.pop();
+            below.push(large);
+        }
+    }
+    table.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fileset::site::Site;
+
+    /// Table 1.2 of the dissertation: data set in GB; MB of the files that get 50, 90, 95, 99 % of the requests.
+    const TABLE_1_2: [(u64, [f64; 4]); 4] = [
+        (1, [2.1, 39.5, 64.6, 138.3]),
+        (2, [3.0, 72.9, 123.6, 262.8]),
+        (3, [4.4, 101.8, 181.2, 385.7]),
+        (4, [4.9, 131.8, 235.0, 505.0]),
+    ];
+
+    const SHARES: [f64; 4] = [0.50, 0.90, 0.95, 0.99];
+
+    #[test]
+    fn popular_files_take_the_space_of_table_1_2_when_it_is_counted_in_pages() {
+        for (gigabytes, printed) in TABLE_1_2 {
+            let shape = Shape::specweb99(gigabytes * 1_000_000_000).unwrap();
+            let popularity = Popularity::of(&shape);
+            for (share, printed) in SHARES.into_iter().zip(printed) {
+                let found = popularity.top_page_bytes(share) as f64 / 1e6;
+                // The table prints one decimal. Some files tie (35 × 59 over 7 is 35 × 118 over 14), and which of them comes
+                // first moves the sum by one file of up to 20 KB.
+                assert!(
+                    (found - printed).abs() <= 0.05 + 0.02,
+                    "{gigabytes} GB, top {share}: {found:.2}, printed {printed}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn popular_files_are_smaller_than_table_1_2_when_their_lengths_are_added() {
+        for (gigabytes, printed) in TABLE_1_2 {
+            let shape = Shape::specweb99(gigabytes * 1_000_000_000).unwrap();
+            let popularity = Popularity::of(&shape);
+            for (share, printed) in SHARES.into_iter().zip(printed) {
+                let ratio = popularity.top_bytes(share) as f64 / 1e6 / printed;
+                assert!((0.75..0.95).contains(&ratio), "{gigabytes} GB: {ratio}");
+            }
+        }
+    }
+
+    #[test]
+    fn everything_is_needed_when_all_requests_count() {
+        let shape = Shape::SpecWeb99 { directories: 3 };
+        let popularity = Popularity::of(&shape);
+        assert_eq!(popularity.top_bytes(1.0), shape.bytes());
+        assert_eq!(popularity.top_bytes(0.0), 0);
+        assert_eq!(popularity.top_bytes(f64::NAN), 0);
+    }
+
+    #[test]
+    fn requests_do_not_change_when_the_version_does() {
+        let popularity = Popularity::of(&Shape::SpecWeb99 { directories: 20 });
+        let mut requests = Requests::new(&popularity, 1);
+        let first: Vec<u32> = (0..16).map(|_| requests.next()).collect();
+        assert_eq!(
+            first,
+            [
+                150, 148, 161, 592, 122, 256, 13, 40, 13, 330, 153, 184, 11, 128, 148, 10
+            ]
+        );
+    }
+
+    /// Pearson's statistic over files drawn often enough, and its degrees of freedom.
+    fn chi_square(shape: &Shape, seed: u64, draws: u32) -> (f64, f64) {
+        let popularity = Popularity::of(shape);
+        let mut requests = Requests::new(&popularity, seed);
+        let mut counts = vec![0_u32; shape.files() as usize];
+        for _ in 0..draws {
+            counts[requests.next() as usize] += 1;
+        }
+        let (mut statistic, mut cells) = (0.0, 0);
+        let (mut rare, mut rare_expected) = (0.0, 0.0);
+        for (file, &count) in counts.iter().enumerate() {
+            let expected = popularity.share(file as u32) * f64::from(draws);
+            if expected < 10.0 {
+                rare += f64::from(count);
+                rare_expected += expected;
+            } else {
+                statistic += (f64::from(count) - expected).powi(2) / expected;
+                cells += 1;
+            }
+        }
+        if rare_expected > 0.0 {
+            statistic += (rare - rare_expected).powi(2) / rare_expected;
+            cells += 1;
+        }
+        (statistic, f64::from(cells - 1))
+    }
+
+    #[test]
+    fn files_are_drawn_as_often_as_their_weights_say_when_many_are_drawn() {
+        let files = (1..=50).map(|number| (format!("/{number}"), (1, number * number)));
+        let (site, _) = Site::new(files.collect());
+        for shape in [
+            Shape::SpecWeb99 { directories: 40 },
+            Shape::SpecWeb96 { directories: 5 },
+            Shape::uniform(777, 1).unwrap(),
+            Shape::Site(site),
+        ] {
+            let (statistic, freedom) = chi_square(&shape, 5, 400_000);
+            // Wilson and Hilferty: the cube root of chi-square over its freedom is nearly normal. Five
+            // deviations, and the seed is fixed, so this cannot fail by chance.
+            let spread = 2.0 / (9.0 * freedom);
+            let deviation = ((statistic / freedom).cbrt() - (1.0 - spread)) / spread.sqrt();
+            assert!(
+                deviation.abs() < 5.0,
+                "{}: {statistic:.0} at {freedom}",
+                shape.profile()
+            );
+        }
+    }
+
+    #[test]
+    fn shares_of_the_table_are_the_weights_when_they_are_added_up() {
+        for shape in [
+            Shape::SpecWeb99 { directories: 700 },
+            Shape::uniform(1, 9).unwrap(),
+        ] {
+            let popularity = Popularity::of(&shape);
+            let mut shares = vec![0.0; shape.files() as usize];
+            for (file, slot) in popularity.table.iter().enumerate() {
+                let own = f64::from(slot.own) / 2_f64.powi(32);
+                shares[file] += own;
+                shares[slot.alias as usize] += 1.0 - own;
+            }
+            for (file, share) in shares.iter().enumerate() {
+                let expected = popularity.share(file as u32) * f64::from(shape.files());
+                // A popular file is the alias of thousands of places, each exact to 2^-32.
+                assert!(
+                    (share - expected).abs() < 1e-5,
+                    "{file}: {share} {expected}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Commands between the points of a profile: a server restarted, its cache emptied or filled.
+
+use std::process::{Command, ExitStatus, Stdio};
+
+use latency::run::description::Point;
+
+/// A command did not do its work.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// There is no shell to run it.
+    #[error("{option} `{command}`: starting sh: {source}")]
+    Start {
+        /// Which option gave it.
+        option: &'static str,
+        /// The command.
+        command: String,
+        /// Why it did not start.
+        source: std::io::Error,
+    },
+    /// It ended with an error.
+    #[error("{option} `{command}`: {status}; the profile stops here, the same command goes on")]
+    Failed {
+        /// Which option gave it.
+        option: &'static str,
+        /// The command.
+        command: String,
+        /// How it ended.
+        status: ExitStatus,
+    },
+}
+
+/// Runs a command by the shell and waits for it. It finds the point in `HEADWAY_POINT`, `HEADWAY_LOAD`, `HEADWAY_RATE` and
+/// `HEADWAY_REPEAT`. What it prints goes to standard error, since standard output may be JSON.
+///
+/// # Errors
+/// It could not be started, or did not end with 0.
+pub fn run(option: &'static str, command: &str, point: &Point) -> Result<(), CommandError> {
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", command])
+        .env("HEADWAY_POINT", &point.directory)
+        .env("HEADWAY_LOAD", point.relative.to_string())
+        .env("HEADWAY_RATE", point.rate_rps.to_string())
+        .env("HEADWAY_REPEAT", point.repeat.to_string())
+        .stdin(Stdio::null())
+        .stdout(std::io::stderr());
+    let status = shell.status().map_err(|source| CommandError::Start {
+        option,
+        command: command.to_owned(),
+        source,
+    })?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(CommandError::Failed {
+            option,
+            command: command.to_owned(),
+            status,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_sees_its_point_when_it_runs() {
+        let point = Point {
+            relative: 0.4,
+            rate_rps: 200.0,
+            repeat: 2,
+            directory: "points/0.40-2".to_owned(),
+            done: false,
+        };
+        let check = "test \"$HEADWAY_POINT $HEADWAY_LOAD $HEADWAY_RATE $HEADWAY_REPEAT\" = 'points/0.40-2 0.4 200 2'";
+        assert!(run("--before-point", check, &point).is_ok());
+        let error = run("--before-point", "exit 3", &point).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("--before-point `exit 3`"), "{text}");
+        assert!(text.contains("exit status: 3"), "{text}");
+    }
+}

@@ -1,0 +1,485 @@
+//! A latency profile: capacity by infinite demand, then open loops at shares of it (dissertation 3.2.3).
+//!
+//! Relative load makes servers comparable that are not equally fast. The capacity is what the server answers in a closed loop; each
+//! point is then a run of its own below `points/`, and `run.json` above them says which ones there are and which are done.
+//! A profile that was cut off goes on where it stopped, if it is asked for in the same words.
+//! Repeats go round by round, so that a drift of the machine meets every load alike.
+
+mod commands;
+mod resume;
+mod table;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::client::environment::rfc3339;
+use crate::engine::{Address, Arrivals};
+use crate::session::settings::Demand;
+use crate::session::{Finished, SessionError, Settings, Surroundings, status};
+use crate::words::readable::{number, percent};
+use crate::words::{ScheduleWord, Stretch};
+use latency::RunDescription;
+use latency::run::description::{Kind, LoadInfo, Mode, Point, ProfileInfo, Verdict};
+use latency::run::write_description;
+
+pub use commands::CommandError;
+pub use table::render;
+
+/// Relative loads of a profile that was given none.
+pub const LOADS: [f64; 6] = [0.2, 0.4, 0.6, 0.8, 0.9, 0.95];
+
+/// After a command that may have restarted the server.
+const READY_PATIENCE: Duration = Duration::from_secs(30);
+const READY_PAUSE: Duration = Duration::from_millis(100);
+
+/// A profile as a user asks for it.
+#[derive(Clone, Debug)]
+pub struct ProfileSettings {
+    /// What every point has in common; its demand is replaced.
+    pub session: Settings,
+    /// Spacing of the starts.
+    pub arrivals: Arrivals,
+    /// Requests a second; `None` looks for it.
+    pub capacity_rps: Option<f64>,
+    /// Shares of the capacity.
+    pub loads: Vec<f64>,
+    /// How often each point is measured.
+    pub repeats: u32,
+    /// A shell command before each run.
+    pub before_point: Option<String>,
+    /// A shell command after each run.
+    pub after_point: Option<String>,
+    /// Stop at a capacity that is the client's rather than the server's.
+    pub strict: bool,
+}
+
+/// Why a profile did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// The words are wrong.
+    #[error("{0}")]
+    Use(String),
+    /// A run did not take place, or was not kept.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// A command between points failed.
+    #[error(transparent)]
+    Command(#[from] CommandError),
+    /// There is another profile in the directory.
+    #[error("{}: a profile was begun here with {what}; ask for the same, or name another directory", path.display())]
+    Other {
+        /// The directory.
+        path: PathBuf,
+        /// The difference.
+        what: String,
+    },
+    /// The directory cannot be read or written.
+    #[error(transparent)]
+    Write(#[from] latency::WriteError),
+    /// A point cannot be read.
+    #[error(transparent)]
+    Read(#[from] latency::OpenError),
+    /// The server answered nothing in the closed loop.
+    #[error(
+        "the server gave no good reply in the closed loop, so it has no capacity to take a share of{why}"
+    )]
+    NoCapacity {
+        /// A hint, or nothing.
+        why: String,
+    },
+    /// The capacity is not the server's.
+    #[error(
+        "the capacity that was found is not the server's: {0}; use a machine of its own for the client, or name the capacity with --capacity"
+    )]
+    ClientBound(String),
+    /// The server did not come back after a command.
+    #[error("{target} does not answer {seconds} s after --before-point: {source}")]
+    NotBack {
+        /// The server.
+        target: String,
+        /// How long it was waited for.
+        seconds: u64,
+        /// The last error.
+        source: std::io::Error,
+    },
+    /// Told to end.
+    #[error("interrupted; the same command goes on where it stopped")]
+    Interrupted,
+}
+
+impl ProfileError {
+    /// Whether the user's words are wrong, rather than the machine unable.
+    pub fn is_use(&self) -> bool {
+        match self {
+            ProfileError::Use(_) => true,
+            ProfileError::Session(error) => error.is_use(),
+            _ => false,
+        }
+    }
+}
+
+/// Who hears of a profile's progress.
+pub trait Listener {
+    /// A run begins: `word` is `point 2 of 6: 40 % of 5,000/s`.
+    fn begins(&mut self, word: &str);
+    /// A run has ended and is kept.
+    fn ended(&mut self, point: &Point, finished: &Finished);
+    /// Points that are done already and are not measured again.
+    fn resumes(&mut self, done: usize, of: usize);
+}
+
+impl ProfileSettings {
+    /// Measures what is not measured yet, and returns the description as it stands in `run.json`.
+    ///
+    /// # Errors
+    /// See [`ProfileError`]. Points that are done stay done.
+    pub fn run(
+        &self,
+        directory: &Path,
+        around: &Surroundings,
+        listener: &mut dyn Listener,
+    ) -> Result<RunDescription, ProfileError> {
+        self.check()?;
+        let mut profile = Profile {
+            settings: self,
+            directory,
+            around,
+            description: resume::begin(self, directory)?,
+        };
+        let (done, all) = profile.counts();
+        if done > 0 {
+            listener.resumes(done, all);
+        }
+        profile.find_capacity(listener)?;
+        profile.measure_points(listener)?;
+        write_description(directory, &profile.description, true)?;
+        profile.description.complete = true;
+        Ok(profile.description)
+    }
+
+    fn check(&self) -> Result<(), ProfileError> {
+        let wrong = |text: &str| Err(ProfileError::Use(text.to_owned()));
+        if self.repeats == 0 {
+            return wrong("--repeats 0 measures nothing; measure each point at least once");
+        }
+        if self.loads.is_empty() {
+            return wrong("no load to measure at; write --loads 20,40,60,80,90,95");
+        }
+        if self.session.requests.is_some() {
+            return wrong("the points of a profile are measured for a time; use --duration");
+        }
+        // Names, limits and files are looked at before the first command is run.
+        self.closed().prepare()?;
+        self.open(1.0, 1).prepare()?;
+        Ok(())
+    }
+
+    /// The closed loop that looks for the capacity. A pause would not be infinite demand.
+    fn closed(&self) -> Settings {
+        Settings {
+            demand: Demand::Closed,
+            think: Duration::ZERO,
+            ..self.session.clone()
+        }
+    }
+
+    /// The open loop of a point. Each repeat has another stream, and the same one whenever it is repeated.
+    fn open(&self, rate: f64, repeat: u32) -> Settings {
+        let stretch = Stretch {
+            from: rate,
+            to: rate,
+            length: Duration::from_secs(1),
+        };
+        // The number of connections is that of the closed loop; an open one needs as many as there are requests in flight.
+        Settings {
+            demand: Demand::Open {
+                schedule: ScheduleWord(vec![stretch]),
+                arrivals: self.arrivals,
+            },
+            connections: None,
+            seed: self.session.seed.wrapping_add(u64::from(repeat) - 1),
+            ..self.session.clone()
+        }
+    }
+
+    /// The points in the order in which they are measured; their rates come with the capacity.
+    fn points(&self) -> Vec<Point> {
+        let mut points = Vec::new();
+        let searches = if self.capacity_rps.is_some() {
+            0
+        } else {
+            self.repeats
+        };
+        for repeat in 1..=searches {
+            points.push(Point {
+                repeat,
+                directory: format!("points/capacity-{repeat}"),
+                ..Point::default()
+            });
+        }
+        for repeat in 1..=self.repeats {
+            for &relative in &self.loads {
+                points.push(Point {
+                    relative,
+                    repeat,
+                    directory: format!("points/{}-{repeat}", relative_name(relative)),
+                    ..Point::default()
+                });
+            }
+        }
+        points
+    }
+
+    /// What `run.json` says of the whole.
+    fn describe(&self) -> Result<RunDescription, ProfileError> {
+        let prepared = self.open(1.0, 1).prepare()?;
+        let mut environment = prepared.description.environment.clone();
+        for (name, command) in [
+            ("before_point", &self.before_point),
+            ("after_point", &self.after_point),
+        ] {
+            if let Some(command) = command {
+                environment.extra.insert(name.to_owned(), command.clone());
+            }
+        }
+        let now = std::time::SystemTime::now();
+        Ok(RunDescription {
+            kind: Kind::Profile,
+            started: rfc3339(now),
+            environment,
+            load: LoadInfo {
+                mode: Mode::Open,
+                rate_rps: None,
+                schedule: Vec::new(),
+                connections: self.session.connections.map(Into::into),
+                ..prepared.description.load
+            },
+            profile: Some(ProfileInfo {
+                capacity_rps: self.capacity_rps,
+                points: self.points(),
+            }),
+            ..prepared.description
+        })
+    }
+}
+
+/// Two places at least, and as many as it takes to tell loads apart: `0.20`, `0.955`.
+fn relative_name(relative: f64) -> String {
+    let short = format!("{relative:.2}");
+    match short.parse::<f64>() {
+        Ok(same) if same == relative => short,
+        _ => format!("{relative}"),
+    }
+}
+
+/// A profile on its way.
+struct Profile<'a> {
+    settings: &'a ProfileSettings,
+    directory: &'a Path,
+    around: &'a Surroundings,
+    description: RunDescription,
+}
+
+impl Profile<'_> {
+    fn points(&mut self) -> &mut Vec<Point> {
+        &mut self.description.profile.get_or_insert_default().points
+    }
+
+    fn counts(&mut self) -> (usize, usize) {
+        let points = self.points();
+        (
+            points.iter().filter(|point| point.done).count(),
+            points.len(),
+        )
+    }
+
+    /// The capacity: given, found before, or the median of the closed loops.
+    fn find_capacity(&mut self, listener: &mut dyn Listener) -> Result<(), ProfileError> {
+        let searches: Vec<usize> = self.indices(|point| point.relative == 0.0);
+        let mut last = None;
+        for &index in &searches {
+            if !self.points()[index].done {
+                let finished = self.measure(
+                    index,
+                    self.settings.closed(),
+                    "capacity, closed loop",
+                    listener,
+                )?;
+                self.keep(index, finished.analysis.achieved_rps, &finished, listener)?;
+                last = Some(finished);
+            }
+        }
+        let mut found: Vec<f64> = searches
+            .iter()
+            .map(|&index| self.points()[index].rate_rps)
+            .collect();
+        found.sort_by(f64::total_cmp);
+        let capacity = self.settings.capacity_rps.or(median(&found)).unwrap_or(0.0);
+        if capacity <= 0.0 {
+            let failure = last.and_then(|finished| finished.failure);
+            let why = failure.map_or(String::new(), |failure| format!(" ({failure})"));
+            return Err(ProfileError::NoCapacity { why });
+        }
+        let client = last.and_then(|finished| finished.description.client);
+        let invalid = client.filter(|client| client.verdict == Verdict::Invalid);
+        if let Some(client) = invalid.filter(|_| self.settings.strict) {
+            return Err(ProfileError::ClientBound(client.reasons.join("; ")));
+        }
+        self.description
+            .profile
+            .get_or_insert_default()
+            .capacity_rps = Some(capacity);
+        for point in self.points() {
+            if point.relative > 0.0 {
+                point.rate_rps = capacity * point.relative;
+            }
+        }
+        Ok(write_description(self.directory, &self.description, false)?)
+    }
+
+    fn measure_points(&mut self, listener: &mut dyn Listener) -> Result<(), ProfileError> {
+        let capacity = self
+            .description
+            .profile
+            .as_ref()
+            .and_then(|one| one.capacity_rps);
+        let capacity = number(capacity.unwrap_or(0.0));
+        for index in self.indices(|point| point.relative > 0.0 && !point.done) {
+            let point = self.points()[index].clone();
+            let settings = self.settings.open(point.rate_rps, point.repeat);
+            let what = format!("{} of {capacity}/s", percent(point.relative));
+            let finished = self.measure(index, settings, &what, listener)?;
+            self.keep(index, point.rate_rps, &finished, listener)?;
+        }
+        Ok(())
+    }
+
+    fn indices(&mut self, wanted: impl Fn(&Point) -> bool) -> Vec<usize> {
+        let points = self.points().iter().enumerate();
+        points
+            .filter(|(_, point)| wanted(point))
+            .map(|(index, _)| index)
+            .collect()
+    }
+
+    /// One run below `points/`, with the commands around it.
+    fn measure(
+        &mut self,
+        index: usize,
+        settings: Settings,
+        what: &str,
+        listener: &mut dyn Listener,
+    ) -> Result<Finished, ProfileError> {
+        let point = self.points()[index].clone();
+        let word = format!("run {} of {}: {what}", index + 1, self.points().len());
+        listener.begins(&word);
+        if let Some(command) = &self.settings.before_point {
+            commands::run("--before-point", command, &point)?;
+        }
+        self.interrupted()?;
+        let prepared = settings.prepare()?;
+        if self.settings.before_point.is_some() {
+            let addresses = prepared.plan.targets.iter().map(|target| &target.address);
+            addresses
+                .into_iter()
+                .try_for_each(|address| self.wait_until_ready(address))?;
+        }
+        let around = Surroundings {
+            progress: self.around.progress.as_ref().map(|_| word),
+            whole_only: true,
+            ..self.around.clone()
+        };
+        let directory = self.directory.join(&point.directory);
+        let finished = match prepared.run(Some(&directory), &around) {
+            Err(SessionError::Interrupted) => return Err(ProfileError::Interrupted),
+            other => other?,
+        };
+        if let Some(command) = &self.settings.after_point {
+            commands::run("--after-point", command, &point)?;
+        }
+        Ok(finished)
+    }
+
+    /// Marks a point as done, at once and on disk: it is not measured again.
+    fn keep(
+        &mut self,
+        index: usize,
+        rate_rps: f64,
+        finished: &Finished,
+        listener: &mut dyn Listener,
+    ) -> Result<(), ProfileError> {
+        let point = &mut self.points()[index];
+        point.rate_rps = rate_rps;
+        point.done = true;
+        let point = point.clone();
+        if self.description.server.is_none() {
+            self.description.server = finished.description.server.clone();
+        }
+        write_description(self.directory, &self.description, false)?;
+        listener.ended(&point, finished);
+        self.interrupted()
+    }
+
+    fn interrupted(&self) -> Result<(), ProfileError> {
+        match self
+            .around
+            .interrupt
+            .load(std::sync::atomic::Ordering::Relaxed)
+        {
+            true => Err(ProfileError::Interrupted),
+            false => Ok(()),
+        }
+    }
+
+    /// A server that was restarted needs a moment before it listens.
+    fn wait_until_ready(&self, address: &Address) -> Result<(), ProfileError> {
+        let deadline = std::time::Instant::now() + READY_PATIENCE;
+        loop {
+            match status::reach(address, READY_PATIENCE) {
+                Ok(()) => return Ok(()),
+                Err(source) if std::time::Instant::now() >= deadline => {
+                    return Err(ProfileError::NotBack {
+                        target: address.to_string(),
+                        seconds: READY_PATIENCE.as_secs(),
+                        source,
+                    });
+                }
+                Err(_) => {
+                    self.interrupted()?;
+                    std::thread::sleep(READY_PAUSE);
+                }
+            }
+        }
+    }
+}
+
+/// Of ascending values.
+fn median(values: &[f64]) -> Option<f64> {
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        odd if odd % 2 == 1 => Some(values[middle]),
+        _ => Some(f64::midpoint(values[middle - 1], values[middle])),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_loads_apart_when_they_are_close() {
+        assert_eq!(relative_name(0.2), "0.20");
+        assert_eq!(relative_name(0.95), "0.95");
+        assert_eq!(relative_name(0.955), "0.955");
+        assert_eq!(relative_name(1.5), "1.50");
+    }
+
+    #[test]
+    fn median_is_the_middle_when_there_is_one() {
+        assert_eq!(median(&[]), None);
+        assert_eq!(median(&[3.0]), Some(3.0));
+        assert_eq!(median(&[1.0, 3.0]), Some(2.0));
+        assert_eq!(median(&[1.0, 2.0, 9.0]), Some(2.0));
+    }
+}

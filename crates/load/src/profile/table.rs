@@ -1,0 +1,170 @@
+//! A profile for people: a line a load, over its repeats.
+
+use std::fmt::Write;
+
+use crate::words::readable::{count, millis, number, percent};
+use latency::run::description::{Point, Verdict};
+use latency::{OpenError, Run};
+
+/// Student's t for a 95 % interval, by degrees of freedom from 1; beyond the table the normal distribution's value.
+const STUDENT_T: [f64; 15] = [
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
+    2.145, 2.131,
+];
+const NORMAL_T: f64 = 1.96;
+
+/// One load, over its repeats.
+#[derive(Clone, Debug, Default)]
+struct Load {
+    relative: f64,
+    offered_rps: f64,
+    achieved_rps: Vec<f64>,
+    mean_us: Vec<f64>,
+    p50_us: Vec<f64>,
+    p95_us: Vec<f64>,
+    p99_us: Vec<f64>,
+    requests: u64,
+    errors: u64,
+    verdict: Verdict,
+    reason: Option<String>,
+}
+
+/// The table of a profile: capacity, then a line a load. Ends with a line end.
+///
+/// # Errors
+/// A point that is marked as done cannot be read.
+pub fn render(profile: &Run) -> Result<String, OpenError> {
+    let mut loads: Vec<Load> = Vec::new();
+    let info = profile.description().profile.clone().unwrap_or_default();
+    let done = info.points.iter().filter(|point| point.done);
+    for point in done {
+        let run = Run::open(profile.path().join(&point.directory))?;
+        add(&mut loads, point, &run);
+    }
+    let mut out = String::new();
+    if let Some(capacity) = info.capacity_rps {
+        let _ = writeln!(out, "capacity {} requests/s", number(capacity));
+    }
+    let _ = writeln!(
+        out,
+        "\n    load    offered   answered     mean      p50      p95      p99   errors  verdict"
+    );
+    loads.iter().for_each(|load| line(&mut out, load));
+    if loads.iter().any(|load| load.mean_us.len() > 1) {
+        out += "\nlatency in ms from the intended start; ± is a 95 % interval of the mean over the repeats\n";
+    } else {
+        out += "\nlatency in ms from the intended start\n";
+    }
+    for load in loads.iter().filter(|load| load.reason.is_some()) {
+        let reason = load.reason.as_deref().unwrap_or_default();
+        let _ = writeln!(out, "{}: {reason}", name(load));
+    }
+    Ok(out)
+}
+
+fn add(loads: &mut Vec<Load>, point: &Point, run: &Run) {
+    let index = match loads
+        .iter()
+        .position(|load| load.relative == point.relative)
+    {
+        Some(index) => index,
+        None => {
+            loads.push(Load {
+                relative: point.relative,
+                ..Load::default()
+            });
+            loads.len() - 1
+        }
+    };
+    let load = &mut loads[index];
+    let summary = run.description().summary.clone().unwrap_or_default();
+    load.offered_rps = point.rate_rps;
+    load.achieved_rps.push(summary.rate_rps);
+    load.mean_us.push(summary.mean_us);
+    load.p50_us.push(summary.p50_us);
+    load.p95_us.push(summary.p95_us);
+    load.p99_us.push(summary.p99_us);
+    load.requests += summary.requests;
+    load.errors += summary.errors;
+    if let Some(client) = &run.description().client {
+        // The worst of the repeats stands for the load.
+        if grade(client.verdict) > grade(load.verdict) || load.reason.is_none() {
+            load.reason = client.reasons.first().cloned().or(load.reason.take());
+        }
+        if grade(client.verdict) > grade(load.verdict) {
+            load.verdict = client.verdict;
+        }
+    }
+}
+
+fn grade(verdict: Verdict) -> u8 {
+    match verdict {
+        Verdict::Valid => 0,
+        Verdict::Suspect => 1,
+        Verdict::Invalid => 2,
+    }
+}
+
+fn name(load: &Load) -> String {
+    match load.relative {
+        0.0 => "closed".to_owned(),
+        relative => percent(relative),
+    }
+}
+
+fn line(out: &mut String, load: &Load) {
+    let offered = match load.relative {
+        0.0 => "all".to_owned(),
+        _ => number(load.offered_rps),
+    };
+    let verdict = match load.verdict {
+        Verdict::Valid => "valid",
+        Verdict::Suspect => "suspect",
+        Verdict::Invalid => "invalid",
+    };
+    let _ = write!(
+        out,
+        "{:>8} {offered:>10} {:>10} {:>8} {:>8} {:>8} {:>8} {:>8}  {verdict}",
+        name(load),
+        number(mean(&load.achieved_rps)),
+        millis(mean(&load.mean_us)),
+        millis(mean(&load.p50_us)),
+        millis(mean(&load.p95_us)),
+        millis(mean(&load.p99_us)),
+        count(load.errors),
+    );
+    if let Some(half) = half_interval(&load.mean_us) {
+        let _ = write!(out, "  mean ± {}", millis(half));
+    }
+    out.push('\n');
+}
+
+fn mean(values: &[f64]) -> f64 {
+    match values.len() {
+        0 => 0.0,
+        length => values.iter().sum::<f64>() / length as f64,
+    }
+}
+
+/// Half the 95 % interval of the mean; `None` for fewer than two values, which say nothing of their spread.
+fn half_interval(values: &[f64]) -> Option<f64> {
+    let freedom = values.len().checked_sub(1).filter(|&freedom| freedom > 0)?;
+    let centre = mean(values);
+    let squares: f64 = values.iter().map(|value| (value - centre).powi(2)).sum();
+    let error = (squares / freedom as f64 / values.len() as f64).sqrt();
+    Some(error * STUDENT_T.get(freedom - 1).copied().unwrap_or(NORMAL_T))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interval_is_students_when_there_are_few_repeats() {
+        assert_eq!(half_interval(&[5.0]), None);
+        assert_eq!(half_interval(&[5.0, 5.0]), Some(0.0));
+        // Deviation 1, three values: 4.303 / sqrt(3).
+        let half = half_interval(&[1.0, 2.0, 3.0]).expect("three values");
+        assert!((half - 2.484).abs() < 0.001, "{half}");
+    }
+}

@@ -1,0 +1,53 @@
+//! A set of files as work: its files are the documents, its popularity the order.
+
+use std::num::NonZeroUsize;
+use std::path::Path;
+
+use super::SessionError;
+use super::work::Gathered;
+use crate::engine::{Document, Order, Work};
+use crate::fileset::{Manifest, Popularity};
+use latency::run::description::FileSetInfo;
+
+/// Reads the manifest of a set; the files themselves are not looked at. Checksums are computed from what the files should
+/// hold, on all processors, only when contents are to be verified.
+pub(super) fn gather(
+    directory: &Path,
+    prefix: &str,
+    verify: bool,
+) -> Result<Gathered, SessionError> {
+    let manifest =
+        Manifest::load(directory).map_err(|error| SessionError::Content(error.to_string()))?;
+    if !manifest.complete() {
+        let directory = directory.display();
+        return Err(SessionError::Content(format!(
+            "{directory}: the file set is not finished; run `headway fileset create {directory}` again, it goes on where it stopped"
+        )));
+    }
+    let checksums = verify.then(|| {
+        let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        manifest.checksums(threads)
+    });
+    let documents = manifest.files().map(|file| Document {
+        path: format!("{prefix}{}", file.path),
+        size_bytes: Some(file.size_bytes),
+        class: file.class,
+        checksum: checksums.as_ref().map(|all| all[file.index as usize]),
+    });
+    let work = Work {
+        documents: documents.collect(),
+        order: Order::Drawn(Box::new(Popularity::new(&manifest))),
+    };
+    let info = FileSetInfo {
+        path: directory.display().to_string(),
+        profile: manifest.profile().to_string(),
+        bytes: manifest.bytes(),
+        files: manifest.len().into(),
+        seed: manifest.seed(),
+        checksum: manifest.parameters_checksum(),
+    };
+    Ok(Gathered {
+        work,
+        fileset: Some(info),
+    })
+}

@@ -1,0 +1,309 @@
+//! One run, from what a user asked to what came out: the part of `headway load` that is not words.
+//!
+//! [`Settings::prepare`] checks everything and looks names up. [`Prepared::run`] then connects once to each server,
+//! makes the run directory, lets the engine run with a [`recorder`] behind it, judges, and closes the directory. On the loop's thread
+//! nothing happens but handing rows over; files and the terminal belong to other threads.
+
+mod fileset;
+mod judging;
+mod observer;
+pub mod pin;
+pub mod progress;
+mod recorder;
+mod rows;
+pub mod settings;
+pub mod status;
+pub mod summary;
+mod work;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, SystemTime};
+
+use crate::client::environment::rfc3339;
+use crate::client::limits::{self, Shortage};
+use crate::client::resolve::ResolveError;
+use crate::client::watch::{Watch, allowed_cpus};
+use crate::engine::{EngineError, Measured, Plan, PlanError};
+use crate::words::Url;
+use latency::{Analysis, Analyzer, RunDescription, RunWriter, WriteError};
+use observer::Watched;
+use progress::Progress;
+use recorder::Recorder;
+use rows::{Keep, Rows};
+
+pub use settings::Settings;
+
+/// The entry of `environment.extra` that says why a run ended before its time.
+pub const INTERRUPTED: &str = "interrupted";
+
+/// For the one connection to each server before a run.
+const REACH_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Why a run did not take place, or was not kept.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The words contradict each other or ask nothing.
+    #[error("{0}")]
+    Use(String),
+    /// The engine refuses the plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// A name has no address.
+    #[error(transparent)]
+    Resolve(#[from] ResolveError),
+    /// A limit of this machine is too low.
+    #[error(transparent)]
+    Shortage(#[from] Shortage),
+    /// A file could not be read.
+    #[error("{what} {}: {source}", path.display())]
+    File {
+        /// What was tried.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// A file could be read and does not hold what it should.
+    #[error("{0}")]
+    Content(String),
+    /// A server cannot be connected to.
+    #[error("connecting to {target}: {source}; is the server running, and does it listen there?")]
+    Reach {
+        /// Where it should listen.
+        target: String,
+        /// Why the connection failed.
+        source: io::Error,
+    },
+    /// The loop's thread could not be bound to its processors.
+    #[error("binding the loop to processor {cpus:?}: {source}; this process may use {allowed:?}")]
+    Pin {
+        /// The processors asked for.
+        cpus: Vec<usize>,
+        /// Those that are allowed.
+        allowed: Vec<usize>,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// The thread that writes could not be started.
+    #[error("starting a thread: {0}")]
+    Thread(io::Error),
+    /// The engine failed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// Told to end before its time, where only a whole run is worth keeping.
+    #[error("interrupted")]
+    Interrupted,
+    /// The run directory could not be written.
+    #[error("writing the run: {0}")]
+    Write(#[from] WriteError),
+}
+
+impl SessionError {
+    /// Whether the user's words are wrong, rather than the machine unable.
+    pub fn is_use(&self) -> bool {
+        matches!(self, SessionError::Use(_) | SessionError::Plan(_))
+    }
+}
+
+/// A run that may begin.
+#[derive(Debug)]
+pub struct Prepared {
+    /// For the engine.
+    pub plan: Plan,
+    /// For `run.json`: everything that is known before.
+    pub description: RunDescription,
+    /// Of this machine.
+    pub limits: limits::Limits,
+    /// Processors for the loop; empty is any.
+    pub cpus: Vec<usize>,
+    /// The work is a set of files with a manifest.
+    pub fileset: bool,
+}
+
+/// What surrounds a run.
+#[derive(Clone, Debug, Default)]
+pub struct Surroundings {
+    /// Set when the run shall end now and keep what it has.
+    pub interrupt: Arc<AtomicBool>,
+    /// Show a progress line with this word before it.
+    pub progress: Option<String>,
+    /// A run that ends before its time is an error, and its directory stays incomplete.
+    pub whole_only: bool,
+    /// Where the server's own counters are read after the run.
+    pub server_status: Option<Url>,
+}
+
+/// What came out.
+#[derive(Clone, Debug)]
+pub struct Finished {
+    /// As it stands in `run.json`.
+    pub description: RunDescription,
+    /// The figures.
+    pub analysis: Analysis,
+    /// Things that did not work and did not matter to the figures.
+    pub warnings: Vec<String>,
+    /// It ended before its time, because it was told to.
+    pub interrupted: bool,
+    /// The first connection that could not be opened, in words.
+    pub failure: Option<String>,
+}
+
+impl Prepared {
+    /// Carries the run out. Without a directory only the figures are kept.
+    ///
+    /// # Errors
+    /// See [`SessionError`]. After an error while writing, the directory holds what was written before, marked incomplete.
+    pub fn run(
+        mut self,
+        directory: Option<&Path>,
+        around: &Surroundings,
+    ) -> Result<Finished, SessionError> {
+        self.reach()?;
+        let now = SystemTime::now();
+        self.description.started = rfc3339(now);
+        self.description.epoch_unix_ns = unix_ns(now);
+        let keep = match directory {
+            Some(path) => Keep::Directory(RunWriter::create(path, &self.description)?),
+            None => Keep::Figures(Box::new(Analyzer::new(&self.description))),
+        };
+        let ran = self.measure(keep, around)?;
+        if around.whole_only && ran.stopped_ns.is_some() {
+            return Err(SessionError::Interrupted);
+        }
+        self.close(ran, around)
+    }
+
+    /// Nothing can be measured where not one connection can be made, and a wrong port is found in an instant.
+    fn reach(&self) -> Result<(), SessionError> {
+        for target in &self.plan.targets {
+            status::reach(&target.address, REACH_PATIENCE).map_err(|source| {
+                SessionError::Reach {
+                    target: target.address.to_string(),
+                    source,
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The run itself.
+    fn measure(&self, keep: Keep, around: &Surroundings) -> Result<Ran, SessionError> {
+        let allowed = allowed_cpus();
+        let progress = match &around.progress {
+            Some(word) => Some(Progress::start(word, &self.plan).map_err(SessionError::Thread)?),
+            None => None,
+        };
+        let rows = Rows::new(keep, progress.as_ref().map(Progress::latencies));
+        let others = pin::others(&allowed, &self.cpus);
+        let recorder = Recorder::start(rows, others).map_err(SessionError::Thread)?;
+        pin::pin_this_thread(&self.cpus).map_err(|errno| SessionError::Pin {
+            cpus: self.cpus.clone(),
+            allowed: allowed.clone(),
+            source: errno.into(),
+        })?;
+        let watch = Watch::this_thread();
+        let before = watch.read();
+        let mut watched = Watched::new(recorder, Arc::clone(&around.interrupt), progress);
+        let measured = crate::engine::run(&self.plan, &mut watched);
+        let waited = watch.read().since(&before);
+        // What follows is not the loop's work and may use every processor again.
+        let _ = pin::pin_this_thread(&allowed);
+        let (recorder, stopped_ns) = watched.end();
+        let recorded = recorder.finish()?;
+        Ok(Ran {
+            measured: measured?,
+            waited,
+            stopped_ns,
+            dropped: recorded.dropped,
+            rows: recorded.sink,
+        })
+    }
+
+    /// Judges, describes and closes the directory.
+    fn close(mut self, ran: Ran, around: &Surroundings) -> Result<Finished, SessionError> {
+        let measured = &ran.measured;
+        let evidence = judging::evidence(&self, &ran);
+        let description = &mut self.description;
+        description.started = rfc3339(measured.epoch.wall);
+        description.epoch_unix_ns = unix_ns(measured.epoch.wall);
+        description.load.measured = window(&self.plan, measured, ran.stopped_ns);
+        description.server = measured.server.as_deref().map(judging::server_info);
+        description.client = Some(judging::client(
+            &evidence,
+            measured,
+            &self.limits,
+            &self.plan.targets,
+        ));
+        if let Some(stopped_ns) = ran.stopped_ns {
+            let words = format!("after {:.1} s", stopped_ns as f64 / 1e9);
+            let extra = &mut description.environment.extra;
+            extra.insert(INTERRUPTED.to_owned(), words);
+        }
+        let mut warnings = judging::warnings(measured);
+        let analysis = match ran.rows.keep {
+            Keep::Figures(analyzer) => analyzer.finish(),
+            Keep::Directory(writer) => {
+                warnings.extend(keep_status(around.server_status.as_ref(), &writer).err());
+                writer.finish(description)?
+            }
+        };
+        description.summary = Some(latency::run::summary(&analysis));
+        description.complete = true;
+        Ok(Finished {
+            interrupted: ran.stopped_ns.is_some(),
+            failure: ran.measured.failure.map(|failure| failure.message),
+            description: self.description,
+            analysis,
+            warnings,
+        })
+    }
+}
+
+/// What the loop's part of a run leaves behind.
+struct Ran {
+    measured: Measured,
+    waited: crate::client::watch::Waited,
+    /// When it was told to end before its time, since the epoch.
+    stopped_ns: Option<u64>,
+    dropped: u64,
+    rows: Rows,
+}
+
+/// The measured part, where its ends are known; a run of a number of requests ends with its last reply.
+fn window(
+    plan: &Plan,
+    measured: &Measured,
+    stopped_ns: Option<u64>,
+) -> Option<latency::run::description::Window> {
+    let nanos = |length: Duration| u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
+    let start_ns = nanos(plan.warmup);
+    let by_time = plan.stop.requests.is_none().then_some(plan.stop.duration);
+    let planned = by_time
+        .flatten()
+        .map(|length| start_ns.saturating_add(nanos(length)));
+    let end_ns = stopped_ns.or(planned)?.min(measured.elapsed_ns);
+    (end_ns > start_ns).then_some(latency::run::description::Window { start_ns, end_ns })
+}
+
+/// Reads the server's counters and keeps them; the error is a warning.
+fn keep_status(url: Option<&Url>, writer: &RunWriter) -> Result<(), String> {
+    let Some(url) = url else { return Ok(()) };
+    let counters = status::fetch(url).map_err(|error| error.to_string());
+    let kept = counters.and_then(|counters| {
+        writer
+            .write_server(&counters)
+            .map_err(|error| error.to_string())
+    });
+    kept.map_err(|why| format!("there is no server.json: {why}"))
+}
+
+fn unix_ns(moment: SystemTime) -> u64 {
+    let since = moment
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}

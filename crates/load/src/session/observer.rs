@@ -1,0 +1,70 @@
+//! What the engine tells while it runs, on its own thread: rows are handed on, nothing waits.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::progress::Progress;
+use super::recorder::{Recorder, Sink};
+use crate::engine::{Control, Live, Observer};
+use latency::Row;
+
+/// How long requests in flight may take after the run was told to end; then they are abandoned.
+const GRACE_NS: u64 = 1_000_000_000;
+
+/// Hands rows to the recorder and the state to the progress line, and ends the run when it is told to.
+pub(super) struct Watched<S> {
+    recorder: Recorder<S>,
+    interrupt: Arc<AtomicBool>,
+    progress: Option<Progress>,
+    stopped_ns: Option<u64>,
+}
+
+impl<S: Sink> Watched<S> {
+    /// An observer that stops the run when `interrupt` is set or the writer fails.
+    pub fn new(
+        recorder: Recorder<S>,
+        interrupt: Arc<AtomicBool>,
+        progress: Option<Progress>,
+    ) -> Watched<S> {
+        Watched {
+            recorder,
+            interrupt,
+            progress,
+            stopped_ns: None,
+        }
+    }
+
+    /// The recorder, and when the run was told to end before its time. The progress line is gone afterwards.
+    pub fn end(self) -> (Recorder<S>, Option<u64>) {
+        drop(self.progress);
+        (self.recorder, self.stopped_ns)
+    }
+
+    /// The first `Stop` starts nothing any more, the second one abandons what is in flight.
+    fn stop(&mut self, now_ns: u64) -> Control {
+        match self.stopped_ns {
+            None => {
+                self.stopped_ns = Some(now_ns);
+                Control::Stop
+            }
+            Some(at) if now_ns.saturating_sub(at) >= GRACE_NS => Control::Stop,
+            Some(_) => Control::Continue,
+        }
+    }
+}
+
+impl<S: Sink> Observer for Watched<S> {
+    fn rows(&mut self, batch: &mut Vec<Row>) {
+        self.recorder.take(batch);
+    }
+
+    fn tick(&mut self, live: &Live) -> Control {
+        if let Some(progress) = &self.progress {
+            progress.tell(live, self.recorder.dropped());
+        }
+        match self.interrupt.load(Ordering::Relaxed) || self.recorder.failed() {
+            true => self.stop(live.now_ns),
+            false => Control::Continue,
+        }
+    }
+}

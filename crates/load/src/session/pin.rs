@@ -1,0 +1,53 @@
+//! Binding threads to processors, so that the loop is not moved about while it measures.
+
+use rustix::io;
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+/// Lets the calling thread run on these processors only; an empty list changes nothing.
+///
+/// # Errors
+/// EINVAL when none of them exists or is allowed, sched_setaffinity(2).
+pub fn pin_this_thread(cpus: &[usize]) -> io::Result<()> {
+    if cpus.is_empty() {
+        return Ok(());
+    }
+    let mut set = CpuSet::new();
+    for &cpu in cpus {
+        if cpu >= CpuSet::MAX_CPU {
+            return Err(io::Errno::INVAL);
+        }
+        set.set(cpu);
+    }
+    sched_setaffinity(None, &set)
+}
+
+/// What is left for the other threads when the loop has its processors: the rest, or all if there is no rest.
+pub fn others(allowed: &[usize], pinned: &[usize]) -> Vec<usize> {
+    let rest: Vec<usize> = allowed
+        .iter()
+        .copied()
+        .filter(|cpu| !pinned.contains(cpu))
+        .collect();
+    match rest.is_empty() {
+        true => allowed.to_vec(),
+        false => rest,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writer_keeps_off_the_loop_when_there_are_other_processors() {
+        assert_eq!(others(&[0, 1, 2], &[1]), [0, 2]);
+        assert_eq!(others(&[1], &[1]), [1]);
+        assert_eq!(others(&[0, 1], &[]), [0, 1]);
+    }
+
+    #[test]
+    fn pinning_is_refused_when_the_processor_does_not_exist() {
+        assert!(pin_this_thread(&[CpuSet::MAX_CPU]).is_err());
+        assert!(pin_this_thread(&[]).is_ok());
+    }
+}

@@ -1,0 +1,272 @@
+//! The line on the terminal while a run goes on: rate, latency and errors of the last moment.
+//!
+//! A terminal can be stopped, and a write to it waits then. So the line has a thread of its own, which looks at what the
+//! loop and the writer leave for it; neither ever waits for the other or for the terminal.
+
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, TryLockError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::engine::{Live, Plan, Stage};
+use crate::words::readable::{count, millis, number, seconds};
+use latency::{Histogram, Outcome, Row};
+
+/// Between two lines.
+const PERIOD: Duration = Duration::from_millis(500);
+
+/// Latencies since the last line, kept by the writer's thread.
+#[derive(Debug, Default)]
+pub(super) struct Latencies(Mutex<Histogram>);
+
+impl Latencies {
+    /// Looks at rows on their way. When the line is just being made they are left out of it.
+    pub fn see(&self, rows: &[Row]) {
+        match self.0.try_lock() {
+            Ok(mut histogram) => rows
+                .iter()
+                .filter(|row| row.error != Outcome::Abandoned)
+                .for_each(|row| histogram.record_ns(row.response_ns())),
+            Err(TryLockError::WouldBlock | TryLockError::Poisoned(_)) => {}
+        }
+    }
+
+    /// Takes what has been seen.
+    fn take(&self) -> Histogram {
+        match self.0.lock() {
+            Ok(mut histogram) => std::mem::take(&mut *histogram),
+            Err(_) => Histogram::default(),
+        }
+    }
+}
+
+/// What the loop says of itself, a word each.
+#[derive(Debug, Default)]
+struct Told {
+    now_ns: AtomicU64,
+    done: AtomicU64,
+    errors: AtomicU64,
+    in_flight: AtomicU64,
+    waiting: AtomicU64,
+    dropped: AtomicU64,
+    stage: AtomicU64,
+}
+
+/// A progress line. Dropping it removes the line.
+#[derive(Debug)]
+pub(super) struct Progress {
+    told: Arc<Told>,
+    latencies: Arc<Latencies>,
+    end: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Progress {
+    /// Begins the line, with a word before it.
+    pub fn start(word: &str, plan: &Plan) -> io::Result<Progress> {
+        let told = Arc::new(Told::default());
+        let latencies = Arc::new(Latencies::default());
+        let (end, ended) = channel::<()>();
+        let mut line = Line {
+            word: word.to_owned(),
+            warmup_s: plan.warmup.as_secs_f64(),
+            duration_s: plan.stop.duration.map(|length| length.as_secs_f64()),
+            requests: plan.stop.requests,
+            before: Moment::default(),
+        };
+        let (state, seen) = (Arc::clone(&told), Arc::clone(&latencies));
+        let thread = std::thread::Builder::new()
+            .name("progress".to_owned())
+            .spawn(move || {
+                while ended.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
+                    let text = line.next(Moment::of(&state), &seen.take());
+                    show(&text);
+                }
+                show("");
+            })?;
+        Ok(Progress {
+            told,
+            latencies,
+            end: Some(end),
+            thread: Some(thread),
+        })
+    }
+
+    /// Where the writer's thread leaves latencies.
+    pub fn latencies(&self) -> Arc<Latencies> {
+        Arc::clone(&self.latencies)
+    }
+
+    /// Notes the state of the run; some stores, no more.
+    pub fn tell(&self, live: &Live, dropped: u64) {
+        let stage = match live.stage {
+            Stage::Warmup => 0,
+            Stage::Measuring => 1,
+            Stage::Draining => 2,
+        };
+        for (place, value) in [
+            (&self.told.now_ns, live.now_ns),
+            (&self.told.done, live.done),
+            (&self.told.errors, live.errors),
+            (&self.told.in_flight, live.in_flight.into()),
+            (&self.told.waiting, live.waiting.into()),
+            (&self.told.dropped, dropped),
+            (&self.told.stage, stage),
+        ] {
+            place.store(value, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(thread) = self.thread.take() {
+            // Joined, so that the line is gone before anything else is printed.
+            drop(thread.join());
+        }
+    }
+}
+
+/// Replaces the line. If the terminal is gone there is nobody to tell.
+fn show(text: &str) {
+    let mut out = io::stderr().lock();
+    drop(write!(out, "\r\x1b[K{text}"));
+    drop(out.flush());
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Moment {
+    now_ns: u64,
+    done: u64,
+    errors: u64,
+    in_flight: u64,
+    waiting: u64,
+    dropped: u64,
+    stage: u64,
+}
+
+impl Moment {
+    fn of(told: &Told) -> Moment {
+        Moment {
+            now_ns: told.now_ns.load(Ordering::Relaxed),
+            done: told.done.load(Ordering::Relaxed),
+            errors: told.errors.load(Ordering::Relaxed),
+            in_flight: told.in_flight.load(Ordering::Relaxed),
+            waiting: told.waiting.load(Ordering::Relaxed),
+            dropped: told.dropped.load(Ordering::Relaxed),
+            stage: told.stage.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Makes one line after another from what changed in between.
+#[derive(Debug)]
+struct Line {
+    word: String,
+    warmup_s: f64,
+    duration_s: Option<f64>,
+    requests: Option<u64>,
+    before: Moment,
+}
+
+impl Line {
+    fn next(&mut self, now: Moment, latencies: &Histogram) -> String {
+        let before = std::mem::replace(&mut self.before, now);
+        let elapsed_s = now.now_ns.saturating_sub(before.now_ns) as f64 / 1e9;
+        let done = now.done.saturating_sub(before.done) as f64;
+        let rate = if elapsed_s > 0.0 {
+            done / elapsed_s
+        } else {
+            0.0
+        };
+        let mut text = format!("{} {}", self.word, self.place(now));
+        text += &format!("  {}/s", number(rate));
+        if latencies.count() > 0 {
+            let ms = |percentile| millis(latencies.percentile(percentile) as f64 / 1000.0);
+            text += &format!("  p50 {} ms  p99 {} ms", ms(50.0), ms(99.0));
+        }
+        text += &format!("  errors {}", count(now.errors));
+        if now.waiting > 0 {
+            text += &format!("  waiting {}", count(now.waiting));
+        }
+        if now.dropped > 0 {
+            text += &format!("  not recorded {}", count(now.dropped));
+        }
+        text
+    }
+
+    /// How far the run is.
+    fn place(&self, now: Moment) -> String {
+        let now_s = now.now_ns as f64 / 1e9;
+        match now.stage {
+            0 => format!("warm-up {} of {}", seconds(now_s), seconds(self.warmup_s)),
+            2 => format!("waiting for {} replies", count(now.in_flight)),
+            _ => match (self.duration_s, self.requests) {
+                (_, Some(requests)) => format!("{} of {}", count(now.done), count(requests)),
+                (Some(length), None) => {
+                    format!("{} of {}", seconds(now_s - self.warmup_s), seconds(length))
+                }
+                (None, None) => seconds(now_s - self.warmup_s),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line() -> Line {
+        Line {
+            word: "load".to_owned(),
+            warmup_s: 2.0,
+            duration_s: Some(10.0),
+            requests: None,
+            before: Moment::default(),
+        }
+    }
+
+    fn at(seconds: u64, done: u64, stage: u64) -> Moment {
+        Moment {
+            now_ns: seconds * 1_000_000_000,
+            done,
+            stage,
+            ..Moment::default()
+        }
+    }
+
+    #[test]
+    fn rate_is_of_the_last_moment_when_lines_follow_each_other() {
+        let mut line = line();
+        let first = line.next(at(1, 100, 0), &Histogram::default());
+        assert_eq!(first, "load warm-up 1.0 s of 2.0 s  100.0/s  errors 0");
+        let second = line.next(at(3, 2100, 1), &Histogram::default());
+        assert_eq!(second, "load 1.0 s of 10.0 s  1,000/s  errors 0");
+    }
+
+    #[test]
+    fn percentiles_are_shown_when_rows_were_seen() {
+        let mut histogram = Histogram::default();
+        histogram.record_ns(2_000_000);
+        let text = line().next(at(3, 1, 1), &histogram);
+        assert!(
+            text.contains("p50 2.0") && text.contains("p99 2.0"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn trouble_is_shown_when_requests_wait_or_rows_are_lost() {
+        let mut now = at(3, 1, 2);
+        (now.waiting, now.dropped, now.in_flight) = (7, 9, 5);
+        let text = line().next(now, &Histogram::default());
+        assert!(text.contains("waiting for 5 replies"), "{text}");
+        assert!(
+            text.contains("waiting 7") && text.contains("not recorded 9"),
+            "{text}"
+        );
+    }
+}

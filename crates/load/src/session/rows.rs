@@ -1,0 +1,58 @@
+//! What the writer's thread does with rows: into the run directory, or into figures; and a glance for verdict and progress line.
+
+use std::sync::Arc;
+
+use super::progress::Latencies;
+use super::recorder::Sink;
+use latency::{Analyzer, Outcome, Row, RunWriter, WriteError};
+
+/// Where rows go.
+pub(super) enum Keep {
+    /// They are kept.
+    Directory(RunWriter),
+    /// Only their figures are.
+    Figures(Box<Analyzer>),
+}
+
+/// Keeps rows, and counts what the verdict wants to know of them.
+pub(super) struct Rows {
+    /// Where they go.
+    pub keep: Keep,
+    /// Requests of the measured part that ended.
+    pub replies: u64,
+    /// Those that were answered 404.
+    pub not_found: u64,
+    latencies: Option<Arc<Latencies>>,
+}
+
+impl Rows {
+    /// No row yet; those that come are shown to the progress line if there is one.
+    pub fn new(keep: Keep, latencies: Option<Arc<Latencies>>) -> Rows {
+        Rows {
+            keep,
+            replies: 0,
+            not_found: 0,
+            latencies,
+        }
+    }
+}
+
+impl Sink for Rows {
+    fn take(&mut self, rows: &[Row]) -> Result<(), WriteError> {
+        if let Some(latencies) = &self.latencies {
+            latencies.see(rows);
+        }
+        let counted = |row: &&Row| !row.warmup && row.error != Outcome::Abandoned;
+        for row in rows.iter().filter(counted) {
+            self.replies += 1;
+            self.not_found += u64::from(row.status == 404);
+        }
+        match &mut self.keep {
+            Keep::Directory(writer) => writer.append(rows),
+            Keep::Figures(analyzer) => {
+                rows.iter().for_each(|row| analyzer.push(row));
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,487 @@
+//! What a user asked for, and how it becomes a plan for the engine and the first half of `run.json`.
+//!
+//! Everything that can be refused is refused here, before a directory is made or a connection opened.
+//! Defaults are those of the papers: 1024 connections with 5 requests each in a closed loop (dissertation 3.2.2),
+//! a time-out of 3 s in an open one (Brecht and Ostrowski, section 5). In a closed loop the response time is the number of
+//! connections over the throughput, whatever the server does, so its time-out is longer.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::work;
+use super::{Prepared, SessionError};
+use crate::client::limits::Limits;
+use crate::client::{environment, resolve};
+use crate::engine::{Address, Arrivals, Mode, Plan, Schedule, Segment, Sources, Stop, Target};
+use crate::words::{Place, ScheduleWord, Url};
+use latency::RunDescription;
+use latency::run::description::{self, Environment, LoadInfo, ScheduleStep};
+
+/// Connections of a closed loop.
+pub const CONNECTIONS_CLOSED: u32 = 1024;
+/// Connections that an open loop may have at once: 5,400 new ones a second that all run into the time-out.
+pub const CONNECTIONS_OPEN: u32 = 16_384;
+/// Requests a connection carries.
+pub const REQUESTS_PER_CONNECTION: u32 = 5;
+/// Time-out of an open loop.
+pub const TIMEOUT_OPEN: Duration = Duration::from_secs(3);
+/// Time-out of a closed loop.
+pub const TIMEOUT_CLOSED: Duration = Duration::from_secs(30);
+/// Length of a run that was given no length.
+pub const DURATION: Duration = Duration::from_secs(30);
+/// Warm-up of a run with a length in time.
+pub const WARMUP: Duration = Duration::from_secs(5);
+
+/// What to ask for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WorkSource {
+    /// The paths of the addresses.
+    Addresses,
+    /// The lines of a file, in turn.
+    Paths(PathBuf),
+    /// A set of files with a manifest, by its popularity.
+    FileSet(PathBuf),
+}
+
+/// When to ask.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Demand {
+    /// Each connection asks again when it has been answered.
+    Closed,
+    /// By a schedule of requests a second. A single rate is one stretch of any length.
+    Open {
+        /// Steps and ramps.
+        schedule: ScheduleWord,
+        /// How arrivals lie in it.
+        arrivals: Arrivals,
+    },
+}
+
+/// A run as a user asks for it; `None` is *the default*.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The servers, one or more.
+    pub urls: Vec<Url>,
+    /// What to ask for.
+    pub work: WorkSource,
+    /// When to ask.
+    pub demand: Demand,
+    /// Connections of a closed loop, or the most of an open one.
+    pub connections: Option<u32>,
+    /// Requests on a connection; `Some(None)` is as many as the server lets it.
+    pub requests_per_connection: Option<Option<u32>>,
+    /// How long a request may take; zero is for ever.
+    pub timeout: Option<Duration>,
+    /// Pause between a reply and the next request of a connection.
+    pub think: Duration,
+    /// Bits a second that a connection may receive.
+    pub bandwidth_bits_per_s: Option<u64>,
+    /// Excluded from the figures.
+    pub warmup: Option<Duration>,
+    /// Length, without the warm-up.
+    pub duration: Option<Duration>,
+    /// Number of requests, without those of the warm-up.
+    pub requests: Option<u64>,
+    /// Seed of the request stream and the arrivals.
+    pub seed: u64,
+    /// Local addresses to ask from; empty is the kernel's choice.
+    pub sources: Vec<IpAddr>,
+    /// Compare the content of replies with its checksum.
+    pub verify: bool,
+    /// The name in tables and reports.
+    pub label: Option<String>,
+    /// Processors for the loop; empty is any.
+    pub cpus: Vec<usize>,
+    /// The command line, for `run.json`.
+    pub command: Vec<String>,
+}
+
+impl Settings {
+    /// Checks everything and looks the names up.
+    ///
+    /// # Errors
+    /// See [`SessionError`]; [`SessionError::is_use`] tells wrong words from a machine that cannot.
+    pub fn prepare(&self) -> Result<Prepared, SessionError> {
+        self.agree()?;
+        let limits = Limits::raise();
+        let targets = self.targets()?;
+        let work = work::gather(self)?;
+        let plan = self.plan(&limits, targets, work.work)?;
+        plan.check()?;
+        self.check_limits(&plan, &limits)?;
+        let description = RunDescription {
+            command: self.command.clone(),
+            label: self.label.clone(),
+            environment: self.environment(),
+            targets: self.urls.iter().map(ToString::to_string).collect(),
+            fileset: work.fileset,
+            load: self.describe(&plan),
+            ..RunDescription::default()
+        };
+        Ok(Prepared {
+            plan,
+            description,
+            limits,
+            cpus: self.cpus.clone(),
+            fileset: matches!(self.work, WorkSource::FileSet(_)),
+        })
+    }
+
+    /// This machine; the loop's processors are those it will be bound to, if it is.
+    fn environment(&self) -> Environment {
+        let mut environment = environment::gather();
+        if !self.cpus.is_empty() {
+            environment.client_affinity = environment::as_list(&self.cpus);
+        }
+        environment
+    }
+
+    /// Refuses words that contradict each other.
+    fn agree(&self) -> Result<(), SessionError> {
+        let wrong = |text: &str| Err(SessionError::Use(text.to_owned()));
+        if self.urls.is_empty() {
+            return wrong("no server to ask; write http://host:port/path or unix:/path/of/socket");
+        }
+        if self.verify && !matches!(self.work, WorkSource::FileSet(_)) {
+            return wrong(
+                "--verify compares contents with the manifest of a set; name it with --fileset",
+            );
+        }
+        if self.requests == Some(0) {
+            return wrong("--requests 0 asks nothing; ask for 1 or more");
+        }
+        if self.connections == Some(0) {
+            return wrong("--connections 0 asks nothing; open 1 or more");
+        }
+        if self.duration == Some(Duration::ZERO) {
+            return wrong("--duration 0 measures nothing; measure for some seconds");
+        }
+        if matches!(self.demand, Demand::Open { .. }) && !self.think.is_zero() {
+            return wrong(
+                "--think is the pause of a closed loop; an open loop starts requests by its schedule",
+            );
+        }
+        Ok(())
+    }
+
+    /// One target for each place, in the order of their first mention.
+    fn targets(&self) -> Result<Vec<Target>, SessionError> {
+        let mut places: Vec<&Place> = Vec::new();
+        for url in &self.urls {
+            if !places.contains(&&url.place) {
+                places.push(&url.place);
+            }
+        }
+        places.into_iter().map(|place| self.target(place)).collect()
+    }
+
+    fn target(&self, place: &Place) -> Result<Target, SessionError> {
+        let address = match place {
+            Place::Unix(path) => Address::Unix(path.clone()),
+            Place::Inet { host, port } => Address::Inet(resolve::resolve(host, *port)?),
+        };
+        let sources = match &address {
+            Address::Inet(_) if !self.sources.is_empty() => Sources::List(self.sources.clone()),
+            Address::Inet(to) if to.is_ipv4() && to.ip().is_loopback() => Sources::Loopback,
+            _ => Sources::Any,
+        };
+        let mut target = Target::new(address, place.host_field());
+        target.sources = sources;
+        Ok(target)
+    }
+
+    fn plan(
+        &self,
+        limits: &Limits,
+        targets: Vec<Target>,
+        work: crate::engine::Work,
+    ) -> Result<Plan, SessionError> {
+        let warmup = self.warmup();
+        // A default gives way to the limit of descriptors; a number that was asked for does not.
+        let room = u32::try_from(limits.connections_max())
+            .unwrap_or(u32::MAX)
+            .max(1);
+        let mode = match &self.demand {
+            Demand::Closed => Mode::Closed {
+                connections: self.connections.unwrap_or(CONNECTIONS_CLOSED.min(room)),
+            },
+            Demand::Open { schedule, arrivals } => {
+                let connections_max = self.connections.unwrap_or(CONNECTIONS_OPEN.min(room));
+                Mode::Open {
+                    schedule: segments(schedule, warmup),
+                    arrivals: *arrivals,
+                    connections_max,
+                    waiting_max: connections_max,
+                }
+            }
+        };
+        let [first, others @ ..] = targets.as_slice() else {
+            return Err(SessionError::Use("no server to ask".to_owned()));
+        };
+        // The engine's constructor knows the plainest value of what is not set here.
+        let mut plan = Plan::closed(first.clone(), work, 1);
+        plan.targets.extend_from_slice(others);
+        plan.mode = mode;
+        plan.requests_per_connection = self
+            .requests_per_connection
+            .unwrap_or(Some(REQUESTS_PER_CONNECTION));
+        plan.timeout = self.timeout();
+        plan.think = self.think;
+        plan.bandwidth_bits_per_s = self.bandwidth_bits_per_s;
+        plan.warmup = warmup;
+        plan.stop = self.stop();
+        plan.seed = self.seed;
+        plan.verify = self.verify;
+        Ok(plan)
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        let chosen = self.timeout.unwrap_or(match self.demand {
+            Demand::Closed => TIMEOUT_CLOSED,
+            Demand::Open { .. } => TIMEOUT_OPEN,
+        });
+        (!chosen.is_zero()).then_some(chosen)
+    }
+
+    /// A run of a number of requests has no warm-up unless it was asked for: its end is near.
+    fn warmup(&self) -> Duration {
+        let counted = self.requests.is_some() && self.duration.is_none();
+        let default = if counted { Duration::ZERO } else { WARMUP };
+        self.warmup.unwrap_or(default)
+    }
+
+    fn stop(&self) -> Stop {
+        let scheduled = match &self.demand {
+            Demand::Open { schedule, .. } if !is_single_rate(schedule) => Some(schedule.length()),
+            _ => None,
+        };
+        let default = self.requests.is_none().then_some(DURATION);
+        Stop {
+            duration: self.duration.or(scheduled).or(default),
+            requests: self.requests,
+        }
+    }
+
+    fn check_limits(&self, plan: &Plan, limits: &Limits) -> Result<(), SessionError> {
+        let connections = match plan.mode {
+            Mode::Closed { connections } => connections,
+            Mode::Open {
+                connections_max, ..
+            } => connections_max,
+        };
+        // The descriptors are shared; the ports are those towards one of the targets.
+        limits.check(connections.into(), 0)?;
+        let explicit = matches!(plan.mode, Mode::Closed { .. }) || self.connections.is_some();
+        let inet = plan
+            .targets
+            .iter()
+            .filter(|one| matches!(one.address, Address::Inet(_)));
+        let share = u64::from(connections).div_ceil(plan.targets.len() as u64);
+        for target in inet.filter(|_| explicit) {
+            let sources = match &target.sources {
+                Sources::Any => 1,
+                Sources::List(list) => list.len() as u64,
+                Sources::Loopback => continue,
+            };
+            limits.check(share, sources)?;
+        }
+        Ok(())
+    }
+
+    fn describe(&self, plan: &Plan) -> LoadInfo {
+        let mut load = LoadInfo {
+            requests_per_connection: plan.requests_per_connection.map(Into::into),
+            timeout_ms: plan.timeout.map(|timeout| timeout.as_secs_f64() * 1e3),
+            think_ms: plan.think.as_secs_f64() * 1e3,
+            bandwidth_bits_per_s: plan.bandwidth_bits_per_s,
+            warmup_s: plan.warmup.as_secs_f64(),
+            duration_s: plan.stop.duration.map(|length| length.as_secs_f64()),
+            requests: plan.stop.requests,
+            seed: plan.seed,
+            verify: plan.verify,
+            ..LoadInfo::default()
+        };
+        match (&plan.mode, &self.demand) {
+            (
+                Mode::Open {
+                    connections_max, ..
+                },
+                Demand::Open { schedule, arrivals },
+            ) => {
+                load.mode = description::Mode::Open;
+                load.connections = Some((*connections_max).into());
+                load.arrivals = Some(match arrivals {
+                    Arrivals::Poisson => description::Arrivals::Poisson,
+                    Arrivals::Constant => description::Arrivals::Constant,
+                });
+                load.rate_rps = Some(schedule.requests() / schedule.length().as_secs_f64());
+                load.schedule = schedule.0.iter().map(step).collect();
+            }
+            (Mode::Closed { connections }, _) => load.connections = Some((*connections).into()),
+            (Mode::Open { .. }, Demand::Closed) => {}
+        }
+        load
+    }
+}
+
+fn step(stretch: &crate::words::Stretch) -> ScheduleStep {
+    ScheduleStep {
+        duration_s: stretch.length.as_secs_f64(),
+        from_rps: stretch.from,
+        to_rps: stretch.to,
+    }
+}
+
+/// A single rate goes on for as long as the run does.
+fn is_single_rate(schedule: &ScheduleWord) -> bool {
+    matches!(schedule.0.as_slice(), [only] if only.from == only.to)
+}
+
+/// The engine's schedule: the warm-up at the first rate before it, so that the figures begin with the schedule.
+fn segments(schedule: &ScheduleWord, warmup: Duration) -> Schedule {
+    let segment = |from_per_s, to_per_s, length| Segment {
+        from_per_s,
+        to_per_s,
+        length,
+    };
+    let mut segments = Vec::with_capacity(schedule.0.len() + 2);
+    if let Some(first) = schedule.0.first().filter(|_| !warmup.is_zero()) {
+        segments.push(segment(first.from, first.from, warmup));
+    }
+    segments.extend(
+        schedule
+            .0
+            .iter()
+            .map(|one| segment(one.from, one.to, one.length)),
+    );
+    // The engine goes on with the last rate, which may not be 0; the run ends before.
+    if schedule.0.last().is_some_and(|last| last.to == 0.0) {
+        segments.push(segment(1.0, 1.0, Duration::ZERO));
+    }
+    Schedule { segments }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(demand: Demand) -> Settings {
+        Settings {
+            urls: vec!["http://127.0.0.1:8080/a".parse().expect("an address")],
+            work: WorkSource::Addresses,
+            demand,
+            connections: None,
+            requests_per_connection: None,
+            timeout: None,
+            think: Duration::ZERO,
+            bandwidth_bits_per_s: None,
+            warmup: None,
+            duration: None,
+            requests: None,
+            seed: 1,
+            sources: Vec::new(),
+            verify: false,
+            label: None,
+            cpus: Vec::new(),
+            command: Vec::new(),
+        }
+    }
+
+    fn open(schedule: &str) -> Settings {
+        settings(Demand::Open {
+            schedule: schedule.parse().expect("a schedule"),
+            arrivals: Arrivals::Poisson,
+        })
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_papers_when_nothing_is_said() {
+        let closed = settings(Demand::Closed).prepare().expect("a plan").plan;
+        assert!(
+            matches!(closed.mode, Mode::Closed { connections } if connections <= CONNECTIONS_CLOSED)
+        );
+        assert_eq!(closed.requests_per_connection, Some(5));
+        assert_eq!(closed.timeout, Some(TIMEOUT_CLOSED));
+        assert_eq!(
+            (closed.warmup, closed.stop.duration),
+            (WARMUP, Some(DURATION))
+        );
+        let open = open("100:1s").prepare().expect("a plan").plan;
+        assert_eq!(open.timeout, Some(TIMEOUT_OPEN));
+    }
+
+    #[test]
+    fn warm_up_comes_before_the_schedule_when_there_are_steps() {
+        let prepared = open("100:10s,200-0:5s").prepare().expect("a plan");
+        let Mode::Open { schedule, .. } = &prepared.plan.mode else {
+            panic!("a schedule makes an open loop");
+        };
+        let lengths: Vec<u64> = schedule
+            .segments
+            .iter()
+            .map(|one| one.length.as_secs())
+            .collect();
+        assert_eq!(lengths, [5, 10, 5, 0]);
+        assert_eq!(prepared.plan.stop.duration, Some(Duration::from_secs(15)));
+        assert_eq!(prepared.description.load.schedule.len(), 2);
+        assert_eq!(prepared.description.load.rate_rps, Some(100.0));
+    }
+
+    #[test]
+    fn warm_up_is_left_out_when_a_number_of_requests_was_asked() {
+        let mut counted = settings(Demand::Closed);
+        counted.requests = Some(10);
+        let plan = counted.prepare().expect("a plan").plan;
+        assert_eq!((plan.warmup, plan.stop.duration), (Duration::ZERO, None));
+        counted.warmup = Some(WARMUP);
+        assert_eq!(counted.prepare().expect("a plan").plan.warmup, WARMUP);
+    }
+
+    #[test]
+    fn timeout_is_for_ever_when_it_is_zero() {
+        let mut patient = settings(Demand::Closed);
+        patient.timeout = Some(Duration::ZERO);
+        assert_eq!(patient.prepare().expect("a plan").plan.timeout, None);
+    }
+
+    #[test]
+    fn contradictions_are_wrong_use_when_a_run_is_prepared() {
+        type Change = fn(&mut Settings);
+        let cases: &[(Change, &str)] = &[
+            (|s| s.urls.clear(), "no server"),
+            (|s| s.verify = true, "--fileset"),
+            (|s| s.requests = Some(0), "--requests 0"),
+            (|s| s.connections = Some(0), "--connections 0"),
+            (|s| s.duration = Some(Duration::ZERO), "--duration 0"),
+            (|s| s.think = WARMUP, "--think"),
+            (
+                |s| s.sources = vec!["::1".parse().expect("an address")],
+                "IPv4 and IPv6",
+            ),
+            (|s| s.connections = Some(2_000_000), "2000000"),
+        ];
+        for (change, part) in cases {
+            let mut asked = open("100:1s");
+            change(&mut asked);
+            let error = asked.prepare().expect_err(part);
+            assert!(error.to_string().contains(part), "{part}: {error}");
+            assert!(error.is_use(), "{part}");
+        }
+    }
+
+    #[test]
+    fn servers_are_asked_once_each_when_addresses_repeat_them() {
+        let mut several = settings(Demand::Closed);
+        let url = |text: &str| text.parse().expect("an address");
+        several.urls.push(url("http://127.0.0.1:8080/b"));
+        let plan = several.prepare().expect("a plan").plan;
+        assert_eq!((plan.targets.len(), plan.work.documents.len()), (1, 2));
+        several.urls.push(url("http://127.0.0.2:8080/a"));
+        let error = several.prepare().expect_err("the second has no /b");
+        assert!(
+            error.is_use() && error.to_string().contains("--paths"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,205 @@
+//! The server's own counters after a run, from headway's status page; and one connection before it.
+//!
+//! Blocking calls with time limits, outside the measured time. A status page that does not answer costs the
+//! run a warning, not its result.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use crate::engine::Address;
+use crate::words::{Place, Url};
+
+/// For the whole exchange.
+const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_BYTES_MAX: u64 = 64 << 20;
+
+/// Why the status page could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum StatusError {
+    /// The address could not be used.
+    #[error("{0}")]
+    Address(String),
+    /// Connecting, sending or receiving failed.
+    #[error("{url}: {source}")]
+    Io {
+        /// What was asked.
+        url: String,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// An answer came, and it is not what a status page says.
+    #[error("{url}: {reason}; is it the address of `headway serve --status`?")]
+    Answer {
+        /// What was asked.
+        url: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// The JSON of a status page. `/` and `/status` are taken for `/status.json`.
+///
+/// # Errors
+/// See [`StatusError`].
+pub fn fetch(url: &Url) -> Result<serde_json::Value, StatusError> {
+    let mut url = url.clone();
+    if url.path == "/" || url.path == "/status" {
+        url.path = "/status.json".to_owned();
+    }
+    let text = url.to_string();
+    let answer = exchange(&url).map_err(|error| match error {
+        Failed::Address(reason) => StatusError::Address(reason),
+        Failed::Io(source) => StatusError::Io {
+            url: text.clone(),
+            source,
+        },
+    })?;
+    parse(&answer).map_err(|reason| StatusError::Answer { url: text, reason })
+}
+
+enum Failed {
+    Address(String),
+    Io(io::Error),
+}
+
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Failed {
+        Failed::Io(error)
+    }
+}
+
+/// One request whose answer ends with the connection.
+fn exchange(url: &Url) -> Result<Vec<u8>, Failed> {
+    let request = format!(
+        "GET {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
+        url.path,
+        url.place.host_field()
+    );
+    match &url.place {
+        Place::Unix(path) => {
+            let stream = UnixStream::connect(path)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(PATIENCE))?;
+            Ok(ask(stream, &request)?)
+        }
+        Place::Inet { host, port } => {
+            let address = crate::client::resolve::resolve(host, *port)
+                .map_err(|error| Failed::Address(error.to_string()))?;
+            let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(PATIENCE))?;
+            Ok(ask(stream, &request)?)
+        }
+    }
+}
+
+fn ask(mut stream: impl Read + Write, request: &str) -> io::Result<Vec<u8>> {
+    let deadline = Instant::now() + PATIENCE;
+    stream.write_all(request.as_bytes())?;
+    let (mut answer, mut buffer) = (Vec::new(), [0; 16 * 1024]);
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(0) => return Ok(answer),
+            Ok(bytes) => answer.extend_from_slice(&buffer[..bytes]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // The read's own limit shows as would-block, which says little to a person.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            Err(error) => return Err(error),
+        }
+        if Instant::now() > deadline {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        if answer.len() as u64 > ANSWER_BYTES_MAX {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+    }
+}
+
+fn parse(answer: &[u8]) -> Result<serde_json::Value, String> {
+    let mut fields = [httparse::EMPTY_HEADER; 32];
+    let mut head = httparse::Response::new(&mut fields);
+    let length = match head.parse(answer) {
+        Ok(httparse::Status::Complete(length)) => length,
+        Ok(httparse::Status::Partial) => return Err("the answer ended in its head".to_owned()),
+        Err(error) => return Err(format!("the answer is no HTTP ({error})")),
+    };
+    let status = head.code.unwrap_or(0);
+    if status != 200 {
+        return Err(format!("the answer has status {status}"));
+    }
+    serde_json::from_slice(&answer[length..])
+        .map_err(|error| format!("the answer is no JSON ({error})"))
+}
+
+/// Connects to a server once, before the run: nothing can be measured if that fails.
+///
+/// # Errors
+/// Why the connection could not be made within the time limit.
+pub fn reach(address: &Address, patience: Duration) -> io::Result<()> {
+    match address {
+        Address::Unix(path) => UnixStream::connect(path).map(drop),
+        Address::Inet(address) => reach_inet(address, patience),
+    }
+}
+
+fn reach_inet(address: &SocketAddr, patience: Duration) -> io::Result<()> {
+    TcpStream::connect_timeout(address, patience).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    /// A server that answers one client and ends.
+    fn answering(answer: &'static str) -> Url {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        std::thread::spawn(move || {
+            let (mut client, _) = listener.accept().expect("a client");
+            let mut request = [0; 1024];
+            let bytes = client.read(&mut request).expect("a request");
+            assert!(request[..bytes].starts_with(b"GET /status.json HTTP/1.1\r\n"));
+            client.write_all(answer.as_bytes()).expect("room");
+        });
+        format!("http://127.0.0.1:{port}/status")
+            .parse()
+            .expect("an address")
+    }
+
+    #[test]
+    fn counters_come_back_when_the_page_answers() {
+        let value = fetch(&answering("HTTP/1.1 200 OK\r\n\r\n{\"total\": 7}")).expect("JSON");
+        assert_eq!(value["total"], 7);
+    }
+
+    #[test]
+    fn reason_is_given_when_the_page_is_another_one() {
+        let cases = [
+            ("HTTP/1.1 404 Not Found\r\n\r\n", "status 404"),
+            ("HTTP/1.1 200 OK\r\n\r\n<html>", "no JSON"),
+            ("SSH-2.0-x\r\n", "no HTTP"),
+            ("HTTP/1.1 200 OK\r\n", "ended in its head"),
+        ];
+        for (answer, part) in cases {
+            let error = fetch(&answering(answer)).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+            assert!(error.contains("headway serve --status"), "{error}");
+        }
+    }
+
+    #[test]
+    fn connection_is_refused_when_nobody_listens() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let reached = reach(&Address::Inet(address), PATIENCE);
+        assert!(reached.is_ok(), "{reached:?}");
+        drop(listener);
+        let refused = reach(&Address::Inet(address), PATIENCE).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+    }
+}

@@ -1,0 +1,375 @@
+//! What a person reads when a run has ended: the verdict on top, then the figures, aligned.
+//!
+//! Everything comes from the run's description and analysis, so that a run read from its directory prints the same.
+
+use crate::words::readable::{bytes, count, millis, number, percent, seconds};
+use latency::analysis::Distribution;
+use latency::run::description::{ClientInfo, LoadInfo, Mode, ScheduleStep, Verdict};
+use latency::{Analysis, RunDescription};
+use std::fmt::Write;
+
+/// How the text may look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Style {
+    /// Bold and colours, for a terminal.
+    pub colour: bool,
+}
+
+const MARGIN: usize = 16;
+
+/// The summary of a run; ends with a line end.
+pub fn render(description: &RunDescription, analysis: &Analysis, style: Style) -> String {
+    let mut out = verdict(description.client.as_ref(), style);
+    out.push('\n');
+    line(&mut out, "server", &server(description));
+    line(&mut out, "load", &load(&description.load));
+    line(&mut out, "measured", &measured(description, analysis));
+    out.push('\n');
+    figures(&mut out, description, analysis);
+    out.push('\n');
+    latency_table(&mut out, description, analysis);
+    if let Some(client) = &description.client {
+        out.push('\n');
+        line(&mut out, "client", &client_words(client));
+    }
+    out
+}
+
+/// The verdict and its reasons, one a line.
+pub fn verdict(client: Option<&ClientInfo>, style: Style) -> String {
+    let Some(client) = client else {
+        return "not judged: the run was cut off\n".to_owned();
+    };
+    let (word, colour) = match client.verdict {
+        Verdict::Valid => ("valid", 32),
+        Verdict::Suspect => ("suspect", 33),
+        Verdict::Invalid => ("invalid", 31),
+    };
+    let word = match style.colour {
+        true => format!("\x1b[1;{colour}m{word}\x1b[0m"),
+        false => word.to_owned(),
+    };
+    if client.reasons.is_empty() {
+        return format!("{word}: nothing says that the client was the limit\n");
+    }
+    let mut out = String::new();
+    for (index, reason) in client.reasons.iter().enumerate() {
+        let lead = if index == 0 { word.as_str() } else { "    and" };
+        let _ = writeln!(out, "{lead}: {reason}");
+    }
+    out
+}
+
+fn line(out: &mut String, name: &str, words: &str) {
+    let _ = writeln!(out, "  {name:<width$}{words}", width = MARGIN - 2);
+}
+
+fn server(description: &RunDescription) -> String {
+    let targets = description.targets.join(" ");
+    let named = description.server.as_ref().map(|server| &server.field);
+    let label = description.label.as_ref();
+    match label.or(named).filter(|name| !name.is_empty()) {
+        Some(name) => format!("{targets} ({name})"),
+        None => targets,
+    }
+}
+
+fn load(load: &LoadInfo) -> String {
+    let mut words = match load.mode {
+        Mode::Closed => format!(
+            "closed loop, {} connections",
+            count(load.connections.unwrap_or(0))
+        ),
+        Mode::Open => format!("open loop, {}", offered(load)),
+    };
+    match load.requests_per_connection {
+        Some(1) => words += ", one request each",
+        Some(number) => {
+            let _ = write!(words, ", {} requests a connection", count(number));
+        }
+        None => {}
+    }
+    if load.think_ms > 0.0 {
+        let _ = write!(words, ", think time {} ms", number(load.think_ms));
+    }
+    if let Some(bits) = load.bandwidth_bits_per_s {
+        let _ = write!(
+            words,
+            ", {} kbit/s a connection",
+            number(bits as f64 / 1000.0)
+        );
+    }
+    words
+}
+
+fn offered(load: &LoadInfo) -> String {
+    let how = match load.arrivals {
+        Some(latency::run::description::Arrivals::Constant) => "constant",
+        _ => "Poisson",
+    };
+    if load.schedule.len() > 1 {
+        let pieces: Vec<String> = load.schedule.iter().map(step).collect();
+        return format!("{how} arrivals, {}", pieces.join(", "));
+    }
+    let rate = load.rate_rps.unwrap_or(0.0);
+    format!("{how} arrivals, {} requests/s", number(rate))
+}
+
+fn step(step: &ScheduleStep) -> String {
+    match step.from_rps == step.to_rps {
+        true => format!(
+            "{}/s for {}",
+            number(step.from_rps),
+            seconds(step.duration_s)
+        ),
+        false => format!(
+            "{} to {}/s in {}",
+            number(step.from_rps),
+            number(step.to_rps),
+            seconds(step.duration_s)
+        ),
+    }
+}
+
+fn measured(description: &RunDescription, analysis: &Analysis) -> String {
+    let mut words = seconds(analysis.duration_s);
+    if description.load.warmup_s > 0.0 {
+        let _ = write!(
+            words,
+            " after a warm-up of {} ({} requests)",
+            seconds(description.load.warmup_s),
+            count(analysis.counts.warmup)
+        );
+    }
+    if let Some(why) = description.environment.extra.get(super::INTERRUPTED) {
+        let _ = write!(words, ", interrupted ({why})");
+    }
+    words
+}
+
+fn figures(out: &mut String, description: &RunDescription, analysis: &Analysis) {
+    let counts = &analysis.counts;
+    let mut rate = format!("{} good replies/s", number(analysis.achieved_rps));
+    let open = description.load.mode == Mode::Open;
+    if let Some(offered) = analysis.offered_rps.filter(|_| open) {
+        let _ = write!(rate, ", {} offered", number(offered));
+    }
+    let body = analysis.throughput_bytes_per_s;
+    let rows = [
+        ("requests", count(counts.requests), rate),
+        (
+            "body",
+            bytes(body * analysis.duration_s),
+            format!("{}/s", bytes(body)),
+        ),
+        ("errors", count(counts.errors), errors(analysis)),
+    ];
+    let width = rows.iter().map(|(_, figure, _)| figure.len()).max();
+    for (name, figure, words) in rows {
+        let figure = format!("{figure:>width$}   {words}", width = width.unwrap_or(0));
+        line(out, name, figure.trim_end());
+    }
+    if counts.abandoned > 0 {
+        let words = format!(
+            "{} requests when the run ended, the oldest {} ms old",
+            count(counts.abandoned),
+            millis(analysis.late.abandoned_oldest_us)
+        );
+        line(out, "in flight", &words);
+    }
+}
+
+/// What the errors were. Their share first, then each kind, then statuses that were not expected.
+fn errors(analysis: &Analysis) -> String {
+    let counts = &analysis.counts;
+    if counts.errors == 0 || counts.requests == 0 {
+        return String::new();
+    }
+    let share = percent(counts.errors as f64 / counts.requests as f64);
+    let kinds = analysis
+        .errors
+        .iter()
+        .map(|kind| match kind.outcome.as_str() {
+            "status" => format!("{} status ({})", count(kind.requests), statuses(analysis)),
+            name => format!("{} {name}", count(kind.requests)),
+        });
+    format!("{share}: {}", kinds.collect::<Vec<_>>().join(", "))
+}
+
+fn statuses(analysis: &Analysis) -> String {
+    let odd = analysis
+        .statuses
+        .iter()
+        .filter(|one| one.status != 0 && !(200..300).contains(&one.status))
+        .map(|one| format!("{} × {}", count(one.requests), one.status));
+    odd.collect::<Vec<_>>().join(", ")
+}
+
+/// One line from the intended start; for an open loop a second one from the actual start.
+fn latency_table(out: &mut String, description: &RunDescription, analysis: &Analysis) {
+    let mut lines = Vec::new();
+    match description.load.mode {
+        Mode::Open => {
+            lines.push(("from intended", &analysis.response));
+            lines.push(("from start", &analysis.service));
+        }
+        Mode::Closed => lines.push(("from start", &analysis.response)),
+    }
+    let _ = write!(out, "  {:<width$}", "latency, ms", width = MARGIN - 2);
+    for name in ["mean", "p50", "p90", "p95", "p99", "p99.9", "max"] {
+        let _ = write!(out, "{name:>9}");
+    }
+    out.push('\n');
+    for (name, distribution) in lines {
+        let cells = distribution.as_ref().map(cells);
+        let words = match cells {
+            Some(cells) => cells
+                .iter()
+                .map(|us| format!("{:>9}", millis(*us)))
+                .collect(),
+            None => "        no request ended".to_owned(),
+        };
+        line(out, name, &words);
+    }
+}
+
+fn cells(of: &Distribution) -> [f64; 7] {
+    [
+        of.mean_us,
+        of.p50_us,
+        of.p90_us,
+        of.p95_us,
+        of.p99_us,
+        of.p99_9_us,
+        of.max_us,
+    ]
+}
+
+fn client_words(client: &ClientInfo) -> String {
+    let mut parts = Vec::new();
+    if let Some(busy) = client.busy_share {
+        parts.push(format!("busy {}", percent(busy)));
+    }
+    if let Some(waited) = client.run_queue_delay_s {
+        parts.push(format!("waited {waited:.2} s for a processor"));
+    }
+    if let Some(lag) = client.lag_p99_us {
+        parts.push(format!("lag p99 {} ms", millis(lag)));
+        parts.push(format!("late starts {}", count(client.late_starts)));
+    }
+    if let Some(opened) = client.connections_opened {
+        parts.push(format!("{} connections opened", count(opened)));
+    }
+    parts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use latency::run::description::Arrivals;
+    use latency::{Analyzer, Outcome, Row};
+
+    fn rows(description: &RunDescription, errors: u64) -> Analysis {
+        let mut analyzer = Analyzer::new(description);
+        for index in 0..1000 {
+            let failed = index < errors;
+            let start_ns = index * 1_000_000;
+            analyzer.push(&Row {
+                intended_ns: start_ns,
+                start_ns: start_ns + 50_000,
+                first_byte_ns: start_ns + 900_000,
+                end_ns: start_ns + 1_250_000,
+                size_bytes: 5000,
+                bytes: 5000,
+                status: if failed { 404 } else { 200 },
+                error: if failed { Outcome::Status } else { Outcome::Ok },
+                connection: 0,
+                ordinal: 0,
+                class: 255,
+                target: 0,
+                warmup: false,
+            });
+        }
+        analyzer.finish()
+    }
+
+    fn open() -> RunDescription {
+        RunDescription {
+            targets: vec!["http://127.0.0.1:8080/".to_owned()],
+            load: LoadInfo {
+                mode: Mode::Open,
+                arrivals: Some(Arrivals::Poisson),
+                rate_rps: Some(1000.0),
+                requests_per_connection: Some(5),
+                warmup_s: 2.0,
+                ..LoadInfo::default()
+            },
+            client: Some(ClientInfo {
+                busy_share: Some(0.123),
+                lag_p99_us: Some(80.0),
+                ..ClientInfo::default()
+            }),
+            ..RunDescription::default()
+        }
+    }
+
+    #[test]
+    fn verdict_stands_on_top_when_a_summary_is_printed() {
+        let mut description = open();
+        let analysis = rows(&description, 0);
+        let text = render(&description, &analysis, Style::default());
+        assert!(text.starts_with("valid: nothing says"), "{text}");
+        let client = description.client.as_mut().expect("the client of `open`");
+        client.verdict = Verdict::Invalid;
+        client.reasons = vec!["the first".to_owned(), "the second".to_owned()];
+        let text = render(&description, &analysis, Style::default());
+        assert!(
+            text.starts_with("invalid: the first\n    and: the second\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn both_starts_are_told_apart_when_the_loop_is_open() {
+        let description = open();
+        let text = render(&description, &rows(&description, 0), Style::default());
+        assert!(
+            text.contains("open loop, Poisson arrivals, 1,000 requests/s"),
+            "{text}"
+        );
+        let cell = |name: &str| {
+            let found = text
+                .lines()
+                .find(|line| line.trim_start().starts_with(name));
+            found
+                .and_then(|line| line.split_whitespace().nth(2))
+                .map(str::to_owned)
+        };
+        assert_eq!(cell("from intended").as_deref(), Some("1.250"), "{text}");
+        assert_eq!(cell("from start").as_deref(), Some("1.200"), "{text}");
+    }
+
+    #[test]
+    fn statuses_are_shown_when_replies_were_not_expected() {
+        let description = open();
+        let text = render(&description, &rows(&description, 250), Style::default());
+        assert!(text.contains("25 %: 250 status (250 × 404)"), "{text}");
+    }
+
+    #[test]
+    fn no_escape_is_printed_when_colour_is_off() {
+        let description = open();
+        let analysis = rows(&description, 3);
+        assert!(!render(&description, &analysis, Style { colour: false }).contains('\x1b'));
+        assert!(render(&description, &analysis, Style { colour: true }).contains('\x1b'));
+    }
+
+    #[test]
+    fn lines_fit_a_terminal_when_figures_are_large() {
+        let description = open();
+        let text = render(&description, &rows(&description, 0), Style::default());
+        for line in text.lines() {
+            assert!(line.chars().count() <= 100, "{line}");
+        }
+    }
+}

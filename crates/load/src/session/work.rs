@@ -1,0 +1,121 @@
+//! What to ask for: the paths of the addresses, a list of paths, or a set of files.
+
+use std::path::Path;
+
+use super::SessionError;
+use super::settings::{Settings, WorkSource};
+use crate::engine::Work;
+use latency::run::description::FileSetInfo;
+
+/// The engine's work, and what `run.json` says of it.
+pub(super) struct Gathered {
+    pub work: Work,
+    pub fileset: Option<FileSetInfo>,
+}
+
+/// Reads what has to be read.
+pub(super) fn gather(settings: &Settings) -> Result<Gathered, SessionError> {
+    match &settings.work {
+        WorkSource::Addresses => Ok(Gathered {
+            work: Work::paths(address_paths(settings)?),
+            fileset: None,
+        }),
+        WorkSource::Paths(file) => Ok(Gathered {
+            work: Work::paths(read_paths(file, &prefix(settings)?)?),
+            fileset: None,
+        }),
+        WorkSource::FileSet(directory) => {
+            super::fileset::gather(directory, &prefix(settings)?, settings.verify)
+        }
+    }
+}
+
+/// Every server is asked for the same paths, since a row knows its server and not its path.
+fn address_paths(settings: &Settings) -> Result<Vec<String>, SessionError> {
+    let of = |place| {
+        let same = settings.urls.iter().filter(move |url| &url.place == place);
+        same.map(|url| url.path.clone()).collect::<Vec<_>>()
+    };
+    let first = of(&settings.urls[0].place);
+    match settings.urls.iter().find(|url| of(&url.place) != first) {
+        None => Ok(first),
+        Some(other) => Err(SessionError::Use(format!(
+            "{other}: several servers are asked for the same paths; give each address the same one, or use --paths"
+        ))),
+    }
+}
+
+/// With a list of paths or a set of files the address may hold what stands before each of them.
+fn prefix(settings: &Settings) -> Result<String, SessionError> {
+    let first = &settings.urls[0];
+    if let Some(other) = settings.urls.iter().find(|url| url.path != first.path) {
+        return Err(SessionError::Use(format!(
+            "{other}: with --fileset or --paths every address needs the same path before them, best none"
+        )));
+    }
+    if first.path.contains('?') {
+        return Err(SessionError::Use(format!(
+            "{first}: with --fileset or --paths the address cannot have a query"
+        )));
+    }
+    Ok(first.path.trim_end_matches('/').to_owned())
+}
+
+/// One path a line; empty lines and those that begin with `#` are left out.
+fn read_paths(file: &Path, prefix: &str) -> Result<Vec<String>, SessionError> {
+    let text = std::fs::read_to_string(file).map_err(|source| SessionError::File {
+        what: "reading the paths",
+        path: file.to_owned(),
+        source,
+    })?;
+    parse_paths(&text, prefix)
+        .map_err(|reason| SessionError::Content(format!("{}: {reason}", file.display())))
+}
+
+fn parse_paths(text: &str, prefix: &str) -> Result<Vec<String>, String> {
+    let mut paths = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let number = index + 1;
+        if !line.starts_with('/') {
+            return Err(format!("line {number}: `{line}` does not begin with /"));
+        }
+        if let Some(odd) = line.chars().find(|c| !c.is_ascii_graphic()) {
+            return Err(format!("line {number}: {odd:?} has to be written as %XX"));
+        }
+        paths.push(format!("{prefix}{line}"));
+    }
+    match paths.is_empty() {
+        true => Err("no path in it; write one a line, each beginning with /".to_owned()),
+        false => Ok(paths),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_keep_their_order_when_a_list_is_read() {
+        let text = "# a list\n/a?b=c\n\n  /b  \r\n";
+        let paths = parse_paths(text, "/x").expect("two paths");
+        assert_eq!(paths, ["/x/a?b=c", "/x/b"]);
+    }
+
+    #[test]
+    fn line_is_named_when_a_path_is_wrong() {
+        let cases = [
+            ("/a\nb", "line 2"),
+            ("/a b", "%XX"),
+            ("# nothing\n", "no path"),
+            ("", "no path"),
+        ];
+        for (text, part) in cases {
+            let error = parse_paths(text, "").expect_err(text);
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}

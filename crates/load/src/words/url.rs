@@ -1,0 +1,252 @@
+//! Where requests go: `http://host:port/path` or `unix:/path/of/socket`.
+//!
+//! Looks nothing up; `client::resolve` does. `https` is refused by name, since there is no TLS here, and so
+//! are user names and passwords, which would end in the run directory. Source: RFC 3986, RFC 9110 section 4.2.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// The address of a server and of one thing on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Url {
+    /// Where the server listens.
+    pub place: Place,
+    /// The path and query to ask for, `/` when the address had none.
+    pub path: String,
+}
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A name or an address, and a port.
+    Inet {
+        /// As it was written, without the brackets of an IPv6 address.
+        host: String,
+        /// 80 when none was written.
+        port: u16,
+    },
+    /// A socket in the filesystem.
+    Unix(PathBuf),
+}
+
+/// `sun_path` has room for this many bytes and a zero, unix(7).
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+impl Place {
+    /// The `Host` field for this place: `localhost` for a socket, no port when it is 80.
+    pub fn host_field(&self) -> String {
+        match self {
+            Place::Unix(_) => "localhost".to_owned(),
+            Place::Inet { host, port } => {
+                let host = match host.contains(':') {
+                    true => format!("[{host}]"),
+                    false => host.clone(),
+                };
+                match port {
+                    80 => host,
+                    _ => format!("{host}:{port}"),
+                }
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for Url {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.place {
+            Place::Unix(socket) if self.path == "/" => write!(out, "unix:{}", socket.display()),
+            Place::Unix(socket) => write!(out, "unix:{}:{}", socket.display(), self.path),
+            Place::Inet { .. } => write!(out, "http://{}{}", self.place.host_field(), self.path),
+        }
+    }
+}
+
+impl FromStr for Url {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Url, String> {
+        if let Some(rest) = text.strip_prefix("unix:") {
+            return unix(text, rest);
+        }
+        let rest = match text.split_once("://") {
+            None => text,
+            Some(("http", rest)) => rest,
+            Some(("https", _)) => {
+                return Err(format!("{text}: there is no TLS here; use http://"));
+            }
+            Some((scheme, _)) => {
+                return Err(format!(
+                    "{text}: cannot speak {scheme}; write http://host:port/path or unix:/path/of/socket"
+                ));
+            }
+        };
+        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let (authority, path) = rest.split_at(end);
+        if authority.contains('@') {
+            return Err("a user name in an address is not supported".to_owned());
+        }
+        let (host, port) = host_and_port(text, authority)?;
+        Ok(Url {
+            place: Place::Inet { host, port },
+            path: request_path(text, path)?,
+        })
+    }
+}
+
+/// `unix:SOCKET` or `unix:SOCKET:/path`, as nginx writes it.
+fn unix(text: &str, rest: &str) -> Result<Url, String> {
+    let (socket, path) = match rest.rfind(":/") {
+        Some(colon) => (&rest[..colon], &rest[colon + 1..]),
+        None => (rest, "/"),
+    };
+    if socket.is_empty() {
+        return Err(format!("{text}: write the path of a socket behind unix:"));
+    }
+    if socket.len() > SOCKET_PATH_BYTES_MAX {
+        return Err(format!(
+            "{text}: the path of a socket has at most {SOCKET_PATH_BYTES_MAX} bytes"
+        ));
+    }
+    Ok(Url {
+        place: Place::Unix(socket.into()),
+        path: request_path(text, path)?,
+    })
+}
+
+fn host_and_port(text: &str, authority: &str) -> Result<(String, u16), String> {
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(rest) => {
+            let (address, port) = rest
+                .split_once(']')
+                .ok_or_else(|| format!("{text}: the bracket of the address is not closed"))?;
+            if address.parse::<std::net::Ipv6Addr>().is_err() {
+                return Err(format!("{text}: {address} is not an IPv6 address"));
+            }
+            match port.is_empty() {
+                true => (address, None),
+                false => (address, Some(port.strip_prefix(':').unwrap_or("?"))),
+            }
+        }
+        None => match authority.split_once(':') {
+            Some((_, port)) if port.contains(':') => {
+                return Err(format!(
+                    "{text}: put brackets around an IPv6 address: http://[::1]:8080/"
+                ));
+            }
+            Some((host, port)) => (host, Some(port)),
+            None => (authority, None),
+        },
+    };
+    let odd = |c: char| !(c.is_ascii_alphanumeric() || "-._~:".contains(c));
+    if host.is_empty() || host.contains(odd) {
+        return Err(format!(
+            "{text}: no host in it; write http://host:port/path or unix:/path/of/socket"
+        ));
+    }
+    let port = match port {
+        None | Some("") => 80,
+        Some(port) => match port.parse() {
+            Ok(number) if number > 0 && port.bytes().all(|byte| byte.is_ascii_digit()) => number,
+            _ => {
+                return Err(format!(
+                    "{text}: {port} is not a port; ports are 1 to 65535"
+                ));
+            }
+        },
+    };
+    Ok((host.to_owned(), port))
+}
+
+/// The path and query as they go into the request line; a fragment never leaves the client.
+fn request_path(text: &str, path: &str) -> Result<String, String> {
+    let path = path.split('#').next().unwrap_or("");
+    if let Some(odd) = path.chars().find(|c| !c.is_ascii_graphic()) {
+        return Err(format!(
+            "{text}: {odd:?} in the path has to be written as %XX"
+        ));
+    }
+    match path.starts_with('/') {
+        true => Ok(path.to_owned()),
+        false => Ok(format!("/{path}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inet(host: &str, port: u16, path: &str) -> Url {
+        let host = host.to_owned();
+        Url {
+            place: Place::Inet { host, port },
+            path: path.to_owned(),
+        }
+    }
+
+    #[test]
+    fn host_port_and_path_are_found_when_an_address_is_parsed() {
+        let cases = [
+            (
+                "http://localhost:8080/a?b=c#d",
+                inet("localhost", 8080, "/a?b=c"),
+            ),
+            ("http://example.org", inet("example.org", 80, "/")),
+            ("http://example.org?x", inet("example.org", 80, "/?x")),
+            ("127.0.0.1:8080", inet("127.0.0.1", 8080, "/")),
+            ("http://[::1]:81/x", inet("::1", 81, "/x")),
+            ("http://[::1]", inet("::1", 80, "/")),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(text.parse(), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn socket_and_path_are_found_when_a_unix_address_is_parsed() {
+        let socket = |path: &str| Url {
+            place: Place::Unix("/run/web.sock".into()),
+            path: path.to_owned(),
+        };
+        assert_eq!("unix:/run/web.sock".parse(), Ok(socket("/")));
+        assert_eq!("unix:/run/web.sock:/a/b".parse(), Ok(socket("/a/b")));
+        assert!("unix:".parse::<Url>().is_err());
+        assert!(format!("unix:/{}", "x".repeat(107)).parse::<Url>().is_err());
+    }
+
+    #[test]
+    fn address_prints_as_it_parses_when_it_is_complete() {
+        for text in [
+            "http://[::1]:81/x",
+            "http://a.b/",
+            "unix:/run/s",
+            "unix:/run/s:/x",
+        ] {
+            assert_eq!(text.parse::<Url>().expect(text).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn reason_is_given_when_an_address_is_wrong() {
+        let cases = [
+            ("https://example.org/", "TLS"),
+            ("ftp://example.org/", "cannot speak ftp"),
+            ("http://", "no host"),
+            ("/index.html", "no host"),
+            ("http://a b/", "no host"),
+            ("http://a:0/", "not a port"),
+            ("http://a:+80/", "not a port"),
+            ("http://a:65536/", "not a port"),
+            ("http://a:b/", "not a port"),
+            ("http://::1/", "brackets"),
+            ("http://[::1/", "not closed"),
+            ("http://[zz]/", "not an IPv6"),
+            ("http://u:p@a/", "user name"),
+            ("http://a/b c", "%XX"),
+            ("http://a/\u{e9}", "%XX"),
+        ];
+        for (text, part) in cases {
+            let error = text.parse::<Url>().expect_err(text);
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! What the suites share: a small server that does as its script says, and an observer that keeps rows.
+
+#![allow(dead_code)] // Each suite is a crate of its own and uses a part of this.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use headway_load::engine::{self, Address, Control, Live, Measured, Observer, Plan, Target, Work};
+use latency::{Outcome, Row};
+
+/// One request as the server saw it.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// Counted from 0 over the server's life.
+    pub connection: usize,
+    /// Counted from 0 on its connection.
+    pub ordinal: usize,
+    pub path: String,
+    /// Whether it said `Connection: close`.
+    pub last: bool,
+    pub from: Option<IpAddr>,
+}
+
+/// What the server does, step by step. After the last one the next request is read.
+#[derive(Clone, Debug)]
+pub enum Step {
+    Send(Vec<u8>),
+    /// One byte after the other, each in a segment of its own.
+    Dribble(Vec<u8>),
+    Wait(Duration),
+    Close,
+    /// Closes so that the client meets a reset.
+    Reset,
+    /// Does nothing until the client has gone.
+    Ignore,
+}
+
+/// A reply of known length.
+pub fn reply(body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!("HTTP/1.1 200 OK\r\nServer: scripted/1\r\nContent-Length: {length}\r\n\r\n{body}")
+        .into_bytes()
+}
+
+pub fn send(bytes: impl Into<Vec<u8>>) -> Vec<Step> {
+    vec![Step::Send(bytes.into())]
+}
+
+type Script = dyn Fn(&Asked) -> Vec<Step> + Send + Sync;
+
+/// A server with one thread a connection. The threads end when their clients have gone.
+pub struct Server {
+    pub address: Address,
+    asked: Arc<Mutex<Vec<Asked>>>,
+}
+
+trait Stream: Read + Write + AsFd + Send {}
+impl<T: Read + Write + AsFd + Send> Stream for T {}
+
+impl Server {
+    pub fn start(script: impl Fn(&Asked) -> Vec<Step> + Send + Sync + 'static) -> Server {
+        Server::listen(TcpListener::bind("127.0.0.1:0").unwrap(), script)
+    }
+
+    pub fn listen(
+        listener: TcpListener,
+        script: impl Fn(&Asked) -> Vec<Step> + Send + Sync + 'static,
+    ) -> Server {
+        let address = Address::Inet(listener.local_addr().unwrap());
+        Server::serve(address, script, move || {
+            let (client, from) = listener.accept().ok()?;
+            client.set_nodelay(true).unwrap();
+            Some((Box::new(client), Some(from.ip())))
+        })
+    }
+
+    pub fn unix(
+        path: &Path,
+        script: impl Fn(&Asked) -> Vec<Step> + Send + Sync + 'static,
+    ) -> Server {
+        let listener = UnixListener::bind(path).unwrap();
+        Server::serve(Address::Unix(path.into()), script, move || {
+            let (client, _) = listener.accept().ok()?;
+            Some((Box::new(client), None))
+        })
+    }
+
+    fn serve(
+        address: Address,
+        script: impl Fn(&Asked) -> Vec<Step> + Send + Sync + 'static,
+        accept: impl Fn() -> Option<(Box<dyn Stream>, Option<IpAddr>)> + Send + 'static,
+    ) -> Server {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let (script, log): (Arc<Script>, _) = (Arc::new(script), Arc::clone(&asked));
+        std::thread::spawn(move || {
+            for connection in 0.. {
+                // The process may be short of descriptors on purpose.
+                let Some((client, from)) = accept() else {
+                    std::thread::sleep(Duration::from_millis(1));
+                    continue;
+                };
+                let (script, log) = (Arc::clone(&script), Arc::clone(&log));
+                std::thread::spawn(move || {
+                    // The client may leave at any time; that ends the thread and nothing else.
+                    let _ = converse(client, connection, from, &*script, &log);
+                });
+            }
+        });
+        Server { address, asked }
+    }
+
+    pub fn target(&self) -> Target {
+        Target::new(self.address.clone(), "test.example")
+    }
+
+    /// What was asked so far.
+    pub fn asked(&self) -> Vec<Asked> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+fn converse(
+    mut client: Box<dyn Stream>,
+    connection: usize,
+    from: Option<IpAddr>,
+    script: &Script,
+    log: &Mutex<Vec<Asked>>,
+) -> std::io::Result<()> {
+    for ordinal in 0.. {
+        let Some(head) = read_head(&mut client)? else {
+            return Ok(());
+        };
+        let asked = Asked {
+            connection,
+            ordinal,
+            path: head.split(' ').nth(1).unwrap_or_default().to_owned(),
+            last: head.contains("\r\nConnection: close\r\n"),
+            from,
+        };
+        log.lock().unwrap().push(asked.clone());
+        for step in script(&asked) {
+            match step {
+                Step::Send(bytes) => client.write_all(&bytes)?,
+                Step::Dribble(bytes) => {
+                    for byte in bytes {
+                        client.write_all(&[byte])?;
+                        std::thread::yield_now();
+                    }
+                }
+                Step::Wait(length) => std::thread::sleep(length),
+                Step::Close => return Ok(()),
+                Step::Reset => return reset(client.as_fd()),
+                Step::Ignore => while client.read(&mut [0; 1024])? > 0 {},
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A linger of 0 makes the close that follows a reset (socket(7)).
+fn reset(client: BorrowedFd<'_>) -> std::io::Result<()> {
+    rustix::net::sockopt::set_socket_linger(client, Some(Duration::ZERO))?;
+    Ok(())
+}
+
+fn read_head(client: &mut dyn Stream) -> std::io::Result<Option<String>> {
+    let mut head = Vec::new();
+    let mut piece = [0; 4096];
+    while !head.ends_with(b"\r\n\r\n") {
+        match client.read(&mut piece)? {
+            0 => return Ok(None),
+            count => head.extend_from_slice(&piece[..count]),
+        }
+    }
+    Ok(Some(String::from_utf8_lossy(&head).into_owned()))
+}
+
+/// Says when a run shall end.
+pub type Stopper = Box<dyn Fn(&Live) -> bool>;
+
+/// Keeps rows, and stops the run when its predicate says so.
+#[derive(Default)]
+pub struct Keeper {
+    pub rows: Vec<Row>,
+    pub ticks: usize,
+    pub stop: Option<Stopper>,
+}
+
+impl Observer for Keeper {
+    fn rows(&mut self, batch: &mut Vec<Row>) {
+        self.rows.append(batch);
+    }
+
+    fn tick(&mut self, live: &Live) -> Control {
+        self.ticks += 1;
+        match &self.stop {
+            Some(stop) if stop(live) => Control::Stop,
+            _ => Control::Continue,
+        }
+    }
+}
+
+/// Runs a plan, checks what holds for every run, and gives the rows.
+pub fn run(plan: &Plan) -> (Vec<Row>, Measured) {
+    run_until(plan, None)
+}
+
+pub fn run_until(plan: &Plan, stop: Option<Stopper>) -> (Vec<Row>, Measured) {
+    let mut keeper = Keeper {
+        stop,
+        ..Keeper::default()
+    };
+    let measured = engine::run(plan, &mut keeper).unwrap();
+    check(&keeper.rows, &measured);
+    (keeper.rows, measured)
+}
+
+/// One row a request, times in order, counts that agree.
+pub fn check(rows: &[Row], measured: &Measured) {
+    assert_eq!(rows.len() as u64, measured.requests, "one row a request");
+    for outcome in Outcome::ALL {
+        let counted = rows.iter().filter(|row| row.error == outcome).count() as u64;
+        assert_eq!(
+            counted,
+            measured.outcomes[usize::from(outcome.code())],
+            "{outcome}"
+        );
+    }
+    for row in rows {
+        assert!(
+            row.intended_ns <= row.start_ns && row.start_ns <= row.end_ns,
+            "{row:?}"
+        );
+        assert!(row.end_ns <= measured.elapsed_ns, "{row:?}");
+        let begun = row.first_byte_ns != 0;
+        assert!(
+            !begun || (row.start_ns..=row.end_ns).contains(&row.first_byte_ns),
+            "{row:?}"
+        );
+    }
+    assert!((0.0..=1.0).contains(&measured.busy_share));
+}
+
+/// A closed loop of so many requests by one client.
+pub fn closed(server: &Server, requests: u64) -> Plan {
+    closed_to(server.target(), requests)
+}
+
+pub fn closed_to(target: Target, requests: u64) -> Plan {
+    let mut plan = Plan::closed(target, Work::paths(["/"]), 1);
+    plan.stop.requests = Some(requests);
+    // So that a failure is a row and not a test that hangs.
+    plan.timeout = Some(Duration::from_secs(20));
+    plan
+}
+
+pub fn outcomes(rows: &[Row]) -> Vec<Outcome> {
+    rows.iter().map(|row| row.error).collect()
+}
+
+pub fn count(rows: &[Row], outcome: Outcome) -> usize {
+    rows.iter().filter(|row| row.error == outcome).count()
+}
+
+/// An address on which nobody listens.
+pub fn nobody() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+}
+
+/// Connects once, so that a test knows what is there.
+pub fn reachable(address: SocketAddr) -> bool {
+    TcpStream::connect(address).is_ok()
+}
+
+pub fn pair() -> (UnixStream, UnixStream) {
+    UnixStream::pair().unwrap()
+}
+
+pub fn skip(test: &str, reason: &str) {
+    println!("SKIP: {reason}");
+    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
+        let mut log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(path)
+            .unwrap();
+        // One write a line, since tests that run side by side append to one file.
+        log.write_all(format!("{test}: {reason}\n").as_bytes())
+            .unwrap();
+    }
+}

@@ -1,0 +1,75 @@
+//! Text on its way into a page: everything that did not come from this crate passes through here.
+//!
+//! Labels, commands and `Server:` fields belong to whoever wrote them, who may be hostile. Nothing here
+//! builds elements; the sections write those themselves and call [`escaped`] for every word they were given.
+
+/// The text as element content or as an attribute in double quotes.
+///
+/// The five characters that end a text or an attribute become references. Characters that HTML forbids
+/// (most controls) and those that reorder their neighbours on screen (bidirectional overrides) become
+/// U+FFFD, so that a name cannot make the page show another one than it holds.
+///
+/// ```
+/// assert_eq!(headway_report::escaped("<b a='1'>&"), "&lt;b a=&#39;1&#39;&gt;&amp;");
+/// ```
+pub fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            '\n' | '\t' => out.push(character),
+            '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => out.push('\u{fffd}'),
+            _ if character.is_control() || noncharacter(character) => out.push('\u{fffd}'),
+            _ => out.push(character),
+        }
+    }
+    out
+}
+
+/// Unicode's 66 noncharacters, which HTML calls parse errors.
+fn noncharacter(character: char) -> bool {
+    let code = u32::from(character);
+    (0xfdd0..=0xfdef).contains(&code) || code & 0xfffe == 0xfffe
+}
+
+/// At most `most` characters, the last of them an ellipsis when something was left out.
+pub(crate) fn shortened(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.into();
+    }
+    let kept: String = text.chars().take(most.saturating_sub(1)).collect();
+    format!("{}…", kept.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_markup_survives_when_the_text_is_hostile() {
+        let hostile = "</title><script>alert(1)</script>\" onload='x' &amp;";
+        let safe = escaped(hostile);
+        assert!(!safe.contains(['<', '>', '"', '\'']), "{safe}");
+        assert!(safe.ends_with("&amp;amp;"));
+    }
+
+    #[test]
+    fn a_name_cannot_reorder_or_hide_text_when_it_holds_controls() {
+        assert_eq!(
+            escaped("a\u{202e}b\u{0}c\u{ffff}d\re\u{fdd0}"),
+            "a\u{fffd}b\u{fffd}c\u{fffd}d\u{fffd}e\u{fffd}"
+        );
+        assert_eq!(escaped("naïve — µs 語\n"), "naïve — µs 語\n");
+    }
+
+    #[test]
+    fn a_name_ends_in_an_ellipsis_when_it_is_too_long() {
+        assert_eq!(shortened("nginx 1.22", 10), "nginx 1.22");
+        assert_eq!(shortened("nginx 1.22.1", 10), "nginx 1.2…");
+        assert_eq!(shortened("ab cd ef", 4), "ab…");
+    }
+}

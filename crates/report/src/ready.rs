@@ -1,0 +1,186 @@
+//! What the server says about itself in `server.json`: ready events a wake-up, and sleeps of its loops.
+//!
+//! The file holds a status as `headway serve` answers it at `/status.json`, or two of them, `before` and
+//! `after` the measurement, whose difference is taken. Anything else is not understood and left out.
+
+use serde_json::Value;
+
+/// How many events were ready at each wake-up, and how often the loops slept elsewhere.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ReadyEvents {
+    /// (inclusive upper bound, wake-ups), ascending.
+    pub buckets: Vec<(u64, u64)>,
+    /// Wake-ups.
+    pub count: u64,
+    /// Events of all wake-ups.
+    pub sum: u64,
+    /// Most events of one wake-up; of the server's whole life if two statuses were given.
+    pub max: u64,
+    /// Sleeps outside the event wait; absent if nobody watched.
+    pub blocked: Option<u64>,
+}
+
+impl ReadyEvents {
+    /// Reads a status, or the difference of two.
+    pub fn from_status(value: &Value) -> Option<ReadyEvents> {
+        let found = match (value.get("before"), value.get("after")) {
+            (Some(before), Some(after)) => {
+                let after = ReadyEvents::of_one(after)?;
+                // A server without workers yet has counted nothing before.
+                match ReadyEvents::of_one(before) {
+                    Some(before) => after.since(&before),
+                    None => after,
+                }
+            }
+            (None, Some(after)) => ReadyEvents::of_one(after)?,
+            _ => ReadyEvents::of_one(value)?,
+        };
+        (found.count > 0).then_some(found)
+    }
+
+    fn of_one(value: &Value) -> Option<ReadyEvents> {
+        let snapshot = value
+            .get("total")
+            .filter(|total| !total.is_null())
+            .unwrap_or(value);
+        let histogram = snapshot.get("counters")?.get("ready_events")?;
+        let number = |name: &str| histogram.get(name).and_then(Value::as_u64);
+        let mut buckets = Vec::new();
+        for bucket in histogram.get("buckets")?.as_array()? {
+            buckets.push((bucket.get(0)?.as_u64()?, bucket.get(1)?.as_u64()?));
+        }
+        buckets.sort_unstable();
+        Some(ReadyEvents {
+            count: buckets.iter().map(|(_, count)| count).sum(),
+            sum: number("sum")?,
+            max: number("max")?,
+            buckets,
+            blocked: blocked(snapshot),
+        })
+    }
+
+    fn since(self, before: &ReadyEvents) -> ReadyEvents {
+        let earlier = |bound: u64| {
+            let known = before.buckets.iter().find(|(upper, _)| *upper == bound);
+            known.map_or(0, |(_, count)| *count)
+        };
+        let less = |(upper, count): &(u64, u64)| (*upper, count.saturating_sub(earlier(*upper)));
+        let buckets: Vec<_> = self
+            .buckets
+            .iter()
+            .map(less)
+            .filter(|(_, count)| *count > 0)
+            .collect();
+        ReadyEvents {
+            count: buckets.iter().map(|(_, count)| count).sum(),
+            sum: self.sum.saturating_sub(before.sum),
+            max: buckets.last().map_or(0, |(upper, _)| self.max.min(*upper)),
+            blocked: self
+                .blocked
+                .zip(before.blocked)
+                .map(|(now, then)| now.saturating_sub(then)),
+            buckets,
+        }
+    }
+
+    /// Mean events a wake-up.
+    pub fn mean(&self) -> f64 {
+        self.sum as f64 / self.count.max(1) as f64
+    }
+
+    /// The smallest bound that holds at least this share of the wake-ups.
+    pub fn quantile(&self, share: f64) -> u64 {
+        let wanted = ((share * self.count as f64).ceil() as u64).max(1);
+        let mut below = 0;
+        for (upper, count) in &self.buckets {
+            below += count;
+            if below >= wanted {
+                return (*upper).min(self.max);
+            }
+        }
+        self.max
+    }
+}
+
+/// Sleeps outside the event wait. A loop that nobody traces has none recorded, which is not the same as none.
+fn blocked(snapshot: &Value) -> Option<u64> {
+    let trace = snapshot.get("trace")?;
+    if trace.get("rung")?.get("sees")? == "off" {
+        return None;
+    }
+    let sleeps = trace.get("sleeps")?.as_array()?;
+    Some(
+        sleeps
+            .iter()
+            .filter_map(|site| site.get("count")?.as_u64())
+            .sum(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn status(buckets: Value, sum: u64, max: u64, sleeps: Value) -> Value {
+        json!({ "total": {
+            "counters": { "ready_events": { "count": 1, "sum": sum, "max": max, "buckets": buckets } },
+            "trace": { "rung": { "sees": "stacks" }, "sleeps": sleeps }
+        } })
+    }
+
+    #[test]
+    fn the_histogram_is_found_when_the_status_is_headways() {
+        let found = ReadyEvents::from_status(&status(
+            json!([[1, 60], [2, 30], [128, 10]]),
+            900,
+            100,
+            json!([{ "count": 3 }]),
+        ));
+        let found = found.expect("a status");
+        assert_eq!((found.count, found.max, found.blocked), (100, 100, Some(3)));
+        assert_eq!(
+            (
+                found.quantile(0.5),
+                found.quantile(0.9),
+                found.quantile(1.0)
+            ),
+            (1, 2, 100)
+        );
+        assert_eq!(found.mean(), 9.0);
+    }
+
+    #[test]
+    fn only_the_measurement_counts_when_there_are_two_statuses() {
+        let both = json!({
+            "before": status(json!([[1, 10], [4, 5]]), 30, 4, json!([{ "count": 1 }])),
+            "after": status(json!([[1, 15], [2, 7], [4, 5]]), 49, 4, json!([{ "count": 1 }])),
+        });
+        let found = ReadyEvents::from_status(&both).expect("two statuses");
+        assert_eq!(found.buckets, [(1, 5), (2, 7)]);
+        assert_eq!(
+            (found.count, found.sum, found.max, found.blocked),
+            (12, 19, 2, Some(0))
+        );
+    }
+
+    #[test]
+    fn nothing_is_claimed_when_the_file_is_something_else() {
+        for other in [
+            json!(null),
+            json!([1]),
+            json!({ "total": null }),
+            json!({ "counters": { "ready_events": 3 } }),
+        ] {
+            assert_eq!(ReadyEvents::from_status(&other), None, "{other}");
+        }
+        let mut untraced = status(json!([[1, 1]]), 1, 1, json!([]));
+        untraced["total"]["trace"]["rung"] = json!({ "sees": "off", "why": "not permitted" });
+        assert_eq!(
+            ReadyEvents::from_status(&untraced)
+                .expect("a status")
+                .blocked,
+            None
+        );
+    }
+}

@@ -1,0 +1,441 @@
+//! How latencies are distributed: cumulative curves of all runs, their tails, each profile by load, and the
+//! response time beside the service time, whose difference is the waiting that a closed loop would hide.
+
+use latency::analysis::{Analysis, CdfPoint, Distribution};
+
+use super::{Section, heading, latency_axis, legend_of, load_words, time_us};
+use crate::chart::{Axis, Chart, Look, Mark, Point, Scale, Size};
+use crate::figure::{Drawing, Figure, Table, legend};
+use crate::html::escaped;
+use crate::subject::Subject;
+use crate::units::{percent, tick};
+
+/// The section; `None` if no run has a latency.
+pub(crate) fn section(subjects: &[Subject]) -> Option<Section> {
+    let shown: Vec<&Subject> = subjects
+        .iter()
+        .filter(|subject| response(subject).is_some())
+        .collect();
+    if shown.is_empty() {
+        return None;
+    }
+    let figures = vec![
+        Some(body(&shown)),
+        tail(&shown),
+        by_load(&shown),
+        apart(&shown),
+    ];
+    Section::of("distribution", "Distribution", lead(&shown), figures)
+}
+
+fn response(subject: &Subject) -> Option<&Distribution> {
+    subject.analysis()?.response.as_ref()
+}
+
+fn lead(subjects: &[&Subject]) -> String {
+    let loads: Vec<f64> = subjects
+        .iter()
+        .filter_map(|subject| subject.relative())
+        .collect();
+    match loads.as_slice() {
+        [] => "How many requests were answered within which time.".into(),
+        [first, rest @ ..] if rest.iter().all(|load| crate::subject::same(*first, *load)) => {
+            format!(
+                "Profiles are shown at relative load {first:.2}, the highest that all of them have."
+            )
+        }
+        _ => "Profiles are shown at their highest load; they have none in common.".into(),
+    }
+}
+
+const MARKED: [(f64, &str); 3] = [(0.5, "median"), (0.95, "p95"), (0.99, "p99")];
+
+fn body(subjects: &[&Subject]) -> Figure {
+    let all: Vec<&Distribution> = subjects
+        .iter()
+        .filter_map(|subject| response(subject))
+        .collect();
+    let share = Axis {
+        scale: Scale::Linear {
+            low: 0.0,
+            high: 1.0,
+        },
+        title: "share of requests answered".into(),
+        format: percent,
+    };
+    let draw = |size: Size| Chart {
+        size,
+        title: "Cumulative distribution of response time".into(),
+        description: described(subjects),
+        x: latency_axis(
+            "response time, at most",
+            all.iter().flat_map(|d| [d.min_us, d.max_us]),
+        ),
+        y: share.clone(),
+        marks: subjects
+            .iter()
+            .flat_map(|subject| cdf_marks(subject, &subject.name))
+            .collect(),
+        left_min: 56.0,
+    };
+    Figure {
+        id: "cdf",
+        title: "Response time of all runs".into(),
+        caption: vec![
+            "Read upwards from a time: the curve says which share of the requests was answered within it. Further left is \
+             faster; a steep curve is a steady server, a step is a group of requests that waited for the same thing."
+                .into(),
+            "Points mark the median, the 95th and the 99th percentile. Errors are in it with the time they took.".into(),
+        ],
+        source: "The form of Figures 3.6 and 3.7 (dissertation).",
+        drawing: Drawing::one(legend_of(subjects), draw),
+        numbers: Some(numbers(subjects)),
+    }
+}
+
+fn cdf_marks(subject: &Subject, name: &str) -> Vec<Mark> {
+    let Some(response) = response(subject) else {
+        return Vec::new();
+    };
+    let marked = |(share, words): (f64, &str)| {
+        let us = match words {
+            "median" => response.p50_us,
+            "p95" => response.p95_us,
+            _ => response.p99_us,
+        };
+        Point {
+            at: (us, share),
+            interval: None,
+            says: format!("{name}: {words} {}", time_us(us)),
+        }
+    };
+    let line = curve(response, subject.look, name);
+    let points = Mark::Points {
+        points: MARKED.map(marked).into(),
+        look: subject.look,
+    };
+    vec![line, points]
+}
+
+fn curve(distribution: &Distribution, look: Look, name: &str) -> Mark {
+    let first = (distribution.min_us, 0.0);
+    let points = distribution
+        .cdf
+        .iter()
+        .map(|point| (point.latency_us, point.share));
+    Mark::Line {
+        points: [first].into_iter().chain(points).collect(),
+        look,
+        class: "",
+        says: name.into(),
+    }
+}
+
+/// The slow end, each step of the axis a tenfold rarer request; `None` where nobody has enough requests for it.
+fn tail(subjects: &[&Subject]) -> Option<Figure> {
+    let most = subjects
+        .iter()
+        .filter_map(|subject| response(subject))
+        .map(|d| d.requests)
+        .max()?;
+    if most < 100 {
+        return None;
+    }
+    let nines = (most as f64).log10().min(6.0);
+    let all: Vec<&Distribution> = subjects
+        .iter()
+        .filter_map(|subject| response(subject))
+        .collect();
+    let draw = |size: Size| Chart {
+        size,
+        title: "Response time by percentile".into(),
+        description: described(subjects),
+        x: Axis {
+            scale: Scale::Tail { nines },
+            title: "percentile, each step ten times rarer".into(),
+            format: |share| tick(&format!("{:.4}", share * 100.0)),
+        },
+        y: latency_axis(
+            "response time",
+            all.iter().flat_map(|d| [d.p5_us.max(d.min_us), d.max_us]),
+        ),
+        marks: subjects
+            .iter()
+            .filter_map(|subject| tail_line(subject, nines))
+            .flatten()
+            .collect(),
+        left_min: 56.0,
+    };
+    Some(Figure {
+        id: "tail",
+        title: "The slow end".into(),
+        caption: vec![
+            "The same requests by percentile: at 99.9 stands the time that one request in a thousand exceeds. A user who \
+             loads a page of a hundred parts meets the 99th percentile more often than not."
+                .into(),
+            "A curve that turns upwards near the right end is a stall that few requests saw.".into(),
+        ],
+        source: "",
+        drawing: Drawing::one(legend_of(subjects), draw),
+        numbers: None,
+    })
+}
+
+fn tail_line(subject: &Subject, nines: f64) -> Option<Vec<Mark>> {
+    let response = response(subject)?;
+    Some(vec![Mark::Line {
+        points: tail_points(response, nines),
+        look: subject.look,
+        class: "",
+        says: format!("{}: largest {}", subject.name, time_us(response.max_us)),
+    }])
+}
+
+/// A distribution by percentile, from the smallest to the largest latency.
+fn tail_points(distribution: &Distribution, nines: f64) -> Vec<(f64, f64)> {
+    // The largest of n requests stands for the percentile 1 - 1/n; no further is known.
+    let known = 1.0 - 1.0 / distribution.requests.max(2) as f64;
+    let end = known.min(1.0 - 10f64.powf(-nines));
+    let inside = distribution.cdf.iter().filter(|point| point.share < end);
+    let inside = inside.map(|point: &CdfPoint| (point.share, point.latency_us));
+    let first = (0.0, distribution.min_us);
+    [first]
+        .into_iter()
+        .chain(inside)
+        .chain([(end, distribution.max_us)])
+        .collect()
+}
+
+/// Each profile's distribution at each of its loads.
+fn by_load(subjects: &[&Subject]) -> Option<Figure> {
+    let profiles: Vec<&Subject> = subjects
+        .iter()
+        .copied()
+        .filter(|subject| subject.loads().len() > 1)
+        .collect();
+    let first = profiles.first()?;
+    let loads = all_loads(&profiles);
+    let words: Vec<String> = loads.iter().map(|load| format!("load {load:.2}")).collect();
+    let looks = (0..loads.len()).map(|index| Look::of_load(index, loads.len()));
+    let legend = legend(looks.zip(words.iter().map(String::as_str)));
+    let responses = profiles
+        .iter()
+        .flat_map(|subject| subject.loads())
+        .flat_map(|(_, repeats)| repeats);
+    let ends: Vec<f64> = responses
+        .filter_map(|analysis| analysis.response.as_ref())
+        .flat_map(|response| [response.min_us, response.max_us])
+        .collect();
+    let draw = |subject: &&Subject, size: Size, class: &str| {
+        let chart = Chart {
+            size,
+            title: format!("Cumulative distributions of {} by load", subject.name),
+            description: format!("One curve for each of {} loads.", subject.loads().len()),
+            x: latency_axis("response time, at most", ends.iter().copied()),
+            y: Axis {
+                scale: Scale::Linear {
+                    low: 0.0,
+                    high: 1.0,
+                },
+                title: "share of requests".into(),
+                format: percent,
+            },
+            marks: load_curves(subject, &loads),
+            left_min: 56.0,
+        };
+        chart.svg(class)
+    };
+    let title = match profiles.len() {
+        1 => format!("{} at each load", first.name),
+        _ => "Each server at each load".into(),
+    };
+    Some(Figure {
+        id: "cdf-by-load",
+        title,
+        caption: vec![
+            "One curve a load, the darker (in a dark window: the brighter) the higher. Curves that stay together say \
+             that the server treats most requests alike at any load; curves that wander right say that everybody waits. Of \
+             repetitions the first is shown."
+                .into(),
+        ],
+        source: "The form of Figures 3.6 and 3.7 (dissertation).",
+        drawing: Drawing::each(legend, &profiles, |subject| heading(subject, ""), draw),
+        numbers: None,
+    })
+}
+
+fn all_loads(profiles: &[&Subject]) -> Vec<f64> {
+    let mut loads: Vec<f64> = profiles
+        .iter()
+        .flat_map(|subject| subject.loads())
+        .map(|(load, _)| load)
+        .collect();
+    loads.sort_by(f64::total_cmp);
+    loads.dedup_by(|a, b| crate::subject::same(*a, *b));
+    loads
+}
+
+fn load_curves(subject: &Subject, loads: &[f64]) -> Vec<Mark> {
+    let line = |(load, repeats): (f64, Vec<&Analysis>)| {
+        let index = loads
+            .iter()
+            .position(|known| crate::subject::same(*known, load))?;
+        let response = repeats.first()?.response.as_ref()?;
+        let says = format!("load {load:.2}: median {}", time_us(response.p50_us));
+        Some(curve(response, Look::of_load(index, loads.len()), &says))
+    };
+    subject.loads().into_iter().filter_map(line).collect()
+}
+
+/// Response and service time of each run.
+fn apart(subjects: &[&Subject]) -> Option<Figure> {
+    let both = |subject: &Subject| {
+        let analysis = subject.analysis()?;
+        Some((analysis.response.clone()?, analysis.service.clone()?))
+    };
+    let open: Vec<&Subject> = subjects
+        .iter()
+        .copied()
+        .filter(|subject| {
+            subject
+                .analysis()
+                .is_some_and(|analysis| analysis.offered_rps.is_some())
+        })
+        .collect();
+    let pairs: Vec<_> = open.iter().filter_map(|subject| both(subject)).collect();
+    if pairs.is_empty() {
+        return None;
+    }
+    let ends: Vec<f64> = pairs
+        .iter()
+        .flat_map(|(r, s)| [s.min_us, r.max_us])
+        .collect();
+    let draw = |subject: &&Subject, size: Size, class: &str| {
+        let (response, service) = both(subject).unwrap_or_default();
+        let nines = (response.requests.max(10) as f64).log10().min(6.0);
+        apart_chart(subject, size, &ends, nines, &response, &service).svg(class)
+    };
+    Some(Figure {
+        id: "apart",
+        title: "Response time and service time".into(),
+        caption: vec![
+            "Response time (solid) runs from the moment the schedule wanted the request to start, service time (dotted) from \
+             the moment it did start. Where they part, requests waited before the client could send them, which a \
+             generator that measures only service time hides (coordinated omission)."
+                .into(),
+            "The parting is the server's doing when the verdict is valid: the client was not late by itself.".into(),
+        ],
+        source: "",
+        drawing: Drawing::each(String::new(), &open, |subject| heading(subject, &load_words(subject)), draw),
+        numbers: Some(apart_numbers(&open)),
+    })
+}
+
+fn apart_chart(
+    subject: &Subject,
+    size: Size,
+    ends: &[f64],
+    nines: f64,
+    response: &Distribution,
+    service: &Distribution,
+) -> Chart {
+    let line = |distribution: &Distribution, look: Look, name: &str| Mark::Line {
+        points: tail_points(distribution, nines),
+        look,
+        class: "",
+        says: format!("{name}: p99 {}", time_us(distribution.p99_us)),
+    };
+    let dotted = subject.look.with(2, 0);
+    let solid = subject.look.with(0, 0);
+    let end = |distribution: &Distribution, name: &str, look: Look| Mark::EndLabel {
+        at: (1.0, distribution.max_us),
+        label: name.into(),
+        look,
+    };
+    Chart {
+        size,
+        title: format!("Response and service time of {}", subject.name),
+        description: format!(
+            "99th percentile: response {}, service {}.",
+            time_us(response.p99_us),
+            time_us(service.p99_us)
+        ),
+        x: Axis {
+            scale: Scale::Tail { nines },
+            title: "percentile".into(),
+            format: |share| tick(&format!("{:.4}", share * 100.0)),
+        },
+        y: latency_axis("time", ends.iter().copied()),
+        marks: vec![
+            line(service, dotted, "service time"),
+            line(response, solid, "response time"),
+            end(response, "response", solid),
+            end(service, "service", dotted),
+        ],
+        left_min: 56.0,
+    }
+}
+
+fn apart_numbers(subjects: &[&Subject]) -> Table {
+    let mut table = Table::new(&["run", "time", "median", "p95", "p99", "p99.9", "largest"]);
+    for subject in subjects {
+        let Some(analysis) = subject.analysis() else {
+            continue;
+        };
+        for (what, found) in [
+            ("response", &analysis.response),
+            ("service", &analysis.service),
+        ] {
+            let Some(d) = found else { continue };
+            let times = [d.p50_us, d.p95_us, d.p99_us, d.p99_9_us, d.max_us].map(time_us);
+            let names = [escaped(&subject.name), what.into()];
+            table.rows.push(names.into_iter().chain(times).collect());
+        }
+    }
+    table
+}
+
+fn described(subjects: &[&Subject]) -> String {
+    let one = |subject: &&Subject| {
+        let d = response(subject)?;
+        let (p50, p99, max) = (time_us(d.p50_us), time_us(d.p99_us), time_us(d.max_us));
+        Some(format!(
+            "{}: median {p50}, 99th percentile {p99}, largest {max}.",
+            subject.name
+        ))
+    };
+    subjects
+        .iter()
+        .filter_map(one)
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+fn numbers(subjects: &[&Subject]) -> Table {
+    let head = [
+        "run", "smallest", "p5", "p25", "median", "p75", "p90", "p95", "p99", "p99.9", "p99.99",
+        "largest",
+    ];
+    let mut table = Table::new(&head);
+    for subject in subjects {
+        let Some(d) = response(subject) else { continue };
+        let times = [
+            d.min_us,
+            d.p5_us,
+            d.p25_us,
+            d.p50_us,
+            d.p75_us,
+            d.p90_us,
+            d.p95_us,
+            d.p99_us,
+            d.p99_9_us,
+            d.p99_99_us,
+            d.max_us,
+        ];
+        let row = [escaped(&subject.name)]
+            .into_iter()
+            .chain(times.map(time_us));
+        table.rows.push(row.collect());
+    }
+    table
+}

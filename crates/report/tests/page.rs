@@ -1,0 +1,451 @@
+//! The structure of the page: what is there for which runs, what is said when something is missing, and that
+//! nothing foreign gets in. `HEADWAY_UPDATE_GOLDEN=1` writes the outlines anew.
+
+mod support;
+
+use headway_report::Report;
+use latency::row::Outcome;
+use latency::run::{Kind, LoadInfo, Mode, ProfileInfo, RunDescription, Summary, Verdict};
+use std::fs;
+use std::path::{Path, PathBuf};
+use support::{Behaviour, Example, write_description, write_rows};
+use tempfile::TempDir;
+
+/// Runs of a test, in a directory that goes with it.
+struct Runs {
+    scratch: TempDir,
+    paths: Vec<PathBuf>,
+}
+
+impl Runs {
+    fn new() -> Runs {
+        Runs {
+            scratch: tempfile::tempdir().expect("a directory for the test"),
+            paths: Vec::new(),
+        }
+    }
+
+    /// The next run's directory, in which `write` writes.
+    fn with(mut self, name: &str, write: impl FnOnce(&Path)) -> Runs {
+        let path = self.scratch.path().join(name);
+        write(&path);
+        self.paths.push(path);
+        self
+    }
+
+    fn html(&self) -> String {
+        let html = Report::read(&self.paths)
+            .expect("run directories that can be opened")
+            .html();
+        assert_nested(&html);
+        html
+    }
+}
+
+fn example(label: &str, behaviour: Behaviour) -> Example {
+    Example::new(label, behaviour, 900.0).seconds(4.0)
+}
+
+fn three_profiles() -> Runs {
+    let loads = [0.2, 0.6, 0.95];
+    Runs::new()
+        .with("a", |path| {
+            example("steady", Behaviour::Steady).write_profile(path, &loads, 1)
+        })
+        .with("b", |path| {
+            example("blocking", Behaviour::Blocking).write_profile(path, &loads, 2)
+        })
+        .with("c", |path| {
+            example("stalling", Behaviour::Stalling)
+                .seconds(12.0)
+                .write_profile(path, &loads, 1)
+        })
+}
+
+#[test]
+fn every_figure_is_there_when_profiles_are_compared() {
+    let html = three_profiles().html();
+    assert_outline("three-profiles", &html);
+    assert!(html.len() < 1_000_000, "{} bytes", html.len());
+    assert!(
+        !html.contains("NaN") && !html.contains("inf "),
+        "a number that is none"
+    );
+}
+
+#[test]
+fn the_page_fits_one_run_when_it_is_no_profile() {
+    let runs = Runs::new().with("one", |path| {
+        example("alone", Behaviour::Steady).write_load(path, 400.0)
+    });
+    assert_outline("one-run", &runs.html());
+}
+
+#[test]
+fn nothing_is_loaded_and_nothing_runs_when_the_page_is_opened() {
+    let html = three_profiles().html();
+    for refused in [
+        "<script",
+        "<link",
+        "<img",
+        "<iframe",
+        "<object",
+        "@import",
+        "url(",
+        "src=",
+        " onload",
+        "javascript:",
+    ] {
+        assert!(!html.contains(refused), "{refused}");
+    }
+    assert!(
+        html.split("href=\"")
+            .skip(1)
+            .all(|rest| rest.starts_with('#'))
+    );
+    assert!(html.contains("http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'"));
+}
+
+#[test]
+fn every_anchor_leads_somewhere_when_the_contents_are_used() {
+    let html = three_profiles().html();
+    let anchors: Vec<&str> = html
+        .split("href=\"#")
+        .skip(1)
+        .filter_map(|rest| rest.split('"').next())
+        .collect();
+    assert!(anchors.len() >= 8, "{anchors:?}");
+    for anchor in anchors {
+        assert!(
+            html.contains(&format!("<section id=\"{anchor}\"")),
+            "{anchor}"
+        );
+    }
+}
+
+#[test]
+fn every_drawing_has_a_name_a_description_and_its_numbers_when_it_is_heard() {
+    let html = three_profiles().html();
+    for svg in html.split("<svg ").skip(1) {
+        let svg = svg.split("</svg>").next().expect("a part before");
+        let hidden = svg.contains("aria-hidden=\"true\"");
+        let named = svg.contains("role=\"img\" aria-label=\"")
+            && svg.contains("<title>")
+            && svg.contains("<desc>");
+        assert!(hidden || named, "{svg}");
+        assert!(
+            !svg.contains("aria-label=\"\"") && !svg.contains("<desc></desc>"),
+            "{svg}"
+        );
+    }
+    let with_numbers = html.matches("<summary>The numbers</summary>").count();
+    assert!(with_numbers >= 7, "{with_numbers}");
+}
+
+#[test]
+fn words_stay_words_when_those_who_wrote_them_are_hostile() {
+    let evil = "</title></svg><script>alert(1)</script><img src=x onerror=y>\"'&\u{202e}";
+    let mut hostile = example(evil, Behaviour::Steady).verdict(Verdict::Suspect, evil);
+    hostile.seconds = 3.0;
+    let runs = Runs::new().with("evil", |path| {
+        let mut description = hostile.description(300.0);
+        description.command = vec![evil.into()];
+        description.targets = vec![evil.into()];
+        description.started = evil.into();
+        description.server = Some(latency::run::ServerInfo {
+            field: evil.into(),
+            ..Default::default()
+        });
+        description.environment.host = evil.into();
+        description
+            .environment
+            .extra
+            .insert(evil.into(), evil.into());
+        description
+            .fileset
+            .as_mut()
+            .expect("an example has a set")
+            .profile = evil.into();
+        write_rows(path, &description, &hostile.rows(300.0));
+    });
+    let html = runs.html();
+    assert!(!html.contains("<script") && !html.contains("<img") && !html.contains('\u{202e}'));
+    assert!(html.contains("&lt;script&gt;alert(1)&lt;/script&gt;"));
+}
+
+#[test]
+fn no_alarm_is_raised_when_all_runs_are_valid() {
+    let html = three_profiles().html();
+    assert!(!html.contains("class=\"alarm"));
+    assert_eq!(html.matches("<span class=\"word\">valid</span>").count(), 3);
+}
+
+#[test]
+fn the_alarm_names_run_and_reason_when_a_client_was_the_bottleneck() {
+    let suspect = example("slow client", Behaviour::Steady)
+        .verdict(Verdict::Suspect, "The client's loop was 97 % busy.");
+    let invalid = example("no ports", Behaviour::Steady)
+        .verdict(Verdict::Invalid, "The client ran out of local ports.");
+    let html = Runs::new()
+        .with("a", |path| suspect.write_load(path, 200.0))
+        .with("b", |path| invalid.write_load(path, 200.0))
+        .html();
+    assert!(html.contains("class=\"alarm invalid\" role=\"alert\""));
+    assert!(html.contains("no ports is invalid. slow client is suspect."));
+    assert!(html.contains("The client ran out of local ports.") && html.contains("97 % busy"));
+    assert!(html.find("class=\"alarm").unwrap() < html.find("Headline figures</h2>").unwrap());
+}
+
+#[test]
+fn the_page_says_incomplete_when_the_run_was_killed() {
+    let mut killed = example("killed", Behaviour::Steady);
+    killed.complete = false;
+    let html = Runs::new()
+        .with("killed", |path| killed.write_load(path, 300.0))
+        .html();
+    assert!(html.contains("class=\"alarm suspect\"") && html.contains("killed is incomplete."));
+    assert!(html.contains("The run was stopped before its end."));
+    assert!(
+        html.contains("id=\"figure-cdf\""),
+        "what was measured is shown"
+    );
+}
+
+#[test]
+fn a_run_stays_on_the_page_when_its_requests_are_gone() {
+    let runs = Runs::new()
+        .with("whole", |path| {
+            example("whole", Behaviour::Steady).write_load(path, 300.0)
+        })
+        .with("gone", |path| {
+            let mut description = example("gone", Behaviour::Steady).description(300.0);
+            description.summary = Some(Summary {
+                requests: 4321,
+                p99_us: 1234.0,
+                ..Summary::default()
+            });
+            write_description(path, &description);
+        });
+    let html = runs.html();
+    assert!(html.contains("gone is unreadable."), "{html}");
+    assert!(
+        html.contains("4\u{202f}321") && html.contains("1.23\u{202f}ms"),
+        "the summary stands for the rows"
+    );
+    assert!(html.contains("id=\"figure-cdf\""));
+}
+
+#[test]
+fn the_page_says_so_when_every_request_failed() {
+    let html = Runs::new()
+        .with("refused", |path| {
+            example("down", Behaviour::Refusing).write_load(path, 300.0)
+        })
+        .html();
+    assert!(html.contains("<td class=\"trouble\">100\u{202f}%"));
+    assert!(html.contains(Outcome::Refused.name()));
+    assert!(
+        !html.contains("id=\"figure-deciles\""),
+        "there is no complete reply to order"
+    );
+}
+
+#[test]
+fn the_page_is_sensible_when_there_is_one_request_or_none() {
+    let one = example("one", Behaviour::Steady);
+    for count in [0, 1, 2] {
+        let html = Runs::new()
+            .with("few", |path| {
+                let rows = one.rows(300.0);
+                let measured: Vec<_> = rows
+                    .into_iter()
+                    .filter(|row| !row.warmup)
+                    .take(count)
+                    .collect();
+                write_rows(path, &one.description(300.0), &measured);
+            })
+            .html();
+        assert!(
+            html.contains("<h2>Headline figures</h2>") && html.contains("<h2>Environment"),
+            "{count}"
+        );
+        assert!(!html.contains("NaN"), "{count}");
+        assert_eq!(html.contains("id=\"figure-cdf\""), count > 0);
+    }
+}
+
+#[test]
+fn the_page_is_sensible_when_run_json_holds_next_to_nothing() {
+    let html = Runs::new()
+        .with("bare", |path| {
+            write_rows(
+                path,
+                &RunDescription {
+                    complete: true,
+                    ..RunDescription::default()
+                },
+                &[],
+            )
+        })
+        .html();
+    assert!(
+        html.contains("<h1>bare</h1>"),
+        "the directory names the run"
+    );
+    assert!(html.contains("not judged"));
+}
+
+#[test]
+fn the_page_names_the_points_that_are_missing_when_a_profile_was_interrupted() {
+    let runs = Runs::new().with("half", |path| {
+        example("half", Behaviour::Steady).write_profile(path, &[0.2, 0.6, 0.95], 1);
+        let mut description = latency::Run::open(path)
+            .expect("a profile")
+            .description()
+            .clone();
+        description.complete = false;
+        let points = &mut description.profile.as_mut().expect("points").points;
+        points[2].done = false;
+        points[1].directory = "../elsewhere".into();
+        write_description(path, &description);
+    });
+    let html = runs.html();
+    assert!(html.contains("Load 0.95, repetition 1: not measured."));
+    assert!(html.contains("is not below the profile"));
+    assert!(html.contains("profile, 1 of 3 measurements") && html.contains("half is incomplete."));
+}
+
+#[test]
+fn a_profile_without_a_point_is_reported_when_nothing_was_measured() {
+    let empty = RunDescription {
+        kind: Kind::Profile,
+        complete: true,
+        label: Some("empty".into()),
+        profile: Some(ProfileInfo::default()),
+        ..RunDescription::default()
+    };
+    let html = Runs::new()
+        .with("empty", |path| write_description(path, &empty))
+        .html();
+    assert!(html.contains("No measurement of this profile can be read."));
+}
+
+#[test]
+fn runs_of_one_label_get_different_names_and_one_curve_when_their_rates_differ() {
+    let one = example("nginx", Behaviour::Blocking);
+    let html = Runs::new()
+        .with("a", |path| one.write_load(path, 200.0))
+        .with("b", |path| one.write_load(path, 400.0))
+        .with("c", |path| one.write_load(path, 400.0))
+        .html();
+    for name in ["nginx at 200/s", "nginx at 400/s", "nginx at 400/s #2"] {
+        assert!(html.contains(&format!("<h3>{name}</h3>")), "{name}");
+    }
+    assert!(html.contains("id=\"figure-overload\""));
+}
+
+#[test]
+fn a_closed_loop_is_reported_without_an_offered_rate_when_there_was_none() {
+    let one = example("closed", Behaviour::Steady);
+    let html = Runs::new()
+        .with("closed", |path| {
+            let mut description = one.description(0.0);
+            description.load = LoadInfo {
+                mode: Mode::Closed,
+                connections: Some(64),
+                ..LoadInfo::default()
+            };
+            write_rows(path, &description, &one.rows(300.0));
+        })
+        .html();
+    assert!(html.contains("closed, 64 connections") && html.contains("as answered"));
+    assert!(
+        !html.contains("id=\"figure-apart\""),
+        "a closed loop has no intended start of its own"
+    );
+}
+
+#[test]
+fn a_path_is_refused_when_it_is_no_run() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let error = Report::read(&[scratch.path().into()])
+        .err()
+        .expect("no run is there");
+    assert!(error.to_string().contains("not a run directory"), "{error}");
+}
+
+/// The page's headings, figures and table columns against `tests/data/NAME.outline`.
+fn assert_outline(name: &str, html: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/{name}.outline"));
+    let found = outline(html);
+    if std::env::var_os("HEADWAY_UPDATE_GOLDEN").is_some() {
+        fs::create_dir_all(path.parent().expect("a file has a directory"))
+            .expect("the directory of the outlines");
+        fs::write(&path, &found).expect("the outline");
+    }
+    let wanted = fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(
+        found,
+        wanted,
+        "{}: HEADWAY_UPDATE_GOLDEN=1 writes it anew",
+        path.display()
+    );
+}
+
+fn outline(html: &str) -> String {
+    let mut lines = Vec::new();
+    for element in html.split('<').skip(1) {
+        let (tag, text) = element.split_once('>').unwrap_or((element, ""));
+        let name = tag.split(' ').next().unwrap_or_default();
+        let id = tag
+            .split("id=\"")
+            .nth(1)
+            .and_then(|rest| rest.split('"').next())
+            .unwrap_or_default();
+        match name {
+            "h1" | "h2" => lines.push(format!("{name} {text}")),
+            "figure" => lines.push(format!("  figure {id}")),
+            "svg" if tag.contains("aria-label") => {
+                let label = tag
+                    .split("aria-label=\"")
+                    .nth(1)
+                    .and_then(|rest| rest.split('"').next());
+                lines.push(format!("    drawing {}", label.unwrap_or_default()));
+            }
+            "summary" => lines.push("    numbers".into()),
+            _ => {}
+        }
+    }
+    lines.dedup();
+    lines.join("\n") + "\n"
+}
+
+/// Every element that is opened is closed, in order. A browser would repair the page, each in its own way.
+fn assert_nested(html: &str) {
+    let mut open: Vec<&str> = Vec::new();
+    let style_end = html.find("</style>").expect("a style sheet");
+    for element in html[style_end..].split('<').skip(1) {
+        let (tag, text) = element.split_once('>').expect("a tag ends");
+        assert!(!text.contains('>'), "a bare > after <{tag}");
+        let name = tag
+            .trim_start_matches('/')
+            .split([' ', '/'])
+            .next()
+            .expect("a tag has a name");
+        if tag.starts_with('/') {
+            match open.pop() {
+                Some(last) => assert_eq!(last, name, "closed out of order"),
+                // The style sheet, the head, and what was opened before them.
+                None => assert!(
+                    ["style", "head", "html"].contains(&name),
+                    "{name} was never opened"
+                ),
+            }
+        } else if !tag.ends_with('/') && !["br", "meta", "path", "rect", "!doctype"].contains(&name)
+            || (["path", "rect"].contains(&name) && !tag.ends_with('/'))
+        {
+            open.push(name);
+        }
+    }
+    assert!(open.is_empty(), "never closed: {open:?}");
+}
