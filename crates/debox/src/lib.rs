@@ -19,6 +19,7 @@ mod absence;
 mod aside;
 mod call;
 pub mod calls;
+pub mod collect;
 mod labels;
 mod ledger;
 #[cfg(feature = "lines")]
@@ -38,7 +39,7 @@ pub use lines::{KernelLines, Line};
 pub use record::{Limits, Record, Site as KernelSite, Sleep, Stack, TraceEntry};
 pub use report::{Report, Rung, SITES_MAX, Site, Wait};
 pub use symbols::Symbols;
-pub use thread::{Debox, Mark};
+pub use thread::{Debox, Mark, kernel_symbols};
 pub use tracer::Tracer;
 
 #[cfg(test)]

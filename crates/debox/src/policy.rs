@@ -13,6 +13,10 @@
 use crate::labels::Label;
 use crate::record::Record;
 
+mod text;
+
+pub use text::{Action, Order, PolicyError};
+
 /// Which records to keep. Conditions add up: a record is kept if it meets all that are set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
@@ -199,6 +203,8 @@ fn run_hook(command: &str, record: &Record) -> std::io::Result<()> {
         .map_or("", |sleep| sleep.label.name());
     std::process::Command::new("/bin/sh")
         .args(["-c", command])
+        // The hook is none of the traced program's.
+        .env_remove("HEADWAY_TRACE_DIR")
         .env("HEADWAY_CALL", crate::calls::name(record.number))
         .env("HEADWAY_WALL_NS", record.wall_ns.to_string())
         .env("HEADWAY_LABEL", label)

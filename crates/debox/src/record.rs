@@ -105,6 +105,13 @@ pub struct Site {
     pub offset: u32,
 }
 
+impl Site {
+    /// An address inside the call, for looking up its source line.
+    pub fn address(self) -> u64 {
+        self.function + u64::from(self.offset).saturating_sub(1)
+    }
+}
+
 /// An entry of the call trace: the paper's `CallTrace`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceEntry {
@@ -126,6 +133,8 @@ pub struct Record {
     pub start_ns: u64,
     /// Wall-clock time.
     pub wall_ns: u64,
+    /// The same in ticks of the clock that is used ([`os::ticks`]): the processor's counter where it is trusted.
+    pub wall_ticks: u64,
     /// Minor page faults; `None` where the privilege does not reach.
     pub faults_minor: Option<u32>,
     /// Major ones.
@@ -139,7 +148,7 @@ pub struct Record {
     pub sleeps_dropped: u32,
     /// Trace entries that found no room.
     pub trace_dropped: u32,
-    /// Records the kernel lost during the call; sleeps may be missing if not 0.
+    /// Records the kernel lost during the call or shortly before it; sleeps may be missing if not 0.
     pub lost: u64,
     sleeps: Vec<Sleep>,
     trace: Vec<TraceEntry>,
@@ -153,6 +162,7 @@ impl Record {
             number: 0,
             start_ns: 0,
             wall_ns: 0,
+            wall_ticks: 0,
             faults_minor: None,
             faults_major: None,
             preemptions: Wait::default(),
@@ -184,6 +194,15 @@ impl Record {
     pub fn slept_count(&self) -> u64 {
         let kept: u64 = self.sleeps.iter().map(|sleep| u64::from(sleep.count)).sum();
         kept + u64::from(self.sleeps_dropped)
+    }
+
+    /// Whether the thread lost the processor in the call, by itself or not, or may have: a record is lost.
+    #[inline]
+    pub fn left_processor(&self) -> bool {
+        !self.sleeps.is_empty()
+            || self.preemptions.count > 0
+            || self.sleeps_dropped > 0
+            || self.lost > 0
     }
 
     /// Nanoseconds asleep in the sleeps that are kept.

@@ -93,6 +93,12 @@ impl Symbols {
         })
     }
 
+    /// A place as kernel developers write it: `folio_wait_bit_common+0x13b`.
+    pub fn place(&self, site: Site) -> Option<String> {
+        let (name, _) = self.name(site.function)?;
+        Some(format!("{name}+{:#x}", site.offset))
+    }
+
     /// The resource a stack (innermost first) was waiting for.
     pub fn label(&self, stack: &[u64]) -> Label {
         Label::of(
@@ -157,7 +163,7 @@ impl Symbols {
 
 #[cfg(test)]
 mod tests {
-    use super::Symbols;
+    use super::{Site, Symbols};
 
     const TEXT: &str = "\
 ffffffff81000000 T _stext
@@ -206,6 +212,17 @@ ffffffffc0000000 t ext4_file_read_iter\t[ext4]
             Some("folio_wait_bit_common < filemap_update_page")
         );
         assert_eq!(symbols.waiting_site(&[]), None);
+    }
+
+    #[test]
+    fn place_has_function_and_offset_when_the_site_is_known() {
+        let symbols = Symbols::parse(TEXT);
+        let site = Site {
+            function: 0xffffffff81000400,
+            offset: 0x10,
+        };
+        let place = symbols.place(site).expect("a function starts there");
+        assert!(place.ends_with("+0x10"), "{place}");
     }
 
     #[test]

@@ -84,6 +84,8 @@ pub struct Debox {
     aside: RefCell<Aside>,
     /// [`Aside::count`], where the fast path can see it.
     aside_count: Cell<u64>,
+    /// Records lost between calls, for the next record to say.
+    lost: Cell<u64>,
     /// What the kernel said at the last look; see [`run_queue_wait_ns`].
     waited_ns: Cell<u64>,
     dropped: Cell<u64>,
@@ -136,6 +138,7 @@ impl Debox {
             absences: RefCell::new(Absences::new()),
             aside: RefCell::new(Aside::new()),
             aside_count: Cell::new(0),
+            lost: Cell::new(0),
             waited_ns: Cell::new(run_queue_wait_ns()),
             dropped: Cell::new(0),
             on: Cell::new(false),
@@ -152,6 +155,16 @@ impl Debox {
         } else {
             &self.rung_forked
         }
+    }
+
+    /// What the entries of a call trace are on this kernel, and what it offers beyond: a sentence for users.
+    pub fn trace_source(&self) -> String {
+        privilege::trace_source(self.rung())
+    }
+
+    /// Whether page faults are counted.
+    pub fn sees_faults(&self) -> bool {
+        self.home.is_here() && self.minor.is_some() && self.major.is_some()
     }
 
     /// Makes a system call and keeps its record in the current buffer. `f` should be that one call and
@@ -171,26 +184,64 @@ impl Debox {
         if !self.on.get() {
             return Mark::default();
         }
-        let at_home = self.home.is_here();
-        if at_home && self.moved() {
+        if self.home.is_here() && self.moved() {
             self.put_aside();
         }
-        let mut ticks = self.ticks.now();
-        if ticks.wrapping_sub(self.anchor.get().ticks) > self.anchor_age_max {
-            self.anchor.set(Anchor::drop_now(self.ticks));
-            ticks = self.ticks.now();
-        }
-        Mark {
-            minor: if at_home { count(&self.minor) } else { 0 },
-            major: if at_home { count(&self.major) } else { 0 },
-            aside: self.aside_count.get(),
-            ticks,
-        }
+        self.mark()
     }
 
     /// The second half.
     #[inline(always)]
     pub fn end(&self, number: u32, mark: Mark) {
+        self.keep(number, mark, true);
+    }
+
+    /// The first half of a call made while another one of this thread is under way, for callers who know:
+    /// what the other one has slept so far stays in the ring, where the other one finds it.
+    #[inline]
+    pub fn begin_nested(&self) -> Mark {
+        if self.on.get() {
+            self.mark()
+        } else {
+            Mark::default()
+        }
+    }
+
+    /// The second half. The record has no sleeps: those of this call become the other one's, as its
+    /// time does.
+    pub fn end_nested(&self, number: u32, mark: Mark) {
+        self.keep(number, mark, false);
+    }
+
+    /// As [`Debox::end`], but leaves the record as it was if the thread did not leave the processor. For
+    /// functions that may or may not make a call. True if there is a new record.
+    #[inline(always)]
+    pub fn end_if_moved(&self, number: u32, mark: Mark) -> bool {
+        let moved = self.home.is_here() && self.moved();
+        if moved {
+            self.end(number, mark);
+        }
+        moved
+    }
+
+    #[inline(always)]
+    fn mark(&self) -> Mark {
+        let mut ticks = self.ticks.now();
+        if ticks.wrapping_sub(self.anchor.get().ticks) > self.anchor_age_max {
+            self.anchor.set(Anchor::drop_now(self.ticks));
+            ticks = self.ticks.now();
+        }
+        let here = self.home.is_here();
+        Mark {
+            minor: if here { count(&self.minor) } else { 0 },
+            major: if here { count(&self.major) } else { 0 },
+            aside: self.aside_count.get(),
+            ticks,
+        }
+    }
+
+    #[inline(always)]
+    fn keep(&self, number: u32, mark: Mark, with_sleeps: bool) {
         // Records may have been switched on or off since; half a record is none.
         if !self.on.get() || mark.ticks == 0 {
             return;
@@ -204,17 +255,22 @@ impl Debox {
         };
         compiler_fence(Ordering::SeqCst);
         record.begin(number);
+        record.wall_ticks = now.wrapping_sub(mark.ticks);
         record.wall_ns = self.ticks.ns_between(mark.ticks, now);
         record.start_ns = self.anchor.get().place(self.ticks, mark.ticks);
-        if self.home.is_here() {
-            record.faults_minor = faults(&self.minor, mark.minor);
-            record.faults_major = faults(&self.major, mark.major);
-            if self.moved() || self.aside_count.get() != mark.aside {
-                self.attribute(record, mark);
-            }
+        let here = self.home.is_here();
+        record.faults_minor = if here {
+            faults(&self.minor, mark.minor)
         } else {
-            record.faults_minor = None;
-            record.faults_major = None;
+            None
+        };
+        record.faults_major = if here {
+            faults(&self.major, mark.major)
+        } else {
+            None
+        };
+        if here && with_sleeps && (self.moved() || self.aside_count.get() != mark.aside) {
+            self.attribute(record, mark);
         }
         compiler_fence(Ordering::SeqCst);
     }
@@ -282,9 +338,9 @@ impl Debox {
         compiler_fence(Ordering::SeqCst);
         let mut absences = self.absences.borrow_mut();
         let mut aside = self.aside.borrow_mut();
-        ring.drain(|record| {
-            absences.record(record, |absence| aside.put(absence));
-        });
+        let mut lost = self.lost.get();
+        ring.drain(|record| lost += absences.record(record, |absence| aside.put(absence)));
+        self.lost.set(lost);
         absences.settle(|absence| aside.put(absence));
         self.aside_count.set(aside.count());
         if buffer.as_ref().is_some_and(|r| r.limits().wakeup) {
@@ -317,7 +373,7 @@ impl Debox {
             record.lost += aside.take(mark.aside, |absence| record.add(absence, symbols));
         }
         let mut absences = self.absences.borrow_mut();
-        let mut lost = 0;
+        let mut lost = self.lost.take();
         let overflown = ring.is_nearly_full();
         ring.drain(|event| {
             lost += absences.record(event, |absence| record.add(absence, symbols));
@@ -385,7 +441,8 @@ fn run_queue_wait_ns() -> u64 {
 }
 
 /// The kernel's functions, loaded once a process by whoever needs them first; `None` where they are hidden.
-fn kernel_symbols() -> Option<&'static Symbols> {
+/// Slow at the first call: tens of milliseconds.
+pub fn kernel_symbols() -> Option<&'static Symbols> {
     static SYMBOLS: OnceLock<Option<Symbols>> = OnceLock::new();
     SYMBOLS
         .get_or_init(|| Symbols::load().ok().filter(|symbols| !symbols.hidden()))

@@ -149,3 +149,23 @@ fn stack_is_the_trace_when_the_kernel_has_no_function_tracer() {
     let deepest = record.trace().last().expect("checked above");
     assert_eq!(deepest.address, record.sleeps()[0].stack.frames()[0]);
 }
+
+#[test]
+fn losses_are_in_the_record_of_the_call_when_it_sleeps_more_often_than_the_ring_holds() {
+    let debox = Debox::enable(Limits::default());
+    let test = "losses_are_in_the_record_of_the_call_when_it_sleeps_more_often_than_the_ring_holds";
+    if !sees_stacks(&debox, test) {
+        return;
+    }
+    let doze = || std::thread::sleep(Duration::from_micros(20));
+    debox.call(230, || (0..3000).for_each(|_| doze()));
+    let first = debox.last().expect("a record");
+    assert!(first.lost > 0, "{first:#?}");
+    assert!(
+        first.slept_count() > 100 && first.slept_count() < 3000,
+        "{first:#?}"
+    );
+    drop(first);
+    debox.call(230, doze);
+    assert_eq!(debox.last().map(|record| record.lost), Some(0));
+}

@@ -187,10 +187,15 @@ impl Ring {
         self.tail.get()
     }
 
+    /// Bytes of records the ring has room for.
+    pub fn capacity(&self) -> u64 {
+        self.data_bytes
+    }
+
     /// Whether so little room is left that the kernel may have dropped a record. It says so only in front of
     /// the next one that fits; [`Ring::provoke`] makes one.
     pub fn is_nearly_full(&self) -> bool {
-        self.head().wrapping_sub(self.tail()) + RECORD_BYTES_MAX > self.data_bytes
+        self.head().wrapping_sub(self.tail()) + RECORD_BYTES_MAX > self.capacity()
     }
 
     /// Sleeps for a moment, so that the kernel writes a record and, before it, how many were lost.

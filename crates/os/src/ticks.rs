@@ -16,6 +16,9 @@ use rustix::time::{ClockId, clock_gettime};
 /// 25 parts in a million.
 const CALIBRATION: Duration = Duration::from_millis(2);
 
+/// The clock of this process, once it is known.
+static TICKS: OnceLock<Ticks> = OnceLock::new();
+
 /// Converts ticks into nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ticks {
@@ -27,7 +30,6 @@ pub struct Ticks {
 impl Ticks {
     /// The clock of this machine; the first call of a process spins for two milliseconds to compare.
     pub fn calibrated() -> Ticks {
-        static TICKS: OnceLock<Ticks> = OnceLock::new();
         *TICKS.get_or_init(|| {
             if trusted() {
                 Ticks::compare()
@@ -35,6 +37,23 @@ impl Ticks {
                 Ticks::monotonic()
             }
         })
+    }
+
+    /// Takes over what [`Ticks::rate`] told another process of this boot, which saves comparing. Without effect if
+    /// this process has compared already.
+    pub fn adopt(rate: u64) -> Ticks {
+        *TICKS.get_or_init(|| match rate {
+            0 => Ticks::monotonic(),
+            ns_per_2_32 => Ticks {
+                ns_per_2_32,
+                counter: true,
+            },
+        })
+    }
+
+    /// Nanoseconds in 2³² ticks of the processor's counter; 0 if the counter is not used.
+    pub const fn rate(self) -> u64 {
+        if self.counter { self.ns_per_2_32 } else { 0 }
     }
 
     /// `CLOCK_MONOTONIC` itself, a tick a nanosecond.

@@ -1,0 +1,161 @@
+/*
+ * DeBox: what a system call did inside the kernel, as a result of the call.
+ *
+ *     static DeBoxInfo info;
+ *     DeBoxControl(&info, 5, 0);
+ *     write(fd, data, size);
+ *     printf("%s slept %d times\n", info.psi[0].wmesg, info.psi[0].numSleeps);
+ *
+ * Link with libdebox.so (pkg-config --libs debox) before libc, which is where it stands by default. After
+ * every system call the thread makes through libc, `info` holds that call's record, as errno holds its
+ * error. With libdebox.a (pkg-config --static) nothing stands between the program and libc: wrap the calls
+ * whose record you want in DEBOX_CALL.
+ *
+ * Each thread has its own buffer: a thread gets records once it has called DeBoxControl itself. A forked
+ * child goes on with its copy of the buffer. A signal handler's calls overwrite the buffer like errno;
+ * what they slept belongs to the call they interrupted.
+ *
+ * Structures and names are those of Figure 2.3 in Yaoping Ruan's dissertation (Princeton, 2005), carried
+ * to 64 bits; what was added says so. They may grow at the end: DeBoxControl is told the size the program
+ * was compiled with, and never writes beyond it.
+ */
+#ifndef DEBOX_H
+#define DEBOX_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/time.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DEBOX_STRUCT_VERSION 1
+#define DEBOX_SLEEPS 5
+#define DEBOX_TRACE 200
+
+/* Values of DeBoxInfo.rung and debox_rung: how much the kernel lets this process see. */
+#define DEBOX_NOTHING 0  /* times only: no sleeps, no faults */
+#define DEBOX_SWITCHES 1 /* sleeps are counted and timed, without labels */
+#define DEBOX_STACKS 2   /* everything */
+
+/* The sleeps of a call at one place in the kernel. */
+typedef struct PerSleepInfo {
+    int numSleeps;              /* number of sleeps for the same reason */
+    int blockingLine;           /* 0: not known (see blockingFunction) */
+    int numWaitersEntry;        /* contenders at sleep; -1: not known */
+    int numWaitersExit;         /* contenders at wake-up; -1: not known */
+    struct timeval blockedTime; /* how long the process was blocked */
+    uint64_t blockedNs;         /* added: the same in nanoseconds */
+    uint64_t maxBlockedNs;      /* added: the longest of them */
+    char wmesg[24];             /* reason for sleep: resource label such as "page-io" */
+    char blockingFile[64];      /* empty: not known */
+    char blockingFunction[64];  /* added: kernel function it slept in */
+    uint64_t blockingOffset;    /* added: and the offset in it */
+    uint64_t reserved[4];
+} PerSleepInfo;
+
+/*
+ * An entry of the call trace. Where the kernel has no function tracer, the entries are the frames of the
+ * kernel stack at each sleep, outermost first, and deltaTime is the length of the sleep.
+ */
+typedef struct CallTrace {
+    unsigned long callSite; /* kernel address */
+    long deltaTime;         /* elapsed time in nanoseconds */
+    int depth;              /* added: 0 for the outermost function */
+    int reserved;
+} CallTrace;
+
+typedef struct DeBoxInfo {
+    uint32_t structSize;    /* added: bytes of this structure the library fills */
+    uint32_t structVersion; /* added: DEBOX_STRUCT_VERSION of the library */
+    int syscallNum;         /* which system call; -1: none yet */
+    int numPGFaults;        /* page faults; -1: not known */
+    struct CallTime {
+        struct timeval callTimeval; /* wall-clock time of entire call */
+        int64_t callCycles;         /* the same in processor cycles (time-stamp counter) */
+    } CallTime;
+    int numPerSleepInfo;   /* filled PerSleepInfo elements */
+    int traceDepth;        /* filled CallTrace elements */
+    int numSleepsDropped;  /* added: sleeps that found no element */
+    int numTraceDropped;   /* added: trace entries that found none */
+    int numMajorFaults;    /* added: page faults that read from a disk; -1: not known */
+    int numPreemptions;    /* added: times the processor was taken away; no sleeps */
+    int rung;              /* added: DEBOX_STACKS, DEBOX_SWITCHES or DEBOX_NOTHING */
+    int reservedInt;
+    uint64_t callNs;       /* added: wall-clock time in nanoseconds */
+    uint64_t cpuNs;        /* added: without sleeps and preemptions */
+    uint64_t startNs;      /* added: when it began, on CLOCK_MONOTONIC */
+    uint64_t preemptedNs;  /* added */
+    uint64_t wakeupNs;     /* added: runnable but not yet running; UINT64_MAX: not known */
+    uint64_t lostRecords;  /* added: records the kernel dropped; sleeps may be missing if not 0 */
+    uintptr_t callSite;    /* added: return address of the call in the program */
+    uint64_t reserved[9];
+    struct PerSleepInfo psi[DEBOX_SLEEPS]; /* sleeping info for this call */
+    struct CallTrace ct[DEBOX_TRACE];      /* call trace info for this call */
+} DeBoxInfo;
+
+/*
+ * Starts recording the calling thread's calls into resultBuf, with up to maxSleeps (0 to 5) elements of
+ * psi and maxTrace (0 to 200) of ct. Called again it changes buffer and limits; with NULL it stops.
+ * resultBuf must stay valid until then, or until the thread ends. Returns 0, or -1 and errno:
+ * EINVAL (a limit or the size), ENOMEM.
+ *
+ * A refusal by the kernel is no error: see DeBoxInfo.rung and debox_rung.
+ */
+int DeBoxControl(DeBoxInfo *resultBuf, int maxSleeps, int maxTrace);
+
+/* The same with the size of the structure; what the macro below makes of DeBoxControl. */
+int debox_control_sized(DeBoxInfo *resultBuf, size_t size, int maxSleeps, int maxTrace);
+#define DeBoxControl(resultBuf, maxSleeps, maxTrace)                                                   \
+    debox_control_sized((resultBuf), sizeof(DeBoxInfo), (maxSleeps), (maxTrace))
+
+/*
+ * Reacts, in this thread and right after a call, to records that meet all conditions of `order`:
+ *
+ *     slower=1ms   slept   every=100   call=open+openat   label=page-io+journal   times=3
+ *
+ * separated by commas. With a callback, it is called with the record, the call site and `context`; system
+ * calls it makes are not recorded. Without one, the order ends with ":stack" (the stack on standard
+ * error), ":core" (a core of a forked copy), ":hook=COMMAND" or ":abort".
+ * Returns the reaction's number, or -1 and errno: EINVAL (the order), ENXIO (records are off).
+ */
+typedef void (*DeBoxCallback)(const DeBoxInfo *info, const void *callSite, void *context);
+int debox_react(const char *order, DeBoxCallback callback, void *context);
+void debox_forget_reactions(void);
+
+/* The name of a system call, as snprintf gives it: cut to size, the whole length returned. */
+int debox_call_name(int number, char *name, size_t size);
+
+/* How much this thread's records show, and a sentence that says what would show more. */
+int debox_rung(char *text, size_t size);
+
+/* The library's version. */
+const char *debox_version(void);
+
+/*
+ * For programs that are linked statically: evaluates `call` and records it as system call `number`.
+ *
+ *     ssize_t sent = DEBOX_CALL(SYS_write, write(fd, data, size));
+ *
+ * Not needed, and of no use, with libdebox.so.
+ */
+void debox_begin(void);
+void debox_end(int number, const void *callSite);
+#if defined(__GNUC__)
+#define DEBOX_CALL(number, call)                                                                       \
+    __extension__({                                                                                    \
+        __label__ debox_here_;                                                                         \
+        debox_begin();                                                                                 \
+        __typeof__(call) debox_result_ = (call);                                                       \
+    debox_here_:                                                                                       \
+        debox_end((number), &&debox_here_);                                                            \
+        debox_result_;                                                                                 \
+    })
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,201 @@
+//! The tracer of one thread of a C program, and what the thread asked for.
+//!
+//! What it asked for outlives a fork; the tracer does not ([`debox_hook::wiped`]), and a child makes itself a new
+//! one for the same buffer at its first call.
+
+use std::cell::{Cell, RefCell};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use debox::policy::Rule;
+use debox::{Debox, Limits, Mark, Record};
+use debox_hook::{Tracer, wiped};
+
+use crate::info::DeBoxInfo;
+
+/// What the calling thread asked for.
+#[derive(Clone, Copy)]
+pub struct Wish {
+    pub buffer: *mut DeBoxInfo,
+    pub size: usize,
+    pub limits: Limits,
+}
+
+thread_local! {
+    static WISH: Cell<Option<Wish>> = const { Cell::new(None) };
+}
+
+/// Remembers what the calling thread asks for.
+pub fn set_wish(wish: Option<Wish>) {
+    WISH.set(wish);
+}
+
+/// One thread's.
+pub struct Thread {
+    alive: AtomicU64,
+    debox: Debox,
+    buffer: Cell<*mut DeBoxInfo>,
+    rules: RefCell<Vec<Rule>>,
+    explicit: Cell<Option<Mark>>,
+}
+
+const ALIVE: u64 = 1;
+const BYTES: usize = size_of::<Thread>().next_multiple_of(4096);
+
+impl Thread {
+    /// The records' origin.
+    pub fn debox(&self) -> &Debox {
+        &self.debox
+    }
+
+    /// Takes another wish: a new buffer, other limits.
+    pub fn renew(&self, wish: Wish) {
+        if self.debox.last().map(|record| record.limits()) != Some(wish.limits) {
+            self.debox.replace(Some(Record::new(wish.limits)));
+        }
+        self.buffer.set(wish.buffer);
+    }
+
+    /// Adds a rule and returns its number.
+    pub fn add_rule(&self, rule: Rule) -> usize {
+        let mut rules = self.rules.borrow_mut();
+        rules.push(rule);
+        rules.len() - 1
+    }
+
+    /// Forgets all rules.
+    pub fn forget_rules(&self) {
+        self.rules.borrow_mut().clear();
+    }
+
+    /// The first half of `DEBOX_CALL`.
+    pub fn begin_explicit(&self) {
+        self.explicit.set(Some(self.debox.begin()));
+    }
+
+    /// The second half.
+    pub fn end_explicit(&self, number: u32, site: usize) {
+        if let Some(mark) = self.explicit.take() {
+            self.debox.end(number, mark);
+            self.publish(site);
+        }
+    }
+
+    #[inline(always)]
+    fn publish(&self, site: usize) {
+        let Some(record) = self.debox.last() else {
+            return;
+        };
+        // SAFETY: the thread promised the buffer to `DeBoxControl` until it gives another one.
+        if let Some(buffer) = unsafe { self.buffer.get().as_mut() } {
+            buffer.fill(&record, site);
+        }
+        if let Ok(mut rules) = self.rules.try_borrow_mut()
+            && !rules.is_empty()
+        {
+            react(&mut rules, &record, site);
+        }
+    }
+}
+
+#[cold]
+fn react(rules: &mut [Rule], record: &Record, site: usize) {
+    for rule in rules {
+        // A reaction that fails has nobody to tell: the program's streams are the program's.
+        let _ = rule.apply(record, site as u64);
+    }
+}
+
+// SAFETY: the pages of `start` stay until `stop`; a fork fills them with zeros, so `alive` can be read in a
+// child and says no.
+unsafe impl Tracer for Thread {
+    type Mark = Mark;
+
+    unsafe fn start(old: *mut Thread) -> *mut Thread {
+        let Some(wish) = WISH.get() else {
+            return null_mut();
+        };
+        // SAFETY: null, or pages of this thread or of its copy in the parent.
+        if let Some(thread) = unsafe { old.as_ref() }
+            && thread.alive()
+        {
+            thread.renew(wish);
+            return old;
+        }
+        let pages = if old.is_null() {
+            wiped::pages(BYTES).cast::<Thread>()
+        } else {
+            old
+        };
+        if pages.is_null() {
+            return null_mut();
+        }
+        if wish.limits.resolve {
+            // Now rather than at the first sleep, which is when the program looks at its watch.
+            debox::kernel_symbols();
+        }
+        let debox = Debox::enable(wish.limits);
+        // SAFETY: the thread promised the buffer to `DeBoxControl`.
+        if let Some(buffer) = unsafe { wish.buffer.as_mut() } {
+            buffer.begin(wish.size, debox.rung());
+        }
+        let thread = Thread {
+            alive: AtomicU64::new(ALIVE),
+            debox,
+            buffer: Cell::new(wish.buffer),
+            rules: RefCell::new(Vec::new()),
+            explicit: Cell::new(None),
+        };
+        // SAFETY: pages of that size that nobody else knows; what a forked child's parent had in them is
+        // gone, so nothing is dropped.
+        unsafe { pages.write(thread) };
+        pages
+    }
+
+    unsafe fn stop(thread: *mut Thread) {
+        // SAFETY: the caller's promise: written by `start`, not used again.
+        drop(unsafe { thread.read() });
+        // SAFETY: mapped by `start`, and empty now.
+        unsafe { wiped::free(thread.cast(), BYTES) };
+    }
+
+    #[inline(always)]
+    fn alive(&self) -> bool {
+        self.alive.load(Ordering::Relaxed) == ALIVE
+    }
+
+    #[inline(always)]
+    fn begin(&self) -> Mark {
+        self.debox.begin()
+    }
+
+    #[inline(always)]
+    fn end(&self, mark: Mark, number: u32, site: usize, _result: usize) {
+        self.debox.end(number, mark);
+        self.publish(site);
+    }
+
+    fn begin_nested(&self) -> Mark {
+        self.debox.begin_nested()
+    }
+
+    fn end_nested(&self, mark: Mark, number: u32, site: usize, _result: usize) {
+        self.debox.end_nested(number, mark);
+        self.publish(site);
+    }
+
+    #[inline(always)]
+    fn end_quiet(&self, mark: Mark, number: u32, site: usize, _result: usize) {
+        if self.debox.end_if_moved(number, mark)
+            && (self.debox.last()).is_some_and(|record| record.slept_count() > 0)
+        {
+            self.publish(site);
+        }
+    }
+
+    fn shares_memory(&self) {}
+
+    fn passed(_site: usize) {}
+
+    fn of_vfork() {}
+}

@@ -1,0 +1,366 @@
+//! The exported functions and what they jump to.
+
+use crate::Tracer;
+use crate::functions::{COUNT, NUMBERS};
+use crate::next;
+use crate::thread;
+
+type Seven = unsafe extern "C-unwind" fn(usize, usize, usize, usize, usize, usize, usize) -> usize;
+
+/// The system call a function of the table makes.
+pub const fn number_of(index: usize) -> u32 {
+    NUMBERS[index]
+}
+
+/// Calls the next function of a name with all the registers an argument may be in.
+///
+/// # Safety
+///
+/// As for that function.
+#[inline(always)]
+unsafe fn forward<const F: usize>([a, b, c, d, e, f, g]: [usize; 7]) -> usize {
+    const {
+        assert!(F < COUNT);
+    }
+    match next::function(F) {
+        Some(function) => {
+            // SAFETY: a function of the C interface whose arguments are all integers or pointers; it does
+            // not mind being passed more than it takes.
+            let function: Seven = unsafe { std::mem::transmute(function) };
+            // SAFETY: the arguments are those the program passed.
+            unsafe { function(a, b, c, d, e, f, g) }
+        }
+        // SAFETY: as above.
+        None => unsafe { next::raw_of(F, [a, b, c, d, e, f, g]) },
+    }
+}
+
+/// A function of up to five arguments, with the call site as the sixth.
+///
+/// # Safety
+///
+/// As for the function it stands in for.
+pub unsafe extern "C-unwind" fn five<T: Tracer, const F: usize>(
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    site: usize,
+) -> usize {
+    thread::around::<T>(NUMBERS[F], site, false, || {
+        // SAFETY: the caller's promise.
+        unsafe { forward::<F>([a, b, c, d, e, 0, 0]) }
+    })
+}
+
+/// As [`five`], for a function of libc that makes system calls only now and then.
+///
+/// # Safety
+///
+/// As for the function it stands in for.
+pub unsafe extern "C-unwind" fn quiet<T: Tracer, const F: usize>(
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    site: usize,
+) -> usize {
+    thread::around::<T>(NUMBERS[F], site, true, || {
+        // SAFETY: the caller's promise.
+        unsafe { forward::<F>([a, b, c, d, e, 0, 0]) }
+    })
+}
+
+/// A function of up to seven arguments, with the call site before the seventh.
+///
+/// # Safety
+///
+/// As for the function it stands in for.
+#[allow(clippy::too_many_arguments)]
+pub unsafe extern "C-unwind" fn seven<T: Tracer, const F: usize>(
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+    site: usize,
+    g: usize,
+) -> usize {
+    thread::around::<T>(NUMBERS[F], site, false, || {
+        // SAFETY: the caller's promise.
+        unsafe { forward::<F>([a, b, c, d, e, f, g]) }
+    })
+}
+
+/// As [`seven`] for `syscall`, whose first argument is the call.
+///
+/// # Safety
+///
+/// As for syscall(2).
+#[allow(clippy::too_many_arguments)]
+pub unsafe extern "C-unwind" fn syscall_of<T: Tracer>(
+    number: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+    site: usize,
+    g: usize,
+) -> usize {
+    const SYSCALL: usize = crate::Function::syscall as usize;
+    thread::around::<T>(number as u32, site, false, || {
+        match next::function(SYSCALL) {
+            // SAFETY: the caller's promise.
+            Some(_) => unsafe { forward::<SYSCALL>([number, b, c, d, e, f, g]) },
+            // SAFETY: as above.
+            None => unsafe { next::raw_call(number, [b, c, d, e, f, g]) },
+        }
+    })
+}
+
+/// Exports the functions of the tables for a tracer: `interpose!(TracerType)`. With a second argument, the
+/// functions that create and replace processes are left to the caller.
+#[macro_export]
+macro_rules! interpose {
+    ($tracer:ty) => {
+        $crate::functions! { $crate::stubs, $tracer }
+        $crate::process_functions! { $crate::stubs, $tracer }
+        $crate::special_stubs! { $tracer }
+    };
+    ($tracer:ty, without processes) => {
+        $crate::functions! { $crate::stubs, $tracer }
+        $crate::special_stubs! { $tracer }
+    };
+}
+
+/// A stub for each row of a table.
+#[macro_export]
+macro_rules! stubs {
+    ([$tracer:ty] $($kind:ident $name:ident $arity:literal $call:ident $raw:ident $(($rawcall:ident))?;)*) => {
+        $($crate::stub! { $kind $name $tracer })*
+    };
+}
+
+/// One exported function.
+#[macro_export]
+macro_rules! stub {
+    (seven $name:ident $tracer:ty) => {
+        $crate::seven_stub! {
+            $name, $crate::seven::<$tracer, { $crate::Function::$name as usize }>
+        }
+    };
+    ($kind:ident $name:ident $tracer:ty) => {
+        $crate::five_stub! {
+            $name, $crate::$kind::<$tracer, { $crate::Function::$name as usize }>
+        }
+    };
+}
+
+/// A stub that passes the return address as sixth argument.
+#[macro_export]
+macro_rules! five_stub {
+    ($name:ident, $target:path) => {
+        /// Stands in for libc's function of this name.
+        ///
+        /// # Safety
+        ///
+        /// As for that function.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C-unwind" fn $name() {
+            ::std::arch::naked_asm!(
+                "mov r9, [rsp]",
+                "jmp {target}",
+                target = sym $target,
+            )
+        }
+    };
+}
+
+/// A stub that passes the return address as seventh argument and the seventh as eighth.
+#[macro_export]
+macro_rules! seven_stub {
+    ($name:ident, $target:path) => {
+        /// Stands in for libc's function of this name.
+        ///
+        /// # Safety
+        ///
+        /// As for that function.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C-unwind" fn $name() {
+            // The frame is described, since a cancelled thread is unwound through it.
+            ::std::arch::naked_asm!(
+                ".cfi_startproc",
+                "sub rsp, 8",
+                ".cfi_adjust_cfa_offset 8",
+                "push qword ptr [rsp + 16]",
+                ".cfi_adjust_cfa_offset 8",
+                "push qword ptr [rsp + 16]",
+                ".cfi_adjust_cfa_offset 8",
+                "call {target}",
+                "add rsp, 24",
+                ".cfi_adjust_cfa_offset -24",
+                "ret",
+                ".cfi_endproc",
+                target = sym $target,
+            )
+        }
+    };
+}
+
+/// The stubs that are none of the usual kinds: `syscall`, `clone` and `vfork`.
+#[macro_export]
+macro_rules! special_stubs {
+    ($tracer:ty) => {
+        /// Stands in for syscall(2). A call that returns on another stack or twice on this one is jumped
+        /// to, not called, and so not recorded: clone, clone3, fork, vfork.
+        ///
+        /// # Safety
+        ///
+        /// As for syscall(2).
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C-unwind" fn syscall() {
+            ::std::arch::naked_asm!(
+                ".cfi_startproc",
+                "cmp edi, {clone}",
+                "je 2f",
+                "cmp edi, {vfork}",
+                "je 2f",
+                "cmp edi, {fork}",
+                "je 2f",
+                "cmp edi, {clone3}",
+                "je 2f",
+                "sub rsp, 8",
+                ".cfi_adjust_cfa_offset 8",
+                "push qword ptr [rsp + 16]",
+                ".cfi_adjust_cfa_offset 8",
+                "push qword ptr [rsp + 16]",
+                ".cfi_adjust_cfa_offset 8",
+                "call {target}",
+                "add rsp, 24",
+                ".cfi_adjust_cfa_offset -24",
+                "ret",
+                // The registers as the kernel wants them; the return address stays on the stack, as in
+                // libc's own function.
+                "2:",
+                "mov eax, edi",
+                "mov rdi, rsi",
+                "mov rsi, rdx",
+                "mov rdx, rcx",
+                "mov r10, r8",
+                "mov r8, r9",
+                "mov r9, [rsp + 8]",
+                "syscall",
+                "cmp rax, -4095",
+                "jae 3f",
+                "ret",
+                "3:",
+                "mov rdi, rax",
+                "jmp {failed}",
+                ".cfi_endproc",
+                clone = const ::libc::SYS_clone,
+                vfork = const ::libc::SYS_vfork,
+                fork = const ::libc::SYS_fork,
+                clone3 = const ::libc::SYS_clone3,
+                target = sym $crate::syscall_of::<$tracer>,
+                failed = sym $crate::failed,
+            )
+        }
+
+        /// Stands in for vfork(2).
+        ///
+        /// # Safety
+        ///
+        /// As for vfork(2).
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C-unwind" fn vfork() {
+            ::std::arch::naked_asm!(
+                ".cfi_startproc",
+                "mov rdi, [rsp]",
+                "sub rsp, 8",
+                ".cfi_adjust_cfa_offset 8",
+                "call {before}",
+                "add rsp, 8",
+                ".cfi_adjust_cfa_offset -8",
+                // The child returns first and may overwrite the place on the stack.
+                "pop rdi",
+                ".cfi_adjust_cfa_offset -8",
+                ".cfi_register rip, rdi",
+                "mov eax, {number}",
+                "syscall",
+                "push rdi",
+                ".cfi_adjust_cfa_offset 8",
+                ".cfi_offset rip, -8",
+                "test rax, rax",
+                "jnz 2f",
+                "ret",
+                "2:",
+                "mov rdi, rax",
+                "sub rsp, 8",
+                ".cfi_adjust_cfa_offset 8",
+                "call {after}",
+                "add rsp, 8",
+                ".cfi_adjust_cfa_offset -8",
+                "ret",
+                ".cfi_endproc",
+                number = const ::libc::SYS_vfork,
+                before = sym $crate::before_vfork::<$tracer>,
+                after = sym $crate::after_vfork::<$tracer>,
+            )
+        }
+
+        /// Stands in for clone(2): jumped to, since its child begins in another function. See
+        /// [`before_clone`]($crate::before_clone).
+        ///
+        /// # Safety
+        ///
+        /// As for clone(2).
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C-unwind" fn clone() {
+            ::std::arch::naked_asm!(
+                ".cfi_startproc",
+                "push rdi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rsi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rdx",
+                ".cfi_adjust_cfa_offset 8",
+                "push rcx",
+                ".cfi_adjust_cfa_offset 8",
+                "push r8",
+                ".cfi_adjust_cfa_offset 8",
+                "push r9",
+                ".cfi_adjust_cfa_offset 8",
+                "sub rsp, 8",
+                ".cfi_adjust_cfa_offset 8",
+                "mov rdi, rdx",
+                "call {before}",
+                "add rsp, 8",
+                ".cfi_adjust_cfa_offset -8",
+                "pop r9",
+                ".cfi_adjust_cfa_offset -8",
+                "pop r8",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rcx",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rdx",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rsi",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rdi",
+                ".cfi_adjust_cfa_offset -8",
+                "jmp rax",
+                ".cfi_endproc",
+                before = sym $crate::before_clone::<$tracer>,
+            )
+        }
+    };
+}

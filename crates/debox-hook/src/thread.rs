@@ -1,0 +1,315 @@
+//! What a thread is doing, as far as tracing goes: the one load that decides about each call.
+//!
+//! ```text
+//! New ──first call──► Ready ◄──────────► Inside the tracer ──► In a call
+//!                       │ ▲                                       │
+//!                       ▼ │ the parent goes on                    └─ a signal handler calls: nested
+//!                     Vfork
+//! ```
+//!
+//! A call that finds the thread *inside the tracer* comes from the tracer itself or from a signal handler that
+//! interrupted it: it passes. One that finds it *in a call* comes from a signal handler that interrupted a
+//! blocked call; it is counted for itself, while the sleeps go on belonging to the call outside. A handler
+//! that leaves by `longjmp` leaves the thread in this state, which the place on the stack shows: whoever calls
+//! from above the frame of the outer call has left it.
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::Tracer;
+
+pub(crate) const NEW: u8 = 0;
+pub(crate) const READY: u8 = 1;
+pub(crate) const INSIDE: u8 = 2;
+pub(crate) const IN_CALL: u8 = 3;
+pub(crate) const VFORK: u8 = 4;
+pub(crate) const OFF: u8 = 5;
+
+/// A handler that makes more calls than this has probably left by `longjmp`, from a stack of its own.
+const NESTED_MAX: u32 = 64;
+
+/// Rounds of destructors (POSIX: four) in which the others go first, since they may make calls.
+const ROUNDS_WAITED: u8 = 2;
+
+/// The state of one thread.
+pub struct Thread {
+    pub(crate) state: Cell<u8>,
+    rounds: Cell<u8>,
+    pub(crate) vforks: Cell<u32>,
+    /// Where the stack was in the call that is under way.
+    outer: Cell<usize>,
+    nested: Cell<u32>,
+    /// The tracer's own, valid unless the state is new or off.
+    data: Cell<*mut c_void>,
+    errno: Cell<*mut c_int>,
+    /// The mark of a vfork under way: up to eight words.
+    pub(crate) vfork_mark: Cell<[u64; 8]>,
+    pub(crate) vfork_site: Cell<usize>,
+}
+
+thread_local! {
+    // Constant and without destructor, so that access is an address computation and works at any time.
+    static THREAD: Thread = const {
+        Thread {
+            state: Cell::new(NEW),
+            rounds: Cell::new(0),
+            vforks: Cell::new(0),
+            outer: Cell::new(0),
+            nested: Cell::new(0),
+            data: Cell::new(std::ptr::null_mut()),
+            errno: Cell::new(std::ptr::null_mut()),
+            vfork_mark: Cell::new([0; 8]),
+            vfork_site: Cell::new(0),
+        }
+    };
+}
+
+/// The key whose destructor tells that a thread ends; zero: none yet, else the key and one.
+static KEY: AtomicU32 = AtomicU32::new(0);
+
+/// Makes the key, once.
+pub fn watch_ends<T: Tracer>() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let mut key = 0;
+        // SAFETY: the pointer is to a variable of this frame, the destructor is of the right type.
+        let failed = unsafe { libc::pthread_key_create(&mut key, Some(ended::<T>)) };
+        if failed == 0 {
+            KEY.store(key + 1, Ordering::Relaxed);
+        }
+    });
+}
+
+/// Stops tracing the calling thread, until [`switch_on`].
+pub fn switch_off() {
+    with(|thread| thread.state.set(OFF));
+}
+
+/// Starts tracing the calling thread if it is off or new, else leaves it as it is. False if the tracer refuses.
+pub fn switch_on<T: Tracer>() -> bool {
+    with(|thread| {
+        if matches!(thread.state.get(), NEW | OFF) {
+            start::<T>(thread);
+        }
+        thread.state.get() != OFF
+    })
+}
+
+/// Runs with the tracer's data of this thread, if there are any; calls made in it pass untraced.
+pub fn with_tracer<T: Tracer, R>(f: impl FnOnce(&T) -> R) -> Option<R> {
+    with(|thread| {
+        // SAFETY: not null only where `start` put it, and it lives until the thread's end.
+        let old = unsafe { thread.data.get().cast::<T>().as_ref() };
+        let forked = old.is_some_and(|tracer| !tracer.alive());
+        let state = thread.state.get();
+        if state == NEW || forked && matches!(state, READY | IN_CALL) {
+            start::<T>(thread);
+        }
+        let state = thread.state.get();
+        if !matches!(state, READY | IN_CALL) {
+            return None;
+        }
+        // SAFETY: as above.
+        let tracer = unsafe { thread.data.get().cast::<T>().as_ref() }?;
+        thread.state.set(INSIDE);
+        let answer = f(tracer);
+        thread.state.set(state);
+        Some(answer)
+    })
+}
+
+/// Brings the calling thread into the ready state if it is new, or a forked child's first.
+pub(crate) fn prime<T: Tracer>() {
+    around::<T>(0, 0, true, || 0);
+}
+
+/// Runs with the tracer's data, in a state in which there are some.
+pub(crate) fn with_data<T: Tracer, R>(thread: &Thread, f: impl FnOnce(&T) -> R) -> R {
+    // SAFETY: the caller has looked at the state; the data live until the thread's end.
+    f(unsafe { &*thread.data.get().cast::<T>() })
+}
+
+/// Whether the calling code runs in a vfork child, which must leave its parent's memory alone.
+pub fn in_vfork_child() -> bool {
+    with(|thread| thread.state.get() == VFORK)
+}
+
+#[inline(always)]
+pub(crate) fn with<R>(f: impl FnOnce(&Thread) -> R) -> R {
+    THREAD.with(f)
+}
+
+/// Makes a call under the eyes of the tracer.
+#[inline(always)]
+pub(crate) fn around<T: Tracer>(
+    number: u32,
+    site: usize,
+    quiet: bool,
+    call: impl FnOnce() -> usize,
+) -> usize {
+    with(|thread| {
+        if thread.state.get() != READY && !enter::<T>(thread) {
+            return aside::<T>(thread, number, site, quiet, call);
+        }
+        // SAFETY: the state is ready, so `start` put data there, and they live until the thread's end.
+        let mut tracer = unsafe { &*thread.data.get().cast::<T>() };
+        if !tracer.alive() {
+            // A forked child: what the parent had is of no use here.
+            thread.state.set(NEW);
+            if !enter::<T>(thread) {
+                return call();
+            }
+            // SAFETY: as above.
+            tracer = unsafe { &*thread.data.get().cast::<T>() };
+        }
+        thread.state.set(INSIDE);
+        let errno = thread.errno.get();
+        // SAFETY: `start` stored the address of this thread's errno.
+        let before = unsafe { *errno };
+        let mark = tracer.begin();
+        // SAFETY: as above.
+        unsafe { *errno = before };
+        thread.outer.set(stack_pointer());
+        thread.state.set(IN_CALL);
+        let result = call();
+        if !tracer.alive() {
+            // This is the child of a fork that was the call.
+            thread.state.set(NEW);
+            return result;
+        }
+        thread.state.set(INSIDE);
+        // SAFETY: as above.
+        let after = unsafe { *errno };
+        if quiet {
+            tracer.end_quiet(mark, number, site, result);
+        } else {
+            tracer.end(mark, number, site, result);
+        }
+        // SAFETY: as above.
+        unsafe { *errno = after };
+        thread.state.set(READY);
+        result
+    })
+}
+
+/// Brings a thread into the ready state if that is possible.
+#[cold]
+#[inline(never)]
+fn enter<T: Tracer>(thread: &Thread) -> bool {
+    match thread.state.get() {
+        NEW => start::<T>(thread),
+        IN_CALL => {
+            let abandoned = stack_pointer() > thread.outer.get() || {
+                thread.nested.set(thread.nested.get() + 1);
+                thread.nested.get() > NESTED_MAX
+            };
+            // SAFETY: in this state there are data, and they live until the thread's end.
+            let tracer = unsafe { &*thread.data.get().cast::<T>() };
+            // A child forked by a handler inside a call.
+            if abandoned || !tracer.alive() {
+                thread.nested.set(0);
+                thread.state.set(READY);
+            }
+        }
+        _ => {}
+    }
+    thread.state.get() == READY
+}
+
+fn start<T: Tracer>(thread: &Thread) {
+    thread.state.set(INSIDE);
+    // SAFETY: valid for the calling thread as long as it lives.
+    let errno = unsafe { libc::__errno_location() };
+    thread.errno.set(errno);
+    // SAFETY: as above.
+    let before = unsafe { *errno };
+    // SAFETY: null or what it returned before.
+    let data = unsafe { T::start(thread.data.get().cast()) };
+    thread.data.set(data.cast());
+    thread.state.set(if data.is_null() { OFF } else { READY });
+    let key = KEY.load(Ordering::Relaxed);
+    if key != 0 && !data.is_null() {
+        // SAFETY: the key was made; its value is only ever looked at by `ended`.
+        unsafe { libc::pthread_setspecific(key - 1, data.cast()) };
+    }
+    // SAFETY: as above.
+    unsafe { *errno = before };
+}
+
+/// A call that is not the tracer's business, or not wholly.
+#[cold]
+#[inline(never)]
+fn aside<T: Tracer>(
+    thread: &Thread,
+    number: u32,
+    site: usize,
+    quiet: bool,
+    call: impl FnOnce() -> usize,
+) -> usize {
+    match thread.state.get() {
+        IN_CALL if !quiet => {}
+        INSIDE => {
+            T::passed(site);
+            return call();
+        }
+        VFORK => {
+            T::of_vfork();
+            return call();
+        }
+        _ => return call(),
+    }
+    let outer = thread.outer.get();
+    let errno = thread.errno.get();
+    // SAFETY: in this state there are data, and they live until the thread's end.
+    let tracer = unsafe { &*thread.data.get().cast::<T>() };
+    let mark = tracer.begin_nested();
+    thread.outer.set(stack_pointer());
+    let result = call();
+    if !tracer.alive() {
+        thread.state.set(NEW);
+        return result;
+    }
+    thread.state.set(INSIDE);
+    // SAFETY: `start` stored the address of this thread's errno.
+    let after = unsafe { *errno };
+    tracer.end_nested(mark, number, site, result);
+    // SAFETY: as above.
+    unsafe { *errno = after };
+    thread.outer.set(outer);
+    thread.state.set(IN_CALL);
+    result
+}
+
+/// The destructor of [`KEY`]: puts itself off until the other destructors have made their calls.
+unsafe extern "C" fn ended<T: Tracer>(data: *mut c_void) {
+    with(|thread| {
+        let rounds = thread.rounds.get();
+        let key = KEY.load(Ordering::Relaxed);
+        if rounds < ROUNDS_WAITED {
+            thread.rounds.set(rounds + 1);
+            // SAFETY: the key was made.
+            unsafe { libc::pthread_setspecific(key - 1, data) };
+            return;
+        }
+        thread.state.set(OFF);
+        let tracer = thread.data.replace(std::ptr::null_mut()).cast::<T>();
+        // SAFETY: the data of this thread, of a child's parent perhaps, which is not alive then.
+        if !tracer.is_null() && unsafe { (*tracer).alive() } {
+            // SAFETY: nobody refers to the data: the state is off.
+            unsafe { T::stop(tracer) };
+        }
+    });
+}
+
+/// Where the stack is, roughly: an address in the frame of the caller.
+#[inline(always)]
+fn stack_pointer() -> usize {
+    let pointer: usize;
+    // SAFETY: reads a register.
+    unsafe {
+        std::arch::asm!("mov {}, rsp", out(reg) pointer, options(nomem, nostack, preserves_flags));
+    }
+    pointer
+}

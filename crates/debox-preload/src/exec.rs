@@ -1,0 +1,424 @@
+//! Programs to come: exec, spawn, and the end of this one.
+//!
+//! A process that execs is counted before it goes, and its file says that it went. A program the loader will not
+//! load the library into is noted, so that a report can say what it does not show. A program that is
+//! given an environment without the library is noted as well or, if `HEADWAY_TRACE_FOLLOW` says so, given
+//! the variables back: not by default, since it would see them.
+//!
+//! All of it may run in a vfork child, so nothing here keeps memory. `execl`, `execlp` and `execle` call exec inside
+//! libc and are followed, but not counted.
+//!
+//! Sources: exec(3), execve(2), posix_spawn(3), vfork(2).
+
+use std::ffi::{CStr, c_char};
+
+use debox::collect::{Ended, NoteKind};
+use debox_hook::Function;
+use debox_hook::thread::{in_vfork_child, with_tracer};
+
+use crate::config::{VARIABLES, config};
+use crate::thread::Thread;
+use crate::{image, process};
+
+debox_hook::five_stub! { execve, on_execve }
+debox_hook::five_stub! { execv, on_execv }
+debox_hook::five_stub! { execvp, on_execvp }
+debox_hook::five_stub! { execvpe, on_execvpe }
+debox_hook::five_stub! { fexecve, on_fexecve }
+debox_hook::five_stub! { _exit, on_exit }
+debox_hook::five_stub! { _Exit, on_exit }
+debox_hook::seven_stub! { posix_spawn, on_spawn }
+debox_hook::seven_stub! { posix_spawnp, on_spawnp }
+
+unsafe extern "C" {
+    static environ: *const *const c_char;
+}
+
+/// Variables a program may be given that have room beside ours; with more it is not followed.
+const VARIABLES_MAX: usize = 700;
+
+/// An environment with our variables put back: pointers to the program's and to ours.
+struct Environment {
+    entries: [*const c_char; VARIABLES_MAX],
+}
+
+/// # Safety
+///
+/// As for execve(2).
+unsafe extern "C-unwind" fn on_execve(
+    path: usize,
+    arguments: usize,
+    given: usize,
+    _: usize,
+    _: usize,
+    site: usize,
+) -> usize {
+    // SAFETY: the caller's promise: a text.
+    unsafe { note_program(path) };
+    let mut room = Environment::new();
+    // SAFETY: the caller's promise: a list of texts that ends with null.
+    let given = unsafe { room.follow(given, path) };
+    replaced(site, || {
+        // SAFETY: the caller's promise; the environment is its own or one made of it.
+        unsafe { call::<{ Function::execve as usize }>(path, arguments, given, site) }
+    })
+}
+
+/// # Safety
+///
+/// As for execv(3).
+unsafe extern "C-unwind" fn on_execv(
+    path: usize,
+    arguments: usize,
+    _: usize,
+    _: usize,
+    _: usize,
+    site: usize,
+) -> usize {
+    // SAFETY: this function is that one with the program's environment.
+    unsafe { on_execve(path, arguments, own_environment(), 0, 0, site) }
+}
+
+/// # Safety
+///
+/// As for execvpe(3).
+unsafe extern "C-unwind" fn on_execvpe(
+    file: usize,
+    arguments: usize,
+    given: usize,
+    _: usize,
+    _: usize,
+    site: usize,
+) -> usize {
+    // SAFETY: the caller's promise: a text.
+    unsafe { note_searched(file) };
+    let mut room = Environment::new();
+    // SAFETY: the caller's promise: a list of texts that ends with null.
+    let given = unsafe { room.follow(given, file) };
+    replaced(site, || {
+        // SAFETY: the caller's promise; the environment is its own or one made of it.
+        unsafe { call::<{ Function::execvpe as usize }>(file, arguments, given, site) }
+    })
+}
+
+/// # Safety
+///
+/// As for execvp(3).
+unsafe extern "C-unwind" fn on_execvp(
+    file: usize,
+    arguments: usize,
+    _: usize,
+    _: usize,
+    _: usize,
+    site: usize,
+) -> usize {
+    // SAFETY: this function is that one with the program's environment.
+    unsafe { on_execvpe(file, arguments, own_environment(), 0, 0, site) }
+}
+
+/// # Safety
+///
+/// As for fexecve(3).
+unsafe extern "C-unwind" fn on_fexecve(
+    descriptor: usize,
+    arguments: usize,
+    given: usize,
+    _: usize,
+    _: usize,
+    site: usize,
+) -> usize {
+    exist();
+    let mut room = Environment::new();
+    // SAFETY: the caller's promise: a list of texts that ends with null. The name is a text.
+    let given = unsafe { room.follow(given, c"(a descriptor)".as_ptr() as usize) };
+    replaced(site, || {
+        // SAFETY: the caller's promise; the environment is its own or one made of it.
+        unsafe { call::<{ Function::fexecve as usize }>(descriptor, arguments, given, site) }
+    })
+}
+
+/// # Safety
+///
+/// As for posix_spawn(3).
+#[allow(clippy::too_many_arguments)]
+unsafe extern "C-unwind" fn on_spawn(
+    pid: usize,
+    path: usize,
+    actions: usize,
+    attributes: usize,
+    arguments: usize,
+    given: usize,
+    site: usize,
+    _: usize,
+) -> usize {
+    const SPAWN: usize = Function::posix_spawn as usize;
+    // SAFETY: the caller's promise: a text.
+    unsafe { note_program(path) };
+    let mut room = Environment::new();
+    // SAFETY: the caller's promise: a list of texts that ends with null, or null.
+    let given = unsafe { room.follow(given, path) };
+    // SAFETY: the caller's promise.
+    unsafe {
+        debox_hook::seven::<Thread, SPAWN>(
+            pid, path, actions, attributes, arguments, given, site, 0,
+        )
+    }
+}
+
+/// # Safety
+///
+/// As for posix_spawnp(3).
+#[allow(clippy::too_many_arguments)]
+unsafe extern "C-unwind" fn on_spawnp(
+    pid: usize,
+    file: usize,
+    actions: usize,
+    attributes: usize,
+    arguments: usize,
+    given: usize,
+    site: usize,
+    _: usize,
+) -> usize {
+    const SPAWNP: usize = Function::posix_spawnp as usize;
+    // SAFETY: the caller's promise: a text.
+    unsafe { note_searched(file) };
+    let mut room = Environment::new();
+    // SAFETY: the caller's promise: a list of texts that ends with null, or null.
+    let given = unsafe { room.follow(given, file) };
+    // SAFETY: the caller's promise.
+    unsafe {
+        debox_hook::seven::<Thread, SPAWNP>(
+            pid, file, actions, attributes, arguments, given, site, 0,
+        )
+    }
+}
+
+/// # Safety
+///
+/// None; the program ends.
+unsafe extern "C-unwind" fn on_exit(
+    status: usize,
+    _: usize,
+    _: usize,
+    _: usize,
+    _: usize,
+    site: usize,
+) -> usize {
+    const EXIT: usize = Function::_exit as usize;
+    if !in_vfork_child() {
+        departs(site, debox_hook::number_of(EXIT));
+        process::ends(Ended::Exit);
+    }
+    // SAFETY: `_exit` takes any number.
+    unsafe { call::<EXIT>(status, 0, 0, site) }
+}
+
+/// # Safety
+///
+/// As for the function.
+unsafe fn call<const F: usize>(a: usize, b: usize, c: usize, site: usize) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { debox_hook::five::<Thread, F>(a, b, c, 0, 0, site) }
+}
+
+/// Counts the call before it, since it does not return if all goes well.
+fn replaced(site: usize, call: impl FnOnce() -> usize) -> usize {
+    const EXECVE: u32 = libc::SYS_execve as u32;
+    if in_vfork_child() {
+        return call();
+    }
+    departs(site, EXECVE);
+    process::ends(Ended::Exec);
+    let result = call();
+    // It failed and has been recorded like any call.
+    with_tracer(|thread: &Thread| {
+        if let Some(lane) = thread.lane() {
+            lane.stays(site as u64, EXECVE);
+        }
+        thread.writer().ends(None, 0);
+    });
+    result
+}
+
+fn departs(site: usize, number: u32) {
+    with_tracer(|thread: &Thread| {
+        if let Some(lane) = thread.lane() {
+            lane.departs(site as u64, number);
+        }
+    });
+}
+
+fn own_environment() -> usize {
+    // SAFETY: libc's variable; who changes it while another thread execs has a race of its own.
+    unsafe { environ as usize }
+}
+
+/// Makes sure that the process has its file: a forked child's first call may be this one.
+fn exist() {
+    if !in_vfork_child() {
+        with_tracer(|_: &Thread| ());
+    }
+}
+
+/// Notes a program that will not be traced.
+///
+/// # Safety
+///
+/// `path` is a text or null.
+unsafe fn note_program(path: usize) {
+    exist();
+    // SAFETY: the caller's promise.
+    let Some(path) = (unsafe { text(path) }) else {
+        return;
+    };
+    let Some(writer) = process::current() else {
+        return;
+    };
+    if let Some(kind) = image::untraceable(path) {
+        writer.note(kind, os::ticks::monotonic_ns(), path.to_bytes());
+    }
+}
+
+/// As [`note_program`], for a name that is looked for in `PATH`.
+///
+/// # Safety
+///
+/// As for [`note_program`].
+unsafe fn note_searched(file: usize) {
+    // SAFETY: the caller's promise.
+    let Some(name) = (unsafe { text(file) }) else {
+        return;
+    };
+    if name.to_bytes().contains(&b'/') {
+        // SAFETY: the caller's promise.
+        return unsafe { note_program(file) };
+    }
+    // SAFETY: the name is a text.
+    let path = unsafe { libc::getenv(c"PATH".as_ptr()) };
+    // SAFETY: a text or null.
+    let Some(path) = (unsafe { text(path as usize) }) else {
+        return;
+    };
+    let mut candidate = [0_u8; 1024];
+    for directory in path.to_bytes().split(|&byte| byte == b':') {
+        let parts = [directory, b"/", name.to_bytes_with_nul()];
+        let mut used = 0;
+        for part in parts {
+            let Some(room) = candidate.get_mut(used..used + part.len()) else {
+                return;
+            };
+            room.copy_from_slice(part);
+            used += part.len();
+        }
+        let Ok(full) = CStr::from_bytes_with_nul(&candidate[..used]) else {
+            return;
+        };
+        if rustix::fs::access(full, rustix::fs::Access::EXEC_OK).is_ok() {
+            // SAFETY: a text.
+            return unsafe { note_program(full.as_ptr() as usize) };
+        }
+    }
+}
+
+/// # Safety
+///
+/// `address` is that of a text, or null.
+unsafe fn text<'t>(address: usize) -> Option<&'t CStr> {
+    if address == 0 {
+        return None;
+    }
+    let start = std::ptr::with_exposed_provenance::<c_char>(address);
+    // SAFETY: the caller's promise.
+    Some(unsafe { CStr::from_ptr(start) })
+}
+
+impl Environment {
+    fn new() -> Environment {
+        Environment {
+            entries: [std::ptr::null(); VARIABLES_MAX],
+        }
+    }
+
+    /// The environment to pass on: the given one, or one with our variables in front.
+    ///
+    /// # Safety
+    ///
+    /// `given` is a list of texts that ends with null, or null; `program` is a text.
+    unsafe fn follow(&mut self, given: usize, program: usize) -> usize {
+        let (Some(config), Some(writer)) = (config(), process::current()) else {
+            return given;
+        };
+        let list = std::ptr::with_exposed_provenance::<*const c_char>(given);
+        // SAFETY: the caller's promise.
+        if unsafe { has_library(list) } {
+            return given;
+        }
+        if config.follow.is_empty() {
+            // SAFETY: the caller's promise.
+            let program = unsafe { text(program) }.map_or(&b""[..], CStr::to_bytes);
+            writer.note(NoteKind::Environment, os::ticks::monotonic_ns(), program);
+            return given;
+        }
+        let mut used = 0;
+        for (entry, variable) in self.entries.iter_mut().zip(&config.follow) {
+            *entry = variable.as_ptr();
+            used += 1;
+        }
+        // SAFETY: the caller's promise.
+        for variable in unsafe { entries(list) } {
+            // SAFETY: the caller's promise: each is a text.
+            if is_ours(unsafe { CStr::from_ptr(variable) }) {
+                continue;
+            }
+            // One place stays for the null at the end.
+            if used + 1 == VARIABLES_MAX {
+                return given;
+            }
+            self.entries[used] = variable;
+            used += 1;
+        }
+        self.entries.as_ptr().expose_provenance()
+    }
+}
+
+/// The entries of a list that ends with null.
+///
+/// # Safety
+///
+/// `list` is such a list, or null.
+unsafe fn entries(list: *const *const c_char) -> impl Iterator<Item = *const c_char> {
+    let mut next = list;
+    std::iter::from_fn(move || {
+        if next.is_null() {
+            return None;
+        }
+        // SAFETY: the caller's promise: the null has not been reached yet.
+        let entry = unsafe { *next };
+        if entry.is_null() {
+            return None;
+        }
+        // SAFETY: as above, so there is another one.
+        next = unsafe { next.add(1) };
+        Some(entry)
+    })
+}
+
+/// # Safety
+///
+/// `list` is a list of texts that ends with null, or null.
+unsafe fn has_library(list: *const *const c_char) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { entries(list) }.any(|entry| {
+        // SAFETY: the caller's promise: each is a text.
+        let entry = unsafe { CStr::from_ptr(entry) }.to_bytes();
+        let library = b"debox_preload";
+        entry.starts_with(b"LD_PRELOAD=")
+            && entry.windows(library.len()).any(|window| window == library)
+    })
+}
+
+fn is_ours(entry: &CStr) -> bool {
+    let entry = entry.to_bytes();
+    let name = entry.split(|&byte| byte == b'=').next().unwrap_or(entry);
+    name == b"LD_PRELOAD" || VARIABLES.iter().any(|ours| ours.as_bytes() == name)
+}

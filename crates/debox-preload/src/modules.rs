@@ -1,0 +1,90 @@
+//! The mapped code of the process, from /proc/self/maps: what return addresses mean in files.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{Mode, OFlags, open};
+
+use debox::collect::write::Writer;
+
+/// The stack may be a signal handler's own of a few pages, so lines longer than this are left out.
+const LINE_BYTES_MAX: usize = 1024;
+
+/// Where this library's own code is.
+static OWN: (AtomicU64, AtomicU64) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
+
+/// Whether an address is in this library; before the first scan all are.
+pub fn is_own(address: u64) -> bool {
+    (OWN.0.load(Ordering::Relaxed)..OWN.1.load(Ordering::Relaxed)).contains(&address)
+}
+
+/// Tells the file about every piece of code it does not know yet.
+///
+/// It reads in small steps into the stack and allocates nothing, since it may run in a signal handler.
+pub fn scan(writer: &Writer<'_>) {
+    let Ok(maps) = open(
+        "/proc/self/maps",
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    ) else {
+        return;
+    };
+    let mut buffer = [0_u8; 2 * LINE_BYTES_MAX];
+    let mut filled = 0;
+    loop {
+        let read = match rustix::io::read(&maps, &mut buffer[filled..]) {
+            Ok(0) => break,
+            Ok(read) => read,
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(_) => break,
+        };
+        filled += read;
+        let mut start = 0;
+        while let Some(length) = buffer[start..filled].iter().position(|&b| b == b'\n') {
+            add(writer, &buffer[start..start + length]);
+            start += length + 1;
+        }
+        if start == 0 && filled == buffer.len() {
+            // Its rest will look like a line of its own, and like none of the right form.
+            start = filled;
+        }
+        buffer.copy_within(start..filled, 0);
+        filled -= start;
+    }
+}
+
+/// A line is `start-end rwxp offset device inode path` (proc(5)).
+fn add(writer: &Writer<'_>, line: &[u8]) {
+    let mut words = line
+        .split(|&byte| byte == b' ')
+        .filter(|word| !word.is_empty());
+    let (Some(range), Some(rights), Some(offset)) = (words.next(), words.next(), words.next())
+    else {
+        return;
+    };
+    if rights.get(2) != Some(&b'x') {
+        return;
+    }
+    let mut ends = range.split(|&byte| byte == b'-').map(hexadecimal);
+    let (Some(start), Some(end)) = (ends.next(), ends.next()) else {
+        return;
+    };
+    let here = (add as fn(&Writer<'_>, &[u8])) as usize as u64;
+    if (start..end).contains(&here) {
+        OWN.0.store(start, Ordering::Relaxed);
+        OWN.1.store(end, Ordering::Relaxed);
+    }
+    if writer.knows(start) {
+        return;
+    }
+    let path = match line.iter().position(|&byte| byte == b'/' || byte == b'[') {
+        Some(at) => &line[at..],
+        None => b"[anon]",
+    };
+    writer.module(start, end, hexadecimal(offset), path);
+}
+
+fn hexadecimal(digits: &[u8]) -> u64 {
+    digits.iter().fold(0, |sum, &digit| {
+        sum << 4 | u64::from(char::from(digit).to_digit(16).unwrap_or(0))
+    })
+}

@@ -1,0 +1,199 @@
+//! The file of the process: made by whichever thread is first, and made anew by a forked child.
+
+use std::os::fd::OwnedFd;
+use std::ptr::null_mut;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use debox::Debox;
+use debox::collect::write::{Identity, Layout, Writer};
+use debox::collect::{self, Ended};
+use debox_hook::wiped;
+use os::ticks::Ticks;
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::process::Resource;
+
+use crate::config::{Config, config};
+use crate::{image, modules};
+
+/// Images a process may go through before tracing gives up.
+const IMAGES_MAX: u64 = 10_000;
+
+/// What a process knows of itself, in a page that a fork fills with zeros.
+struct Shared {
+    state: AtomicU64,
+    words: AtomicU64,
+    lanes_max: AtomicU64,
+    log_words: AtomicU64,
+    told: AtomicU64,
+}
+
+const NONE: u64 = 0;
+const MAKING: u64 = 1;
+const MADE: u64 = 2;
+const REFUSED: u64 = 3;
+
+/// The page, the same one in all descendants by fork.
+fn shared() -> Option<&'static Shared> {
+    static SHARED: OnceLock<usize> = OnceLock::new();
+    let address = *SHARED.get_or_init(|| {
+        wiped::pages(size_of::<Shared>().next_multiple_of(4096)).expose_provenance()
+    });
+    // SAFETY: null, or a page of zeros that is never unmapped; all of it is atomic, for which zeros are right.
+    unsafe { std::ptr::with_exposed_provenance::<Shared>(address).as_ref() }
+}
+
+/// The file of this process, made if there is none yet; `None` if it cannot be.
+pub fn writer() -> Option<Writer<'static>> {
+    let shared = shared()?;
+    let first = (shared.state).compare_exchange(NONE, MAKING, Ordering::AcqRel, Ordering::Acquire);
+    if first.is_ok() {
+        let made = make(config()?, shared);
+        let state = if made.is_some() { MADE } else { REFUSED };
+        shared.state.store(state, Ordering::Release);
+        return made;
+    }
+    // Another thread is at it: it makes some system calls and never waits for this one.
+    while shared.state.load(Ordering::Acquire) == MAKING {
+        rustix::thread::sched_yield();
+    }
+    current()
+}
+
+/// The file of this process, if it has been made.
+pub fn current() -> Option<Writer<'static>> {
+    let shared = shared()?;
+    if shared.state.load(Ordering::Acquire) != MADE {
+        return None;
+    }
+    let layout = Layout {
+        lanes_max: shared.lanes_max.load(Ordering::Relaxed) as usize,
+        log_words: shared.log_words.load(Ordering::Relaxed) as usize,
+    };
+    let words = shared.words.load(Ordering::Relaxed) as usize;
+    let words = std::ptr::with_exposed_provenance::<AtomicU64>(words);
+    // SAFETY: `make` mapped them with this layout, for good.
+    let words = unsafe { std::slice::from_raw_parts(words, layout.words()) };
+    Writer::resume(words, layout)
+}
+
+/// Tells how much is seen, once a process.
+pub fn sees(writer: &Writer<'_>, debox: &Debox) {
+    if shared().is_some_and(|shared| shared.told.swap(1, Ordering::Relaxed) == 0) {
+        writer.sees(debox.rung(), debox.sees_faults());
+    }
+}
+
+/// The program ends, or becomes another one.
+pub fn ends(ended: Ended) {
+    if let Some(writer) = current() {
+        writer.ends(Some(ended), os::ticks::monotonic_ns());
+    }
+}
+
+fn make(config: &Config, shared: &Shared) -> Option<Writer<'static>> {
+    let ticks = ticks(config);
+    let layout = affordable(config.layout)?;
+    let who = image::Own::read();
+    let (file, image) = create(config, &who)?;
+    rustix::fs::ftruncate(&file, layout.bytes() as u64).ok()?;
+    let words = map(&file, layout)?;
+    let (mut boot_id, mut command) = ([0; 64], vec![0; 4096]);
+    let identity = Identity {
+        pid: who.pid,
+        ppid: rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid() as u32),
+        start_ticks: who.start_ticks,
+        image,
+        started_ns: os::ticks::monotonic_ns(),
+        started_unix_ns: image::unix_ns(),
+        boot_id: image::read("/proc/sys/kernel/random/boot_id", &mut boot_id),
+        exe: &image::link("/proc/self/exe"),
+        command: image::read("/proc/self/cmdline", &mut command),
+        directory: &image::link("/proc/self/cwd"),
+        policy: config.policy.as_bytes(),
+        ticks_are_counter: ticks.is_counter(),
+    };
+    let writer = Writer::begin(words, layout, &identity)?;
+    modules::scan(&writer);
+    shared
+        .words
+        .store(words.as_ptr().expose_provenance() as u64, Ordering::Relaxed);
+    shared
+        .lanes_max
+        .store(layout.lanes_max as u64, Ordering::Relaxed);
+    shared
+        .log_words
+        .store(layout.log_words as u64, Ordering::Relaxed);
+    Some(writer)
+}
+
+/// The layout, cut to what the process may write: beyond the limit the kernel would send it a signal.
+fn affordable(layout: Layout) -> Option<Layout> {
+    let limit = rustix::process::getrlimit(Resource::Fsize).current;
+    let fits = |layout: &Layout| limit.is_none_or(|limit| layout.bytes() as u64 <= limit);
+    [layout.lanes_max, 16, 1]
+        .into_iter()
+        .flat_map(|lanes_max| [layout.log_words, 8192].map(|log_words| (lanes_max, log_words)))
+        .map(|(lanes_max, log_words)| Layout {
+            lanes_max,
+            log_words,
+        })
+        .find(fits)
+}
+
+/// A new file: the first image of the process that has none yet.
+fn create(config: &Config, who: &image::Own) -> Option<(OwnedFd, u64)> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    for image in 0..IMAGES_MAX {
+        let mut path = config.directory.clone();
+        path.push(b'/');
+        let name = collect::file_name(who.pid, who.start_ticks, image);
+        path.extend(name.as_encoded_bytes());
+        match open(path, flags, Mode::RUSR | Mode::WUSR) {
+            Ok(file) => return Some((file, image)),
+            Err(Errno::EXIST) => {}
+            Err(_) => return None,
+        }
+    }
+    None
+}
+
+/// Maps the file. A forked child does not inherit the mapping, so it cannot write to its parent's.
+fn map(file: &OwnedFd, layout: Layout) -> Option<&'static [AtomicU64]> {
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+    // SAFETY: a new mapping at an address of the kernel's choice aliases nothing.
+    let address =
+        unsafe { rustix::mm::mmap(null_mut(), layout.bytes(), protection, flags, file, 0) }.ok()?;
+    // SAFETY: the mapping made just now.
+    unsafe { rustix::mm::madvise(address, layout.bytes(), Advice::LinuxDontFork) }.ok()?;
+    // SAFETY: mapped for good, aligned to pages, shared with readers as atomic words only.
+    Some(unsafe { std::slice::from_raw_parts(address.cast(), layout.words()) })
+}
+
+/// The clock, as the first process of the directory has measured it: comparing takes two milliseconds, which a
+/// compiler run would pay a thousand times.
+fn ticks(config: &Config) -> Ticks {
+    let mut path = config.directory.clone();
+    path.extend(b"/ticks");
+    let mut buffer = [0; 32];
+    let known = image::read_at(&path, &mut buffer);
+    if let Some(rate) = std::str::from_utf8(known)
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+    {
+        return Ticks::adopt(rate);
+    }
+    let ticks = Ticks::calibrated();
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    if let Ok(file) = open(
+        path,
+        flags,
+        Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH,
+    ) {
+        let _ = rustix::io::write(file, format!("{:<20}\n", ticks.rate()).as_bytes());
+    }
+    ticks
+}

@@ -1,0 +1,32 @@
+//! Reactions to a record, as the environment ordered them.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use debox::Record;
+use debox::policy::Order;
+
+/// Orders beyond these are as if they had not been given.
+const ORDERS_MAX: usize = 8;
+
+/// How often each has been carried out in this process; a forked child goes on counting where its parent was.
+static FIRED: [AtomicU32; ORDERS_MAX] = [const { AtomicU32::new(0) }; ORDERS_MAX];
+
+/// Carries out the orders whose conditions a record meets.
+#[inline]
+pub fn react(orders: &[Order], record: &Record, site: u64) {
+    for (order, fired) in orders.iter().zip(&FIRED) {
+        if order.trigger.when.meets(record, site) {
+            carry_out(order, fired, record, site);
+        }
+    }
+}
+
+#[cold]
+fn carry_out(order: &Order, fired: &AtomicU32, record: &Record, site: u64) {
+    let times_max = order.trigger.times_max;
+    let before = fired.fetch_add(1, Ordering::Relaxed);
+    if times_max == 0 || before < times_max {
+        // A reaction that fails has nobody to tell: the program's streams are the program's.
+        let _ = order.act(record, site);
+    }
+}

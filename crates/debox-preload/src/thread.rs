@@ -1,0 +1,198 @@
+//! The tracer of one thread: its ring and its lane of the process's file.
+//!
+//! It lives in pages that a fork fills with zeros, so a child knows at its first call that it has none yet.
+
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use debox::collect::NoteKind;
+use debox::collect::write::{Lane, Writer};
+use debox::{Debox, Mark, Record};
+use debox_hook::{Tracer, wiped};
+
+use crate::config::{Config, config};
+use crate::stack::Frames;
+use crate::{modules, process, react};
+
+/// One thread's.
+pub struct Thread {
+    alive: AtomicU64,
+    debox: Debox,
+    lane: Option<Lane<'static>>,
+    writer: Writer<'static>,
+    config: &'static Config,
+}
+
+const ALIVE: u64 = 1;
+const BYTES: usize = size_of::<Thread>().next_multiple_of(4096);
+
+impl Thread {
+    /// The writer of the process this thread is in.
+    pub fn writer(&self) -> &Writer<'static> {
+        &self.writer
+    }
+
+    /// The lane, if one was free.
+    pub fn lane(&self) -> Option<&Lane<'static>> {
+        self.lane.as_ref()
+    }
+
+    /// The monotonic clock.
+    pub fn now_ns(&self) -> u64 {
+        os::ticks::monotonic_ns()
+    }
+
+    #[inline(always)]
+    fn account(&self, site: usize, result: usize) {
+        let site = site as u64;
+        let (Some(record), Some(lane)) = (self.debox.last(), self.lane) else {
+            return self.writer.without_lane();
+        };
+        if lane.add(site, failed(result), &record) {
+            self.learn(site);
+        }
+        if let Some(filter) = &self.config.keep
+            && filter.meets(&record, site)
+        {
+            self.keep(&lane, site, result, &record);
+        }
+        if !self.config.orders.is_empty() {
+            react::react(&self.config.orders, &record, site);
+        }
+    }
+
+    /// A new call site: if its module is not known, one was loaded since.
+    #[cold]
+    fn learn(&self, site: u64) {
+        if !self.writer.knows(site) {
+            modules::scan(&self.writer);
+        }
+    }
+
+    #[cold]
+    fn keep(&self, lane: &Lane<'_>, site: u64, result: usize, record: &Record) {
+        let one_in = self.config.keep.as_ref().map_or(1, |filter| filter.one_in);
+        if !lane.met().is_multiple_of(u64::from(one_in.max(1))) {
+            return;
+        }
+        let frames = if self.config.stacks {
+            Frames::from(site)
+        } else {
+            Frames::none()
+        };
+        let thread = lane.thread();
+        self.writer
+            .keep(thread, site, signed(result), record, frames.addresses());
+    }
+}
+
+/// What a function returned, as a number: those that return `int` fill half a register.
+fn signed(result: usize) -> i64 {
+    if failed(result) { -1 } else { result as i64 }
+}
+
+/// Whether a result is libc's -1, as an `int` or as a long.
+fn failed(result: usize) -> bool {
+    result as u32 == u32::MAX
+}
+
+// SAFETY: the pages of `start` stay until `stop`; a fork fills them with zeros, so `alive` can be read in a
+// child and says no.
+unsafe impl Tracer for Thread {
+    type Mark = Mark;
+
+    unsafe fn start(old: *mut Thread) -> *mut Thread {
+        let (Some(config), Some(writer)) = (config(), process::writer()) else {
+            return null_mut();
+        };
+        let pages = if old.is_null() {
+            wiped::pages(BYTES).cast()
+        } else {
+            old
+        };
+        if pages.is_null() {
+            return null_mut();
+        }
+        let debox = Debox::enable(config.limits);
+        process::sees(&writer, &debox);
+        let thread = Thread {
+            lane: writer.lane(rustix::thread::gettid().as_raw_pid() as u32, debox.rung()),
+            alive: AtomicU64::new(ALIVE),
+            debox,
+            writer,
+            config,
+        };
+        // SAFETY: pages of that size that nobody else knows; what a forked child's parent had in them is
+        // gone, so nothing is dropped.
+        unsafe { pages.write(thread) };
+        pages
+    }
+
+    unsafe fn stop(thread: *mut Thread) {
+        // SAFETY: the caller's promise: written by `start`, not used again.
+        let thread_value = unsafe { thread.read() };
+        if let Some(lane) = thread_value.lane {
+            lane.release();
+        }
+        drop(thread_value);
+        // SAFETY: mapped by `start`, and empty now.
+        unsafe { wiped::free(thread.cast(), BYTES) };
+    }
+
+    #[inline(always)]
+    fn alive(&self) -> bool {
+        self.alive.load(Ordering::Relaxed) == ALIVE
+    }
+
+    #[inline(always)]
+    fn begin(&self) -> Mark {
+        self.debox.begin()
+    }
+
+    #[inline(always)]
+    fn end(&self, mark: Mark, number: u32, site: usize, result: usize) {
+        self.debox.end(number, mark);
+        self.account(site, result);
+    }
+
+    fn begin_nested(&self) -> Mark {
+        self.debox.begin_nested()
+    }
+
+    fn end_nested(&self, mark: Mark, number: u32, site: usize, result: usize) {
+        self.debox.end_nested(number, mark);
+        if let Some(lane) = &self.lane {
+            lane.nested();
+        }
+        self.account(site, result);
+    }
+
+    #[inline(always)]
+    fn end_quiet(&self, mark: Mark, number: u32, site: usize, result: usize) {
+        if self.debox.end_if_moved(number, mark)
+            && (self.debox.last()).is_some_and(|record| record.slept_count() > 0)
+        {
+            self.account(site, result);
+        }
+    }
+
+    fn shares_memory(&self) {
+        self.writer
+            .note(NoteKind::SharedMemory, self.now_ns(), b"clone");
+    }
+
+    fn passed(site: usize) {
+        // The library's own calls come by here too.
+        if !modules::is_own(site as u64)
+            && let Some(writer) = process::current()
+        {
+            writer.passed();
+        }
+    }
+
+    fn of_vfork() {
+        if let Some(writer) = process::current() {
+            writer.of_vfork();
+        }
+    }
+}

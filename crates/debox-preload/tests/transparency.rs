@@ -1,0 +1,252 @@
+//! A traced program does what it does untraced: results, output, errors, exit code.
+
+use std::path::Path;
+use std::process::Command;
+
+mod support;
+use support::{Bench, assert_alike, library, skip};
+
+fn is_there(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(program).exists())
+}
+
+/// A small tree to look at.
+fn tree(place: &Path) {
+    for directory in 0..4 {
+        let directory = place.join(format!("d{directory}"));
+        std::fs::create_dir(&directory).expect("a directory");
+        for file in 0..20 {
+            let text = format!("{file}\n").repeat(file * 50);
+            std::fs::write(directory.join(format!("f{file}")), text).expect("a file");
+        }
+    }
+}
+
+#[test]
+fn real_programs_behave_alike_when_they_are_traced() {
+    let bench = Bench::new();
+    let place = bench.path().join("tree");
+    std::fs::create_dir(&place).expect("a directory");
+    tree(&place);
+    let python = "import os,subprocess,threading\n\
+        l=[]\n\
+        t=[threading.Thread(target=lambda i=i:l.append(os.stat('d0/f%d'%i).st_size)) for i in range(9)]\n\
+        [x.start() for x in t]; [x.join() for x in t]\n\
+        print(sorted(l), subprocess.run(['sh','-c','echo $0; exit 4'],capture_output=True))\n\
+        os.close(1) if os.fork()==0 else os.wait()";
+    let sql = "create table t(a,b); insert into t select value, value*value from generate_series(1,500); \
+        select count(*), sum(b) from t;";
+    let cases: &[(&str, &[&str])] = &[
+        ("ls", &["-lR", "."]),
+        ("ls", &["/there/is/none"]),
+        (
+            "sh",
+            &[
+                "-c",
+                "cat d*/f1* | sort | uniq -c | tail -n 3; (exit 3) | true; exit 5",
+            ],
+        ),
+        (
+            "sh",
+            &[
+                "-c",
+                "for i in 1 2 3; do (echo $i; exec cat d1/f$i) & wait; done; kill -TERM $$",
+            ],
+        ),
+        (
+            "sh",
+            &[
+                "-c",
+                "tar cf - d0 d1 | gzip -n | gzip -dc | tar tf - | sort",
+            ],
+        ),
+        (
+            "sh",
+            &[
+                "-c",
+                "trap 'echo caught' USR1; kill -USR1 $$; read line < d1/f2; echo $line",
+            ],
+        ),
+        (
+            "find",
+            &[
+                ".", "-type", "f", "-size", "+1", "-exec", "wc", "-c", "{}", "+",
+            ],
+        ),
+        ("grep", &["-rc", "7", "."]),
+        (
+            "dd",
+            &["if=/dev/zero", "bs=1000", "count=10", "status=none"],
+        ),
+        ("python3", &["-c", python]),
+        (
+            "perl",
+            &["-e", "open(F,'d0/f3'); print <F>; print `echo sub`; exit 6"],
+        ),
+        ("sqlite3", &["db", sql]),
+        ("git", &["hash-object", "d3/f19"]),
+        ("bash", &["-c", "diff <(ls d0) <(ls d1) && echo same"]),
+    ];
+    for (program, arguments) in cases {
+        if !is_there(program) {
+            println!("not installed, so not compared: {program}");
+            continue;
+        }
+        let what = format!("{program} {arguments:?}");
+        let run = |mut command: Command| {
+            let _ = std::fs::remove_file(place.join("db"));
+            command.args(*arguments).current_dir(&place);
+            command.output().expect("the program runs")
+        };
+        let plain = run(Command::new(program));
+        let traced = run(bench.traced(program));
+        assert_alike(&what, &plain, &traced);
+        assert!(!bench.collection().processes.is_empty(), "{what}");
+    }
+}
+
+#[test]
+fn handlers_longjmp_and_cancellation_work_when_calls_are_traced() {
+    let bench = Bench::new();
+    let program = bench.compile("signals", &[]);
+    let plain = Command::new(&program).output().expect("it runs");
+    let traced = bench.traced(&program).output().expect("it runs");
+    assert_eq!(plain.status.code(), Some(7), "{plain:?}");
+    assert_alike("signals", &plain, &traced);
+    let processes = bench.processes(&program);
+    let process = processes.first().expect("it was traced");
+    // Every handler made its call, ten of them while another one was under way.
+    assert!(support::calls(process, "write").0 >= 10, "{process:#?}");
+    assert!(process.losses.calls_nested > 0, "{:?}", process.losses);
+    // What came after the jumps is not taken for part of the calls that were left.
+    assert_eq!(support::calls(process, "getppid"), (100, 0));
+}
+
+#[test]
+fn children_of_every_kind_behave_alike_and_are_counted_when_traced() {
+    let bench = Bench::new();
+    let program = bench.compile("children", &[]);
+    let plain = Command::new(&program).output().expect("it runs");
+    let traced = bench.traced(&program).output().expect("it runs");
+    assert_eq!(plain.status.code(), Some(8), "{plain:?}");
+    assert_alike("children", &plain, &traced);
+    let processes = bench.processes(&program);
+    let tens = processes
+        .iter()
+        .filter(|process| support::calls(process, "getppid") == (10, 0));
+    // Forked; execl; vfork; posix_spawn; system; popen; the end; and the storm's.
+    assert_eq!(tens.count(), 7 + 80);
+    let first = processes
+        .iter()
+        .find(|process| process.image == 0 && process.command.len() == 1)
+        .expect("the first process");
+    // One vfork child called getuid, which is not its parent's.
+    assert_eq!(support::calls(first, "getuid"), (0, 0));
+    assert!(first.losses.calls_of_vfork > 0);
+    assert_eq!(support::calls(first, "vfork").0, 2);
+    // An environment without the library is said.
+    let without = processes.iter().flat_map(|process| &process.notes);
+    let without: Vec<_> = without
+        .filter(|note| note.kind == debox::collect::NoteKind::Environment)
+        .collect();
+    assert_eq!(without.len(), 1, "{without:?}");
+    assert_eq!(Path::new(&without[0].text), program);
+}
+
+#[test]
+fn program_without_the_variable_is_followed_when_that_is_asked_for() {
+    let bench = Bench::new();
+    let program = bench.compile("children", &[]);
+    let traced = bench
+        .traced(&program)
+        .env("HEADWAY_TRACE_FOLLOW", "1")
+        .output()
+        .expect("it runs");
+    assert_eq!(traced.status.code(), Some(8), "{traced:?}");
+    let processes = bench.processes(&program);
+    let followed = processes
+        .iter()
+        .find(|process| process.command.last().is_some_and(|word| word == "6"));
+    let followed = followed.expect("the one with the empty environment");
+    assert_eq!(support::calls(followed, "getppid"), (10, 0));
+}
+
+#[test]
+fn program_sees_no_descriptor_of_ours_when_it_looks() {
+    let bench = Bench::new();
+    let program = bench.compile("descriptors", &[]);
+    let plain = Command::new(&program).output().expect("it runs");
+    let traced = bench.traced(&program).output().expect("it runs");
+    assert_alike("descriptors", &plain, &traced);
+}
+
+#[test]
+fn program_runs_untraced_when_the_directory_is_missing_or_full_of_limits() {
+    let bench = Bench::new();
+    let program = bench.compile("counted", &[]);
+    for directory in ["/there/is/none", "relative", ""] {
+        let output = bench
+            .traced(&program)
+            .env("HEADWAY_TRACE_DIR", directory)
+            .output()
+            .expect("it runs");
+        assert_eq!(output.stdout, b"done\n", "{directory}: {output:?}");
+    }
+    // A file-size limit would send a signal to whoever exceeds it.
+    let output = Command::new("sh")
+        .args([
+            "-c",
+            "ulimit -f 20; LD_PRELOAD=$1 HEADWAY_TRACE_DIR=$2 exec $3",
+            "sh",
+        ])
+        .arg(library())
+        .arg(bench.traces())
+        .arg(&program)
+        .output()
+        .expect("it runs");
+    assert_eq!(output.stdout, b"done\n", "{output:?}");
+}
+
+#[test]
+fn programs_the_loader_leaves_alone_are_noted_when_they_are_started() {
+    let bench = Bench::new();
+    let program = bench.compile("threads", &["-static"]);
+    let shell = |bench: &Bench, program: &Path| {
+        let output = bench
+            .traced("sh")
+            .args(["-c", "\"$0\"; exit 0"])
+            .arg(program)
+            .output()
+            .expect("it runs");
+        assert_eq!(output.stdout, b"joined\n", "{output:?}");
+        let notes: Vec<_> = bench
+            .collection()
+            .processes
+            .iter()
+            .flat_map(|process| process.notes.clone())
+            .collect();
+        assert_eq!(notes.len(), 1, "{notes:?}");
+        assert_eq!(Path::new(&notes[0].text), program);
+        notes[0].kind
+    };
+    assert_eq!(shell(&bench, &program), debox::collect::NoteKind::Static);
+
+    let bench = Bench::new();
+    let program = bench.compile("threads", &[]);
+    // Whoever runs the test, a file of another user's with this bit gives rights, if only root may make one.
+    let owned = std::os::unix::fs::chown(&program, Some(65534), None);
+    if owned.is_err() {
+        let test = "programs_the_loader_leaves_alone_are_noted_when_they_are_started";
+        return skip(
+            test,
+            "only root can make a set-user-ID program of another user's",
+        );
+    }
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o4755);
+    std::fs::set_permissions(&program, mode).expect("the mode can be set");
+    assert_eq!(
+        shell(&bench, &program),
+        debox::collect::NoteKind::Privileged
+    );
+}

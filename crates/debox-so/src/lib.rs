@@ -1,0 +1,29 @@
+//! `libdebox.so`: the C interface ([`debox_c`]) together with stand-ins for libc's system-call functions.
+//!
+//! A program linked to it calls `DeBoxControl` and needs no other change: after any system call the buffer holds that
+//! call's record, as `errno` holds its error. A thread that did not ask pays for the way through the
+//! stand-in, a load and a comparison.
+//!
+//! It is a crate of its own because whatever links these functions gets them between itself and libc: the static
+//! library and the tests must not.
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+use debox_c::Thread;
+
+// What C programs call, so that it is part of this library too.
+pub use debox_c::{
+    DeBoxControl, debox_begin, debox_call_name, debox_control_sized, debox_end,
+    debox_forget_reactions, debox_react, debox_rung, debox_version,
+};
+
+debox_hook::interpose!(Thread);
+
+/// Runs as the loader initialises the library.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOADED: extern "C" fn() = loaded;
+
+extern "C" fn loaded() {
+    debox_hook::prepare();
+}

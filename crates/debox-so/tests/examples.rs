@@ -1,0 +1,195 @@
+//! The example programs, compiled as their comments say and run.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Where cargo puts what it builds beside the test.
+fn built() -> PathBuf {
+    let test = std::env::current_exe().expect("the test has a path");
+    test.parent().expect("a directory").to_owned()
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../debox-c")
+}
+
+fn compile(directory: &Path, source: &Path, options: &[&str]) -> PathBuf {
+    let program = directory.join(source.file_stem().expect("a name"));
+    let rpath = format!("-Wl,-rpath,{}", built().display());
+    let output = Command::new("cc")
+        .args([
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-std=gnu11",
+            "-O1",
+            "-pthread",
+            "-o",
+        ])
+        .arg(&program)
+        .arg(source)
+        .arg("-I")
+        .arg(root().join("include"))
+        .args(options)
+        .arg("-L")
+        .arg(built())
+        .args(["-ldebox", &rpath])
+        .output()
+        .expect("cc runs; scripts/setup installs it");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    program
+}
+
+fn run(program: &Path, arguments: &[&Path]) -> String {
+    let output: Output = Command::new(program)
+        .args(arguments)
+        .output()
+        .expect("the program runs");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+fn example(name: &str) -> String {
+    let directory = tempfile::tempdir().expect("a directory");
+    let source = root().join("examples").join(name);
+    run(&compile(directory.path(), &source, &[]), &[])
+}
+
+#[test]
+fn record_describes_the_one_call_when_a_mapped_file_is_copied() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = compile(directory.path(), &root().join("examples/copy.c"), &[]);
+    let (from, to) = (directory.path().join("from"), directory.path().join("to"));
+    let bytes: Vec<u8> = (0..10 << 20).map(|at: u32| (at / 7) as u8).collect();
+    std::fs::write(&from, &bytes).expect("room for 10 MB");
+    let output = run(&program, &[&from, &to]);
+    assert!(bytes == std::fs::read(&to).expect("the copy"));
+    let number = |line: &str| -> i64 {
+        let line = output.lines().find(|found| found.contains(line));
+        let line = line.unwrap_or_else(|| panic!("{output}"));
+        let digits = line.trim().split([',', ' ']).next().expect("a first word");
+        digits.parse().unwrap_or_else(|_| panic!("{line}"))
+    };
+    assert_eq!(number("system call #"), libc::SYS_write);
+    // 10 MB cannot be copied in less.
+    assert!(number("call time") > 200, "{output}");
+    // 2560 pages, mapped some at a time; -1 where faults are not to be seen.
+    let faults = number("page faults");
+    assert!(faults == -1 || (1..=2600).contains(&faults), "{output}");
+}
+
+#[test]
+fn errno_and_record_leave_each_other_alone_when_calls_fail() {
+    let output = example("like_errno.c");
+    assert_eq!(output.lines().count(), 5, "{output}");
+    assert!(
+        output.lines().all(|line| line.ends_with("right")),
+        "{output}"
+    );
+}
+
+#[test]
+fn each_thread_and_child_has_its_own_record_when_many_run() {
+    assert_eq!(
+        example("threads.c"),
+        "threads right\nchild right\nparent right\n"
+    );
+}
+
+#[test]
+fn callback_is_told_of_the_calls_it_asked_for_when_they_happen() {
+    let output = example("callbacks.c");
+    assert!(
+        output.contains(
+            "slow: clock_nanosleep in request tardy, at least 5 ms: yes, from a site: yes\n"
+        ),
+        "{output}"
+    );
+    assert!(
+        output.ends_with("slow calls: 1, pipe reactions: 1\n"),
+        "{output}"
+    );
+    assert!(!output.contains("accepted"), "{output}");
+}
+
+#[test]
+fn header_and_library_agree_on_every_offset() {
+    use debox_c::{CallTrace, DeBoxInfo, PerSleepInfo};
+    use std::mem::offset_of;
+    let directory = tempfile::tempdir().expect("a directory");
+    let source = directory.path().join("offsets.c");
+    let fields = [
+        ("sizeof(DeBoxInfo)", size_of::<DeBoxInfo>()),
+        ("sizeof(PerSleepInfo)", size_of::<PerSleepInfo>()),
+        ("sizeof(CallTrace)", size_of::<CallTrace>()),
+        (
+            "offsetof(DeBoxInfo, CallTime)",
+            offset_of!(DeBoxInfo, CallTime),
+        ),
+        (
+            "offsetof(DeBoxInfo, numPerSleepInfo)",
+            offset_of!(DeBoxInfo, numPerSleepInfo),
+        ),
+        ("offsetof(DeBoxInfo, rung)", offset_of!(DeBoxInfo, rung)),
+        ("offsetof(DeBoxInfo, callNs)", offset_of!(DeBoxInfo, callNs)),
+        (
+            "offsetof(DeBoxInfo, callSite)",
+            offset_of!(DeBoxInfo, callSite),
+        ),
+        ("offsetof(DeBoxInfo, psi)", offset_of!(DeBoxInfo, psi)),
+        ("offsetof(DeBoxInfo, ct)", offset_of!(DeBoxInfo, ct)),
+        (
+            "offsetof(PerSleepInfo, blockedTime)",
+            offset_of!(PerSleepInfo, blockedTime),
+        ),
+        (
+            "offsetof(PerSleepInfo, wmesg)",
+            offset_of!(PerSleepInfo, wmesg),
+        ),
+        (
+            "offsetof(PerSleepInfo, blockingFunction)",
+            offset_of!(PerSleepInfo, blockingFunction),
+        ),
+        (
+            "offsetof(PerSleepInfo, reserved)",
+            offset_of!(PerSleepInfo, reserved),
+        ),
+        ("offsetof(CallTrace, depth)", offset_of!(CallTrace, depth)),
+    ];
+    let mut text = String::from("#include \"debox.h\"\n#include <stdio.h>\nint main(void) {\n");
+    for (expression, _) in &fields {
+        text.push_str(&format!("printf(\"%zu\\n\", (size_t)({expression}));\n"));
+    }
+    text.push_str("return 0; }\n");
+    std::fs::write(&source, text).expect("room");
+    let output = run(&compile(directory.path(), &source, &[]), &[]);
+    for ((expression, expected), found) in fields.iter().zip(output.lines()) {
+        assert_eq!(found, expected.to_string(), "{expression}");
+    }
+}
+
+#[test]
+fn call_without_control_leaves_no_trace_when_the_library_is_only_linked() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let source = directory.path().join("bad.c");
+    let text = r#"
+        #include <errno.h>
+        #include <stdio.h>
+        #include <unistd.h>
+        #include "debox.h"
+        static DeBoxInfo info;
+        int main(void) {
+            getppid();
+            printf("%d\n", debox_rung(NULL, 0));
+            printf("%d\n", DeBoxControl(&info, 6, 0) == -1 && errno == EINVAL);
+            printf("%d\n", DeBoxControl(&info, 0, -1) == -1 && errno == EINVAL);
+            printf("%d\n", debox_control_sized(&info, 8, 0, 0) == -1 && errno == EINVAL);
+            printf("%d\n", debox_react("slept", NULL, NULL) == -1 && errno == ENXIO);
+            printf("%d %d\n", info.syscallNum, DeBoxControl(NULL, 0, 0));
+            return 0;
+        }"#;
+    std::fs::write(&source, text).expect("room");
+    let output = run(&compile(directory.path(), &source, &[]), &[]);
+    assert_eq!(output, "-1\n1\n1\n1\n1\n0 0\n");
+}

@@ -1,0 +1,345 @@
+//! What traced programs leave behind: one file a process in one directory, written by the processes themselves
+//! while they run and read by anybody at any time.
+//!
+//! The preload library maps `PID-STARTTIME-IMAGE.debox` and adds up there, for each call site (a return
+//! address and a call), how often it was called, how long that took, what it slept on; records that a policy
+//! chooses are kept one by one. Because the memory is the file, `SIGKILL` loses nothing that had been counted.
+//!
+//! The writer is in [`write`]; it takes words, allocates nothing and is safe in signal handlers. The reader
+//! is [`Collection`]; it trusts no byte of a file. It resolves kernel addresses if asked
+//! ([`Collection::resolve`]) and tells which module a user's address lies in ([`Process::locate`]); naming
+//! the functions of a module is left to who shows the result.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::labels::Label;
+use crate::report::{Rung, Wait};
+
+mod format;
+mod histogram;
+mod read;
+pub mod write;
+
+pub use histogram::Histogram;
+
+/// Everything the processes of a directory have left.
+///
+/// ```
+/// use headway_debox::collect::Collection;
+///
+/// let directory = tempfile::tempdir()?;
+/// let collection = Collection::open(directory.path())?;
+/// for process in &collection.processes {
+///     for site in &process.sites {
+///         println!("{} {}: {} × {}, {} ns", process.pid, process.exe, site.count, site.name, site.wall_ns);
+///     }
+/// }
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Collection {
+    /// In the order they began.
+    pub processes: Vec<Process>,
+    /// Files that could not be read, and why; the others are whole all the same.
+    pub damaged: Vec<Damaged>,
+}
+
+/// A file that is not what its name promises.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Damaged {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+/// One program in one process; an exec begins another.
+#[derive(Clone, Debug, Serialize)]
+pub struct Process {
+    /// The file it was read from.
+    pub path: PathBuf,
+    /// The process.
+    pub pid: u32,
+    /// Its parent when it began.
+    pub ppid: u32,
+    /// When the process began, in clock ticks since boot.
+    pub start_ticks: u64,
+    /// 0 for the program the process began with, one more after each exec.
+    pub image: u64,
+    /// Path of the program.
+    pub exe: String,
+    /// Its arguments.
+    pub command: Vec<String>,
+    /// Its working directory at the beginning.
+    pub directory: String,
+    /// The policy for kept records, as it was given.
+    pub policy: String,
+    /// When the record began, on `CLOCK_MONOTONIC`.
+    pub started_ns: u64,
+    /// The same moment in nanoseconds since 1970, to join with other logs.
+    pub started_unix_ns: u64,
+    /// How it ended; `None` while it runs, and for one that was killed.
+    pub ended: Option<Ended>,
+    /// When that was, on `CLOCK_MONOTONIC`.
+    pub ended_ns: Option<u64>,
+    /// How much its threads saw: the one that saw least decides.
+    pub rung: Rung,
+    /// Whether page faults were counted.
+    pub sees_faults: bool,
+    /// Whether lengths come from the processor's counter, else from the clock.
+    pub ticks_are_counter: bool,
+    /// The boot its kernel addresses belong to, as 32 hexadecimal digits.
+    pub boot_id: String,
+    /// Mapped code, in the order it was seen.
+    pub modules: Vec<Module>,
+    /// Longest in total first.
+    pub sites: Vec<CallSite>,
+    /// Records the policy kept, in the order they began.
+    pub kept: Vec<Kept>,
+    /// Remarks, such as a program that could not be traced.
+    pub notes: Vec<Note>,
+    /// What is missing from all this.
+    pub losses: Losses,
+}
+
+/// How a record ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ended {
+    /// The program ended by itself.
+    Exit,
+    /// It became another program; the next [`Process::image`] has a file of its own, if it could be traced.
+    Exec,
+}
+
+impl Ended {
+    fn word(self) -> u64 {
+        match self {
+            Ended::Exit => format::EXITED,
+            Ended::Exec => format::REPLACED,
+        }
+    }
+}
+
+/// A piece of mapped code.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Module {
+    /// First address.
+    pub start: u64,
+    /// The address behind the last one.
+    pub end: u64,
+    /// What `start` is in the file.
+    pub offset: u64,
+    /// The file; `[anon]` where code lies in no file.
+    pub path: String,
+}
+
+/// The calls one instruction of a program made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CallSite {
+    /// The return address in the program.
+    pub address: u64,
+    /// Number of the call.
+    pub call: u32,
+    /// Its name.
+    pub name: String,
+    /// How many calls.
+    pub count: u64,
+    /// How many of them failed.
+    pub errors: u64,
+    /// Nanoseconds in all, as the program could measure it.
+    pub wall_ns: u64,
+    /// The shortest call; 0 if none has returned.
+    pub wall_min_ns: u64,
+    /// The longest.
+    pub wall_max_ns: u64,
+    /// The shortest, the time the thread was preempted taken off: in-band time, which load does not spoil.
+    pub in_band_min_ns: u64,
+    /// The longest of these.
+    pub in_band_max_ns: u64,
+    /// Minor page faults.
+    pub faults_minor: u64,
+    /// Major ones.
+    pub faults_major: u64,
+    /// Times the processor was taken away in a call.
+    pub preemptions: Wait,
+    /// Sleeps, those without an entry below included.
+    pub slept: Wait,
+    /// Nanoseconds runnable without running, if that was asked for.
+    pub wakeup_ns: u64,
+    /// Lengths of the calls.
+    pub histogram: Histogram,
+    /// Where they slept, longest in total first.
+    pub sleeps: Vec<SiteSleep>,
+}
+
+impl CallSite {
+    /// Nanoseconds without the time the thread was preempted.
+    pub fn in_band_ns(&self) -> u64 {
+        self.wall_ns.saturating_sub(self.preemptions.total_ns)
+    }
+
+    /// Nanoseconds on the processor.
+    pub fn cpu_ns(&self) -> u64 {
+        self.in_band_ns().saturating_sub(self.slept.total_ns)
+    }
+}
+
+/// The sleeps of a call site at one place of the kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SiteSleep {
+    /// The resource, once resolved.
+    pub label: Label,
+    /// The kernel's own word for the place, once resolved.
+    pub symbol: Option<String>,
+    /// The kernel stack, innermost first.
+    pub stack: Vec<u64>,
+    /// How often.
+    pub count: u64,
+    /// Nanoseconds in all.
+    pub total_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+}
+
+/// A record that was kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Kept {
+    /// The thread.
+    pub thread: u32,
+    /// Number of the call.
+    pub call: u32,
+    /// Its name.
+    pub name: String,
+    /// The return address in the program.
+    pub site: u64,
+    /// What the call returned.
+    pub result: i64,
+    /// When it began, on `CLOCK_MONOTONIC`.
+    pub start_ns: u64,
+    /// How long it took.
+    pub wall_ns: u64,
+    /// Minor page faults; `None` if not seen.
+    pub faults_minor: Option<u32>,
+    /// Major ones.
+    pub faults_major: Option<u32>,
+    /// Times the processor was taken away.
+    pub preemptions: Wait,
+    /// Nanoseconds runnable without running, if asked for.
+    pub wakeup_ns: Option<u64>,
+    /// Its sleeps, one for each place.
+    pub sleeps: Vec<SiteSleep>,
+    /// Sleeps beyond those.
+    pub sleeps_dropped: u32,
+    /// Records the kernel lost meanwhile.
+    pub lost: u64,
+    /// The program's stack, innermost first: return addresses, if asked for.
+    pub user_stack: Vec<u64>,
+}
+
+/// A remark.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Note {
+    /// What about.
+    pub kind: NoteKind,
+    /// When, on `CLOCK_MONOTONIC`.
+    pub time_ns: u64,
+    /// A path.
+    pub text: String,
+}
+
+/// What a remark is about: programs whose record is missing from the directory, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[repr(u64)]
+pub enum NoteKind {
+    /// The program gets rights from its file (set-user-ID, set-group-ID, capabilities): the loader ignores
+    /// preloaded libraries there.
+    Privileged = 1,
+    /// The program is statically linked: there is no loader.
+    Static = 2,
+    /// The program was given an environment without the library.
+    Environment = 3,
+    /// A child that shares memory with its parent but not a thread of it (clone with `CLONE_VM`): the
+    /// thread that made it is no longer traced.
+    SharedMemory = 4,
+    /// The program is for another architecture than the library.
+    Architecture = 5,
+}
+
+impl NoteKind {
+    const ALL: [NoteKind; 5] = [
+        NoteKind::Privileged,
+        NoteKind::Static,
+        NoteKind::Environment,
+        NoteKind::SharedMemory,
+        NoteKind::Architecture,
+    ];
+}
+
+/// What a file does not tell. All zero is the whole truth.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Losses {
+    /// Calls of threads beyond the number that have a lane.
+    pub calls_without_lane: u64,
+    /// Calls at sites beyond those that fit.
+    pub calls_without_site: u64,
+    /// Calls made inside the tracer itself, in a signal handler that met it there; not in any count.
+    pub calls_passed: u64,
+    /// Calls of vfork children, which share their parent's memory; not in any count.
+    pub calls_of_vfork: u64,
+    /// Calls made in signal handlers while another call was under way: counted, with their sleeps in that other call.
+    pub calls_nested: u64,
+    /// Sleeps that are in the sums of their site but not told apart.
+    pub sleeps_merged: u64,
+    /// Records of the kernel that found its ring full: sleeps may be missing.
+    pub kernel_records: u64,
+    /// Records the policy chose, but the log was full.
+    pub kept_records: u64,
+    /// Modules, notes and texts beyond the room for them.
+    pub remarks: u64,
+}
+
+impl Process {
+    /// The module an address lies in and the offset in its file, for a symbol table of that file.
+    ///
+    /// A return address may be the first one behind its function; look up the byte before it.
+    pub fn locate(&self, address: u64) -> Option<(&Module, u64)> {
+        // The newest first: memory may have been used for another module before.
+        let inside = |module: &&Module| (module.start..module.end).contains(&address);
+        let module = self.modules.iter().rev().find(inside)?;
+        Some((
+            module,
+            (address - module.start).saturating_add(module.offset),
+        ))
+    }
+
+    /// Calls in all sites.
+    pub fn calls(&self) -> u64 {
+        (self.sites.iter()).fold(0, |sum, site| sum.saturating_add(site.count))
+    }
+}
+
+/// The arguments of a command from a text in which each ends with a zero byte.
+fn arguments(text: &[u8]) -> Vec<String> {
+    let text = text.strip_suffix(&[0]).unwrap_or(text);
+    if text.is_empty() {
+        return Vec::new();
+    }
+    text.split(|&byte| byte == 0).map(lossy).collect()
+}
+
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The name of a process's file.
+pub fn file_name(pid: u32, start_ticks: u64, image: u64) -> OsString {
+    format!("{pid}-{start_ticks}-{image}.{}", format::SUFFIX).into()
+}
+
+#[cfg(test)]
+mod tests;

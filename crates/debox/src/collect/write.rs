@@ -1,0 +1,573 @@
+//! The writer's side: what a traced process does to the file in its memory.
+//!
+//! It takes words, not a file: whoever maps them knows where they come from, and a test needs no mapping.
+//! Nothing here allocates, waits or makes a system call, so all of it may run in a signal handler. A lane has
+//! one writer at a time, which therefore adds by a load and a store; the head and the log have many, which
+//! reserve by one atomic addition.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::collect::format::{
+    COMMITTED, ENTRY_ALIGN_WORDS, ENTRY_WORDS, HEAD_WORDS, MAGIC, NOT_KNOWN, VERSION, WORD_BYTES,
+    entry, entry_sleep, head, lane, site, sleep, text_word,
+};
+use crate::collect::histogram;
+use crate::collect::{Ended, NoteKind};
+use crate::record::{Record, Sleep};
+use crate::report::Rung;
+
+/// Sizes of a file, chosen when it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Threads at a time that are told apart; the calls of others are only counted.
+    pub lanes_max: usize,
+    /// Words for kept records.
+    pub log_words: usize,
+}
+
+impl Default for Layout {
+    fn default() -> Layout {
+        Layout {
+            lanes_max: 256,
+            log_words: 16 * 1024 * 1024 / WORD_BYTES,
+        }
+    }
+}
+
+impl Layout {
+    /// Words of the whole file.
+    pub const fn words(self) -> usize {
+        self.log_start() + self.log_words
+    }
+
+    /// Bytes of the whole file; most of them are never written and take no space.
+    pub const fn bytes(self) -> usize {
+        self.words() * WORD_BYTES
+    }
+
+    pub(super) const fn lane_start(self, index: usize) -> usize {
+        HEAD_WORDS + index * lane::WORDS
+    }
+
+    pub(super) const fn log_start(self) -> usize {
+        self.lane_start(self.lanes_max)
+    }
+}
+
+/// Who the process is, as the head tells it.
+#[derive(Clone, Copy, Debug)]
+pub struct Identity<'a> {
+    /// The process and its parent.
+    pub pid: u32,
+    /// The parent.
+    pub ppid: u32,
+    /// When it began, in clock ticks since boot (proc(5), /proc/PID/stat, field 22).
+    pub start_ticks: u64,
+    /// 0 for the program the process began with, then one more with each exec.
+    pub image: u64,
+    /// Now, on `CLOCK_MONOTONIC`, the clock of all times in the file.
+    pub started_ns: u64,
+    /// Now, on `CLOCK_REALTIME`, in nanoseconds since 1970.
+    pub started_unix_ns: u64,
+    /// /proc/sys/kernel/random/boot_id as it is: kernel addresses mean nothing after the next boot.
+    pub boot_id: &'a [u8],
+    /// Path of the program.
+    pub exe: &'a [u8],
+    /// Arguments, each ended by a zero byte.
+    pub command: &'a [u8],
+    /// Working directory.
+    pub directory: &'a [u8],
+    /// What decides which records are kept, in the words it was given.
+    pub policy: &'a [u8],
+    /// Whether times come from the processor's counter.
+    pub ticks_are_counter: bool,
+}
+
+/// The file as its process writes it.
+#[derive(Clone, Copy, Debug)]
+pub struct Writer<'a> {
+    words: &'a [AtomicU64],
+    layout: Layout,
+}
+
+impl<'a> Writer<'a> {
+    /// Begins a file in words that are all zero. `None` if they are fewer than the layout needs.
+    pub fn begin(
+        words: &'a [AtomicU64],
+        layout: Layout,
+        identity: &Identity<'_>,
+    ) -> Option<Writer<'a>> {
+        if words.len() < layout.words() {
+            return None;
+        }
+        let writer = Writer { words, layout };
+        for (word, value) in [
+            (head::VERSION, VERSION),
+            (head::LANES_MAX, layout.lanes_max as u64),
+            (head::LOG_WORDS, layout.log_words as u64),
+            (head::PID, u64::from(identity.pid)),
+            (head::PPID, u64::from(identity.ppid)),
+            (head::START_TICKS, identity.start_ticks),
+            (head::IMAGE, identity.image),
+            (head::STARTED_NS, identity.started_ns),
+            (head::STARTED_UNIX_NS, identity.started_unix_ns),
+            (
+                head::TICKS_ARE_COUNTER,
+                u64::from(identity.ticks_are_counter),
+            ),
+        ] {
+            words[word].store(value, Ordering::Relaxed);
+        }
+        let [high, low] = boot_words(identity.boot_id);
+        words[head::BOOT_ID].store(high, Ordering::Relaxed);
+        words[head::BOOT_ID + 1].store(low, Ordering::Relaxed);
+        for (word, text) in [
+            (head::EXE, identity.exe),
+            (head::COMMAND, identity.command),
+            (head::DIRECTORY, identity.directory),
+            (head::POLICY, identity.policy),
+        ] {
+            words[word].store(writer.text(text), Ordering::Relaxed);
+        }
+        words[head::MAGIC].store(MAGIC, Ordering::Release);
+        words[head::READY].store(1, Ordering::Release);
+        Some(writer)
+    }
+
+    /// The writer of a file that [`Writer::begin`] has begun. `None` if the words are too few.
+    pub fn resume(words: &'a [AtomicU64], layout: Layout) -> Option<Writer<'a>> {
+        (words.len() >= layout.words()).then_some(Writer { words, layout })
+    }
+
+    /// Says how much the first thread sees; other threads' lanes have their own word for it.
+    pub fn sees(&self, rung: &Rung, faults: bool) {
+        let (height, why) = rung_word(rung);
+        self.words[head::WHY].store(self.text(why.as_bytes()), Ordering::Relaxed);
+        self.words[head::SEES_FAULTS].store(u64::from(faults), Ordering::Relaxed);
+        self.words[head::RUNG].store(height, Ordering::Release);
+    }
+
+    /// Says that the process is about to end, or to become another program; `None` takes it back, when the
+    /// exec failed.
+    pub fn ends(&self, ended: Option<Ended>, now_ns: u64) {
+        let word = ended.map_or(super::format::RUNNING, Ended::word);
+        self.words[head::ENDED_NS].store(now_ns, Ordering::Relaxed);
+        self.words[head::ENDED].store(word, Ordering::Release);
+    }
+
+    /// A lane for the calling thread: one that nobody has, which goes on adding up where its last owner
+    /// stopped. `None` if all are taken.
+    pub fn lane(&self, thread: u32, rung: &Rung) -> Option<Lane<'a>> {
+        for index in 0..self.layout.lanes_max {
+            let start = self.layout.lane_start(index);
+            let owner = &self.words[start + lane::OWNER];
+            let free =
+                owner.compare_exchange(0, u64::from(thread), Ordering::Acquire, Ordering::Relaxed);
+            if free.is_ok() {
+                self.words[head::LANES_USED].fetch_max(index as u64 + 1, Ordering::Release);
+                let words = self.words[start..start + lane::WORDS].try_into().ok()?;
+                let lane = Lane { words, thread };
+                lane.bump(lane::THREADS, 1);
+                lane.words[lane::RUNG].store(rung_word(rung).0, Ordering::Relaxed);
+                return Some(lane);
+            }
+        }
+        None
+    }
+
+    /// Counts a call that nobody could record: no lane was free.
+    pub fn without_lane(&self) {
+        self.words[head::CALLS_WITHOUT_LANE].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a call that was let pass, since the thread was inside the tracer itself.
+    pub fn passed(&self) {
+        self.words[head::CALLS_PASSED].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a call of a vfork child, which shares its parent's memory and is not traced.
+    pub fn of_vfork(&self) {
+        self.words[head::CALLS_OF_VFORK].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Adds a piece of mapped code: addresses from `start` up to `end` are the file's bytes from `offset`.
+    pub fn module(&self, start: u64, end: u64, offset: u64, path: &[u8]) {
+        let (used, dropped) = (head::MODULES_USED, head::MODULES_DROPPED);
+        if let Some(index) = self.reserve(used, dropped, head::MODULES_MAX) {
+            let values = [end, offset, self.text(path)];
+            self.entry(head::MODULES, index, start, values);
+        }
+    }
+
+    /// Whether an address lies in a module that is known.
+    pub fn knows(&self, address: u64) -> bool {
+        let used = self.words[head::MODULES_USED].load(Ordering::Acquire);
+        (0..(used as usize).min(head::MODULES_MAX)).any(|index| {
+            let at = head::MODULES + index * ENTRY_WORDS;
+            let start = self.words[at].load(Ordering::Acquire);
+            let end = self.words[at + 1].load(Ordering::Relaxed);
+            start != 0 && (start..end).contains(&address)
+        })
+    }
+
+    /// Adds a remark, such as the path of a program that cannot be traced.
+    pub fn note(&self, kind: NoteKind, now_ns: u64, text: &[u8]) {
+        if let Some(index) = self.reserve(head::NOTES_USED, head::NOTES_DROPPED, head::NOTES_MAX) {
+            let values = [now_ns, self.text(text), 0];
+            self.entry(head::NOTES, index, kind as u64, values);
+        }
+    }
+
+    /// Appends a record to the log; `frames` is the stack of the user's program, innermost first. What does
+    /// not fit is counted.
+    pub fn keep(&self, thread: u32, site: u64, result: i64, record: &Record, frames: &[u64]) {
+        let sleeps = record.sleeps();
+        let sleep_words = |sleep: &Sleep| entry_sleep::WORDS + sleep.stack.frames().len();
+        let words = entry::WORDS + sleeps.iter().map(sleep_words).sum::<usize>() + frames.len();
+        let Some(at) = self.log_space(words) else {
+            self.words[head::LOG_DROPPED].fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        let log = &self.words[at..at + words];
+        let faults = |count: Option<u32>| u64::from(count.unwrap_or(u32::MAX));
+        for (word, value) in [
+            (
+                entry::CALL,
+                u64::from(record.number) | u64::from(thread) << 32,
+            ),
+            (entry::SITE, site),
+            (entry::START_NS, record.start_ns),
+            (entry::WALL_NS, record.wall_ns),
+            (
+                entry::FAULTS,
+                faults(record.faults_minor) | faults(record.faults_major) << 32,
+            ),
+            (entry::PREEMPTIONS, record.preemptions.count),
+            (entry::PREEMPTED_NS, record.preemptions.total_ns),
+            (entry::WAKEUP_NS, record.wakeup_ns.unwrap_or(NOT_KNOWN)),
+            (entry::LOST, record.lost),
+            (entry::RESULT, result as u64),
+            (
+                entry::SLEEPS,
+                sleeps.len() as u64 | u64::from(record.sleeps_dropped) << 32,
+            ),
+            (entry::FRAMES, frames.len() as u64),
+        ] {
+            log[word].store(value, Ordering::Relaxed);
+        }
+        let mut next = entry::WORDS;
+        for sleep in sleeps {
+            next = write_sleep(log, next, sleep);
+        }
+        for (word, &frame) in log[next..].iter().zip(frames) {
+            word.store(frame, Ordering::Relaxed);
+        }
+        log[entry::LENGTH].store(COMMITTED | words as u64, Ordering::Release);
+    }
+
+    fn log_space(&self, words: usize) -> Option<usize> {
+        let words = words.next_multiple_of(ENTRY_ALIGN_WORDS) as u64;
+        let used = &self.words[head::LOG_USED];
+        let limit = self.layout.log_words as u64;
+        // Compare and exchange rather than an addition, so that the word never says more than there is.
+        let mut at = used.load(Ordering::Relaxed);
+        while at + words <= limit {
+            match used.compare_exchange_weak(at, at + words, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return Some(self.layout.log_start() + at as usize),
+                Err(now) => at = now,
+            }
+        }
+        None
+    }
+
+    /// The next entry of a table, or a count of what did not fit.
+    fn reserve(&self, used: usize, dropped: usize, max: usize) -> Option<usize> {
+        let index = self.words[used].fetch_add(1, Ordering::AcqRel) as usize;
+        if index < max {
+            return Some(index);
+        }
+        self.words[used].store(max as u64, Ordering::Relaxed);
+        self.words[dropped].fetch_add(1, Ordering::Relaxed);
+        None
+    }
+
+    /// The first word comes last: an entry without it is not complete.
+    fn entry(&self, table: usize, index: usize, first: u64, rest: [u64; ENTRY_WORDS - 1]) {
+        let at = table + index * ENTRY_WORDS;
+        for (word, value) in self.words[at + 1..].iter().zip(rest) {
+            word.store(value, Ordering::Relaxed);
+        }
+        self.words[at].store(first, Ordering::Release);
+    }
+
+    /// Stores a text and returns the word that finds it; an empty one where there is no more room.
+    fn text(&self, text: &[u8]) -> u64 {
+        let needed = text.len().div_ceil(WORD_BYTES);
+        let used = &self.words[head::TEXT_WORDS_USED];
+        let at = used.fetch_add(needed as u64, Ordering::AcqRel) as usize;
+        if at + needed > head::TEXT_WORDS {
+            used.fetch_sub(needed as u64, Ordering::AcqRel);
+            self.words[head::TEXTS_DROPPED].fetch_add(1, Ordering::Relaxed);
+            return 0;
+        }
+        let start = head::TEXTS + at;
+        for (word, piece) in self.words[start..].iter().zip(text.chunks(WORD_BYTES)) {
+            let mut bytes = [0; WORD_BYTES];
+            bytes[..piece.len()].copy_from_slice(piece);
+            word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+        }
+        text_word(start, text.len())
+    }
+}
+
+fn write_sleep(log: &[AtomicU64], at: usize, sleep: &Sleep) -> usize {
+    let frames = sleep.stack.frames();
+    let words = &log[at..at + entry_sleep::WORDS + frames.len()];
+    words[entry_sleep::COUNT].store(u64::from(sleep.count), Ordering::Relaxed);
+    words[entry_sleep::BLOCKED_NS].store(sleep.blocked_ns, Ordering::Relaxed);
+    words[entry_sleep::MAX_NS].store(sleep.max_ns, Ordering::Relaxed);
+    words[entry_sleep::DEPTH].store(frames.len() as u64, Ordering::Relaxed);
+    for (word, &frame) in words[entry_sleep::WORDS..].iter().zip(frames) {
+        word.store(frame, Ordering::Relaxed);
+    }
+    at + words.len()
+}
+
+/// The sums of one thread, or of several one after another: a table of call sites and one of their sleeps.
+#[derive(Clone, Copy, Debug)]
+pub struct Lane<'a> {
+    words: &'a [AtomicU64; lane::WORDS],
+    thread: u32,
+}
+
+impl<'a> Lane<'a> {
+    /// The thread it belongs to.
+    pub fn thread(&self) -> u32 {
+        self.thread
+    }
+
+    /// Gives the lane back. The sums stay.
+    pub fn release(self) {
+        self.words[lane::OWNER].store(0, Ordering::Release);
+    }
+
+    /// Adds the record of a call made from `site`, a return address. True if the site is a new one.
+    #[inline]
+    pub fn add(&self, site: u64, failed: bool, record: &Record) -> bool {
+        self.bump(lane::CALLS, 1);
+        let Some((index, new)) = self.site(site, record.number) else {
+            self.bump(lane::SITES_DROPPED, 1);
+            return false;
+        };
+        let words = self.site_words(index);
+        let wall_ns = record.wall_ns;
+        bump(words, site::COUNT, 1);
+        bump(words, site::ERRORS, u64::from(failed));
+        bump(words, site::WALL_NS, wall_ns);
+        raise(words, site::WALL_MAX_NS, wall_ns);
+        lower(words, site::WALL_MIN_NS, wall_ns);
+        let in_band_ns = wall_ns.saturating_sub(record.preemptions.total_ns);
+        raise(words, site::IN_BAND_MAX_NS, in_band_ns);
+        lower(words, site::IN_BAND_MIN_NS, in_band_ns);
+        let bucket = histogram::bucket(wall_ns);
+        bump(
+            words,
+            site::HISTOGRAM + bucket / 2,
+            1 << (32 * (bucket % 2)),
+        );
+        if record.faults_minor.unwrap_or(0) + record.faults_major.unwrap_or(0) > 0 {
+            let faults = |count: Option<u32>| u64::from(count.unwrap_or(0));
+            bump(words, site::FAULTS_MINOR, faults(record.faults_minor));
+            bump(words, site::FAULTS_MAJOR, faults(record.faults_major));
+        }
+        if record.left_processor() {
+            self.add_absences(index, record);
+        }
+        new
+    }
+
+    /// Counts a call that will not come back if all goes well, as an exec.
+    pub fn departs(&self, site: u64, number: u32) {
+        self.bump(lane::CALLS, 1);
+        if let Some((index, _)) = self.site(site, number) {
+            bump(self.site_words(index), site::COUNT, 1);
+        }
+    }
+
+    /// Takes a count of [`Lane::departs`] back: the call failed and its record follows.
+    pub fn stays(&self, site: u64, number: u32) {
+        self.bump(lane::CALLS, 1_u64.wrapping_neg());
+        if let Some((index, _)) = self.site(site, number) {
+            bump(self.site_words(index), site::COUNT, 1_u64.wrapping_neg());
+        }
+    }
+
+    /// Counts a call made in a signal handler while another one was under way. What it slept belongs to
+    /// that other call.
+    pub fn nested(&self) {
+        self.bump(lane::NESTED, 1);
+    }
+
+    /// Counts a record that met the conditions of the policy and returns how many had before it.
+    pub fn met(&self) -> u64 {
+        let before = self.words[lane::MET].load(Ordering::Relaxed);
+        self.words[lane::MET].store(before + 1, Ordering::Relaxed);
+        before
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn add_absences(&self, index: usize, record: &Record) {
+        let words = self.site_words(index);
+        bump(words, site::PREEMPTIONS, record.preemptions.count);
+        bump(words, site::PREEMPTED_NS, record.preemptions.total_ns);
+        bump(words, site::SLEPT, record.slept_count());
+        bump(words, site::BLOCKED_NS, record.blocked_ns());
+        bump(words, site::WAKEUP_NS, record.wakeup_ns.unwrap_or(0));
+        self.bump(lane::LOST, record.lost);
+        self.bump(lane::SLEEPS_DROPPED, u64::from(record.sleeps_dropped));
+        for sleep in record.sleeps() {
+            self.add_sleep(index, sleep);
+        }
+    }
+
+    fn add_sleep(&self, site: usize, sleep: &Sleep) {
+        let used =
+            (self.words[lane::SLEEPS_USED].load(Ordering::Relaxed) as usize).min(lane::SLEEPS_MAX);
+        let index = (0..used).find(|&index| self.is_sleep(index, site, sleep));
+        let Some(index) = index.or_else(|| self.new_sleep(used, site, sleep)) else {
+            return self.bump(lane::SLEEPS_DROPPED, u64::from(sleep.count));
+        };
+        let words = self.sleep_words(index);
+        bump(words, sleep::COUNT, u64::from(sleep.count));
+        bump(words, sleep::BLOCKED_NS, sleep.blocked_ns);
+        raise(words, sleep::MAX_NS, sleep.max_ns);
+    }
+
+    fn is_sleep(&self, index: usize, site: usize, sleep: &Sleep) -> bool {
+        let words = self.sleep_words(index);
+        let frames = sleep.stack.frames();
+        words[sleep::SITE].load(Ordering::Relaxed) == site as u64
+            && words[sleep::DEPTH].load(Ordering::Relaxed) == frames.len() as u64
+            && words[sleep::FRAMES..]
+                .iter()
+                .zip(frames)
+                .all(|(word, &frame)| word.load(Ordering::Relaxed) == frame)
+    }
+
+    fn new_sleep(&self, index: usize, site: usize, sleep: &Sleep) -> Option<usize> {
+        if index == lane::SLEEPS_MAX {
+            return None;
+        }
+        let words = self.sleep_words(index);
+        let frames = sleep.stack.frames();
+        words[sleep::SITE].store(site as u64, Ordering::Relaxed);
+        words[sleep::DEPTH].store(frames.len() as u64, Ordering::Relaxed);
+        for (word, &frame) in words[sleep::FRAMES..].iter().zip(frames) {
+            word.store(frame, Ordering::Relaxed);
+        }
+        self.words[lane::SLEEPS_USED].store(index as u64 + 1, Ordering::Release);
+        Some(index)
+    }
+
+    /// The slot of a site and whether it is new; `None` if the table is full.
+    #[inline]
+    fn site(&self, address: u64, number: u32) -> Option<(usize, bool)> {
+        let mut probe = hash(address, number);
+        loop {
+            let entry = self.words[lane::INDEX + probe].load(Ordering::Relaxed) as usize;
+            if entry == 0 || entry > lane::SITES_MAX {
+                return self.new_site(probe, address, number);
+            }
+            let words = self.site_words(entry - 1);
+            if words[site::ADDRESS].load(Ordering::Relaxed) == address
+                && words[site::CALL].load(Ordering::Relaxed) == u64::from(number)
+            {
+                return Some((entry - 1, false));
+            }
+            // At most half of the index is ever in use, so a free entry comes.
+            probe = (probe + 1) % lane::INDEX_WORDS;
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn new_site(&self, probe: usize, address: u64, number: u32) -> Option<(usize, bool)> {
+        let index = self.words[lane::SITES_USED].load(Ordering::Relaxed) as usize;
+        if index >= lane::SITES_MAX {
+            return None;
+        }
+        let words = self.site_words(index);
+        words[site::ADDRESS].store(address, Ordering::Relaxed);
+        words[site::CALL].store(u64::from(number), Ordering::Relaxed);
+        words[site::WALL_MIN_NS].store(u64::MAX, Ordering::Relaxed);
+        words[site::IN_BAND_MIN_NS].store(u64::MAX, Ordering::Relaxed);
+        self.words[lane::SITES_USED].store(index as u64 + 1, Ordering::Release);
+        self.words[lane::INDEX + probe].store(index as u64 + 1, Ordering::Release);
+        Some((index, true))
+    }
+
+    #[inline]
+    fn site_words(&self, index: usize) -> &'a [AtomicU64] {
+        let start = lane::SITES + index * site::WORDS;
+        &self.words[start..start + site::WORDS]
+    }
+
+    fn sleep_words(&self, index: usize) -> &'a [AtomicU64] {
+        let start = lane::SLEEPS + index * sleep::WORDS;
+        &self.words[start..start + sleep::WORDS]
+    }
+
+    #[inline]
+    fn bump(&self, word: usize, by: u64) {
+        bump(self.words, word, by);
+    }
+}
+
+const _: () = assert!(lane::INDEX_WORDS >= 2 * lane::SITES_MAX);
+
+/// Fibonacci hashing: the upper bits of the product are the mixed ones.
+#[inline]
+fn hash(address: u64, number: u32) -> usize {
+    let key = address ^ u64::from(number) << 48;
+    (key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - lane::INDEX_WORDS.trailing_zeros())) as usize
+}
+
+#[inline(always)]
+fn bump(words: &[AtomicU64], word: usize, by: u64) {
+    let sum = words[word].load(Ordering::Relaxed).wrapping_add(by);
+    words[word].store(sum, Ordering::Relaxed);
+}
+
+#[inline(always)]
+fn raise(words: &[AtomicU64], word: usize, value: u64) {
+    if words[word].load(Ordering::Relaxed) < value {
+        words[word].store(value, Ordering::Relaxed);
+    }
+}
+
+#[inline(always)]
+fn lower(words: &[AtomicU64], word: usize, value: u64) {
+    if words[word].load(Ordering::Relaxed) > value {
+        words[word].store(value, Ordering::Relaxed);
+    }
+}
+
+fn rung_word(rung: &Rung) -> (u64, &str) {
+    match rung {
+        Rung::Stacks => (2, ""),
+        Rung::SwitchesOnly { why } => (1, why),
+        Rung::Off { why } => (0, why),
+    }
+}
+
+/// The hexadecimal digits of a boot's identifier, dashes left out.
+pub(super) fn boot_words(text: &[u8]) -> [u64; 2] {
+    let digits = text
+        .iter()
+        .filter_map(|&byte| char::from(byte).to_digit(16));
+    let value = digits
+        .take(32)
+        .fold(0_u128, |sum, digit| sum << 4 | u128::from(digit));
+    [(value >> 64) as u64, value as u64]
+}

@@ -1,0 +1,244 @@
+//! Policies in words, for command lines and environment variables.
+//!
+//! ```text
+//! slept                          every record of a call that slept
+//! slower=1ms,call=open+openat    slow opens
+//! every=100                      one call of a hundred
+//! label=journal,times=3:stack    the stack, three times at most
+//! ```
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::calls;
+use crate::labels::Label;
+use crate::policy::{Filter, Reaction, Rule, Trigger};
+use crate::record::Record;
+
+/// A text that is no policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyError(String);
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for PolicyError {}
+
+/// Conditions separated by commas, all of which have to be met: `all`, `slept`, `slower=LENGTH` (with `ns`,
+/// `us`, `ms` or `s`), `every=N`, `call=NAME+NAME`, `label=LABEL+LABEL`, `site=0xADDRESS+0xADDRESS`.
+impl FromStr for Filter {
+    type Err = PolicyError;
+
+    fn from_str(text: &str) -> Result<Filter, PolicyError> {
+        conditions(text).and_then(|(filter, times)| match times {
+            None => Ok(filter),
+            Some(_) => Err(wrong("times", "it bounds reactions, not records")),
+        })
+    }
+}
+
+/// The conditions of a filter, and `times=N`.
+impl FromStr for Trigger {
+    type Err = PolicyError;
+
+    fn from_str(text: &str) -> Result<Trigger, PolicyError> {
+        let (when, times) = conditions(text)?;
+        Ok(Trigger {
+            when,
+            times_max: times.unwrap_or(0),
+        })
+    }
+}
+
+/// A reaction a text can ask for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// [`Reaction::Stack`].
+    Stack,
+    /// [`Reaction::Core`].
+    Core,
+    /// [`Reaction::Hook`].
+    Hook(String),
+    /// [`Reaction::Abort`].
+    Abort,
+}
+
+/// When to do what, in the words of a user: `CONDITIONS:ACTION`, where the conditions are those of a filter and
+/// `times=N`, and the action is `stack`, `core`, `abort` or `hook=COMMAND`.
+///
+/// Unlike a [`Rule`] it may be shared between threads; who does, counts for itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// When.
+    pub trigger: Trigger,
+    /// What.
+    pub action: Action,
+}
+
+impl Order {
+    /// Whether records need their labels at once for this.
+    pub fn needs_labels(&self) -> bool {
+        !self.trigger.when.labels.is_empty()
+            || matches!(self.action, Action::Stack | Action::Hook(_))
+    }
+
+    /// Does it, whatever the conditions.
+    ///
+    /// # Errors
+    ///
+    /// As [`Rule::apply`].
+    pub fn act(&self, record: &Record, site: u64) -> std::io::Result<()> {
+        let reaction = match &self.action {
+            Action::Stack => Reaction::Stack,
+            Action::Core => Reaction::Core,
+            Action::Hook(command) => Reaction::Hook(command.clone()),
+            Action::Abort => Reaction::Abort,
+        };
+        Rule::new(Trigger::default(), reaction).apply(record, site)
+    }
+}
+
+impl FromStr for Order {
+    type Err = PolicyError;
+
+    fn from_str(text: &str) -> Result<Order, PolicyError> {
+        let (when, action) = text
+            .split_once(':')
+            .ok_or_else(|| wrong(text, "a reaction is written CONDITIONS:ACTION"))?;
+        let trigger = when.parse()?;
+        let action = match action.trim() {
+            "stack" => Action::Stack,
+            "core" => Action::Core,
+            "abort" => Action::Abort,
+            other => match other.strip_prefix("hook=") {
+                Some(command) => Action::Hook(command.to_owned()),
+                None => return Err(wrong(other, "use stack, core, abort or hook=COMMAND")),
+            },
+        };
+        Ok(Order { trigger, action })
+    }
+}
+
+/// The filter, and the bound of a reaction if there is one.
+fn conditions(text: &str) -> Result<(Filter, Option<u32>), PolicyError> {
+    let mut filter = Filter::default();
+    let mut times = None;
+    for condition in text.split(',').map(str::trim) {
+        let (name, value) = condition.split_once('=').unwrap_or((condition, ""));
+        let list = || value.split('+').map(str::trim);
+        let number = || {
+            value
+                .parse()
+                .map_err(|_| wrong(condition, "use a whole number"))
+        };
+        match name {
+            "all" | "" => {}
+            "slept" => filter.slept = true,
+            "slower" => filter.slower_than_ns = Some(length_ns(value)?),
+            "every" => filter.one_in = number()?,
+            "times" => times = Some(number()?),
+            "call" => {
+                for name in list() {
+                    let call = calls::number(name)
+                        .ok_or_else(|| wrong(name, "this machine has no such system call"))?;
+                    filter.calls.push(call);
+                }
+            }
+            "label" => {
+                for name in list() {
+                    let label = Label::from_name(name).ok_or_else(|| {
+                        let all: Vec<&str> = Label::ALL.iter().map(|label| label.name()).collect();
+                        wrong(name, &format!("use one of {}", all.join(", ")))
+                    })?;
+                    filter.labels.push(label);
+                }
+            }
+            "site" => {
+                for address in list() {
+                    let digits = address.strip_prefix("0x").unwrap_or(address);
+                    let site = u64::from_str_radix(digits, 16)
+                        .map_err(|_| wrong(address, "use an address such as 0x401234"))?;
+                    filter.sites.push(site);
+                }
+            }
+            _ => {
+                let known = "all, slept, slower=, every=, call=, label=, site=, times=";
+                return Err(wrong(condition, &format!("use {known}")));
+            }
+        }
+    }
+    Ok((filter, times))
+}
+
+/// A whole number and its unit.
+fn length_ns(text: &str) -> Result<u64, PolicyError> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let scale = match &text[digits.len()..] {
+        "ns" => 1,
+        "us" => 1_000,
+        "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        _ => return Err(wrong(text, "a length needs a unit: ns, us, ms or s")),
+    };
+    digits
+        .parse::<u64>()
+        .ok()
+        .and_then(|length| length.checked_mul(scale))
+        .ok_or_else(|| wrong(text, "use a whole number and a unit, such as 5ms"))
+}
+
+fn wrong(what: &str, how: &str) -> PolicyError {
+    PolicyError(format!("`{what}`: {how}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Action, Order};
+    use crate::labels::Label;
+    use crate::policy::Filter;
+
+    #[test]
+    fn filter_has_every_condition_when_all_are_written() {
+        let filter: Filter = "slept,slower=5ms,every=3,call=read+openat,label=pipe,site=0x10"
+            .parse()
+            .expect("a policy");
+        let expected = Filter {
+            one_in: 3,
+            slower_than_ns: Some(5_000_000),
+            slept: true,
+            labels: vec![Label::Pipe],
+            calls: vec![libc::SYS_read as u32, libc::SYS_openat as u32],
+            sites: vec![0x10],
+        };
+        assert_eq!(filter, expected);
+        assert_eq!("all".parse(), Ok(Filter::default()));
+    }
+
+    #[test]
+    fn order_has_conditions_bound_and_action_when_written_with_a_colon() {
+        let order: Order = "slower=1s,times=2:hook=date: now"
+            .parse()
+            .expect("an order");
+        assert_eq!(order.trigger.when.slower_than_ns, Some(1_000_000_000));
+        assert_eq!(order.trigger.times_max, 2);
+        assert_eq!(order.action, Action::Hook("date: now".to_owned()));
+        assert!(order.needs_labels());
+    }
+
+    #[test]
+    fn message_names_the_word_and_the_way_out_when_it_is_not_understood() {
+        let message = |text: &str| text.parse::<Filter>().expect_err("no policy").to_string();
+        assert!(message("slow=1ms").starts_with("`slow=1ms`: use all, slept"));
+        assert!(message("slower=1").contains("unit"));
+        assert!(message("slower=99999999999s").contains("whole number"));
+        assert!(message("call=reed").contains("`reed`"));
+        assert!(message("label=disk").contains("page-io"));
+        assert!(message("times=2").contains("reactions"));
+        let order = "slept:scream".parse::<Order>().expect_err("no order");
+        assert!(order.to_string().contains("hook=COMMAND"));
+        assert!("slept".parse::<Order>().is_err());
+    }
+}
