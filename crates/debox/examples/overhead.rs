@@ -9,8 +9,22 @@
 //! one costs several times what is measured here. On a 2-core virtual machine with Linux 6.18:
 //!
 //! ```text
-//! SAMPLE
+//! sleeps are counted, timed and located in the kernel
+//!                                        fastest      median
+//! getppid, bare                          94.9 ns    101.7 ns
+//! getppid, tracer disabled               95.3 ns    102.1 ns
+//! getppid, tracer enabled                96.0 ns    102.2 ns
+//! getppid, record, no buffer            103.5 ns    108.0 ns
+//! getppid, record                       115.4 ns    122.7 ns
+//! pipe round trip, bare                4174.1 ns   4496.4 ns
+//! pipe round trip, tracer              7759.1 ns  16101.0 ns
+//! pipe round trip, record              8533.0 ns  20158.0 ns
+//! pipe round trip, record, label      13016.2 ns  30062.0 ns
 //! ```
+//!
+//! So a record costs a call that does not sleep some 20 ns, most of it two readings of the time-stamp counter. One
+//! that sleeps pays about 4 µs: 1 for switching a thread that has an event, 1 for the records, 1.6 for walking the
+//! kernel stack. Names and the wait for a processor come to another 4.5 µs. Other work ran beside: hence the medians.
 
 use std::cell::RefCell;
 use std::hint::black_box;

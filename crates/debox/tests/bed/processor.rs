@@ -49,6 +49,7 @@ fn preemptions_are_apart_from_sleeps_when_another_wants_the_processor() {
     let test = "preemptions_are_apart_from_sleeps_when_another_wants_the_processor";
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _stop = StopAtEnd(&stop);
         pin();
         scope.spawn(|| {
             pin();
@@ -76,8 +77,16 @@ fn preemptions_are_apart_from_sleeps_when_another_wants_the_processor() {
                 blocks: Vec::new(),
             }
         });
-        stop.store(true, Ordering::Relaxed);
     });
+}
+
+/// Ends the threads that look at it, also when a test fails.
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Makes the calling thread run before all ordinary ones.
