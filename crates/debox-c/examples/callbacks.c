@@ -18,8 +18,8 @@ static const char *request = "none";
 static void slow(const DeBoxInfo *record, const void *site, void *context) {
     char name[32];
     debox_call_name(record->syscallNum, name, sizeof name);
-    printf("slow: %s in request %s, at least 5 ms: %s, from a site: %s\n", name, request,
-           record->callNs >= 5000000 ? "yes" : "no", site != NULL ? "yes" : "no");
+    printf("slow: %s in request %s, at least 50 ms: %s, from a site: %s\n", name, request,
+           record->callNs > 50000000 ? "yes" : "no", site != NULL ? "yes" : "no");
     ++*(int *)context;
 }
 
@@ -35,11 +35,11 @@ int main(void) {
         perror("DeBoxControl");
         return 1;
     }
-    if (debox_react("slower=5ms,call=clock_nanosleep", slow, &slow_calls) < 0) perror("debox_react");
+    if (debox_react("slower=50ms,call=clock_nanosleep", slow, &slow_calls) < 0) perror("debox_react");
     if (debox_react("label=pipe,times=1", slept_on_pipe, &pipe_sleeps) < 0) perror("debox_react");
     if (debox_react("nonsense", slow, NULL) != -1 || errno != EINVAL) printf("nonsense accepted\n");
 
-    struct timespec short_time = {0, 1000}, long_time = {0, 8000000};
+    struct timespec short_time = {0, 1000}, long_time = {0, 60000000};
     request = "quick";
     nanosleep(&short_time, NULL);
     request = "tardy";

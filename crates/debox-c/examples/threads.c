@@ -13,7 +13,7 @@
 #include "debox.h"
 
 enum { THREADS = 8, ROUNDS = 20000 };
-static const int calls[THREADS] = {SYS_getpid,  SYS_getppid, SYS_gettid, SYS_getuid,
+static const int calls[THREADS] = {SYS_getpid,  SYS_getppid, SYS_gettid,  SYS_getuid,
                                    SYS_geteuid, SYS_getgid,  SYS_getegid, SYS_sched_yield};
 
 static void *work(void *argument) {

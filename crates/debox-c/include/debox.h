@@ -12,8 +12,8 @@
  * whose record you want in DEBOX_CALL.
  *
  * Each thread has its own buffer: a thread gets records once it has called DeBoxControl itself. A forked
- * child goes on with its copy of the buffer. A signal handler's calls overwrite the buffer like errno;
- * what they slept belongs to the call they interrupted.
+ * child goes on with its copy of the buffer, without the reactions. A signal handler's calls overwrite the
+ * buffer like errno; what they slept belongs to the call they interrupted.
  *
  * Structures and names are those of Figure 2.3 in Yaoping Ruan's dissertation (Princeton, 2005), carried
  * to 64 bits; what was added says so. They may grow at the end: DeBoxControl is told the size the program
@@ -75,21 +75,21 @@ typedef struct DeBoxInfo {
         struct timeval callTimeval; /* wall-clock time of entire call */
         int64_t callCycles;         /* the same in processor cycles (time-stamp counter) */
     } CallTime;
-    int numPerSleepInfo;   /* filled PerSleepInfo elements */
-    int traceDepth;        /* filled CallTrace elements */
-    int numSleepsDropped;  /* added: sleeps that found no element */
-    int numTraceDropped;   /* added: trace entries that found none */
-    int numMajorFaults;    /* added: page faults that read from a disk; -1: not known */
-    int numPreemptions;    /* added: times the processor was taken away; no sleeps */
-    int rung;              /* added: DEBOX_STACKS, DEBOX_SWITCHES or DEBOX_NOTHING */
+    int numPerSleepInfo;  /* filled PerSleepInfo elements */
+    int traceDepth;       /* filled CallTrace elements */
+    int numSleepsDropped; /* added: sleeps that found no element */
+    int numTraceDropped;  /* added: trace entries that found none */
+    int numMajorFaults;   /* added: page faults that read from a disk; -1: not known */
+    int numPreemptions;   /* added: times the processor was taken away; no sleeps */
+    int rung;             /* added: DEBOX_STACKS, DEBOX_SWITCHES or DEBOX_NOTHING */
     int reservedInt;
-    uint64_t callNs;       /* added: wall-clock time in nanoseconds */
-    uint64_t cpuNs;        /* added: without sleeps and preemptions */
-    uint64_t startNs;      /* added: when it began, on CLOCK_MONOTONIC */
-    uint64_t preemptedNs;  /* added */
-    uint64_t wakeupNs;     /* added: runnable but not yet running; UINT64_MAX: not known */
-    uint64_t lostRecords;  /* added: records the kernel dropped; sleeps may be missing if not 0 */
-    uintptr_t callSite;    /* added: return address of the call in the program */
+    uint64_t callNs;      /* added: wall-clock time in nanoseconds */
+    uint64_t cpuNs;       /* added: without sleeps and preemptions */
+    uint64_t startNs;     /* added: when it began, on CLOCK_MONOTONIC */
+    uint64_t preemptedNs; /* added */
+    uint64_t wakeupNs;    /* added: runnable but not yet running; UINT64_MAX: not known */
+    uint64_t lostRecords; /* added: records the kernel dropped; sleeps may be missing if not 0 */
+    uintptr_t callSite;   /* added: return address of the call in the program */
     uint64_t reserved[9];
     struct PerSleepInfo psi[DEBOX_SLEEPS]; /* sleeping info for this call */
     struct CallTrace ct[DEBOX_TRACE];      /* call trace info for this call */
@@ -107,7 +107,7 @@ int DeBoxControl(DeBoxInfo *resultBuf, int maxSleeps, int maxTrace);
 
 /* The same with the size of the structure; what the macro below makes of DeBoxControl. */
 int debox_control_sized(DeBoxInfo *resultBuf, size_t size, int maxSleeps, int maxTrace);
-#define DeBoxControl(resultBuf, maxSleeps, maxTrace)                                                   \
+#define DeBoxControl(resultBuf, maxSleeps, maxTrace)                                                         \
     debox_control_sized((resultBuf), sizeof(DeBoxInfo), (maxSleeps), (maxTrace))
 
 /*
@@ -143,14 +143,14 @@ const char *debox_version(void);
 void debox_begin(void);
 void debox_end(int number, const void *callSite);
 #if defined(__GNUC__)
-#define DEBOX_CALL(number, call)                                                                       \
-    __extension__({                                                                                    \
-        __label__ debox_here_;                                                                         \
-        debox_begin();                                                                                 \
-        __typeof__(call) debox_result_ = (call);                                                       \
-    debox_here_:                                                                                       \
-        debox_end((number), &&debox_here_);                                                            \
-        debox_result_;                                                                                 \
+#define DEBOX_CALL(number, call)                                                                             \
+    __extension__({                                                                                          \
+        __label__ debox_here_;                                                                               \
+        debox_begin();                                                                                       \
+        __typeof__(call) debox_result_ = (call);                                                             \
+    debox_here_:                                                                                             \
+        debox_end((number), &&debox_here_);                                                                  \
+        debox_result_;                                                                                       \
     })
 #endif
 

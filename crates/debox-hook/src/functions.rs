@@ -341,6 +341,46 @@ macro_rules! raw_number {
     };
 }
 
+/// Seven registers' and stack places' worth of arguments: enough for every function here.
+pub(crate) type Seven =
+    unsafe extern "C-unwind" fn(usize, usize, usize, usize, usize, usize, usize) -> usize;
+
+macro_rules! entry {
+    ($name:ident) => {
+        concat!(
+            ".globl headway_hook_to_",
+            stringify!($name),
+            "\n",
+            ".hidden headway_hook_to_",
+            stringify!($name),
+            "\n",
+            ".type headway_hook_to_",
+            stringify!($name),
+            ",@function\n",
+            "headway_hook_to_",
+            stringify!($name),
+            ":\n",
+            "headway_hook_jump %headway_hook_place\n",
+            ".set headway_hook_place, headway_hook_place + 8",
+        )
+    };
+}
+
+macro_rules! declare_entry {
+    ($name:ident) => {
+        #[link_name = concat!("headway_hook_to_", stringify!($name))]
+        pub(super) fn $name(
+            a: usize,
+            b: usize,
+            c: usize,
+            d: usize,
+            e: usize,
+            f: usize,
+            g: usize,
+        ) -> usize;
+    };
+}
+
 /// Makes one enumeration of the three tables. A macro cannot take another one's output, so the tables are
 /// chained.
 macro_rules! with_process {
@@ -378,6 +418,38 @@ macro_rules! table {
         /// The calls with the same arguments.
         pub(crate) const RAW: [Option<libc::c_long>; COUNT] =
             [$(raw_number!($raw $(($rawcall))?),)* $(raw_number!($raw2 $(($rawcall2))?),)*];
+
+        // A page or more of entries of sixteen bytes, one for each function, in the order of the tables.
+        std::arch::global_asm!(
+            ".pushsection .text.headway_hook_jumps,\"ax\",@progbits",
+            ".balign 4096",
+            ".globl headway_hook_jumps",
+            ".hidden headway_hook_jumps",
+            "headway_hook_jumps:",
+            ".altmacro",
+            ".macro headway_hook_jump place",
+            "mov r11, qword ptr [rip + {next}@GOTPCREL]",
+            "jmp qword ptr [r11 + \\place]",
+            ".balign 16",
+            ".endm",
+            ".set headway_hook_place, 0",
+            $(entry!($name),)*
+            $(entry!($name2),)*
+            ".noaltmacro",
+            ".balign 4096",
+            ".popsection",
+            next = sym $crate::NEXT,
+        );
+
+        mod entries {
+            unsafe extern "C-unwind" {
+                $(declare_entry! { $name })*
+                $(declare_entry! { $name2 })*
+            }
+        }
+
+        /// The entries that lead to libc's functions.
+        pub(crate) const ENTRIES: [Seven; COUNT] = [$(entries::$name,)* $(entries::$name2,)*];
     };
 }
 

@@ -1,8 +1,9 @@
 //! Stands between a program and libc: exports libc's system-call functions, calls the next ones of that name,
 //! and lets a [`Tracer`] look at each call.
 //!
-//! Each exported function is a stub of two instructions that passes the return address, which is the call site,
-//! as one more argument, and jumps to [`five`] or [`seven`]. All arguments of these functions are integers or
+//! Each exported function is a stub of a few instructions: for a thread that is not traced it jumps to libc's
+//! function; else it passes the return address, which is the call site, as one more argument, and goes to [`five`]
+//! or [`seven`]. All arguments of these functions are integers or
 //! pointers, so they are passed on as they came, whatever their types: a variadic `open` with two arguments
 //! and one with three are the same here, and a register nobody filled is passed on unfilled.
 //!
@@ -20,6 +21,7 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod functions;
+mod jumps;
 mod next;
 mod stubs;
 pub mod thread;
@@ -27,7 +29,7 @@ mod vfork;
 pub mod wiped;
 
 pub use functions::{COUNT, Function};
-pub use next::{function, prepare, raw};
+pub use next::{NEXT, function, prepare, raw};
 pub use stubs::{five, number_of, quiet, seven, syscall_of};
 pub use vfork::{after_vfork, before_clone, before_vfork, failed};
 

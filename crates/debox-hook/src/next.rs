@@ -8,9 +8,11 @@ use std::ffi::{c_char, c_long};
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
 use crate::functions::{ARITIES, COUNT, NAMES, RAW};
+use crate::jumps;
 use crate::vfork::failed;
 
-static NEXT: [AtomicPtr<()>; COUNT] = [const { AtomicPtr::new(std::ptr::null_mut()) }; COUNT];
+/// The functions; the stubs look here too.
+pub static NEXT: [AtomicPtr<()>; COUNT] = [const { AtomicPtr::new(std::ptr::null_mut()) }; COUNT];
 static STATE: AtomicU8 = AtomicU8::new(EMPTY);
 
 const EMPTY: u8 = 0;
@@ -29,7 +31,13 @@ pub fn prepare() {
         let function = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast::<c_char>()) };
         place.store(function.cast(), Ordering::Release);
     }
+    jumps::shorten();
     STATE.store(FILLED, Ordering::Release);
+}
+
+/// Whether the table is filled.
+pub(crate) fn is_filled() -> bool {
+    STATE.load(Ordering::Acquire) == FILLED
 }
 
 /// The next function of that name; `None` if it is not known yet.

@@ -1,11 +1,9 @@
 //! The exported functions and what they jump to.
 
 use crate::Tracer;
-use crate::functions::{COUNT, NUMBERS};
+use crate::functions::{COUNT, ENTRIES, NUMBERS};
 use crate::next;
 use crate::thread;
-
-type Seven = unsafe extern "C-unwind" fn(usize, usize, usize, usize, usize, usize, usize) -> usize;
 
 /// The system call a function of the table makes.
 pub const fn number_of(index: usize) -> u32 {
@@ -23,13 +21,9 @@ unsafe fn forward<const F: usize>([a, b, c, d, e, f, g]: [usize; 7]) -> usize {
         assert!(F < COUNT);
     }
     match next::function(F) {
-        Some(function) => {
-            // SAFETY: a function of the C interface whose arguments are all integers or pointers; it does
-            // not mind being passed more than it takes.
-            let function: Seven = unsafe { std::mem::transmute(function) };
-            // SAFETY: the arguments are those the program passed.
-            unsafe { function(a, b, c, d, e, f, g) }
-        }
+        // SAFETY: the entry leads to a function of the C interface whose arguments are all integers or
+        // pointers, those the program passed; it does not mind being passed more than it takes.
+        Some(_) => unsafe { (const { ENTRIES[F] })(a, b, c, d, e, f, g) },
         // SAFETY: as above.
         None => unsafe { next::raw_of(F, [a, b, c, d, e, f, g]) },
     }
@@ -160,7 +154,7 @@ macro_rules! stub {
     };
 }
 
-/// A stub that passes the return address as sixth argument.
+/// A stub that passes the return address as sixth argument. Where the thread is off, it jumps to libc.
 #[macro_export]
 macro_rules! five_stub {
     ($name:ident, $target:path) => {
@@ -173,8 +167,15 @@ macro_rules! five_stub {
         #[unsafe(naked)]
         pub unsafe extern "C-unwind" fn $name() {
             ::std::arch::naked_asm!(
+                "mov r11, qword ptr [rip + headway_hook_thread@GOTTPOFF]",
+                "cmp byte ptr fs:[r11], {off}",
+                "je 2f",
                 "mov r9, [rsp]",
                 "jmp {target}",
+                "2:",
+                "jmp headway_hook_jumps + {place}",
+                off = const $crate::thread::OFF,
+                place = const 16 * ($crate::Function::$name as usize),
                 target = sym $target,
             )
         }
@@ -196,6 +197,9 @@ macro_rules! seven_stub {
             // The frame is described, since a cancelled thread is unwound through it.
             ::std::arch::naked_asm!(
                 ".cfi_startproc",
+                "mov r11, qword ptr [rip + headway_hook_thread@GOTTPOFF]",
+                "cmp byte ptr fs:[r11], {off}",
+                "je 2f",
                 "sub rsp, 8",
                 ".cfi_adjust_cfa_offset 8",
                 "push qword ptr [rsp + 16]",
@@ -206,7 +210,11 @@ macro_rules! seven_stub {
                 "add rsp, 24",
                 ".cfi_adjust_cfa_offset -24",
                 "ret",
+                "2:",
+                "jmp headway_hook_jumps + {place}",
                 ".cfi_endproc",
+                off = const $crate::thread::OFF,
+                place = const 16 * ($crate::Function::$name as usize),
                 target = sym $target,
             )
         }
@@ -228,6 +236,9 @@ macro_rules! special_stubs {
         pub unsafe extern "C-unwind" fn syscall() {
             ::std::arch::naked_asm!(
                 ".cfi_startproc",
+                "mov r11, qword ptr [rip + headway_hook_thread@GOTTPOFF]",
+                "cmp byte ptr fs:[r11], {off}",
+                "je 4f",
                 "cmp edi, {clone}",
                 "je 2f",
                 "cmp edi, {vfork}",
@@ -263,7 +274,11 @@ macro_rules! special_stubs {
                 "3:",
                 "mov rdi, rax",
                 "jmp {failed}",
+                "4:",
+                "jmp headway_hook_jumps + {place}",
                 ".cfi_endproc",
+                off = const $crate::thread::OFF,
+                place = const 16 * ($crate::Function::syscall as usize),
                 clone = const ::libc::SYS_clone,
                 vfork = const ::libc::SYS_vfork,
                 fork = const ::libc::SYS_fork,

@@ -25,7 +25,8 @@ pub(crate) const READY: u8 = 1;
 pub(crate) const INSIDE: u8 = 2;
 pub(crate) const IN_CALL: u8 = 3;
 pub(crate) const VFORK: u8 = 4;
-pub(crate) const OFF: u8 = 5;
+/// The thread is not traced. Its calls go from the stub straight to libc.
+pub const OFF: u8 = 5;
 
 /// A handler that makes more calls than this has probably left by `longjmp`, from a stack of its own.
 const NESTED_MAX: u32 = 64;
@@ -34,7 +35,9 @@ const NESTED_MAX: u32 = 64;
 const ROUNDS_WAITED: u8 = 2;
 
 /// The state of one thread.
+#[repr(C)]
 pub struct Thread {
+    /// The first byte, which stubs look at.
     pub(crate) state: Cell<u8>,
     rounds: Cell<u8>,
     pub(crate) vforks: Cell<u32>,
@@ -49,22 +52,21 @@ pub struct Thread {
     pub(crate) vfork_site: Cell<usize>,
 }
 
-thread_local! {
-    // Constant and without destructor, so that access is an address computation and works at any time.
-    static THREAD: Thread = const {
-        Thread {
-            state: Cell::new(NEW),
-            rounds: Cell::new(0),
-            vforks: Cell::new(0),
-            outer: Cell::new(0),
-            nested: Cell::new(0),
-            data: Cell::new(std::ptr::null_mut()),
-            errno: Cell::new(std::ptr::null_mut()),
-            vfork_mark: Cell::new([0; 8]),
-            vfork_site: Cell::new(0),
-        }
-    };
-}
+// The variable of the thread, defined by hand for two reasons. The stubs look at its first byte, so it needs a name
+// they can use; and it is addressed as part of the initial block of each thread (initial-exec), a load
+// and an addition, where a shared library's ordinary variables take a function call. All zero is a new thread.
+std::arch::global_asm!(
+    ".pushsection .tbss.headway_hook_thread,\"awT\",@nobits",
+    ".balign 16",
+    ".globl headway_hook_thread",
+    ".hidden headway_hook_thread",
+    ".type headway_hook_thread,@object",
+    ".size headway_hook_thread,{bytes}",
+    "headway_hook_thread:",
+    ".zero {bytes}",
+    ".popsection",
+    bytes = const size_of::<Thread>(),
+);
 
 /// The key whose destructor tells that a thread ends; zero: none yet, else the key and one.
 static KEY: AtomicU32 = AtomicU32::new(0);
@@ -84,7 +86,8 @@ pub fn watch_ends<T: Tracer>() {
 
 /// Stops tracing the calling thread, until [`switch_on`].
 pub fn switch_off() {
-    with(|thread| thread.state.set(OFF));
+    let state = if crate::next::is_filled() { OFF } else { NEW };
+    with(|thread| thread.state.set(state));
 }
 
 /// Starts tracing the calling thread if it is off or new, else leaves it as it is. False if the tracer refuses.
@@ -138,7 +141,19 @@ pub fn in_vfork_child() -> bool {
 
 #[inline(always)]
 pub(crate) fn with<R>(f: impl FnOnce(&Thread) -> R) -> R {
-    THREAD.with(f)
+    let thread: *const Thread;
+    // SAFETY: reads the address of the thread's initial block and a constant of the loader's.
+    unsafe {
+        std::arch::asm!(
+            "mov {thread}, qword ptr fs:[0]",
+            "add {thread}, qword ptr [rip + headway_hook_thread@GOTTPOFF]",
+            thread = out(reg) thread,
+            options(pure, nomem, nostack),
+        );
+    }
+    // SAFETY: of the right size and alignment, zero at first, which is a value, and all of it cells of this
+    // thread alone.
+    f(unsafe { &*thread })
 }
 
 /// Makes a call under the eyes of the tracer.
@@ -228,7 +243,13 @@ fn start<T: Tracer>(thread: &Thread) {
     // SAFETY: null or what it returned before.
     let data = unsafe { T::start(thread.data.get().cast()) };
     thread.data.set(data.cast());
-    thread.state.set(if data.is_null() { OFF } else { READY });
+    let state = match data.is_null() {
+        false => READY,
+        // The stubs of a thread that is off jump to libc's functions, which have to be known.
+        true if crate::next::is_filled() => OFF,
+        true => NEW,
+    };
+    thread.state.set(state);
     let key = KEY.load(Ordering::Relaxed);
     if key != 0 && !data.is_null() {
         // SAFETY: the key was made; its value is only ever looked at by `ended`.

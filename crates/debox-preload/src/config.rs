@@ -8,6 +8,7 @@
 //! | `HEADWAY_TRACE_STACKS` | `1`: kept records have the program's stack |
 //! | `HEADWAY_TRACE_WAKEUP` | `1`: ask after each sleep how long the thread then waited for a processor |
 //! | `HEADWAY_TRACE_LOG_BYTES` | room for kept records, 16 MiB if not set |
+//! | `HEADWAY_TRACE_THREADS` | threads at a time that are told apart, 256 if not set |
 //! | `HEADWAY_TRACE_FOLLOW` | `1`: put the library back into the environment of a program that is started without it |
 //!
 //! They are read once, as the library is loaded, since the program may change its environment. What cannot be
@@ -22,13 +23,14 @@ use debox::collect::write::Layout;
 use debox::policy::{Filter, Order};
 
 /// The variables a program that is started needs, to be traced too.
-pub const VARIABLES: [&str; 7] = [
+pub const VARIABLES: [&str; 8] = [
     "HEADWAY_TRACE_DIR",
     "HEADWAY_TRACE_KEEP",
     "HEADWAY_TRACE_REACT",
     "HEADWAY_TRACE_STACKS",
     "HEADWAY_TRACE_WAKEUP",
     "HEADWAY_TRACE_LOG_BYTES",
+    "HEADWAY_TRACE_THREADS",
     "HEADWAY_TRACE_FOLLOW",
 ];
 
@@ -81,6 +83,7 @@ fn read() -> Option<Config> {
     let resolve = keep.as_ref().is_some_and(by_label)
         || orders.iter().any(|order: &Order| order.needs_labels());
     let log_bytes = text("HEADWAY_TRACE_LOG_BYTES").parse().ok();
+    let threads = text("HEADWAY_TRACE_THREADS").parse().ok();
     let default = Layout::default();
     Some(Config {
         directory,
@@ -96,7 +99,7 @@ fn read() -> Option<Config> {
         },
         layout: Layout {
             log_words: log_bytes.map_or(default.log_words, |bytes: usize| bytes / 8),
-            ..default
+            lanes_max: threads.map_or(default.lanes_max, |threads: usize| threads.clamp(1, 65536)),
         },
         follow: if flag("HEADWAY_TRACE_FOLLOW") {
             variables()

@@ -84,6 +84,22 @@ fn calls_of_all_threads_are_counted_when_fifty_run_at_a_time() {
 }
 
 #[test]
+fn calls_of_threads_beyond_the_room_are_counted_when_it_is_small() {
+    let bench = Bench::new();
+    let program = bench.compile("threads", &[]);
+    let output = bench
+        .traced(&program)
+        .env("HEADWAY_TRACE_THREADS", "1")
+        .output()
+        .expect("it runs");
+    assert_eq!(output.stdout, b"joined\n", "{output:?}");
+    let processes = bench.processes(&program);
+    // The one lane is the main thread's; the threads' exits are no calls of theirs.
+    assert_eq!(calls(&processes[0], "getppid"), (0, 0));
+    assert!(processes[0].losses.calls_without_lane >= 100_000);
+}
+
+#[test]
 fn record_is_there_and_labelled_when_the_process_was_killed() {
     let test = "record_is_there_and_labelled_when_the_process_was_killed";
     let bench = Bench::new();

@@ -102,14 +102,12 @@ fn callback_is_told_of_the_calls_it_asked_for_when_they_happen() {
     let output = example("callbacks.c");
     assert!(
         output.contains(
-            "slow: clock_nanosleep in request tardy, at least 5 ms: yes, from a site: yes\n"
+            "slow: clock_nanosleep in request tardy, at least 50 ms: yes, from a site: yes\n"
         ),
         "{output}"
     );
-    assert!(
-        output.ends_with("slow calls: 1, pipe reactions: 1\n"),
-        "{output}"
-    );
+    // On a busy machine the quick call may be slow as well.
+    assert!(output.ends_with(", pipe reactions: 1\n"), "{output}");
     assert!(!output.contains("accepted"), "{output}");
 }
 

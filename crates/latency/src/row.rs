@@ -85,6 +85,16 @@ impl Outcome {
         }
     }
 
+    /// Whether the time from start to end is a latency that somebody met. It is not for a request that had no
+    /// end, nor for one that the client itself could not send: counting those as fast would
+    /// flatter an overload.
+    pub fn has_latency(self) -> bool {
+        !matches!(
+            self,
+            Outcome::Abandoned | Outcome::NoConnection | Outcome::NoPort | Outcome::NoDescriptor
+        )
+    }
+
     /// The number for it in records.
     pub fn code(self) -> u8 {
         self as u8

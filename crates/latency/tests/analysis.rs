@@ -125,6 +125,30 @@ fn errors_have_their_time_in_the_distribution_when_all_requests_fail() {
 }
 
 #[test]
+fn request_the_client_could_not_send_is_an_error_without_a_latency() {
+    for outcome in [
+        Outcome::NoConnection,
+        Outcome::NoPort,
+        Outcome::NoDescriptor,
+    ] {
+        let mut rows = rows(1_000);
+        let before = analyze(&rows);
+        let last = rows[999];
+        rows.push(Row {
+            error: outcome,
+            start_ns: last.intended_ns,
+            end_ns: last.intended_ns,
+            ..last
+        });
+        let found = analyze(&rows);
+        assert_eq!(found.counts.errors, before.counts.errors + 1);
+        assert_eq!(found.counts.requests, before.counts.requests + 1);
+        let fastest = |found: &Analysis| found.response.as_ref().map(|response| response.min_us);
+        assert_eq!(fastest(&found), fastest(&before), "{outcome}");
+    }
+}
+
+#[test]
 fn request_in_flight_at_the_end_is_counted_and_has_no_latency() {
     let mut rows = rows(1_000);
     let before = analyze(&rows);

@@ -12,5 +12,5 @@ pub mod process;
 pub mod residency;
 pub mod rights;
 pub mod select;
-pub mod ticks;
 pub mod socket;
+pub mod ticks;

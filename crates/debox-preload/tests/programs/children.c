@@ -16,8 +16,10 @@ static int ten(void) {
 
 static void reap(pid_t child, const char *name) {
     int status = -1;
-    if (waitpid(child, &status, 0) != child) printf("%s: lost\n", name);
-    else printf("%s: %d\n", name, WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+    if (waitpid(child, &status, 0) != child)
+        printf("%s: lost\n", name);
+    else
+        printf("%s: %d\n", name, WIFEXITED(status) ? WEXITSTATUS(status) : -1);
 }
 
 int main(int argc, char **argv) {

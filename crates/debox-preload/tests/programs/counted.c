@@ -35,7 +35,8 @@ int main(void) {
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) < 0) return 17;
     for (int i = 0; i < 20; i++) {
         if (sendto(pair[0], "hello", 5, 0, NULL, 0) != 5) return 18;
-        if (recvfrom(pair[1], bytes, sizeof bytes, 0, NULL, NULL) != 5 || memcmp(bytes, "hello", 5)) return 19;
+        if (recvfrom(pair[1], bytes, sizeof bytes, 0, NULL, NULL) != 5 || memcmp(bytes, "hello", 5))
+            return 19;
     }
     /* The seventh argument of syscall(2) and of mmap is on the stack. */
     long page = syscall(SYS_mmap, NULL, 4096UL, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! head    64 KiB   who the process is, modules, notes, texts
-//! lane    99 pages a lane, as many as the head says: one thread at a time writes each
+//! lane    a whole number of pages a lane, as many as the head says: one thread at a time writes each
 //! log     entries of kept records, any thread appends
 //! ```
 //!

@@ -165,6 +165,10 @@ impl Analyzer {
         self.counts.requests += 1;
         self.outcomes[usize::from(row.error.code())] += 1;
         *self.statuses.entry(row.status).or_default() += 1;
+        self.counts.errors += u64::from(!complete);
+        if !row.error.has_latency() {
+            return;
+        }
         self.response.record_ns(response_ns);
         self.service.record_ns(row.service_ns());
         if row.first_byte_ns > 0 {
@@ -173,7 +177,6 @@ impl Analyzer {
         }
         self.cells.record(row.size_bytes, response_ns, complete);
         if !complete {
-            self.counts.errors += 1;
             return;
         }
         self.counts.complete += 1;

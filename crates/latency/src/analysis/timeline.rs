@@ -78,8 +78,10 @@ impl Steps {
             return;
         }
         let step = self.at(row.end_ns);
-        step.response.record_ns(row.response_ns());
-        step.service.record_ns(row.service_ns());
+        if row.error.has_latency() {
+            step.response.record_ns(row.response_ns());
+            step.service.record_ns(row.service_ns());
+        }
         if row.error == Outcome::Ok {
             step.complete += 1;
             step.complete_response.record_ns(row.response_ns());

@@ -190,7 +190,7 @@ impl Run {
         for batch in self.rows()? {
             for row in batch?
                 .iter()
-                .filter(|row| !row.warmup && row.error != Outcome::Abandoned)
+                .filter(|row| !row.warmup && row.error.has_latency())
             {
                 cells.record(row.size_bytes, row.response_ns(), row.error == Outcome::Ok);
             }
