@@ -16,6 +16,7 @@ mod report;
 mod analyze;
 mod children;
 mod documents;
+mod trace;
 
 /// Keeps a network server moving: a web server whose loop never waits for the filesystem.
 #[derive(Debug, Parser)]
@@ -38,6 +39,7 @@ enum Command {
     Profile(Box<profile::Arguments>),
     Report(report::Arguments),
     Analyze(analyze::Arguments),
+    Trace(trace::Arguments),
     /// Prints a completion script for a shell.
     Completions {
         /// Which shell.
@@ -83,6 +85,7 @@ fn main() -> ExitCode {
         Command::Profile(arguments) => profile::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
         Command::Analyze(arguments) => analyze::run(&arguments),
+        Command::Trace(arguments) => trace::run(&arguments),
         Command::Completions { shell } => documents::completions(shell, Arguments::command()),
         Command::Man { directory } => documents::man(&directory, Arguments::command()),
         Command::ServeWorker => children::worker(),

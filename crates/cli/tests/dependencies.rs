@@ -16,7 +16,14 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "headway",
         &[
-            "server", "files", "debox", "load", "lab", "latency", "report",
+            "server",
+            "files",
+            "debox",
+            "debox-bpf",
+            "load",
+            "lab",
+            "latency",
+            "report",
         ],
     ),
     ("server", &["files", "http", "event", "debox", "os"]),
@@ -29,6 +36,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("debox-hook", &[]),
     ("debox-so", &["debox-c", "debox-hook"]),
     ("debox-preload", &["debox", "debox-hook", "os"]),
+    ("debox-bpf", &["debox"]),
     ("event", &["os"]),
     ("http", &[]),
     ("latency", &[]),

@@ -51,7 +51,8 @@ pub struct Stack {
 }
 
 impl Stack {
-    pub(crate) fn new(frames: &[u64]) -> Stack {
+    /// Keeps the innermost frames; what goes beyond the room is entry code.
+    pub fn new(frames: &[u64]) -> Stack {
         let depth = frames.len().min(STACK_FRAMES_MAX);
         let mut stack = Stack {
             frames: [0; STACK_FRAMES_MAX],
@@ -175,6 +176,20 @@ impl Record {
         }
     }
 
+    /// The record of a call that somebody else observed, out of band: with these sleeps, everything else
+    /// to be filled in.
+    pub fn observed(number: u32, sleeps: Vec<Sleep>) -> Record {
+        let limits = Limits {
+            sleeps_max: sleeps.len(),
+            ..Limits::default()
+        };
+        Record {
+            number,
+            sleeps,
+            ..Record::new(limits)
+        }
+    }
+
     /// What is kept.
     pub fn limits(&self) -> Limits {
         self.limits
@@ -183,6 +198,11 @@ impl Record {
     /// The sleeps, in the order of their first occurrence.
     pub fn sleeps(&self) -> &[Sleep] {
         &self.sleeps
+    }
+
+    /// The sleeps, for an observer who knows more of them, such as the waiters.
+    pub fn sleeps_mut(&mut self) -> &mut [Sleep] {
+        &mut self.sleeps
     }
 
     /// The call trace; see [`Limits::trace_max`].

@@ -289,6 +289,15 @@ impl Debox {
         self.dropped.get()
     }
 
+    /// Lets an observer who knows more add to the record of the last call; false if there is no buffer or
+    /// it is borrowed.
+    pub fn amend(&self, f: impl FnOnce(&mut Record)) -> bool {
+        let Ok(mut record) = self.record.try_borrow_mut() else {
+            return false;
+        };
+        record.as_mut().map(f).is_some()
+    }
+
     /// Puts another buffer in place and returns the one before. `None` switches recording off, the
     /// paper's `NULL`; what sleeps meanwhile is nobody's.
     ///

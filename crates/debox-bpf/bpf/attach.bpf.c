@@ -1,0 +1,540 @@
+/*
+ * System-call records of other processes, out of band: the kernel's part.
+ *
+ * Four places are watched, as in the paper's kernel: entry and exit of a call, the scheduler's sleep and its
+ * wake-up. Each thread of a traced process has one struct thread in a map; a call fills it and its exit adds
+ * it up under the call's site. Sleeps are added up as they end, so a process that dies in mid-call has lost
+ * nothing. Page faults are the difference of the task's own counters, which getrusage(2) shows too; that
+ * needs no further tracepoint.
+ *
+ * It refuses to copy arguments, data or names: addresses, numbers and times only.
+ *
+ * Where it stands: tp_btf programs run at each of these events of the whole system, so each begins with the
+ * cheapest question whether the event is ours.
+ *
+ * Sources: Ruan's dissertation (2005), section 2.3.2; include/trace/events/{sched,syscalls,lock}.h (the
+ * arguments of the tracepoints; sched_switch has its fourth since Linux 5.18).
+ */
+#include "site.h"
+#include "waiters.h"
+
+/* Only so that a thread's state, too large for a program's stack, can be made from zeros. */
+static const volatile struct thread zero_thread = {};
+
+INLINE u64 process_key(u32 tgid, u64 execs) { return tgid | execs << 32; }
+
+INLINE struct thread *new_thread(u32 tid, u32 tgid, u64 execs) {
+    map_update(&threads, &tid, (const void *)&zero_thread, UPDATE_NOEXIST);
+    struct thread *thread = map_lookup(&threads, &tid);
+    if (!thread) {
+        count_lost(LOST_THREADS);
+        return 0;
+    }
+    thread->key.process = process_key(tgid, execs);
+    return thread;
+}
+
+/* ---- Adding up a sleep ---- */
+
+INLINE void add_sleep(struct sleep *sum, const struct thread *thread, u64 length_ns, u64 wakeup_ns) {
+    add(&sum->count, 1);
+    add(&sum->blocked_ns, length_ns);
+    raise(&sum->max_ns, length_ns);
+    add(&sum->wakeup_ns, wakeup_ns);
+    add(&sum->entry_sum, thread->waiters_entry);
+    add(&sum->exit_sum, thread->waiters_exit);
+    raise(&sum->entry_max, thread->waiters_entry);
+    raise(&sum->exit_max, thread->waiters_exit);
+}
+
+/* The call's own list: one entry a place, as the paper's kernel does. */
+INLINE void add_to_call(struct thread *thread, u64 length_ns, u64 wakeup_ns) {
+    thread->slept += 1;
+    thread->blocked_ns += length_ns;
+    for (u32 index = 0; index < SLEEPS_MAX; index++) {
+        struct call_sleep *sleep = &thread->sleeps[index];
+        if (index >= thread->sleeps_used) {
+            __builtin_memset(sleep, 0, sizeof(*sleep));
+            sleep->stack = thread->off_key.stack;
+            sleep->kind = thread->off_key.kind;
+            thread->sleeps_used = index + 1;
+        }
+        if (sleep->stack == thread->off_key.stack && sleep->kind == thread->off_key.kind) {
+            add_sleep(&sleep->sum, thread, length_ns, wakeup_ns);
+            return;
+        }
+    }
+    thread->sleeps_dropped += 1;
+}
+
+INLINE void end_sleep(struct thread *thread, u64 length_ns, u64 wakeup_ns) {
+    struct sleep *sum = map_lookup(&sleeps, &thread->off_key);
+    if (!sum) {
+        struct sleep zero = {};
+        map_update(&sleeps, &thread->off_key, &zero, UPDATE_NOEXIST);
+        sum = map_lookup(&sleeps, &thread->off_key);
+    }
+    if (sum)
+        add_sleep(sum, thread, length_ns, wakeup_ns);
+    else
+        count_lost(LOST_SLEEPS);
+    if (thread->in_call)
+        add_to_call(thread, length_ns, wakeup_ns);
+}
+
+/*
+ * The thread runs, so if it is still away in our books, the kernel has not shown its return. That it slept is
+ * certain; how long is known up to its wake-up at most, and no more is claimed.
+ */
+INLINE void close_torn(struct thread *thread) {
+    if (!thread->off_ns)
+        return;
+    count_lost(LOST_EVENTS);
+    u64 length_ns = thread->woken_ns ? thread->woken_ns - thread->off_ns : 0;
+    thread->off_ns = 0;
+    if (thread->asleep)
+        end_sleep(thread, length_ns, 0);
+    else
+        thread->preemptions += 1;
+}
+
+/* ---- Entry and exit of a call ---- */
+
+SECTION("tp_btf/sys_enter") int enter(u64 *context) {
+    u64 id = current_pid_tgid();
+    u32 tgid = id >> 32, tid = id;
+    u64 *execs = map_lookup(&targets, &tgid);
+    if (!execs)
+        return 0;
+    struct thread *thread = map_lookup(&threads, &tid);
+    if (!thread)
+        thread = new_thread(tid, tgid, *execs);
+    if (!thread)
+        return 0;
+    close_torn(thread);
+    struct pt_regs *regs = (void *)context[0];
+    struct task_struct *task = current_task();
+    thread->key.process = process_key(tgid, *execs);
+    thread->key.number = (u32)context[1] | compat_flag(task);
+    thread->key.site = site_of(task, regs, thread->key.process);
+    thread->arguments[0] = ARGUMENT_0(LOAD, regs);
+    thread->arguments[1] = ARGUMENT_1(LOAD, regs);
+    thread->faults_minor = task->min_flt;
+    thread->faults_major = task->maj_flt;
+    thread->blocked_ns = 0;
+    thread->preemptions = 0;
+    thread->preempted_ns = 0;
+    thread->wakeup_ns = 0;
+    thread->sleeps_used = 0;
+    thread->sleeps_dropped = 0;
+    thread->slept = 0;
+    thread->in_call = 1;
+    /* Last, so that the time is the call's and not ours. */
+    thread->start_ns = now_ns();
+    return 0;
+}
+
+INLINE struct call_total *total_of(struct thread *thread) {
+    struct call_total *total = map_lookup(&calls, &thread->key);
+    if (total)
+        return total;
+    struct call_total zero = {};
+    map_update(&calls, &thread->key, &zero, UPDATE_NOEXIST);
+    total = map_lookup(&calls, &thread->key);
+    if (!total)
+        count_lost(LOST_CALLS);
+    return total;
+}
+
+INLINE void add_call(struct thread *thread, u64 wall_ns, u64 minor, u64 major, int finished) {
+    struct call_total *total = total_of(thread);
+    if (!total)
+        return;
+    add(&total->count, 1);
+    add(&total->wall_ns, wall_ns);
+    raise(&total->max_ns, wall_ns);
+    /* Most calls have none of these, and an atomic addition costs more than a comparison. */
+    if (minor)
+        add(&total->faults_minor, minor);
+    if (major)
+        add(&total->faults_major, major);
+    if (thread->slept) {
+        add(&total->slept, 1);
+        add(&total->blocked_ns, thread->blocked_ns);
+    }
+    if (thread->preemptions) {
+        add(&total->preemptions, thread->preemptions);
+        add(&total->preempted_ns, thread->preempted_ns);
+    }
+    if (thread->wakeup_ns)
+        add(&total->wakeup_ns, thread->wakeup_ns);
+    if (!finished)
+        add(&total->unfinished, 1);
+}
+
+/* Whether the policy keeps the record of a call that is over. Its cheapest conditions first. */
+INLINE int is_kept(const struct thread *thread, u64 wall_ns) {
+    if (!keep_records || (keep_slower_ns && wall_ns <= keep_slower_ns) || (keep_only_slept && !thread->slept))
+        return 0;
+    if (!keep_calls_all) {
+        u64 number = thread->key.number;
+        if (number >= CALLS_MAX || !(call_traits[number] & 2))
+            return 0;
+    }
+    if (keep_one_in <= 1)
+        return 1;
+    u32 zero = 0;
+    u64 *count = map_lookup(&met, &zero);
+    return count && __sync_fetch_and_add(count, 1) % keep_one_in == 0;
+}
+
+INLINE void fill_record(struct record *record, struct thread *thread, u64 wall_ns, u64 minor, u64 major) {
+    record->kind = EVENT_RECORD;
+    record->key = thread->key;
+    record->tid = (u32)current_pid_tgid();
+    record->start_ns = thread->start_ns;
+    record->wall_ns = wall_ns;
+    record->faults_minor = minor;
+    record->faults_major = major;
+    record->preemptions = thread->preemptions;
+    record->preempted_ns = thread->preempted_ns;
+    record->wakeup_ns = thread->wakeup_ns;
+    record->sleeps_used = thread->sleeps_used;
+    record->sleeps_dropped = thread->sleeps_dropped;
+    record->user_frames = 0;
+    current_comm(record->comm, sizeof(record->comm));
+    __builtin_memcpy(record->sleeps, thread->sleeps, sizeof(record->sleeps));
+}
+
+INLINE void keep(void *context, struct thread *thread, u64 wall_ns, u64 minor, u64 major) {
+    struct record *record = ringbuf_reserve(&events, sizeof(*record), 0);
+    if (!record) {
+        count_lost(LOST_RECORDS);
+        return;
+    }
+    fill_record(record, thread, wall_ns, minor, major);
+    long bytes = read_stack(context, record->user_stack, sizeof(record->user_stack), STACK_OF_USER);
+    if (bytes > 0)
+        record->user_frames = bytes / sizeof(u64);
+    ringbuf_submit(record, 0);
+}
+
+/* For the thread itself, which merges it into its in-band record. */
+INLINE void keep_as_last(struct thread *thread, u64 wall_ns, u64 minor, u64 major) {
+    u32 zero = 0, tid = current_pid_tgid();
+    struct record *record = map_lookup(&scratch, &zero);
+    if (!record)
+        return;
+    fill_record(record, thread, wall_ns, minor, major);
+    map_update(&last, &tid, record, UPDATE_ANY);
+}
+
+SECTION("tp_btf/sys_exit") int leave(u64 *context) {
+    u64 id = current_pid_tgid();
+    u32 tgid = id >> 32, tid = id;
+    /* First, so that the time is the call's and not ours. */
+    u64 *execs = map_lookup(&targets, &tgid);
+    if (!execs)
+        return 0;
+    u64 end_ns = now_ns();
+    struct thread *thread = map_lookup(&threads, &tid);
+    if (!thread || !thread->in_call) {
+        if (!thread || !thread->unborn)
+            count_lost(LOST_BEGUN_BEFORE);
+        if (thread)
+            thread->unborn = 0;
+        return 0;
+    }
+    close_torn(thread);
+    struct task_struct *task = current_task();
+    u64 wall_ns = end_ns - thread->start_ns;
+    u64 minor = task->min_flt - thread->faults_minor;
+    u64 major = task->maj_flt - thread->faults_major;
+    thread->in_call = 0;
+    add_call(thread, wall_ns, minor, major, 1);
+    if (is_kept(thread, wall_ns))
+        keep(context, thread, wall_ns, minor, major);
+    if (keep_last && thread->slept)
+        keep_as_last(thread, wall_ns, minor, major);
+    return 0;
+}
+
+/* ---- Sleep and wake-up ---- */
+
+/* The inode behind a descriptor, or the open file where all of its kind share one inode. */
+INLINE u64 file_of(struct task_struct *task, u64 descriptor) {
+    struct fdtable *table = FIELD(FIELD(task, files), fdt);
+    if (descriptor >= FIELD(table, max_fds))
+        return 0;
+    struct file **slot = FIELD(table, fd) + descriptor, *file = 0;
+    if (read_kernel(&file, sizeof(file), slot) || !file)
+        return 0;
+    struct inode *inode = FIELD(file, f_inode);
+    return FIELD(FIELD(inode, i_sb), s_magic) == ANON_INODE_MAGIC ? (u64)file : (u64)inode;
+}
+
+/* What a task that leaves the processor waits for; a kernel lock comes first, since that is what it sleeps
+ * on. */
+INLINE void find_resource(struct task_struct *task, struct thread *thread, struct resource *resource) {
+    u32 tid = task->pid;
+    u64 *lock = map_lookup(&locks, &tid);
+    if (lock) {
+        resource->kind = RESOURCE_LOCK;
+        resource->address = *lock;
+        return;
+    }
+    if (task->flags & PF_KTHREAD)
+        return;
+    long regs = task_registers(task);
+    if (!regs || !(thread ? thread->in_call : in_system_call(regs)))
+        return;
+    u64 number = number_at(regs), first = thread ? thread->arguments[0] : ARGUMENT_0(READ, regs);
+    if (number == futex_number) {
+        u64 operation = thread ? thread->arguments[1] : ARGUMENT_1(READ, regs);
+        resource->kind = RESOURCE_FUTEX;
+        resource->address = first;
+        resource->space = operation & FUTEX_PRIVATE ? (u64)FIELD(task, mm) : 0;
+    } else if (number < CALLS_MAX && (call_traits[number] & 1)) {
+        resource->address = file_of(task, (u32)first);
+        resource->kind = resource->address ? RESOURCE_FILE : RESOURCE_NONE;
+    }
+}
+
+/* Takes a task out again, once; returns how many remain. */
+INLINE u64 end_wait(u32 tid) {
+    struct place *found = map_lookup(&places, &tid);
+    if (!found)
+        return 0;
+    struct place place = *found;
+    if (map_delete(&places, &tid))
+        return 0;
+    leave_place(&place);
+    return waiters_of(place.tag, place.tag >> COUNT_BITS);
+}
+
+/* Puts a task that goes to sleep among the waiters of its resource; returns how many are there already. */
+INLINE u64 begin_wait(u32 tid, const struct resource *resource) {
+    struct place place;
+    u64 hash = hash_of(resource);
+    u64 others = waiters_of(hash, hash >> COUNT_BITS);
+    if (!take_place(hash, &place)) {
+        count_lost(LOST_WAITERS);
+        return others;
+    }
+    if (map_update(&places, &tid, &place, UPDATE_NOEXIST) == 0)
+        return others;
+    /* No room, or the kernel has not shown the last wake-up: a count must never stay raised. */
+    end_wait(tid);
+    if (map_update(&places, &tid, &place, UPDATE_NOEXIST)) {
+        leave_place(&place);
+        count_lost(LOST_WAITERS);
+    }
+    return others;
+}
+
+INLINE void go_to_sleep(u64 *context, struct task_struct *task, struct thread *thread) {
+    u32 tid = task->pid;
+    struct resource resource = {};
+    find_resource(task, thread, &resource);
+    if (thread) {
+        long stack = stack_id(context, &stacks, 0);
+        if (stack < 0)
+            count_lost(LOST_STACKS);
+        thread->off_key.stack = stack < 0 ? STACK_UNKNOWN : stack;
+        if (resource.kind == RESOURCE_NONE && stack >= 0) {
+            resource.kind = RESOURCE_STACK;
+            resource.address = stack;
+        }
+        thread->off_key.kind = resource.kind;
+        thread->waiters_entry = 0;
+        thread->waiters_exit = 0;
+    }
+    if (resource.kind == RESOURCE_NONE)
+        return;
+    u64 others = begin_wait(tid, &resource);
+    if (thread)
+        thread->waiters_entry = others;
+}
+
+/* To which call and site a sleep belongs; outside a call that began while we looked, what the registers say.
+ */
+INLINE void set_off_key(struct task_struct *task, struct thread *thread) {
+    thread->off_key.site = thread->key;
+    if (thread->in_call)
+        return;
+    long regs = task_registers(task);
+    if (!regs)
+        return;
+    thread->off_key.site.number = in_system_call(regs) ? number_at(regs) : CALL_NONE;
+    thread->off_key.site.site = INSTRUCTION(READ, regs);
+}
+
+/*
+ * A task that set its state but was hit by a signal before it left stays on the run queue, and nobody will
+ * wake it. Since 6.12 a sleeper may stay there, too, until it is its turn to leave.
+ */
+INLINE int is_runnable(struct task_struct *task) {
+    int delayed = HAS_FIELD(task, se.sched_delayed) ? FIELD(task, se.sched_delayed) : 0;
+    return task->on_rq && !delayed;
+}
+
+INLINE void switch_out(u64 *context, struct task_struct *task, int preempted, u32 state) {
+    u32 tid = task->pid, tgid = task->tgid;
+    if (state & TASK_DEAD) {
+        /* It slept on its way out, which made it known again. */
+        map_delete(&threads, &tid);
+        return;
+    }
+    struct thread *thread = map_lookup(&threads, &tid);
+    int sleeps_now = !preempted && state && !is_runnable(task);
+    if (!thread) {
+        u64 *execs = map_lookup(&targets, &tgid);
+        if (execs)
+            thread = new_thread(tid, tgid, *execs);
+    }
+    if (thread) {
+        close_torn(thread);
+        thread->asleep = sleeps_now;
+        thread->woken_ns = 0;
+        set_off_key(task, thread);
+    }
+    if (sleeps_now && (thread || waiters_everywhere))
+        go_to_sleep(context, task, thread);
+    if (thread)
+        thread->off_ns = now_ns();
+}
+
+INLINE void switch_in(u32 tid) {
+    struct thread *thread = map_lookup(&threads, &tid);
+    if (!thread || !thread->off_ns)
+        return;
+    u64 now = now_ns(), length_ns = now - thread->off_ns;
+    thread->off_ns = 0;
+    if (!thread->asleep) {
+        thread->preemptions += 1;
+        thread->preempted_ns += length_ns;
+        thread->wakeup_ns += length_ns;
+        return;
+    }
+    u64 wakeup_ns = thread->woken_ns ? now - thread->woken_ns : 0;
+    thread->wakeup_ns += wakeup_ns;
+    end_sleep(thread, length_ns, wakeup_ns);
+}
+
+SECTION("tp_btf/sched_switch") int switched(u64 *context) {
+    struct task_struct *out = (void *)context[1], *in = (void *)context[2];
+    if (out->pid)
+        switch_out(context, out, context[0] & 1, context[3]);
+    if (in->pid) {
+        /* Who runs waits for nothing; as a rule the wake-up has seen to that. */
+        end_wait(in->pid);
+        switch_in(in->pid);
+    }
+    return 0;
+}
+
+/* The wake-up and not the attempt (sched_waking), which may come before the sleep is seen. */
+SECTION("tp_btf/sched_wakeup") int woken(u64 *context) {
+    struct task_struct *task = (void *)context[0];
+    u32 tid = task->pid;
+    u64 remaining = end_wait(tid);
+    struct thread *thread = map_lookup(&threads, &tid);
+    if (thread && thread->off_ns && thread->asleep && !thread->woken_ns) {
+        thread->waiters_exit = remaining;
+        thread->woken_ns = now_ns();
+    }
+    return 0;
+}
+
+/* ---- Kernel locks ---- */
+
+SECTION("tp_btf/contention_begin") int contend(u64 *context) {
+    if (context[1] & LOCK_SPINS)
+        return 0;
+    u32 tid = current_pid_tgid();
+    u64 lock = context[0];
+    map_update(&locks, &tid, &lock, UPDATE_ANY);
+    return 0;
+}
+
+SECTION("tp_btf/contention_end") int contended(u64 *context) {
+    u32 tid = current_pid_tgid();
+    u64 *lock = map_lookup(&locks, &tid);
+    /* A spinning wait inside the sleeping one, for the queue's own lock, ends too. */
+    if (lock && *lock == context[0])
+        map_delete(&locks, &tid);
+    return 0;
+}
+
+/* ---- Processes ---- */
+
+INLINE void tell(u64 kind, u64 process, u64 parent) {
+    struct process_event *event = ringbuf_reserve(&events, sizeof(*event), 0);
+    if (!event) {
+        count_lost(LOST_RECORDS);
+        return;
+    }
+    event->kind = kind;
+    event->process = process;
+    event->parent = parent;
+    ringbuf_submit(event, 0);
+}
+
+/* New threads, too: their first act is to return from a call they did not make. */
+SECTION("tp_btf/sched_process_fork") int forked(u64 *context) {
+    struct task_struct *parent = (void *)context[0], *child = (void *)context[1];
+    u32 from = parent->tgid, to = child->tgid;
+    u64 *execs = map_lookup(&targets, &from);
+    if (!execs || (from != to && !follow_children))
+        return 0;
+    /* The child runs the parent's program, but its count of execs is its own. */
+    u64 none = 0;
+    if (from != to) {
+        if (map_update(&targets, &to, &none, UPDATE_ANY)) {
+            count_lost(LOST_PROCESSES);
+            return 0;
+        }
+        tell(EVENT_FORK, process_key(to, 0), from);
+    }
+    struct thread *thread = new_thread(child->pid, to, from == to ? *execs : 0);
+    if (thread)
+        thread->unborn = 1;
+    return 0;
+}
+
+SECTION("tp_btf/sched_process_exec") int executed(u64 *context) {
+    struct task_struct *task = (void *)context[0];
+    u32 tgid = task->tgid;
+    u64 *execs = map_lookup(&targets, &tgid);
+    if (!execs)
+        return 0;
+    *execs += 1;
+    tell(EVENT_EXEC, process_key(tgid, *execs), 0);
+    return 0;
+}
+
+SECTION("tp_btf/sched_process_exit") int exited(u64 *context) {
+    struct task_struct *task = (void *)context[0];
+    u32 tid = task->pid, tgid = task->tgid;
+    map_delete(&locks, &tid);
+    end_wait(tid);
+    u64 *execs = map_lookup(&targets, &tgid);
+    if (!execs)
+        return 0;
+    struct thread *thread = map_lookup(&threads, &tid);
+    if (thread && thread->in_call) {
+        u64 minor = task->min_flt - thread->faults_minor;
+        u64 major = task->maj_flt - thread->faults_major;
+        add_call(thread, now_ns() - thread->start_ns, minor, major, 0);
+    }
+    map_delete(&threads, &tid);
+    if (FIELD(FIELD(task, signal), live.counter) == 0) {
+        u64 process = process_key(tgid, *execs);
+        /* The number will be given to a stranger, who must not be traced. */
+        map_delete(&targets, &tgid);
+        tell(EVENT_EXIT, process, 0);
+    }
+    return 0;
+}
+
+char permission[] SECTION("license") = "Dual MIT/GPL";

@@ -1,0 +1,129 @@
+/*
+ * What the programs and the Rust side have in common. Every structure is a row of 64-bit words, so that both
+ * agree on it without a generator; src/layout.rs reads them by the same order.
+ */
+#ifndef HEADWAY_LAYOUT_H
+#define HEADWAY_LAYOUT_H
+
+#include "kernel.h"
+
+/* Places one call's sleeps are told apart by; more are counted in sleeps_dropped. */
+#define SLEEPS_MAX 8
+/* Frames of a user stack in a kept record. */
+#define USER_FRAMES_MAX 16
+/* Frames of a kernel stack, as in the in-band records. */
+#define KERNEL_FRAMES_MAX 32
+/* Numbers of system calls that can be filtered or have a descriptor for their first argument. */
+#define CALLS_MAX 512
+
+/* Asleep outside any system call: a page fault of the program's own code. */
+#define CALL_NONE 0x100000000ULL
+/* Added to the number of a call that came through the 32-bit entry. */
+#define CALL_COMPAT 0x40000000ULL
+/* A stack that did not fit into the map of stacks. */
+#define STACK_UNKNOWN 0xffffffffULL
+
+/* What makes two sleeping tasks wait "for the same". */
+enum resource_kind {
+    RESOURCE_NONE = 0,
+    /* The same kernel lock, by the address contention_begin tells. */
+    RESOURCE_LOCK = 1,
+    /* The same futex word. */
+    RESOURCE_FUTEX = 2,
+    /* The same file, pipe or socket, by the call's descriptor. */
+    RESOURCE_FILE = 3,
+    /* Nothing better than the same kernel stack. */
+    RESOURCE_STACK = 4,
+};
+
+/* What had to be left out. */
+enum lost {
+    LOST_THREADS = 0,
+    LOST_CALLS = 1,
+    LOST_SLEEPS = 2,
+    LOST_STACKS = 3,
+    LOST_RECORDS = 4,
+    LOST_WAITERS = 5,
+    LOST_PROCESSES = 6,
+    LOST_BEGUN_BEFORE = 7,
+    LOST_EVENTS = 8,
+    LOST_KINDS = 9,
+};
+
+enum event_kind { EVENT_RECORD = 1, EVENT_FORK = 2, EVENT_EXEC = 3, EVENT_EXIT = 4 };
+
+/* A call site of a process: address space, number of the call, address behind the call. */
+struct site_key {
+    /* Process number, and the count of its execs in the upper half: an exec changes what addresses mean. */
+    u64 process;
+    u64 number;
+    u64 site;
+};
+
+struct call_total {
+    u64 count;
+    u64 wall_ns;
+    u64 max_ns;
+    u64 faults_minor;
+    u64 faults_major;
+    u64 blocked_ns;
+    u64 slept;
+    u64 preemptions;
+    u64 preempted_ns;
+    u64 wakeup_ns;
+    /* Calls a process left by ending. */
+    u64 unfinished;
+};
+
+struct sleep_key {
+    struct site_key site;
+    u64 stack;
+    u64 kind;
+};
+
+/* Sleeps at one place: of one call in struct thread, of all calls of a site in the map. */
+struct sleep {
+    u64 count;
+    u64 blocked_ns;
+    u64 max_ns;
+    u64 wakeup_ns;
+    u64 entry_sum;
+    u64 exit_sum;
+    u64 entry_max;
+    u64 exit_max;
+};
+
+struct call_sleep {
+    u64 stack;
+    u64 kind;
+    struct sleep sum;
+};
+
+struct process_event {
+    u64 kind;
+    /* Process number and count of execs; after a fork those of the child. */
+    u64 process;
+    /* The parent's process number after a fork. */
+    u64 parent;
+};
+
+struct record {
+    u64 kind;
+    struct site_key key;
+    u64 tid;
+    u64 start_ns;
+    u64 wall_ns;
+    u64 faults_minor;
+    u64 faults_major;
+    u64 preemptions;
+    u64 preempted_ns;
+    u64 wakeup_ns;
+    u64 sleeps_used;
+    u64 sleeps_dropped;
+    u64 user_frames;
+    u64 comm[2];
+    struct call_sleep sleeps[SLEEPS_MAX];
+    u64 user_stack[USER_FRAMES_MAX];
+};
+
+#endif

@@ -1,0 +1,86 @@
+/*
+ * How many tasks sleep on the same resource.
+ *
+ * A kernel lock, a futex word and a file have a key; a task that goes to sleep raises the key's count, and
+ * its wake-up lowers it. A hash map would need a lock to remove a count that became zero without losing one
+ * that is being raised, and such locks are not allowed here. So the counts live in an array of words, 40 bits
+ * of the key's hash above 24 bits of count: a key has a home slot and the few behind it, a slot with count
+ * zero is free, and every change is one atomic operation. Two processors may take two slots for one key at
+ * the same time; a count is therefore the sum over all slots of that key, which is right whatever the order.
+ */
+#ifndef HEADWAY_WAITERS_H
+#define HEADWAY_WAITERS_H
+
+#include "maps.h"
+
+#define WINDOW 8
+#define COUNT_BITS 24
+#define COUNT_MASK ((1ULL << COUNT_BITS) - 1)
+
+struct resource {
+    u64 kind;
+    u64 address;
+    /* What the address is an address in: 0 for the kernel, an address space for a private futex. */
+    u64 space;
+};
+
+/* A strong mixing of 64 bits (the finaliser of splitmix64), since addresses differ in few bits. */
+INLINE u64 mix(u64 value) {
+    value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    value = (value ^ (value >> 27)) * 0x94d049bb133111ebULL;
+    return value ^ (value >> 31);
+}
+
+INLINE u64 hash_of(const struct resource *resource) {
+    return mix(mix(mix(resource->kind) + resource->address) + resource->space);
+}
+
+INLINE u64 *slot_at(u64 home, u32 step) {
+    u32 index = (home + step) & waiting_mask;
+    return map_lookup(&waiting, &index);
+}
+
+/* Tasks asleep with this tag now. */
+INLINE u64 waiters_of(u64 home, u64 tag) {
+    u64 count = 0;
+    for (u32 step = 0; step < WINDOW; step++) {
+        u64 *slot = slot_at(home, step);
+        u64 word = slot ? *(volatile u64 *)slot : 0;
+        if (word >> COUNT_BITS == tag)
+            count += word & COUNT_MASK;
+    }
+    return count;
+}
+
+/* Raises the count of a key; false if all its slots belong to others. */
+INLINE int take_place(u64 hash, struct place *place) {
+    u64 tag = hash >> COUNT_BITS;
+    place->tag = hash;
+    for (u32 step = 0; step < 4 * WINDOW; step++) {
+        /* Rounds: the key's own slot, a free one, and both again if others were faster each time. */
+        int take_free = (step / WINDOW) & 1;
+        u64 *slot = slot_at(hash, step % WINDOW);
+        if (!slot)
+            continue;
+        u64 word = *(volatile u64 *)slot;
+        int free = (word & COUNT_MASK) == 0;
+        if (free ? !take_free : word >> COUNT_BITS != tag)
+            continue;
+        u64 next = free ? (tag << COUNT_BITS) | 1 : word + 1;
+        if (__sync_val_compare_and_swap(slot, word, next) != word)
+            continue;
+        place->slot = (hash + step % WINDOW) & waiting_mask;
+        return 1;
+    }
+    return 0;
+}
+
+/* Lowers the count; a slot that reaches zero is free whatever its tag says. */
+INLINE void leave_place(const struct place *place) {
+    u32 index = place->slot;
+    u64 *slot = map_lookup(&waiting, &index);
+    if (slot)
+        __sync_fetch_and_add(slot, -1ULL);
+}
+
+#endif

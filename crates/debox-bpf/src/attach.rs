@@ -1,0 +1,276 @@
+//! The observer: attached while it lives, detached when it is dropped.
+
+use std::cell::OnceCell;
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use aya::Ebpf;
+use aya::maps::{HashMap, MapData, PerCpuArray, RingBuf, StackTraceMap};
+use aya::programs::Program;
+use debox::Symbols;
+use debox::policy::{Filter, Keeper};
+
+use crate::error::{AttachError, chain};
+use crate::kept::KeptCall;
+use crate::layout::{
+    self, CallWords, Event, LOST_KINDS, Process, STACK_UNKNOWN, Site, SiteKey, SleepKey, SleepWords,
+};
+use crate::load::{self, Limits, Sight};
+use crate::lost::Lost;
+use crate::mappings::Mappings;
+use crate::target::{Pids, is_alive};
+use crate::totals::{Builder, Resource, SiteTotals};
+
+/// Watches the system calls of some processes until it is dropped.
+///
+/// Nothing is written into the traced processes and none of them is stopped. Each of their calls takes some
+/// hundreds of nanoseconds longer; processes that are not traced pay a map lookup a call, and at each context switch
+/// what [`Limits::waiters_everywhere`] says.
+///
+/// ```no_run
+/// use headway_debox_bpf::{Attach, Limits, Pids};
+///
+/// let mut attach = Attach::start(&Pids::one(1234), &Limits::default(), Default::default())?;
+/// println!("{}", attach.sight());
+/// std::thread::sleep(std::time::Duration::from_secs(1));
+/// attach.poll();
+/// for site in attach.snapshot()? {
+///     println!("{} × {}: {} ns asleep", site.count, site.name, site.blocked_ns());
+/// }
+/// println!("{}", attach.lost());
+/// # Ok::<(), headway_debox_bpf::AttachError>(())
+/// ```
+pub struct Attach {
+    ebpf: Ebpf,
+    events: RingBuf<MapData>,
+    sight: Sight,
+    limits: Limits,
+    keeper: Option<Keeper>,
+    living: BTreeSet<u32>,
+    mappings: Mappings,
+    records: Vec<KeptCall>,
+    records_dropped: u64,
+    symbols: OnceCell<Option<Symbols>>,
+}
+
+impl Attach {
+    /// Starts watching. Calls already under way are not counted, their sleeps from now on are.
+    ///
+    /// # Errors
+    ///
+    /// See [`AttachError`]; each says what to do. A tracepoint that can be done without is no error, see
+    /// [`Attach::sight`].
+    pub fn start(pids: &Pids, limits: &Limits, filter: Filter) -> Result<Attach, AttachError> {
+        Attach::start_keeping_last(pids, limits, filter, false)
+    }
+
+    pub(crate) fn start_keeping_last(
+        pids: &Pids,
+        limits: &Limits,
+        filter: Filter,
+        keep_last: bool,
+    ) -> Result<Attach, AttachError> {
+        pids.check(limits.processes_max)?;
+        let mut ebpf = load::load(pids, limits, &filter, keep_last)?;
+        let events = ebpf.take_map("events").expect("the object has this map");
+        let events = RingBuf::try_from(events).map_err(load_error)?;
+        let mut attach = Attach {
+            ebpf,
+            events,
+            sight: Sight::default(),
+            limits: limits.clone(),
+            keeper: load::judged_here(&filter).then(|| Keeper::new(filter)),
+            living: BTreeSet::new(),
+            mappings: Mappings::default(),
+            records: Vec::new(),
+            records_dropped: 0,
+            symbols: OnceCell::new(),
+        };
+        // Attaching takes a while. Nobody is a target until all of it is done, or the first calls would be
+        // seen by half.
+        attach.sight = load::attach(&mut attach.ebpf)?;
+        pids.pids.iter().try_for_each(|pid| attach.aim(*pid))?;
+        // The end of one that ended before this was not seen, and nobody would ever say so.
+        attach.living.retain(|pid| is_alive(*pid));
+        Ok(attach)
+    }
+
+    /// Makes a process a target.
+    fn aim(&mut self, pid: u32) -> Result<(), AttachError> {
+        let map = self
+            .ebpf
+            .map_mut("targets")
+            .expect("the object has this map");
+        let mut targets: HashMap<_, u32, u64> = HashMap::try_from(map).map_err(load_error)?;
+        targets.insert(pid, 0, 0).map_err(load_error)?;
+        self.living.insert(pid);
+        self.mappings.read(Process { pid, execs: 0 }, None);
+        Ok(())
+    }
+
+    /// What is seen and what is missing: the rung of the privilege ladder.
+    pub fn sight(&self) -> &Sight {
+        &self.sight
+    }
+
+    /// Takes what has come since the last time: kept records, and news of processes. Never waits; call it several
+    /// times a second, or when [`Attach::as_fd`] is readable, lest the ring buffer overflow.
+    pub fn poll(&mut self) {
+        // Each item is given back to the ring before it is worked on, so that the kernel has room meanwhile.
+        while let Some(event) = self.events.next().map(|item| Event::of(&item)) {
+            match event {
+                Some(Event::Record(raw)) => self.keep(&raw),
+                Some(Event::Fork { child, parent }) => {
+                    self.living.insert(child.pid);
+                    self.mappings.read(child, Some(parent));
+                }
+                Some(Event::Exec(process)) => self.mappings.read(process, None),
+                Some(Event::Exit(process)) => {
+                    self.living.remove(&process.pid);
+                }
+                None => {}
+            }
+        }
+    }
+
+    fn keep(&mut self, raw: &layout::Record) {
+        if self.records.len() >= self.limits.records_max {
+            self.records_dropped += 1;
+            return;
+        }
+        let kept = KeptCall::new(raw, |stack| self.stack(stack), self.symbols());
+        let keeps = |keeper: &mut Keeper| keeper.keeps(&kept.record, kept.site);
+        if self.keeper.as_mut().is_none_or(keeps) {
+            self.records.push(kept);
+        }
+    }
+
+    /// Processes that are traced and had not ended at the last [`Attach::poll`].
+    pub fn living(&self) -> impl Iterator<Item = u32> {
+        self.living.iter().copied()
+    }
+
+    /// The kept records that have come since the last time, oldest first.
+    pub fn records(&mut self) -> Vec<KeptCall> {
+        std::mem::take(&mut self.records)
+    }
+
+    /// Everything since the start, by call site. It copies the maps, milliseconds for thousands of sites.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refused to read a map.
+    pub fn snapshot(&self) -> Result<Vec<SiteTotals>, AttachError> {
+        let mut builder = Builder::default();
+        let calls: HashMap<_, SiteKey, CallWords> =
+            HashMap::try_from(self.map("calls")).map_err(load_error)?;
+        for entry in calls.iter() {
+            let (key, words) = entry.map_err(load_error)?;
+            let site = Site::of(&key);
+            builder.call((site.process, site.call, site.address), &words);
+        }
+        let sleeps: HashMap<_, SleepKey, SleepWords> =
+            HashMap::try_from(self.map("sleeps")).map_err(load_error)?;
+        for entry in sleeps.iter() {
+            let (key, words) = entry.map_err(load_error)?;
+            let (site, stack) = (Site::of(&key), self.stack(key[3]));
+            let sleep = layout::Sleep::of(&words);
+            let key_of = (site.process, site.call, site.address);
+            builder.sleep(key_of, Resource::of(key[4]), &sleep, stack, self.symbols());
+        }
+        Ok(builder.finish(|pid, execs, address| self.mappings.place(pid, execs, address)))
+    }
+
+    /// What could not be counted or kept up to now.
+    pub fn lost(&self) -> Lost {
+        let counts = self.lost_counts().unwrap_or_default();
+        Lost {
+            threads: counts[0],
+            calls: counts[1],
+            sleeps: counts[2],
+            stacks: counts[3],
+            records: counts[4] + self.records_dropped,
+            waiters: counts[5],
+            processes: counts[6],
+            begun_before: counts[7],
+            events: counts[8] + self.skipped(),
+        }
+    }
+
+    /// The files that user addresses of records lie in.
+    pub fn mappings(&self) -> &Mappings {
+        &self.mappings
+    }
+
+    fn skipped(&self) -> u64 {
+        let programs = self.ebpf.programs();
+        programs.map(|(_, program)| skipped(program)).sum()
+    }
+
+    fn lost_counts(&self) -> Option<[u64; LOST_KINDS]> {
+        let lost: PerCpuArray<_, u64> = PerCpuArray::try_from(self.map("lost")).ok()?;
+        let mut sums = [0; LOST_KINDS];
+        for (kind, sum) in sums.iter_mut().enumerate() {
+            *sum = lost.get(&(kind as u32), 0).ok()?.iter().sum();
+        }
+        Some(sums)
+    }
+
+    /// Kernel addresses of a stack by its number, innermost first; empty if unknown.
+    fn stack(&self, number: u64) -> Vec<u64> {
+        if number == STACK_UNKNOWN {
+            return Vec::new();
+        }
+        let stacks = StackTraceMap::try_from(self.map("stacks")).ok();
+        let trace = stacks.and_then(|stacks| stacks.get(&(number as u32), 0).ok());
+        trace.map_or_else(Vec::new, |trace| {
+            trace.frames().iter().map(|frame| frame.ip).collect()
+        })
+    }
+
+    pub(crate) fn map(&self, name: &str) -> &aya::maps::Map {
+        self.ebpf.map(name).expect("the object has this map")
+    }
+
+    pub(crate) fn kept(&self, raw: &layout::Record) -> KeptCall {
+        KeptCall::new(raw, |stack| self.stack(stack), self.symbols())
+    }
+
+    /// The kernel's functions, loaded when the first stack wants a name; the BPF programs are among them then.
+    fn symbols(&self) -> Option<&Symbols> {
+        let load = || Symbols::load().ok().filter(|symbols| !symbols.hidden());
+        self.symbols.get_or_init(load).as_ref()
+    }
+}
+
+impl AsFd for Attach {
+    /// Readable when [`Attach::poll`] would find something.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+}
+
+impl std::fmt::Debug for Attach {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        (f.debug_struct("Attach"))
+            .field("sight", &self.sight)
+            .field("living", &self.living)
+            .finish_non_exhaustive()
+    }
+}
+
+fn load_error(error: impl std::error::Error + 'static) -> AttachError {
+    AttachError::Load { why: chain(&error) }
+}
+
+/// Events a program missed because it was running already: `recursion_misses` in its fdinfo (proc(5)), Linux 5.12.
+fn skipped(program: &Program) -> u64 {
+    let Ok(descriptor) = program.fd() else {
+        return 0;
+    };
+    let path = format!("/proc/self/fdinfo/{}", descriptor.as_fd().as_raw_fd());
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    (text.lines())
+        .find_map(|line| line.strip_prefix("recursion_misses:")?.trim().parse().ok())
+        .unwrap_or(0)
+}

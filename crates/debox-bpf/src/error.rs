@@ -1,0 +1,112 @@
+//! Why attaching failed, in words that say what to do.
+
+use std::error::Error;
+use std::io;
+
+/// Why a process cannot be observed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// No clang when this program was built.
+    #[error(
+        "this program was built without its BPF part: {why}; install clang (Debian: `apt install clang`) and build \
+         again"
+    )]
+    NotBuilt {
+        /// What the build met.
+        why: String,
+    },
+    /// The kernel does not let this user load programs.
+    #[error("loading BPF programs is not permitted: {why}")]
+    NotPermitted {
+        /// Which capability or setting is in the way.
+        why: String,
+    },
+    /// The kernel does not describe its types.
+    #[error(
+        "/sys/kernel/btf/vmlinux: {why}; the kernel has to be built with CONFIG_DEBUG_INFO_BTF, as those of Debian 11, \
+         Ubuntu 20.10, RHEL 8.2 and later are"
+    )]
+    NoBtf {
+        /// What reading it said.
+        why: String,
+    },
+    /// A tracepoint without which nothing can be seen is missing or was refused.
+    #[error("{tracepoint}: {why}; Linux 5.18 or later is needed")]
+    Tracepoint {
+        /// Its name.
+        tracepoint: &'static str,
+        /// What the kernel said.
+        why: String,
+    },
+    /// Loading failed otherwise.
+    #[error("loading the BPF programs failed: {why}")]
+    Load {
+        /// What the kernel or the loader said.
+        why: String,
+    },
+    /// There is no such process.
+    #[error("process {pid}: there is none with this number{hint}")]
+    UnknownPid {
+        /// The number.
+        pid: u32,
+        /// Where the number exists after all, if it does.
+        hint: String,
+    },
+    /// The number is that of a thread.
+    #[error("process {pid}: this is a thread of process {process}; attach to that")]
+    Thread {
+        /// The number.
+        pid: u32,
+        /// The process it belongs to.
+        process: u32,
+    },
+    /// Numbers of processes mean something else here than to BPF.
+    #[error(
+        "process {pid}: process numbers here are those of a container, and BPF sees the host's; run on the host with the \
+         host's number of the process, or start the container with the host's process numbers (`docker run --pid=host`)"
+    )]
+    Namespace {
+        /// The number.
+        pid: u32,
+    },
+    /// More processes than [`Limits::processes_max`](crate::Limits::processes_max).
+    #[error("{asked} processes were named and {limit} can be traced at a time")]
+    TooMany {
+        /// How many.
+        asked: usize,
+        /// How many can be.
+        limit: u32,
+    },
+}
+
+/// The system's error at the bottom of a chain.
+pub(crate) fn os_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a io::Error> {
+    let mut next: Option<&'a (dyn Error + 'static)> = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref::<io::Error>() {
+            return Some(found);
+        }
+        next = error.source();
+    }
+    None
+}
+
+/// A chain in one line; the verifier's log, which follows the first line, only if asked for by RUST_LOG users.
+pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = first_line(&error.to_string());
+    let mut next = error.source();
+    while let Some(error) = next {
+        let more = first_line(&error.to_string());
+        if !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+        next = error.source();
+    }
+    text
+}
+
+fn first_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().trim().to_owned()
+}

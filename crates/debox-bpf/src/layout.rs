@@ -1,0 +1,225 @@
+//! Reads the rows of 64-bit words that `bpf/layout.h` describes. The order of fields is the same.
+
+/// As `bpf/layout.h` has them.
+pub(crate) const CALL_NONE: u64 = 0x1_0000_0000;
+pub(crate) const STACK_UNKNOWN: u64 = 0xffff_ffff;
+pub(crate) const CALLS_MAX: usize = 512;
+pub(crate) const LOST_KINDS: usize = 9;
+const SLEEPS_MAX: usize = 8;
+const USER_FRAMES_MAX: usize = 16;
+const EVENT_RECORD: u64 = 1;
+const EVENT_FORK: u64 = 2;
+const EVENT_EXEC: u64 = 3;
+const EVENT_EXIT: u64 = 4;
+
+pub(crate) type SiteKey = [u64; 3];
+pub(crate) type CallWords = [u64; 11];
+pub(crate) type SleepKey = [u64; 5];
+pub(crate) type SleepWords = [u64; 8];
+pub(crate) type RecordWords = [u64; RECORD_WORDS];
+
+const CALL_SLEEP_WORDS: usize = 2 + 8;
+const HEAD_WORDS: usize = 17;
+const RECORD_WORDS: usize = HEAD_WORDS + SLEEPS_MAX * CALL_SLEEP_WORDS + USER_FRAMES_MAX;
+
+/// A process, as a key: its number and how often it has called exec.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Process {
+    pub pid: u32,
+    pub execs: u32,
+}
+
+impl Process {
+    pub fn of(word: u64) -> Process {
+        Process {
+            pid: word as u32,
+            execs: (word >> 32) as u32,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Site {
+    pub process: Process,
+    /// `None` outside any call.
+    pub call: Option<u32>,
+    pub address: u64,
+}
+
+impl Site {
+    pub fn of(words: &[u64]) -> Site {
+        Site {
+            process: Process::of(words[0]),
+            call: (words[1] != CALL_NONE).then_some(words[1] as u32),
+            address: words[2],
+        }
+    }
+}
+
+/// `struct sleep`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sleep {
+    pub count: u64,
+    pub blocked_ns: u64,
+    pub max_ns: u64,
+    pub wakeup_ns: u64,
+    pub entry_sum: u64,
+    pub exit_sum: u64,
+    pub entry_max: u64,
+    pub exit_max: u64,
+}
+
+impl Sleep {
+    pub fn of(words: &[u64]) -> Sleep {
+        Sleep {
+            count: words[0],
+            blocked_ns: words[1],
+            max_ns: words[2],
+            wakeup_ns: words[3],
+            entry_sum: words[4],
+            exit_sum: words[5],
+            entry_max: words[6],
+            exit_max: words[7],
+        }
+    }
+}
+
+/// `struct record`.
+#[derive(Clone, Debug)]
+pub(crate) struct Record {
+    pub site: Site,
+    pub tid: u32,
+    pub start_ns: u64,
+    pub wall_ns: u64,
+    pub faults_minor: u64,
+    pub faults_major: u64,
+    pub preemptions: u64,
+    pub preempted_ns: u64,
+    pub wakeup_ns: u64,
+    pub sleeps_dropped: u64,
+    pub comm: String,
+    /// Number of the stack, kind of resource, sums.
+    pub sleeps: Vec<(u64, u64, Sleep)>,
+    pub user_stack: Vec<u64>,
+}
+
+impl Record {
+    pub fn of(words: &[u64]) -> Record {
+        let used = (words[12] as usize).min(SLEEPS_MAX);
+        let frames = (words[14] as usize).min(USER_FRAMES_MAX);
+        let stack = &words[RECORD_WORDS - USER_FRAMES_MAX..];
+        Record {
+            site: Site::of(&words[1..4]),
+            tid: words[4] as u32,
+            start_ns: words[5],
+            wall_ns: words[6],
+            faults_minor: words[7],
+            faults_major: words[8],
+            preemptions: words[9],
+            preempted_ns: words[10],
+            wakeup_ns: words[11],
+            sleeps_dropped: words[13],
+            comm: text(&words[15..17]),
+            sleeps: words[HEAD_WORDS..]
+                .chunks_exact(CALL_SLEEP_WORDS)
+                .take(used)
+                .map(|words| (words[0], words[1], Sleep::of(&words[2..])))
+                .collect(),
+            user_stack: stack[..frames]
+                .iter()
+                .copied()
+                .take_while(|word| *word != 0)
+                .collect(),
+        }
+    }
+}
+
+/// One item of the ring buffer.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Record(Box<Record>),
+    Fork { child: Process, parent: u32 },
+    Exec(Process),
+    Exit(Process),
+}
+
+impl Event {
+    /// `None` for bytes that are no event of ours.
+    pub fn of(bytes: &[u8]) -> Option<Event> {
+        let words: Vec<u64> = bytes
+            .chunks_exact(8)
+            .map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes")))
+            .collect();
+        match (*words.first()?, words.len()) {
+            (EVENT_RECORD, RECORD_WORDS) => Some(Event::Record(Box::new(Record::of(&words)))),
+            (EVENT_FORK, 3) => Some(Event::Fork {
+                child: Process::of(words[1]),
+                parent: words[2] as u32,
+            }),
+            (EVENT_EXEC, 3) => Some(Event::Exec(Process::of(words[1]))),
+            (EVENT_EXIT, 3) => Some(Event::Exit(Process::of(words[1]))),
+            _ => None,
+        }
+    }
+}
+
+fn text(words: &[u64]) -> String {
+    let bytes: Vec<u8> = (words.iter())
+        .flat_map(|word| word.to_ne_bytes())
+        .take_while(|byte| *byte != 0)
+        .collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Event, HEAD_WORDS, RECORD_WORDS};
+
+    fn bytes(words: &[u64]) -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+    }
+
+    #[test]
+    fn record_is_read_field_by_field_when_its_words_arrive() {
+        let mut words: Vec<u64> = (0..RECORD_WORDS as u64).collect();
+        words[0] = 1;
+        words[12] = 1;
+        words[14] = 2;
+        words[15] = u64::from_ne_bytes(*b"a name\0\0");
+        words[16] = 0;
+        let Some(Event::Record(record)) = Event::of(&bytes(&words)) else {
+            panic!("a record");
+        };
+        assert_eq!(
+            (
+                record.site.process.pid,
+                record.site.call,
+                record.site.address
+            ),
+            (1, Some(2), 3)
+        );
+        assert_eq!(
+            (
+                record.tid,
+                record.start_ns,
+                record.wakeup_ns,
+                record.sleeps_dropped
+            ),
+            (4, 5, 11, 13)
+        );
+        assert_eq!(record.comm, "a name");
+        let [(stack, kind, sleep)] = record.sleeps[..] else {
+            panic!("one sleep: {record:?}");
+        };
+        assert_eq!((stack, kind, sleep.count, sleep.exit_max), (17, 18, 19, 26));
+        assert_eq!(record.user_stack, [97, 98]);
+        assert_eq!(words[HEAD_WORDS], 17);
+    }
+
+    #[test]
+    fn nothing_is_made_of_bytes_when_they_are_no_event() {
+        assert!(Event::of(&[]).is_none());
+        assert!(Event::of(&bytes(&[1, 2, 3])).is_none());
+        assert!(Event::of(&bytes(&[9, 2, 3])).is_none());
+    }
+}

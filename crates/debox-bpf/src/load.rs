@@ -1,0 +1,408 @@
+//! Puts the programs into the kernel: sizes and policy first, then one tracepoint after the other.
+
+use std::fmt;
+
+use aya::programs::{BtfTracePoint, ProgramError};
+use aya::{Btf, Ebpf, EbpfLoader};
+use debox::policy::Filter;
+use serde::Serialize;
+
+use crate::error::{AttachError, chain, os_error};
+use crate::layout::CALLS_MAX;
+use crate::object::object;
+use crate::target::Pids;
+
+/// How much room the kernel's part gets. What goes beyond is counted, see [`Lost`](crate::Lost).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Processes traced at a time, children included.
+    pub processes_max: u32,
+    /// Threads traced at a time. About a kilobyte each.
+    pub threads_max: u32,
+    /// Call sites, and as many places where they sleep.
+    pub sites_max: u32,
+    /// Kernel stacks told apart; collisions of their hash cost a few before the number is reached.
+    pub stacks_max: u32,
+    /// Tasks of the whole system asleep on something at a time.
+    pub sleepers_max: u32,
+    /// Bytes of the ring buffer through which records come; a power of two, at least a page.
+    pub ring_bytes: u32,
+    /// Records held until [`Attach::records`](crate::Attach::records) takes them.
+    pub records_max: usize,
+    /// Whether records of single calls are kept at all; totals always are.
+    pub records: bool,
+    /// Whether tasks of other processes count as waiters. It costs every context switch and wake-up of the system
+    /// some map operations. Without it, only traced threads count.
+    pub waiters_everywhere: bool,
+}
+
+impl Default for Limits {
+    /// Some ten megabytes of kernel memory.
+    fn default() -> Limits {
+        Limits {
+            processes_max: 4096,
+            threads_max: 4096,
+            sites_max: 8192,
+            stacks_max: 8192,
+            sleepers_max: 16384,
+            ring_bytes: 1 << 20,
+            records_max: 65536,
+            records: true,
+            waiters_everywhere: true,
+        }
+    }
+}
+
+/// What an attached observer sees, and what this kernel keeps from it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Sight {
+    /// One sentence for each thing that is missing.
+    pub missing: Vec<String>,
+}
+
+impl fmt::Display for Sight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "observed from outside by BPF: calls and sleeps are counted, timed and located in the kernel, with waiters and \
+             wake-up latency",
+        )?;
+        self.missing
+            .iter()
+            .try_for_each(|missing| write!(f, "; {missing}"))
+    }
+}
+
+struct Tracepoint {
+    program: &'static str,
+    name: &'static str,
+    /// What is lost without it; `None` if nothing is left then.
+    without: Option<&'static str>,
+}
+
+/// In the order of attaching: what takes a thread out of the maps comes before what puts it in.
+const TRACEPOINTS: &[Tracepoint] = &[
+    needed("exited", "sched_process_exit"),
+    spare(
+        "executed",
+        "sched_process_exec",
+        "call sites mix programs when a process calls exec",
+    ),
+    spare("forked", "sched_process_fork", "children are not followed"),
+    spare(
+        "contended",
+        "contention_end",
+        "waiters for kernel locks are not told apart",
+    ),
+    spare(
+        "contend",
+        "contention_begin",
+        "waiters for kernel locks are not told apart",
+    ),
+    needed("woken", "sched_wakeup"),
+    needed("switched", "sched_switch"),
+    needed("leave", "sys_exit"),
+    needed("enter", "sys_enter"),
+];
+
+const fn needed(program: &'static str, name: &'static str) -> Tracepoint {
+    Tracepoint {
+        program,
+        name,
+        without: None,
+    }
+}
+
+const fn spare(program: &'static str, name: &'static str, without: &'static str) -> Tracepoint {
+    Tracepoint {
+        program,
+        name,
+        without: Some(without),
+    }
+}
+
+/// Calls whose first argument is a descriptor that they may wait for.
+const DESCRIPTOR_FIRST: &[&str] = &[
+    "read",
+    "write",
+    "readv",
+    "writev",
+    "pread64",
+    "pwrite64",
+    "preadv",
+    "pwritev",
+    "preadv2",
+    "pwritev2",
+    "recvfrom",
+    "sendto",
+    "recvmsg",
+    "sendmsg",
+    "recvmmsg",
+    "sendmmsg",
+    "accept",
+    "accept4",
+    "connect",
+    "shutdown",
+    "sendfile",
+    "splice",
+    "tee",
+    "vmsplice",
+    "copy_file_range",
+    "fsync",
+    "fdatasync",
+    "sync_file_range",
+    "syncfs",
+    "flock",
+    "fcntl",
+    "ioctl",
+    "ftruncate",
+    "fallocate",
+    "lseek",
+    "getdents",
+    "getdents64",
+    "epoll_wait",
+    "epoll_pwait",
+    "epoll_pwait2",
+    "io_uring_enter",
+    "fadvise64",
+    "readahead",
+    "fstat",
+    "fchmod",
+    "fchown",
+    "close",
+];
+
+/// Loads everything, attaches nothing.
+pub(crate) fn load(
+    pids: &Pids,
+    limits: &Limits,
+    filter: &Filter,
+    keep_last: bool,
+) -> Result<Ebpf, AttachError> {
+    let object = object()?;
+    refuse_without_privilege()?;
+    let waiting = waiting_slots(limits.sleepers_max);
+    let (traits, flags) = (traits(filter), |on: bool| u8::from(on));
+    let (follow, everywhere) = (
+        flags(pids.follow_children),
+        flags(limits.waiters_everywhere),
+    );
+    let (records, last, slept) = (flags(limits.records), flags(keep_last), flags(filter.slept));
+    let all = flags(filter.calls.is_empty());
+    // Conditions that only this side can judge come after the kernel's, and then one in N is counted here.
+    let one_in = if judged_here(filter) {
+        1
+    } else {
+        u64::from(filter.one_in.max(1))
+    };
+    // 0 means no bound; nothing takes less than a nanosecond.
+    let slower_ns = filter.slower_than_ns.unwrap_or(0);
+    let futex = debox::calls::number("futex").map_or(u64::MAX, u64::from);
+    let mask = waiting - 1;
+    let btf = Btf::from_sys_fs().map_err(|error| AttachError::NoBtf { why: chain(&error) })?;
+    EbpfLoader::new()
+        .btf(Some(&btf))
+        .map_max_entries("targets", limits.processes_max.max(1))
+        .map_max_entries("threads", limits.threads_max.max(1))
+        .map_max_entries("calls", limits.sites_max.max(1))
+        .map_max_entries("sleeps", limits.sites_max.max(1))
+        .map_max_entries("stacks", limits.stacks_max.max(1).next_power_of_two())
+        .map_max_entries("places", limits.sleepers_max.max(1))
+        .map_max_entries("waiting", waiting)
+        .map_max_entries("events", limits.ring_bytes.max(4096).next_power_of_two())
+        .override_global("follow_children", &follow, true)
+        .override_global("waiters_everywhere", &everywhere, true)
+        .override_global("keep_last", &last, true)
+        .override_global("keep_records", &records, true)
+        .override_global("keep_only_slept", &slept, true)
+        .override_global("keep_calls_all", &all, true)
+        .override_global("keep_slower_ns", &slower_ns, true)
+        .override_global("keep_one_in", &one_in, true)
+        .override_global("waiting_mask", &mask, true)
+        .override_global("futex_number", &futex, true)
+        .override_global("call_traits", &traits, true)
+        .load(object)
+        .map_err(|error| refusal(&error))
+}
+
+/// Whether a filter asks for what the kernel's part does not know: labels, or return addresses.
+pub(crate) fn judged_here(filter: &Filter) -> bool {
+    !filter.labels.is_empty() || !filter.sites.is_empty()
+}
+
+/// Four slots for each sleeper, so that the few behind a home are hardly ever all taken.
+fn waiting_slots(sleepers_max: u32) -> u32 {
+    sleepers_max
+        .clamp(2, 1 << 20)
+        .saturating_mul(4)
+        .next_power_of_two()
+}
+
+fn traits(filter: &Filter) -> [u8; CALLS_MAX] {
+    let mut traits = [0; CALLS_MAX];
+    let mut mark = |number: u32, bit: u8| {
+        if let Some(slot) = traits.get_mut(number as usize) {
+            *slot |= bit;
+        }
+    };
+    for number in DESCRIPTOR_FIRST
+        .iter()
+        .filter_map(|name| debox::calls::number(name))
+    {
+        mark(number, 1);
+    }
+    filter.calls.iter().for_each(|number| mark(*number, 2));
+    traits
+}
+
+/// Attaches every tracepoint there is; says what is missing.
+pub(crate) fn attach(ebpf: &mut Ebpf) -> Result<Sight, AttachError> {
+    let btf = Btf::from_sys_fs().map_err(|error| AttachError::NoBtf { why: chain(&error) })?;
+    let mut sight = Sight::default();
+    for point in TRACEPOINTS {
+        let Err(why) = attach_one(ebpf, &btf, point) else {
+            continue;
+        };
+        match point.without {
+            None => {
+                return Err(AttachError::Tracepoint {
+                    tracepoint: point.name,
+                    why,
+                });
+            }
+            Some(without) => sight
+                .missing
+                .push(format!("{without} (tracepoint {}: {why})", point.name)),
+        }
+    }
+    Ok(sight)
+}
+
+fn attach_one(ebpf: &mut Ebpf, btf: &Btf, point: &Tracepoint) -> Result<(), String> {
+    let program = ebpf
+        .program_mut(point.program)
+        .ok_or("it was not compiled in")?;
+    let program: &mut BtfTracePoint = program.try_into().map_err(|error| chain(&error))?;
+    program
+        .load(point.name, btf)
+        .map_err(|error| refusal_of(&error))?;
+    program.attach().map_err(|error| chain(&error))?;
+    Ok(())
+}
+
+/// What the kernel said, and the verifier's reason, which stands above its last lines of statistics.
+fn refusal_of(error: &ProgramError) -> String {
+    let ProgramError::LoadError {
+        io_error,
+        verifier_log,
+    } = error
+    else {
+        return chain(error);
+    };
+    let log = verifier_log.to_string();
+    let statistics = [
+        "verification time",
+        "stack depth",
+        "processed ",
+        "mark_precise",
+    ];
+    let reason = (log.lines().rev().map(str::trim))
+        .find(|line| !line.is_empty() && !statistics.iter().any(|word| line.starts_with(word)));
+    match reason {
+        Some(reason) => format!("the kernel refused the program: {io_error} ({reason})"),
+        None => format!("the kernel refused the program: {io_error}"),
+    }
+}
+
+/// Capabilities by their bits (capability.h).
+const CAP_SYS_ADMIN: u32 = 21;
+const CAP_PERFMON: u32 = 38;
+const CAP_BPF: u32 = 39;
+
+/// Asks before trying, since the kernel's EPERM does not tell which of its reasons it had.
+fn refuse_without_privilege() -> Result<(), AttachError> {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let effective = (status.lines())
+        .find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok())
+        .unwrap_or(u64::MAX);
+    let has = |capability: u32| effective & (1 << capability) != 0;
+    if has(CAP_SYS_ADMIN) || (has(CAP_BPF) && has(CAP_PERFMON)) {
+        return refuse_when_locked_down();
+    }
+    let lacking: Vec<&str> = [(CAP_BPF, "CAP_BPF"), (CAP_PERFMON, "CAP_PERFMON")]
+        .into_iter()
+        .filter_map(|(capability, name)| (!has(capability)).then_some(name))
+        .collect();
+    let why = format!(
+        "this process lacks {}; run it as root, or give the program both: `setcap cap_bpf,cap_perfmon+ep PROGRAM` \
+         (kernel.unprivileged_bpf_disabled=0 does not help: it covers no tracing)",
+        lacking.join(" and ")
+    );
+    Err(AttachError::NotPermitted { why })
+}
+
+fn refuse_when_locked_down() -> Result<(), AttachError> {
+    let state = std::fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default();
+    if !state.contains("[confidentiality]") {
+        return Ok(());
+    }
+    let why = "the kernel is locked down to keep its memory confidential (/sys/kernel/security/lockdown); boot with \
+               lockdown=integrity or without Secure Boot";
+    Err(AttachError::NotPermitted {
+        why: why.to_owned(),
+    })
+}
+
+fn refusal(error: &aya::EbpfError) -> AttachError {
+    let why = chain(error);
+    let kind = os_error(error).map(std::io::Error::kind);
+    if kind == Some(std::io::ErrorKind::PermissionDenied) {
+        let why =
+            format!("{why}; a container's seccomp filter or a security module may forbid bpf(2)");
+        return AttachError::NotPermitted { why };
+    }
+    AttachError::Load { why }
+}
+
+#[cfg(test)]
+mod tests {
+    use debox::policy::Filter;
+
+    use super::{Sight, traits, waiting_slots};
+
+    #[test]
+    fn traits_mark_descriptors_and_wanted_calls_when_both_apply() {
+        let number = |name: &str| debox::calls::number(name).expect("a call");
+        let filter = Filter {
+            calls: vec![number("read"), number("futex"), 9999],
+            ..Filter::default()
+        };
+        let traits = traits(&filter);
+        let of = |name: &str| traits[number(name) as usize];
+        assert_eq!(
+            (of("read"), of("write"), of("futex"), of("openat")),
+            (3, 1, 2, 0)
+        );
+    }
+
+    #[test]
+    fn slots_are_a_power_of_two_when_the_limit_is_none() {
+        assert_eq!(
+            (
+                waiting_slots(0),
+                waiting_slots(1000),
+                waiting_slots(u32::MAX)
+            ),
+            (8, 4096, 1 << 22)
+        );
+    }
+
+    #[test]
+    fn sight_says_what_is_missing_when_a_tracepoint_is() {
+        let missing = vec!["children are not followed (tracepoint x: gone)".to_owned()];
+        let text = Sight { missing }.to_string();
+        assert!(
+            text.ends_with("latency; children are not followed (tracepoint x: gone)"),
+            "{text}"
+        );
+    }
+}

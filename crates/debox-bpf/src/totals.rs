@@ -1,0 +1,318 @@
+//! Everything by call site: what the maps hold, added up and named.
+
+use std::collections::BTreeMap;
+
+use debox::{KernelSite, Label, Symbols, Wait};
+use serde::Serialize;
+
+use crate::layout::{CallWords, Process, Sleep};
+use crate::mappings::Place;
+
+/// What makes two sleeping tasks wait "for the same".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Resource {
+    /// Waiters were not counted.
+    None,
+    /// The same kernel lock.
+    Lock,
+    /// The same futex word.
+    Futex,
+    /// The same file, pipe or socket.
+    File,
+    /// Nothing better than the same kernel stack; only traced threads count here.
+    Stack,
+}
+
+impl Resource {
+    pub(crate) fn of(word: u64) -> Resource {
+        match word {
+            1 => Resource::Lock,
+            2 => Resource::Futex,
+            3 => Resource::File,
+            4 => Resource::Stack,
+            _ => Resource::None,
+        }
+    }
+}
+
+/// Other tasks asleep on the same resource, over several sleeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct WaiterTotals {
+    /// Sum of the counts found when going to sleep; divided by the number of sleeps, the mean.
+    pub entry_sum: u64,
+    /// Sum of the counts found at the wake-ups.
+    pub exit_sum: u64,
+    /// The largest when going to sleep.
+    pub entry_max: u64,
+    /// The largest at a wake-up.
+    pub exit_max: u64,
+}
+
+/// The sleeps of a call site at one kernel stack.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SleepTotals {
+    /// Kernel addresses, innermost first; empty if not known.
+    pub stack: Vec<u64>,
+    /// The resource in words that do not change with the kernel.
+    pub label: Label,
+    /// The kernel function and the offset in it.
+    pub site: Option<KernelSite>,
+    /// The function's name, and its caller's where it is a general way of waiting.
+    pub symbol: Option<String>,
+    /// How many sleeps.
+    pub count: u64,
+    /// Nanoseconds from leaving the processor to running again.
+    pub total_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+    /// The part of `total_ns` after the wake-ups: runnable, not yet running.
+    pub wakeup_ns: u64,
+    /// How "the same resource" was told.
+    pub resource: Resource,
+    /// Others asleep on it.
+    pub waiters: WaiterTotals,
+}
+
+/// Everything about one call made from one place in one process.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SiteTotals {
+    /// The process.
+    pub pid: u32,
+    /// How often it had called exec since it was traced; addresses mean something else after each.
+    pub execs: u32,
+    /// Number of the call; `None` for sleeps outside calls, in page faults of the program's own code.
+    pub call: Option<u32>,
+    /// Its name.
+    pub name: String,
+    /// The address behind the call in the program.
+    pub site: u64,
+    /// The file it is in; `None` if the process was gone before it could be looked at.
+    pub place: Option<Place>,
+    /// How many calls have ended, in whatever way.
+    pub count: u64,
+    /// Of these, calls in which the thread ended.
+    pub unfinished: u64,
+    /// Wall-clock nanoseconds.
+    pub wall_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+    /// On the processor: the wall time without sleeps and preemptions.
+    pub cpu_ns: u64,
+    /// Minor page faults.
+    pub faults_minor: u64,
+    /// Major ones.
+    pub faults_major: u64,
+    /// Times off the processor while it could have run on.
+    pub preemptions: Wait,
+    /// Runnable without running: after wake-ups and preemptions.
+    pub wakeup_ns: u64,
+    /// Calls that slept at least once.
+    pub slept: u64,
+    /// Where they slept, longest in total first. Sleeps of calls under way are in it.
+    pub sleeps: Vec<SleepTotals>,
+}
+
+impl SiteTotals {
+    /// Sleeps in all.
+    pub fn sleep_count(&self) -> u64 {
+        self.sleeps.iter().map(|sleep| sleep.count).sum()
+    }
+
+    /// Nanoseconds asleep in all.
+    pub fn blocked_ns(&self) -> u64 {
+        self.sleeps.iter().map(|sleep| sleep.total_ns).sum()
+    }
+
+    fn empty(key: Key) -> SiteTotals {
+        let (process, call, site) = key;
+        SiteTotals {
+            pid: process.pid,
+            execs: process.execs,
+            call,
+            name: call_name(call),
+            site,
+            place: None,
+            count: 0,
+            unfinished: 0,
+            wall_ns: 0,
+            max_ns: 0,
+            cpu_ns: 0,
+            faults_minor: 0,
+            faults_major: 0,
+            preemptions: Wait::default(),
+            wakeup_ns: 0,
+            slept: 0,
+            sleeps: Vec::new(),
+        }
+    }
+
+    fn fill(&mut self, words: &CallWords) {
+        let [
+            count,
+            wall_ns,
+            max_ns,
+            minor,
+            major,
+            blocked_ns,
+            slept,
+            preemptions,
+            preempted_ns,
+            wakeup_ns,
+            unfinished,
+        ] = *words;
+        self.count = count;
+        self.unfinished = unfinished;
+        self.wall_ns = wall_ns;
+        self.max_ns = max_ns;
+        self.cpu_ns = wall_ns
+            .saturating_sub(blocked_ns)
+            .saturating_sub(preempted_ns);
+        self.faults_minor = minor;
+        self.faults_major = major;
+        self.slept = slept;
+        self.preemptions = Wait {
+            count: preemptions,
+            total_ns: preempted_ns,
+        };
+        self.wakeup_ns = wakeup_ns;
+    }
+}
+
+/// The number of a call that came through x86's 32-bit entry has this bit (`bpf/layout.h`).
+const COMPAT: u32 = 0x4000_0000;
+
+/// The call's name; those of 32-bit programs have numbers of another table and keep them.
+fn call_name(call: Option<u32>) -> String {
+    match call {
+        None => "outside calls".to_owned(),
+        Some(number) if number & COMPAT != 0 => format!("32-bit call {}", number & !COMPAT),
+        Some(number) => match debox::calls::name(number) {
+            "unknown" => format!("call {number}"),
+            name => name.to_owned(),
+        },
+    }
+}
+
+type Key = (Process, Option<u32>, u64);
+
+/// Joins calls and sleeps; either may be without the other.
+#[derive(Default)]
+pub(crate) struct Builder {
+    sites: BTreeMap<Key, SiteTotals>,
+}
+
+impl Builder {
+    pub fn call(&mut self, key: Key, words: &CallWords) {
+        self.site(key).fill(words);
+    }
+
+    pub fn sleep(
+        &mut self,
+        key: Key,
+        resource: Resource,
+        sleep: &Sleep,
+        stack: Vec<u64>,
+        symbols: Option<&Symbols>,
+    ) {
+        self.site(key)
+            .sleeps
+            .push(sleep_totals(resource, sleep, stack, symbols));
+    }
+
+    fn site(&mut self, key: Key) -> &mut SiteTotals {
+        self.sites
+            .entry(key)
+            .or_insert_with(|| SiteTotals::empty(key))
+    }
+
+    /// Longest in total first.
+    pub fn finish(self, place: impl Fn(u32, u32, u64) -> Option<Place>) -> Vec<SiteTotals> {
+        let mut sites: Vec<SiteTotals> = self.sites.into_values().collect();
+        for site in &mut sites {
+            site.place = place(site.pid, site.execs, site.site);
+            site.sleeps
+                .sort_by(|a, b| (b.total_ns.cmp(&a.total_ns)).then_with(|| a.stack.cmp(&b.stack)));
+        }
+        sites.sort_by(|a, b| {
+            b.wall_ns
+                .max(b.blocked_ns())
+                .cmp(&a.wall_ns.max(a.blocked_ns()))
+        });
+        sites
+    }
+}
+
+fn sleep_totals(
+    resource: Resource,
+    sleep: &Sleep,
+    stack: Vec<u64>,
+    symbols: Option<&Symbols>,
+) -> SleepTotals {
+    SleepTotals {
+        label: symbols.map_or(Label::Unknown, |symbols| symbols.label(&stack)),
+        site: symbols.and_then(|symbols| symbols.site(&stack)),
+        symbol: symbols.and_then(|symbols| symbols.waiting_site(&stack)),
+        stack,
+        count: sleep.count,
+        total_ns: sleep.blocked_ns,
+        max_ns: sleep.max_ns,
+        wakeup_ns: sleep.wakeup_ns,
+        resource,
+        waiters: WaiterTotals {
+            entry_sum: sleep.entry_sum,
+            exit_sum: sleep.exit_sum,
+            entry_max: sleep.entry_max,
+            exit_max: sleep.exit_max,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Builder, COMPAT, Resource, call_name};
+    use crate::layout::{Process, Sleep};
+
+    #[test]
+    fn sleeps_join_their_call_when_the_site_is_the_same() {
+        let process = Process { pid: 7, execs: 0 };
+        let mut builder = Builder::default();
+        let sleep = Sleep {
+            count: 2,
+            blocked_ns: 60,
+            ..Sleep::default()
+        };
+        builder.sleep(
+            (process, Some(0), 0x10),
+            Resource::File,
+            &sleep,
+            Vec::new(),
+            None,
+        );
+        builder.call(
+            (process, Some(0), 0x10),
+            &[3, 100, 50, 1, 0, 60, 2, 1, 15, 4, 0],
+        );
+        builder.call(
+            (process, Some(0), 0x20),
+            &[1, 500, 500, 0, 0, 0, 0, 0, 0, 0, 1],
+        );
+        let sites = builder.finish(|_, _, _| None);
+        assert_eq!(
+            sites.iter().map(|site| site.site).collect::<Vec<_>>(),
+            [0x20, 0x10]
+        );
+        assert_eq!(
+            (sites[1].count, sites[1].cpu_ns, sites[1].sleep_count()),
+            (3, 25, 2)
+        );
+        assert_eq!((sites[0].unfinished, sites[0].sleeps.len()), (1, 0));
+    }
+
+    #[test]
+    fn number_stays_when_a_call_has_no_name() {
+        assert_eq!(call_name(Some(9999)), "call 9999");
+        assert_eq!(call_name(Some(COMPAT | 3)), "32-bit call 3");
+        assert_eq!(call_name(None), "outside calls");
+    }
+}

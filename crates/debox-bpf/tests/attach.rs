@@ -1,0 +1,419 @@
+//! The observer against a process whose sleeps are known: counts and waiters are exact, whatever the machine's load.
+
+use debox::policy::Filter;
+use debox::{Label, calls};
+use headway_debox_bpf::{Attach, Limits, Pids, Resource, SleepTotals};
+
+#[allow(dead_code, reason = "each test binary uses its part")]
+mod common;
+use common::{Sleeper, attach, of_call};
+
+fn start(test: &str, sleeper: &Sleeper) -> Option<Attach> {
+    let pids = Pids::one(sleeper.pid());
+    attach(
+        test,
+        Attach::start(&pids, &Limits::default(), Filter::default()),
+    )
+}
+
+/// The only place where a call slept.
+fn only_sleep<'a>(totals: &'a [headway_debox_bpf::SiteTotals], name: &'a str) -> &'a SleepTotals {
+    let sleeps: Vec<_> = of_call(totals, None, name)
+        .flat_map(|site| &site.sleeps)
+        .collect();
+    let [sleep] = sleeps[..] else {
+        panic!("one place where {name} sleeps: {sleeps:#?}");
+    };
+    sleep
+}
+
+#[test]
+fn pipe_reads_are_counted_one_by_one_when_each_of_them_sleeps() {
+    let test = "pipe_reads_are_counted_one_by_one_when_each_of_them_sleeps";
+    let mut sleeper = Sleeper::start("pipe", 20);
+    let Some(attach) = start(test, &sleeper) else {
+        return;
+    };
+    sleeper.run();
+    let totals = attach.snapshot().expect("the maps");
+    let site = of_call(&totals, Some(sleeper.pid()), "readv")
+        .next()
+        .expect("the reads");
+    assert_eq!(
+        (site.count, site.slept, site.unfinished),
+        (20, 20, 0),
+        "{site:#?}"
+    );
+    let sleep = only_sleep(&totals, "readv");
+    assert_eq!((sleep.count, sleep.label), (20, Label::Pipe), "{sleep:#?}");
+    assert_eq!(
+        (sleep.resource, sleep.waiters.entry_max),
+        (Resource::File, 0),
+        "{sleep:#?}"
+    );
+    assert!(
+        sleep.total_ns <= site.wall_ns && sleep.max_ns <= site.max_ns,
+        "{site:#?}"
+    );
+    assert!(sleep.wakeup_ns < sleep.total_ns, "{sleep:#?}");
+    let place = site.place.as_ref().expect("the program's mappings");
+    assert!(
+        place.file.ends_with("/sleeper") && place.offset > 0,
+        "{place:?}"
+    );
+}
+
+#[test]
+fn waiters_are_exact_when_threads_sleep_on_one_futex() {
+    let test = "waiters_are_exact_when_threads_sleep_on_one_futex";
+    for threads in 1..=3 {
+        let mut sleeper = Sleeper::start("futex", threads);
+        let Some(attach) = start(test, &sleeper) else {
+            return;
+        };
+        sleeper.run();
+        let totals = attach.snapshot().expect("the maps");
+        // Joining a thread waits on a futex as well, but on another one and from another place.
+        let sleeps = of_call(&totals, None, "futex").flat_map(|site| &site.sleeps);
+        let sleep = sleeps.max_by_key(|sleep| {
+            sleep.waiters.entry_max + 1000 * u64::from(sleep.count == u64::from(threads))
+        });
+        let sleep = sleep.expect("the waits");
+        let expected = u64::from(threads * (threads - 1) / 2);
+        let most = u64::from(threads - 1);
+        let waiters = sleep.waiters;
+        assert_eq!(
+            (sleep.resource, sleep.label),
+            (Resource::Futex, Label::Futex),
+            "{sleep:#?}"
+        );
+        assert_eq!(sleep.count, u64::from(threads), "{totals:#?}");
+        assert_eq!(
+            (waiters.entry_sum, waiters.entry_max),
+            (expected, most),
+            "{threads} threads: {sleep:#?}"
+        );
+        assert_eq!(
+            (waiters.exit_sum, waiters.exit_max),
+            (expected, most),
+            "{threads} threads: {sleep:#?}"
+        );
+    }
+}
+
+#[test]
+fn lock_is_told_from_the_wait_under_it_when_readers_queue_at_a_terminal() {
+    let test = "lock_is_told_from_the_wait_under_it_when_readers_queue_at_a_terminal";
+    let mut sleeper = Sleeper::start("terminal", 3);
+    let Some(attach) = start(test, &sleeper) else {
+        return;
+    };
+    if !attach.sight().missing.is_empty() {
+        return common::skip(test, &attach.sight().to_string());
+    }
+    sleeper.run();
+    let totals = attach.snapshot().expect("the maps");
+    let sleeps: Vec<_> = of_call(&totals, None, "readv")
+        .flat_map(|site| &site.sleeps)
+        .collect();
+    let lock = sleeps
+        .iter()
+        .find(|sleep| sleep.resource == Resource::Lock)
+        .expect("the lock");
+    assert!(
+        lock.count >= 2,
+        "the second and the third reader: {lock:#?}"
+    );
+    assert_eq!(
+        lock.waiters.entry_max, 1,
+        "the third finds the second: {lock:#?}"
+    );
+    let line = sleeps
+        .iter()
+        .find(|sleep| sleep.label == Label::Terminal && sleep.resource == Resource::File);
+    assert!(line.expect("the wait for a line").count >= 1, "{sleeps:#?}");
+}
+
+#[test]
+fn waiters_of_other_processes_count_when_they_want_one_file_lock() {
+    let test = "waiters_of_other_processes_count_when_they_want_one_file_lock";
+    let mut sleeper = Sleeper::start("flock", 3);
+    let Some(attach) = start(test, &sleeper) else {
+        return;
+    };
+    sleeper.run();
+    let totals = attach.snapshot().expect("the maps");
+    let sites: Vec<_> = of_call(&totals, None, "flock")
+        .filter(|site| site.slept > 0)
+        .collect();
+    assert_eq!(sites.len(), 3, "one a child: {sites:#?}");
+    let sleeps = || sites.iter().flat_map(|site| &site.sleeps);
+    assert!(
+        sleeps().all(|sleep| sleep.label == Label::FileLock && sleep.resource == Resource::File)
+    );
+    let mut found: Vec<u64> = sleeps().map(|sleep| sleep.waiters.entry_max).collect();
+    found.sort_unstable();
+    assert_eq!(found, [0, 1, 2], "{sites:#?}");
+}
+
+#[test]
+fn timer_sleeps_are_exact_when_a_process_only_waits() {
+    let test = "timer_sleeps_are_exact_when_a_process_only_waits";
+    let mut sleeper = Sleeper::start("timer", 50);
+    let Some(mut attach) = start(test, &sleeper) else {
+        return;
+    };
+    sleeper.run();
+    let totals = attach.snapshot().expect("the maps");
+    let site = of_call(&totals, None, "clock_nanosleep")
+        .next()
+        .expect("the sleeps");
+    let sleep = only_sleep(&totals, "clock_nanosleep");
+    assert_eq!(
+        (site.count, sleep.count, sleep.label),
+        (50, 50, Label::Timer),
+        "{site:#?}"
+    );
+    // Each of them takes a millisecond or more, whatever the load.
+    assert!(
+        site.wall_ns >= 50_000_000 && site.cpu_ns <= site.wall_ns,
+        "{site:#?}"
+    );
+    attach.poll();
+    let number = calls::number("clock_nanosleep").expect("a call");
+    let kept: Vec<_> = attach
+        .records()
+        .into_iter()
+        .filter(|kept| kept.record.number == number)
+        .collect();
+    assert_eq!(kept.len(), 50);
+    for call in kept {
+        let sleeps = call.record.sleeps();
+        assert_eq!(
+            (sleeps.len(), sleeps[0].label),
+            (1, Label::Timer),
+            "{call:?}"
+        );
+        assert!(
+            call.record.wall_ns >= 1_000_000 && call.site == site.site,
+            "{call:?}"
+        );
+        assert_eq!((call.pid, call.comm.as_str()), (sleeper.pid(), "sleeper"));
+    }
+}
+
+#[test]
+fn children_are_followed_when_they_fork_and_exec() {
+    let test = "children_are_followed_when_they_fork_and_exec";
+    let mut sleeper = Sleeper::start("children", 3);
+    let Some(mut attach) = start(test, &sleeper) else {
+        return;
+    };
+    sleeper.run();
+    attach.poll();
+    let totals = attach.snapshot().expect("the maps");
+    let sites: Vec<_> = of_call(&totals, None, "getpgid").collect();
+    let mut counts: Vec<_> = sites.iter().map(|site| (site.execs, site.count)).collect();
+    counts.sort_unstable();
+    assert_eq!(counts, [(0, 7), (0, 7), (1, 7)], "{sites:#?}");
+    assert!(sites.iter().all(|site| site.pid != sleeper.pid()));
+    // Each child ended by exit_group, a call that does not return.
+    let ends: Vec<_> = of_call(&totals, None, "exit_group").collect();
+    assert_eq!(
+        ends.iter().map(|site| site.unfinished).sum::<u64>(),
+        3,
+        "{ends:#?}"
+    );
+    assert_eq!(attach.living().collect::<Vec<_>>(), [sleeper.pid()]);
+    assert_eq!(
+        attach.lost().begun_before,
+        1,
+        "the read for the word: {:?}",
+        attach.lost()
+    );
+    sleeper.finish();
+    attach.poll();
+    assert_eq!(attach.living().count(), 0);
+}
+
+#[test]
+fn children_are_left_alone_when_not_asked_for() {
+    let test = "children_are_left_alone_when_not_asked_for";
+    let mut sleeper = Sleeper::start("children", 2);
+    let pids = Pids {
+        pids: vec![sleeper.pid()],
+        follow_children: false,
+    };
+    let Some(attach) = attach(
+        test,
+        Attach::start(&pids, &Limits::default(), Filter::default()),
+    ) else {
+        return;
+    };
+    sleeper.run();
+    let totals = attach.snapshot().expect("the maps");
+    assert!(
+        totals.iter().all(|site| site.pid == sleeper.pid()),
+        "{totals:#?}"
+    );
+    assert!(
+        of_call(&totals, None, "wait4").next().is_some(),
+        "{totals:#?}"
+    );
+}
+
+#[test]
+fn sleep_is_counted_when_the_process_is_killed_in_mid_call() {
+    let test = "sleep_is_counted_when_the_process_is_killed_in_mid_call";
+    let mut sleeper = Sleeper::start("die", 1);
+    let Some(mut attach) = start(test, &sleeper) else {
+        return;
+    };
+    sleeper.run();
+    attach.poll();
+    let totals = attach.snapshot().expect("the maps");
+    let site = of_call(&totals, None, "readv").next().expect("the read");
+    assert_eq!((site.count, site.sleep_count()), (1, 1), "{site:#?}");
+    assert_eq!(attach.living().collect::<Vec<_>>(), [sleeper.pid()]);
+}
+
+#[test]
+fn calls_are_exact_and_unknown_ones_keep_their_number_when_nothing_sleeps() {
+    let test = "calls_are_exact_and_unknown_ones_keep_their_number_when_nothing_sleeps";
+    let mut sleeper = Sleeper::start("calls", 1000);
+    let Some(attach) = start(test, &sleeper) else {
+        return;
+    };
+    sleeper.run();
+    let totals = attach.snapshot().expect("the maps");
+    for (name, count) in [("getpgid", 1000), ("getsid", 1), ("call 9999", 1)] {
+        let sites: Vec<_> = of_call(&totals, None, name).collect();
+        assert_eq!(
+            sites.iter().map(|site| site.count).sum::<u64>(),
+            count,
+            "{name}: {sites:#?}"
+        );
+        assert_eq!(
+            sites.len(),
+            1,
+            "{name} is called from one place: {sites:#?}"
+        );
+        assert!(sites[0].sleeps.is_empty());
+    }
+}
+
+#[test]
+fn call_site_is_in_the_function_that_calls_when_libraries_are_shared_and_when_they_are_not() {
+    let test =
+        "call_site_is_in_the_function_that_calls_when_libraries_are_shared_and_when_they_are_not";
+    for statically in [true, false] {
+        // The reads are made by threads, by which libc's wrapper is on its longer way.
+        for (role, call, function) in [("calls", "getpgid", 0), ("pipe", "readv", 1)] {
+            let mut sleeper = Sleeper::linked(role, 3, statically);
+            let Some(attach) = start(test, &sleeper) else {
+                return;
+            };
+            sleeper.run();
+            let totals = attach.snapshot().expect("the maps");
+            let site = of_call(&totals, None, call).next().expect("the calls");
+            let offset = site.site.wrapping_sub(sleeper.functions[function]);
+            assert!(
+                offset < 512,
+                "{call}, static: {statically}, {:x?}: {site:#x?}",
+                sleeper.functions
+            );
+        }
+    }
+}
+
+#[test]
+fn records_follow_the_policy_when_there_is_one() {
+    let test = "records_follow_the_policy_when_there_is_one";
+    let mut sleeper = Sleeper::start("calls", 1000);
+    let filter = Filter {
+        one_in: 100,
+        calls: vec![calls::number("getpgid").expect("a call")],
+        ..Filter::default()
+    };
+    let pids = Pids::one(sleeper.pid());
+    let Some(mut attach) = attach(test, Attach::start(&pids, &Limits::default(), filter)) else {
+        return;
+    };
+    sleeper.run();
+    attach.poll();
+    assert_eq!(attach.records().len(), 10);
+    assert!(
+        attach.lost().is_none() || attach.lost().begun_before == 1,
+        "{}",
+        attach.lost()
+    );
+}
+
+#[test]
+fn only_calls_that_slept_are_kept_when_the_label_decides() {
+    let test = "only_calls_that_slept_are_kept_when_the_label_decides";
+    let mut sleeper = Sleeper::start("pipe", 10);
+    let filter = Filter {
+        one_in: 2,
+        labels: vec![Label::Pipe],
+        calls: vec![calls::number("readv").expect("a call")],
+        ..Filter::default()
+    };
+    let pids = Pids::one(sleeper.pid());
+    let Some(mut attach) = attach(test, Attach::start(&pids, &Limits::default(), filter)) else {
+        return;
+    };
+    sleeper.run();
+    attach.poll();
+    assert_eq!(attach.records().len(), 5);
+}
+
+#[test]
+fn what_finds_no_room_is_counted_when_the_maps_are_small() {
+    let test = "what_finds_no_room_is_counted_when_the_maps_are_small";
+    let mut sleeper = Sleeper::start("calls", 1000);
+    let limits = Limits {
+        sites_max: 1,
+        records_max: 4,
+        ring_bytes: 4096,
+        ..Limits::default()
+    };
+    let pids = Pids::one(sleeper.pid());
+    let Some(mut attach) = attach(test, Attach::start(&pids, &limits, Filter::default())) else {
+        return;
+    };
+    sleeper.run();
+    attach.poll();
+    let lost = attach.lost();
+    let totals = attach.snapshot().expect("the maps");
+    // Everything is either in a total or counted as lost: a thousand, three more, and what the process says.
+    let seen: u64 = totals.iter().map(|site| site.count).sum();
+    assert!(totals.len() < 4, "{totals:#?}");
+    assert!(
+        lost.calls >= 3 && seen + lost.calls >= 1003,
+        "{seen} seen, {lost:?}"
+    );
+    let kept = attach.records().len() as u64;
+    assert_eq!(kept, 4);
+    assert!(kept + lost.records >= 1003, "{lost:?}");
+    assert!(
+        lost.to_string().contains("calls at sites beyond the limit"),
+        "{lost}"
+    );
+}
+
+#[test]
+fn threads_beyond_the_limit_are_counted_when_there_are_more() {
+    let test = "threads_beyond_the_limit_are_counted_when_there_are_more";
+    let mut sleeper = Sleeper::start("futex", 8);
+    let limits = Limits {
+        threads_max: 2,
+        ..Limits::default()
+    };
+    let pids = Pids::one(sleeper.pid());
+    let Some(attach) = attach(test, Attach::start(&pids, &limits, Filter::default())) else {
+        return;
+    };
+    sleeper.run();
+    assert!(attach.lost().threads > 0, "{:?}", attach.lost());
+}

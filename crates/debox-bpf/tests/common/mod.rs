@@ -1,0 +1,155 @@
+//! What the tests of the observer share: the process observed, and skipping in the open.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use headway_debox_bpf::{Attach, AttachError, SiteTotals};
+use tempfile::TempDir;
+
+/// Says that a test did not run, and why; also in the file `HEADWAY_SKIP_LOG` names, if it is set.
+pub fn skip(test: &str, reason: &str) {
+    println!("SKIP: {reason}");
+    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
+        let mut log = std::fs::File::options()
+            .append(true)
+            .create(true)
+            .open(path)
+            .expect("the skip log can be appended to");
+        writeln!(log, "{test}: {reason}").expect("the skip log can be written");
+    }
+}
+
+/// The observer, or `None` after saying what this machine lacks. Any other error is the test's.
+pub fn attach(test: &str, started: Result<Attach, AttachError>) -> Option<Attach> {
+    match started {
+        Ok(attach) => Some(attach),
+        Err(error) if is_lack(&error) => {
+            skip(test, &error.to_string());
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Whether the machine lacks something. A program that clang or the kernel's verifier refuses is our mistake, unless the
+/// kernel is too old for it.
+pub fn is_lack(error: &AttachError) -> bool {
+    match error {
+        AttachError::NotBuilt { why } => !why.contains("could not compile"),
+        AttachError::Tracepoint { .. } => release() < (5, 18),
+        AttachError::NotPermitted { .. }
+        | AttachError::NoBtf { .. }
+        | AttachError::Namespace { .. } => true,
+        _ => false,
+    }
+}
+
+fn release() -> (u32, u32) {
+    let text = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("proc");
+    let mut numbers = text
+        .split(['.', '-'])
+        .map_while(|part| part.trim().parse().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+/// `tests/sleeper.c`, compiled, running, and waiting for the word.
+pub struct Sleeper {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+    /// Where its functions that make the calls begin: `make_calls`, `read_once`.
+    pub functions: Vec<u64>,
+    _folder: TempDir,
+}
+
+impl Sleeper {
+    /// Statically linked where the machine has libc.a, so that nothing but the observer could see it.
+    pub fn start(role: &str, count: u32) -> Sleeper {
+        Sleeper::linked(role, count, true)
+    }
+
+    /// Static or dynamic.
+    pub fn linked(role: &str, count: u32, statically: bool) -> Sleeper {
+        let folder = tempfile::tempdir().expect("a folder");
+        let program = folder.path().join("sleeper");
+        let linked = (statically && compile(&program, &["-static"])) || compile(&program, &[]);
+        assert!(linked, "cc compiles tests/sleeper.c");
+        let mut child = Command::new(&program)
+            .args([role, &count.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program that was just compiled");
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        let mut sleeper = Sleeper {
+            input: child.stdin.take(),
+            child,
+            output,
+            functions: Vec::new(),
+            _folder: folder,
+        };
+        let line = sleeper.hear("ready");
+        let numbers = line.split_ascii_whitespace().skip(1);
+        sleeper.functions = numbers
+            .map(|text| u64::from_str_radix(text, 16).expect("an address"))
+            .collect();
+        sleeper
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Lets it do what its role says; returns when that is done. It lives on.
+    pub fn run(&mut self) {
+        let input = self.input.as_mut().expect("it runs once");
+        input.write_all(b"go\n").expect("it listens");
+        self.hear("done");
+    }
+
+    /// Lets it end, and waits for that.
+    pub fn finish(&mut self) {
+        self.input = None;
+        let status = self.child.wait().expect("it is our child");
+        assert!(status.success(), "{status}");
+    }
+
+    fn hear(&mut self, word: &str) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("its output");
+        assert!(line.starts_with(word), "the process says {line}");
+        line
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn compile(program: &Path, more: &[&str]) -> bool {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sleeper.c");
+    let output = Command::new("cc")
+        .args(["-O1", "-pthread"])
+        .args(more)
+        .arg(source)
+        .arg("-o")
+        .arg(program)
+        .output()
+        .expect("a C compiler, which linking this test needed as well");
+    output.status.success()
+}
+
+/// The totals of one call of one process or, without a number, of all, over all call sites.
+pub fn of_call<'a>(
+    totals: &'a [SiteTotals],
+    pid: Option<u32>,
+    name: &'a str,
+) -> impl Iterator<Item = &'a SiteTotals> + use<'a> {
+    totals
+        .iter()
+        .filter(move |site| site.name == name && pid.is_none_or(|pid| site.pid == pid))
+}
