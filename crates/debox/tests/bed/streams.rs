@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use headway_debox::{Debox, Label};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
+use rustix::net::sockopt;
 
 use crate::truth::{Attempt, block_until_released, prove};
 
@@ -38,6 +39,12 @@ fn fill(stream: &OwnedFd) {
         }
     }
     rustix::io::ioctl_fionbio(stream, false).expect("a stream");
+}
+
+/// Little room, so that filling and emptying take no time worth mentioning.
+fn narrow(socket: impl AsFd) {
+    sockopt::set_socket_send_buffer_size(&socket, 32 * 1024).expect("a socket");
+    sockopt::set_socket_recv_buffer_size(&socket, 32 * 1024).expect("a socket");
 }
 
 /// Reads whatever is there.
@@ -100,6 +107,8 @@ fn socket_is_named_when_a_receive_finds_it_empty() {
 fn socket_is_named_when_a_send_finds_it_full() {
     prove("socket_is_named_when_a_send_finds_it_full", |debox| {
         let (client, server) = loopback();
+        narrow(&client);
+        narrow(&server);
         let (client, server) = (OwnedFd::from(client), OwnedFd::from(server));
         fill(&client);
         let write = || assert_eq!(rustix::io::write(&client, &[0; 512]), Ok(512));
@@ -109,6 +118,7 @@ fn socket_is_named_when_a_send_finds_it_full() {
     });
     prove("socket_is_named_when_a_send_finds_it_full", |debox| {
         let (here, there) = UnixStream::pair().expect("a pair");
+        narrow(&here);
         let (here, there) = (OwnedFd::from(here), OwnedFd::from(there));
         fill(&here);
         let write = || assert_eq!(rustix::io::write(&here, &[0; 512]), Ok(512));

@@ -18,7 +18,7 @@ use crate::common::skip;
 pub const DELAY: Duration = Duration::from_millis(20);
 
 /// How often an attempt may be too blurred to tell.
-const ATTEMPTS_MAX: usize = 40;
+const ATTEMPTS_MAX: usize = 100;
 
 /// An injected block, by the injector's clock.
 #[derive(Clone, Copy, Debug)]
