@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 mod serve;
+mod trace;
 mod fileset;
 mod load;
 mod profile;
@@ -16,7 +17,6 @@ mod report;
 mod analyze;
 mod children;
 mod documents;
-mod trace;
 
 /// Keeps a network server moving: a web server whose loop never waits for the filesystem.
 #[derive(Debug, Parser)]
@@ -34,12 +34,12 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(Box<serve::Arguments>),
+    Trace(Box<trace::Arguments>),
     Fileset(fileset::Arguments),
     Load(Box<load::Arguments>),
     Profile(Box<profile::Arguments>),
     Report(report::Arguments),
     Analyze(analyze::Arguments),
-    Trace(trace::Arguments),
     /// Prints a completion script for a shell.
     Completions {
         /// Which shell.
@@ -60,6 +60,15 @@ enum Command {
     /// The log process of `serve`, started by its master.
     #[command(hide = true)]
     ServeLog,
+    /// A command of `trace --attach` that waits until it is observed.
+    #[command(hide = true)]
+    TraceGate {
+        /// The gate.
+        fifo: PathBuf,
+        /// What it becomes.
+        #[arg(last = true)]
+        command: Vec<std::ffi::OsString>,
+    },
 }
 
 /// Why a command did not do its work.
@@ -79,23 +88,36 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
 
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
+        // The exit code is that of the traced command.
+        Command::Trace(arguments) => {
+            return trace::run(&arguments).unwrap_or_else(|failure| failed(&failure));
+        }
+        Command::TraceGate { fifo, command } => {
+            return trace::gate(&fifo, &command).unwrap_or_else(|failure| failed(&failure));
+        }
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Fileset(arguments) => fileset::run(&arguments),
         Command::Load(arguments) => load::run(&arguments),
         Command::Profile(arguments) => profile::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
         Command::Analyze(arguments) => analyze::run(&arguments),
-        Command::Trace(arguments) => trace::run(&arguments),
         Command::Completions { shell } => documents::completions(shell, Arguments::command()),
         Command::Man { directory } => documents::man(&directory, Arguments::command()),
         Command::ServeWorker => children::worker(),
         Command::ServeHelper => children::helper(),
         Command::ServeLog => children::log(),
     };
-    let (code, text) = match done {
-        Ok(()) => return ExitCode::SUCCESS,
-        Err(Failure::Use(text)) => (2, text),
-        Err(Failure::Work(error)) => (1, format!("{error:#}")),
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failed(&failure),
+    }
+}
+
+/// Says what failed and how.
+fn failed(failure: &Failure) -> ExitCode {
+    let (code, text) = match failure {
+        Failure::Use(text) => (2, text.clone()),
+        Failure::Work(error) => (1, format!("{error:#}")),
     };
     // If standard error is closed there is nobody to tell, but the exit code still does.
     text.lines()

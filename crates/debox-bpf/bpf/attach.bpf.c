@@ -86,10 +86,11 @@ INLINE void end_sleep(struct thread *thread, u64 length_ns, u64 wakeup_ns) {
  * The thread runs, so if it is still away in our books, the kernel has not shown its return. That it slept is
  * certain; how long is known up to its wake-up at most, and no more is claimed.
  */
-INLINE void close_torn(struct thread *thread) {
+INLINE void close_torn(u32 tid, struct thread *thread) {
     if (!thread->off_ns)
         return;
     count_lost(LOST_EVENTS);
+    end_wait(tid);
     u64 length_ns = thread->woken_ns ? thread->woken_ns - thread->off_ns : 0;
     thread->off_ns = 0;
     if (thread->asleep)
@@ -111,7 +112,7 @@ SECTION("tp_btf/sys_enter") int enter(u64 *context) {
         thread = new_thread(tid, tgid, *execs);
     if (!thread)
         return 0;
-    close_torn(thread);
+    close_torn(tid, thread);
     struct pt_regs *regs = (void *)context[0];
     struct task_struct *task = current_task();
     thread->key.process = process_key(tgid, *execs);
@@ -245,7 +246,7 @@ SECTION("tp_btf/sys_exit") int leave(u64 *context) {
             thread->unborn = 0;
         return 0;
     }
-    close_torn(thread);
+    close_torn(tid, thread);
     struct task_struct *task = current_task();
     u64 wall_ns = end_ns - thread->start_ns;
     u64 minor = task->min_flt - thread->faults_minor;
@@ -298,18 +299,6 @@ INLINE void find_resource(struct task_struct *task, struct thread *thread, struc
         resource->address = file_of(task, (u32)first);
         resource->kind = resource->address ? RESOURCE_FILE : RESOURCE_NONE;
     }
-}
-
-/* Takes a task out again, once; returns how many remain. */
-INLINE u64 end_wait(u32 tid) {
-    struct place *found = map_lookup(&places, &tid);
-    if (!found)
-        return 0;
-    struct place place = *found;
-    if (map_delete(&places, &tid))
-        return 0;
-    leave_place(&place);
-    return waiters_of(place.tag, place.tag >> COUNT_BITS);
 }
 
 /* Puts a task that goes to sleep among the waiters of its resource; returns how many are there already. */
@@ -393,7 +382,7 @@ INLINE void switch_out(u64 *context, struct task_struct *task, int preempted, u3
             thread = new_thread(tid, tgid, *execs);
     }
     if (thread) {
-        close_torn(thread);
+        close_torn(tid, thread);
         thread->asleep = sleeps_now;
         thread->woken_ns = 0;
         set_off_key(task, thread);

@@ -83,4 +83,16 @@ INLINE void leave_place(const struct place *place) {
         __sync_fetch_and_add(slot, -1ULL);
 }
 
+/* Takes a task out again, once; returns how many remain. */
+INLINE u64 end_wait(u32 tid) {
+    struct place *found = map_lookup(&places, &tid);
+    if (!found)
+        return 0;
+    struct place place = *found;
+    if (map_delete(&places, &tid))
+        return 0;
+    leave_place(&place);
+    return waiters_of(place.tag, place.tag >> COUNT_BITS);
+}
+
 #endif

@@ -15,6 +15,7 @@ mod page;
 mod section;
 mod subject;
 mod ready;
+mod blocked;
 mod figure;
 mod chart;
 mod html;

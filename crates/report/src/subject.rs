@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use latency::run::{Kind, RunDescription};
 use latency::{Analysis, OpenError, Run};
 
+use crate::blocked::{self, Blocked};
 use crate::chart::Look;
 use crate::ready::ReadyEvents;
 use crate::units::plain;
@@ -28,6 +29,8 @@ pub(crate) struct Measurement {
     pub repeat: u32,
     /// What the server counted meanwhile.
     pub ready: Option<ReadyEvents>,
+    /// Its requests beside the blocked calls of its trace, if it has one.
+    pub blocked: Option<Blocked>,
     run: Run,
 }
 
@@ -145,6 +148,7 @@ fn measurement(run: Run, relative: Option<f64>, repeat: u32) -> Measurement {
         relative,
         repeat,
         ready: run.server().as_ref().and_then(ReadyEvents::from_status),
+        blocked: None,
         run,
     }
 }
@@ -193,7 +197,10 @@ fn analyse(measurements: Vec<&mut Measurement>) {
         while let Some(one) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
             let mut one = one.lock().expect("no other thread had this index");
             match one.run.analysis() {
-                Ok(analysis) => one.analysis = Some(analysis),
+                Ok(analysis) => {
+                    one.analysis = Some(analysis);
+                    one.blocked = blocked::join(&one.run);
+                }
                 Err(error) => one.trouble = Some(error.to_string()),
             }
         }

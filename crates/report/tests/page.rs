@@ -449,3 +449,42 @@ fn assert_nested(html: &str) {
     }
     assert!(open.is_empty(), "never closed: {open:?}");
 }
+
+#[test]
+fn blocked_calls_stand_beside_slow_requests_when_the_run_was_traced() {
+    let runs = Runs::new().with("run", |directory| {
+        let example = example("traced", Behaviour::Blocking);
+        example.write_load(directory, 200.0);
+        let description = example.description(200.0);
+        let rows = example.rows(200.0);
+        let slowest = rows.iter().filter(|row| !row.warmup).max_by_key(|row| row.response_ns());
+        let slowest = slowest.expect("a request");
+        // The trace has a clock of its own; only the wall clock is common.
+        let kept = serde_json::json!({
+            "call": "<read>", "place": 0, "start_ns": 5_000 + slowest.intended_ns, "wall_ns": slowest.response_ns(),
+            "sleeps": [{ "label": "page-io", "total_ns": 1 }],
+        });
+        let trace = serde_json::json!({
+            "schema": 1, "started_ns": 5_000, "started_unix_ns": description.epoch_unix_ns, "kept": [kept],
+            "places": [{ "module": "/sbin/server", "offset": 64, "function": "serve_file", "file": null, "line": null }],
+        });
+        fs::write(directory.join("trace.json"), trace.to_string()).expect("written");
+    });
+    let html = runs.html();
+    let (_, section) = html
+        .split_once("<section id=\"blocked\">")
+        .expect("the section");
+    let (section, _) = section.split_once("</section>").expect("its end");
+    for words in [
+        "1 blocked call in the trace",
+        "page-io",
+        "&lt;read&gt;",
+        "serve_file (server)",
+    ] {
+        assert!(section.contains(words), "{words}: {section}");
+    }
+    let untraced = Runs::new().with("run", |directory| {
+        example("plain", Behaviour::Blocking).write_load(directory, 200.0);
+    });
+    assert!(!untraced.html().contains("id=\"blocked\""));
+}

@@ -1,111 +1,158 @@
-//! `headway trace -p`: observes until told to stop, then prints.
+//! Observing from outside, by BPF: processes that run already, and commands nothing can be preloaded into.
 
-use std::io::Write;
+use anyhow::Context;
+use debox::Symbols;
+use debox::policy::Filter;
+use debox_bpf::{Attach, AttachError, Limits, Pids};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use trace::launch::{Launched, SpawnError};
+use trace::{Observation, Places, Trace};
 
-use anyhow::Context;
-use debox_bpf::{Attach, AttachError, Limits, Lost, Pids, SiteTotals};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use serde::Serialize;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use super::Failure;
+use super::run::{exit_code, not_started, say, words};
+use super::watch::{Held, Screen, Source};
 
-use super::{Arguments, table};
-use crate::Failure;
-
-/// How long at most until an interrupt or the end of the time is noticed; news of processes come at once, since
-/// one that lives only for a moment has to be looked at while it does.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-
-/// Everything there is to show.
-#[derive(Debug, Serialize)]
-pub struct Outcome {
-    /// What was seen and what was not.
-    pub rung: String,
-    /// How long.
-    pub observed_ns: u64,
-    /// What was missed.
-    pub lost: Lost,
-    /// By call site, longest first.
-    pub sites: Vec<SiteTotals>,
-}
-
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+/// Observes running processes until they end, the time is up, or an interrupt.
+pub fn processes(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("the handler of signals")?;
     }
-    let attach = start(arguments)?;
-    // Whoever closed standard error does not want to know.
-    let numbers: Vec<String> = arguments.pids.iter().map(u32::to_string).collect();
-    let _ = writeln!(
-        std::io::stderr(),
-        "headway: observing {}",
-        numbers.join(", ")
-    );
-    let outcome = observe(attach, arguments.duration, &stop)?;
-    let text = match arguments.json {
-        true => serde_json::to_string_pretty(&outcome).context("writing JSON")? + "\n",
-        false => table::render(&outcome),
-    };
-    let mut output = std::io::stdout().lock();
-    output
-        .write_all(text.as_bytes())
-        .context("standard output")?;
-    Ok(output.flush().context("standard output")?)
-}
-
-/// A wrong number is the user's mistake; a lacking privilege is not.
-fn start(arguments: &Arguments) -> Result<Attach, Failure> {
-    let pids = Pids {
-        pids: arguments.pids.clone(),
-        follow_children: !arguments.no_children,
-    };
-    let limits = Limits {
-        records: false,
-        ..Limits::default()
-    };
-    Attach::start(&pids, &limits, debox::policy::Filter::default()).map_err(|error| match error {
-        AttachError::UnknownPid { .. }
-        | AttachError::Thread { .. }
-        | AttachError::TooMany { .. } => Failure::Use(error.to_string()),
-        error => Failure::from(error),
-    })
-}
-
-fn observe(
-    mut attach: Attach,
-    duration: Option<Duration>,
-    stop: &AtomicBool,
-) -> Result<Outcome, Failure> {
-    let begun = Instant::now();
-    loop {
-        attach.poll();
-        let left = duration.map_or(LOOK_EVERY, |duration| {
-            duration.saturating_sub(begun.elapsed())
-        });
-        let ended = attach.living().next().is_none();
-        if left.is_zero() || ended || stop.load(Ordering::Relaxed) {
-            break;
-        }
-        wait(&attach, left.min(LOOK_EVERY))?;
+    let mut observed = Observed::start(arguments, &arguments.run.pids, None)?;
+    if !arguments.run.live {
+        let stops = match arguments.run.duration {
+            Some(most) => format!("for {} s", most.as_secs_f64()),
+            None => "until Ctrl-C".to_owned(),
+        };
+        say(&format!(
+            "trace: observing {stops}, or until no traced process is left"
+        ));
     }
-    Ok(Outcome {
-        rung: attach.sight().to_string(),
-        observed_ns: begun.elapsed().as_nanos() as u64,
-        sites: attach.snapshot()?,
-        lost: attach.lost(),
-    })
+    let begun = Instant::now();
+    let late = || {
+        arguments
+            .run
+            .duration
+            .is_some_and(|most| begun.elapsed() >= most)
+    };
+    let over = || late() || stop.load(Ordering::Relaxed);
+    Screen::new(arguments.run.live)?.processes(&mut observed, over)?;
+    arguments.outputs.write(&observed.trace()?, false)?;
+    Ok(ExitCode::SUCCESS)
 }
 
-fn wait(attach: &Attach, at_most: Duration) -> anyhow::Result<()> {
-    let time = Timespec::try_from(at_most).context("a wait of milliseconds")?;
-    let mut events = [PollFd::new(attach, PollFlags::IN)];
-    match poll(&mut events, Some(&time)) {
-        // A signal: the loop looks at its flag.
-        Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(error) => Err(error).context("waiting for the kernel's part"),
+/// Starts a command behind a gate, observes it from its first call, returns its exit code.
+pub fn command(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
+    let directory = tempfile::tempdir().context("a directory for the gate")?;
+    let fifo = directory.path().join("gate");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, mode).context("the gate")?;
+    let held = arguments.run.live.then(Held::new).transpose()?;
+    let program = std::env::current_exe().context("the path of this program")?;
+    let mut starting = Command::new(program);
+    starting
+        .arg("trace-gate")
+        .arg(&fifo)
+        .arg("--")
+        .args(&arguments.command);
+    if let Some(held) = &held {
+        let (out, error) = held.streams()?;
+        starting
+            .stdin(std::process::Stdio::null())
+            .stdout(out)
+            .stderr(error);
+    }
+    let mut launched = Launched::new(starting.spawn().context("starting the command")?);
+    let observed = Observed::start(arguments, &[launched.pid()], Some(launched.pid()));
+    let mut observed = match observed {
+        Ok(observed) => observed,
+        Err(failure) => {
+            // Opened for writing and closed without a word, the gate tells its process to end.
+            launched.kill();
+            return Err(failure);
+        }
+    };
+    std::fs::write(&fifo, "go").context("the gate")?;
+    let outcome = Screen::new(arguments.run.live)?.command(&mut observed, &mut launched)?;
+    observed.poll()?;
+    held.map(Held::release).transpose()?;
+    let mut trace = observed.trace()?;
+    trace.command = words(&arguments.command);
+    trace.outcome = Some(outcome);
+    arguments.outputs.write(&trace, true)?;
+    Ok(exit_code(outcome))
+}
+
+/// The process behind the gate: waits for the word and becomes the command. Returns only if it cannot.
+pub fn gate(fifo: &Path, command: &[OsString]) -> Result<ExitCode, Failure> {
+    let mut word = String::new();
+    File::open(fifo)
+        .and_then(|mut gate| gate.read_to_string(&mut word))
+        .context("this sub-command is started by `headway trace --attach`, not by hand")?;
+    let (Some((program, rest)), "go") = (command.split_first(), word.as_str()) else {
+        return Ok(ExitCode::FAILURE);
+    };
+    let error = Command::new(program).args(rest).exec();
+    Ok(not_started(&SpawnError::new(program, error)))
+}
+
+/// What the observer sees.
+struct Observed {
+    observation: Observation,
+    symbols: Option<Symbols>,
+    places: Places,
+}
+
+impl Observed {
+    /// Begins. A wrong number is the user's mistake; a lacking privilege is not.
+    fn start(
+        arguments: &super::Arguments,
+        pids: &[u32],
+        gate: Option<u32>,
+    ) -> Result<Observed, Failure> {
+        arguments.policy.refuse_in_band_only()?;
+        let filter: Filter = (arguments.policy.keep(arguments.outputs.needs_every_call()))
+            .parse()
+            .map_err(|error: debox::policy::PolicyError| Failure::Use(error.to_string()))?;
+        let pids = Pids {
+            pids: pids.to_vec(),
+            follow_children: !arguments.run.no_children,
+        };
+        let attach =
+            Attach::start(&pids, &Limits::default(), filter).map_err(|error| match error {
+                AttachError::UnknownPid { .. }
+                | AttachError::Thread { .. }
+                | AttachError::TooMany { .. } => Failure::Use(error.to_string()),
+                error => Failure::from(error),
+            })?;
+        Ok(Observed {
+            observation: Observation::new(attach, gate),
+            symbols: Symbols::load().ok(),
+            places: Places::default(),
+        })
+    }
+}
+
+impl Source for Observed {
+    /// A process that has begun is looked up in /proc before it has ended, if it lives that long.
+    const EVERY: Duration = Duration::from_millis(2);
+
+    fn poll(&mut self) -> anyhow::Result<bool> {
+        Ok(self.observation.poll())
+    }
+
+    fn trace(&mut self) -> anyhow::Result<Trace> {
+        Ok(self
+            .observation
+            .trace(self.symbols.as_ref(), &mut self.places)?)
     }
 }

@@ -12,6 +12,7 @@ pub(crate) mod overload;
 pub(crate) mod size;
 pub(crate) mod timeline;
 pub(crate) mod server;
+pub(crate) mod blocked;
 pub(crate) mod comparison;
 pub(crate) mod environment;
 

@@ -1,0 +1,193 @@
+//! Where a trace goes: the summary, and files for other programs.
+
+use anyhow::Context;
+use clap::Args;
+use rustix::termios::tcgetwinsize;
+use std::fs;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use trace::Trace;
+use trace::show::{self, Style};
+
+use super::{Failure, Part};
+
+/// Output options.
+#[derive(Debug, Args)]
+#[group(skip)]
+#[command(next_help_heading = "Output")]
+pub struct Arguments {
+    /// Write the summary to a file; `-` for standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// The summary as JSON, in the form of trace.json
+    #[arg(long)]
+    json: bool,
+    /// Parts of the summary, in this order
+    #[arg(
+        long,
+        value_name = "PART,…",
+        value_delimiter = ',',
+        default_value = "waits,labels,calls,sites,kept"
+    )]
+    show: Vec<Part>,
+    /// Rows of each table at most; 0 for all
+    #[arg(long, value_name = "N", default_value_t = 12)]
+    top: usize,
+    /// Columns of the summary, if not those of the terminal
+    #[arg(long, value_name = "COLUMNS")]
+    width: Option<usize>,
+    /// Save the trace as DIR/trace.json, for `trace report` and `headway report`
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+    /// Each kept call by invocation, as a table (.csv) or a figure (.svg)
+    #[arg(long, value_name = "FILE")]
+    history: Vec<PathBuf>,
+    /// Kept calls on a time line, as Chrome trace events (Perfetto, chrome://tracing)
+    #[arg(long, value_name = "FILE")]
+    chrome: Option<PathBuf>,
+    /// Time asleep as folded stacks, for flame graphs
+    #[arg(long, value_name = "FILE")]
+    folded: Option<PathBuf>,
+}
+
+impl Arguments {
+    /// Refuses what could not be written anyway, before a command runs for an hour.
+    pub fn check(&self) -> Result<(), Failure> {
+        for path in &self.history {
+            if history_of(path).is_none() {
+                let path = path.display();
+                return Err(Failure::Use(format!(
+                    "--history {path}: the name has to end in .csv or .svg"
+                )));
+            }
+        }
+        let files = self
+            .history
+            .iter()
+            .chain(&self.chrome)
+            .chain(&self.folded)
+            .chain(&self.output);
+        for path in files.filter(|path| *path != Path::new("-")) {
+            writable(path)?;
+        }
+        if let Some(directory) = &self.keep {
+            fs::create_dir_all(directory)
+                .with_context(|| format!("--keep {}", directory.display()))?;
+            let test = tempfile::Builder::new()
+                .prefix(".headway-")
+                .tempfile_in(directory);
+            test.with_context(|| format!("--keep {}", directory.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Whether an output shows each call, so that all should be kept unless a policy says otherwise.
+    pub fn needs_every_call(&self) -> bool {
+        !self.history.is_empty()
+    }
+
+    /// Writes everything that was asked for. The summary goes to standard error, where a command's own output is not in
+    /// the way of a reader, and to standard output where there is no command.
+    pub fn write(&self, trace: &Trace, beside_command: bool) -> Result<(), Failure> {
+        if let Some(directory) = &self.keep {
+            file(&directory.join(trace::FILE_NAME), &(trace.json() + "\n"))?;
+        }
+        for path in &self.history {
+            if let Some(form) = history_of(path) {
+                file(path, &form(trace))?;
+            }
+        }
+        if let Some(path) = &self.chrome {
+            file(path, &trace::export::chrome(trace))?;
+        }
+        if let Some(path) = &self.folded {
+            file(path, &trace::export::folded(trace))?;
+        }
+        self.summary(trace, beside_command)
+    }
+
+    fn summary(&self, trace: &Trace, beside_command: bool) -> Result<(), Failure> {
+        let text = |style: &Style| match self.json {
+            true => trace.json() + "\n",
+            false => show::summary(trace, &self.parts(), style),
+        };
+        let style = |terminal: Option<usize>| Style {
+            width: self.width.or(terminal).unwrap_or(160),
+            colour: terminal.is_some()
+                && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+            rows_max: self.top,
+        };
+        match &self.output {
+            Some(path) if path != Path::new("-") => Ok(file(path, &text(&style(None)))?),
+            None if beside_command => {
+                let mut error = std::io::stderr().lock();
+                let width = width_of(&error);
+                // If standard error is closed there is nobody to read it.
+                let _ = error.write_all(format!("\n{}", text(&style(width))).as_bytes());
+                Ok(())
+            }
+            _ => {
+                let mut out = std::io::stdout().lock();
+                let width = width_of(&out);
+                let done = out
+                    .write_all(text(&style(width)).as_bytes())
+                    .and_then(|()| out.flush());
+                Ok(done.context("summary to standard output")?)
+            }
+        }
+    }
+
+    fn parts(&self) -> Vec<show::Part> {
+        if self.show.contains(&Part::All) {
+            return show::Part::ALL.to_vec();
+        }
+        let part = |part: &Part| match part {
+            Part::Waits => Some(show::Part::Waits),
+            Part::Labels => Some(show::Part::Labels),
+            Part::Calls => Some(show::Part::Calls),
+            Part::Sites => Some(show::Part::Sites),
+            Part::Kept => Some(show::Part::Kept),
+            Part::Programs => Some(show::Part::Programs),
+            Part::All => None,
+        };
+        self.show.iter().filter_map(part).collect()
+    }
+}
+
+/// Columns of a terminal; `None` if it is none.
+fn width_of(stream: &(impl IsTerminal + std::os::fd::AsFd)) -> Option<usize> {
+    if !stream.is_terminal() {
+        return None;
+    }
+    let size = tcgetwinsize(stream).ok()?;
+    Some(match size.ws_col {
+        0 => 80,
+        columns => usize::from(columns),
+    })
+}
+
+fn history_of(path: &Path) -> Option<fn(&Trace) -> String> {
+    match path.extension()?.to_str()? {
+        "csv" => Some(trace::export::csv),
+        "svg" => Some(trace::export::svg),
+        _ => None,
+    }
+}
+
+/// Whether a file can be made at this path; an existing one is left as it is.
+fn writable(path: &Path) -> Result<(), Failure> {
+    let new = !path.exists();
+    fs::OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(path)
+        .with_context(|| format!("{}: cannot be written", path.display()))?;
+    if new {
+        fs::remove_file(path).with_context(|| path.display().to_string())?;
+    }
+    Ok(())
+}
+
+fn file(path: &Path, text: &str) -> anyhow::Result<()> {
+    fs::write(path, text).with_context(|| format!("write {}", path.display()))
+}

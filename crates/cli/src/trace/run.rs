@@ -1,0 +1,183 @@
+//! Running a command under the preload library.
+
+use anyhow::Context;
+use clap::Args;
+use debox::Symbols;
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+use trace::launch::{self, Session, SpawnError, Untraceable};
+use trace::{Gatherer, Outcome, Places, Trace, Way};
+
+use super::Failure;
+use super::watch::{Held, Screen, Source};
+
+/// What is traced, and how.
+#[derive(Debug, Args)]
+#[group(skip)]
+#[command(next_help_heading = "What is traced")]
+pub struct Arguments {
+    /// Observe a process that runs already, its threads and later children, by BPF; may be given several times
+    #[arg(short, long = "pid", value_name = "PID")]
+    pub pids: Vec<u32>,
+    /// Observe the command from outside, by BPF: for static and Go programs, and for waiter counts
+    #[arg(long)]
+    pub attach: bool,
+    /// With -p: stop after this time (10s, 2m); without it, at an interrupt or the end of the processes
+    #[arg(long, value_name = "TIME", value_parser = seconds)]
+    pub duration: Option<Duration>,
+    /// With -p or --attach: leave children alone
+    #[arg(long)]
+    pub no_children: bool,
+    /// Show calls, sites and labels in the terminal while they happen; what the command writes to the terminal
+    /// follows at the end
+    #[arg(long)]
+    pub live: bool,
+}
+
+impl Arguments {
+    /// Options that mean something only to an observer are refused without one, not ignored.
+    pub fn check(&self) -> Result<(), Failure> {
+        let wrong = |text: &str| Err(Failure::Use(text.to_owned()));
+        if self.duration.is_some() && self.pids.is_empty() {
+            return wrong(
+                "--duration goes with --pid; a command decides itself how long it runs (see timeout(1))",
+            );
+        }
+        if self.no_children && self.pids.is_empty() && !self.attach {
+            return wrong(
+                "--no-children goes with --pid or --attach; the preload library follows children",
+            );
+        }
+        Ok(())
+    }
+}
+
+/// A time as `headway load` takes it (`500ms`, `10s`, `2m`), or a bare number of seconds.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let number = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let scale = match &text[number.len()..] {
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        _ => return Err("not a number of seconds, nor a time such as 500ms, 10s or 2m".to_owned()),
+    };
+    let number: f64 = number
+        .parse()
+        .map_err(|_| "not a number of seconds, nor a time such as 500ms, 10s or 2m".to_owned())?;
+    Duration::try_from_secs_f64(number * scale).map_err(|error| error.to_string())
+}
+
+/// Runs the command, writes the trace, returns the command's exit code.
+pub fn run(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
+    let orders = arguments
+        .policy
+        .orders(arguments.outputs.needs_every_call())?;
+    let library = launch::library()?;
+    let session = Session::new().context("a directory for the trace")?;
+    let command = &arguments.command;
+    let untraceable = command.first().and_then(|program| launch::examine(program));
+    if let Some(why) = &untraceable {
+        say(&format!("trace: {why}"));
+    }
+    let held = arguments.run.live.then(Held::new).transpose()?;
+    let streams = held.as_ref().map(Held::streams).transpose()?;
+    let screen = Screen::new(arguments.run.live)?;
+    let mut launched = match launch::spawn(command, session.path(), &library, &orders, streams) {
+        Ok(launched) => launched,
+        Err(error) => {
+            drop(screen);
+            return Ok(not_started(&error));
+        }
+    };
+    let mut recorded = Recorded {
+        session,
+        symbols: Symbols::load(),
+        places: Places::default(),
+        command,
+        untraceable,
+    };
+    let outcome = screen.command(&mut recorded, &mut launched)?;
+    held.map(Held::release).transpose()?;
+    let mut trace = recorded.trace()?;
+    trace.outcome = Some(outcome);
+    arguments.outputs.write(&trace, true)?;
+    Ok(exit_code(outcome))
+}
+
+/// What the traced programs leave.
+struct Recorded<'a> {
+    session: Session,
+    symbols: std::io::Result<Symbols>,
+    places: Places,
+    command: &'a [OsString],
+    untraceable: Option<Untraceable>,
+}
+
+impl Source for Recorded<'_> {
+    const EVERY: Duration = Duration::from_millis(500);
+
+    fn poll(&mut self) -> anyhow::Result<bool> {
+        self.session.sweep().context("the trace's directory")?;
+        Ok(true)
+    }
+
+    fn trace(&mut self) -> anyhow::Result<Trace> {
+        let (collection, running) = self.session.collection().context("the trace's directory")?;
+        let mut gatherer =
+            Gatherer::new(Way::Preload, self.symbols.as_ref().ok(), &mut self.places);
+        gatherer.collection(&collection);
+        if running > 0 {
+            gatherer.miss(&format!(
+                "{running} of the processes still ran when the command ended; what they do from now on is not recorded."
+            ));
+        }
+        match (&self.symbols, &self.untraceable) {
+            (_, Some(why)) => gatherer.miss(&format!("{why}.")),
+            (Ok(symbols), None) if symbols.hidden() => gatherer.miss(
+                "The kernel hides its symbols from this user, so sleeps have no labels; sysctl kernel.kptr_restrict=0 \
+                 (with kernel.perf_event_paranoid at most 1) or CAP_SYSLOG shows them.",
+            ),
+            (Err(error), None) => gatherer.miss(&format!("Sleeps have no labels: {error}.")),
+            _ => {}
+        }
+        if collection.processes.is_empty() && self.untraceable.is_none() {
+            gatherer.miss(
+                "No process left a record: the library was not loaded. A program that clears its environment or has \
+                 another C library than glibc does that; use --attach.",
+            );
+        }
+        let mut trace = gatherer.finish();
+        trace.command = words(self.command);
+        Ok(trace)
+    }
+}
+
+/// A command for people.
+pub fn words(command: &[OsString]) -> Vec<String> {
+    command
+        .iter()
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect()
+}
+
+/// Says why a command did not start, and with which code a shell would exit.
+pub fn not_started(error: &SpawnError) -> ExitCode {
+    say(&format!("trace: {error}"));
+    ExitCode::from(error.exit_code())
+}
+
+/// As a shell tells how its child ended.
+pub fn exit_code(outcome: Outcome) -> ExitCode {
+    match outcome {
+        Outcome::Exit(code) => ExitCode::from(code as u8),
+        Outcome::Signal(signal) => ExitCode::from(128_u8.saturating_add(signal as u8)),
+    }
+}
+
+/// A line on standard error; if that is closed there is nobody to tell.
+pub fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "headway: {text}");
+}

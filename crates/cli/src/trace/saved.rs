@@ -1,0 +1,39 @@
+//! `headway trace report`: a kept trace again.
+
+use anyhow::{Context, bail};
+use debox::Symbols;
+use debox::collect::Collection;
+use std::path::Path;
+use trace::{Gatherer, Places, Trace, Way};
+
+use super::{Failure, Saved};
+
+/// Reads the trace and writes its summary to standard output.
+pub fn run(arguments: &Saved) -> Result<(), Failure> {
+    arguments.outputs.check()?;
+    let trace = read(&arguments.directory)?;
+    arguments.outputs.write(&trace, false)
+}
+
+fn read(path: &Path) -> anyhow::Result<Trace> {
+    let whole = match path.is_dir() {
+        true => path.join(trace::FILE_NAME),
+        false => path.to_owned(),
+    };
+    if whole.is_file() {
+        return Ok(Trace::read(&whole)?);
+    }
+    let collection = Collection::open(path).with_context(|| path.display().to_string())?;
+    if collection.processes.is_empty() && collection.damaged.is_empty() {
+        bail!(
+            "{}: holds no trace, neither {} nor files of traced processes (*.debox)",
+            path.display(),
+            trace::FILE_NAME
+        );
+    }
+    let symbols = Symbols::load().ok();
+    let mut places = Places::default();
+    let mut gatherer = Gatherer::new(Way::Preload, symbols.as_ref(), &mut places);
+    gatherer.collection(&collection);
+    Ok(gatherer.finish())
+}

@@ -1,0 +1,165 @@
+//! The same from outside, by BPF, and the live view.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use crate::support::{Ran, compile, run, skip, sleeps, trace, traced};
+
+/// Whether BPF is there; if not, says that a test is skipped.
+fn observes(test: &str) -> bool {
+    let ran = run(&["--attach", "-o", "/dev/null", "--", "true"]);
+    if ran.code == Some(1) {
+        skip(test, "BPF (root, clang at build time, Linux 5.18)");
+    }
+    ran.code == Some(0)
+}
+
+#[test]
+fn static_program_is_seen_when_it_is_observed_from_outside() {
+    let test = "static_program_is_seen_when_it_is_observed_from_outside";
+    if !observes(test) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = "#include <unistd.h>\nint main(void) { usleep(50000); write(1, \"done\\n\", 5); return 6; }";
+    let program = compile(folder.path(), source, &["-static"]);
+    let (trace, ran) = traced(&["--attach"], &[program.to_str().expect("a path in UTF-8")]);
+    assert_eq!(
+        (ran.code, ran.out.as_str()),
+        (Some(6), "done\n"),
+        "{}",
+        ran.error
+    );
+    assert_eq!(trace["way"], "attach");
+    assert!(
+        sleeps(&trace).iter().any(|(_, label, _)| label == "timer"),
+        "{:?}",
+        sleeps(&trace)
+    );
+}
+
+#[test]
+fn exit_code_is_that_of_a_shell_when_an_observed_command_cannot_start() {
+    if !observes("exit_code_is_that_of_a_shell_when_an_observed_command_cannot_start") {
+        return;
+    }
+    let ran = run(&["--attach", "--", "no-such-command-here"]);
+    assert_eq!(ran.code, Some(127), "{}", ran.error);
+}
+
+#[test]
+fn running_process_is_shown_when_its_number_is_given() {
+    if !observes("running_process_is_shown_when_its_number_is_given") {
+        return;
+    }
+    let mut child = Command::new("sh")
+        .args(["-c", "while :; do sleep 0.02; done"])
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("a shell");
+    let pid = child.id().to_string();
+    let ran = run(&["-p", &pid, "--duration", "0.5", "-o", "-"]);
+    child.kill().expect("killed");
+    child.wait().expect("it ends");
+    assert_eq!(ran.code, Some(0), "{}", ran.error);
+    assert!(ran.out.contains("out of band, by BPF"), "{}", ran.out);
+    assert!(ran.out.contains("child"), "{}", ran.out);
+}
+
+#[test]
+fn observer_ends_when_the_process_does() {
+    if !observes("observer_ends_when_the_process_does") {
+        return;
+    }
+    let mut child = Command::new("cat")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("cat");
+    let mut headway = trace(&["-p", &child.id().to_string(), "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("headway runs");
+    let mut said = String::new();
+    let mut errors = BufReader::new(headway.stderr.take().expect("piped"));
+    errors.read_line(&mut said).expect("its first words");
+    assert!(said.contains("observing"), "{said}");
+    drop(child.stdin.take());
+    child.wait().expect("our child");
+    let ran = Ran::of(&headway.wait_with_output().expect("it ends"));
+    assert_eq!(ran.code, Some(0));
+    let trace: serde_json::Value = serde_json::from_str(&ran.out).expect("JSON");
+    let sites = trace["sites"].as_array().expect("call sites");
+    assert!(
+        sites.iter().any(|site| site["call"] == "exit_group"),
+        "{sites:?}"
+    );
+}
+
+#[test]
+fn words_that_make_no_sense_are_refused_when_observing() {
+    for (arguments, says) in [
+        (&["-p", "many"][..], "many"),
+        (&["-p", "1", "--duration=-1"], "negative"),
+        (
+            &["-p", "1", "--duration", "soon"],
+            "not a number of seconds",
+        ),
+        (&["-p", "4294967295"], "there is none with this number"),
+        (
+            &["-p", "1", "--react", "stack"],
+            "works in the traced program itself",
+        ),
+        (&["-p", "1", "--", "true"], "cannot be used with"),
+        (&["--no-children", "--", "true"], "--attach"),
+    ] {
+        let ran = run(arguments);
+        assert_eq!(
+            (ran.code, ran.out.as_str()),
+            (Some(2), ""),
+            "{arguments:?}: {}",
+            ran.error
+        );
+        assert!(ran.error.contains(says), "{arguments:?}: {}", ran.error);
+    }
+}
+
+#[test]
+fn live_view_leaves_output_and_exit_code_alone_when_there_is_a_terminal() {
+    let headway = env!("CARGO_BIN_EXE_headway");
+    crate::support::library();
+    let command =
+        format!("{headway} trace --live -o /dev/null -- sh -c 'echo said; sleep 1.2; exit 4'");
+    let output = Command::new("script")
+        .args(["-qec", &command, "/dev/null"])
+        .stdin(Stdio::null())
+        .output();
+    let ran = Ran::of(&output.expect("script(1) runs"));
+    assert_eq!(ran.code, Some(4), "{}", ran.out);
+    // The screen is left before the held output follows.
+    let (view, after) = ran
+        .out
+        .rsplit_once("\u{1b}[?1049l")
+        .expect("an alternate screen");
+    assert!(
+        view.contains("\u{1b}[?1049h") && view.contains("LABEL"),
+        "{view}"
+    );
+    assert!(after.contains("said"), "{after}");
+}
+
+#[test]
+fn live_view_is_refused_when_there_is_no_terminal() {
+    // A session of its own has no controlling terminal.
+    let headway = trace(&["--live", "--", "sh", "-c", "echo ran"]);
+    let output = Command::new("setsid")
+        .arg(headway.get_program())
+        .args(headway.get_args())
+        .stdin(Stdio::null())
+        .output()
+        .expect("setsid runs");
+    let ran = Ran::of(&output);
+    assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""), "{}", ran.error);
+    assert!(ran.error.contains("needs a terminal"), "{}", ran.error);
+}

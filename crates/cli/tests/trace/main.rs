@@ -1,0 +1,9 @@
+//! `headway trace` through the binary: the command's own output and exit code, what the summary says, every form
+//! of output, and every bad input.
+
+mod attach;
+mod bad_input;
+mod outputs;
+mod programs;
+mod support;
+mod transparency;

@@ -1,0 +1,301 @@
+//! A run's trace (`trace.json`) beside its requests: which blocked calls of the server fall into which slow requests.
+//!
+//! The two are joined on the wall clock, which both files tie to their own monotonic times at their beginning. Falling
+//! into a request is no proof of having caused it; so the share of slow requests that a label meets stands beside its
+//! share of all requests, and only the difference says something.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use latency::{Outcome, Run};
+use serde_json::Value;
+
+/// Slow are the requests above this share of all.
+pub(crate) const SLOW_SHARE: f64 = 0.99;
+
+/// Most rows that are shown of single calls.
+const CALLS_MAX: usize = 12;
+
+/// Labels of waiting for work, which is no blocking.
+const IDLE: [&str; 2] = ["event-wait", "socket-accept"];
+
+/// What the join found.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Blocked {
+    /// Requests with a response.
+    pub requests: u64,
+    /// Of these, slow ones.
+    pub slow: u64,
+    /// The response time from which on a request is slow.
+    pub slow_ns: u64,
+    /// Calls that were kept and had slept on something.
+    pub calls: u64,
+    /// By label, the one that meets most slow requests first.
+    pub labels: Vec<LabelJoin>,
+    /// The calls that fall into most slow requests.
+    pub longest: Vec<CallJoin>,
+    /// Whether the trace and the run overlap in time at all.
+    pub overlap: bool,
+}
+
+/// The blocked calls of one label.
+#[derive(Debug, PartialEq)]
+pub(crate) struct LabelJoin {
+    pub label: String,
+    pub calls: u64,
+    pub asleep_ns: u64,
+    /// Requests during which at least one of them slept.
+    pub requests: u64,
+    /// Of these, slow ones.
+    pub slow: u64,
+}
+
+/// One blocked call.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct CallJoin {
+    pub call: String,
+    pub label: String,
+    pub site: String,
+    /// Nanoseconds after the run's epoch; before it if negative.
+    pub start_ns: i128,
+    pub wall_ns: u64,
+    /// Slow requests that were in flight meanwhile.
+    pub slow: u64,
+}
+
+/// A request in flight: beginning and end after the epoch.
+type Flight = (i128, i128);
+
+/// Joins a run with its trace; `None` if it has none that can be read.
+pub(crate) fn join(run: &Run) -> Option<Blocked> {
+    let calls = calls(run.path(), run.description().epoch_unix_ns)?;
+    let mut flights: Vec<(Flight, u64)> = Vec::new();
+    for batch in run.rows().ok()? {
+        let batch = batch.ok()?;
+        let answered = batch
+            .iter()
+            .filter(|row| !row.warmup && row.error != Outcome::Abandoned);
+        flights.extend(answered.map(|row| {
+            let flight = (i128::from(row.intended_ns), i128::from(row.end_ns));
+            (flight, row.response_ns())
+        }));
+    }
+    Some(joined(&flights, calls))
+}
+
+/// The blocked calls of a `trace.json`, on the run's epoch.
+fn calls(directory: &Path, epoch_unix_ns: u64) -> Option<Vec<CallJoin>> {
+    let text = std::fs::read(directory.join("trace.json")).ok()?;
+    let trace: Value = serde_json::from_slice(&text).ok()?;
+    if trace.get("schema")?.as_u64()? != 1 {
+        return None;
+    }
+    let began = i128::from(trace.get("started_ns")?.as_u64()?);
+    let shift =
+        i128::from(trace.get("started_unix_ns")?.as_u64()?) - i128::from(epoch_unix_ns) - began;
+    let places = trace.get("places")?.as_array()?;
+    let call = |kept: &Value| {
+        let sleeps = kept.get("sleeps")?.as_array()?;
+        let longest = sleeps
+            .iter()
+            .max_by_key(|sleep| sleep["total_ns"].as_u64().unwrap_or(0))?;
+        let label = longest.get("label")?.as_str()?;
+        if IDLE.contains(&label) {
+            return None;
+        }
+        Some(CallJoin {
+            call: kept.get("call")?.as_str()?.to_owned(),
+            label: label.to_owned(),
+            site: kept["place"]
+                .as_u64()
+                .and_then(|at| places.get(at as usize))
+                .map(site)
+                .unwrap_or_default(),
+            start_ns: i128::from(kept.get("start_ns")?.as_u64()?) + shift,
+            wall_ns: kept.get("wall_ns")?.as_u64()?,
+            slow: 0,
+        })
+    };
+    Some(
+        trace
+            .get("kept")?
+            .as_array()?
+            .iter()
+            .filter_map(call)
+            .collect(),
+    )
+}
+
+fn site(place: &Value) -> String {
+    let module = place["module"].as_str().unwrap_or_default();
+    let module = module.rsplit('/').next().unwrap_or_default();
+    match (
+        place["function"].as_str(),
+        place["file"].as_str(),
+        place["line"].as_u64(),
+    ) {
+        (Some(function), Some(file), Some(line)) => {
+            format!(
+                "{function} ({}:{line})",
+                file.rsplit('/').next().unwrap_or(file)
+            )
+        }
+        (Some(function), ..) => format!("{function} ({module})"),
+        _ => format!("{module}+{:#x}", place["offset"].as_u64().unwrap_or(0)),
+    }
+}
+
+fn joined(flights: &[(Flight, u64)], mut calls: Vec<CallJoin>) -> Blocked {
+    let mut times: Vec<u64> = flights
+        .iter()
+        .map(|(_, response_ns)| *response_ns)
+        .collect();
+    times.sort_unstable();
+    let rank = ((times.len() as f64 * SLOW_SHARE) as usize).min(times.len().saturating_sub(1));
+    let slow_ns = times.get(rank).copied().unwrap_or(u64::MAX);
+    let slow: Vec<Flight> = flights
+        .iter()
+        .filter(|(_, ns)| *ns >= slow_ns)
+        .map(|(flight, _)| *flight)
+        .collect();
+    let all: Vec<Flight> = flights.iter().map(|(flight, _)| *flight).collect();
+    let overlap = calls
+        .iter()
+        .any(|call| all.iter().any(|flight| meets(flight, &span(call))));
+    let mut by_label: BTreeMap<&str, Vec<&CallJoin>> = BTreeMap::new();
+    for call in &calls {
+        by_label.entry(&call.label).or_default().push(call);
+    }
+    let mut labels: Vec<LabelJoin> = by_label
+        .into_iter()
+        .map(|(label, calls)| {
+            let spans = union(calls.iter().map(|call| span(call)).collect());
+            LabelJoin {
+                label: label.to_owned(),
+                calls: calls.len() as u64,
+                asleep_ns: calls.iter().map(|call| call.wall_ns).sum(),
+                requests: met(&all, &spans),
+                slow: met(&slow, &spans),
+            }
+        })
+        .collect();
+    labels.sort_by_key(|label| std::cmp::Reverse(label.slow));
+    let count = calls.len() as u64;
+    for call in &mut calls {
+        call.slow = met(&slow, &[span(call)]);
+    }
+    calls.retain(|call| call.slow > 0);
+    calls.sort_by_key(|call| std::cmp::Reverse((call.slow, call.wall_ns)));
+    calls.truncate(CALLS_MAX);
+    Blocked {
+        requests: all.len() as u64,
+        slow: slow.len() as u64,
+        slow_ns,
+        calls: count,
+        labels,
+        longest: calls,
+        overlap,
+    }
+}
+
+fn span(call: &CallJoin) -> Flight {
+    (call.start_ns, call.start_ns + i128::from(call.wall_ns))
+}
+
+fn meets(one: &Flight, other: &Flight) -> bool {
+    one.0 < other.1 && other.0 < one.1
+}
+
+/// How many flights meet at least one of some spans, which are in order and apart.
+fn met(flights: &[Flight], spans: &[Flight]) -> u64 {
+    let hit = |flight: &&Flight| {
+        // The first span that ends after the flight began is the only one that has to be looked at.
+        let next = spans.partition_point(|span| span.1 <= flight.0);
+        spans.get(next).is_some_and(|span| meets(flight, span))
+    };
+    flights.iter().filter(hit).count() as u64
+}
+
+/// Spans in order, those that overlap made one.
+fn union(mut spans: Vec<Flight>) -> Vec<Flight> {
+    spans.sort_unstable();
+    let mut apart: Vec<Flight> = Vec::with_capacity(spans.len());
+    for span in spans {
+        match apart.last_mut() {
+            Some(last) if span.0 <= last.1 => last.1 = last.1.max(span.1),
+            _ => apart.push(span),
+        }
+    }
+    apart
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CallJoin, calls, joined, met, union};
+
+    fn call(label: &str, start_ns: i128, wall_ns: u64) -> CallJoin {
+        CallJoin {
+            call: "read".into(),
+            label: label.into(),
+            site: "main".into(),
+            start_ns,
+            wall_ns,
+            slow: 0,
+        }
+    }
+
+    #[test]
+    fn blocked_call_is_found_in_the_slow_request_when_both_are_at_one_time() {
+        // Request 50 of 100 is slow, and a call sleeps in the middle of it; another sleeps between requests.
+        let flights: Vec<_> = (0..100)
+            .map(|index| {
+                let start = i128::from(index) * 1000;
+                let length = if index == 50 { 900 } else { 10 };
+                ((start, start + i128::from(length)), length as u64)
+            })
+            .collect();
+        let found = joined(
+            &flights,
+            vec![call("page-io", 50_100, 500), call("futex", 20_500, 100)],
+        );
+        assert_eq!((found.requests, found.slow, found.slow_ns), (100, 1, 900));
+        assert_eq!(found.labels[0].label, "page-io");
+        assert_eq!((found.labels[0].slow, found.labels[0].requests), (1, 1));
+        assert_eq!((found.labels[1].slow, found.labels[1].requests), (0, 0));
+        assert_eq!(found.longest.len(), 1);
+        assert!(found.overlap);
+    }
+
+    #[test]
+    fn nothing_overlaps_when_the_trace_is_of_another_time() {
+        let found = joined(&[((0, 10), 10)], vec![call("pipe", -5_000, 100)]);
+        assert!(!found.overlap);
+        assert_eq!(found.labels[0].requests, 0);
+    }
+
+    #[test]
+    fn spans_are_met_once_when_they_overlap() {
+        let spans = union(vec![(5, 9), (0, 3), (2, 4)]);
+        assert_eq!(spans, [(0, 4), (5, 9)]);
+        assert_eq!(met(&[(3, 6), (4, 5), (9, 12)], &spans), 1);
+    }
+
+    #[test]
+    fn idle_waits_are_left_out_and_times_shifted_when_a_trace_is_read() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let sleep = |label: &str| serde_json::json!([{ "label": label, "total_ns": 5 }]);
+        let kept = |label: &str| serde_json::json!({ "call": "read", "place": 0, "start_ns": 1500, "wall_ns": 7, "sleeps": sleep(label) });
+        let trace = serde_json::json!({
+            "schema": 1, "started_ns": 1000, "started_unix_ns": 90_000, "kept": [kept("pipe"), kept("event-wait")],
+            "places": [{ "module": "/bin/cat", "offset": 16, "function": null, "file": null, "line": null }],
+        });
+        std::fs::write(folder.path().join("trace.json"), trace.to_string()).expect("written");
+        let found = calls(folder.path(), 80_000).expect("a trace");
+        assert_eq!(found.len(), 1);
+        assert_eq!(
+            (found[0].start_ns, found[0].site.as_str()),
+            (10_500, "cat+0x10")
+        );
+        assert_eq!(calls(&folder.path().join("none"), 0), None);
+    }
+}

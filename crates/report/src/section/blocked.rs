@@ -1,0 +1,111 @@
+//! Blocked calls of the server beside slow requests, for runs that were traced.
+
+use super::Section;
+use crate::blocked::{Blocked, SLOW_SHARE};
+use crate::figure::Table;
+use crate::html::{escaped, shortened};
+use crate::subject::Subject;
+use crate::units::{counted, grouped, percent, time};
+
+/// The section; `None` if no run has a trace.
+pub(crate) fn section(subjects: &[Subject]) -> Option<Section> {
+    let parts: Vec<String> = subjects
+        .iter()
+        .filter_map(|subject| Some(part(subject, subject.chosen()?.blocked.as_ref()?)))
+        .collect();
+    (!parts.is_empty()).then(|| Section {
+        id: "blocked",
+        title: "Blocked calls in slow requests",
+        lead: format!(
+            "Calls of the traced processes that slept, joined with the requests in flight at that time. Slow is the slowest \
+             {} of the requests. A label that meets slow requests much more often than all requests is worth a look; one \
+             that meets both alike is a bystander.",
+            percent(1.0 - SLOW_SHARE)
+        ),
+        parts,
+    })
+}
+
+fn part(subject: &Subject, blocked: &Blocked) -> String {
+    let mut out = format!(
+        "<h3>{}</h3><p>{}</p>",
+        escaped(&subject.name),
+        escaped(&words(blocked))
+    );
+    if !blocked.labels.is_empty() {
+        out.push_str(&labels(blocked).html("Labels"));
+    }
+    if !blocked.longest.is_empty() {
+        out.push_str("<p>The calls that fell into most slow requests:</p>");
+        out.push_str(&calls(blocked).html("Blocked calls"));
+    }
+    out
+}
+
+fn words(blocked: &Blocked) -> String {
+    if blocked.calls == 0 {
+        return "The trace holds no blocked call: nothing slept outside the event wait, or no call was kept.".into();
+    }
+    if !blocked.overlap {
+        return format!(
+            "{} in the trace, none while a request was in flight: the trace may be of another time or another clock.",
+            counted(blocked.calls, "blocked call")
+        );
+    }
+    format!(
+        "{} in the trace; {} of {} requests took {} or longer.",
+        counted(blocked.calls, "blocked call"),
+        grouped(blocked.slow),
+        grouped(blocked.requests),
+        time(blocked.slow_ns as f64)
+    )
+}
+
+fn labels(blocked: &Blocked) -> Table {
+    let mut table = Table::new(&[
+        "label",
+        "blocked calls",
+        "time in them",
+        "slow requests met",
+        "of the slow",
+        "of all requests",
+    ]);
+    for label in &blocked.labels {
+        table.rows.push(vec![
+            escaped(&label.label),
+            grouped(label.calls),
+            time(label.asleep_ns as f64),
+            grouped(label.slow),
+            percent(share(label.slow, blocked.slow)),
+            percent(share(label.requests, blocked.requests)),
+        ]);
+    }
+    table
+}
+
+fn calls(blocked: &Blocked) -> Table {
+    let mut table = Table::new(&[
+        "at",
+        "call",
+        "label",
+        "length",
+        "slow requests",
+        "call site",
+    ]);
+    for call in &blocked.longest {
+        let at = call.start_ns.max(0) as f64;
+        table.rows.push(vec![
+            format!("+{}", time(at)),
+            escaped(&call.call),
+            escaped(&call.label),
+            time(call.wall_ns as f64),
+            grouped(call.slow),
+            escaped(&shortened(&call.site, 60)),
+        ]);
+    }
+    table
+}
+
+fn share(part: u64, whole: u64) -> f64 {
+    part as f64 / whole.max(1) as f64
+}

@@ -1,0 +1,205 @@
+//! Each kept call by the number of its invocation: the paper's Figures 2.5 and 2.6.
+//!
+//! The figure shows in-band time, as the paper's does: preemption is left out, so that a trend is the call's own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use super::{label, place};
+use crate::model::{Kept, Trace};
+use crate::units::{counted, time_words};
+
+/// Comma-separated values, one row a call: numbers by call (`invocation` counts from 1), times in nanoseconds.
+pub fn csv(trace: &Trace) -> String {
+    let mut out = String::from(
+        "call,invocation,pid,thread,start_ns,wall_ns,in_band_ns,asleep_ns,preempted_ns,result,label,site\n",
+    );
+    let mut invocations: BTreeMap<&str, u64> = BTreeMap::new();
+    for kept in &trace.kept {
+        let invocation = invocations.entry(&kept.call).or_default();
+        *invocation += 1;
+        let pid = trace
+            .programs
+            .get(kept.program)
+            .map_or(0, |program| program.pid);
+        let result = kept
+            .result
+            .map(|result| result.to_string())
+            .unwrap_or_default();
+        let _ = writeln!(
+            out,
+            "{},{invocation},{pid},{},{},{},{},{},{},{result},{},{}",
+            kept.call,
+            kept.thread,
+            kept.start_ns.saturating_sub(trace.started_ns),
+            kept.wall_ns,
+            kept.in_band_ns(),
+            kept.blocked_ns(),
+            kept.preemptions.total_ns,
+            label(kept),
+            quoted(&place(trace, kept)),
+        );
+    }
+    out
+}
+
+/// RFC 4180: text with a comma, a quote or a line end stands in quotes.
+fn quoted(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}
+
+const WIDTH: f64 = 860.0;
+const LEFT: f64 = 80.0;
+const RIGHT: f64 = 16.0;
+const PANEL: f64 = 260.0;
+const TOP: f64 = 40.0;
+const BOTTOM: f64 = 44.0;
+
+/// A figure with one panel a call, those with most time first, six at most.
+pub fn svg(trace: &Trace) -> String {
+    let mut calls: BTreeMap<&str, Vec<&Kept>> = BTreeMap::new();
+    for kept in &trace.kept {
+        calls.entry(&kept.call).or_default().push(kept);
+    }
+    let mut calls: Vec<_> = calls.into_iter().collect();
+    calls.sort_by_key(|(_, kept)| {
+        std::cmp::Reverse(kept.iter().map(|kept| kept.wall_ns).sum::<u64>())
+    });
+    calls.truncate(6);
+    let height = (calls.len().max(1) as f64) * (PANEL + TOP + BOTTOM);
+    let mut out = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"system-ui, sans-serif\" \
+         font-size=\"13\" role=\"img\">\n<title>Call time as a function of invocation</title>\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n"
+    );
+    if calls.is_empty() {
+        out.push_str("<text x=\"20\" y=\"40\">No call was kept: choose calls with --history or --call.</text>\n");
+    }
+    for (index, (call, kept)) in calls.iter().enumerate() {
+        panel(
+            &mut out,
+            call,
+            kept,
+            index as f64 * (PANEL + TOP + BOTTOM) + TOP,
+        );
+    }
+    out.push_str("</svg>\n");
+    out
+}
+
+fn panel(out: &mut String, call: &str, kept: &[&Kept], top: f64) {
+    let most = kept
+        .iter()
+        .map(|kept| kept.in_band_ns())
+        .max()
+        .unwrap_or(1)
+        .max(1);
+    let (step, steps) = ticks(most as f64);
+    let high = step * f64::from(steps);
+    let x = |invocation: usize| {
+        LEFT + (WIDTH - LEFT - RIGHT) * (invocation as f64 + 0.5) / kept.len().max(1) as f64
+    };
+    let y = |ns: f64| top + PANEL * (1.0 - ns / high);
+    let _ = writeln!(
+        out,
+        "<text x=\"{LEFT}\" y=\"{:.1}\" font-weight=\"600\">{} <tspan font-weight=\"400\" fill=\"#555\">in-band call time by \
+         invocation, {} calls kept</tspan></text>",
+        top - 14.0,
+        escaped(call),
+        counted(kept.len() as u64),
+    );
+    for tick in 0..=steps {
+        let ns = step * f64::from(tick);
+        let at = y(ns);
+        let _ = writeln!(
+            out,
+            "<line x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"#ddd\"/>\
+             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\" fill=\"#555\">{}</text>",
+            WIDTH - RIGHT,
+            LEFT - 8.0,
+            at + 4.0,
+            time_words(ns as u64),
+        );
+    }
+    for (anchor, invocation) in [
+        ("start", 1),
+        ("middle", kept.len().div_ceil(2)),
+        ("end", kept.len()),
+    ] {
+        let _ = writeln!(
+            out,
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\" fill=\"#555\">{}</text>",
+            x(invocation.saturating_sub(1)),
+            top + PANEL + 20.0,
+            counted(invocation as u64),
+        );
+    }
+    let path = points(kept, x, y);
+    let _ = writeln!(
+        out,
+        "<path d=\"{path}\" stroke=\"#2563a8\" stroke-width=\"2.6\" stroke-linecap=\"round\" fill=\"none\"/>"
+    );
+}
+
+/// Every call is a dot; dots that would cover each other are drawn once, so a million calls stay a small file.
+fn points(kept: &[&Kept], x: impl Fn(usize) -> f64, y: impl Fn(f64) -> f64) -> String {
+    let half_pixels = |value: f64| (value * 2.0).round() as i64;
+    let dots: BTreeSet<(i64, i64)> = kept
+        .iter()
+        .enumerate()
+        .map(|(index, kept)| {
+            (
+                half_pixels(x(index)),
+                half_pixels(y(kept.in_band_ns() as f64)),
+            )
+        })
+        .collect();
+    let mut path = String::new();
+    for (x, y) in dots {
+        let _ = write!(path, "M{} {}h0", x as f64 / 2.0, y as f64 / 2.0);
+    }
+    path
+}
+
+/// A round step and how many of them reach `most`.
+fn ticks(most: f64) -> (f64, u32) {
+    let rough = most / 4.0;
+    let power = 10_f64.powf(rough.log10().floor());
+    let step = [1.0, 2.0, 2.5, 5.0, 10.0]
+        .into_iter()
+        .map(|factor| factor * power)
+        .find(|step| *step >= rough)
+        .unwrap_or(rough)
+        .max(1.0);
+    (step, (most / step).ceil().max(1.0) as u32)
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{quoted, ticks};
+
+    #[test]
+    fn steps_are_round_and_reach_the_top_when_any_length_is_shown() {
+        for most in [1.0, 37.0, 999.0, 1e6, 1.3e8] {
+            let (step, steps) = ticks(most);
+            assert!(step * f64::from(steps) >= most, "{most}");
+            assert!(steps <= 5, "{most}: {steps} steps of {step}");
+        }
+    }
+
+    #[test]
+    fn text_is_quoted_when_it_would_break_a_row() {
+        assert_eq!(quoted("plain"), "plain");
+        assert_eq!(quoted("f<a, b>(\"x\")"), "\"f<a, b>(\"\"x\"\")\"");
+    }
+}

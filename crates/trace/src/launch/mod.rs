@@ -1,0 +1,55 @@
+//! Runs a command with the preload library, as quietly as time(1): its streams, signals and exit code are its own.
+//!
+//! The library reads what to do from environment variables and writes into a directory of ours. Nothing stands
+//! between the command and its terminal; a signal sent to us is passed on.
+
+mod command;
+mod library;
+mod program;
+mod session;
+mod signals;
+
+pub use command::{Launched, SpawnError, spawn};
+pub use library::{NoLibrary, library};
+pub use program::{Untraceable, examine};
+pub use session::Session;
+
+/// What the preload library is told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Orders {
+    /// Which records to keep one by one, in the words of [`debox::policy::Filter`]; empty for none.
+    pub keep: String,
+    /// Reactions, in the words of [`debox::policy::Order`].
+    pub react: Vec<String>,
+    /// Keep the program's stack with each record.
+    pub stacks: bool,
+    /// Ask after each sleep how long the thread then waited for a processor.
+    pub wakeup: bool,
+    /// Bytes for kept records in each process; `None` for the library's choice.
+    pub log_bytes: Option<u64>,
+    /// Follow into programs that are started with an environment of their own.
+    pub follow_all: bool,
+}
+
+impl Orders {
+    /// The variables of the library's `config`.
+    fn variables(&self) -> Vec<(&'static str, String)> {
+        let mut variables = vec![("HEADWAY_TRACE_KEEP", self.keep.clone())];
+        if !self.react.is_empty() {
+            variables.push(("HEADWAY_TRACE_REACT", self.react.join(";")));
+        }
+        for (name, wanted) in [
+            ("HEADWAY_TRACE_STACKS", self.stacks),
+            ("HEADWAY_TRACE_WAKEUP", self.wakeup),
+            ("HEADWAY_TRACE_FOLLOW", self.follow_all),
+        ] {
+            if wanted {
+                variables.push((name, "1".to_owned()));
+            }
+        }
+        if let Some(bytes) = self.log_bytes {
+            variables.push(("HEADWAY_TRACE_LOG_BYTES", bytes.to_string()));
+        }
+        variables
+    }
+}

@@ -1,0 +1,133 @@
+//! The directory traced programs write into, and what has been taken out of it.
+//!
+//! It lies in memory where it can: a page fault on a mapped file of a disk would wait for that disk, and the trace
+//! would show itself. Records of processes that have ended are taken out while others run, so a build of ten thousand
+//! processes needs no room for all of them at once.
+
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use debox::collect::{Collection, Ended, Process};
+use tempfile::TempDir;
+
+/// A trace being made.
+#[derive(Debug)]
+pub struct Session {
+    directory: TempDir,
+    ended: Vec<Process>,
+}
+
+impl Session {
+    /// Makes a new directory that only this user can list.
+    ///
+    /// # Errors
+    ///
+    /// No directory for temporary files can be written.
+    pub fn new() -> io::Result<Session> {
+        let memory = Path::new("/dev/shm");
+        let builder = || tempfile::Builder::new().prefix("headway-trace-").to_owned();
+        let directory = builder()
+            .tempdir_in(memory)
+            .or_else(|_| builder().tempdir())?;
+        if rustix::process::geteuid().is_root() {
+            // Daemons give up root and fork: their children must be able to make files too, not to see others'.
+            let mode = std::fs::Permissions::from_mode(0o1733);
+            std::fs::set_permissions(directory.path(), mode)?;
+        }
+        Ok(Session {
+            directory,
+            ended: Vec::new(),
+        })
+    }
+
+    /// Where programs write.
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Takes out what ended processes have left. What cannot be read stays for [`Session::collection`] to tell.
+    ///
+    /// # Errors
+    ///
+    /// The directory cannot be listed.
+    pub fn sweep(&mut self) -> io::Result<()> {
+        for listed in std::fs::read_dir(self.path())? {
+            let path = listed?.path();
+            let Some((pid, start_ticks)) = identity(&path) else {
+                continue;
+            };
+            if alive(pid, start_ticks) {
+                continue;
+            }
+            if let Ok(process) = Process::open(&path) {
+                std::fs::remove_file(&path)?;
+                self.ended.push(process);
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything so far, of processes that still run too; with the number of those.
+    ///
+    /// # Errors
+    ///
+    /// The directory cannot be listed.
+    pub fn collection(&self) -> io::Result<(Collection, usize)> {
+        let mut collection = Collection::open(self.path())?;
+        let running = collection
+            .processes
+            .iter()
+            .filter(|process| {
+                process.ended != Some(Ended::Exec) && alive(process.pid, process.start_ticks)
+            })
+            .count();
+        collection.processes.extend(self.ended.iter().cloned());
+        collection
+            .processes
+            .sort_by_key(|process| (process.started_ns, process.pid, process.image));
+        Ok((collection, running))
+    }
+}
+
+/// The process a file belongs to, from its name `PID-STARTTIME-IMAGE.debox`.
+fn identity(path: &Path) -> Option<(u32, u64)> {
+    let name = path.file_name()?.to_str()?.strip_suffix(".debox")?;
+    let mut parts = name.split('-');
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+/// Whether this very process still runs: a number is used again, a number and a time are not. A zombie has ended.
+fn alive(pid: u32, start_ticks: u64) -> bool {
+    let path = PathBuf::from(format!("/proc/{pid}/stat"));
+    let Ok(text) = std::fs::read_to_string(path) else {
+        return false;
+    };
+    // The name in parentheses may hold anything, so fields are counted from its end: state is field 3 of proc(5).
+    let Some((_, rest)) = text.rsplit_once(')') else {
+        return false;
+    };
+    let mut fields = rest.split_ascii_whitespace();
+    let ended = matches!(fields.next(), Some("Z" | "X"));
+    let started = fields.nth(18).and_then(|field| field.parse().ok());
+    !ended && started == Some(start_ticks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{alive, identity};
+    use std::path::Path;
+
+    #[test]
+    fn process_is_told_from_a_later_one_of_its_number() {
+        let own = std::process::id();
+        let text = std::fs::read_to_string("/proc/self/stat").expect("own status");
+        let fields = text.rsplit_once(')').expect("a name").1;
+        let ticks = fields.split_ascii_whitespace().nth(19).expect("field 22");
+        let ticks: u64 = ticks.parse().expect("a number");
+        assert!(alive(own, ticks));
+        assert!(!alive(own, ticks + 1));
+        assert_eq!(identity(Path::new("/x/12-34-0.debox")), Some((12, 34)));
+        assert_eq!(identity(Path::new("/x/notes.txt")), None);
+    }
+}

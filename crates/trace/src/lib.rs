@@ -1,0 +1,27 @@
+//! `headway trace`: runs a program under DeBox and shows what its system calls waited for.
+//!
+//! `launch` runs a command with the preload library and leaves its streams, signals and exit code alone; `gather`
+//! turns what the traced programs left ([`debox::collect`]) into a [`Trace`], resolved by `places`; `show`
+//! writes it as text, `export` as files for other programs, `live` as a view that is kept up to date.
+//! It refuses to write anything on a stream of the traced program.
+//!
+//! Source: Ruan's dissertation (2005), sections 2.2 to 2.5.
+#![forbid(unsafe_code)]
+
+mod attach;
+pub mod export;
+mod gather;
+pub mod launch;
+pub mod live;
+mod model;
+mod places;
+pub mod show;
+mod table;
+mod units;
+
+pub use attach::Observation;
+pub use gather::Gatherer;
+pub use model::{
+    Bucket, FILE_NAME, Kept, Outcome, Place, Program, SCHEMA, Site, SleepAt, Trace, Way,
+};
+pub use places::Places;

@@ -1,0 +1,352 @@
+//! A trace as it is shown, saved and read back: what `trace.json` holds.
+//!
+//! Everything is resolved here: call sites have functions and lines, sleeps have labels and kernel symbols. So a
+//! saved trace tells the same on another machine and after another boot. Fields are added, never changed in
+//! meaning; [`SCHEMA`] grows when an older reader would misread.
+
+use std::path::Path;
+
+use debox::{Label, Rung, Wait};
+use serde::{Deserialize, Serialize};
+
+/// The version of the form.
+pub const SCHEMA: u32 = 1;
+
+/// The name of the file in a run directory and in a kept one.
+pub const FILE_NAME: &str = "trace.json";
+
+/// What one command, or one set of processes that ran already, did and waited for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Trace {
+    /// [`SCHEMA`] of the writer.
+    pub schema: u32,
+    /// Version of the program that wrote it.
+    pub headway: String,
+    /// How the records were made.
+    pub way: Way,
+    /// The command, empty for processes that ran already.
+    pub command: Vec<String>,
+    /// How the command ended.
+    pub outcome: Option<Outcome>,
+    /// Beginning of the trace in nanoseconds since 1970.
+    pub started_unix_ns: u64,
+    /// The same moment on `CLOCK_MONOTONIC`, the clock of all other times here.
+    pub started_ns: u64,
+    /// The end of the trace, or the last thing that was seen.
+    pub ended_ns: u64,
+    /// Which records were kept one by one.
+    pub policy: String,
+    /// Programs, in the order they began; an exec begins another.
+    pub programs: Vec<Program>,
+    /// Call sites of all programs, longest in total first.
+    pub sites: Vec<Site>,
+    /// Records the policy kept, in the order they began.
+    pub kept: Vec<Kept>,
+    /// Places in the programs' code, which sites and stacks name by index.
+    pub places: Vec<Place>,
+    /// Kernel stacks, outermost function first, which sleeps name by index.
+    pub kernel_stacks: Vec<Vec<String>>,
+    /// What the trace does not tell, in whole sentences.
+    pub missing: Vec<String>,
+}
+
+/// How records are made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Way {
+    /// By the programs themselves: in band.
+    #[default]
+    Preload,
+    /// By programs in the kernel: out of band, with waiters.
+    Attach,
+}
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// With this exit code.
+    Exit(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+/// One program in one process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Program {
+    /// The process.
+    pub pid: u32,
+    /// Its parent when it began; 0 if not known.
+    pub ppid: u32,
+    /// 0 for the program the process began with, one more after each exec.
+    pub image: u64,
+    /// Path of the program.
+    pub exe: String,
+    /// Its arguments.
+    pub command: Vec<String>,
+    /// When its record began.
+    pub started_ns: u64,
+    /// When it ended or became another program; `None` if it ran on or was killed.
+    pub ended_ns: Option<u64>,
+    /// How much was seen, and what grants more.
+    pub rung: Rung,
+    /// Whether page faults were counted.
+    pub sees_faults: bool,
+    /// How many calls it made.
+    pub calls: u64,
+}
+
+/// The calls from one place of a program.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Site {
+    /// Index into [`Trace::places`].
+    pub place: usize,
+    /// Path of the program, or of the first one where several share the code.
+    pub exe: String,
+    /// Name of the call.
+    pub call: String,
+    /// Processes that made it.
+    pub processes: u64,
+    /// How many calls.
+    pub count: u64,
+    /// How many failed.
+    pub errors: u64,
+    /// Nanoseconds in all, as the program could measure it.
+    pub wall_ns: u64,
+    /// The shortest; `None` if not known.
+    pub wall_min_ns: Option<u64>,
+    /// The longest.
+    pub wall_max_ns: u64,
+    /// The shortest, the time the thread was preempted taken off: what only in-band measuring can tell.
+    pub in_band_min_ns: Option<u64>,
+    /// The longest of these; `None` if not known.
+    pub in_band_max_ns: Option<u64>,
+    /// Minor page faults.
+    pub faults_minor: u64,
+    /// Major ones.
+    pub faults_major: u64,
+    /// Times the processor was taken away.
+    pub preemptions: Wait,
+    /// Sleeps and their time.
+    pub slept: Wait,
+    /// Runnable without running, if asked for.
+    pub wakeup_ns: u64,
+    /// Lengths of the calls; empty if not known.
+    pub histogram: Vec<Bucket>,
+    /// Where they slept, longest in total first.
+    pub sleeps: Vec<SleepAt>,
+}
+
+/// Calls of nearly the same length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bucket {
+    /// The shortest length that belongs here.
+    pub from_ns: u64,
+    /// The shortest that does not any more; the last bucket has no end.
+    pub to_ns: Option<u64>,
+    /// How many.
+    pub count: u64,
+}
+
+/// Sleeps at one place of the kernel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SleepAt {
+    /// The resource.
+    pub label: Label,
+    /// The kernel's own word for the place.
+    pub symbol: Option<String>,
+    /// Index into [`Trace::kernel_stacks`].
+    pub stack: Option<usize>,
+    /// How often.
+    pub count: u64,
+    /// Nanoseconds in all.
+    pub total_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+    /// Most other tasks asleep on the same resource at the beginning of a sleep, where an observer could tell.
+    pub waiters_entry_max: Option<u64>,
+    /// The same at a wake-up.
+    pub waiters_exit_max: Option<u64>,
+}
+
+/// One call that was kept.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Kept {
+    /// Index into [`Trace::programs`].
+    pub program: usize,
+    /// The thread.
+    pub thread: u32,
+    /// Name of the call.
+    pub call: String,
+    /// Index into [`Trace::places`].
+    pub place: usize,
+    /// What it returned; `None` if not known.
+    pub result: Option<i64>,
+    /// When it began.
+    pub start_ns: u64,
+    /// How long it took.
+    pub wall_ns: u64,
+    /// Minor page faults.
+    pub faults_minor: Option<u32>,
+    /// Major ones.
+    pub faults_major: Option<u32>,
+    /// Times the processor was taken away.
+    pub preemptions: Wait,
+    /// Runnable without running, if asked for.
+    pub wakeup_ns: Option<u64>,
+    /// Its sleeps, one for each place of the kernel.
+    pub sleeps: Vec<SleepAt>,
+    /// Sleeps beyond those, and records the kernel lost meanwhile: its sleeps may be more.
+    pub lost: u64,
+    /// The program's stack, innermost first, as indices into [`Trace::places`]; empty if not asked for.
+    pub stack: Vec<usize>,
+}
+
+/// A place in a program's code.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Place {
+    /// The file of the code; empty if not known.
+    pub module: String,
+    /// The offset in it; the address itself if the module is not known.
+    pub offset: u64,
+    /// The function, `None` without symbols.
+    pub function: Option<String>,
+    /// The function it is inlined into.
+    pub within: Option<String>,
+    /// Source file.
+    pub file: Option<String>,
+    /// Line.
+    pub line: Option<u32>,
+}
+
+impl Trace {
+    /// Reads a saved trace.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read, is no trace, or a later version wrote it.
+    pub fn read(path: &Path) -> std::io::Result<Trace> {
+        let bad = |why: String| {
+            let text = format!("{}: {why}", path.display());
+            std::io::Error::new(std::io::ErrorKind::InvalidData, text)
+        };
+        let text = std::fs::read(path).map_err(|error| {
+            std::io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+        })?;
+        let schema: SchemaOnly =
+            serde_json::from_slice(&text).map_err(|error| bad(format!("no trace: {error}")))?;
+        if schema.schema != SCHEMA {
+            return Err(bad(format!(
+                "schema {}, this program reads schema {SCHEMA}; use the release it was made with",
+                schema.schema
+            )));
+        }
+        serde_json::from_slice(&text).map_err(|error| bad(format!("no trace: {error}")))
+    }
+
+    /// The trace as JSON, one line.
+    pub fn json(&self) -> String {
+        // Strings, numbers and lists only: nothing that could not be written.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// How long it took.
+    pub fn length_ns(&self) -> u64 {
+        self.ended_ns.saturating_sub(self.started_ns)
+    }
+
+    /// Calls in all.
+    pub fn calls(&self) -> u64 {
+        self.sites.iter().map(|site| site.count).sum()
+    }
+
+    /// Distinct processes.
+    pub fn processes(&self) -> usize {
+        let pids: std::collections::BTreeSet<u32> =
+            self.programs.iter().map(|program| program.pid).collect();
+        pids.len()
+    }
+}
+
+#[derive(Deserialize)]
+struct SchemaOnly {
+    schema: u32,
+}
+
+impl Site {
+    /// Time in all without preemptions.
+    pub fn in_band_ns(&self) -> u64 {
+        self.wall_ns.saturating_sub(self.preemptions.total_ns)
+    }
+}
+
+impl Kept {
+    /// Time in all without preemptions.
+    pub fn in_band_ns(&self) -> u64 {
+        self.wall_ns.saturating_sub(self.preemptions.total_ns)
+    }
+
+    /// Time asleep.
+    pub fn blocked_ns(&self) -> u64 {
+        self.sleeps.iter().map(|sleep| sleep.total_ns).sum()
+    }
+
+    /// The label it slept on longest.
+    pub fn label(&self) -> Option<Label> {
+        let longest = self.sleeps.iter().max_by_key(|sleep| sleep.total_ns);
+        longest.map(|sleep| sleep.label)
+    }
+}
+
+impl Place {
+    /// `function (file:line)` as far as they are known, else `module+0xoffset`.
+    pub fn words(&self) -> String {
+        let place = match (&self.file, self.line) {
+            (Some(file), Some(line)) => Some(format!("{}:{line}", short_path(file))),
+            _ => None,
+        };
+        match (&self.function, place) {
+            (Some(function), Some(place)) => format!("{function} ({place})"),
+            (None, Some(place)) => place,
+            (Some(function), None) => match self.module_name() {
+                "" => function.clone(),
+                module => format!("{function} ({module})"),
+            },
+            (None, None) => self.address_words(),
+        }
+    }
+
+    /// A name without spaces and semicolons, for formats that use them.
+    pub fn frame(&self) -> String {
+        let name = self
+            .function
+            .clone()
+            .unwrap_or_else(|| self.address_words());
+        name.replace(';', ":").replace(char::is_whitespace, "_")
+    }
+
+    fn address_words(&self) -> String {
+        match self.module_name() {
+            "" => format!("{:#x}", self.offset),
+            module => format!("{module}+{:#x}", self.offset),
+        }
+    }
+
+    fn module_name(&self) -> &str {
+        file_name(&self.module)
+    }
+}
+
+/// The last part of a path.
+pub fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// The last two parts of a long path: the file and its folder tell most.
+fn short_path(path: &str) -> &str {
+    let mut slashes = path.rmatch_indices('/').map(|(at, _)| at);
+    match (slashes.next(), slashes.next()) {
+        (Some(_), Some(second)) if path.len() > 32 => &path[second + 1..],
+        _ => path,
+    }
+}

@@ -1,0 +1,234 @@
+//! Addresses in programs' files to functions, files and lines.
+//!
+//! Names come from DWARF where the file has it, or the separate debug file of its build identifier; else from the
+//! symbol tables, and only within a symbol's size: the function in front of an unnamed one is not its name.
+//! Nothing is looked up in a traced process; all of it happens afterwards, where waiting costs nobody.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use addr2line::Loader;
+use object::{Object, ObjectSegment, ObjectSymbol, ReadCache, SymbolKind};
+
+use crate::model::Place;
+
+/// Files that have been opened and places that have been found.
+#[derive(Default)]
+pub struct Places {
+    modules: HashMap<String, Option<Module>>,
+    found: HashMap<(String, u64), Place>,
+    nameless: BTreeSet<String>,
+}
+
+/// A file's names.
+struct Module {
+    segments: Vec<Segment>,
+    symbols: Vec<Symbol>,
+    dwarf: Option<Loader>,
+}
+
+struct Segment {
+    file_start: u64,
+    file_end: u64,
+    address: u64,
+}
+
+struct Symbol {
+    start: u64,
+    end: u64,
+    name: String,
+}
+
+impl Places {
+    /// The place of a return address: the byte before it is the one that is looked up, since the call may be the
+    /// last instruction of its function.
+    pub fn find(&mut self, module: &str, offset: u64) -> Place {
+        let key = (module.to_owned(), offset);
+        if let Some(place) = self.found.get(&key) {
+            return place.clone();
+        }
+        let known = self
+            .modules
+            .entry(module.to_owned())
+            .or_insert_with(|| Module::open(Path::new(module)));
+        let mut place = Place {
+            module: module.to_owned(),
+            offset,
+            ..Place::default()
+        };
+        if let Some(known) = known {
+            known.name(&mut place);
+        }
+        if place.function.is_none() && module.starts_with('/') {
+            self.nameless.insert(module.to_owned());
+        }
+        self.found.insert(key, place.clone());
+        place
+    }
+
+    /// Files in which a place was asked for that no symbol names.
+    pub fn nameless(&self) -> impl Iterator<Item = &str> {
+        self.nameless.iter().map(String::as_str)
+    }
+}
+
+impl Module {
+    fn open(path: &Path) -> Option<Module> {
+        let cache = ReadCache::new(File::open(path).ok()?);
+        let file = object::File::parse(&cache).ok()?;
+        let segments = file
+            .segments()
+            .map(|segment| {
+                let (file_start, bytes) = segment.file_range();
+                Segment {
+                    file_start,
+                    file_end: file_start.saturating_add(bytes),
+                    address: segment.address(),
+                }
+            })
+            .collect();
+        let separate = file.build_id().ok().flatten().and_then(separate_debug_file);
+        let mut symbols = symbols_of(&file);
+        if let Some(path) = &separate {
+            symbols.extend(symbols_in(path).unwrap_or_default());
+        }
+        symbols.sort_by_key(|symbol| symbol.start);
+        Some(Module {
+            segments,
+            symbols,
+            dwarf: Loader::new(separate.as_deref().unwrap_or(path)).ok(),
+        })
+    }
+
+    fn name(&self, place: &mut Place) {
+        let Some(address) = self.address(place.offset.saturating_sub(1)) else {
+            return;
+        };
+        if let Some(dwarf) = &self.dwarf
+            && let Ok(mut frames) = dwarf.find_frames(address)
+        {
+            let mut outermost = None;
+            while let Ok(Some(frame)) = frames.next() {
+                let name = frame
+                    .function
+                    .as_ref()
+                    .and_then(|function| function.demangle().ok().map(|name| name.into_owned()));
+                if outermost.is_none() {
+                    place.function.clone_from(&name);
+                    place.file = frame
+                        .location
+                        .as_ref()
+                        .and_then(|location| location.file.map(str::to_owned));
+                    place.line = frame.location.and_then(|location| location.line);
+                }
+                outermost = Some(name);
+            }
+            place.within = outermost
+                .flatten()
+                .filter(|name| Some(name) != place.function.as_ref());
+        }
+        if place.function.is_none() {
+            place.function = self.symbol(address).map(demangled);
+        }
+    }
+
+    /// The address a linker gave to an offset of the file.
+    fn address(&self, offset: u64) -> Option<u64> {
+        let inside = |segment: &&Segment| (segment.file_start..segment.file_end).contains(&offset);
+        let segment = self.segments.iter().find(inside)?;
+        Some(offset - segment.file_start + segment.address)
+    }
+
+    fn symbol(&self, address: u64) -> Option<&str> {
+        let after = self
+            .symbols
+            .partition_point(|symbol| symbol.start <= address);
+        // Aliases begin at one address; any whose end is behind the address will do.
+        self.symbols[..after]
+            .iter()
+            .rev()
+            .take(8)
+            .find(|symbol| address < symbol.end)
+            .map(|symbol| symbol.name.as_str())
+    }
+}
+
+fn symbols_of<'data>(file: &impl Object<'data>) -> Vec<Symbol> {
+    file.symbols()
+        .chain(file.dynamic_symbols())
+        .filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.size() > 0)
+        .filter_map(|symbol| {
+            Some(Symbol {
+                start: symbol.address(),
+                end: symbol.address().saturating_add(symbol.size()),
+                name: symbol.name().ok()?.to_owned(),
+            })
+        })
+        .collect()
+}
+
+fn symbols_in(path: &Path) -> Option<Vec<Symbol>> {
+    let cache = ReadCache::new(File::open(path).ok()?);
+    let file = object::File::parse(&cache).ok()?;
+    Some(symbols_of(&file))
+}
+
+/// Where distributions put debug symbols: gdb(1), "Debugging Information in Separate Files".
+fn separate_debug_file(build_id: &[u8]) -> Option<PathBuf> {
+    let (first, rest) = build_id.split_first()?;
+    let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let path = PathBuf::from(format!("/usr/lib/debug/.build-id/{first:02x}/{rest}.debug"));
+    path.exists().then_some(path)
+}
+
+fn demangled(name: &str) -> String {
+    addr2line::demangle_auto(name.into(), None).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Places;
+
+    #[test]
+    fn place_is_named_when_the_file_has_symbols() {
+        let path = std::env::current_exe().expect("this test's own file");
+        let path = path.to_str().expect("a path in UTF-8");
+        let text = std::fs::read("/proc/self/maps").expect("own mappings");
+        let address = place_is_named_when_the_file_has_symbols as fn() as usize as u64 + 16;
+        let offset = offset_of(&String::from_utf8_lossy(&text), path, address);
+        let mut places = Places::default();
+        let place = places.find(path, offset.expect("code lies in the file"));
+        let function = place.function.clone().unwrap_or_default();
+        assert!(function.contains("place_is_named"), "{place:?}");
+        assert!(place.file.is_some_and(|file| file.ends_with("places.rs")));
+        assert_eq!(places.nameless().count(), 0);
+    }
+
+    #[test]
+    fn place_is_an_offset_when_nothing_is_known_of_the_file() {
+        let mut places = Places::default();
+        let place = places.find("/nonexistent/program", 0x1234);
+        assert_eq!(place.words(), "program+0x1234");
+        assert_eq!(
+            places.nameless().collect::<Vec<_>>(),
+            ["/nonexistent/program"]
+        );
+        assert_eq!(places.find("", 0x99).words(), "0x99");
+    }
+
+    fn offset_of(maps: &str, path: &str, address: u64) -> Option<u64> {
+        maps.lines()
+            .filter(|line| line.ends_with(path))
+            .find_map(|line| {
+                let mut fields = line.split_ascii_whitespace();
+                let (start, end) = fields.next()?.split_once('-')?;
+                let hexadecimal = |text| u64::from_str_radix(text, 16).ok();
+                let (start, end) = (hexadecimal(start)?, hexadecimal(end)?);
+                let offset = hexadecimal(fields.nth(1)?)?;
+                (start..end)
+                    .contains(&address)
+                    .then(|| address - start + offset)
+            })
+    }
+}

@@ -1,0 +1,94 @@
+//! The longest calls that were kept, on a time line.
+
+use super::Style;
+use crate::model::{Kept, Trace};
+use crate::table::Table;
+use crate::units::{NONE, counted, time};
+
+/// How many frames of a stack fit below a row without burying the table.
+const FRAMES_MAX: usize = 12;
+
+pub(super) fn table(trace: &Trace, style: &Style) -> String {
+    // Waiting for work is no anomaly, however long.
+    let idle = |kept: &&Kept| kept.label().is_some_and(debox::Label::is_idle);
+    let mut chosen: Vec<&Kept> = trace.kept.iter().filter(|kept| !idle(kept)).collect();
+    if chosen.is_empty() {
+        return String::new();
+    }
+    chosen.sort_by_key(|kept| std::cmp::Reverse(kept.in_band_ns()));
+    let all = chosen.len();
+    let (longest, _) = style.first(&chosen, "calls");
+    let mut longest = longest.to_vec();
+    longest.sort_by_key(|kept| kept.start_ns);
+    let mut table = Table::new(&[
+        "AT",
+        "PID",
+        "LENGTH",
+        "ASLEEP",
+        "PREEMPTED",
+        "<CALL",
+        "<ON",
+        "<CALL SITE",
+    ]);
+    for kept in &longest {
+        table.row(row(trace, kept));
+    }
+    let title = format!(
+        "Longest calls, {} of {} kept",
+        longest.len(),
+        counted(all as u64)
+    );
+    let lines = table.lines(style.width, |text| style.columns(text));
+    style.heading(&title) + "\n" + &with_stacks(trace, &longest, &lines)
+}
+
+fn row(trace: &Trace, kept: &Kept) -> Vec<String> {
+    let pid = trace.programs.get(kept.program).map(|program| program.pid);
+    let on = kept.label().map_or(NONE.into(), |label| match kept.lost {
+        0 => label.to_string(),
+        _ => format!("{label} (and more)"),
+    });
+    let preempted = match kept.preemptions.total_ns {
+        0 => format!("{NONE}   "),
+        ns => time(ns),
+    };
+    vec![
+        format!("+{}", time(kept.start_ns.saturating_sub(trace.started_ns))),
+        pid.map_or(NONE.into(), |pid| pid.to_string()),
+        time(kept.wall_ns),
+        time(kept.blocked_ns()),
+        preempted,
+        kept.call.clone(),
+        on,
+        trace
+            .places
+            .get(kept.place)
+            .map_or(NONE.into(), |place| place.words()),
+    ]
+}
+
+/// Each row's stack below it, where there is one.
+fn with_stacks(trace: &Trace, longest: &[&Kept], lines: &str) -> String {
+    let mut lines = lines.lines();
+    let mut out = String::new();
+    out.extend(lines.next().map(|heading| format!("{heading}\n")));
+    for (line, kept) in lines.zip(longest) {
+        out.push_str(line);
+        out.push('\n');
+        // The innermost frame is the call site itself, which is in the row.
+        for place in kept.stack.iter().skip(1).take(FRAMES_MAX) {
+            let words = trace
+                .places
+                .get(*place)
+                .map_or(NONE.into(), |place| place.words());
+            out.push_str(&format!("      ← {words}\n"));
+        }
+        if kept.stack.len() > FRAMES_MAX + 1 {
+            out.push_str(&format!(
+                "      ← … {} more\n",
+                kept.stack.len() - FRAMES_MAX - 1
+            ));
+        }
+    }
+    out
+}

@@ -1,0 +1,203 @@
+//! What calls slept on: by kernel place (Table 2.5), and by label and call (Table 2.4).
+
+use std::collections::BTreeMap;
+
+use debox::Label;
+
+use super::Style;
+use crate::model::{SleepAt, Trace};
+use crate::table::Table;
+use crate::units::{NONE, counted, percent, plural, time};
+
+/// Sleeps that are one row: their label and kernel symbol.
+#[derive(Default)]
+struct Sum {
+    count: u64,
+    total_ns: u64,
+    max_ns: u64,
+    waiters_entry_max: Option<u64>,
+    waiters_exit_max: Option<u64>,
+}
+
+impl Sum {
+    fn add(&mut self, sleep: &SleepAt) {
+        self.count += sleep.count;
+        self.total_ns += sleep.total_ns;
+        self.max_ns = self.max_ns.max(sleep.max_ns);
+        self.waiters_entry_max = self.waiters_entry_max.max(sleep.waiters_entry_max);
+        self.waiters_exit_max = self.waiters_exit_max.max(sleep.waiters_exit_max);
+    }
+}
+
+impl Sum {
+    /// Most other tasks asleep on the same resource when a sleep began, and when it ended.
+    fn others(&self) -> String {
+        match (self.waiters_entry_max, self.waiters_exit_max) {
+            (Some(entry), Some(exit)) => format!("{}/{}", counted(entry), counted(exit)),
+            _ => NONE.to_owned(),
+        }
+    }
+}
+
+/// Time, label, kernel function; what is no blocking, such as waiting for events, stands last.
+pub(super) fn waits(trace: &Trace, style: &Style) -> String {
+    let mut sums: BTreeMap<(Label, Option<&str>), Sum> = BTreeMap::new();
+    for sleep in trace.sites.iter().flat_map(|site| &site.sleeps) {
+        let key = (sleep.label, sleep.symbol.as_deref());
+        sums.entry(key).or_default().add(sleep);
+    }
+    let title = style.heading("What it waited for") + "\n";
+    if sums.is_empty() {
+        return match trace.sites.is_empty() {
+            true => String::new(),
+            false => title + &nothing(trace),
+        };
+    }
+    let mut rows: Vec<_> = sums.into_iter().collect();
+    rows.sort_by_key(|((label, _), sum)| (label.is_idle(), std::cmp::Reverse(sum.total_ns)));
+    let all_ns: u64 = rows.iter().map(|(_, sum)| sum.total_ns).sum();
+    let waiters = rows.iter().any(|(_, sum)| sum.waiters_entry_max.is_some());
+    let mut headings = vec![
+        "TIME",
+        "SHARE",
+        "SLEEPS",
+        "LONGEST",
+        "<LABEL",
+        "<KERNEL FUNCTION",
+    ];
+    if waiters {
+        headings.insert(4, "OTHERS IN/OUT");
+    }
+    let mut table = Table::new(&headings);
+    let (shown, more) = style.first(&rows, "places");
+    for ((label, symbol), sum) in shown {
+        let mut cells = vec![
+            time(sum.total_ns),
+            percent(sum.total_ns, all_ns),
+            counted(sum.count),
+            time(sum.max_ns),
+            label.to_string(),
+            symbol.unwrap_or(NONE).to_owned(),
+        ];
+        if waiters {
+            cells.insert(4, sum.others());
+        }
+        table.row(cells);
+    }
+    title + &table.lines(style.width, |text| style.columns(text)) + &more
+}
+
+/// Zero sleeps are a finding only if sleeps could be seen.
+fn nothing(trace: &Trace) -> String {
+    let blind = |rung: &debox::Rung| matches!(rung, debox::Rung::Off { .. });
+    if trace.programs.iter().any(|program| blind(&program.rung)) {
+        "not known: sleeps could not be seen, see below\n".to_owned()
+    } else {
+        format!(
+            "nothing: none of {} slept\n",
+            plural(trace.calls(), "call", "calls")
+        )
+    }
+}
+
+/// A label's column: its name and count, then its calls.
+struct Column {
+    label: Label,
+    count: u64,
+    calls: Vec<(String, u64)>,
+}
+
+/// The paper's Table 2.4: each column is a label with the number of sleeps on it, and below it the calls they
+/// happened in.
+pub(super) fn by_call(trace: &Trace, style: &Style) -> String {
+    let columns = columns(trace);
+    if columns.is_empty() {
+        return String::new();
+    }
+    let mut out = style.heading("Sleeps by label and call") + "\n";
+    let mut rest = &columns[..];
+    // As many columns side by side as the terminal holds; the others below.
+    while !rest.is_empty() {
+        let fit = fitting(rest, style.width);
+        let (now, later) = rest.split_at(fit);
+        if rest.len() < columns.len() {
+            out.push('\n');
+        }
+        out.push_str(&side_by_side(now).lines(style.width, |text| style.columns(text)));
+        rest = later;
+    }
+    out
+}
+
+fn columns(trace: &Trace) -> Vec<Column> {
+    let mut counts: BTreeMap<Label, BTreeMap<&str, u64>> = BTreeMap::new();
+    for site in &trace.sites {
+        for sleep in &site.sleeps {
+            let calls = counts.entry(sleep.label).or_default();
+            *calls.entry(site.call.as_str()).or_default() += sleep.count;
+        }
+    }
+    let column = |(label, calls): (Label, BTreeMap<&str, u64>)| {
+        let mut calls: Vec<(String, u64)> = calls
+            .into_iter()
+            .map(|(call, count)| (call.to_owned(), count))
+            .collect();
+        calls.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        Column {
+            label,
+            count: calls.iter().map(|(_, count)| count).sum(),
+            calls,
+        }
+    };
+    let mut columns: Vec<Column> = counts.into_iter().map(column).collect();
+    columns.sort_by_key(|column| (column.label.is_idle(), std::cmp::Reverse(column.count)));
+    columns
+}
+
+impl Column {
+    fn heading(&self) -> String {
+        format!("{}/{}", self.label, counted(self.count))
+    }
+
+    fn cells(&self) -> impl Iterator<Item = String> + '_ {
+        self.calls
+            .iter()
+            .map(|(call, count)| format!("{call}/{}", counted(*count)))
+    }
+
+    fn width(&self) -> usize {
+        let widths = self.cells().map(|cell| cell.chars().count());
+        widths
+            .max()
+            .unwrap_or(0)
+            .max(self.heading().chars().count())
+    }
+}
+
+fn fitting(columns: &[Column], width: usize) -> usize {
+    let mut used = 0;
+    let fits = |column: &&Column| {
+        used += column.width() + 2;
+        used <= width + 2
+    };
+    columns.iter().take_while(fits).count().max(1)
+}
+
+fn side_by_side(columns: &[Column]) -> Table {
+    let headings: Vec<String> = columns
+        .iter()
+        .map(|column| format!("<{}", column.heading()))
+        .collect();
+    let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
+    let mut table = Table::new(&headings);
+    let cells: Vec<Vec<String>> = columns
+        .iter()
+        .map(|column| column.cells().collect())
+        .collect();
+    let rows = cells.iter().map(Vec::len).max().unwrap_or(0);
+    for row in 0..rows {
+        let cell = |column: &Vec<String>| column.get(row).cloned().unwrap_or_default();
+        table.row(cells.iter().map(cell).collect());
+    }
+    table
+}

@@ -1,0 +1,124 @@
+//! The summary of a trace as text: what it waited for first, then by call, by call site, the longest calls, and
+//! what is missing.
+//!
+//! It only arranges what a [`Trace`] holds. The forms are those of the dissertation's Tables 2.1, 2.4 and 2.5 and
+//! of its section 2.5.5.
+
+mod calls;
+mod heading;
+mod kept;
+mod labels;
+mod sites;
+
+use crate::model::Trace;
+
+/// How to write.
+#[derive(Clone, Copy, Debug)]
+pub struct Style {
+    /// Columns of the terminal.
+    pub width: usize,
+    /// Whether headings may be set in bold.
+    pub colour: bool,
+    /// Rows of a table at most; 0 for all.
+    pub rows_max: usize,
+}
+
+/// A part of the summary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// What the sleeps waited for: time, label, kernel function (the paper's Table 2.5).
+    Waits,
+    /// Sleeps by label and call (Table 2.4).
+    Labels,
+    /// Time of each call as a program would measure it and in band (Table 2.1).
+    Calls,
+    /// Time of each call site (section 2.5.5).
+    Sites,
+    /// The longest of the calls that were kept, in the order they happened.
+    Kept,
+    /// Programs that were traced.
+    Programs,
+}
+
+impl Part {
+    /// Every part, in the order they are shown.
+    pub const ALL: [Part; 6] = [
+        Part::Waits,
+        Part::Labels,
+        Part::Calls,
+        Part::Sites,
+        Part::Kept,
+        Part::Programs,
+    ];
+
+    /// The word for it on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Part::Waits => "waits",
+            Part::Labels => "labels",
+            Part::Calls => "calls",
+            Part::Sites => "sites",
+            Part::Kept => "kept",
+            Part::Programs => "programs",
+        }
+    }
+}
+
+impl Style {
+    /// A heading, made visible.
+    pub(crate) fn heading(&self, text: &str) -> String {
+        if self.colour {
+            format!("\x1b[1m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        }
+    }
+
+    /// The heading of a table's columns.
+    pub(crate) fn columns(&self, text: &str) -> String {
+        if self.colour {
+            format!("\x1b[2m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        }
+    }
+
+    /// The rows that are shown, and a line about the others.
+    pub(crate) fn first<'t, T>(&self, rows: &'t [T], what: &str) -> (&'t [T], String) {
+        let most = if self.rows_max == 0 {
+            rows.len()
+        } else {
+            self.rows_max
+        };
+        if rows.len() <= most {
+            return (rows, String::new());
+        }
+        let rest = rows.len() - most;
+        (
+            &rows[..most],
+            format!("… and {rest} more {what} (--top 0 shows all)\n"),
+        )
+    }
+}
+
+/// The summary.
+pub fn summary(trace: &Trace, parts: &[Part], style: &Style) -> String {
+    let mut out = heading::lines(trace, style);
+    for part in parts {
+        let section = match part {
+            Part::Waits => labels::waits(trace, style),
+            Part::Labels => labels::by_call(trace, style),
+            Part::Calls => calls::table(trace, style),
+            Part::Sites => sites::table(trace, style),
+            Part::Kept => kept::table(trace, style),
+            Part::Programs => heading::programs(trace, style),
+        };
+        if !section.is_empty() {
+            out.push('\n');
+            out.push_str(&section);
+        }
+    }
+    out.push('\n');
+    out.push_str(&heading::missing(trace, style));
+    out
+}

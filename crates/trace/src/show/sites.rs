@@ -1,0 +1,57 @@
+//! Time by call site: section 2.5.5 of the paper.
+
+use super::Style;
+use crate::model::{Site, Trace};
+use crate::table::Table;
+use crate::units::{NONE, counted, percent, time};
+
+pub(super) fn table(trace: &Trace, style: &Style) -> String {
+    if trace.sites.is_empty() {
+        return String::new();
+    }
+    let all_ns: u64 = trace.sites.iter().map(|site| site.wall_ns).sum();
+    let mut table = Table::new(&[
+        "TIME",
+        "SHARE",
+        "CALLS",
+        "SLEEPS",
+        "ASLEEP",
+        "FAULTS",
+        "<CALL",
+        "<MOSTLY ON",
+        "<CALL SITE",
+    ]);
+    let (rows, more) = style.first(&trace.sites, "call sites");
+    for site in rows {
+        table.row(vec![
+            time(site.wall_ns),
+            percent(site.wall_ns, all_ns),
+            counted(site.count),
+            counted(site.slept.count),
+            time(site.slept.total_ns),
+            faults(site),
+            site.call.clone(),
+            mostly_on(site),
+            trace
+                .places
+                .get(site.place)
+                .map_or(NONE.into(), |place| place.words()),
+        ]);
+    }
+    let lines = table.lines(style.width, |text| style.columns(text));
+    style.heading("Call sites") + "\n" + &lines + &more
+}
+
+/// Major faults stand out: they waited for a disk.
+fn faults(site: &Site) -> String {
+    match (site.faults_minor, site.faults_major) {
+        (0, 0) => NONE.to_owned(),
+        (minor, 0) => counted(minor),
+        (minor, major) => format!("{}+{}", counted(minor), counted(major)),
+    }
+}
+
+fn mostly_on(site: &Site) -> String {
+    let first = site.sleeps.iter().max_by_key(|sleep| sleep.total_ns);
+    first.map_or(NONE.into(), |sleep| sleep.label.to_string())
+}
