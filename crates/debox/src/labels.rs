@@ -8,7 +8,8 @@
 //! Two kinds of functions are told apart. A *wait* names its resource by itself (`pipe_read`). A *lock
 //! taker* does so only if it stands directly above a lock's slow path: `lookup_slow` waiting in
 //! `rwsem_down_read_slowpath` waits for the directory's inode lock, while `lookup_slow` far above
-//! `__wait_on_buffer` waits for a disk.
+//! `__wait_on_buffer` waits for a disk. One thing overrides both: a call that has to reclaim memory first waits for
+//! memory, whatever the reclaim itself waits for.
 //!
 //! Source: kernel sources 5.10 to 6.18; Ruan's dissertation (2005), section 2.3.2 for the idea.
 
@@ -369,31 +370,57 @@ const LOCK_TAKERS: &[(&str, Label)] = &[
     ("do_lock_mount", Label::Freeze),
 ];
 
+/// Entrances of memory reclaim: what is below them in the stack was asked for by nobody but the reclaim.
+const RECLAIM: &[&str] = &[
+    "shrink_node*",
+    "shrink_lruvec*",
+    "shrink_slab*",
+    "do_shrink_slab",
+    "do_try_to_free_pages",
+    "try_to_free_*",
+];
+
 impl Label {
     /// The label of a stack of function names, innermost first.
     ///
     /// `Unknown` if there is no name at all, `Other` if none of them is in the table.
     pub fn of<'a>(names: impl Iterator<Item = &'a str>) -> Label {
-        let mut seen = false;
+        let mut label = Label::Unknown;
         let mut above_lock = false;
+        let mut above_buffer = None;
+        let mut waits_for_io = false;
         for name in names.map(waiting::without_suffix) {
-            seen = true;
+            if RECLAIM.iter().any(|pattern| matches(pattern, name)) {
+                return Label::MemoryReclaim;
+            }
+            if !matches!(label, Label::Unknown | Label::Other) {
+                continue;
+            }
+            label = Label::Other;
+            if name == "bit_wait_io" {
+                waits_for_io = true;
+            }
             if waiting::is_machinery(name) {
                 continue;
             }
-            if let Some(label) = find(WAITS, name) {
-                return label;
-            }
-            if waiting::is_lock(name) {
+            let buffer = above_buffer.take();
+            if let Some(found) = find(WAITS, name) {
+                label = found;
+            } else if let Some(buffer) = buffer {
+                label = buffer;
+            } else if name == "out_of_line_wait_on_bit_lock" {
+                above_buffer = Some(Label::BufferLock);
+            } else if name == "out_of_line_wait_on_bit" && waits_for_io {
+                // The compiler may have merged `__wait_on_buffer` into the filesystem's function.
+                above_buffer = Some(Label::BufferIo);
+            } else if waiting::is_lock(name) {
                 above_lock = true;
             } else if above_lock && !waiting::is_primitive(name) {
-                if let Some(label) = find(LOCK_TAKERS, name) {
-                    return label;
-                }
                 above_lock = false;
+                label = find(LOCK_TAKERS, name).unwrap_or(Label::Other);
             }
         }
-        if seen { Label::Other } else { Label::Unknown }
+        label
     }
 
     /// The label at this value, for those who kept only the number.
@@ -421,14 +448,17 @@ impl fmt::Display for Label {
     }
 }
 
-fn find(table: &[(&str, Label)], name: &str) -> Option<Label> {
-    let matches = |pattern: &str| match pattern.strip_suffix('*') {
+fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.strip_suffix('*') {
         Some(prefix) => name.starts_with(prefix),
         None => name == pattern,
-    };
+    }
+}
+
+fn find(table: &[(&str, Label)], name: &str) -> Option<Label> {
     table
         .iter()
-        .find(|(pattern, _)| matches(pattern))
+        .find(|(pattern, _)| matches(pattern, name))
         .map(|(_, label)| *label)
 }
 
@@ -477,6 +507,45 @@ mod tests {
         assert_eq!(of(&["__schedule", "schedule", "lookup_slow"]), Label::Other);
         let far = ["rwsem_down_read_slowpath", "some_function", "lookup_slow"];
         assert_eq!(of(&far), Label::Other);
+    }
+
+    #[test]
+    fn buffer_is_named_when_its_wait_is_merged_into_the_filesystem() {
+        let io = ["schedule", "io_schedule", "bit_wait_io", "__wait_on_bit"];
+        let read = [&io[..], &["out_of_line_wait_on_bit", "__ext4_find_entry"]].concat();
+        assert_eq!(of(&read), Label::BufferIo);
+        let lock = [
+            &io[..],
+            &[
+                "out_of_line_wait_on_bit_lock",
+                "ext4_read_block_bitmap_nowait",
+            ],
+        ];
+        assert_eq!(of(&lock.concat()), Label::BufferLock);
+        let named = [&io[..], &["out_of_line_wait_on_bit", "do_get_write_access"]].concat();
+        assert_eq!(of(&named), Label::Journal);
+        let flag = [
+            "schedule",
+            "bit_wait",
+            "__wait_on_bit",
+            "out_of_line_wait_on_bit",
+            "odd",
+        ];
+        assert_eq!(of(&flag), Label::Other);
+    }
+
+    #[test]
+    fn memory_decides_when_the_reclaim_waits_for_something_else() {
+        let reclaim = [
+            "schedule",
+            "folio_wait_writeback",
+            "shrink_folio_list",
+            "shrink_lruvec",
+            "try_to_free_mem_cgroup_pages",
+            "ext4_da_write_begin",
+        ];
+        assert_eq!(of(&reclaim), Label::MemoryReclaim);
+        assert_eq!(of(&reclaim[..2]), Label::PageWriteback);
     }
 
     #[test]

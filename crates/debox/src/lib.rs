@@ -16,11 +16,14 @@
 #![forbid(unsafe_code)]
 
 mod absence;
+mod aside;
 mod call;
 pub mod calls;
 pub mod collect;
 mod labels;
 mod ledger;
+#[cfg(feature = "lines")]
+mod lines;
 pub mod policy;
 mod privilege;
 mod record;
@@ -31,8 +34,14 @@ mod tracer;
 
 pub use call::Call;
 pub use labels::Label;
+#[cfg(feature = "lines")]
+pub use lines::{KernelLines, Line};
 pub use record::{Limits, Record, Site as KernelSite, Sleep, Stack, TraceEntry};
 pub use report::{Report, Rung, SITES_MAX, Site, Wait};
 pub use symbols::Symbols;
 pub use thread::{Debox, Mark, kernel_symbols};
 pub use tracer::Tracer;
+
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod common;

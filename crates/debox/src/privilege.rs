@@ -30,6 +30,38 @@ pub(crate) fn best_ring() -> (Option<Ring>, Rung) {
     }
 }
 
+/// The rung of a child that has only its parent's handle.
+pub(crate) fn forked() -> Rung {
+    let why = "the ring is the parent's, and the kernel does not copy it to a forked child; \
+               enable records in the child"
+        .to_owned();
+    Rung::Off { why }
+}
+
+/// What the call trace of a record holds. A function tracer writes into buffers of its own, which the traced
+/// thread cannot read in band; so where the kernel has one, how to run it beside is all there is to say.
+pub(crate) fn trace_source(rung: &Rung) -> String {
+    if *rung != Rung::Stacks {
+        return "there is no call trace without kernel stacks".to_owned();
+    }
+    let stacks = "the call trace is the kernel stack at each sleep";
+    let lists = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"]
+        .map(|place| std::fs::read_to_string(format!("{place}/available_tracers")));
+    let has = |list: &io::Result<String>| {
+        list.as_ref()
+            .is_ok_and(|list| list.split_ascii_whitespace().any(|t| t == "function_graph"))
+    };
+    if lists.iter().any(has) {
+        return format!(
+            "{stacks}; this kernel also has function_graph, which times every function out of band: \
+             `trace-cmd record -p function_graph -P PID`"
+        );
+    }
+    format!(
+        "{stacks}; function_graph is not offered here (the kernel lacks it, or tracefs is not mounted)"
+    )
+}
+
 fn open(detail: Detail) -> io::Result<Ring> {
     match Ring::open(detail, DATA_PAGES) {
         // The mapping counts against a limit of locked memory the user shares with all its tracers.
@@ -72,6 +104,12 @@ mod tests {
         let text = explain(&io::Error::from_raw_os_error(libc::EACCES), 1);
         assert!(text.contains("kernel.perf_event_paranoid=1"), "{text}");
         assert!(text.contains("CAP_PERFMON"), "{text}");
+    }
+
+    #[test]
+    fn trace_source_names_the_stacks_when_there_are_some() {
+        assert!(super::trace_source(&super::Rung::Stacks).contains("stack at each sleep"));
+        assert!(super::trace_source(&super::forked()).contains("no call trace"));
     }
 
     #[test]

@@ -23,8 +23,8 @@ pub struct Limits {
     /// tracer, an entry is a frame of the stack at a sleep.
     pub trace_max: usize,
     /// Whether sleeps get their label and function at once. It needs the kernel's symbols, which the first
-    /// sleep of the process loads (tens of milliseconds, several megabytes); otherwise resolve the
-    /// stacks later.
+    /// [`Debox::enable`](crate::Debox::enable) of the process loads (tens of milliseconds, several
+    /// megabytes); otherwise resolve the stacks later.
     pub resolve: bool,
     /// Whether to ask, after a sleep, how long the thread then waited for a processor. Three system
     /// calls on /proc.
@@ -106,6 +106,13 @@ pub struct Site {
     pub offset: u32,
 }
 
+impl Site {
+    /// An address inside the call, for looking up its source line.
+    pub fn address(self) -> u64 {
+        self.function + u64::from(self.offset).saturating_sub(1)
+    }
+}
+
 /// An entry of the call trace: the paper's `CallTrace`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceEntry {
@@ -123,7 +130,7 @@ pub struct Record {
     limits: Limits,
     /// Number of the call.
     pub number: u32,
-    /// When it began, in nanoseconds of `CLOCK_MONOTONIC`, right to 25 microseconds.
+    /// When it began, in nanoseconds of `CLOCK_MONOTONIC`; right to some 5 µs.
     pub start_ns: u64,
     /// Wall-clock time.
     pub wall_ns: u64,
@@ -135,7 +142,8 @@ pub struct Record {
     pub faults_major: Option<u32>,
     /// Times the call lost the processor while it could have run on.
     pub preemptions: Wait,
-    /// Nanoseconds runnable without running: after wake-ups and preemptions. `None` if not asked for.
+    /// Nanoseconds runnable without running: after wake-ups and preemptions. `None` if not asked for, if it
+    /// did not sleep, or if a signal handler's call came in between.
     pub wakeup_ns: Option<u64>,
     /// Sleeps that found no room in `sleeps`.
     pub sleeps_dropped: u32,

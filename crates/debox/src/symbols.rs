@@ -21,6 +21,7 @@ pub struct Symbols {
     /// Names, each ended by a newline.
     names: String,
     hidden: bool,
+    text_start: Option<u64>,
 }
 
 impl Symbols {
@@ -55,6 +56,18 @@ impl Symbols {
         Some((self.names[name as usize..].lines().next()?, offset))
     }
 
+    /// Where a function starts. Slow: it looks at every name.
+    pub fn address(&self, name: &str) -> Option<u64> {
+        let named =
+            |start: &&(u64, u32)| self.names[start.1 as usize..].lines().next() == Some(name);
+        self.starts.iter().find(named).map(|(address, _)| *address)
+    }
+
+    /// Where the kernel's own functions begin, which differs from boot to boot.
+    pub fn text_start(&self) -> Option<u64> {
+        self.text_start
+    }
+
     /// What a stack (innermost first) was waiting for: the innermost function that is not the scheduler's
     /// machinery. Where that is a general way of waiting, such as a lock or a page flag, its caller
     /// follows, since it names the resource: `folio_wait_bit_common < filemap_update_page`.
@@ -80,6 +93,12 @@ impl Symbols {
         })
     }
 
+    /// A place as kernel developers write it: `folio_wait_bit_common+0x13b`.
+    pub fn place(&self, site: Site) -> Option<String> {
+        let (name, _) = self.name(site.function)?;
+        Some(format!("{name}+{:#x}", site.offset))
+    }
+
     /// The resource a stack (innermost first) was waiting for.
     pub fn label(&self, stack: &[u64]) -> Label {
         Label::of(
@@ -91,9 +110,10 @@ impl Symbols {
     }
 
     /// Lines are `address type name [module]`.
-    fn parse(text: &str) -> Symbols {
+    pub(crate) fn parse(text: &str) -> Symbols {
         let mut functions = Vec::new();
         let mut zeroed = false;
+        let mut text_start = None;
         for line in text.lines() {
             let mut parts = line.split_ascii_whitespace();
             let (Some(address), Some(kind), Some(name)) =
@@ -107,11 +127,17 @@ impl Symbols {
             }
             match u64::from_str_radix(address, 16) {
                 Ok(0) => zeroed = true,
-                Ok(address) => functions.push((address, name)),
+                Ok(address) => {
+                    text_start = text_start.or((name == "_stext").then_some(address));
+                    functions.push((address, name));
+                }
                 Err(_) => {}
             }
         }
-        Symbols::index(functions, zeroed)
+        Symbols {
+            text_start,
+            ..Symbols::index(functions, zeroed)
+        }
     }
 
     fn index(mut functions: Vec<(u64, &str)>, zeroed: bool) -> Symbols {
@@ -130,13 +156,14 @@ impl Symbols {
             starts,
             names,
             hidden,
+            text_start: None,
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Symbols;
+    use super::{Site, Symbols};
 
     const TEXT: &str = "\
 ffffffff81000000 T _stext
@@ -185,6 +212,17 @@ ffffffffc0000000 t ext4_file_read_iter\t[ext4]
             Some("folio_wait_bit_common < filemap_update_page")
         );
         assert_eq!(symbols.waiting_site(&[]), None);
+    }
+
+    #[test]
+    fn place_has_function_and_offset_when_the_site_is_known() {
+        let symbols = Symbols::parse(TEXT);
+        let site = Site {
+            function: 0xffffffff81000400,
+            offset: 0x10,
+        };
+        let place = symbols.place(site).expect("a function starts there");
+        assert!(place.ends_with("+0x10"), "{place}");
     }
 
     #[test]

@@ -6,16 +6,25 @@
 //!
 //! It refuses to look at other threads and to keep history: one record, the last, as `errno` is. Who wants
 //! more keeps it.
+//!
+//! Calls of signal handlers come in between. The borrow of the buffer is the lock: whoever finds it taken
+//! leaves everything alone, and a call that leaves no record for that is counted. Compiler fences keep the
+//! lock where a handler can see it; the processor needs none, since it is the same thread.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::fmt;
 use std::io::Read;
 use std::sync::OnceLock;
+use std::sync::atomic::{Ordering, compiler_fence};
 
+use os::errno;
+use os::fork::Home;
 use os::perf::{Fault, FaultCounter, Ring};
-use os::ticks::{Ticks, monotonic_ns};
+use os::ticks::Ticks;
+use rustix::thread::{Pid, gettid};
 
 use crate::absence::Absences;
+use crate::aside::Aside;
 use crate::privilege;
 use crate::record::{Limits, Record};
 use crate::report::Rung;
@@ -24,7 +33,15 @@ use crate::symbols::Symbols;
 /// In-band records for the calling thread: after each call made through it, [`Debox::last`] is that
 /// call's performance.
 ///
-/// One per thread, made on that thread, neither `Send` nor `Sync`. After a fork the child must enable its own.
+/// One per thread, made on that thread, neither `Send` nor `Sync`; a thread made later has none until it
+/// enables its own.
+///
+/// - **A signal handler's call** inside another leaves its own record; when the outer one returns, the
+///   record is the outer one's, as `errno` would be, with what it slept before the handler ran.
+/// - **A forked child** has the handle and sees no sleeps with it ([`Debox::rung`] says so) until it enables
+///   its own. A child of `vfork` leaves the parent's ring alone.
+/// - **Not promised**: sleeps of other threads on the call's behalf; the user's part of a page fault; the
+///   order of sleeps among those aggregated in one entry.
 ///
 /// ```
 /// use std::io::{Read, Write};
@@ -55,47 +72,51 @@ pub struct Debox {
     minor: Option<FaultCounter>,
     major: Option<FaultCounter>,
     rung: Rung,
+    /// What [`Debox::rung`] says in a forked child.
+    rung_forked: Rung,
+    home: Home,
+    thread: Pid,
     ticks: Ticks,
-    /// One pair of readings of both clocks, to place a call on the monotonic one.
-    epoch: Cell<Epoch>,
+    /// Readings of both clocks at one moment, to place calls on the monotonic one; renewed as it ages.
+    anchor: Cell<Anchor>,
+    anchor_age_max: u64,
     absences: RefCell<Absences>,
+    aside: RefCell<Aside>,
+    /// [`Aside::count`], where the fast path can see it.
+    aside_count: Cell<u64>,
     /// Records lost between calls, for the next record to say.
     lost: Cell<u64>,
     /// What the kernel said at the last look; see [`run_queue_wait_ns`].
     waited_ns: Cell<u64>,
+    dropped: Cell<u64>,
+    /// Whether there is a buffer: without one a call costs two loads.
+    on: Cell<bool>,
     record: RefCell<Option<Record>>,
 }
 
 #[derive(Clone, Copy)]
-struct Epoch {
+struct Anchor {
     ticks: u64,
     ns: u64,
 }
 
-/// How long a pair of readings serves: the rate is right to 25 parts in a million, so a call is placed to 25 µs.
-const EPOCH_NS_MAX: u64 = 1_000_000_000;
+/// How old an anchor may get: the calibration is right to some 25 parts in a million, so readings are
+/// placed to 5 µs.
+const ANCHOR_AGE_MAX_NS: u64 = 200_000_000;
 
-impl Epoch {
-    #[cold]
-    #[inline(never)]
-    fn now(ticks: Ticks) -> Epoch {
-        Epoch {
-            ticks: ticks.now(),
-            ns: monotonic_ns(),
-        }
-    }
-}
-
-/// The state before a call.
-#[derive(Clone, Copy, Debug)]
+/// The state before a call; all zero while records are off.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Mark {
     ticks: u64,
     minor: u64,
     major: u64,
+    aside: u64,
 }
 
 impl Debox {
     /// Starts with as much detail as the kernel allows. Never fails: [`Debox::rung`] tells what is seen.
+    ///
+    /// The first call of a process with [`Limits::resolve`] loads the kernel's symbols: tens of milliseconds.
     pub fn enable(limits: Limits) -> Debox {
         let (mut ring, rung) = privilege::best_ring();
         // Programs count on their descriptor numbers; ours would take the lowest free ones.
@@ -103,28 +124,47 @@ impl Debox {
             ring.give_up_descriptor();
         }
         let ticks = Ticks::calibrated();
-        Debox {
+        let debox = Debox {
             ring,
             minor: FaultCounter::open(Fault::Minor).ok(),
             major: FaultCounter::open(Fault::Major).ok(),
             rung,
+            rung_forked: privilege::forked(),
+            home: Home::here(),
+            thread: gettid(),
             ticks,
-            epoch: Cell::new(Epoch::now(ticks)),
+            anchor: Cell::new(Anchor::drop_now(ticks)),
+            anchor_age_max: ticks.of_ns(ANCHOR_AGE_MAX_NS),
             absences: RefCell::new(Absences::new()),
+            aside: RefCell::new(Aside::new()),
+            aside_count: Cell::new(0),
             lost: Cell::new(0),
             waited_ns: Cell::new(run_queue_wait_ns()),
-            record: RefCell::new(Some(Record::new(limits))),
-        }
+            dropped: Cell::new(0),
+            on: Cell::new(false),
+            record: RefCell::new(None),
+        };
+        debox.replace(Some(Record::new(limits)));
+        debox
     }
 
     /// How much is seen, and what would show more.
     pub fn rung(&self) -> &Rung {
-        &self.rung
+        if self.home.is_here() {
+            &self.rung
+        } else {
+            &self.rung_forked
+        }
+    }
+
+    /// What the entries of a call trace are on this kernel, and what it offers beyond: a sentence for users.
+    pub fn trace_source(&self) -> String {
+        privilege::trace_source(self.rung())
     }
 
     /// Whether page faults are counted.
     pub fn sees_faults(&self) -> bool {
-        self.minor.is_some() && self.major.is_some()
+        self.home.is_here() && self.minor.is_some() && self.major.is_some()
     }
 
     /// Makes a system call and keeps its record in the current buffer. `f` should be that one call and
@@ -137,99 +177,116 @@ impl Debox {
         result
     }
 
-    /// The first half of [`Debox::call`], for callers that cannot pass a closure.
+    /// The first half of [`Debox::call`], for callers that cannot pass a closure. A mark whose call
+    /// never ends, since a handler jumped out of it, does no harm.
     #[inline(always)]
     pub fn begin(&self) -> Mark {
-        if self.moved() {
-            self.forget();
+        if !self.on.get() {
+            return Mark::default();
         }
-        Mark {
-            minor: count(&self.minor),
-            major: count(&self.major),
-            ticks: self.ticks.now(),
+        if self.home.is_here() && self.moved() {
+            self.put_aside();
         }
+        self.mark()
     }
 
     /// The second half.
     #[inline(always)]
     pub fn end(&self, number: u32, mark: Mark) {
-        let now = self.ticks.now();
-        let Ok(mut record) = self.record.try_borrow_mut() else {
-            return;
-        };
-        let Some(record) = record.as_mut() else {
-            return;
-        };
-        self.fill(record, number, mark, now);
-        if self.moved() {
-            self.attribute(record);
-        }
+        self.keep(number, mark, true);
     }
 
-    /// All of a record but the sleeps.
-    #[inline(always)]
-    fn fill(&self, record: &mut Record, number: u32, mark: Mark, now: u64) {
-        record.begin(number);
-        record.wall_ticks = now.wrapping_sub(mark.ticks);
-        record.wall_ns = self.ticks.ns_between(mark.ticks, now);
-        let epoch = self.epoch.get();
-        let since_ns = self.ticks.ns_between(epoch.ticks, mark.ticks);
-        record.start_ns = epoch.ns + since_ns;
-        if since_ns > EPOCH_NS_MAX {
-            self.place(record);
-        }
-        record.faults_minor = faults(&self.minor, mark.minor);
-        record.faults_major = faults(&self.major, mark.major);
-    }
-
-    /// Places a call that has just ended by a fresh pair of readings.
-    #[cold]
-    #[inline(never)]
-    fn place(&self, record: &mut Record) {
-        let epoch = Epoch::now(self.ticks);
-        self.epoch.set(epoch);
-        record.start_ns = epoch.ns - record.wall_ns;
-    }
-
-    /// The first half of a call made while another one of this thread is under way, as in a signal
-    /// handler: what the other one has slept so far stays its own.
+    /// The first half of a call made while another one of this thread is under way, for callers who know:
+    /// what the other one has slept so far stays in the ring, where the other one finds it.
     #[inline]
     pub fn begin_nested(&self) -> Mark {
-        Mark {
-            minor: count(&self.minor),
-            major: count(&self.major),
-            ticks: self.ticks.now(),
+        if self.on.get() {
+            self.mark()
+        } else {
+            Mark::default()
         }
     }
 
     /// The second half. The record has no sleeps: those of this call become the other one's, as its
     /// time does.
     pub fn end_nested(&self, number: u32, mark: Mark) {
-        let now = self.ticks.now();
-        let Ok(mut record) = self.record.try_borrow_mut() else {
-            return;
-        };
-        if let Some(record) = record.as_mut() {
-            self.fill(record, number, mark, now);
-        }
+        self.keep(number, mark, false);
     }
 
     /// As [`Debox::end`], but leaves the record as it was if the thread did not leave the processor. For
     /// functions that may or may not make a call. True if there is a new record.
     #[inline(always)]
     pub fn end_if_moved(&self, number: u32, mark: Mark) -> bool {
-        let moved = self.moved();
+        let moved = self.home.is_here() && self.moved();
         if moved {
             self.end(number, mark);
         }
         moved
     }
 
+    #[inline(always)]
+    fn mark(&self) -> Mark {
+        let mut ticks = self.ticks.now();
+        if ticks.wrapping_sub(self.anchor.get().ticks) > self.anchor_age_max {
+            self.anchor.set(Anchor::drop_now(self.ticks));
+            ticks = self.ticks.now();
+        }
+        let here = self.home.is_here();
+        Mark {
+            minor: if here { count(&self.minor) } else { 0 },
+            major: if here { count(&self.major) } else { 0 },
+            aside: self.aside_count.get(),
+            ticks,
+        }
+    }
+
+    #[inline(always)]
+    fn keep(&self, number: u32, mark: Mark, with_sleeps: bool) {
+        // Records may have been switched on or off since; half a record is none.
+        if !self.on.get() || mark.ticks == 0 {
+            return;
+        }
+        let now = self.ticks.now();
+        let Ok(mut buffer) = self.record.try_borrow_mut() else {
+            return self.dropped.set(self.dropped.get() + 1);
+        };
+        let Some(record) = buffer.as_mut() else {
+            return;
+        };
+        compiler_fence(Ordering::SeqCst);
+        record.begin(number);
+        record.wall_ticks = now.wrapping_sub(mark.ticks);
+        record.wall_ns = self.ticks.ns_between(mark.ticks, now);
+        record.start_ns = self.anchor.get().place(self.ticks, mark.ticks);
+        let here = self.home.is_here();
+        record.faults_minor = if here {
+            faults(&self.minor, mark.minor)
+        } else {
+            None
+        };
+        record.faults_major = if here {
+            faults(&self.major, mark.major)
+        } else {
+            None
+        };
+        if here && with_sleeps && (self.moved() || self.aside_count.get() != mark.aside) {
+            self.attribute(record, mark);
+        }
+        compiler_fence(Ordering::SeqCst);
+    }
+
     /// The record of the last call; `None` if there is no buffer.
     ///
-    /// Must be dropped before the next call, which otherwise leaves no record.
+    /// Must be dropped before the next call, which otherwise leaves no record and is counted in
+    /// [`Debox::dropped`].
     pub fn last(&self) -> Option<Ref<'_, Record>> {
         Ref::filter_map(self.record.borrow(), Option::as_ref).ok()
+    }
+
+    /// Calls that left no record because the buffer was in use: the answer of [`Debox::last`] was still held,
+    /// or a signal handler's call came while another record was being written.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.get()
     }
 
     /// Lets an observer who knows more add to the record of the last call; false if there is no buffer or
@@ -248,7 +305,14 @@ impl Debox {
     ///
     /// If the answer of [`Debox::last`] is still held.
     pub fn replace(&self, record: Option<Record>) -> Option<Record> {
-        self.forget();
+        if self.home.is_here() {
+            self.put_aside();
+        }
+        // Now and not at the first sleep, which may be in a signal handler.
+        if record.as_ref().is_some_and(|r| r.limits().resolve) && self.ring.is_some() {
+            kernel_symbols();
+        }
+        self.on.set(record.is_some());
         self.record.replace(record)
     }
 
@@ -268,54 +332,94 @@ impl Debox {
             .is_some_and(|ring| ring.head() != ring.tail())
     }
 
-    /// Drops what is in the ring: it happened between calls.
+    /// Empties the ring: what is in it happened between calls, or in a call this one interrupts.
     #[cold]
     #[inline(never)]
-    fn forget(&self) {
-        if let (Some(ring), Ok(mut absences)) = (&self.ring, self.absences.try_borrow_mut()) {
-            let mut lost = self.lost.get();
-            ring.drain(|record| lost += absences.record(record, |_| {}));
-            self.lost.set(lost);
-            absences.settle(|_| {});
+    fn put_aside(&self) {
+        let _errno = errno::Kept::now();
+        let (Some(ring), Ok(buffer)) = (&self.ring, self.record.try_borrow_mut()) else {
+            return;
+        };
+        // The child of a vfork shares the memory, and the ring is its parent's.
+        if gettid() != self.thread {
+            return;
         }
-        if self.asks_wakeup() {
+        compiler_fence(Ordering::SeqCst);
+        let mut absences = self.absences.borrow_mut();
+        let mut aside = self.aside.borrow_mut();
+        let mut lost = self.lost.get();
+        ring.drain(|record| lost += absences.record(record, |absence| aside.put(absence)));
+        self.lost.set(lost);
+        absences.settle(|absence| aside.put(absence));
+        self.aside_count.set(aside.count());
+        if buffer.as_ref().is_some_and(|r| r.limits().wakeup) {
             self.waited_ns.set(run_queue_wait_ns());
         }
+        compiler_fence(Ordering::SeqCst);
     }
 
-    fn asks_wakeup(&self) -> bool {
-        let record = self.record.try_borrow();
-        record.is_ok_and(|record| record.as_ref().is_some_and(|r| r.limits().wakeup))
-    }
-
+    /// Adds to the record what is in the ring, and what a call inside this one has put aside.
     #[cold]
     #[inline(never)]
-    fn attribute(&self, record: &mut Record) {
+    fn attribute(&self, record: &mut Record, mark: Mark) {
+        let _errno = errno::Kept::now();
         let Some(ring) = &self.ring else { return };
+        if gettid() != self.thread {
+            // The child of a vfork: its own sleeps are seen by nobody.
+            record.lost += 1;
+            return;
+        }
+        let nested = self.aside_count.get() != mark.aside;
         if record.limits().wakeup {
             let waited_ns = run_queue_wait_ns();
-            record.wakeup_ns = Some(waited_ns.saturating_sub(self.waited_ns.replace(waited_ns)));
+            let since_ns = waited_ns.saturating_sub(self.waited_ns.replace(waited_ns));
+            // The call inside has looked at the clock of waiting, too: the part before it is not known.
+            record.wakeup_ns = (!nested).then_some(since_ns);
         }
         let symbols = record.limits().resolve.then(kernel_symbols).flatten();
-        let full = ring.head() - ring.tail() + RECORD_BYTES_MAX > ring.capacity();
+        if nested {
+            let mut aside = self.aside.borrow_mut();
+            record.lost += aside.take(mark.aside, |absence| record.add(absence, symbols));
+        }
         let mut absences = self.absences.borrow_mut();
         let mut lost = self.lost.take();
+        let overflown = ring.is_nearly_full();
         ring.drain(|event| {
             lost += absences.record(event, |absence| record.add(absence, symbols));
         });
         absences.settle(|absence| record.add(absence, symbols));
-        if full {
-            lost += announced_losses(ring, &mut absences);
+        if overflown {
+            // The kernel tells what it lost in front of its next record, which must not be another call's.
+            ring.provoke();
+            ring.drain(|event| lost += absences.record(event, |_| {}));
+            absences.settle(|_| {});
         }
         record.lost += lost;
         // What resolving caused, a page fault of its own perhaps, stays in the ring and is nobody's.
     }
 }
 
+impl Anchor {
+    fn drop_now(ticks: Ticks) -> Anchor {
+        let (ticks, ns) = ticks.with_monotonic_ns();
+        Anchor { ticks, ns }
+    }
+
+    /// A reading on the monotonic clock. It is before the anchor if a call inside its own renewed that.
+    #[inline(always)]
+    fn place(self, clock: Ticks, ticks: u64) -> u64 {
+        if ticks >= self.ticks {
+            self.ns + clock.ns_between(self.ticks, ticks)
+        } else {
+            self.ns - clock.ns_between(ticks, self.ticks)
+        }
+    }
+}
+
 impl fmt::Debug for Debox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Debox")
-            .field("rung", &self.rung)
+            .field("rung", self.rung())
             .finish_non_exhaustive()
     }
 }
@@ -332,20 +436,6 @@ fn faults(counter: &Option<FaultCounter>, before: u64) -> Option<u32> {
         .map(|counter| (counter.count() - before) as u32)
 }
 
-/// The longest record the kernel writes here: a header, a time and a call chain.
-const RECORD_BYTES_MAX: u64 = 8 * (3 + 1 + os::perf::STACK_FRAMES_MAX as u64);
-
-/// How many records the kernel dropped from a ring that was full. It says so with the next record, so one has
-/// to come: the thread sleeps as shortly as it can.
-#[cold]
-fn announced_losses(ring: &Ring, absences: &mut Absences) -> u64 {
-    std::thread::sleep(std::time::Duration::from_nanos(1));
-    let mut lost = 0;
-    ring.drain(|record| lost += absences.record(record, |_| {}));
-    absences.settle(|_| {});
-    lost
-}
-
 /// Nanoseconds the calling thread was runnable without running, since it began: the second word of
 /// /proc/thread-self/schedstat (sched-stats in the kernel's documentation). Zero where there is none.
 fn run_queue_wait_ns() -> u64 {
@@ -359,8 +449,8 @@ fn run_queue_wait_ns() -> u64 {
         .unwrap_or(0)
 }
 
-/// The kernel's functions, loaded once a process by whoever needs them first; `None` where they are hidden. Call
-/// it early, where tens of milliseconds do no harm; else the first sleep does.
+/// The kernel's functions, loaded once a process by whoever needs them first; `None` where they are hidden.
+/// Slow at the first call: tens of milliseconds.
 pub fn kernel_symbols() -> Option<&'static Symbols> {
     static SYMBOLS: OnceLock<Option<Symbols>> = OnceLock::new();
     SYMBOLS

@@ -159,17 +159,13 @@ impl fmt::Debug for Tracer {
 }
 
 #[cfg(test)]
-#[path = "../tests/common/mod.rs"]
-mod common;
-
-#[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use os::perf::{Detail, Ring};
 
-    use super::common::skip;
     use super::{Call, Rung, Tracer};
+    use crate::common::skip;
 
     /// Sleeps several times, since a sleep this short may be over before the thread leaves the processor.
     fn doze() {

@@ -1,7 +1,6 @@
 //! The record of the last call, on real calls of this kernel.
 
-use std::io::{Read, Seek, Write};
-use std::os::fd::AsFd;
+use std::io::{Read, Write};
 use std::time::Duration;
 
 use headway_debox::{Debox, Label, Limits, Record, Rung};
@@ -111,34 +110,6 @@ fn sleeps_at_one_place_are_one_entry_and_others_are_counted_when_there_is_no_roo
         (Label::Timer, 3)
     );
     assert_eq!(record.sleeps_dropped, 1, "{record:#?}");
-}
-
-#[test]
-fn faults_are_counted_when_a_call_reads_into_fresh_memory() {
-    let debox = Debox::enable(Limits::default());
-    let page = rustix::param::page_size();
-    let pages = 64;
-    let mut file = tempfile::tempfile().expect("a temporary file");
-    file.write_all(&vec![7; pages * page]).expect("room");
-    file.rewind().expect("a file");
-    // Fresh pages, with huge pages off, so that each is a fault of its own.
-    let map = os_map(pages * page);
-    debox
-        .call(0, || rustix::io::read(file.as_fd(), &mut *map))
-        .expect("a read");
-    let record = debox.last().expect("a record");
-    match record.faults_minor {
-        None => skip(
-            "faults_are_counted_when_a_call_reads_into_fresh_memory",
-            "no privilege",
-        ),
-        Some(faults) => assert!(faults >= 1, "{record:#?}"),
-    }
-}
-
-/// Memory nobody has touched.
-fn os_map(bytes: usize) -> &'static mut [u8] {
-    Vec::leak(vec![0; bytes])
 }
 
 #[test]

@@ -22,6 +22,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::mm::{MapFlags, ProtFlags};
 
+use crate::fork::Home;
+
 mod attributes;
 mod faults;
 
@@ -41,6 +43,12 @@ const DATA_TAIL_OFFSET: usize = 1032;
 const RECORD_LOST: u32 = 2;
 const RECORD_SAMPLE: u32 = 9;
 const RECORD_SWITCH: u32 = 14;
+
+/// The longest record: a sample with the deepest stack and the markers around its parts.
+const RECORD_BYTES_MAX: u64 = (STACK_FRAMES_MAX as u64 + 8) * 8;
+
+/// How often [`Ring::provoke`] tries to sleep.
+const PROVOCATIONS_MAX: usize = 50;
 
 /// Bits of `perf_event_header.misc` in a SWITCH record.
 const MISC_SWITCH_OUT: u16 = 1 << 13;
@@ -86,7 +94,7 @@ pub enum Record<'a> {
 ///
 /// It is neither `Send` nor `Sync`: on another thread, "everything up to now is in the ring" would
 /// no longer hold. The kernel does not copy the mapping to a forked child (`VM_DONTCOPY`), so a
-/// child must not touch a ring made by its parent.
+/// child must not touch a ring made by its parent ([`Home`] tells); it may drop it.
 ///
 /// ```
 /// use headway_os::perf::{Detail, Ring};
@@ -110,6 +118,7 @@ pub struct Ring {
     data: NonNull<u64>,
     data_bytes: u64,
     tail: Cell<u64>,
+    home: Home,
 }
 
 impl Ring {
@@ -153,6 +162,7 @@ impl Ring {
             data,
             data_bytes: data_bytes as u64,
             tail: Cell::new(0),
+            home: Home::here(),
         })
     }
 
@@ -180,6 +190,29 @@ impl Ring {
     /// Bytes of records the ring has room for.
     pub fn capacity(&self) -> u64 {
         self.data_bytes
+    }
+
+    /// Whether so little room is left that the kernel may have dropped a record. It says so only in front of
+    /// the next one that fits; [`Ring::provoke`] makes one.
+    pub fn is_nearly_full(&self) -> bool {
+        self.head().wrapping_sub(self.tail()) + RECORD_BYTES_MAX > self.capacity()
+    }
+
+    /// Sleeps for a moment, so that the kernel writes a record and, before it, how many were lost.
+    ///
+    /// Bounded: a sleep this short may be over before the thread has left the processor, so it tries some times.
+    pub fn provoke(&self) {
+        let head = self.head();
+        for _ in 0..PROVOCATIONS_MAX {
+            if self.head() != head {
+                break;
+            }
+            let moment = rustix::thread::Timespec {
+                tv_sec: 0,
+                tv_nsec: 1000,
+            };
+            let _ = rustix::thread::nanosleep(&moment);
+        }
     }
 
     /// Hands every record written before the call to `visit`, oldest first, and frees its space.
@@ -300,6 +333,10 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
+        // In a forked child another mapping may be at this address.
+        if !self.home.is_here() {
+            return;
+        }
         // SAFETY: this is the mapping `open` made, and no reference into it outlives `self`. Failing
         // to unmap could only leak it, and there is nobody to tell.
         let _ = unsafe { rustix::mm::munmap(self.map.as_ptr().cast(), self.map_bytes) };

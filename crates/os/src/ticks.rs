@@ -88,10 +88,26 @@ impl Ticks {
         ((u128::from(ticks) * u128::from(self.ns_per_2_32)) >> 32) as u64
     }
 
+    /// Ticks and nanoseconds of `CLOCK_MONOTONIC` at one moment, to place readings on that clock. Some
+    /// 200 ns; apart by less than that.
+    pub fn with_monotonic_ns(self) -> (u64, u64) {
+        if self.counter {
+            both(4)
+        } else {
+            let ns = monotonic_ns();
+            (ns, ns)
+        }
+    }
+
+    /// How many ticks a length is.
+    pub fn of_ns(self, ns: u64) -> u64 {
+        ((u128::from(ns) << 32) / u128::from(self.ns_per_2_32)) as u64
+    }
+
     fn compare() -> Ticks {
-        let (ticks_0, ns_0) = both();
+        let (ticks_0, ns_0) = both(20);
         while monotonic_ns() - ns_0 < CALIBRATION.as_nanos() as u64 {}
-        let (ticks, ns) = both();
+        let (ticks, ns) = both(20);
         let ticks = ticks.wrapping_sub(ticks_0);
         if ticks == 0 {
             return Ticks::monotonic();
@@ -105,14 +121,17 @@ impl Ticks {
 
 /// Both clocks at one moment: of several attempts the one with the least time around it, so that neither an
 /// interrupt nor a preemption comes between.
-fn both() -> (u64, u64) {
+fn both(attempts: u32) -> (u64, u64) {
     let attempt = |_| {
         let before = counter();
         let ns = monotonic_ns();
         let after = counter();
         (after.wrapping_sub(before), before, ns)
     };
-    let (around, before, ns) = (0..20).map(attempt).min().expect("twenty attempts");
+    let (around, before, ns) = (0..attempts)
+        .map(attempt)
+        .min()
+        .expect("one attempt at least");
     (before + around / 2, ns)
 }
 

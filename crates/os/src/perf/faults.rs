@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::attributes;
+use crate::fork::Home;
 
 /// Which faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +31,7 @@ pub enum Fault {
 pub struct FaultCounter {
     map: super::NonNull<u8>,
     map_bytes: usize,
+    home: Home,
 }
 
 /// A header and a time: what the kernel writes for each fault.
@@ -60,7 +62,11 @@ impl FaultCounter {
         let map = super::NonNull::new(address.cast::<u8>()).expect("mmap never returns page zero");
         // The mapping holds the event, so the number is given back: a program may count its descriptors.
         drop(event);
-        Ok(FaultCounter { map, map_bytes })
+        Ok(FaultCounter {
+            map,
+            map_bytes,
+            home: Home::here(),
+        })
     }
 
     /// Faults since the counter was opened.
@@ -77,6 +83,10 @@ impl FaultCounter {
 
 impl Drop for FaultCounter {
     fn drop(&mut self) {
+        // As for the ring: in a forked child another mapping may be at this address.
+        if !self.home.is_here() {
+            return;
+        }
         // SAFETY: this is the mapping `open` made, and no reference into it outlives `self`.
         let _ = unsafe { rustix::mm::munmap(self.map.as_ptr().cast(), self.map_bytes) };
     }

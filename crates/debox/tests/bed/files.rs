@@ -1,0 +1,205 @@
+//! Files of a filesystem that answers late: lookups, opens, stats, reads, and names that somebody else
+//! looks up or makes.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use headway_debox::{Debox, Label};
+use rustix::fs::{Advice, CWD, Mode, fadvise, mkdirat, stat};
+
+use crate::common::skip;
+use crate::fuse::{Answer, Late, Operation};
+use crate::truth::{Attempt, Block, prove};
+
+fn late_or_skip(test: &str) -> Option<Late> {
+    Late::mount(Vec::new())
+        .map_err(|error| skip(test, &error))
+        .ok()
+}
+
+/// The answers this thread has had, and the block each of them was: since the answer before, or since
+/// `since_ns`, until it was given.
+fn own_blocks(late: &Late, since_ns: u64) -> (Vec<Operation>, Vec<Block>) {
+    let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+    let mut since_ns = since_ns;
+    late.answers()
+        .iter()
+        .filter(|answer| answer.thread == own)
+        .map(|answer: &Answer| {
+            let since_ns = std::mem::replace(&mut since_ns, answer.answered_ns.0);
+            let block = Block {
+                begin_ns: (since_ns, answer.received_ns),
+                end_ns: answer.answered_ns,
+            };
+            (answer.operation, block)
+        })
+        .unzip()
+}
+
+fn start_ns(debox: &Debox) -> u64 {
+    debox.last().expect("a record").start_ns
+}
+
+#[test]
+fn every_late_answer_is_a_sleep_when_a_file_is_opened() {
+    let test = "every_late_answer_is_a_sleep_when_a_file_is_opened";
+    let Some(late) = late_or_skip(test) else {
+        return;
+    };
+    let path = late.path().join("d1/f1");
+    prove(test, |debox| {
+        late.schedule(&[(Operation::Lookup, &[5, 9]), (Operation::Open, &[14])]);
+        let file = debox.call(libc::SYS_openat as u32, || File::open(&path));
+        let (operations, blocks) = own_blocks(&late, start_ns(debox));
+        late.schedule(&[]);
+        drop(file.expect("every name is there"));
+        let expected = [Operation::Lookup, Operation::Lookup, Operation::Open];
+        assert_eq!(operations, expected);
+        Attempt {
+            sleeps: vec![(Label::Fuse, 3)],
+            blocks,
+        }
+    });
+}
+
+#[test]
+fn every_late_answer_is_a_sleep_when_a_status_is_asked_for() {
+    let test = "every_late_answer_is_a_sleep_when_a_status_is_asked_for";
+    let Some(late) = late_or_skip(test) else {
+        return;
+    };
+    let path = late.path().join("f1");
+    prove(test, |debox| {
+        late.schedule(&[(Operation::Lookup, &[6]), (Operation::Status, &[11])]);
+        let status = debox.call(libc::SYS_newfstatat as u32, || stat(&path));
+        status.expect("every name is there");
+        let (operations, blocks) = own_blocks(&late, start_ns(debox));
+        assert_eq!(operations, [Operation::Lookup, Operation::Status]);
+        Attempt {
+            sleeps: vec![(Label::Fuse, 2)],
+            blocks,
+        }
+    });
+}
+
+/// Reads a page of a file none of which is in memory.
+fn read_cold(late: &Late, debox: &Debox, advice: Advice) -> (Vec<Operation>, Vec<Block>) {
+    // A file opened anew has no pages: this filesystem does not let the kernel keep them.
+    late.schedule(&[]);
+    let file = File::open(late.path().join("f1")).expect("every name is there");
+    fadvise(&file, 0, None, advice).expect("advice is free");
+    late.schedule(&[(Operation::Read, &[12])]);
+    let mut bytes = [0; 4096];
+    debox
+        .call(libc::SYS_pread64 as u32, || {
+            file.read_exact_at(&mut bytes, 8 * 4096)
+        })
+        .expect("the file is long enough");
+    assert_eq!(bytes[0], 7);
+    let answers = own_blocks(late, start_ns(debox));
+    late.schedule(&[]);
+    answers
+}
+
+#[test]
+fn page_is_named_when_a_read_is_cold() {
+    let test = "page_is_named_when_a_read_is_cold";
+    let Some(late) = late_or_skip(test) else {
+        return;
+    };
+    prove(test, |debox| {
+        let (operations, blocks) = read_cold(&late, debox, Advice::Normal);
+        assert_eq!(operations, [Operation::Read]);
+        Attempt {
+            sleeps: vec![(Label::PageIo, 1)],
+            blocks,
+        }
+    });
+}
+
+/// Waits until a request of another thread is with the server.
+fn wait_until_begun(late: &Late, operation: Operation) {
+    while late.begun(operation) == 0 {
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}
+
+#[test]
+fn inode_lock_is_named_when_another_makes_a_directory_in_the_same_one() {
+    let test = "inode_lock_is_named_when_another_makes_a_directory_in_the_same_one";
+    let Some(late) = late_or_skip(test) else {
+        return;
+    };
+    let directory = late.path().join("d1");
+    let make = |name: &str| mkdirat(CWD, directory.join(name), Mode::RWXU);
+    prove(test, |debox| {
+        late.schedule(&[(Operation::Lookup, &[3]), (Operation::Mkdir, &[40, 10])]);
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| make("x1"));
+            // The directory's lock is held while the request is with the server.
+            wait_until_begun(&late, Operation::Mkdir);
+            let made = debox.call(libc::SYS_mkdirat as u32, || make("x2"));
+            made.expect("made");
+            other.join().expect("no panic").expect("made");
+        });
+        let (operations, mut blocks) = own_blocks(&late, start_ns(debox));
+        // The directory's name, which the kernel may ask for again; the wait for its lock; the new name; the
+        // making.
+        let (making, lookups) = operations.split_last().expect("there are answers");
+        assert_eq!(*making, Operation::Mkdir);
+        assert!(lookups.len() >= 2 && lookups.iter().all(|o| *o == Operation::Lookup));
+        let answers = late.answers();
+        let others = answers.iter().find(|a| a.operation == Operation::Mkdir);
+        let held = others.expect("the other one's came first");
+        let after = blocks
+            .iter()
+            .position(|block| block.end_ns.0 > held.answered_ns.0)
+            .expect("the making comes after");
+        blocks[after].begin_ns.0 = held.answered_ns.0;
+        blocks.push(Block {
+            begin_ns: blocks[after - 1].end_ns,
+            end_ns: held.answered_ns,
+        });
+        let asked = operations.len() as u32;
+        Attempt {
+            sleeps: vec![(Label::InodeLock, 1), (Label::Fuse, asked)],
+            blocks,
+        }
+    });
+}
+
+#[test]
+fn dentry_lookup_is_named_when_another_looks_up_the_same_name() {
+    let test = "dentry_lookup_is_named_when_another_looks_up_the_same_name";
+    let Some(late) = late_or_skip(test) else {
+        return;
+    };
+    let mut turn = 0;
+    prove(test, |debox| {
+        // A name never asked for before: an entry the kernel has is asked about, not looked up.
+        turn += 1;
+        let path = late.path().join(format!("f{turn}"));
+        late.schedule(&[(Operation::Lookup, &[40, 4]), (Operation::Status, &[4])]);
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| stat(&path));
+            wait_until_begun(&late, Operation::Lookup);
+            let status = debox.call(libc::SYS_newfstatat as u32, || stat(&path));
+            status.expect("every name is there");
+            other.join().expect("no panic").expect("the same name");
+        });
+        let start_ns = start_ns(debox);
+        let (operations, mut blocks) = own_blocks(&late, start_ns);
+        assert_eq!(operations, [Operation::Lookup, Operation::Status]);
+        let theirs = late.answers()[0];
+        blocks[0].begin_ns.0 = theirs.answered_ns.0;
+        blocks.push(Block {
+            begin_ns: (start_ns, start_ns + 500_000),
+            end_ns: theirs.answered_ns,
+        });
+        Attempt {
+            sleeps: vec![(Label::DentryLookup, 1), (Label::Fuse, 2)],
+            blocks,
+        }
+    });
+}

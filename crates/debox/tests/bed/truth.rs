@@ -1,0 +1,217 @@
+//! Blocking a call on purpose, and comparing its record with what was done to it.
+//!
+//! The truth is the injector's own clock: the call slept from some moment between its start and the moment it
+//! was seen asleep until some moment around its release. On a busy machine those moments lie apart by more
+//! than the 5 % (or 50 µs) a record may be wrong; such an attempt proves nothing about the time and is
+//! made again. Labels and counts have to be right in every attempt.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use headway_debox::{Debox, Label, Limits, Record, Rung, Symbols};
+use os::ticks::monotonic_ns;
+
+use crate::common::skip;
+
+/// How long calls are made to wait.
+pub const DELAY: Duration = Duration::from_millis(20);
+
+/// How often an attempt may be too blurred to tell.
+const ATTEMPTS_MAX: usize = 100;
+
+/// An injected block, by the injector's clock.
+#[derive(Clone, Copy, Debug)]
+pub struct Block {
+    /// It began no earlier and no later than these.
+    pub begin_ns: (u64, u64),
+    /// It ended no earlier and no later than these.
+    pub end_ns: (u64, u64),
+}
+
+/// What one attempt injected and saw: the labels and counts expected of the record, and the blocks.
+pub struct Attempt {
+    pub sleeps: Vec<(Label, u32)>,
+    pub blocks: Vec<Block>,
+}
+
+/// Tests of this program take turns: a block of one must not be taken for another's, and threads of
+/// one process share a memory map and its lock.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Records with stacks and names, or a word why there are none.
+pub fn debox_or_skip(test: &str) -> Option<Debox> {
+    let debox = Debox::enable(Limits {
+        sleeps_max: 16,
+        ..Limits::default()
+    });
+    if *debox.rung() != Rung::Stacks {
+        skip(test, &debox.rung().to_string());
+        return None;
+    }
+    match Symbols::load() {
+        Ok(symbols) if !symbols.hidden() => Some(debox),
+        Ok(_) => {
+            skip(test, "kernel.kptr_restrict hides the addresses");
+            None
+        }
+        Err(error) => {
+            skip(test, &error.to_string());
+            None
+        }
+    }
+}
+
+/// Makes attempts until one is sharp enough to tell whether the times are right.
+pub fn prove(test: &str, mut attempt: impl FnMut(&Debox) -> Attempt) {
+    let _alone = alone();
+    let Some(debox) = debox_or_skip(test) else {
+        return;
+    };
+    let mut errors = Vec::new();
+    for _ in 0..ATTEMPTS_MAX {
+        let truth = attempt(&debox);
+        let record = debox.last().expect("a record");
+        check_sleeps(&record, &truth.sleeps);
+        match compare(&record, &truth.blocks) {
+            Ok(()) => return,
+            Err(error) => errors.push(error),
+        }
+    }
+    panic!("no attempt agreed with the injector's clock: {errors:#?}");
+}
+
+/// Every injected block and no other, with its label.
+pub fn check_sleeps(record: &Record, expected: &[(Label, u32)]) {
+    let mut seen: Vec<(Label, u32)> = Vec::new();
+    for sleep in record.sleeps() {
+        match seen.iter_mut().find(|(label, _)| *label == sleep.label) {
+            Some((_, count)) => *count += sleep.count,
+            None => seen.push((sleep.label, sleep.count)),
+        }
+    }
+    seen.sort_unstable();
+    let mut expected = expected.to_vec();
+    expected.sort_unstable();
+    assert_eq!(seen, expected, "{}", describe(record));
+    assert_eq!((record.lost, record.sleeps_dropped), (0, 0), "{record:#?}");
+}
+
+/// The record with the functions of its stacks by name, for a failure's text.
+pub fn describe(record: &Record) -> String {
+    let symbols = Symbols::load().expect("loaded before");
+    let mut text = format!("{} took {} ns\n", record.number, record.wall_ns);
+    for sleep in record.sleeps() {
+        text += &format!(
+            "  {} × {}, {} ns:",
+            sleep.count, sleep.label, sleep.blocked_ns
+        );
+        for address in sleep.stack.frames() {
+            let name = symbols.name(address - 1).map_or("?", |(name, _)| name);
+            text += &format!(" {name}");
+        }
+        text += "\n";
+    }
+    text
+}
+
+/// Whether the time asleep is that of the blocks, to 5 % or 50 µs; the wait for a processor after the
+/// release is no part of what was injected. Panics if the record has less than was surely injected.
+fn compare(record: &Record, blocks: &[Block]) -> Result<(), String> {
+    let surely_ns: u64 = blocks
+        .iter()
+        .map(|block| block.end_ns.0.saturating_sub(block.begin_ns.1))
+        .sum();
+    let at_most_ns: u64 = blocks
+        .iter()
+        .map(|block| block.end_ns.1.saturating_sub(block.begin_ns.0))
+        .sum();
+    let blocked_ns = record.blocked_ns();
+    // A preemption before the sleep delays it.
+    assert!(
+        blocked_ns + record.preemptions.total_ns >= surely_ns,
+        "{blocked_ns} ns recorded, {surely_ns} ns injected: {record:#?}"
+    );
+    assert!(blocked_ns <= record.wall_ns, "{record:#?}");
+    let waited_ns =
+        (record.wakeup_ns.expect("asked for")).saturating_sub(record.preemptions.total_ns);
+    let slept_ns = blocked_ns.saturating_sub(waited_ns);
+    let tolerance_ns = (at_most_ns / 20).max(50_000);
+    if at_most_ns - surely_ns > tolerance_ns {
+        return Err(format!(
+            "injected {surely_ns} to {at_most_ns} ns: too blurred"
+        ));
+    }
+    let middle_ns = surely_ns.midpoint(at_most_ns);
+    if slept_ns.abs_diff(middle_ns) > tolerance_ns {
+        return Err(format!("{slept_ns} ns asleep, {middle_ns} ns injected"));
+    }
+    Ok(())
+}
+
+/// Makes `call` under records; once it sleeps, another thread lets [`DELAY`] pass and makes `release`.
+pub fn block_until_released<R>(
+    debox: &Debox,
+    number: i64,
+    call: impl FnOnce() -> R,
+    release: impl FnOnce() + Send,
+) -> (R, Block) {
+    let asleep = Asleep::of_this_thread();
+    std::thread::scope(|scope| {
+        let injector = scope.spawn(|| {
+            let seen_ns = asleep.wait();
+            std::thread::sleep(DELAY);
+            let before_ns = monotonic_ns();
+            release();
+            (seen_ns, before_ns, monotonic_ns())
+        });
+        asleep.arm();
+        let result = debox.call(number as u32, call);
+        let (seen_ns, before_ns, after_ns) = injector.join().expect("no panic");
+        let start_ns = debox.last().expect("a record").start_ns;
+        let block = Block {
+            begin_ns: (start_ns, seen_ns),
+            end_ns: (before_ns, after_ns),
+        };
+        (result, block)
+    })
+}
+
+/// Tells others when this thread sleeps.
+pub struct Asleep {
+    stat: String,
+    armed: AtomicBool,
+}
+
+impl Asleep {
+    pub fn of_this_thread() -> Asleep {
+        let thread = rustix::thread::gettid().as_raw_nonzero();
+        Asleep {
+            stat: format!("/proc/self/task/{thread}/stat"),
+            armed: AtomicBool::new(false),
+        }
+    }
+
+    /// From here on the thread makes only the call that is to sleep.
+    pub fn arm(&self) {
+        self.armed.store(true, Ordering::Release);
+    }
+
+    /// Returns a moment at which it slept.
+    pub fn wait(&self) -> u64 {
+        while !self.armed.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        loop {
+            let stat = std::fs::read_to_string(&self.stat).expect("the thread exists");
+            let (_, state) = stat.rsplit_once(") ").expect("the name is in parentheses");
+            if state.starts_with(['S', 'D']) {
+                return monotonic_ns();
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! `errno` kept over work of our own: a program that is watched must not notice.
+//!
+//! Source: errno(3).
+
+/// Puts `errno` back to what it was when this was made.
+#[derive(Debug)]
+pub struct Kept(i32);
+
+impl Kept {
+    /// Remembers the calling thread's `errno`.
+    pub fn now() -> Kept {
+        Kept(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // SAFETY: the call only answers with an address.
+        let place = unsafe { libc::__errno_location() };
+        // SAFETY: it is the calling thread's own, valid as long as the thread lives.
+        unsafe { *place = self.0 };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Kept;
+
+    #[test]
+    fn errno_is_what_it_was_when_calls_fail_in_between() {
+        std::fs::File::open("/nowhere/at/all").expect_err("no such file");
+        let before = std::io::Error::last_os_error().raw_os_error();
+        {
+            let _kept = Kept::now();
+            std::fs::read("/").expect_err("a directory");
+        }
+        assert_eq!(std::io::Error::last_os_error().raw_os_error(), before);
+        assert_eq!(before, Some(libc::ENOENT));
+    }
+}
