@@ -31,7 +31,9 @@ static int file;
 static size_t read_bytes;
 static char page[4096];
 
-static void call_getpid(void) { syscall(SYS_getpid); }
+static void call_getpid(void) {
+    syscall(SYS_getpid);
+}
 static void call_clock_vdso(void) {
     struct timeval now;
     gettimeofday(&now, NULL);
