@@ -39,10 +39,14 @@ one lists them all).
 Exit codes: the command's own; 128 + N if signal N killed it; 126 if it cannot be executed, 127 if it is not found;
 1 if headway failed, 2 for wrong use.";
 
+const USAGE: &str = "headway trace [OPTIONS] -- COMMAND…
+       headway trace [OPTIONS] -p PID…
+       headway trace report DIR";
+
 /// Runs a command and shows what its system calls waited for: time, faults, sleeps with their reasons.
 #[derive(Debug, Args)]
 #[group(skip)]
-#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(after_help = EXAMPLES, override_usage = USAGE, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Arguments {
     #[command(subcommand)]
     action: Option<Action>,

@@ -78,7 +78,7 @@ fn cause_is_said_once_when_a_file_cannot_be_read() {
     let refused = analyze(&[text(directory.path())]);
     assert_eq!(refused.status.code(), Some(1));
     let said = words(&refused);
-    assert_eq!(said.matches("Is a directory").count(), 1, "{said}");
+    assert_eq!(said.matches("no regular file").count(), 1, "{said}");
 }
 
 #[test]

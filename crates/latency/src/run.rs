@@ -11,6 +11,7 @@ mod spool;
 mod requests;
 mod cells_file;
 mod parquet_file;
+mod regular;
 
 pub use description::{
     Arrivals, ClientInfo, Environment, FileSetInfo, Format, Kind, LoadInfo, Mode, Point,

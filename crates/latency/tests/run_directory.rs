@@ -217,6 +217,28 @@ fn foreign_parquet() -> Vec<u8> {
 }
 
 #[test]
+fn special_file_is_refused_at_once_when_it_stands_for_one_of_a_run() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("run");
+    finished(&path, &rows(1_000));
+    for name in ["requests.parquet", "cells.parquet"] {
+        fs::remove_file(path.join(name)).expect("a finished run has it");
+        // Opening a FIFO would wait for a writer that never comes.
+        let made = Command::new("mkfifo").arg(path.join(name)).status();
+        assert!(made.expect("coreutils").success());
+    }
+    let run = Run::open(&path).expect("the description is a file");
+    for answer in [run.rows().err(), run.cells().err()] {
+        let text = answer.expect("a refusal").to_string();
+        assert!(text.contains("no regular file"), "{text}");
+    }
+    // Without end, and not a file either.
+    fs::remove_file(path.join("run.json")).expect("it is there");
+    std::os::unix::fs::symlink("/dev/zero", path.join("run.json")).expect("a link");
+    assert!(matches!(Run::open(&path), Err(OpenError::Io { .. })));
+}
+
+#[test]
 fn description_is_refused_when_it_is_newer_foreign_or_no_description() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("run.json");

@@ -5,6 +5,7 @@
 
 use super::cells_file;
 use super::description::{FORMAT_NAME, FORMAT_VERSION, Format, Kind, RunDescription};
+use super::regular;
 use super::requests::RequestsReader;
 use super::spool::{self, SpoolError, SpoolReader};
 use crate::analysis::{Analysis, Analyzer};
@@ -99,7 +100,7 @@ impl Run {
     pub fn open(path: impl AsRef<Path>) -> Result<Run, OpenError> {
         let directory = path.as_ref().to_owned();
         let path = directory.join(RUN_JSON);
-        let text = match fs::read(&path) {
+        let text = match regular::read(&path) {
             Err(error)
                 if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
             {
@@ -200,7 +201,7 @@ impl Run {
 
     /// The server's own counters (`server.json`), if they were kept and are JSON.
     pub fn server(&self) -> Option<serde_json::Value> {
-        let text = fs::read(self.path.join(SERVER_JSON)).ok()?;
+        let text = regular::read(&self.path.join(SERVER_JSON)).ok()?;
         serde_json::from_slice(&text).ok()
     }
 

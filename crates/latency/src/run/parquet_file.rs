@@ -9,6 +9,7 @@
 //! Source: the Parquet format, `github.com/apache/parquet-format` (Encodings.md, parquet.thrift).
 
 use super::directory::OpenError;
+use super::regular;
 use parquet::basic::{Compression, Encoding, Repetition};
 use parquet::column::reader::ColumnReaderImpl;
 use parquet::column::writer::ColumnWriterImpl;
@@ -236,7 +237,7 @@ pub(super) fn open(
     format: &str,
     columns: &[&str],
 ) -> std::result::Result<SerializedFileReader<File>, OpenError> {
-    let mut file = File::open(path).map_err(|source| OpenError::Io {
+    let mut file = regular::open(path).map_err(|source| OpenError::Io {
         path: path.into(),
         source,
     })?;

@@ -8,6 +8,7 @@
 //! or a journal commits, for seconds if the disk is busy, and the disk *is* busy when servers are studied
 //! on it; the loop that paces requests must not share that wait.
 
+use super::regular;
 use crate::row::{Row, RowError};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufReader, ErrorKind, Read, Write};
@@ -110,7 +111,7 @@ impl Drop for Spool {
 
 /// Whether a process is writing the spool: it holds the lock that [`Spool::create`] took.
 pub(super) fn is_being_written(path: &Path) -> bool {
-    let Ok(file) = File::open(path) else {
+    let Ok(file) = regular::open(path) else {
         return false;
     };
     matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
@@ -142,7 +143,7 @@ pub(super) enum SpoolError {
 impl SpoolReader {
     /// Opens a spool. One without a whole head, from a run killed in its first moment, is empty.
     pub(super) fn open(path: &Path) -> Result<SpoolReader, SpoolError> {
-        let mut source = BufReader::with_capacity(1 << 18, File::open(path)?);
+        let mut source = BufReader::with_capacity(1 << 18, regular::open(path)?);
         let mut first = [0; Row::BYTES];
         let done = match source.read_exact(&mut first) {
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => true,

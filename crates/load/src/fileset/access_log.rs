@@ -17,6 +17,10 @@ use super::site::{Site, Unsafe, safe_path};
 /// A line may have this many bytes; the rest of a longer one is skipped.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
+/// No site serves a file of more; a line that says so is damaged, and one such line must not make the
+/// whole set too large for any disk.
+const SIZE_BYTES_MAX: u64 = 1 << 40;
+
 /// What a log consisted of. All but `lines` count lines that are in no other number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
@@ -208,7 +212,7 @@ fn parse(line: &[u8]) -> Option<Entry<'_>> {
     let size_bytes = if size == b"-" {
         None
     } else {
-        Some(number(size)?)
+        Some(number(size).filter(|&bytes| bytes <= SIZE_BYTES_MAX)?)
     };
     Some(Entry {
         method,
@@ -319,13 +323,14 @@ mod tests {
         log += &line(&format!("GET /{} HTTP/1.1", "x".repeat(300)), 200, "10");
         log += &line("GET /cached HTTP/1.1", 304, "-");
         log += &line("GET /negative HTTP/1.1", 200, "-5");
+        log += &line("GET /absurd HTTP/1.1", 200, "9223372036854775807");
         log += &line("\\x16\\x03\\x01", 400, "0");
         log += "{\"json\": true}\n";
         log += &"y".repeat(200_000);
         let (site, seen) = read_text(&log).unwrap();
         assert_eq!(files(&site), [("/good", 10, 1)]);
         let expected = Seen {
-            lines: 12,
+            lines: 13,
             used: 1,
             other_methods: 1,
             other_statuses: 2,
@@ -333,7 +338,7 @@ mod tests {
             hidden: 1,
             long: 1,
             unknown_size: 1,
-            not_understood: 4,
+            not_understood: 5,
             ..Seen::default()
         };
         assert_eq!(seen, expected);
