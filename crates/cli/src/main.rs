@@ -14,8 +14,8 @@ mod fileset;
 mod load;
 mod profile;
 mod report;
-mod lab;
 mod analyze;
+mod lab;
 mod children;
 mod documents;
 
@@ -40,8 +40,8 @@ enum Command {
     Load(Box<load::Arguments>),
     Profile(Box<profile::Arguments>),
     Report(report::Arguments),
-    Lab(lab::Arguments),
     Analyze(analyze::Arguments),
+    Lab(Box<lab::Arguments>),
     /// Prints a completion script for a shell.
     Completions {
         /// Which shell.
@@ -97,12 +97,14 @@ fn main() -> ExitCode {
         Command::TraceGate { fifo, command } => {
             return trace::gate(&fifo, &command).unwrap_or_else(|failure| failed(&failure));
         }
+        Command::Lab(arguments) => {
+            return lab::run(&arguments).unwrap_or_else(|failure| failed(&failure));
+        }
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Fileset(arguments) => fileset::run(&arguments),
         Command::Load(arguments) => load::run(&arguments),
         Command::Profile(arguments) => profile::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
-        Command::Lab(arguments) => lab::run(&arguments),
         Command::Analyze(arguments) => analyze::run(&arguments),
         Command::Completions { shell } => documents::completions(shell, Arguments::command()),
         Command::Man { directory } => documents::man(&directory, Arguments::command()),
