@@ -61,7 +61,7 @@ pub struct Server {
 pub struct Ended {
     /// By SIGTERM alone.
     pub politely: bool,
-    /// The end of what it wrote to standard output, standard error and its error log: empty when all went well.
+    /// The end of what it wrote to standard output, standard error and its error log. Some greet and take leave there.
     pub said: String,
 }
 
@@ -418,13 +418,13 @@ fn check_free(spec: &ServerSpec, prefix: &impl Fn(&OsStr) -> Command) -> Result<
     }
 }
 
-/// A folder for this server, which others may pass through: peers give up root's rights.
+/// A folder for this server, where others may write: peers give up root's rights, some before they open their logs.
 fn make_folder(spec: &ServerSpec, scratch: &Path) -> Result<PathBuf, ServerError> {
     let folder = scratch.join(format!("{}-{}", spec.kind, spec.address.port()));
     // Left by a run that was killed.
     remove(&folder);
     fs::create_dir_all(&folder)
-        .and_then(|()| fs::set_permissions(&folder, Permissions::from_mode(0o755)))
+        .and_then(|()| fs::set_permissions(&folder, Permissions::from_mode(0o1777)))
         .map_err(|error| ServerError::prepare("make", &folder, error))?;
     Ok(folder)
 }
