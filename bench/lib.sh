@@ -99,6 +99,12 @@ peer_configuration() {
         -e "s|@USER@|$user|g; s|@GROUP@|$group|g" "$repository/bench/peers/$name.conf" >"$place"
     # The form that nginx recommends for slow disks: every body goes through its pool of threads.
     if [ "${4:-}" = nginx-threads ]; then sed -i 's/^    sendfile on;.*/    sendfile on;\n    aio threads;/' "$place"; fi
+    # A process a client, as many as the benchmarks have clients that wait for a disk.
+    if [ "${4:-}" = apache2-prefork ]; then
+        sed -i -e 's/mpm_event/mpm_prefork/g' -e '/^Thread\|^MinSpare\|^MaxSpare\|^AsyncRequest/d' \
+            -e 's/^ServerLimit .*/ServerLimit 32/; s/^StartServers .*/StartServers 32/' \
+            -e 's/^MaxRequestWorkers .*/MaxRequestWorkers 32\nMinSpareServers 1\nMaxSpareServers 32/' "$place"
+    fi
     echo "$place"
 }
 
@@ -125,7 +131,7 @@ server_start() {
                         -c "$(peer_configuration nginx "$root" "$port" "$name")") ;;
         lighttpd) command=(lighttpd -D -f "$(peer_configuration "$name" "$root" "$port")") ;;
         h2o) command=(h2o -m worker -c "$(peer_configuration "$name" "$root" "$port")") ;;
-        apache2) command=(apache2 -D FOREGROUND -f "$(peer_configuration "$name" "$root" "$port")") ;;
+        apache2|apache2-prefork) command=(apache2 -D FOREGROUND -f "$(peer_configuration apache2 "$root" "$port" "$name")") ;;
         *) die "$name: not a server this bench knows" ;;
     esac
     : >"$root/ready.txt"

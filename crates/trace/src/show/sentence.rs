@@ -3,6 +3,7 @@
 //! Three kinds of sleep are told apart. What a program *asked for* (events, clients, a child, a time, a signal) is no
 //! blocking. *Others*, its own threads or programs at the other end of a pipe or socket, kept it waiting. All else is
 //! *the system*: a disk, a lock of the kernel, memory; it stands first, since a pool of idle threads easily sleeps longer.
+//! Sleeps whose kernel stack could not be seen are said to be just that.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -17,6 +18,7 @@ enum Kind {
     AskedFor,
     Others,
     System,
+    Unseen,
 }
 
 fn kind(label: Label) -> Kind {
@@ -35,6 +37,7 @@ fn kind(label: Label) -> Kind {
         | Label::EventRead
         | Label::Exit
         | Label::Stopped => Kind::Others,
+        Label::Unknown => Kind::Unseen,
         _ => Kind::System,
     }
 }
@@ -83,6 +86,11 @@ pub fn sentence(trace: &Trace) -> String {
             time_words(all.total_ns),
             sum.call()
         ));
+    }
+    let unseen = total(&sums(trace, Kind::Unseen));
+    if unseen.count > 0 {
+        let unseen = time_words(unseen.total_ns);
+        parts.push(format!("{unseen} on what could not be seen"));
     }
     let start = match (trace.sites.is_empty(), parts.is_empty()) {
         (true, _) => return "It made no call that was seen.".to_owned(),
@@ -195,11 +203,15 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_to_block_when_it_only_waited_as_asked() {
+    fn only_what_is_known_is_said_when_nothing_blocked_in_the_system() {
         assert_eq!(of(vec![site("read", &[])]), "It blocked on nothing.");
         assert_eq!(
             of(vec![site("wait4", &[(Label::Child, 1, 3_000_000)])]),
             "It blocked on nothing, and slept 3.00 ms as it asked to."
+        );
+        assert_eq!(
+            of(vec![site("read", &[(Label::Unknown, 1, 2_000)])]),
+            "It blocked for 2.00 µs on what could not be seen."
         );
         assert_eq!(of(vec![]), "It made no call that was seen.");
     }
