@@ -5,12 +5,15 @@
 //! them are many.
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use rustix::fs::OFlags;
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -128,6 +131,29 @@ pub(crate) fn make_filesystem(spec: &DiskSpec, device: &Path) -> Result<(), Disk
     let mut words: Vec<&OsStr> = arguments.iter().map(OsStr::new).collect();
     words.push(device.as_os_str());
     run(&program, &words).map(drop)
+}
+
+/// What an uncached read of a page of the device costs while the disk has no delay: the median of some.
+pub(crate) fn way_ns(device: &Path) -> io::Result<u64> {
+    const READS: usize = 101;
+    const PAGE_BYTES: usize = 4096;
+    let flags = OFlags::DIRECT.bits() as i32;
+    let file = File::options()
+        .read(true)
+        .custom_flags(flags)
+        .open(device)?;
+    // Direct I/O takes aligned memory only.
+    let mut memory = vec![0u8; 2 * PAGE_BYTES];
+    let start = memory.as_ptr().align_offset(PAGE_BYTES);
+    let page = &mut memory[start..start + PAGE_BYTES];
+    let mut times = Vec::with_capacity(READS);
+    for turn in 0..READS {
+        let begin = Instant::now();
+        file.read_exact_at(page, (turn * PAGE_BYTES) as u64)?;
+        times.push(begin.elapsed().as_nanos() as u64);
+    }
+    times.sort_unstable();
+    Ok(times[READS / 2])
 }
 
 /// Mounts the device on the folder for the files; nobody's reading changes anything on it.

@@ -9,8 +9,8 @@
 //! folder's name in the kernel's own lists (`kernel`), so that [`Disk::undo`] needs no record of how far a crash let
 //! somebody come.
 //!
-//! Refused: a delay shorter than the way through FUSE and the loop device, some tens of microseconds; it is added to
-//! the model's.
+//! The way through FUSE and the loop device takes time of its own, some tens of microseconds. It is measured when the
+//! disk is made, and answers leave so much earlier. A delay shorter than the way cannot be had.
 //!
 //! Sources: Ruemmler and Wilkes, "An introduction to disk drive modeling" (1994); loop(4), fuse(4).
 
@@ -380,6 +380,10 @@ fn make(
     spawn(places, program, child)?;
     let device = kernel::attach(&places.image)?;
     kernel::make_filesystem(spec, &device)?;
+    let way_ns = kernel::way_ns(&device)
+        .map_err(|cause| DiskError::io("timing reads of the device", &device, cause))?;
+    control::ask(&places.socket, &Ask::Way(way_ns), PATIENCE)
+        .map_err(|cause| DiskError::io("asking the disk process", &places.socket, cause))?;
     kernel::mount_files(&device, places, spec.filesystem, false)?;
     Ok(device)
 }

@@ -18,8 +18,8 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use fuser::{
     Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-    KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry,
-    ReplyOpen, ReplyWrite, Request, Session, WriteFlags,
+    InitFlags, KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty,
+    ReplyEntry, ReplyOpen, ReplyWrite, Request, Session, WriteFlags,
 };
 
 use rustix::fs::FallocateFlags;
@@ -59,6 +59,10 @@ pub fn process_main(folder: &Path) -> Result<(), DiskError> {
         .map_err(|cause| DiskError::io("mounting the FUSE file system", &places.fuse, cause))?;
     let listener = UnixListener::bind(&places.socket)
         .map_err(|cause| DiskError::io("listening on the socket", &places.socket, cause))?;
+    // It works little, but a disk does not wait for a processor. Without the privilege delays are less exact.
+    if let Err(error) = rustix::process::nice(-20) {
+        eprintln!("nice(-20): {error}; delays are longer while the processors are busy");
+    }
     let timer = Arc::clone(&shared);
     std::thread::spawn(move || timer.answer_in_time());
     std::thread::spawn(move || shared.take_orders(&listener));
@@ -225,6 +229,7 @@ impl Shared {
         let now_ns = self.now_ns();
         match ask {
             Ask::Statistics => return Answer::Statistics(state.engine.statistics(now_ns)),
+            Ask::Way(way_ns) => state.engine.way(way_ns),
             Ask::Aside(aside) => state.engine.aside(now_ns, aside),
             Ask::Order(order) => match order.check() {
                 Ok(()) => state.engine.order(now_ns, &order),
@@ -281,7 +286,10 @@ impl Filesystem for Image {
             let _ = config.set_max_background(most);
         }
         let _ = config.set_congestion_threshold(REQUESTS_MAX);
-        Ok(())
+        // Without it the loop device would wait for each request before it sends the next.
+        config
+            .add_capabilities(InitFlags::FUSE_ASYNC_DIO)
+            .map_err(|_| std::io::Error::other("this kernel's FUSE has no asynchronous direct I/O"))
     }
 
     fn lookup(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEntry) {

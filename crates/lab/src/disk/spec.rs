@@ -423,7 +423,7 @@ pub struct DiskStatistics {
     pub service_ns: u64,
     /// Sum over requests: from arrival to where the model says it ends, the model's account of a response.
     pub modelled_ns: u64,
-    /// Sum over requests: from arrival to the answer as it really was.
+    /// Sum over requests: from arrival to the answer as it really was, the way back to the kernel included.
     pub response_ns: u64,
 }
 
