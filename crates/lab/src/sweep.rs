@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::time::Duration;
 
 use crate::disk::Disk;
 use crate::error::LabError;
@@ -34,6 +35,7 @@ pub(crate) fn everything(home: &Home) -> Vec<String> {
         }
     };
     let names = network::names(&home.name);
+    wait_for_tools(home, &names);
     attempt(end_processes(home, &names));
     if home.path.is_dir() {
         attempt(Disk::undo(&home.path).map_err(LabError::from));
@@ -50,6 +52,16 @@ pub(crate) fn everything(home: &Home) -> Vec<String> {
         let _ = fs::remove_dir(crate::state::base());
     }
     left
+}
+
+/// They are waited for and not killed, since a name in a command line is no proof of whose program it is.
+fn wait_for_tools(home: &Home, names: &network::Names) {
+    let directory = format!("{}/", home.path.display());
+    let words = [&directory, &names.client_device, &names.space];
+    let words = words.map(String::as_str);
+    processes::wait_until(Duration::from_secs(5), || {
+        processes::tools_on(&words).is_empty()
+    });
 }
 
 fn end_processes(home: &Home, names: &network::Names) -> Result<(), LabError> {

@@ -131,17 +131,17 @@ pub fn traces_of(name: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut note = |what: &str, thing: String| found.push(format!("{what}: {thing}"));
     for line in read("/proc/self/mountinfo").lines() {
-        if line.contains(&directory) || line.contains(&full) {
+        let root = line.split(' ').nth(4).unwrap_or_default();
+        if root.starts_with(&format!("{directory}/")) || root.ends_with(&format!("/{full}")) {
             note("mount", line.to_owned());
         }
-        let root = line.split(' ').nth(4).unwrap_or_default();
         let group = Path::new(root).join(&full);
         if root.starts_with("/sys/fs/cgroup") && group.exists() {
             note("control group", group.display().to_string());
         }
     }
     for entry in entries("/sys/block") {
-        if read(entry.join("loop/backing_file")).contains(&directory) {
+        if read(entry.join("loop/backing_file")).contains(&format!("{directory}/")) {
             note("loop device", entry.display().to_string());
         }
     }
@@ -160,7 +160,7 @@ pub fn traces_of(name: &str) -> Vec<String> {
     }
     for entry in entries("/proc") {
         let words = read(entry.join("cmdline")).replace('\0', " ");
-        if words.contains("disk-process") && words.contains(&directory) {
+        if words.contains("disk-process") && words.contains(&format!("{directory}/")) {
             note("process", words);
         }
     }
