@@ -16,7 +16,6 @@ mod lab;
 mod requirements;
 mod state;
 pub mod disk;
-mod disk_part;
 mod memory;
 mod cpu;
 mod network;
