@@ -23,7 +23,6 @@ use std::time::{Duration, Instant};
 
 use load::client::limits::Limits;
 use load::random::Random;
-use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 
 use crate::servers::tree;
@@ -204,7 +203,7 @@ impl Sampler {
         let thread = std::thread::Builder::new().name("runnable".into()).spawn({
             let stop = Arc::clone(&stop);
             move || {
-                let pinned = pin(&settings.cpus);
+                let pinned = crate::cpu::pin(&settings.cpus).map_err(io::Error::other);
                 let may = pinned.is_ok();
                 let _ = told.send(pinned);
                 match may {
@@ -230,21 +229,6 @@ impl Sampler {
             Err(panic) => std::panic::resume_unwind(panic),
         }
     }
-}
-
-fn pin(cpus: &[usize]) -> io::Result<()> {
-    if cpus.is_empty() {
-        return Ok(());
-    }
-    let mut set = CpuSet::new();
-    for &cpu in cpus.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU) {
-        set.set(cpu);
-    }
-    sched_setaffinity(None, &set).map_err(|error| {
-        io::Error::other(format!(
-            "running the sampler on processors {cpus:?}: {error}"
-        ))
-    })
 }
 
 fn watch(members: &impl Fn() -> Vec<i32>, settings: &Settings, stop: &AtomicBool) -> Runnable {
@@ -497,7 +481,7 @@ mod tests {
     #[test]
     fn processors_are_refused_when_there_are_none_of_that_number() {
         let settings = Settings {
-            cpus: vec![CpuSet::MAX_CPU - 1],
+            cpus: vec![rustix::thread::CpuSet::MAX_CPU - 1],
             ..Settings::default()
         };
         let error = Sampler::start(Vec::new, settings).expect_err("no such processor");

@@ -89,10 +89,8 @@ impl Server {
                 address: spec.address,
             });
         }
-        let program = match installed.program {
-            Some(program) => program,
-            None => own_program(spec)?,
-        };
+        let own = || spec.headway.clone().unwrap_or_else(crate::lab::headway);
+        let program = installed.program.unwrap_or_else(own);
         check_free(spec, &prefix)?;
         let folder = make_folder(spec, scratch)?;
         let descriptors = Limits::raise().descriptors;
@@ -383,16 +381,6 @@ fn workers(leader: Process, spec: &ServerSpec) -> Vec<i32> {
         Family::Apache { .. } | Family::Nginx { .. } => others().collect(),
         Family::Lighttpd if spec.sizes.workers > 1 => others().collect(),
         _ => vec![leader.pid],
-    }
-}
-
-fn own_program(spec: &ServerSpec) -> Result<PathBuf, ServerError> {
-    match &spec.headway {
-        Some(program) => Ok(program.clone()),
-        None => std::env::current_exe().map_err(|error| ServerError::Spawn {
-            program: "the running program".into(),
-            error,
-        }),
     }
 }
 
