@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
-use std::net::TcpListener;
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -137,4 +137,101 @@ fn wrong_use_is_told_when_our_server_refuses_an_argument() {
         words.contains("exit status: 2") && words.contains("--no-such-option"),
         "{words}"
     );
+}
+
+/// A lab of memory and link, made by the command as a user makes it; removed when dropped.
+struct SmallLab {
+    name: String,
+    server: IpAddr,
+}
+
+impl SmallLab {
+    /// The reason, where this machine or this user cannot make one.
+    fn up() -> Result<SmallLab, String> {
+        let name = format!("test-servers-{}", std::process::id());
+        let parts = ["--disk", "none", "--memory", "200MiB", "--link", "1Gbit"];
+        run(Command::new(HEADWAY).args(["lab", "up", &name]).args(parts))?;
+        // Made before anything else can fail, so that the lab is removed.
+        let mut made = SmallLab {
+            name,
+            server: IpAddr::from([0, 0, 0, 0]),
+        };
+        let text = run(Command::new(HEADWAY).args(["lab", "status", &made.name, "--json"]))?;
+        let status: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let ip = status["link"]["server_ip"]
+            .as_str()
+            .expect("the server's end of the link");
+        made.server = ip.parse().expect("an address");
+        Ok(made)
+    }
+
+    fn command(&self, program: &OsStr) -> Command {
+        let mut command = Command::new(HEADWAY);
+        command.args(["lab", "exec", &self.name, "--"]).arg(program);
+        command
+    }
+}
+
+impl Drop for SmallLab {
+    fn drop(&mut self) {
+        let down = run(Command::new(HEADWAY).args(["lab", "down", &self.name]));
+        if let (Err(error), false) = (down, std::thread::panicking()) {
+            panic!("{error}");
+        }
+    }
+}
+
+fn run(command: &mut Command) -> Result<String, String> {
+    let output = command.output().map_err(|error| error.to_string())?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into()),
+        false => Err(String::from_utf8_lossy(&output.stderr).trim().into()),
+    }
+}
+
+#[test]
+fn every_server_serves_across_the_link_when_it_runs_inside_a_lab() {
+    let test = "every_server_serves_across_the_link_when_it_runs_inside_a_lab";
+    if !rustix::process::geteuid().is_root() {
+        return skip(test, "not root: makes a lab");
+    }
+    let check = run(Command::new(HEADWAY).args(["lab", "check"])).unwrap_or_default();
+    let can = |part: &str| {
+        check
+            .lines()
+            .any(|line| line.starts_with(part) && line.ends_with("yes"))
+    };
+    if !can("memory limit") || !can("link") {
+        return skip(test, &check);
+    }
+    let lab = SmallLab::up().expect("a lab");
+    let folder = folder();
+    let root = root(folder.path());
+    for kind in Kind::all() {
+        if let Err(reason) = available(kind) {
+            println!("{kind} is left out: {reason}");
+            continue;
+        }
+        let mut spec = spec(kind, &root);
+        // Free there, whoever has it here.
+        spec.address = SocketAddr::new(lab.server, 8080);
+        let prefix = |program: &OsStr| lab.command(program);
+        let server = Server::start(&spec, prefix, folder.path()).expect("a server");
+        assert!(
+            server.get("/file.bin").expect("an answer").body == content(),
+            "{kind}"
+        );
+        // From outside, across the link.
+        let stream = std::net::TcpStream::connect(spec.address).expect("a connection");
+        drop(stream);
+        let group =
+            fs::read_to_string(format!("/proc/{}/cgroup", server.pid())).expect("its groups");
+        assert!(group.contains(&lab.name), "{kind}: {group}");
+        if kind.is_ours() {
+            assert!(server.status().expect("an answer").is_some());
+        }
+        let pids = server.pids();
+        server.stop().expect("its end");
+        assert!(none_lives(&pids), "{kind}");
+    }
 }
