@@ -137,7 +137,6 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Action::Status(status) => status.run(),
         Action::Down(down) => down.run(),
         Action::Check => check(),
-        Action::DiskProcess { folder } => Ok(::lab::disk::process_main(folder)?),
     };
     done.map(|()| ExitCode::SUCCESS)
 }
