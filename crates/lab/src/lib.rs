@@ -23,6 +23,7 @@ mod groups;
 mod status;
 mod sweep;
 mod processes;
+pub mod runnable;
 pub mod servers;
 mod tool;
 mod error;
