@@ -133,9 +133,12 @@ pub(crate) fn make_filesystem(spec: &DiskSpec, device: &Path) -> Result<(), Disk
     run(&program, &words).map(drop)
 }
 
-/// What an uncached read of a page of the device costs while the disk has no delay: the median of some.
-pub(crate) fn way_ns(device: &Path) -> io::Result<u64> {
-    const READS: usize = 101;
+/// What an uncached read of a page of the device costs besides the disk's delay. The first quartile of some reads, and
+/// never more than the bound: on a busy machine the others tell how busy it is, and an answer must not leave early for
+/// that.
+pub(crate) fn way_ns(device: &Path, delay_ns: u64) -> io::Result<u64> {
+    const READS: usize = 60;
+    const MOST_NS: u64 = 250_000;
     const PAGE_BYTES: usize = 4096;
     let flags = OFlags::DIRECT.bits() as i32;
     let file = File::options()
@@ -153,7 +156,7 @@ pub(crate) fn way_ns(device: &Path) -> io::Result<u64> {
         times.push(begin.elapsed().as_nanos() as u64);
     }
     times.sort_unstable();
-    Ok(times[READS / 2])
+    Ok(times[READS / 4].saturating_sub(delay_ns).min(MOST_NS))
 }
 
 /// Mounts the device on the folder for the files; nobody's reading changes anything on it.

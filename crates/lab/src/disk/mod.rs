@@ -380,10 +380,15 @@ fn make(
     spawn(places, program, child)?;
     let device = kernel::attach(&places.image)?;
     kernel::make_filesystem(spec, &device)?;
-    let way_ns = kernel::way_ns(&device)
+    let ask = |question| {
+        control::ask(&places.socket, &question, PATIENCE)
+            .map_err(|cause| DiskError::io("asking the disk process", &places.socket, cause))
+    };
+    ask(Ask::Probe(true))?;
+    let way_ns = kernel::way_ns(&device, engine::PROBE_NS)
         .map_err(|cause| DiskError::io("timing reads of the device", &device, cause))?;
-    control::ask(&places.socket, &Ask::Way(way_ns), PATIENCE)
-        .map_err(|cause| DiskError::io("asking the disk process", &places.socket, cause))?;
+    ask(Ask::Probe(false))?;
+    ask(Ask::Way(way_ns))?;
     kernel::mount_files(&device, places, spec.filesystem, false)?;
     Ok(device)
 }

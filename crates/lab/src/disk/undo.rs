@@ -5,7 +5,9 @@
 //! process that does not answer is killed first: the kernel then ends its requests with errors, and everything above
 //! comes loose. Each step has a bound; what is left after it is named.
 
+use std::path::Path;
 use std::process::Child;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use super::control::{self, Ask};
@@ -26,7 +28,7 @@ pub(crate) fn undo(places: &Places, child: Option<&mut Child>) -> Result<(), Dis
     if control::ask(&places.socket, &order, ANSWER).is_err() {
         kill(places);
     }
-    unmount(&places.files);
+    while_it_answers(places, || unmount(&places.files));
     for device in kernel::loops_on(&places.image) {
         // A device that goes away with its last user answers the second call with an error; the list decides.
         let _ = kernel::detach(&device);
@@ -50,8 +52,27 @@ pub(crate) fn undo(places: &Places, child: Option<&mut Child>) -> Result<(), Dis
     })
 }
 
+/// Does something that writes to the disk, and kills the disk process if it stops answering meanwhile: what waits for
+/// it then ends with errors.
+fn while_it_answers(places: &Places, act: impl FnOnce()) {
+    let (done, watch) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            while watch.recv_timeout(ANSWER) == Err(RecvTimeoutError::Timeout) {
+                if control::ask(&places.socket, &Ask::Statistics, ANSWER).is_err() {
+                    kill(places);
+                    return;
+                }
+            }
+        });
+        act();
+        // Its end is what the watch waits for.
+        drop(done);
+    });
+}
+
 /// Everything that is mounted there. One that is busy leaves the tree at once and goes with its last user.
-fn unmount(path: &std::path::Path) {
+fn unmount(path: &Path) {
     for _ in 0..kernel::mounts_on(path) {
         // A moment for files that are just being closed.
         let free = kernel::wait_until(Duration::from_millis(500), || {
