@@ -96,6 +96,43 @@ fn loop_never_blocks_when_hundreds_of_files_are_cold() {
     }
 }
 
+/// The step from `no-mmap` to `new-flash`: what was sent before is not in memory any more.
+#[test]
+fn guess_makes_the_loop_wait_where_a_check_does_not_when_files_are_cold_again() {
+    const NAME: &str = "guess_makes_the_loop_wait_where_a_check_does_not_when_files_are_cold_again";
+    let mut disk = match Disk::new(256 << 20, fill) {
+        Ok(disk) => disk,
+        Err(why) => return skip(NAME, &why),
+    };
+    for (preset, waits) in [("no-mmap", true), ("new-flash", false)] {
+        disk.make_cold().unwrap();
+        let arguments = ["--workers", "1", "--preset", preset, "--helpers", "4"];
+        let server = Server::start_in(disk.path(), &arguments);
+        let status = server.status();
+        if !sees_everything(&status["total"]["trace"]) {
+            let rung = &status["total"]["trace"]["rung"];
+            return skip(NAME, &format!("the tracer sees {rung}"));
+        }
+        fetch_all(&server);
+        for number in 0..FILES {
+            make_cold(&disk.path().join(name_of(number)));
+        }
+        fetch_all(&server);
+        let status = server.status();
+        let sleeps = status["total"]["trace"]["sleeps"].as_array().unwrap();
+        let calls: Vec<_> = sleeps
+            .iter()
+            .map(|site| site["call"].as_str().unwrap())
+            .collect();
+        assert_eq!(calls.contains(&"sendfile"), waits, "{preset}: {sleeps:?}");
+        assert!(
+            calls.iter().all(|call| *call == "sendfile"),
+            "{preset}: {calls:?}"
+        );
+        assert_eq!(counter(&status, "helpers"), 4, "{preset}");
+    }
+}
+
 #[test]
 fn clients_are_told_and_others_are_served_when_the_disk_breaks() {
     const NAME: &str = "clients_are_told_and_others_are_served_when_the_disk_breaks";
