@@ -130,10 +130,7 @@ mod tests {
         let reason = available(Kind::Haboob).expect_err("it cannot run");
         assert!(reason.to_string().contains("2001"), "{reason}");
         let reason = find("headway-no-such-server").expect_err("no such program");
-        assert!(
-            reason.to_string().contains("scripts/setup"),
-            "{reason}"
-        );
+        assert!(reason.to_string().contains("scripts/setup"), "{reason}");
     }
 
     #[test]
