@@ -17,6 +17,7 @@ mod report;
 mod analyze;
 mod children;
 mod documents;
+mod output;
 
 /// Keeps a network server moving: a web server whose loop never waits for the filesystem.
 #[derive(Debug, Parser)]
