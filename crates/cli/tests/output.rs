@@ -25,7 +25,14 @@ fn place() -> tempfile::TempDir {
     latency::RunWriter::create(&run, &latency::RunDescription::default())
         .and_then(|writer| writer.finish(&latency::RunDescription::default()))
         .unwrap();
-    let words = ["fileset", "create", "set", "--quiet", "--profile", "uniform"];
+    let words = [
+        "fileset",
+        "create",
+        "set",
+        "--quiet",
+        "--profile",
+        "uniform",
+    ];
     let set = headway()
         .args(words)
         .args(["--file-size", "100", "--count", "3"])
