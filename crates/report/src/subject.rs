@@ -73,6 +73,12 @@ impl Subject {
         self.description.kind == Kind::Profile
     }
 
+    /// Whether the user named the capacity: then no closed loop looked for it.
+    pub fn capacity_is_named(&self) -> bool {
+        let profile = self.description.profile.as_ref();
+        profile.is_some_and(|profile| profile.points.iter().all(|point| point.relative > 0.0))
+    }
+
     /// That the client, not the server, set the capacity of a profile.
     pub fn client_bound(&self) -> Option<&ClientBound> {
         self.description.profile.as_ref()?.client_bound.as_ref()

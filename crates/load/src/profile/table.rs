@@ -98,12 +98,9 @@ fn add(loads: &mut Vec<Load>, point: &Point, run: &Run) {
 
 /// The worst of the repeats stands for the load.
 fn judge(load: &mut Load, client: &ClientInfo) {
-    let worse = grade(client.verdict) > grade(load.verdict);
-    if worse || load.reason.is_none() {
-        load.reason = client.reasons.first().cloned().or(load.reason.take());
-    }
-    if worse {
+    if grade(client.verdict) > grade(load.verdict) {
         load.verdict = client.verdict;
+        load.reason = client.reasons.first().cloned();
     }
 }
 
