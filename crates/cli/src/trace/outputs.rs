@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use trace::Trace;
 use trace::show::{self, Style};
 
+use super::super::output::print;
 use super::{Failure, Part};
 
 /// Output options.
@@ -127,12 +128,8 @@ impl Arguments {
                 Ok(())
             }
             _ => {
-                let mut out = std::io::stdout().lock();
-                let width = width_of(&out);
-                let done = out
-                    .write_all(text(&style(width)).as_bytes())
-                    .and_then(|()| out.flush());
-                Ok(done.context("summary to standard output")?)
+                let width = width_of(&std::io::stdout());
+                print(&text(&style(width)))
             }
         }
     }
