@@ -40,7 +40,7 @@ pub struct Arguments {
     /// Save the trace as DIR/trace.json, for `trace report` and `headway report`
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    /// Each kept call by invocation, as a table (.csv) or a figure (.svg)
+    /// Each kept call by invocation, as a table (.csv, .parquet) or a figure (.svg)
     #[arg(long, value_name = "FILE")]
     history: Vec<PathBuf>,
     /// Kept calls on a time line, as Chrome trace events (Perfetto, chrome://tracing)
@@ -58,7 +58,7 @@ impl Arguments {
             if history_of(path).is_none() {
                 let path = path.display();
                 return Err(Failure::Use(format!(
-                    "--history {path}: the name has to end in .csv or .svg"
+                    "--history {path}: the name has to end in .csv, .parquet or .svg"
                 )));
             }
         }
@@ -95,7 +95,9 @@ impl Arguments {
         }
         for path in &self.history {
             if let Some(form) = history_of(path) {
-                file(path, &form(trace))?;
+                let content =
+                    form(trace).with_context(|| format!("--history {}", path.display()))?;
+                file(path, &content)?;
             }
         }
         if let Some(path) = &self.chrome {
@@ -163,10 +165,14 @@ fn width_of(stream: &(impl IsTerminal + std::os::fd::AsFd)) -> Option<usize> {
     })
 }
 
-fn history_of(path: &Path) -> Option<fn(&Trace) -> String> {
+/// Makes the content of a history's file.
+type Form = fn(&Trace) -> anyhow::Result<Vec<u8>>;
+
+fn history_of(path: &Path) -> Option<Form> {
     match path.extension()?.to_str()? {
-        "csv" => Some(trace::export::csv),
-        "svg" => Some(trace::export::svg),
+        "csv" => Some(|trace| Ok(trace::export::csv(trace).into_bytes())),
+        "parquet" => Some(|trace| Ok(trace::export::parquet(trace)?)),
+        "svg" => Some(|trace| Ok(trace::export::svg(trace).into_bytes())),
         _ => None,
     }
 }
@@ -185,6 +191,6 @@ fn writable(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn file(path: &Path, text: &str) -> anyhow::Result<()> {
+fn file(path: &Path, text: impl AsRef<[u8]>) -> anyhow::Result<()> {
     fs::write(path, text).with_context(|| format!("write {}", path.display()))
 }
