@@ -36,8 +36,8 @@ pub enum LabError {
     /// It was begun and never finished.
     #[error("lab {0} was never finished; `headway lab down {0}` removes what there is of it")]
     Unfinished(String),
-    /// Another process makes or removes it at this moment.
-    #[error("another process is making or removing lab {0}; wait for it, or end it first")]
+    /// Another process makes, loads, cools or removes it at this moment.
+    #[error("another process is making, loading or removing lab {0}; wait for it, or end it first")]
     Busy(String),
     /// The lab has no such part.
     #[error("lab {name} has no {part}")]

@@ -192,6 +192,11 @@ impl Lab {
     /// # Errors
     /// `DiskInUse` if a process still has a file of it open; everything is as it was then.
     pub fn cool(&self) -> Result<(), LabError> {
+        let _lock = self.home.lock()?;
+        self.cool_parts()
+    }
+
+    fn cool_parts(&self) -> Result<(), LabError> {
         if let Some(disk) = &self.disk {
             disk.cool().map_err(|error| self.disk_error(error))?;
         }
@@ -208,13 +213,15 @@ impl Lab {
             name: self.home.name.clone(),
             part: "disk",
         })?;
+        // Nobody may remove the disk while it is unmounted and mounted.
+        let _lock = self.home.lock()?;
         // First what fails when a server still has files of it open: a disk in use keeps its delays.
         disk.make_writable()
             .map_err(|error| self.disk_error(error))?;
         disk.order(Order::Fast).map_err(LabError::from)?;
         let done = put(disk.mount_point());
         // Cold while it is fast: unmounting writes back what is dirty.
-        let cooled = self.cool();
+        let cooled = self.cool_parts();
         disk.order(Order::Model).map_err(LabError::from)?;
         let done = done?;
         cooled?;
