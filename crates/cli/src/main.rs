@@ -18,6 +18,7 @@ mod analyze;
 mod lab;
 mod children;
 mod documents;
+mod output;
 
 /// Keeps a network server moving: a web server whose loop never waits for the filesystem.
 #[derive(Debug, Parser)]

@@ -3,7 +3,7 @@
 //! The disk process is this test program, started with the name of one test and the disk's folder.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -281,10 +281,45 @@ fn disk_stays_as_it_was_when_a_file_is_open_while_it_is_cooled() {
     let path = fixture.cold_file();
     let file = File::open(&path).expect("there");
     let error = fixture.disk().cool().expect_err("it is in use");
-    assert!(error.to_string().contains("busy"), "{error}");
+    let own = std::process::id().to_string();
+    assert!(
+        matches!(&error, DiskError::Busy { holders, .. } if holders.contains(&own)),
+        "{error}"
+    );
     drop(file);
     fixture.disk().cool().expect("nothing is open");
     assert_eq!(fs::read(&path).expect("there").len() as u64, FILE_BYTES);
+    fixture.stop();
+}
+
+#[test]
+fn holder_is_told_when_the_disk_is_mounted_in_another_name_space_while_it_is_cooled() {
+    let test = "holder_is_told_when_the_disk_is_mounted_in_another_name_space_while_it_is_cooled";
+    let Some(fixture) = Fixture::start(test, &spec(Model::Nvme)) else {
+        return;
+    };
+    let path = fixture.cold_file();
+    let mut copy = Command::new("unshare")
+        .args(["--mount", "sh", "-c", "echo there; read line"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("util-linux");
+    let mut there = [0; 6];
+    let said = copy.stdout.as_mut().expect("a pipe").read_exact(&mut there);
+    let cooled = fixture.disk().cool();
+    drop(copy.stdin.take());
+    copy.wait().expect("our child");
+    said.expect("a name space");
+    let error = cooled.expect_err("its caches live on");
+    let holder = copy.id().to_string();
+    assert!(
+        matches!(&error, DiskError::Shared { holders, .. } if holders.contains(&holder)),
+        "{error}"
+    );
+    // As it was, and without the copy it can be cooled.
+    assert_eq!(fs::read(&path).expect("there").len() as u64, FILE_BYTES);
+    fixture.disk().cool().expect("nobody holds it");
     fixture.stop();
 }
 
@@ -452,7 +487,9 @@ fn holder_is_told_and_nothing_is_left_when_it_lets_go() {
     let held = File::open(path).expect("there");
     let disk = fixture.disk.take().expect("not stopped yet");
     let error = disk.stop().expect_err("a file is open");
-    assert!(error.to_string().contains("in use"), "{error}");
+    let own = std::process::id().to_string();
+    let words = error.to_string();
+    assert!(words.contains("in use") && words.contains(&own), "{words}");
     drop(held);
     Disk::undo(fixture.folder.path()).expect("nobody holds it");
     fixture.assert_nothing_is_left();
