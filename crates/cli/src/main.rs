@@ -14,6 +14,7 @@ mod fileset;
 mod load;
 mod profile;
 mod report;
+mod lab;
 mod analyze;
 mod children;
 mod documents;
@@ -39,6 +40,7 @@ enum Command {
     Load(Box<load::Arguments>),
     Profile(Box<profile::Arguments>),
     Report(report::Arguments),
+    Lab(lab::Arguments),
     Analyze(analyze::Arguments),
     /// Prints a completion script for a shell.
     Completions {
@@ -100,6 +102,7 @@ fn main() -> ExitCode {
         Command::Load(arguments) => load::run(&arguments),
         Command::Profile(arguments) => profile::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
+        Command::Lab(arguments) => lab::run(&arguments),
         Command::Analyze(arguments) => analyze::run(&arguments),
         Command::Completions { shell } => documents::completions(shell, Arguments::command()),
         Command::Man { directory } => documents::man(&directory, Arguments::command()),

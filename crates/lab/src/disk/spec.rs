@@ -50,6 +50,27 @@ impl DiskSpec {
             backing: None,
         }
     }
+
+    /// Why no such disk can be made, if none can.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let least = match self.filesystem {
+            Filesystem::Ext4 => 16 << 20,
+            Filesystem::Xfs => 300 << 20,
+        };
+        if self.size_bytes < least {
+            return Err(format!(
+                "{} needs {least} bytes, the disk has {}",
+                self.filesystem.name(),
+                self.size_bytes
+            ));
+        }
+        for fault in &self.faults.0 {
+            if let Fault::Slow { factor, .. } = fault {
+                check_factor(*factor)?;
+            }
+        }
+        self.model.mechanics().check()
+    }
 }
 
 /// A disk whose delays are known. [`Model::mechanics`] gives the numbers.
@@ -137,6 +158,56 @@ pub enum Mechanics {
     Spindle(Spindle),
     /// Many requests at once behind one link.
     Parallel(Parallel),
+}
+
+impl Mechanics {
+    /// Names the first number that no disk can have.
+    fn check(&self) -> Result<(), String> {
+        let wrong = match self {
+            Mechanics::Spindle(spindle) => spindle.wrong(),
+            Mechanics::Parallel(parallel) => parallel.wrong(),
+        };
+        wrong.map_or(Ok(()), |what| Err(format!("disk model: {what}")))
+    }
+}
+
+impl Spindle {
+    fn wrong(&self) -> Option<&'static str> {
+        let seeks = [self.seek_track_ms, self.seek_average_ms, self.seek_full_ms];
+        // Written so that what is no number is refused, too.
+        if !(self.revolutions > 0.0 && self.revolutions.is_finite()) {
+            return Some("revolutions must be above 0");
+        }
+        if !(seeks[0] >= 0.0 && seeks[2].is_finite() && seeks.is_sorted()) {
+            return Some("seek_track_ms, seek_average_ms and seek_full_ms must ascend from 0");
+        }
+        if self.bytes_per_second == 0 || self.interface_bytes_per_second == 0 {
+            return Some("rates must be above 0");
+        }
+        if self.capacity_bytes == 0 {
+            return Some("capacity_bytes must be above 0");
+        }
+        (!is_time(self.overhead_us)).then_some("overhead_us must be 0 or more")
+    }
+}
+
+impl Parallel {
+    fn wrong(&self) -> Option<&'static str> {
+        if !is_time(self.latency_us) || !is_time(self.overhead_us) {
+            return Some("latency_us and overhead_us must be 0 or more");
+        }
+        if !(0.0..=1.0).contains(&self.variation) {
+            return Some("variation must be from 0 to 1");
+        }
+        if !(1..=4096).contains(&self.parallelism) {
+            return Some("parallelism must be from 1 to 4096");
+        }
+        (self.bytes_per_second == 0).then_some("bytes_per_second must be above 0")
+    }
+}
+
+fn is_time(value: f64) -> bool {
+    value.is_finite() && value >= 0.0
 }
 
 /// A disk with one arm. Rates and track length are the same everywhere: zones are not modelled.
@@ -276,7 +347,8 @@ pub enum Fault {
     },
 }
 
-/// What a running disk can be told. Each takes effect at once, on requests that wait already, too.
+/// What a running disk can be told. Each takes effect at once, on requests that wait already, too; a request that
+/// the disk works on keeps its service time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Order {
@@ -305,6 +377,26 @@ pub enum Order {
     },
 }
 
+impl Order {
+    /// Why it cannot be obeyed, if it cannot.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        match self {
+            Order::Slow { factor, .. } => check_factor(*factor),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn check_factor(factor: f64) -> Result<(), String> {
+    if factor.is_finite() && factor > 0.0 {
+        Ok(())
+    } else {
+        Err(format!(
+            "a slow disk's factor is a number above 0, not {factor}"
+        ))
+    }
+}
+
 /// What a disk did since it was last told [`Order::Fast`] or [`Order::Model`]. Totals, so that two of them can be
 /// subtracted ([`DiskStatistics::since`]); the methods make means of them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -315,8 +407,6 @@ pub struct DiskStatistics {
     pub reads: u64,
     /// Writes answered, failed ones included.
     pub writes: u64,
-    /// Flushes answered; they cost nothing, since a write is on the medium when it is answered.
-    pub flushes: u64,
     /// Bytes of the reads.
     pub read_bytes: u64,
     /// Bytes of the writes.
@@ -333,7 +423,7 @@ pub struct DiskStatistics {
     pub service_ns: u64,
     /// Sum over requests: from arrival to where the model says it ends, the model's account of a response.
     pub modelled_ns: u64,
-    /// Sum over requests: from arrival to the answer as it really was.
+    /// Sum over requests: from arrival to the answer as it really was, the way back to the kernel included.
     pub response_ns: u64,
 }
 
@@ -345,7 +435,6 @@ impl DiskStatistics {
             elapsed_ns: self.elapsed_ns.saturating_sub(earlier.elapsed_ns),
             reads: self.reads.saturating_sub(earlier.reads),
             writes: self.writes.saturating_sub(earlier.writes),
-            flushes: self.flushes.saturating_sub(earlier.flushes),
             read_bytes: self.read_bytes.saturating_sub(earlier.read_bytes),
             written_bytes: self.written_bytes.saturating_sub(earlier.written_bytes),
             failed: self.failed.saturating_sub(earlier.failed),
