@@ -16,6 +16,7 @@ mod profile;
 mod report;
 mod lab;
 mod analyze;
+mod lab;
 mod children;
 mod documents;
 
@@ -42,6 +43,7 @@ enum Command {
     Report(report::Arguments),
     Lab(lab::Arguments),
     Analyze(analyze::Arguments),
+    Lab(Box<lab::Arguments>),
     /// Prints a completion script for a shell.
     Completions {
         /// Which shell.
@@ -96,6 +98,9 @@ fn main() -> ExitCode {
         }
         Command::TraceGate { fifo, command } => {
             return trace::gate(&fifo, &command).unwrap_or_else(|failure| failed(&failure));
+        }
+        Command::Lab(arguments) => {
+            return lab::run(&arguments).unwrap_or_else(|failure| failed(&failure));
         }
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Fileset(arguments) => fileset::run(&arguments),
