@@ -14,7 +14,6 @@ mod fileset;
 mod load;
 mod profile;
 mod report;
-mod lab;
 mod analyze;
 mod lab;
 mod children;
@@ -41,7 +40,6 @@ enum Command {
     Load(Box<load::Arguments>),
     Profile(Box<profile::Arguments>),
     Report(report::Arguments),
-    Lab(lab::Arguments),
     Analyze(analyze::Arguments),
     Lab(Box<lab::Arguments>),
     /// Prints a completion script for a shell.
@@ -107,7 +105,6 @@ fn main() -> ExitCode {
         Command::Load(arguments) => load::run(&arguments),
         Command::Profile(arguments) => profile::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
-        Command::Lab(arguments) => lab::run(&arguments),
         Command::Analyze(arguments) => analyze::run(&arguments),
         Command::Completions { shell } => documents::completions(shell, Arguments::command()),
         Command::Man { directory } => documents::man(&directory, Arguments::command()),

@@ -17,6 +17,8 @@ mod requirements;
 mod state;
 pub mod disk;
 mod disk_part;
+pub mod servers;
+pub mod study;
 mod memory;
 mod cpu;
 mod network;
