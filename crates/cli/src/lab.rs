@@ -54,12 +54,6 @@ enum Action {
     Cool(Name),
     Status(show::Arguments),
     Down(Down),
-    /// The disk process of a lab, started by the lab.
-    #[command(hide = true)]
-    DiskProcess {
-        /// The folder of the disk.
-        folder: std::path::PathBuf,
-    },
     /// Says which parts of a lab this machine and this user can make, and what is missing for the others.
     Check,
     /// The disk process of a lab, started by the lab.
@@ -141,7 +135,6 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Action::Cool(name) => open(&name.name).and_then(|lab| Ok(lab.cool()?)),
         Action::Status(status) => status.run(),
         Action::Down(down) => down.run(),
-        Action::DiskProcess { folder } => Ok(::lab::disk::process_main(folder)?),
         Action::Check => check(),
         Action::DiskProcess { folder } => Ok(::lab::disk::process_main(folder)?),
     };

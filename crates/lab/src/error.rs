@@ -73,7 +73,7 @@ pub enum LabError {
     },
     /// The disk.
     #[error(transparent)]
-    Disk(#[from] crate::disk_part::DiskError),
+    Disk(#[from] crate::disk::DiskError),
     /// A signal came while the lab was made.
     #[error("interrupted; lab {0} was removed again")]
     Interrupted(String),

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
 
+use crate::disk::Disk;
 use crate::disk::{DiskSpec, Order};
-use crate::disk_part::Disk;
 use crate::error::LabError;
 use crate::groups::{self, Group};
 use crate::network::{self, Addresses, LinkSpec};
@@ -138,7 +138,7 @@ impl Lab {
             return Err(LabError::Unfinished(name.to_owned()));
         }
         let disk = match state.spec.disk {
-            Some(_) => Some(Disk::open(&disk_directory(&home))?),
+            Some(_) => Some(Disk::open(&home.path)?),
             None => None,
         };
         Ok(Lab { home, state, disk })
@@ -186,7 +186,7 @@ impl Lab {
         &self.home.path
     }
 
-    /// Makes everything cold: the disk's file system is unmounted and mounted again, so its pages, inodes and dentries
+    /// Makes everything cold: the disk's file system is unmounted and mounted again, read-only, so its pages, inodes and dentries
     /// are in no cache, and the memory group evicts what else it can.
     ///
     /// # Errors
@@ -209,6 +209,7 @@ impl Lab {
             part: "disk",
         })?;
         disk.order(Order::Fast).map_err(LabError::from)?;
+        disk.make_writable().map_err(LabError::from)?;
         let done = put(disk.mount_point());
         // Cold while it is fast: unmounting writes back what is dirty.
         let cooled = self.cool();
@@ -315,11 +316,6 @@ pub(crate) fn groups_of(name: &str) -> Vec<Group> {
     groups
 }
 
-/// Where the disk keeps its things.
-pub(crate) fn disk_directory(home: &Home) -> PathBuf {
-    home.path.join("disk")
-}
-
 /// The command whose sub-commands the lab needs: this very program, or for another program that uses this library what `HEADWAY` names, or
 /// what the path has.
 pub fn headway() -> PathBuf {
@@ -364,7 +360,9 @@ fn make(spec: &LabSpec, home: &Home, interrupted: &AtomicBool) -> Result<Lab, La
         begin("disk", &mut state)?;
         // Its process runs where the client does: it stands for hardware that takes no time of the server's processor.
         disk = Some(cpu::pinned(&spec.client_cpus, || {
-            Ok(Disk::start(wanted, &disk_directory(home))?)
+            let mut process = Command::new(headway());
+            process.args(["lab", "disk-process"]);
+            Ok(Disk::start_by(wanted, &home.path, process)?)
         })?);
     }
     begin("the rest", &mut state)?;

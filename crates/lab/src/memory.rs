@@ -21,8 +21,10 @@ pub struct MemoryStatus {
     pub used_bytes: u64,
     /// Pages of files among them.
     pub cache_bytes: u64,
-    /// Times that the limit was reached and something had to be evicted.
-    pub reclaims: u64,
+    /// The most that was ever charged; `None` where the kernel does not say (version 2 before Linux 5.19).
+    pub peak_bytes: Option<u64>,
+    /// Pages of files that had been evicted not long before and were needed again.
+    pub refaults: u64,
     /// Which interface of control groups: 1 or 2.
     pub cgroup_version: u8,
 }
@@ -100,17 +102,25 @@ pub(crate) fn status(group: &Group) -> Option<MemoryStatus> {
                 .filter(|&bytes| bytes < 1 << 60),
             used_bytes: group.number("memory.usage_in_bytes")?,
             cache_bytes: group.field("memory.stat", "cache").unwrap_or(0),
-            reclaims: group.number("memory.failcnt").unwrap_or(0),
+            peak_bytes: group.number("memory.max_usage_in_bytes"),
+            refaults: refaults(group),
             cgroup_version: 1,
         },
         Version::V2 => MemoryStatus {
             limit_bytes: group.number("memory.max"),
             used_bytes: group.number("memory.current")?,
             cache_bytes: group.field("memory.stat", "file").unwrap_or(0),
-            reclaims: group.field("memory.events", "max").unwrap_or(0),
+            peak_bytes: group.number("memory.peak"),
+            refaults: refaults(group),
             cgroup_version: 2,
         },
     })
+}
+
+fn refaults(group: &Group) -> u64 {
+    group
+        .field("memory.stat", "workingset_refault_file")
+        .unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -144,15 +154,19 @@ mod tests {
             &[
                 ("memory.max", "67108864\n"),
                 ("memory.current", "5000000\n"),
-                ("memory.stat", "anon 1000\nfile 4000000\nkernel 7\n"),
-                ("memory.events", "low 0\nhigh 0\nmax 12\noom 0\n"),
+                (
+                    "memory.stat",
+                    "anon 1000\nfile 4000000\nworkingset_refault_file 12\n",
+                ),
+                ("memory.peak", "6000000\n"),
             ],
         );
         let status = status(&group).expect("a memory group");
         assert_eq!(status.limit_bytes, Some(64 << 20));
         assert_eq!(status.used_bytes, 5_000_000);
         assert_eq!(status.cache_bytes, 4_000_000);
-        assert_eq!(status.reclaims, 12);
+        assert_eq!(status.peak_bytes, Some(6_000_000));
+        assert_eq!(status.refaults, 12);
     }
 
     #[test]

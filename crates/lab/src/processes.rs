@@ -19,28 +19,56 @@ pub(crate) fn command_line(process: u32) -> String {
     text.trim_end_matches('\0').replace('\0', " ")
 }
 
-/// Ends processes: asked first, so that a server removes its own semaphores and files, and killed after a second. Asks anew who is there until nobody
-/// is, since a server may just be starting a child. Gives up after five seconds and returns who is left.
+/// Programs with which labs are made. None of them runs for long.
+const TOOLS: [&str; 6] = ["ip", "tc", "unshare", "losetup", "mount", "mkfs."];
+
+/// Such programs that are at work on one of these names: of a maker that was killed, they outlive it and would still make their thing.
+pub(crate) fn tools_on(names: &[&str]) -> Vec<u32> {
+    let at_work = |process: &u32| {
+        let program = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+        let line = || command_line(*process);
+        TOOLS.iter().any(|tool| match tool.strip_suffix('.') {
+            Some(family) => program.starts_with(family),
+            None => program.trim_end() == *tool,
+        }) && names.iter().any(|name| line().contains(name))
+    };
+    all().into_iter().filter(at_work).collect()
+}
+
+/// Asks again and again until it is so, or for so long; returns whether it came.
+pub(crate) fn wait_until(patience: Duration, mut come: impl FnMut() -> bool) -> bool {
+    let begun = Instant::now();
+    loop {
+        if come() {
+            return true;
+        }
+        if begun.elapsed() > patience {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Ends processes: asked first, so that a server removes its own semaphores and files, and killed after a second. Asks anew who
+/// is there until nobody is, since a server may just be starting a child. Gives up after five seconds and returns who is left.
 pub(crate) fn end(who: impl Fn() -> Vec<u32>) -> Vec<u32> {
     let begun = Instant::now();
     let own = std::process::id();
-    loop {
-        let mut there = who();
+    let mut there = Vec::new();
+    wait_until(Duration::from_secs(5), || {
+        there = who();
         there.retain(|&process| process != own);
-        let waited = begun.elapsed();
-        if there.is_empty() || waited > Duration::from_secs(5) {
-            return there;
-        }
-        let signal = match waited < Duration::from_secs(1) {
+        let signal = match begun.elapsed() < Duration::from_secs(1) {
             true => Signal::TERM,
             false => Signal::KILL,
         };
-        for process in there {
+        for &process in &there {
             if let Some(process) = Pid::from_raw(process as i32) {
                 // ESRCH: it has ended meanwhile, which was the aim.
                 let _ = kill_process(process, signal);
             }
         }
-        std::thread::sleep(Duration::from_millis(20));
-    }
+        there.is_empty()
+    });
+    there
 }

@@ -9,6 +9,7 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -106,9 +107,16 @@ impl Home {
     }
 
     /// Locks the directory for as long as the returned file lives.
+    ///
+    /// Waits a second for another holder: of a maker that was just killed, a child between fork and exec may still have the lock.
     pub fn lock(&self) -> Result<File, LabError> {
         let directory = File::open(&self.path).map_err(LabError::file("opening", &self.path))?;
-        match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+        let mut locked = Err(rustix::io::Errno::WOULDBLOCK);
+        crate::processes::wait_until(Duration::from_secs(1), || {
+            locked = flock(&directory, FlockOperation::NonBlockingLockExclusive);
+            locked != Err(rustix::io::Errno::WOULDBLOCK)
+        });
+        match locked {
             Ok(()) => Ok(directory),
             Err(rustix::io::Errno::WOULDBLOCK) => Err(LabError::Busy(self.name.clone())),
             Err(error) => Err(LabError::file("locking", &self.path)(error.into())),

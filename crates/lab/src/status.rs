@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::cpu::QuotaStatus;
+use crate::disk::Disk;
 use crate::disk::DiskStatistics;
-use crate::disk_part::Disk;
 use crate::error::LabError;
 use crate::lab::{LabSpec, groups_of};
 use crate::memory::MemoryStatus;

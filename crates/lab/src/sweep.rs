@@ -6,13 +6,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use crate::disk_part::Disk;
+use crate::disk::Disk;
 use crate::error::LabError;
-use crate::lab::{disk_directory, groups_of};
+use crate::lab::groups_of;
 use crate::state::Home;
-use crate::{PREFIX, groups, network, processes, tool};
+use crate::{PREFIX, groups, network, processes};
 
 /// Labs of which there is anything: a directory, a control group, a name space, a device.
 pub(crate) fn found() -> Vec<String> {
@@ -35,8 +35,11 @@ pub(crate) fn everything(home: &Home) -> Vec<String> {
         }
     };
     let names = network::names(&home.name);
+    wait_for_tools(home, &names);
     attempt(end_processes(home, &names));
-    attempt(remove_disk(&disk_directory(home)));
+    if home.path.is_dir() {
+        attempt(Disk::undo(&home.path).map_err(LabError::from));
+    }
     attempt(network::remove_link(&names));
     attempt(network::remove_space(&names));
     for group in groups_of(&home.name) {
@@ -49,6 +52,16 @@ pub(crate) fn everything(home: &Home) -> Vec<String> {
         let _ = fs::remove_dir(crate::state::base());
     }
     left
+}
+
+/// They are waited for and not killed, since a name in a command line is no proof of whose program it is.
+fn wait_for_tools(home: &Home, names: &network::Names) {
+    let directory = format!("{}/", home.path.display());
+    let words = [&directory, &names.client_device, &names.space];
+    let words = words.map(String::as_str);
+    processes::wait_until(Duration::from_secs(5), || {
+        processes::tools_on(&words).is_empty()
+    });
 }
 
 fn end_processes(home: &Home, names: &network::Names) -> Result<(), LabError> {
@@ -72,79 +85,4 @@ fn end_processes(home: &Home, names: &network::Names) -> Result<(), LabError> {
             Err(LabError::Value(why))
         }
     }
-}
-
-/// A disk that answers is stopped as it wants to be; of any other one the pieces are removed.
-fn remove_disk(directory: &Path) -> Result<(), LabError> {
-    if !directory.is_dir() {
-        return Ok(());
-    }
-    if let Ok(disk) = Disk::open(directory) {
-        // If it fails, what is below finds the rest.
-        let _ = disk.stop();
-    }
-    end_disk_process(directory)?;
-    for mount in mounts_of(directory) {
-        rustix::mount::unmount(&mount, rustix::mount::UnmountFlags::empty())
-            .map_err(|error| LabError::file("unmounting", &mount)(error.into()))?;
-    }
-    for device in loops_of(directory) {
-        tool::run("losetup", &["-d", &device])?;
-    }
-    // Again: the FUSE mount under a loop device can only go after it.
-    for mount in mounts_of(directory) {
-        rustix::mount::unmount(&mount, rustix::mount::UnmountFlags::empty())
-            .map_err(|error| LabError::file("unmounting", &mount)(error.into()))?;
-    }
-    Ok(())
-}
-
-/// The disk's own process, by its command line: it names the directory.
-fn end_disk_process(directory: &Path) -> Result<(), LabError> {
-    let ours = || {
-        let mut all = processes::all();
-        all.retain(|&process| {
-            let line = processes::command_line(process);
-            line.contains(" disk-process ")
-                && line
-                    .split(' ')
-                    .any(|word| Path::new(word).starts_with(directory))
-        });
-        all
-    };
-    match processes::end(ours) {
-        left if left.is_empty() => Ok(()),
-        left => Err(LabError::Value(format!("disk process {left:?}"))),
-    }
-}
-
-/// Mounts in the directory, and file systems mounted elsewhere from its loop devices; the latest first.
-fn mounts_of(directory: &Path) -> Vec<PathBuf> {
-    let devices = loops_of(directory);
-    let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let mut mounts: Vec<PathBuf> = text
-        .lines()
-        .filter_map(|line| {
-            let (before, after) = line.split_once(" - ")?;
-            let point = PathBuf::from(before.split(' ').nth(4)?);
-            let source = after.split(' ').nth(1)?;
-            let ours = point.starts_with(directory) || devices.iter().any(|one| one == source);
-            ours.then_some(point)
-        })
-        .collect();
-    mounts.reverse();
-    mounts
-}
-
-/// Loop devices whose file is in the directory.
-fn loops_of(directory: &Path) -> Vec<String> {
-    let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
-    devices
-        .filter(|entry| {
-            let file = fs::read_to_string(entry.path().join("loop/backing_file"));
-            // Where the file's own file system is gone, the kernel adds " (deleted)" or shows the path inside of it.
-            file.is_ok_and(|file| Path::new(file.trim_end()).starts_with(directory))
-        })
-        .map(|entry| format!("/dev/{}", entry.file_name().to_string_lossy()))
-        .collect()
 }

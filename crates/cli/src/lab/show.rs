@@ -86,10 +86,10 @@ fn show(out: &mut impl Write, status: &Status) -> io::Result<()> {
             });
         writeln!(
             out,
-            "  memory      {} {limit}, {} of it files; at the limit {} times",
+            "  memory      {} {limit}, {} of it files; {} evicted pages were needed again",
             bytes(memory.used_bytes as f64),
             bytes(memory.cache_bytes as f64),
-            count(memory.reclaims)
+            count(memory.refaults)
         )?;
     }
     if let Some(quota) = &status.quota {

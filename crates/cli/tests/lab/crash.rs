@@ -1,0 +1,175 @@
+//! What is left of a lab when its maker is killed or interrupted: nothing, after `down --all`.
+
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::support::{Lab, can, headway, text, traces_of, wait_until};
+
+const WHOLE: [&str; 10] = [
+    "--disk",
+    "nvme",
+    "--disk-size",
+    "64MiB",
+    "--memory",
+    "64MiB",
+    "--cpu-share",
+    "0.5",
+    "--link",
+    "1Gbit",
+];
+const PARTS: [&str; 4] = ["disk", "memory limit", "CPU quota", "link"];
+
+/// How many things the maker has begun to make.
+fn begun(lab: &Lab) -> usize {
+    let text = std::fs::read_to_string(lab.directory().join("state.json")).unwrap_or_default();
+    let state: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+    state["begun"].as_array().map_or(0, Vec::len)
+}
+
+fn making(lab: &Lab) -> Child {
+    let mut command = lab.making(&WHOLE);
+    command
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("started")
+}
+
+fn down_all(prefix: &str) {
+    let output = headway(&["lab", "down", "--all", "--prefix", prefix])
+        .output()
+        .expect("started");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+#[test]
+fn nothing_stays_when_the_maker_is_killed_at_any_step() {
+    let test = "nothing_stays_when_the_maker_is_killed_at_any_step";
+    if !can(test, &PARTS) {
+        return;
+    }
+    // The moment a step begins, and some way into it: the disk is made of several things.
+    let moments = (0..=5).flat_map(|step| [(step, 0), (step, 3), (step, 15)]);
+    for (step, later_ms) in moments {
+        let lab = Lab {
+            name: super::support::name(),
+        };
+        let mut maker = making(&lab);
+        wait_until("the step begins", || {
+            begun(&lab) >= step || maker.try_wait().expect("asked").is_some()
+        });
+        std::thread::sleep(Duration::from_millis(later_ms));
+        let _ = maker.kill();
+        maker.wait().expect("ended");
+        down_all(&lab.name);
+        assert_eq!(
+            traces_of(&lab.name),
+            Vec::<String>::new(),
+            "killed {later_ms} ms into step {step}"
+        );
+    }
+}
+
+#[test]
+fn nothing_stays_when_the_record_is_damaged_or_gone() {
+    let test = "nothing_stays_when_the_record_is_damaged_or_gone";
+    if !can(test, &PARTS) {
+        return;
+    }
+    let lab = Lab::up(&WHOLE);
+    std::fs::write(lab.directory().join("state.json"), "{\"format\": 1, \"spe").expect("written");
+    let output = lab.exec("server", &["true"]).output().expect("started");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        text(&output.stderr).contains("never finished"),
+        "{}",
+        text(&output.stderr)
+    );
+    down_all(&lab.name);
+    assert_eq!(traces_of(&lab.name), Vec::<String>::new());
+
+    let lab = Lab::up(&["--memory", "64MiB", "--link", "1Gbit"]);
+    std::fs::remove_dir_all(lab.directory()).expect("removed");
+    assert!(!traces_of(&lab.name).is_empty());
+    down_all(&lab.name);
+    assert_eq!(traces_of(&lab.name), Vec::<String>::new());
+}
+
+#[test]
+fn everything_is_undone_when_making_is_interrupted() {
+    let test = "everything_is_undone_when_making_is_interrupted";
+    if !can(test, &PARTS) {
+        return;
+    }
+    for (step, signal) in [(1, Signal::INT), (4, Signal::TERM), (5, Signal::INT)] {
+        let lab = Lab {
+            name: super::support::name(),
+        };
+        let mut maker = making(&lab);
+        wait_until("the step begins", || {
+            begun(&lab) >= step || maker.try_wait().expect("asked").is_some()
+        });
+        kill_process(Pid::from_child(&maker), signal).expect("signalled");
+        let output = maker.wait_with_output().expect("ended");
+        assert_eq!(output.status.code(), Some(1), "{:?}", output.status);
+        assert!(
+            text(&output.stderr).contains("interrupted"),
+            "{}",
+            text(&output.stderr)
+        );
+        assert_eq!(
+            traces_of(&lab.name),
+            Vec::<String>::new(),
+            "{signal:?} at step {step}"
+        );
+    }
+}
+
+#[test]
+fn lab_is_left_alone_when_another_with_a_longer_or_shorter_name_goes_down() {
+    let test = "lab_is_left_alone_when_another_with_a_longer_or_shorter_name_goes_down";
+    if !can(test, &["memory limit", "link"]) {
+        return;
+    }
+    let one = Lab::up(&["--memory", "64MiB", "--link", "1Gbit"]);
+    let longer = Lab {
+        name: format!("{}-b", one.name),
+    };
+    let parts = ["--memory", "32MiB", "--link", "100Mbit"];
+    assert!(longer.making(&parts).status().expect("started").success());
+    let addresses = [&one, &longer].map(|lab| lab.status()["link"]["server_ip"].clone());
+    assert_ne!(addresses[0], addresses[1]);
+    assert!(one.down().status.success());
+    assert_eq!(traces_of(&one.name), Vec::<String>::new());
+    assert_eq!(longer.answer("server", &["echo", "here"]), "here");
+    assert_eq!(longer.status()["memory"]["limit_bytes"], 32 << 20);
+}
+
+#[test]
+fn removal_waits_for_nobody_and_says_who_when_the_lab_is_being_made() {
+    let test = "removal_waits_for_nobody_and_says_who_when_the_lab_is_being_made";
+    if !can(test, &PARTS) {
+        return;
+    }
+    let lab = Lab {
+        name: super::support::name(),
+    };
+    let maker = making(&lab);
+    wait_until("it is begun", || begun(&lab) >= 1);
+    let output = lab.down();
+    // The maker may have been quicker; then the lab is gone and it had been whole.
+    let made = maker.wait_with_output().expect("ended");
+    if !output.status.success() {
+        assert!(
+            text(&output.stderr).contains("another process"),
+            "{}",
+            text(&output.stderr)
+        );
+        assert!(made.status.success(), "{}", text(&made.stderr));
+    }
+    drop(lab.down());
+    assert!(!Path::new(&lab.directory()).exists());
+}

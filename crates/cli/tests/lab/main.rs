@@ -1,0 +1,7 @@
+//! `headway lab` as a user meets it: what its parts do to a program in it, and that nothing stays behind.
+
+mod support;
+
+mod crash;
+mod parts;
+mod words;

@@ -1,0 +1,317 @@
+//! What the parts of a lab do to a program inside.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Stdio};
+use std::time::Instant;
+
+use super::support::{Lab, can, headway, text, traces_of, wait_until};
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn cache_is_bounded_when_three_times_the_limit_is_read() {
+    let test = "cache_is_bounded_when_three_times_the_limit_is_read";
+    if !can(test, &["disk", "memory limit"]) {
+        return;
+    }
+    let parts = [
+        "--disk",
+        "nvme",
+        "--disk-size",
+        "256MiB",
+        "--memory",
+        "32MiB",
+    ];
+    let lab = Lab::up(&parts);
+    let fill = [
+        "lab",
+        "load",
+        &lab.name,
+        "--",
+        "dd",
+        "if=/dev/zero",
+        "of=big",
+        "bs=1M",
+        "count=96",
+        "status=none",
+    ];
+    let output = headway(&fill).output().expect("started");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let mount = lab.status()["disk"]["mount_point"]
+        .as_str()
+        .expect("a path")
+        .to_owned();
+    let big = format!("{mount}/big");
+    let resident = || {
+        let output = lab.answer(
+            "client",
+            &[
+                "fincore",
+                "--bytes",
+                "--noheadings",
+                "--output",
+                "RES",
+                &big,
+            ],
+        );
+        output.parse::<u64>().expect("a number of bytes")
+    };
+    assert_eq!(resident(), 0, "a disk that was just loaded is cold");
+
+    lab.answer(
+        "server",
+        &[
+            "dd",
+            &format!("if={big}"),
+            "of=/dev/null",
+            "bs=1M",
+            "status=none",
+        ],
+    );
+    let memory = &lab.status()["memory"];
+    assert_eq!(memory["limit_bytes"], 32 * MIB);
+    assert!(
+        memory["used_bytes"].as_u64().expect("a number") <= 32 * MIB,
+        "{memory}"
+    );
+    let kept = resident();
+    assert!(
+        (4 * MIB..=32 * MIB).contains(&kept),
+        "{kept} bytes are resident"
+    );
+    let peak = memory["peak_bytes"].as_u64().unwrap_or(0);
+    assert!(peak <= 32 * MIB, "{memory}");
+
+    // The same read by somebody else keeps everything: it was the limit, not the file or the machine.
+    lab.answer(
+        "client",
+        &[
+            "dd",
+            &format!("if={big}"),
+            "of=/dev/null",
+            "bs=1M",
+            "status=none",
+        ],
+    );
+    assert_eq!(resident(), 96 * MIB);
+    let output = headway(&["lab", "cool", &lab.name])
+        .output()
+        .expect("started");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(resident(), 0);
+}
+
+#[test]
+fn rate_is_kept_when_bytes_cross_the_link() {
+    let test = "rate_is_kept_when_bytes_cross_the_link";
+    if !can(test, &["link"]) {
+        return;
+    }
+    let lab = Lab::up(&["--link", "100Mbit"]);
+    let root = tempfile::tempdir().expect("a directory");
+    std::fs::write(root.path().join("big"), vec![7; 4_000_000]).expect("written");
+    let ready = root.path().join("ready");
+    let address = format!(
+        "{}:0",
+        lab.status()["link"]["server_ip"]
+            .as_str()
+            .expect("an address")
+    );
+    let words = [
+        env!("CARGO_BIN_EXE_headway"),
+        "serve",
+        &root.path().display().to_string(),
+        "--listen",
+        &address,
+        "--workers",
+        "1",
+        "--ready-file",
+        &ready.display().to_string(),
+    ];
+    let mut server = Ended(
+        lab.exec("server", &words)
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("started"),
+    );
+    let mut said = serde_json::Value::Null;
+    wait_until("the server is ready", || {
+        assert!(
+            server.0.try_wait().expect("asked").is_none(),
+            "the server ended"
+        );
+        let text = std::fs::read(&ready).unwrap_or_default();
+        said = serde_json::from_slice(&text).unwrap_or_default();
+        said["listen"][0].is_string()
+    });
+    let address = said["listen"][0].as_str().expect("an address");
+
+    // Whatever else the machine does can only make a transfer slower, so the fastest of some is the link's.
+    let rate = (0..4)
+        .map(|_| bits_per_second(&lab, address))
+        .fold(0.0, f64::max);
+    assert!((0.9e8..=1.1e8).contains(&rate), "{rate} bit/s");
+    let status = lab.status();
+    assert_eq!(status["link"]["to_client"]["drops"], 0);
+    assert!(
+        status["processes"].as_array().expect("a list").len() >= 2,
+        "{status}"
+    );
+}
+
+/// Fetches the file once and divides the bytes that the link counted by the time they took.
+fn bits_per_second(lab: &Lab, address: &str) -> f64 {
+    let sent = || {
+        lab.status()["link"]["to_client"]["bytes"]
+            .as_u64()
+            .expect("a number")
+    };
+    let mut connection = TcpStream::connect(address).expect("connected");
+    let before = sent();
+    let begun = Instant::now();
+    write!(connection, "GET /big HTTP/1.0\r\n\r\n").expect("sent");
+    let mut body = Vec::new();
+    connection.read_to_end(&mut body).expect("received");
+    let seconds = begun.elapsed().as_secs_f64();
+    assert!(body.len() > 4_000_000);
+    (sent() - before) as f64 * 8.0 / seconds
+}
+
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn program_is_inside_every_part_when_it_is_started_on_the_servers_side() {
+    let test = "program_is_inside_every_part_when_it_is_started_on_the_servers_side";
+    if !can(test, &["memory limit", "CPU quota", "link"]) {
+        return;
+    }
+    let lab = Lab::up(&[
+        "--memory",
+        "64MiB",
+        "--cpu-share",
+        "0.5",
+        "--link",
+        "1Gbit",
+        "--server-cpus",
+        "0",
+    ]);
+    let look = "cat /proc/self/cgroup; readlink /proc/self/ns/net; grep Cpus_allowed_list /proc/self/status";
+    let server = lab.answer("server", &["sh", "-c", look]);
+    let client = lab.answer("client", &["sh", "-c", look]);
+    let group = format!("/headway-lab-{}", lab.name);
+    assert!(server.contains(&group), "{server}");
+    assert!(!client.contains(&group), "{client}");
+    assert!(server.ends_with("Cpus_allowed_list:\t0"), "{server}");
+    let own = std::fs::read_link("/proc/self/ns/net").expect("there");
+    let own = own.to_str().expect("text");
+    assert!(
+        !server.contains(own) && client.contains(own),
+        "{server}\n{client}"
+    );
+    let addresses = lab.answer("server", &["ip", "-4", "-brief", "addr"]);
+    let ip = lab.status()["link"]["server_ip"]
+        .as_str()
+        .expect("an address")
+        .to_owned();
+    assert!(addresses.contains(&ip), "{addresses}");
+}
+
+#[test]
+fn processor_is_shared_out_when_there_is_a_quota() {
+    let test = "processor_is_shared_out_when_there_is_a_quota";
+    if !can(test, &["CPU quota"]) {
+        return;
+    }
+    let lab = Lab::up(&["--cpu-share", "0.25"]);
+    // A loop of the shell's own, and what it took: a quarter of the time at most, less when the machine is busy.
+    let work = "i=0; while [ $i -lt 150000 ]; do i=$((i+1)); done; cat /proc/$$/stat";
+    let begun = Instant::now();
+    let stat = lab.answer("server", &["sh", "-c", work]);
+    let elapsed = begun.elapsed().as_secs_f64();
+    let fields: Vec<&str> = stat
+        .rsplit(')')
+        .next()
+        .expect("fields")
+        .split_whitespace()
+        .collect();
+    let ticks =
+        fields[11].parse::<f64>().expect("user") + fields[12].parse::<f64>().expect("system");
+    let share = ticks / 100.0 / elapsed;
+    let quota = &lab.status()["quota"];
+    assert!(
+        quota["throttled_periods"].as_u64().expect("a number") > 0,
+        "{quota}"
+    );
+    assert_eq!(quota["share"], 0.25);
+    assert!(share < 0.33, "{share} of a processor");
+}
+
+#[test]
+fn exit_code_and_streams_are_the_commands_when_it_runs_inside() {
+    let test = "exit_code_and_streams_are_the_commands_when_it_runs_inside";
+    if !can(test, &["memory limit"]) {
+        return;
+    }
+    let lab = Lab::up(&["--memory", "64MiB"]);
+    let mut command = lab.exec("server", &["sh", "-c", "cat; echo bad >&2; exit 7"]);
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("started");
+    child
+        .stdin
+        .take()
+        .expect("a pipe")
+        .write_all(b"words")
+        .expect("written");
+    let output = child.wait_with_output().expect("ended");
+    assert_eq!(
+        (text(&output.stdout).as_str(), text(&output.stderr).as_str()),
+        ("words", "bad\n")
+    );
+    assert_eq!(output.status.code(), Some(7));
+    let absent = lab
+        .exec("server", &["no-such-program"])
+        .output()
+        .expect("started");
+    assert_eq!(absent.status.code(), Some(127));
+    let directory = lab.exec("server", &["/"]).output().expect("started");
+    assert_eq!(directory.status.code(), Some(126));
+}
+
+#[test]
+fn programs_inside_end_when_the_lab_goes_down() {
+    let test = "programs_inside_end_when_the_lab_goes_down";
+    if !can(test, &["memory limit", "link"]) {
+        return;
+    }
+    let lab = Lab::up(&["--memory", "64MiB", "--link", "1Gbit"]);
+    // One that does not want to, with a child of its own.
+    let stubborn = "trap '' TERM; echo up; sleep 600 & while :; do wait; done";
+    let mut child = lab
+        .exec("server", &["sh", "-c", stubborn])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("started");
+    let mut line = [0; 3];
+    child
+        .stdout
+        .as_mut()
+        .expect("a pipe")
+        .read_exact(&mut line)
+        .expect("said so");
+    let output = lab.down();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(!child.wait().expect("ended").success());
+    assert_eq!(traces_of(&lab.name), Vec::<String>::new());
+}

@@ -1,0 +1,129 @@
+//! What `headway lab` answers when something is asked that cannot be done.
+
+use std::os::unix::process::CommandExt;
+
+use super::support::{Lab, can, headway, name, skip, text};
+
+fn said(arguments: &[&str], code: i32) -> String {
+    let output = headway(arguments).output().expect("started");
+    assert_eq!(
+        output.status.code(),
+        Some(code),
+        "{arguments:?}: {}",
+        text(&output.stderr)
+    );
+    text(&output.stderr)
+}
+
+#[test]
+fn remedy_is_named_when_a_lab_is_not_there_or_there_already() {
+    let absent = name();
+    for arguments in [
+        &["lab", "exec", absent.as_str(), "--", "true"][..],
+        &["lab", "status", absent.as_str()],
+        &["lab", "down", absent.as_str()],
+        &["lab", "cool", absent.as_str()],
+        &["lab", "disk", "--name", absent.as_str(), "fast"],
+    ] {
+        assert!(
+            said(arguments, 1).contains("headway lab status"),
+            "{arguments:?}"
+        );
+    }
+    if !can(
+        "remedy_is_named_when_a_lab_is_not_there_or_there_already",
+        &["memory limit"],
+    ) {
+        return;
+    }
+    let lab = Lab::up(&["--memory", "64MiB"]);
+    assert!(said(&["lab", "up", &lab.name], 1).contains("headway lab down"));
+    let arguments = ["lab", "disk", "--name", &lab.name, "stall", "1s"];
+    assert!(said(&arguments, 1).contains("has no disk"));
+}
+
+#[test]
+fn wrong_use_is_2_when_a_value_cannot_be_kept() {
+    for arguments in [
+        &["lab", "up", "../x"][..],
+        &["lab", "up", "x", "--memory", "4k"],
+        &["lab", "up", "x", "--memory", "1kB"],
+        &["lab", "up", "x", "--cpu-share", "0"],
+        &["lab", "up", "x", "--cpu-share", "nan"],
+        &["lab", "up", "x", "--link", "fast"],
+        &["lab", "up", "x", "--link", "1kbit"],
+        &["lab", "up", "x", "--disk", "tape"],
+        &["lab", "up", "x", "--disk", "none", "--fileset", "1MB"],
+        &["lab", "exec", "x"],
+        &["lab", "disk", "slow", "0", "10s"],
+        &["lab", "down", "x", "--all"],
+    ] {
+        assert!(!said(arguments, 2).is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn missing_parts_and_what_works_are_named_when_the_user_is_not_root() {
+    let test = "missing_parts_and_what_works_are_named_when_the_user_is_not_root";
+    if !rustix::process::geteuid().is_root() {
+        return skip(test, "root, to become another user");
+    }
+    // Where that user can read and write: the program may lie where only root can.
+    let place = tempfile::tempdir().expect("a directory");
+    let program = place.path().join("headway");
+    std::fs::copy(env!("CARGO_BIN_EXE_headway"), &program).expect("copied");
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(place.path(), open).expect("opened");
+    let as_user = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(&program);
+        command.args(arguments).uid(65534).gid(65534);
+        command.env("HEADWAY_LAB_STATE", place.path().join("state"));
+        command.current_dir("/").output().expect("started")
+    };
+    let lab = name();
+    let refused = as_user(&["lab", "up", &lab, "--cpu-share", "0.5"]);
+    assert_eq!(refused.status.code(), Some(1));
+    let words = text(&refused.stderr);
+    for part in [
+        "no disk: needs root",
+        "no memory limit: needs root",
+        "no CPU quota: needs root",
+        "no link: needs root",
+        "processors would work",
+        "--what-works",
+    ] {
+        assert!(words.contains(part), "{part}: {words}");
+    }
+    let made = as_user(&["lab", "up", &lab, "--what-works", "--server-cpus", "0"]);
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    assert!(text(&made.stderr).contains("without link: needs root"));
+    let inside = as_user(&[
+        "lab",
+        "exec",
+        &lab,
+        "--",
+        "grep",
+        "Cpus_allowed_list",
+        "/proc/self/status",
+    ]);
+    assert_eq!(text(&inside.stdout), "Cpus_allowed_list:\t0\n");
+    assert!(as_user(&["lab", "down", &lab]).status.success());
+    assert!(!place.path().join("state").join(&lab).exists());
+}
+
+#[test]
+fn every_example_of_help_is_accepted_when_the_parser_reads_it() {
+    for word in [
+        "up", "load", "exec", "disk", "status", "down", "check", "cool",
+    ] {
+        let output = headway(&["lab", word, "--help"]).output().expect("started");
+        assert!(output.status.success(), "{word}");
+    }
+    let hidden = text(
+        &headway(&["lab", "--help"])
+            .output()
+            .expect("started")
+            .stdout,
+    );
+    assert!(!hidden.contains("disk-process"), "{hidden}");
+}

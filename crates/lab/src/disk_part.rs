@@ -1,2 +1,0 @@
-//! The disk.
-pub use crate::disk::{Disk, DiskError};
