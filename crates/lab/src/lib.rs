@@ -23,6 +23,9 @@ mod groups;
 mod status;
 mod sweep;
 mod processes;
+pub mod runnable;
+pub mod servers;
+pub mod study;
 mod tool;
 mod error;
 

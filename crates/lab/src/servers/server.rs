@@ -89,10 +89,8 @@ impl Server {
                 address: spec.address,
             });
         }
-        let program = match installed.program {
-            Some(program) => program,
-            None => own_program(spec)?,
-        };
+        let own = || spec.headway.clone().unwrap_or_else(crate::lab::headway);
+        let program = installed.program.unwrap_or_else(own);
         check_free(spec, &prefix)?;
         let folder = make_folder(spec, scratch)?;
         let descriptors = Limits::raise().descriptors;
@@ -155,21 +153,13 @@ impl Server {
     /// The processes that serve clients: not a master that only watches, nor our helpers and log. What such a
     /// process waits for, clients wait for.
     pub fn workers(&self) -> Vec<i32> {
-        let all = tree::tree(self.leader);
-        let others = pids(all.get(1..).unwrap_or_default());
-        match self.kind().family() {
-            Family::Headway => {
-                let is_worker = |pid: &i32| {
-                    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-                    line.split(|byte| *byte == 0)
-                        .any(|word| word == b"serve-worker")
-                };
-                others.into_iter().filter(is_worker).collect()
-            }
-            Family::Apache { .. } | Family::Nginx { .. } => others,
-            Family::Lighttpd if self.spec.sizes.workers > 1 => others,
-            _ => vec![self.leader.pid],
-        }
+        workers(self.leader, &self.spec)
+    }
+
+    /// The same as a function of its own, for [`Sampler::start`](crate::runnable::Sampler::start).
+    pub fn members(&self) -> impl Fn() -> Vec<i32> + Send + use<> {
+        let (leader, spec) = (self.leader, self.spec.clone());
+        move || workers(leader, &spec)
     }
 
     /// Processor time and memory of all its processes, now.
@@ -376,13 +366,21 @@ fn pids(processes: &[Process]) -> Vec<i32> {
     processes.iter().map(|process| process.pid).collect()
 }
 
-fn own_program(spec: &ServerSpec) -> Result<PathBuf, ServerError> {
-    match &spec.headway {
-        Some(program) => Ok(program.clone()),
-        None => std::env::current_exe().map_err(|error| ServerError::Spawn {
-            program: "the running program".into(),
-            error,
-        }),
+fn workers(leader: Process, spec: &ServerSpec) -> Vec<i32> {
+    let is_ours = |pid: &i32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let mut words = line.split(|byte| *byte == 0);
+        words.any(|word| word == b"serve-worker")
+    };
+    let others = || {
+        let all = tree::tree(leader).into_iter().map(|process| process.pid);
+        all.filter(move |pid| *pid != leader.pid)
+    };
+    match spec.kind.family() {
+        Family::Headway => others().filter(is_ours).collect(),
+        Family::Apache { .. } | Family::Nginx { .. } => others().collect(),
+        Family::Lighttpd if spec.sizes.workers > 1 => others().collect(),
+        _ => vec![leader.pid],
     }
 }
 

@@ -30,7 +30,7 @@ pub struct ServerSpec {
     /// More arguments for `headway serve`; other servers take none.
     #[serde(default)]
     pub arguments: Vec<String>,
-    /// The `headway` to start for our presets; without it the running program.
+    /// The `headway` to start for our presets; without it the one that [`crate::headway`] finds.
     #[serde(default)]
     pub headway: Option<PathBuf>,
 }

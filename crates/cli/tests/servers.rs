@@ -1,0 +1,237 @@
+//! The lab's servers that need this command: the presets, and every server inside a lab.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use lab::servers::{Kind, Server, ServerError, ServerSpec, available};
+
+const HEADWAY: &str = env!("CARGO_BIN_EXE_headway");
+
+fn folder() -> tempfile::TempDir {
+    tempfile::Builder::new()
+        .prefix("headway-servers-test-")
+        .permissions(fs::Permissions::from_mode(0o755))
+        .tempdir()
+        .expect("a folder")
+}
+
+fn content() -> Vec<u8> {
+    (0..700_001).map(|index| (index * 31 % 251) as u8).collect()
+}
+
+fn root(folder: &Path) -> PathBuf {
+    let root = folder.join("root");
+    fs::create_dir(&root).expect("the root");
+    fs::write(root.join("file.bin"), content()).expect("a file");
+    root
+}
+
+fn spec(kind: Kind, root: &Path) -> ServerSpec {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let mut spec = ServerSpec::new(kind, root, listener.local_addr().expect("its address"));
+    spec.headway = Some(HEADWAY.into());
+    spec.sizes.clients = 8;
+    spec.sizes.connections = 256;
+    spec.probe = Some("/file.bin".into());
+    spec
+}
+
+fn plainly(program: &OsStr) -> Command {
+    Command::new(program)
+}
+
+/// Says that a test did not run, and why; also in the file `HEADWAY_SKIP_LOG` names, if it is set.
+fn skip(test: &str, reason: &str) {
+    println!("SKIP: {test}: {reason}");
+    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
+        let mut log = fs::File::options()
+            .append(true)
+            .create(true)
+            .open(path)
+            .expect("the log");
+        writeln!(log, "{test}: {reason}").expect("a line");
+    }
+}
+
+fn none_lives(pids: &[i32]) -> bool {
+    pids.iter().all(|pid| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ")
+            .is_none_or(|(_, rest)| rest.starts_with('Z'))
+    })
+}
+
+#[test]
+fn preset_serves_and_says_its_status_when_the_lab_has_started_it() {
+    let folder = folder();
+    let root = root(folder.path());
+    for kind in Kind::all().filter(|kind| kind.is_ours()) {
+        let mut spec = spec(kind, &root);
+        spec.sizes.workers = 2;
+        spec.sizes.helpers = Some(3);
+        let server = Server::start(&spec, plainly, folder.path()).expect("a server");
+        assert!(
+            server.get("/file.bin").expect("an answer").body == content(),
+            "{kind}"
+        );
+        let status = server.status().expect("an answer").expect("a status");
+        assert!(status.is_object(), "{status}");
+        assert_eq!(server.workers().len(), 2, "{kind}");
+        let pids = server.pids();
+        let ended = server.stop().expect("its end");
+        assert!(ended.politely, "{kind}: {ended:?}");
+        assert!(none_lives(&pids), "{kind}");
+    }
+    let left: Vec<_> = fs::read_dir(folder.path())
+        .expect("the folder")
+        .flatten()
+        .collect();
+    assert_eq!(left.len(), 1, "only the root is left: {left:?}");
+}
+
+#[test]
+fn second_start_fails_and_the_first_goes_on_when_the_port_is_taken() {
+    let folder = folder();
+    let root = root(folder.path());
+    let first = spec(Kind::Headway, &root);
+    let server = Server::start(&first, plainly, folder.path()).expect("a server");
+    let other = folder.path().join("other");
+    for kind in [Kind::Headway, Kind::Nginx] {
+        let second = ServerSpec {
+            kind,
+            ..first.clone()
+        };
+        if let Err(reason) = available(kind) {
+            skip(
+                "second_start_fails_and_the_first_goes_on_when_the_port_is_taken",
+                &reason.to_string(),
+            );
+            continue;
+        }
+        let error = Server::start(&second, plainly, &other).expect_err("a taken port");
+        assert!(matches!(error, ServerError::Taken { .. }), "{error}");
+        let words = error.to_string();
+        assert!(
+            words.contains("(headway") || words.contains("(serve-"),
+            "{words}"
+        );
+    }
+    assert_eq!(server.get("/file.bin").expect("an answer").status, 200);
+    server.stop().expect("its end");
+}
+
+#[test]
+fn wrong_use_is_told_when_our_server_refuses_an_argument() {
+    let folder = folder();
+    let root = root(folder.path());
+    let mut spec = spec(Kind::Headway, &root);
+    spec.arguments = vec!["--no-such-option".into()];
+    let error = Server::start(&spec, plainly, folder.path()).expect_err("wrong use");
+    let words = error.to_string();
+    assert!(
+        words.contains("exit status: 2") && words.contains("--no-such-option"),
+        "{words}"
+    );
+}
+
+/// A lab of memory and link, made by the command as a user makes it; removed when dropped.
+struct SmallLab {
+    name: String,
+    server: IpAddr,
+}
+
+impl SmallLab {
+    /// The reason, where this machine or this user cannot make one.
+    fn up() -> Result<SmallLab, String> {
+        let name = format!("test-servers-{}", std::process::id());
+        let parts = ["--disk", "none", "--memory", "200MiB", "--link", "1Gbit"];
+        run(Command::new(HEADWAY).args(["lab", "up", &name]).args(parts))?;
+        // Made before anything else can fail, so that the lab is removed.
+        let mut made = SmallLab {
+            name,
+            server: IpAddr::from([0, 0, 0, 0]),
+        };
+        let text = run(Command::new(HEADWAY).args(["lab", "status", &made.name, "--json"]))?;
+        let status: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let ip = status["link"]["server_ip"]
+            .as_str()
+            .expect("the server's end of the link");
+        made.server = ip.parse().expect("an address");
+        Ok(made)
+    }
+
+    fn command(&self, program: &OsStr) -> Command {
+        let mut command = Command::new(HEADWAY);
+        command.args(["lab", "exec", &self.name, "--"]).arg(program);
+        command
+    }
+}
+
+impl Drop for SmallLab {
+    fn drop(&mut self) {
+        let down = run(Command::new(HEADWAY).args(["lab", "down", &self.name]));
+        if let (Err(error), false) = (down, std::thread::panicking()) {
+            panic!("{error}");
+        }
+    }
+}
+
+fn run(command: &mut Command) -> Result<String, String> {
+    let output = command.output().map_err(|error| error.to_string())?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into()),
+        false => Err(String::from_utf8_lossy(&output.stderr).trim().into()),
+    }
+}
+
+#[test]
+fn every_server_serves_across_the_link_when_it_runs_inside_a_lab() {
+    let test = "every_server_serves_across_the_link_when_it_runs_inside_a_lab";
+    if !rustix::process::geteuid().is_root() {
+        return skip(test, "not root: makes a lab");
+    }
+    let check = run(Command::new(HEADWAY).args(["lab", "check"])).unwrap_or_default();
+    let can = |part: &str| {
+        check
+            .lines()
+            .any(|line| line.starts_with(part) && line.ends_with("yes"))
+    };
+    if !can("memory limit") || !can("link") {
+        return skip(test, &check);
+    }
+    let lab = SmallLab::up().expect("a lab");
+    let folder = folder();
+    let root = root(folder.path());
+    for kind in Kind::all() {
+        if let Err(reason) = available(kind) {
+            println!("{kind} is left out: {reason}");
+            continue;
+        }
+        let mut spec = spec(kind, &root);
+        // Free there, whoever has it here.
+        spec.address = SocketAddr::new(lab.server, 8080);
+        let prefix = |program: &OsStr| lab.command(program);
+        let server = Server::start(&spec, prefix, folder.path()).expect("a server");
+        assert!(
+            server.get("/file.bin").expect("an answer").body == content(),
+            "{kind}"
+        );
+        // From outside, across the link.
+        let stream = std::net::TcpStream::connect(spec.address).expect("a connection");
+        drop(stream);
+        let group =
+            fs::read_to_string(format!("/proc/{}/cgroup", server.pid())).expect("its groups");
+        assert!(group.contains(&lab.name), "{kind}: {group}");
+        if kind.is_ours() {
+            assert!(server.status().expect("an answer").is_some());
+        }
+        let pids = server.pids();
+        server.stop().expect("its end");
+        assert!(none_lives(&pids), "{kind}");
+    }
+}
