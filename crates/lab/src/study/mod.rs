@@ -25,7 +25,7 @@ mod outcome;
 pub mod text;
 mod summary;
 
-pub use library::{Loaded, load};
+pub use library::{LoadError, Loaded, load};
 pub use outcome::results;
 pub use plan::Plan;
 pub use resolve::Study;

@@ -79,6 +79,12 @@ impl Plan {
         self.specs().map(Spec::length_s).sum()
     }
 
+    /// The environments in their order, one line each.
+    pub fn environments(&self) -> Vec<String> {
+        let groups = self.groups.iter();
+        groups.map(|group| group.environment.words()).collect()
+    }
+
     pub(super) fn specs(&self) -> impl Iterator<Item = &Spec> {
         let sessions = self.groups.iter().flat_map(|group| &group.sessions);
         sessions.flat_map(|session| &session.specs)

@@ -151,6 +151,11 @@ impl Study {
         Ok(study)
     }
 
+    /// Names of its servers, ascending.
+    pub fn servers(&self) -> impl Iterator<Item = &str> {
+        self.servers.keys().map(String::as_str)
+    }
+
     pub(super) fn measure(&self, name: &str) -> Option<&Measure> {
         self.measures.iter().find(|measure| measure.name == name)
     }

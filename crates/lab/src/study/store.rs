@@ -174,6 +174,13 @@ impl Store {
         serde_json::from_str(&text).ok()
     }
 
+    /// Everything that has ended here, this way or that.
+    pub(super) fn records(&self) -> Vec<Record> {
+        let entries = fs::read_dir(self.path.join("measurements")).into_iter().flatten();
+        let names = entries.flatten().map(|entry| entry.file_name());
+        names.filter_map(|name| self.record(&name.to_string_lossy())).collect()
+    }
+
     /// Whether there are figures.
     pub(super) fn is_done(&self, key: &str) -> bool {
         self.record(key).is_some_and(|record| record.failed.is_none())
