@@ -59,7 +59,7 @@ enum Action {
     /// The disk process of a lab, started by the lab.
     #[command(hide = true)]
     DiskProcess {
-        /// The folder of the disk.
+        /// The folder of the disk
         folder: PathBuf,
     },
 }
@@ -132,11 +132,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Action::Up(up) => up.run(),
         Action::Load(load) => load.run(),
         Action::Disk(disk) => disk.run(),
+        Action::DiskProcess { folder } => Ok(::lab::disk::process_main(folder)?),
         Action::Cool(name) => open(&name.name).and_then(|lab| Ok(lab.cool()?)),
         Action::Status(status) => status.run(),
         Action::Down(down) => down.run(),
         Action::Check => check(),
-        Action::DiskProcess { folder } => Ok(::lab::disk::process_main(folder)?),
     };
     done.map(|()| ExitCode::SUCCESS)
 }

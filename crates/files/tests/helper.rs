@@ -2,10 +2,11 @@
 
 mod common;
 
-use common::{ROOT, Served, directory, open, put, roots, roots_with, told};
+use common::{ROOT, Served, directory, limits, open, put, roots, roots_with, told};
+use headway_files::protocol::Want;
 use headway_files::{
-    Answer, Done, Failure, OpenFile, Outcome, RawAnswer, Residency, Waiter, helper_main,
-    read_nowait, resolve_blocking,
+    Answer, Done, Failure, OpenFile, Outcome, PoolLimits, RawAnswer, Residency, RetireList, Roots,
+    Waiter, helper_main, read_nowait, resolve_blocking, resolve_here,
 };
 use os::rights::{Wait, pair, receive_with_descriptors, send_with_descriptors};
 use rustix::io::{Errno, IoSlice};
@@ -49,6 +50,57 @@ fn open_file_arrives_when_a_helper_resolves_it() {
     assert!(found.file.unchanged().unwrap());
 }
 
+/// Resolves in a helper that is told what to do with names.
+fn resolved_with(want: Want, roots: &Rc<Roots>, path: &[u8]) -> Outcome {
+    let limits = PoolLimits { want, ..limits() };
+    let mut served = Served::with(limits, roots);
+    served.pool.resolve(ROOT, path, Waiter::new(1)).unwrap();
+    served.until_done(1).pop().unwrap().outcome
+}
+
+#[test]
+fn only_the_word_arrives_when_a_helper_touches_and_the_loop_finds_the_same() {
+    let tree = directory();
+    put(tree.path(), "d/index.html", b"<p>");
+    let roots = roots(tree.path(), &["index.html"], true);
+    let retire = RetireList::new();
+    for (name, told_of) in [("d/", "file"), ("d", "redirect"), ("none", "NotFound")] {
+        match resolved_with(Want::Touch, &roots, name.as_bytes()) {
+            Outcome::Touched { root, path } => {
+                assert_eq!((root, &*path), (ROOT, name.as_bytes()));
+                let answer = resolve_here(&roots, root, &path, &retire);
+                assert!(told(&answer).starts_with(told_of), "{name}: {answer:?}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn file_is_left_where_it_is_when_only_its_descriptor_is_wanted() {
+    let tree = directory();
+    put(tree.path(), "a", &[7; 10_000]);
+    let path = tree.path().join("a");
+    let roots = roots(tree.path(), &[], false);
+    for (want, resident) in [(Want::File, false), (Want::FileReadIn, true)] {
+        let file = fs::File::open(&path).unwrap();
+        file.sync_all().unwrap();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        if os::residency::mincore(&file, 0, 10_000).unwrap() > 0 {
+            return common::skip(
+                "file_is_left_where_it_is_when_only_its_descriptor_is_wanted",
+                "this file system does not let go of pages",
+            );
+        }
+        let Outcome::Resolved { answer, .. } = resolved_with(want, &roots, b"a") else {
+            panic!("{want:?}")
+        };
+        assert!(told(&answer).starts_with("file"), "{want:?}");
+        let pages = os::residency::mincore(&file, 0, 10_000).unwrap();
+        assert_eq!(pages > 0, resident, "{want:?}");
+    }
+}
+
 #[test]
 fn failure_arrives_when_there_is_no_file() {
     let tree = directory();
@@ -90,7 +142,7 @@ fn every_root_is_its_own_when_there_are_many() {
             }
         })
         .collect();
-    let roots = Rc::new(headway_files::Roots::open(&configs).unwrap());
+    let roots = Rc::new(Roots::open(&configs).unwrap());
     let mut served = Served::new(&roots);
     for number in [0, 57, 99] {
         served
@@ -339,7 +391,7 @@ fn file_closes_on_the_spot_when_it_has_no_list_or_the_list_is_full() {
     let (reader, writer) = rustix::pipe::pipe().unwrap();
     drop(OpenFile::new(writer, meta));
     assert_eq!(rustix::io::read(&reader, &mut [0; 1]), Ok(0));
-    let full = headway_files::RetireList::new();
+    let full = RetireList::new();
     let null = || fs::File::open("/dev/null");
     if let Some(held) = (0..4096).map(|_| null().ok()).collect::<Option<Vec<_>>>() {
         held.into_iter().for_each(|file| full.push(file.into()));

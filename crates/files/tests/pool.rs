@@ -89,6 +89,7 @@ fn pool(change: impl FnOnce(&mut PoolLimits)) -> Pool {
         queue_max: 4,
         idle: Duration::from_millis(1000),
         grow_after: Duration::from_millis(10),
+        ..PoolLimits::default()
     };
     change(&mut limits);
     let tree = directory();

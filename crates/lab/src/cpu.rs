@@ -39,8 +39,7 @@ pub struct QuotaStatus {
 
 /// Period and quota for a share of one processor.
 fn period_and_quota_us(share: f64) -> Result<(u64, u64), LabError> {
-    // A NaN fails both comparisons, so the question is asked this way round.
-    if !(share >= SHARE_MIN && share <= 1024.0) {
+    if !(SHARE_MIN..=1024.0).contains(&share) {
         let why = format!("a processor share of {share} cannot be kept: give 0.001 to 1024");
         return Err(LabError::Value(why));
     }

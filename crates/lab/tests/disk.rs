@@ -23,7 +23,10 @@ const ROLE: &str = "HEADWAY_LAB_TEST_ROLE";
 fn disk_process() {
     if std::env::var_os(ROLE).is_some() {
         let folder = std::env::args_os().next_back().expect("a folder");
-        process_main(Path::new(&folder)).expect("a prepared folder");
+        if let Err(error) = process_main(Path::new(&folder)) {
+            eprintln!("{error}");
+            std::process::exit(1);
+        }
     }
 }
 
@@ -208,4 +211,269 @@ fn delay_is_the_models_when_a_spindle_is_read_at_random() {
 fn delay_is_the_models_when_a_network_volume_is_read_at_random() {
     let test = "delay_is_the_models_when_a_network_volume_is_read_at_random";
     assert_delays_are_the_models(test, Model::Network, 200);
+}
+
+#[test]
+fn queue_is_as_deep_as_readers_make_it_when_the_disk_is_parallel() {
+    let test = "queue_is_as_deep_as_readers_make_it_when_the_disk_is_parallel";
+    let Some(fixture) = Fixture::start(test, &spec(slow_parallel())) else {
+        return;
+    };
+    let path = fixture.cold_file();
+    Page::new()
+        .read(&uncached(&path), 0)
+        .expect("a disk that works");
+    fixture.disk().order(Order::Model).expect("it answers");
+    std::thread::scope(|scope| {
+        for reader in 0..24 {
+            let path = &path;
+            scope.spawn(move || {
+                let file = uncached(path);
+                for turn in 0..4 {
+                    let found = Page::new().read(&file, reader * 100 + turn);
+                    found.expect("a disk that works");
+                }
+            });
+        }
+    });
+    let statistics = fixture.disk().statistics().expect("it answers");
+    assert_eq!(statistics.reads, 24 * 4);
+    assert!((20..=24).contains(&statistics.depth_max), "{statistics:?}");
+    // All at once: each as if it were alone.
+    assert!(statistics.modelled_us() < 21_000.0, "{statistics:?}");
+    fixture.stop();
+}
+
+#[test]
+fn everything_is_read_again_when_the_disk_was_cooled() {
+    let test = "everything_is_read_again_when_the_disk_was_cooled";
+    let Some(fixture) = Fixture::start(test, &spec(Model::Nvme)) else {
+        return;
+    };
+    let path = fixture.cold_file();
+    let disk = fixture.disk();
+    let reads = || {
+        disk.order(Order::Model).expect("it answers");
+        assert_eq!(fs::read(&path).expect("there").len() as u64, FILE_BYTES);
+        disk.statistics().expect("it answers").read_bytes
+    };
+    // The file, and some blocks of the file system's own.
+    assert!((FILE_BYTES + PAGE_BYTES..FILE_BYTES * 11 / 10).contains(&reads()));
+    assert_eq!(reads(), 0);
+    disk.cool().expect("nothing is open");
+    assert!(reads() > FILE_BYTES);
+    let refused = File::create(disk.mount_point().join("new")).expect_err("read-only");
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    disk.make_writable().expect("nothing is open");
+    File::create(disk.mount_point().join("new")).expect("room");
+    fixture.stop();
+}
+
+#[test]
+fn disk_stays_as_it_was_when_a_file_is_open_while_it_is_cooled() {
+    let test = "disk_stays_as_it_was_when_a_file_is_open_while_it_is_cooled";
+    let Some(fixture) = Fixture::start(test, &spec(Model::Nvme)) else {
+        return;
+    };
+    let path = fixture.cold_file();
+    let file = File::open(&path).expect("there");
+    let error = fixture.disk().cool().expect_err("it is in use");
+    assert!(error.to_string().contains("busy"), "{error}");
+    drop(file);
+    fixture.disk().cool().expect("nothing is open");
+    assert_eq!(fs::read(&path).expect("there").len() as u64, FILE_BYTES);
+    fixture.stop();
+}
+
+#[test]
+fn reads_of_a_range_end_with_eio_when_it_fails() {
+    let test = "reads_of_a_range_end_with_eio_when_it_fails";
+    let Some(fixture) = Fixture::start(test, &spec(Model::Nvme)) else {
+        return;
+    };
+    let path = fixture.cold_file();
+    let disk = fixture.disk();
+    let range = Order::Fail {
+        offset_bytes: 1000 * PAGE_BYTES,
+        length_bytes: 2 * PAGE_BYTES,
+    };
+    disk.order(range).expect("it answers");
+    let device = uncached(disk.device());
+    let fates = [999, 1000, 1001, 1002].map(|page| {
+        let read = Page::new().read(&device, page);
+        read.err().and_then(|error| error.raw_os_error())
+    });
+    let eio = rustix::io::Errno::IO.raw_os_error();
+    assert_eq!(fates, [None, Some(eio), Some(eio), None]);
+    assert_eq!(disk.statistics().expect("it answers").failed, 2);
+    drop(device);
+    // Through the file system: known by name, so that only its data has to be read.
+    let file = File::open(&path).expect("there");
+    let whole = Order::Fail {
+        offset_bytes: 0,
+        length_bytes: u64::MAX,
+    };
+    disk.order(whole).expect("it answers");
+    let error = file.read_at(&mut [0; 10], 8 << 20).expect_err("no disk");
+    assert_eq!(error.raw_os_error(), Some(eio));
+    disk.order(Order::Fast).expect("it answers");
+    assert_eq!(file.read_at(&mut [0; 10], 8 << 20).expect("a disk"), 10);
+    drop(file);
+    fixture.stop();
+}
+
+#[test]
+fn reads_wait_and_all_complete_when_the_disk_stalls() {
+    let test = "reads_wait_and_all_complete_when_the_disk_stalls";
+    const STALL: Duration = Duration::from_millis(700);
+    let faults = FaultPlan(vec![Fault::Stall {
+        at_ms: 0,
+        for_ms: STALL.as_millis() as u64,
+    }]);
+    let with_stall = DiskSpec {
+        faults,
+        ..spec(Model::Nvme)
+    };
+    let Some(fixture) = Fixture::start(test, &with_stall) else {
+        return;
+    };
+    let path = fixture.cold_file();
+    Page::new()
+        .read(&uncached(&path), 0)
+        .expect("a disk that works");
+    let begin = Instant::now();
+    fixture.disk().order(Order::Model).expect("it answers");
+    std::thread::scope(|scope| {
+        for reader in 0..16u64 {
+            let path = &path;
+            scope.spawn(move || {
+                let found = Page::new().read(&uncached(path), reader * 50);
+                assert_eq!(found.expect("late, not lost"), (reader * 50) as u8);
+                assert!(begin.elapsed() >= STALL);
+            });
+        }
+    });
+    let statistics = fixture.disk().statistics().expect("it answers");
+    assert_eq!((statistics.reads, statistics.failed), (16, 0));
+    fixture.stop();
+}
+
+#[test]
+fn order_is_refused_when_it_makes_no_sense() {
+    let test = "order_is_refused_when_it_makes_no_sense";
+    let Some(fixture) = Fixture::start(test, &spec(Model::Nvme)) else {
+        return;
+    };
+    let order = Order::Slow {
+        factor: -1.0,
+        for_ms: 1,
+    };
+    let error = fixture.disk().order(order).expect_err("a strange factor");
+    assert!(matches!(error, DiskError::Spec(_)), "{error}");
+    fixture.stop();
+}
+
+#[test]
+fn other_process_stops_the_disk_when_it_only_knows_the_folder() {
+    let test = "other_process_stops_the_disk_when_it_only_knows_the_folder";
+    let Some(mut fixture) = Fixture::start(test, &spec(Model::Nvme)) else {
+        return;
+    };
+    let second = Disk::start_by(&spec(Model::Nvme), fixture.folder.path(), program());
+    assert!(matches!(second, Err(DiskError::Exists { .. })));
+    let found = Disk::open(fixture.folder.path()).expect("it is there");
+    assert_eq!(found.device(), fixture.disk().device());
+    found.confine(&[0]).expect("every machine has it");
+    found
+        .order(Order::Stall { for_ms: 60_000 })
+        .expect("it answers");
+    found.stop().expect("nobody holds it");
+    fixture.assert_nothing_is_left();
+    fixture.disk = None;
+}
+
+#[test]
+fn nothing_is_left_when_the_disk_process_was_killed() {
+    let test = "nothing_is_left_when_the_disk_process_was_killed";
+    let Some(fixture) = Fixture::start(test, &spec(Model::Nvme)) else {
+        return;
+    };
+    let path = fixture.cold_file();
+    let pid = fixture.disk().pid().expect("it runs");
+    signal(pid, rustix::process::Signal::KILL);
+    // Cold, so it has to ask the disk, and the kernel knows that there is none.
+    fs::read(&path).expect_err("no disk");
+    let error = fixture.disk().order(Order::Fast).expect_err("nobody there");
+    assert!(matches!(error, DiskError::Process { .. }), "{error}");
+    fixture.stop();
+}
+
+#[test]
+fn nothing_is_left_when_the_disk_process_does_not_answer() {
+    let test = "nothing_is_left_when_the_disk_process_does_not_answer";
+    let Some(fixture) = Fixture::start(test, &spec(Model::Nvme)) else {
+        return;
+    };
+    // Written and not yet on the disk: an unmount would wait for it.
+    fs::write(fixture.disk().mount_point().join("new"), [1; 100_000]).expect("room");
+    let pid = fixture.disk().pid().expect("it runs");
+    signal(pid, rustix::process::Signal::STOP);
+    fixture.stop();
+}
+
+#[test]
+fn error_explains_and_nothing_is_left_when_the_disk_process_fails() {
+    let test = "error_explains_and_nothing_is_left_when_the_disk_process_fails";
+    let Some(fixture) = Fixture::start(test, &spec(Model::Nvme)) else {
+        return;
+    };
+    fixture.stop();
+    let folder = tempfile::tempdir().expect("a place for files");
+    let no_room = DiskSpec {
+        backing: Some(folder.path().join("no/such/folder")),
+        ..spec(Model::Nvme)
+    };
+    let error = Disk::start_by(&no_room, folder.path(), program()).expect_err("no backing");
+    let words = error.to_string();
+    assert!(words.contains("No such file"), "{words}");
+    assert_eq!(fs::read_dir(folder.path()).expect("ours").count(), 0);
+}
+
+#[test]
+fn holder_is_told_and_nothing_is_left_when_it_lets_go() {
+    let test = "holder_is_told_and_nothing_is_left_when_it_lets_go";
+    let Some(mut fixture) = Fixture::start(test, &spec(Model::Nvme)) else {
+        return;
+    };
+    let path = fixture.cold_file();
+    let held = File::open(path).expect("there");
+    let disk = fixture.disk.take().expect("not stopped yet");
+    let error = disk.stop().expect_err("a file is open");
+    assert!(error.to_string().contains("in use"), "{error}");
+    drop(held);
+    Disk::undo(fixture.folder.path()).expect("nobody holds it");
+    fixture.assert_nothing_is_left();
+}
+
+#[test]
+fn disk_is_refused_when_its_numbers_are_impossible() {
+    let folder = tempfile::tempdir().expect("a place for files");
+    for impossible in [
+        DiskSpec::new(Model::Nvme, 4096),
+        spec(Model::Custom(Mechanics::Parallel(Parallel {
+            latency_us: -1.0,
+            variation: 0.0,
+            parallelism: 1,
+            bytes_per_second: 1,
+            overhead_us: 0.0,
+        }))),
+    ] {
+        let error = Disk::start_by(&impossible, folder.path(), program()).expect_err("impossible");
+        assert!(matches!(error, DiskError::Spec(_)), "{error}");
+    }
+}
+
+fn signal(pid: u32, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_raw(pid as i32).expect("a process");
+    rustix::process::kill_process(pid, signal).expect("our process");
 }

@@ -1,15 +1,26 @@
-//! Writes a run directory of made-up requests, to try and to time the analysis without a server.
+//! Writes a run directory, or a profile, of made-up requests, to try and to time the analysis without a server.
 //!
 //! ```text
-//! cargo run --release -p headway-latency --example synthetic_run -- DIRECTORY [REQUESTS] [RATE]
+//! cargo run --release -p headway-latency --example synthetic_run -- DIRECTORY [REQUESTS] [RATE] [SIZES]
+//! cargo run --release -p headway-latency --example synthetic_run -- DIRECTORY profile CAPACITY SECONDS
 //! ```
 //!
-//! SPECweb99 sizes with their weights, Poisson arrivals, one server with a queue and a link of 1 Gbit/s, a
-//! stall of 300 ms each 10 s, one failed request in 2000. Its label says that it is made up.
+//! SPECweb99 sizes with their weights, or SIZES different ones that are asked for equally often; Poisson arrivals, one server
+//! with a queue and a link of 1 Gbit/s, a stall of 300 ms each 10 s, one failed request in 2000. The same words give the
+//! same rows. Its label says that it is made up.
 
-use headway_latency::run::{Arrivals, LoadInfo, Mode, ServerInfo};
+use headway_latency::run::{
+    Arrivals, Kind, LoadInfo, Mode, Point, ProfileInfo, ServerInfo, write_description,
+};
 use headway_latency::{Outcome, Row, RunDescription, RunWriter};
-use std::path::PathBuf;
+use std::error::Error;
+use std::path::{Path, PathBuf};
+
+const USAGE: &str = "usage: synthetic_run DIRECTORY [REQUESTS] [RATE] [SIZES], \
+                     or synthetic_run DIRECTORY profile CAPACITY SECONDS";
+
+/// Relative loads of a profile: the default of `headway profile`.
+const LOADS: [f64; 6] = [0.2, 0.4, 0.6, 0.8, 0.9, 0.95];
 
 const FILE_WEIGHTS: [f64; 9] = [3.9, 5.9, 8.8, 17.7, 35.3, 11.8, 7.1, 5.0, 4.4];
 const CLASS_WEIGHTS: [f64; 4] = [35.0, 50.0, 14.0, 1.0];
@@ -39,19 +50,74 @@ impl Random {
     }
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut words = std::env::args().skip(1);
-    let usage = "usage: synthetic_run DIRECTORY [REQUESTS] [RATE]";
-    let directory = PathBuf::from(words.next().ok_or(usage)?);
-    let requests: u64 = words.next().map_or(Ok(1_000_000), |word| word.parse())?;
-    let rate: f64 = words.next().map_or(Ok(5_000.0), |word| word.parse())?;
-    let description = describe(requests, rate);
-    let mut writer = RunWriter::create(&directory, &description)?;
+fn main() -> Result<(), Box<dyn Error>> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let directory = PathBuf::from(words.first().ok_or(USAGE)?);
+    let number = |at: usize, default: f64| {
+        words
+            .get(at)
+            .map_or(Ok(default), |word| word.parse::<f64>().map_err(|_| USAGE))
+    };
+    if words.get(1).is_some_and(|word| word == "profile") {
+        return profile(&directory, number(2, 20_000.0)?, number(3, 30.0)?);
+    }
+    let load = Load {
+        requests: number(1, 1e6)? as u64,
+        rate: number(2, 5_000.0)?,
+        busy: 0.4,
+        sizes: number(3, 0.0)? as u64,
+    };
+    write(&directory, &load)
+}
+
+/// One run.
+struct Load {
+    requests: u64,
+    rate: f64,
+    /// Share of the time that the server is at work.
+    busy: f64,
+    /// Different sizes; 0 for those of SPECweb99.
+    sizes: u64,
+}
+
+fn profile(directory: &Path, capacity: f64, seconds: f64) -> Result<(), Box<dyn Error>> {
+    let points = LOADS.map(|relative| Point {
+        relative,
+        rate_rps: relative * capacity,
+        repeat: 1,
+        directory: format!("points/{relative:.2}-1"),
+        done: true,
+        of_client: false,
+    });
+    for point in &points {
+        let load = Load {
+            requests: (point.rate_rps * (seconds + 1.0)) as u64,
+            rate: point.rate_rps,
+            busy: point.relative * 0.95,
+            sizes: 0,
+        };
+        write(&directory.join(&point.directory), &load)?;
+    }
+    let described = RunDescription {
+        kind: Kind::Profile,
+        profile: Some(ProfileInfo {
+            capacity_rps: Some(capacity),
+            client_bound: None,
+            points: points.into(),
+        }),
+        ..describe(0, capacity)
+    };
+    Ok(write_description(directory, &described, true)?)
+}
+
+fn write(directory: &Path, load: &Load) -> Result<(), Box<dyn Error>> {
+    let description = describe(load.requests, load.rate);
+    let mut writer = RunWriter::create(directory, &description)?;
     let mut random = Random(42);
     let mut clock = Clock::default();
     let mut batch = Vec::new();
-    for index in 0..requests {
-        batch.push(request(index, rate, &mut clock, &mut random));
+    for index in 0..load.requests {
+        batch.push(request(index, load, &mut clock, &mut random));
         if batch.len() == 4096 {
             writer.append(&batch)?;
             batch.clear();
@@ -69,11 +135,25 @@ struct Clock {
     free_ns: f64,
 }
 
-fn request(index: u64, rate: f64, clock: &mut Clock, random: &mut Random) -> Row {
-    clock.next_ns += random.exponential(1e9 / rate);
+/// Class and size of the next request.
+fn file(load: &Load, random: &mut Random) -> (u8, u64) {
+    if load.sizes > 0 {
+        return (
+            Row::NO_CLASS,
+            200 + 7 * (random.unit() * load.sizes as f64) as u64,
+        );
+    }
     let class = random.choose(&CLASS_WEIGHTS);
-    let size_bytes =
-        ((1 + random.choose(&FILE_WEIGHTS)) as f64 * 102.4 * 10_f64.powi(class as i32)) as u64;
+    let steps = (1 + random.choose(&FILE_WEIGHTS)) as f64;
+    (
+        class as u8,
+        (steps * 102.4 * 10_f64.powi(class as i32)) as u64,
+    )
+}
+
+fn request(index: u64, load: &Load, clock: &mut Clock, random: &mut Random) -> Row {
+    clock.next_ns += random.exponential(1e9 / load.rate);
+    let (class, size_bytes) = file(load, random);
     let intended_ns = clock.next_ns as u64;
     let start_ns = intended_ns + random.exponential(8_000.0) as u64;
     let stalled_until = if intended_ns % 10_000_000_000 < 300_000_000 {
@@ -82,7 +162,7 @@ fn request(index: u64, rate: f64, clock: &mut Clock, random: &mut Random) -> Row
         0
     };
     let begin = clock.free_ns.max(start_ns as f64).max(stalled_until as f64);
-    clock.free_ns = begin + random.exponential(0.4e9 / rate);
+    clock.free_ns = begin + random.exponential(load.busy * 1e9 / load.rate);
     let first_byte_ns = clock.free_ns as u64 + 30_000;
     let end_ns = first_byte_ns + size_bytes * 8;
     let failed = random.unit() < 1.0 / 2000.0;
@@ -105,14 +185,10 @@ fn request(index: u64, rate: f64, clock: &mut Clock, random: &mut Random) -> Row
         },
         connection: (index / 5) as u32,
         ordinal: (index % 5) as u32,
-        class: class as u8,
+        class,
         target: 0,
-        warmup: index < requests_of(rate, 1.0),
+        warmup: index < load.rate as u64,
     }
-}
-
-fn requests_of(rate: f64, seconds: f64) -> u64 {
-    (rate * seconds) as u64
 }
 
 fn describe(requests: u64, rate: f64) -> RunDescription {

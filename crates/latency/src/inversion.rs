@@ -13,8 +13,7 @@
 //! random order *for these sizes* are given beside it; a value alone compares only runs of one file set.
 
 use crate::analysis::Inversion;
-use crate::cells::{Cell, Cells};
-use std::collections::BTreeMap;
+use crate::cells::Cells;
 
 /// Service inversion of the complete replies; `None` with fewer than two.
 ///
@@ -30,17 +29,20 @@ use std::collections::BTreeMap;
 /// assert_eq!(found.value, 4.0 / 12.0);
 /// ```
 pub fn inversion(cells: &Cells) -> Option<Inversion> {
-    let mut complete: Vec<(Cell, u64)> = cells.iter().filter(|(cell, _)| cell.complete).collect();
-    let requests: u64 = complete.iter().map(|(_, count)| count).sum();
+    let mut sizes: Vec<u64> = Vec::new();
+    let mut last = None;
+    for (cell, count) in cells.iter().filter(|(cell, _)| cell.complete) {
+        match sizes.last_mut().filter(|_| last == Some(cell.size_bytes)) {
+            Some(of_size) => *of_size += count,
+            None => sizes.push(count),
+        }
+        last = Some(cell.size_bytes);
+    }
+    let requests: u64 = sizes.iter().sum();
     if requests < 2 {
         return None;
     }
-    let displacement = displacement(&mut complete);
-    let mut by_size = BTreeMap::new();
-    for (cell, count) in &complete {
-        *by_size.entry(cell.size_bytes).or_insert(0) += count;
-    }
-    let sizes: Vec<u64> = by_size.into_values().collect();
+    let displacement = displacement(cells);
     let worst = half_square(requests);
     let value = displacement as f64 / worst;
     let random = random(&sizes) / worst;
@@ -63,25 +65,14 @@ fn half_square(requests: u64) -> f64 {
 }
 
 /// The summed distance between ideal and observed position.
-fn displacement(cells: &mut [(Cell, u64)]) -> u128 {
-    cells.sort_unstable_by_key(|(cell, _)| (cell.size_bytes, cell.bucket));
+fn displacement(cells: &Cells) -> u128 {
     let mut ideal = 0;
-    let mut placed: Vec<(u32, u64, u64, u64)> = cells
-        .iter()
-        .map(|(cell, count)| {
-            ideal += count;
-            (cell.bucket, cell.size_bytes, ideal - count, *count)
-        })
-        .collect();
-    placed.sort_unstable();
-    let mut observed = 0;
-    placed
-        .into_iter()
-        .map(|(_, _, ideal, count)| {
-            observed += count;
-            u128::from(count) * u128::from(ideal.abs_diff(observed - count))
-        })
-        .sum()
+    let displaced = cells.placed().map(|(_, count, observed)| {
+        let distance = observed.abs_diff(ideal);
+        ideal += count;
+        u128::from(count) * u128::from(distance)
+    });
+    displaced.sum()
 }
 
 /// The summed displacement of the reversed order, which is the largest there is for these sizes.

@@ -7,7 +7,7 @@
 //! The deciles are Figures 3.10, 3.11 and 3.19: complete replies by latency, fastest first, cut into ten
 //! equal parts. Without service inversion each series would fill its own.
 
-use crate::cells::{Cell, Cells};
+use crate::cells::Cells;
 use crate::histogram::Histogram;
 use crate::quantum;
 
@@ -39,21 +39,19 @@ pub fn histograms(cells: &Cells) -> [Histogram; 4] {
 /// A cell that lies across a boundary is divided at it. Of replies in one latency bucket the smaller ones
 /// count as faster, as they do for service inversion.
 pub fn deciles(cells: &Cells) -> [[u64; 4]; 10] {
-    let mut complete: Vec<(Cell, u64)> = cells.iter().filter(|(cell, _)| cell.complete).collect();
-    complete.sort_unstable_by_key(|(cell, _)| (cell.bucket, cell.size_bytes));
-    let total: u64 = complete.iter().map(|(_, count)| count).sum();
+    let complete = cells.iter().filter(|(cell, _)| cell.complete);
+    let total: u64 = complete.map(|(_, count)| count).sum();
     let end = |decile: u64| (u128::from(total) * u128::from(decile + 1) / 10) as u64;
     let mut table = [[0; 4]; 10];
-    let (mut decile, mut placed) = (0, 0);
-    for (cell, mut count) in complete {
-        while count > 0 {
-            while end(decile) == placed {
-                decile += 1;
-            }
-            let part = count.min(end(decile) - placed);
+    for (cell, count, mut from) in cells.placed() {
+        let behind = from + count;
+        // Rounded down this may be one decile early, never late.
+        let mut decile = (u128::from(from) * 10 / u128::from(total)) as u64;
+        while from < behind {
+            let part = end(decile).clamp(from, behind) - from;
             table[decile as usize][series(cell.size_bytes)] += part;
-            placed += part;
-            count -= part;
+            from += part;
+            decile += u64::from(from < behind);
         }
     }
     table

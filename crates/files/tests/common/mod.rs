@@ -122,7 +122,11 @@ pub struct Served {
 
 impl Served {
     pub fn new(roots: &Rc<Roots>) -> Served {
-        let mut pool = Pool::new(limits(), Rc::clone(roots));
+        Served::with(limits(), roots)
+    }
+
+    pub fn with(limits: PoolLimits, roots: &Rc<Roots>) -> Served {
+        let mut pool = Pool::new(limits, Rc::clone(roots));
         let (worker, socket) = pair().unwrap();
         let helper = std::thread::spawn(move || {
             helper_main(socket, &|directory| {

@@ -18,8 +18,8 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use fuser::{
     Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-    KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry,
-    ReplyOpen, ReplyWrite, Request, Session, WriteFlags,
+    InitFlags, KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty,
+    ReplyEntry, ReplyOpen, ReplyWrite, Request, Session, WriteFlags,
 };
 
 use rustix::fs::FallocateFlags;
@@ -286,7 +286,10 @@ impl Filesystem for Image {
             let _ = config.set_max_background(most);
         }
         let _ = config.set_congestion_threshold(REQUESTS_MAX);
-        Ok(())
+        // Without it the loop device would wait for each request before it sends the next.
+        config
+            .add_capabilities(InitFlags::FUSE_ASYNC_DIO)
+            .map_err(|_| std::io::Error::other("this kernel's FUSE has no asynchronous direct I/O"))
     }
 
     fn lookup(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEntry) {

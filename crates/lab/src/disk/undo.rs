@@ -31,9 +31,12 @@ pub(crate) fn undo(places: &Places, child: Option<&mut Child>) -> Result<(), Dis
         // A device that goes away with its last user answers the second call with an error; the list decides.
         let _ = kernel::detach(&device);
     }
-    kernel::wait_until(SETTLE, || kernel::loops_on(&places.image).is_empty());
-    unmount(&places.fuse);
-    end(places, child);
+    // Somebody who has a file open could not read it without the disk process, and without the FUSE mount the
+    // device would not be found again by its image: both stay until the device has gone.
+    if kernel::wait_until(SETTLE, || kernel::loops_on(&places.image).is_empty()) {
+        unmount(&places.fuse);
+        end(places, child);
+    }
     let mut left = left(places);
     if left.is_empty() {
         match places.remove() {

@@ -222,8 +222,9 @@ impl Analyzer {
         &self.cells
     }
 
-    /// The figures of everything that was taken.
-    pub fn finish(&self) -> Analysis {
+    /// The figures of everything that was taken. More rows may follow.
+    pub fn finish(&mut self) -> Analysis {
+        self.cells.compact();
         let duration_s = self.duration_s();
         let rate = |count: u64| {
             if duration_s > 0.0 {

@@ -2,7 +2,7 @@
 
 use super::{CdfPoint, ClassGroup, Distribution, Latency, SeriesShare, SizeGroup};
 use crate::bootstrap;
-use crate::cells::{Cell, Cells};
+use crate::cells::Cells;
 use crate::coarse::Coarse;
 use crate::histogram::Histogram;
 use crate::{quantum, series};
@@ -96,31 +96,40 @@ pub(super) fn by_class(classes: &[Histogram; 4]) -> Vec<ClassGroup> {
 
 /// One group a size, or with many sizes one a range of 1–2–5 steps a decade.
 pub(super) fn by_size(cells: &Cells) -> Vec<SizeGroup> {
-    let complete: Vec<(Cell, u64)> = cells
-        .sorted()
-        .into_iter()
-        .filter(|(cell, _)| cell.complete)
-        .collect();
-    let same = |a: &(Cell, u64), b: &(Cell, u64)| a.0.size_bytes == b.0.size_bytes;
-    let sizes = complete.chunk_by(same).count();
-    if sizes <= SIZES_MAX {
-        return complete.chunk_by(same).map(group).collect();
-    }
-    let near = |a: &(Cell, u64), b: &(Cell, u64)| range(a.0.size_bytes) == range(b.0.size_bytes);
-    complete.chunk_by(near).map(group).collect()
+    let each = grouped(cells, |size| size, SIZES_MAX);
+    each.unwrap_or_else(|| {
+        grouped(cells, |size| range(size).into(), usize::MAX).unwrap_or_default()
+    })
 }
 
-fn group(cells: &[(Cell, u64)]) -> SizeGroup {
-    let mut histogram = Histogram::new();
-    cells
-        .iter()
-        .for_each(|(cell, count)| histogram.record_n(quantum::mid(cell.bucket), *count));
-    SizeGroup {
-        low_bytes: cells[0].0.size_bytes,
-        high_bytes: cells[cells.len() - 1].0.size_bytes,
+/// The complete replies by what `key` says of their size, which does not fall as sizes grow; `None` if there are more than `most` groups.
+fn grouped(cells: &Cells, key: impl Fn(u64) -> u64, most: usize) -> Option<Vec<SizeGroup>> {
+    let mut groups: Vec<(SizeGroup, Histogram)> = Vec::new();
+    for (cell, count) in cells.iter().filter(|(cell, _)| cell.complete) {
+        let size = cell.size_bytes;
+        let same = groups
+            .last()
+            .is_some_and(|(group, _)| key(group.low_bytes) == key(size));
+        if !same {
+            if groups.len() == most {
+                return None;
+            }
+            let group = SizeGroup {
+                low_bytes: size,
+                ..SizeGroup::default()
+            };
+            groups.push((group, Histogram::new()));
+        }
+        let (group, histogram) = groups.last_mut()?;
+        group.high_bytes = size;
+        histogram.record_n(quantum::mid(cell.bucket), count);
+    }
+    let figures = |(group, histogram): (SizeGroup, Histogram)| SizeGroup {
         requests: histogram.count(),
         latency: latency(&histogram),
-    }
+        ..group
+    };
+    Some(groups.into_iter().map(figures).collect())
 }
 
 /// Numbers the ranges 0, 1, 2–4, 5–9, 10–19, 20–49, …

@@ -38,20 +38,27 @@ const COLUMNS: [&str; 6] = [
 
 const DELTA: [&str; 4] = ["bucket", "low_ns", "high_ns", "requests"];
 
+/// Cells that are encoded together.
+const GROUP_ROWS: usize = 1 << 18;
+
 /// Writes cells, sorted by size, then latency.
 pub(super) fn write(path: &Path, cells: &Cells) -> Result<()> {
     let mut writer = Writer::create(path, FORMAT, SCHEMA, &DELTA)?;
-    for part in cells.sorted().chunks(1 << 20) {
+    let mut cells = cells.iter();
+    loop {
+        let part: Vec<(Cell, u64)> = cells.by_ref().take(GROUP_ROWS).collect();
+        if part.is_empty() {
+            return writer.finish();
+        }
         let mut group = writer.parquet.next_row_group()?;
         let mut at = 0;
         while let Some(mut column) = group.next_column()? {
-            write_column(column.untyped(), at, part)?;
+            write_column(column.untyped(), at, &part)?;
             column.close()?;
             at += 1;
         }
         group.close()?;
     }
-    writer.finish()
 }
 
 fn write_column(column: &mut ColumnWriter<'_>, at: usize, cells: &[(Cell, u64)]) -> Result<()> {

@@ -128,11 +128,12 @@ impl RunWriter {
         self.spool
             .finish()
             .map_err(|source| io_error(&spool, source))?;
-        let analyzer = convert(&self.directory, description)?;
+        let mut analyzer = convert(&self.directory, description)?;
+        // Sorts the cells, which the file needs as well.
+        let analysis = analyzer.finish();
         let cells = self.directory.join(CELLS);
         cells_file::write(&cells, analyzer.cells())
             .map_err(|error| parquet_error(&cells, &error))?;
-        let analysis = analyzer.finish();
         let mut described = description.clone();
         described.summary.get_or_insert_with(|| summary(&analysis));
         write_description(&self.directory, &described, true)?;

@@ -245,7 +245,7 @@ impl Prepared {
         }
         let mut warnings = judging::warnings(measured);
         let analysis = match ran.rows.keep {
-            Keep::Figures(analyzer) => analyzer.finish(),
+            Keep::Figures(mut analyzer) => analyzer.finish(),
             Keep::Directory(writer) => {
                 warnings.extend(keep_status(around.server_status.as_ref(), &writer).err());
                 writer.finish(description)?

@@ -1,4 +1,5 @@
 //! Clients that misbehave, and files that can be told apart.
+#![allow(dead_code, reason = "each test program uses its part of this")]
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};

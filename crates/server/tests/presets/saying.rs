@@ -1,18 +1,15 @@
-//! Every preset says the same: the conversations of `tests/data` with each of the papers' servers, bytes in
-//! and bytes out. What they may not share is the system calls they take for it; `tests/steps.rs` counts those.
+//! The conversations of `tests/data` with each of the papers' servers.
 
-mod conversation;
-mod support;
+use crate::conversation::{data, run_area};
 
 fn hold_all(preset: &str) {
-    let areas = std::fs::read_dir(conversation::data()).expect("the cases");
+    let areas = std::fs::read_dir(data()).expect("the cases");
     let mut areas: Vec<_> = areas
         .map(|area| area.expect("an area").file_name())
         .collect();
     areas.sort();
     for area in areas {
-        let area = area.to_str().expect("UTF-8");
-        conversation::run_area(area, Some(preset));
+        run_area(area.to_str().expect("UTF-8"), Some(preset));
     }
 }
 

@@ -1,0 +1,68 @@
+//! What the papers' servers keep of files has a bound.
+
+use std::fs;
+
+use crate::support::{Served, config};
+use crate::tools::{contents, root};
+
+const FILES: usize = 30;
+const SIZE: usize = 300_000;
+const BOUND: u64 = 2 << 20;
+
+/// Serves files of several times the bound, each twice.
+fn serve_all(preset: &str) -> headway_server::tally::Counters {
+    let root = root();
+    for number in 0..FILES {
+        fs::write(root.path().join(number.to_string()), contents(0, SIZE)).unwrap();
+    }
+    let text = format!("preset = '{preset}'\nmapped-max = '2MiB'");
+    let mut served = Served::start(config(root.path(), &text));
+    for number in (0..FILES).flat_map(|number| [number, number]) {
+        assert!(served.get(&format!("/{number}")).body == contents(0, SIZE));
+    }
+    served.snapshot().counters
+}
+
+#[test]
+fn mappings_are_given_back_when_there_are_too_many() {
+    for preset in ["flash", "fd-pass"] {
+        let counters = serve_all(preset);
+        assert!(
+            counters.mapped_bytes <= BOUND,
+            "{preset}: {}",
+            counters.mapped_bytes
+        );
+        let made = counters.mapped_windows + counters.mapped_evicted;
+        assert_eq!(made, 2 * FILES as u64, "{preset}: each window once");
+        assert!(
+            counters.mapped_windows > 4,
+            "{preset}: and the bound is used"
+        );
+    }
+}
+
+#[test]
+fn recent_use_is_forgotten_when_there_is_too_much_of_it() {
+    let counters = serve_all("no-mmap");
+    assert!(counters.recent_bytes <= BOUND, "{}", counters.recent_bytes);
+    assert!(counters.recent_windows > 4);
+    assert_eq!(counters.recent_misses, 2 * FILES as u64, "each window once");
+    assert_eq!((counters.mapped_bytes, counters.mapped_windows), (0, 0));
+}
+
+#[test]
+fn nothing_is_mapped_or_noted_when_the_preset_does_neither() {
+    for preset in ["new-flash", "headway"] {
+        let counters = serve_all(preset);
+        assert_eq!(
+            (counters.mapped_windows, counters.recent_windows),
+            (0, 0),
+            "{preset}"
+        );
+        assert_eq!(
+            (counters.mincore_hits, counters.recent_hits),
+            (0, 0),
+            "{preset}"
+        );
+    }
+}

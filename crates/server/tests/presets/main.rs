@@ -1,0 +1,22 @@
+//! The papers' servers beside ours: they say the same, bytes in and bytes out, by the calls each is known for.
+
+#[path = "../conversation/mod.rs"]
+mod conversation;
+#[path = "../support/mod.rs"]
+mod support;
+#[path = "../faults/tools.rs"]
+mod tools;
+
+mod bounds;
+mod changing;
+mod saying;
+mod steps;
+
+/// All presets, as a line of configuration.
+const PRESETS: [&str; 5] = [
+    "preset = 'flash'",
+    "preset = 'fd-pass'",
+    "preset = 'no-mmap'",
+    "preset = 'new-flash'",
+    "preset = 'headway'",
+];

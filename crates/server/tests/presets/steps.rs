@@ -1,0 +1,166 @@
+//! By which calls a file is found and sent: each preset makes exactly those it is known for.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use headway_server::tally::Snapshot;
+
+use crate::support::{Served, config};
+use crate::tools::{contents, make_cold, root};
+
+/// Small enough for the socket to take it at once, so that counts are exact.
+const SIZE: usize = 40_000;
+
+/// The calls that differ between presets. Probing, reading and copying are ours alone.
+const CALLS: [&str; 9] = [
+    "openat2",
+    "openat2 (may wait)",
+    "mmap",
+    "mincore",
+    "cachestat",
+    "preadv2",
+    "writev",
+    "sendfile",
+    "sendto",
+];
+
+type Counts = BTreeMap<&'static str, u64>;
+
+fn calls(snapshot: &Snapshot) -> Counts {
+    let of = |call: &str| snapshot.trace.calls.get(call).copied().unwrap_or(0);
+    CALLS.iter().map(|&call| (call, of(call))).collect()
+}
+
+/// What one request makes the worker do: its calls, and the jobs of its helpers.
+fn request(served: &mut Served, path: &str) -> (Counts, [u64; 2]) {
+    let before = served.snapshot();
+    assert_eq!(served.get(path).body, contents(0, SIZE));
+    let after = served.wait_for("the end of the connection", |now| {
+        now.counters.connections_closed > before.counters.connections_closed
+    });
+    let (mut grown, then) = (calls(&after), calls(&before));
+    grown.retain(|call, count| {
+        *count -= then[call];
+        *count > 0
+    });
+    let jobs = |of: &Snapshot| [of.counters.helper_resolves, of.counters.helper_reads_in];
+    let (now, then) = (jobs(&after), jobs(&before));
+    (grown, [now[0] - then[0], now[1] - then[1]])
+}
+
+/// The calls for a file that is new to the server and not in memory, then for the same once more.
+fn cold_and_warm(preset: &str) -> [(Counts, [u64; 2]); 2] {
+    let root = root();
+    fs::create_dir(root.path().join("d")).unwrap();
+    let path = root.path().join("d/file");
+    fs::write(&path, contents(0, SIZE)).unwrap();
+    // Not for the first time: a helper is there.
+    fs::write(root.path().join("other"), contents(0, SIZE)).unwrap();
+    let mut served = Served::start(config(
+        root.path(),
+        &format!("preset = '{preset}'\nprecompressed = false"),
+    ));
+    request(&mut served, "/other");
+    make_cold(&path);
+    let cold = request(&mut served, "/d/file");
+    [cold, request(&mut served, "/d/file")]
+}
+
+fn counts(expected: &[(&'static str, u64)]) -> Counts {
+    expected.iter().copied().collect()
+}
+
+#[test]
+fn flash_opens_again_what_a_helper_has_touched_and_sends_from_a_mapping() {
+    let [cold, warm] = cold_and_warm("flash");
+    let once = [
+        ("openat2 (may wait)", 1),
+        ("mmap", 1),
+        ("mincore", 2),
+        ("writev", 1),
+    ];
+    assert_eq!(cold, (counts(&once), [1, 1]));
+    assert_eq!(warm, (counts(&[("mincore", 1), ("writev", 1)]), [0, 0]));
+}
+
+#[test]
+fn fd_pass_opens_nothing_itself_when_a_name_is_new() {
+    let [cold, warm] = cold_and_warm("fd-pass");
+    let once = [("mmap", 1), ("mincore", 2), ("writev", 1)];
+    assert_eq!(cold, (counts(&once), [1, 1]));
+    assert_eq!(warm, (counts(&[("mincore", 1), ("writev", 1)]), [0, 0]));
+}
+
+#[test]
+fn no_mmap_asks_nobody_what_is_resident_when_it_was_sent_before() {
+    let [cold, warm] = cold_and_warm("no-mmap");
+    let sent = counts(&[("sendto", 1), ("sendfile", 1)]);
+    assert_eq!(
+        cold,
+        (sent.clone(), [1, 1]),
+        "what is new is believed to be cold"
+    );
+    assert_eq!(warm, (sent, [0, 0]));
+}
+
+#[test]
+fn new_flash_asks_before_each_window_when_it_sends() {
+    let [cold, warm] = cold_and_warm("new-flash");
+    let sent = [("cachestat", 1), ("sendto", 1), ("sendfile", 1)];
+    assert_eq!(cold.1, [1, 1]);
+    assert_eq!(cold.0["cachestat"], 2, "cold, then read in");
+    assert_eq!((cold.0["sendfile"], cold.0.get("openat2")), (1, None));
+    assert_eq!(warm, (counts(&sent), [0, 0]));
+}
+
+#[test]
+fn headway_probes_first_and_remembers_small_files() {
+    let [cold, warm] = cold_and_warm("headway");
+    assert_eq!(cold.0["openat2"], 1);
+    assert_eq!(cold.1[0], 0, "the name was in the kernel's cache");
+    assert_eq!(warm, (counts(&[("sendto", 1)]), [0, 0]));
+}
+
+#[test]
+fn no_mmap_takes_for_resident_what_is_not_when_it_was_sent_before() {
+    let root = root();
+    let path = root.path().join("file");
+    fs::write(&path, contents(0, SIZE)).unwrap();
+    let mut served = Served::start(config(
+        root.path(),
+        "preset = 'no-mmap'\nprecompressed = false",
+    ));
+    request(&mut served, "/file");
+    make_cold(&path);
+    let (calls, jobs) = request(&mut served, "/file");
+    assert_eq!(jobs, [0, 0], "no helper: the loop reads it in by itself");
+    assert_eq!(calls, counts(&[("sendto", 1), ("sendfile", 1)]));
+    let counters = served.snapshot().counters;
+    assert_eq!((counters.recent_misses, counters.recent_hits), (1, 4));
+}
+
+#[test]
+fn names_are_given_to_a_helper_again_when_they_are_of_age() {
+    for (preset, reopened) in [("flash", 2), ("fd-pass", 0), ("new-flash", 0)] {
+        let root = root();
+        fs::write(root.path().join("file"), contents(0, SIZE)).unwrap();
+        let text = format!("preset = '{preset}'\nrevalidate = '0ms'");
+        let mut served = Served::start(config(root.path(), &text));
+        for _ in 0..2 {
+            assert_eq!(served.get("/file").status, 200);
+        }
+        assert_eq!(served.get("/none").status, 404, "{preset}");
+        let counters = served.snapshot().counters;
+        assert_eq!(counters.helper_resolves, 3, "{preset}");
+        assert_eq!(
+            counters.names_reopened,
+            reopened + u64::from(reopened > 0),
+            "{preset}"
+        );
+        assert_eq!(
+            counters.probes_resolved + counters.probes_would_block,
+            0,
+            "{preset}"
+        );
+    }
+}
