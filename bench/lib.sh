@@ -90,15 +90,24 @@ take_port() {
 # ---- servers ------------------------------------------------------------------------------------
 
 # peer_configuration FILE ROOT PORT [VARIANT]: fills in the placeholders of bench/peers/FILE.conf, prints where.
+# `headway lab` fills in the same files (crates/lab/src/servers/configuration.rs).
 peer_configuration() {
-    local name=$1 root=$2 port=$3 place=$scratch/${4:-$1}-$3.conf user group
-    user=$(id -un) group=$(id -gn)
+    local name=$1 root=$2 port=$3 variant=${4:-$1} place user group aio=off workers=1
+    place=$scratch/$variant-$port.conf user=$(id -un) group=$(id -gn)
     # Apache refuses to serve as root.
     if [ "$user" = root ]; then user=nobody group=nogroup; fi
-    sed -e "s|@ROOT@|$root|g; s|@PORT@|$port|g; s|@SCRATCH@|$scratch|g" \
-        -e "s|@USER@|$user|g; s|@GROUP@|$group|g" "$repository/bench/peers/$name.conf" >"$place"
     # The form that nginx recommends for slow disks: every body goes through its pool of threads.
-    if [ "${4:-}" = nginx-threads ]; then sed -i 's/^    sendfile on;.*/    sendfile on;\n    aio threads;/' "$place"; fi
+    if [ "$variant" = nginx-threads ]; then aio=threads; fi
+    # lighttpd's word for one process without a watcher.
+    if [ "$name" = lighttpd ]; then workers=0; fi
+    # One process, so that no connection is handed between address spaces; 128 threads are twice the clients of
+    # the throughput cases. 19000 connections, since the memory case holds 10,000. Each core that is compared is one.
+    sed -e "s|@ROOT@|$root|g; s|@HOST@|127.0.0.1|g; s|@PORT@|$port|g; s|@SCRATCH@|$scratch|g" \
+        -e "s|@USER@|$user|g; s|@GROUP@|$group|g; s|@WORKERS@|$workers|g; s|@BACKLOG@|1024|g" \
+        -e "s|@FILES@|20000|g; s|@CONNECTIONS@|19000|g; s|@MPM@|event|g" \
+        -e "s|@CLIENTS@|128|g; s|@CHILDREN@|1|g; s|@THREADS@|128|g; s|@AIO@|$aio|g" \
+        -e "s|@MULTI_ACCEPT@|on|g; s|@OPEN_FILE_CACHE@|max=20000 inactive=60s|g" \
+        -e "s|^@ACCESS_LOG@$||; s|@ACCESS_LOG@|off|g" "$repository/bench/peers/$name.conf" >"$place"
     echo "$place"
 }
 
@@ -125,7 +134,7 @@ server_start() {
                         -c "$(peer_configuration nginx "$root" "$port" "$name")") ;;
         lighttpd) command=(lighttpd -D -f "$(peer_configuration "$name" "$root" "$port")") ;;
         h2o) command=(h2o -m worker -c "$(peer_configuration "$name" "$root" "$port")") ;;
-        apache2) command=(apache2 -D FOREGROUND -f "$(peer_configuration "$name" "$root" "$port")") ;;
+        apache2) command=(apache2 -D FOREGROUND -f "$(peer_configuration apache "$root" "$port")") ;;
         *) die "$name: not a server this bench knows" ;;
     esac
     : >"$root/ready.txt"

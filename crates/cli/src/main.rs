@@ -15,6 +15,7 @@ mod load;
 mod profile;
 mod report;
 mod analyze;
+mod lab;
 mod children;
 mod documents;
 
@@ -40,6 +41,7 @@ enum Command {
     Profile(Box<profile::Arguments>),
     Report(report::Arguments),
     Analyze(analyze::Arguments),
+    Lab(Box<lab::Arguments>),
     /// Prints a completion script for a shell.
     Completions {
         /// Which shell.
@@ -94,6 +96,9 @@ fn main() -> ExitCode {
         }
         Command::TraceGate { fifo, command } => {
             return trace::gate(&fifo, &command).unwrap_or_else(|failure| failed(&failure));
+        }
+        Command::Lab(arguments) => {
+            return lab::run(&arguments).unwrap_or_else(|failure| failed(&failure));
         }
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Fileset(arguments) => fileset::run(&arguments),

@@ -15,7 +15,6 @@ mod page;
 mod section;
 mod study;
 mod subject;
-mod ready;
 mod blocked;
 mod figure;
 mod chart;

@@ -1,0 +1,222 @@
+//! `headway lab`: a slow disk, little memory, a slower processor and a narrow link around a server under test.
+//!
+//! A lab outlives the command that made it, as a container does; `down` removes it, also after a crash. `exec`
+//! becomes the command, so its streams, signals and exit code are the command's own.
+
+use std::ffi::OsString;
+use std::io::{IsTerminal, Write};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use ::lab::{Lab, LabError, Side};
+use anyhow::Context;
+use clap::{Args, Subcommand, ValueEnum};
+
+use super::Failure;
+
+mod disk;
+mod fill;
+mod show;
+mod up;
+
+const EXAMPLES: &str = "\
+Examples:
+  headway lab up                                a lab named `lab`: ide-5400 disk, 512 MiB, 1 Gbit/s
+  headway lab load --fileset 1.5GB              puts a file set on its disk, quickly
+  headway lab exec -- headway serve /run/headway-lab/lab/disk/files/set --listen 0.0.0.0:8080 &
+  headway lab exec --side client -- headway load http://198.18.0.1:8080/ --closed -n 1000
+  headway lab status                            what every part of it does: --json for programs
+  headway lab disk stall 10s                    the disk answers nothing for ten seconds
+  headway lab down                              ends what runs in it and removes it
+  headway lab check                             which parts this machine can make
+
+Exit codes: 0 done, 1 failed, 2 wrong use; `exec`: the command's own, 126 if it cannot be executed, 127 if it is not found.";
+
+/// The name that a lab has when nobody gives it one.
+const USUAL_NAME: &str = "lab";
+
+/// Makes a controlled environment for a server: slow disk, little memory, narrow link.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, arg_required_else_help = true)]
+pub struct Arguments {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    Up(Box<up::Arguments>),
+    Load(fill::Arguments),
+    Exec(Exec),
+    Disk(disk::Arguments),
+    /// Makes the disk's files and the server's memory cold: nothing of the disk is in a cache afterwards.
+    Cool(Name),
+    Status(show::Arguments),
+    Down(Down),
+    /// The disk process of a lab, started by the lab.
+    #[command(hide = true)]
+    DiskProcess {
+        /// The folder of the disk.
+        folder: std::path::PathBuf,
+    },
+    /// Says which parts of a lab this machine and this user can make, and what is missing for the others.
+    Check,
+    /// The disk process of a lab, started by the lab.
+    #[command(hide = true)]
+    DiskProcess {
+        /// The folder of the disk.
+        folder: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Name {
+    /// The lab
+    #[arg(value_name = "NAME", default_value = USUAL_NAME)]
+    name: String,
+}
+
+const EXEC_EXAMPLES: &str = "\
+Examples:
+  headway lab exec -- nginx -c /etc/lab.conf           as the server
+  headway lab exec --side client quick -- wrk http://198.18.0.1/
+  headway lab exec -- sh -c 'cat /proc/self/cgroup; ip addr'
+
+The command's exit code is passed on; 126 if it cannot be executed, 127 if it is not found.";
+
+/// Runs a command inside a lab: its memory, quota, processors and network. Becomes the command.
+#[derive(Debug, Args)]
+#[command(after_help = EXEC_EXAMPLES)]
+struct Exec {
+    /// As which side of the measurement it runs
+    #[arg(long, value_enum, default_value = "server")]
+    side: SideWord,
+    #[command(flatten)]
+    name: Name,
+    /// The command and its arguments, after `--`
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum SideWord {
+    /// The server's processors, memory, quota, and its end of the link
+    Server,
+    /// The client's processors; the machine's memory and network
+    Client,
+}
+
+const DOWN_EXAMPLES: &str = "\
+Examples:
+  headway lab down                   the lab named `lab`
+  headway lab down quick
+  headway lab down --all             every lab, also what a crash left of one
+  headway lab down --all --prefix test-
+
+It is fine when something is gone already. What is still in use is named, stays, and the exit code is 1.";
+
+/// Removes a lab: ends the processes in it, then undoes its parts.
+#[derive(Debug, Args)]
+#[command(after_help = DOWN_EXAMPLES)]
+struct Down {
+    /// The lab [default: lab]
+    #[arg(value_name = "NAME", conflicts_with = "all")]
+    name: Option<String>,
+    /// Every lab of this machine, also an unfinished one
+    #[arg(long)]
+    all: bool,
+    /// With --all: only labs whose names begin so
+    #[arg(long, value_name = "PREFIX", requires = "all", default_value = "")]
+    prefix: String,
+}
+
+/// Does what the words say. The exit code is that of the command for `exec`.
+pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let done = match &arguments.action {
+        Action::Exec(exec) => return exec.run(),
+        Action::Up(up) => up.run(),
+        Action::Load(load) => load.run(),
+        Action::Disk(disk) => disk.run(),
+        Action::Cool(name) => open(&name.name).and_then(|lab| Ok(lab.cool()?)),
+        Action::Status(status) => status.run(),
+        Action::Down(down) => down.run(),
+        Action::DiskProcess { folder } => Ok(::lab::disk::process_main(folder)?),
+        Action::Check => check(),
+        Action::DiskProcess { folder } => Ok(::lab::disk::process_main(folder)?),
+    };
+    done.map(|()| ExitCode::SUCCESS)
+}
+
+/// A lab that is there; a name that cannot be one is the user's mistake.
+fn open(name: &str) -> Result<Lab, Failure> {
+    Lab::open(name).map_err(failure)
+}
+
+fn failure(error: LabError) -> Failure {
+    match error {
+        LabError::Name(_) | LabError::Value(_) => Failure::Use(error.to_string()),
+        error => Failure::Work(error.into()),
+    }
+}
+
+impl Exec {
+    fn run(&self) -> Result<ExitCode, Failure> {
+        let side = match self.side {
+            SideWord::Server => Side::Server,
+            SideWord::Client => Side::Client,
+        };
+        ::lab::join_by_name(&self.name.name, side).map_err(failure)?;
+        let Some((program, rest)) = self.command.split_first() else {
+            return Err(Failure::Use("give a command after `--`".into()));
+        };
+        let error = Command::new(program).args(rest).exec();
+        // As a shell and env(1) say it.
+        let code = match error.kind() {
+            std::io::ErrorKind::NotFound => 127,
+            _ => 126,
+        };
+        let error =
+            anyhow::Error::from(error).context(format!("executing {}", program.to_string_lossy()));
+        super::failed(&Failure::Work(error));
+        Ok(ExitCode::from(code))
+    }
+}
+
+impl Down {
+    fn run(&self) -> Result<(), Failure> {
+        if !self.all {
+            let name = self.name.as_deref().unwrap_or(USUAL_NAME);
+            return ::lab::down(name).map_err(failure);
+        }
+        let mut out = std::io::stdout().lock();
+        let mut failed = Vec::new();
+        for (name, done) in ::lab::down_all(&self.prefix) {
+            match done {
+                Ok(()) => writeln!(out, "{name}: removed")?,
+                Err(error) => failed.push(error.to_string()),
+            }
+        }
+        match failed.is_empty() {
+            true => Ok(()),
+            false => Err(anyhow::anyhow!(failed.join("\n")).into()),
+        }
+    }
+}
+
+fn check() -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    for (part, missing) in ::lab::survey() {
+        let word = missing.map_or("yes".to_owned(), |reason| format!("no: {reason}"));
+        writeln!(out, "{part:<13} {word}").context("writing to standard output")?;
+    }
+    Ok(())
+}
+
+/// A line for a person who looks on; none in a pipe.
+fn say(line: &str) {
+    let mut out = std::io::stderr();
+    if out.is_terminal() {
+        let _ = writeln!(out, "{line}");
+    }
+}

@@ -1,0 +1,88 @@
+//! `headway lab disk`: tells the disk of a lab to fail, for a while or until told otherwise.
+
+use ::lab::LabError;
+use ::lab::disk::Order;
+use clap::Subcommand;
+use load::fileset::Amount;
+use load::words::Time;
+
+use super::{Failure, USUAL_NAME, open};
+
+const EXAMPLES: &str = "\
+Examples:
+  headway lab disk stall 10s             nothing is answered for ten seconds, then all of it
+  headway lab disk slow 5 30s            everything takes five times as long, for half a minute
+  headway lab disk fail 100MB 1MB        reading or writing that range ends with EIO, until `fast` or `model`
+  headway lab disk fast                  no delays and no faults
+  headway lab disk model                 the model's delays; its fault plan begins, and its counts
+
+Each takes effect at once, on requests that wait already, too.";
+
+/// Tells the disk of a lab to stall, slow down, fail, or be as it was.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, arg_required_else_help = true)]
+pub struct Arguments {
+    /// The lab
+    #[arg(long, short, value_name = "NAME", default_value = USUAL_NAME, global = true)]
+    name: String,
+    #[command(subcommand)]
+    order: Word,
+}
+
+#[derive(Debug, Subcommand)]
+enum Word {
+    /// Answers nothing for a while
+    Stall {
+        /// How long
+        time: Time,
+    },
+    /// Takes longer for a while
+    Slow {
+        /// By this factor
+        factor: f64,
+        /// How long
+        time: Time,
+    },
+    /// Cannot read or write a range of the device
+    Fail {
+        /// Its first byte
+        offset: Amount,
+        /// Its length
+        length: Amount,
+    },
+    /// Has no delays and no faults
+    Fast,
+    /// Has its model's delays
+    Model,
+}
+
+impl Arguments {
+    pub fn run(&self) -> Result<(), Failure> {
+        let for_ms = |time: &Time| u64::try_from(time.0.as_millis()).unwrap_or(u64::MAX);
+        let order = match &self.order {
+            Word::Stall { time } => Order::Stall {
+                for_ms: for_ms(time),
+            },
+            Word::Slow { factor, time } if factor.is_finite() && *factor > 0.0 => Order::Slow {
+                factor: *factor,
+                for_ms: for_ms(time),
+            },
+            Word::Slow { factor, .. } => {
+                let why = format!("a disk cannot be {factor} times as slow: give a number above 0");
+                return Err(Failure::Use(why));
+            }
+            Word::Fail { offset, length } => Order::Fail {
+                offset_bytes: offset.0,
+                length_bytes: length.0,
+            },
+            Word::Fast => Order::Fast,
+            Word::Model => Order::Model,
+        };
+        let lab = open(&self.name)?;
+        let disk = lab.disk().ok_or(LabError::NoPart {
+            name: self.name.clone(),
+            part: "disk",
+        })?;
+        Ok(disk.order(order).map_err(LabError::from)?)
+    }
+}

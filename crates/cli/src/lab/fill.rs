@@ -1,0 +1,79 @@
+//! `headway lab load`: files onto the disk of a lab, without its delays.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Context;
+use load::fileset::{self, Amount, Shape};
+
+use super::{Failure, Name, open, say};
+
+const EXAMPLES: &str = "\
+Examples:
+  headway lab load --fileset 1.5GB             a SPECweb99 file set in the disk's directory `set`
+  headway lab load quick -- cp -r /srv/www .   whatever a command puts into its working directory, the disk's top
+
+Meanwhile the disk answers at once; afterwards it is cold and has its model's delays.
+Exit codes: 0 done, 1 failed, 2 wrong use.";
+
+/// Puts files on the disk of a lab, quickly.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    #[command(flatten)]
+    name: Name,
+    /// Makes a SPECweb99 file set of that size
+    #[arg(
+        long,
+        value_name = "SIZE",
+        required_unless_present = "command",
+        conflicts_with = "command"
+    )]
+    fileset: Option<Amount>,
+    /// A command that writes into its working directory, after `--`
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+impl Arguments {
+    pub fn run(&self) -> Result<(), Failure> {
+        let lab = open(&self.name.name)?;
+        lab.load(
+            |directory| match (&self.fileset, self.command.split_first()) {
+                (Some(size), _) => fileset(&directory.join("set"), size.0, &mut |line| say(line)),
+                (None, Some((program, rest))) => command(directory, program, rest),
+                (None, None) => Err(Failure::Use("give --fileset SIZE or -- COMMAND".into())),
+            },
+        )
+    }
+}
+
+/// A SPECweb99 file set.
+pub fn fileset(directory: &Path, bytes: u64, say: &mut dyn FnMut(&str)) -> Result<(), Failure> {
+    let shape = Shape::specweb99(bytes).map_err(|error| Failure::Use(error.to_string()))?;
+    let threads = std::num::NonZeroUsize::MIN;
+    let made = fileset::create(directory, shape, 1, threads, &mut |_| {})?;
+    say(&format!(
+        "{}: {} files, {}",
+        directory.display(),
+        made.manifest.len(),
+        Amount(made.bytes_written)
+    ));
+    Ok(())
+}
+
+fn command(directory: &Path, program: &OsString, rest: &[OsString]) -> Result<(), Failure> {
+    let words = program.to_string_lossy().into_owned();
+    let status = Command::new(program)
+        .args(rest)
+        .current_dir(directory)
+        .status()
+        .with_context(|| format!("executing {words}"))?;
+    std::io::stdout().flush()?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(anyhow::anyhow!("{words}: {status}").into()),
+    }
+}

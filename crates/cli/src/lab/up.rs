@@ -1,0 +1,248 @@
+//! `headway lab up`: words to a specification, and undoing it all at Ctrl-C.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use ::lab::disk::{DiskSpec, Filesystem, Model};
+use ::lab::{Lab, LabError, LabSpec, LinkSpec};
+use anyhow::Context;
+use load::fileset::Amount;
+use load::words::{Bandwidth, Cpus};
+
+use super::{Failure, failure, fill, say};
+
+const EXAMPLES: &str = "\
+Examples:
+  headway lab up                                          ide-5400 disk of 4 GiB, 512 MiB, 1 Gbit/s
+  headway lab up quick --memory 130MiB --fileset 400MB    with a file set on its disk already
+  headway lab up narrow --disk none --memory none --link 100Mbit
+  headway lab up old --cpu-share 0.25                     a quarter of a processor, emulated by a quota
+  headway lab up mine --disk my-disk.toml                 model, size, seed and faults from a file
+
+A part that is `none` stays as it is on the machine. The server's end of the link and the disk's directory are printed.
+`headway lab exec` runs commands in the lab, `headway lab down` removes it.
+Exit codes: 0 done, 1 failed and undone, 2 wrong use.";
+
+/// Makes a lab. It stays until `headway lab down`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// Its name: 1 to 32 of a-z, 0-9 and -
+    #[arg(value_name = "NAME", default_value = super::USUAL_NAME)]
+    name: String,
+    /// ide-5400, ssd-sata, nvme, network, a TOML file that describes one, or none
+    #[arg(long, value_name = "MODEL", default_value = "ide-5400")]
+    disk: String,
+    /// Size of the disk [default: 4GiB]; it takes memory only as far as it is written
+    #[arg(long, value_name = "SIZE")]
+    disk_size: Option<Amount>,
+    /// File system of the disk: ext4 or xfs [default: ext4]
+    #[arg(long, value_name = "KIND", value_parser = filesystem)]
+    filesystem: Option<Filesystem>,
+    /// Decides the random part of the disk's delays [default: 0]
+    #[arg(long, value_name = "N")]
+    disk_seed: Option<u64>,
+    /// A file for the disk's bytes instead of memory; its own disk's delays come on top
+    #[arg(long, value_name = "FILE")]
+    disk_backing: Option<PathBuf>,
+    /// What the server and the kernel keep in memory for it, or none
+    #[arg(long, value_name = "SIZE", default_value = "512MiB")]
+    memory: Part<Amount>,
+    /// Rate of the link in each direction, or none for the loopback interface
+    #[arg(long, value_name = "RATE", default_value = "1Gbit")]
+    link: Part<Bandwidth>,
+    /// Share of a processor that the server may use, 0.001 and more: emulates a slower one
+    #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
+    cpu_share: Option<f64>,
+    /// Processors of the server and its helpers: 0, 0,2 or 2-5, or none for any [default: the first]
+    #[arg(long, value_name = "LIST")]
+    server_cpus: Option<Part<Cpus>>,
+    /// Processors of the client and of the disk's process [default: the last]
+    #[arg(long, value_name = "LIST")]
+    client_cpus: Option<Part<Cpus>>,
+    /// Puts a SPECweb99 file set of that size on the disk, in its directory `set`
+    #[arg(long, value_name = "SIZE")]
+    fileset: Option<Amount>,
+    /// Leaves out the parts that this machine cannot make, and says so
+    #[arg(long)]
+    what_works: bool,
+}
+
+/// A part, or the word `none`.
+#[derive(Clone, Debug)]
+struct Part<T>(Option<T>);
+
+impl<T: FromStr> FromStr for Part<T> {
+    type Err = T::Err;
+
+    fn from_str(word: &str) -> Result<Part<T>, T::Err> {
+        match word {
+            "none" => Ok(Part(None)),
+            word => word.parse().map(|value| Part(Some(value))),
+        }
+    }
+}
+
+fn filesystem(word: &str) -> Result<Filesystem, String> {
+    match word {
+        "ext4" => Ok(Filesystem::Ext4),
+        "xfs" => Ok(Filesystem::Xfs),
+        _ => Err("give ext4 or xfs".into()),
+    }
+}
+
+impl Arguments {
+    pub fn run(&self) -> Result<(), Failure> {
+        let mut spec = self.spec()?;
+        spec.check().map_err(failure)?;
+        if self.what_works {
+            leave_out(&mut spec);
+        }
+        if self.fileset.is_some() && spec.disk.is_none() {
+            return Err(Failure::Use("--fileset needs a disk".into()));
+        }
+        let interrupted = Arc::new(AtomicBool::new(false));
+        for signal in [2, 15, 1] {
+            signal_hook::flag::register(signal, Arc::clone(&interrupted))
+                .context("watching for signals")?;
+        }
+        let lab = Lab::up_unless(&spec, &interrupted).map_err(|error| match error {
+            LabError::Missing(_) => with_remedy(&spec, &error),
+            error => failure(error),
+        })?;
+        let done = self.fill(&lab, &interrupted);
+        if done.is_err() {
+            // A lab with half a file set would look like one that can be used.
+            lab.down().context("removing the lab again")?;
+            return done;
+        }
+        self.show(&lab)
+    }
+
+    /// Files onto the disk, then the model's delays.
+    fn fill(&self, lab: &Lab, interrupted: &AtomicBool) -> Result<(), Failure> {
+        if lab.disk().is_none() {
+            return Ok(());
+        }
+        lab.load(|directory| match self.fileset {
+            Some(bytes) => {
+                fill::fileset(&directory.join("set"), bytes.0, &mut |line| say(line))?;
+                match interrupted.load(std::sync::atomic::Ordering::Relaxed) {
+                    true => Err(failure(LabError::Interrupted(self.name.clone()))),
+                    false => Ok(()),
+                }
+            }
+            None => Ok(()),
+        })
+    }
+
+    fn spec(&self) -> Result<LabSpec, Failure> {
+        let (first, last) = ::lab::usual_split();
+        let cpus = |given: &Option<Part<Cpus>>, usual: Vec<usize>| match given {
+            None => usual,
+            Some(Part(None)) => Vec::new(),
+            Some(Part(Some(Cpus(cpus)))) => cpus.clone(),
+        };
+        Ok(LabSpec {
+            disk: self.disk()?,
+            memory_bytes: self.memory.0.map(|bytes| bytes.0),
+            cpu_share: self.cpu_share,
+            server_cpus: cpus(&self.server_cpus, first),
+            client_cpus: cpus(&self.client_cpus, last),
+            link: self.link.0.map(|link| LinkSpec {
+                bits_per_second: link.bits_per_s,
+            }),
+            ..LabSpec::new(&self.name)
+        })
+    }
+
+    /// The file's or the model's disk, changed by what else was said.
+    fn disk(&self) -> Result<Option<DiskSpec>, Failure> {
+        if self.disk == "none" {
+            return Ok(None);
+        }
+        let mut disk = if self.disk.ends_with(".toml") {
+            let text = std::fs::read_to_string(&self.disk)
+                .with_context(|| format!("reading the disk's description {}", self.disk))?;
+            toml::from_str(&text)
+                .map_err(|error| Failure::Use(format!("{}: {error}", self.disk)))?
+        } else {
+            DiskSpec::new(Model::from_str(&self.disk).map_err(Failure::Use)?, 4 << 30)
+        };
+        if let Some(size) = self.disk_size {
+            disk.size_bytes = size.0;
+        }
+        if let Some(filesystem) = self.filesystem {
+            disk.filesystem = filesystem;
+        }
+        if let Some(seed) = self.disk_seed {
+            disk.seed = seed;
+        }
+        if let Some(backing) = &self.disk_backing {
+            disk.backing = Some(std::path::absolute(backing).context("the backing file")?);
+        }
+        Ok(Some(disk))
+    }
+
+    fn show(&self, lab: &Lab) -> Result<(), Failure> {
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "lab {} is up", self.name)?;
+        if let Some(disk) = lab.disk() {
+            writeln!(out, "  disk    {}", disk.mount_point().display())?;
+        }
+        writeln!(out, "  server  {}", lab.server_ip())?;
+        Ok(())
+    }
+}
+
+/// Takes out of the specification what this machine cannot make.
+fn leave_out(spec: &mut LabSpec) {
+    for missing in ::lab::missing(spec) {
+        // Asked for, so said also where nobody looks on.
+        let _ = writeln!(
+            std::io::stderr(),
+            "headway: without {}: {}",
+            missing.part,
+            missing.reason
+        );
+        match missing.part {
+            "disk" => spec.disk = None,
+            "memory limit" => spec.memory_bytes = None,
+            "CPU quota" => spec.cpu_share = None,
+            "link" => spec.link = None,
+            _ => {
+                let allowed = ::lab::allowed_cpus();
+                spec.server_cpus.retain(|cpu| allowed.contains(cpu));
+                spec.client_cpus.retain(|cpu| allowed.contains(cpu));
+            }
+        }
+    }
+}
+
+/// What is missing, and what would work all the same.
+fn with_remedy(spec: &LabSpec, error: &LabError) -> Failure {
+    let asked = [
+        ("disk", spec.disk.is_some()),
+        ("memory limit", spec.memory_bytes.is_some()),
+        ("CPU quota", spec.cpu_share.is_some()),
+        ("link", spec.link.is_some()),
+        ("processors", true),
+    ];
+    let missing = ::lab::missing(spec);
+    let works: Vec<&str> = asked
+        .into_iter()
+        .filter(|(part, asked)| *asked && missing.iter().all(|one| one.part != *part))
+        .map(|(part, _)| part)
+        .collect();
+    let works = match works.is_empty() {
+        true => "nothing else was asked for".to_owned(),
+        false => format!(
+            "{} would work: --what-works leaves out the rest",
+            works.join(", ")
+        ),
+    };
+    Failure::Work(anyhow::anyhow!("{error}\n{works}"))
+}

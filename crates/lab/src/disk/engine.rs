@@ -1,0 +1,297 @@
+//! A disk in time: the model, the faults and the statistics together. Pure: the caller says what time it is.
+//!
+//! What is started and when it ends is decided by the model's own clock, not by when somebody looked: a late timer
+//! makes one answer late and no other.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::faults::Faults;
+use super::model::{Device, Job, Started};
+use super::spec::{DiskSpec, DiskStatistics, Order};
+
+/// A disk with what waits and what is under way.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    spec: DiskSpec,
+    pace: Pace,
+    device: Device,
+    faults: Faults,
+    /// By end.
+    under_way: BinaryHeap<Reverse<UnderWay>>,
+    tally: Tally,
+    next_id: u64,
+    /// What the way through the kernel to the disk process and back costs: every answer leaves so much earlier.
+    way_ns: u64,
+}
+
+/// Whether there are delays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pace {
+    Fast,
+    Model,
+    /// No delays, no faults, no counting for a while, in the middle of the model's time.
+    Aside,
+}
+
+/// Ordered by end, then by age. Jobs of one engine have different numbers, so equality is that of the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct UnderWay(Started);
+
+impl Ord for UnderWay {
+    fn cmp(&self, other: &UnderWay) -> std::cmp::Ordering {
+        let key = |it: &UnderWay| (it.0.finish_ns, it.0.job.id);
+        key(self).cmp(&key(other))
+    }
+}
+
+impl PartialOrd for UnderWay {
+    fn partial_cmp(&self, other: &UnderWay) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// A request that can be answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Done {
+    pub(crate) id: u64,
+    /// With EIO.
+    pub(crate) failed: bool,
+}
+
+impl Engine {
+    /// Without delays, until an order says otherwise.
+    pub(crate) fn new(spec: DiskSpec, now_ns: u64) -> Engine {
+        Engine {
+            pace: Pace::Fast,
+            device: Device::new(&spec.model.mechanics(), spec.seed),
+            spec,
+            faults: Faults::default(),
+            under_way: BinaryHeap::new(),
+            tally: Tally::new(now_ns),
+            next_id: 0,
+            way_ns: 0,
+        }
+    }
+
+    /// Takes a request and gives it a number.
+    pub(crate) fn arrive(
+        &mut self,
+        now_ns: u64,
+        offset_bytes: u64,
+        length_bytes: u64,
+        write: bool,
+    ) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.tally.depth(now_ns, 1);
+        self.device.arrive(Job {
+            id,
+            arrived_ns: now_ns,
+            offset_bytes,
+            length_bytes,
+            write,
+        });
+        id
+    }
+
+    /// Whether a request that touches the range would fail now.
+    pub(crate) fn fails(&self, now_ns: u64, offset_bytes: u64, length_bytes: u64) -> bool {
+        self.pace != Pace::Aside && self.faults.fails(now_ns, offset_bytes, length_bytes)
+    }
+
+    /// What can be answered by now. Starts what could be started in the meantime.
+    pub(crate) fn due(&mut self, now_ns: u64) -> Vec<Done> {
+        let mut done = Vec::new();
+        self.start_until(now_ns);
+        while let Some(Reverse(UnderWay(first))) = self.under_way.peek().copied() {
+            let end_ns = self.released_ns(first.finish_ns);
+            if end_ns.saturating_sub(self.way_ns) > now_ns {
+                break;
+            }
+            self.under_way.pop();
+            let job = first.job;
+            let failed = self.fails(now_ns, job.offset_bytes, job.length_bytes);
+            self.tally.depth(now_ns, -1);
+            if self.pace != Pace::Aside {
+                let seen_ns = now_ns + self.way_ns;
+                self.tally.answered(&first, end_ns, seen_ns, failed);
+            }
+            done.push(Done { id: job.id, failed });
+        }
+        done
+    }
+
+    /// When [`Engine::due`] has to be called next; `None` when nothing is there.
+    pub(crate) fn wake_ns(&self) -> Option<u64> {
+        let end = self.under_way.peek();
+        let end_ns = end.map(|Reverse(UnderWay(first))| {
+            let end_ns = self.released_ns(first.finish_ns);
+            end_ns.saturating_sub(self.way_ns)
+        });
+        let start_ns = self.device.ready_ns().map(|ready| self.released_ns(ready));
+        match (end_ns, start_ns) {
+            (Some(end_ns), Some(start_ns)) => Some(end_ns.min(start_ns)),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// Obeys.
+    pub(crate) fn order(&mut self, now_ns: u64, order: &Order) {
+        match *order {
+            Order::Fast => {
+                self.faults = Faults::default();
+                self.begin(now_ns, Pace::Fast);
+                self.tally.begin(now_ns);
+            }
+            Order::Model => {
+                self.faults = Faults::planned(&self.spec.faults, now_ns);
+                self.begin(now_ns, Pace::Model);
+                self.tally.begin(now_ns);
+            }
+            Order::Slow { factor, for_ms } => self.faults.slow(now_ns, for_ms, factor),
+            Order::Stall { for_ms } => self.faults.stall(now_ns, for_ms),
+            Order::Fail {
+                offset_bytes,
+                length_bytes,
+            } => self.faults.fail(now_ns, offset_bytes, length_bytes),
+        }
+    }
+
+    /// Says what the way costs that every request takes besides the disk.
+    pub(crate) fn way(&mut self, way_ns: u64) {
+        self.way_ns = way_ns;
+    }
+
+    /// Steps out of the model's time, or back into it.
+    pub(crate) fn aside(&mut self, now_ns: u64, aside: bool) {
+        match (self.pace, aside) {
+            (Pace::Model, true) => {
+                self.tally.depth(now_ns, 0);
+                self.begin(now_ns, Pace::Aside);
+            }
+            (Pace::Aside, false) => self.begin(now_ns, Pace::Model),
+            _ => return,
+        }
+        self.tally.seen_ns = now_ns;
+        self.tally.paused = aside;
+    }
+
+    pub(crate) fn statistics(&mut self, now_ns: u64) -> DiskStatistics {
+        self.tally.depth(now_ns, 0);
+        self.tally.sum.clone()
+    }
+
+    /// Begins another pace with a fresh device; what was under way is over, what waits is started by the new pace.
+    fn begin(&mut self, now_ns: u64, pace: Pace) {
+        let waiting = self.device.give_up();
+        let over = std::mem::take(&mut self.under_way).into_vec();
+        self.under_way = over
+            .into_iter()
+            .map(|Reverse(UnderWay(started))| {
+                let finish_ns = started.finish_ns.min(now_ns);
+                Reverse(UnderWay(Started {
+                    finish_ns,
+                    ..started
+                }))
+            })
+            .collect();
+        self.pace = pace;
+        self.device = Device::new(&self.spec.model.mechanics(), self.spec.seed);
+        waiting.into_iter().for_each(|job| self.device.arrive(job));
+    }
+
+    fn start_until(&mut self, now_ns: u64) {
+        if self.pace != Pace::Model {
+            for job in self.device.give_up() {
+                self.under_way.push(Reverse(UnderWay(Started {
+                    job,
+                    start_ns: job.arrived_ns,
+                    finish_ns: job.arrived_ns,
+                })));
+            }
+            return;
+        }
+        while let Some(ready_ns) = self.device.ready_ns() {
+            let at_ns = self.released_ns(ready_ns);
+            if at_ns > now_ns {
+                return;
+            }
+            let slower = self.faults.slower(at_ns);
+            let started = self.device.start(at_ns, slower);
+            self.under_way
+                .extend(started.map(|started| Reverse(UnderWay(started))));
+        }
+    }
+
+    fn released_ns(&self, at_ns: u64) -> u64 {
+        if self.pace == Pace::Aside {
+            at_ns
+        } else {
+            self.faults.released_ns(at_ns)
+        }
+    }
+}
+
+/// The statistics, and what their integrals need.
+#[derive(Debug)]
+struct Tally {
+    sum: DiskStatistics,
+    depth: u64,
+    seen_ns: u64,
+    paused: bool,
+}
+
+impl Tally {
+    fn new(now_ns: u64) -> Tally {
+        Tally {
+            sum: DiskStatistics::default(),
+            depth: 0,
+            seen_ns: now_ns,
+            paused: false,
+        }
+    }
+
+    fn begin(&mut self, now_ns: u64) {
+        self.seen_ns = now_ns;
+        self.paused = false;
+        self.sum = DiskStatistics {
+            depth_max: self.depth,
+            ..DiskStatistics::default()
+        };
+    }
+
+    /// Adds the time that has passed at the old depth, then changes it.
+    fn depth(&mut self, now_ns: u64, change: i64) {
+        let passed_ns = now_ns.saturating_sub(self.seen_ns);
+        self.seen_ns = self.seen_ns.max(now_ns);
+        let passed_ns = if self.paused { 0 } else { passed_ns };
+        self.sum.elapsed_ns += passed_ns;
+        self.sum.depth_ns += passed_ns * self.depth;
+        if self.depth > 0 {
+            self.sum.busy_ns += passed_ns;
+        }
+        self.depth = self.depth.saturating_add_signed(change);
+        if !self.paused {
+            self.sum.depth_max = self.sum.depth_max.max(self.depth);
+        }
+    }
+
+    fn answered(&mut self, started: &Started, end_ns: u64, seen_ns: u64, failed: bool) {
+        let job = &started.job;
+        if job.write {
+            self.sum.writes += 1;
+            self.sum.written_bytes += job.length_bytes;
+        } else {
+            self.sum.reads += 1;
+            self.sum.read_bytes += job.length_bytes;
+        }
+        self.sum.failed += u64::from(failed);
+        self.sum.service_ns += started.finish_ns - started.start_ns;
+        self.sum.modelled_ns += end_ns.saturating_sub(job.arrived_ns);
+        self.sum.response_ns += seen_ns.saturating_sub(job.arrived_ns);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+//! What holds the bytes of a disk: memory without a name, or a file.
+//!
+//! Memory is the default, since then nothing but the model delays a request. It belongs to the disk process and is
+//! counted against its control group, which is not that of the server under test. It is sparse: what
+//! was never written costs nothing, and what the file system discards is given back.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
+
+/// A sparse file of fixed size.
+#[derive(Debug)]
+pub(crate) struct Medium {
+    file: File,
+    size_bytes: u64,
+}
+
+impl Medium {
+    /// All zeros. A file of that name is emptied first.
+    pub(crate) fn new(backing: Option<&Path>, size_bytes: u64) -> io::Result<Medium> {
+        let file = match backing {
+            Some(path) => File::options()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .open(path)?,
+            None => File::from(memfd_create("headway-lab-disk", MemfdFlags::CLOEXEC)?),
+        };
+        file.set_len(size_bytes)?;
+        Ok(Medium { file, size_bytes })
+    }
+
+    pub(crate) fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// What lies there; short at the end of the disk.
+    pub(crate) fn read(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<Vec<u8>> {
+        let length = length_bytes.min(self.size_bytes.saturating_sub(offset_bytes));
+        let mut bytes = vec![0; length as usize];
+        self.file.read_exact_at(&mut bytes, offset_bytes)?;
+        Ok(bytes)
+    }
+
+    /// Refuses what lies beyond the end.
+    pub(crate) fn write(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
+        if offset_bytes.saturating_add(bytes.len() as u64) > self.size_bytes {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.file.write_all_at(bytes, offset_bytes)
+    }
+
+    /// Gives a range back: it reads as zeros from then on.
+    pub(crate) fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(fallocate(&self.file, flags, offset_bytes, length_bytes)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_there_when_they_were_written() {
+        let medium = Medium::new(None, 8192).expect("memory");
+        medium.write(100, b"abc").expect("room");
+        assert_eq!(medium.read(99, 5).expect("there"), b"\0abc\0");
+        assert_eq!(medium.read(8190, 10).expect("there").len(), 2);
+        assert_eq!(medium.read(9000, 10).expect("there").len(), 0);
+        assert!(medium.write(8190, b"abc").is_err());
+    }
+
+    #[test]
+    fn range_is_zero_when_it_was_discarded() {
+        let folder = tempfile::tempdir().expect("a place for files");
+        let medium = Medium::new(Some(&folder.path().join("disk")), 8192).expect("room");
+        medium.write(0, &[7; 8192]).expect("room");
+        medium.discard(4096, 4096).expect("a file with holes");
+        let bytes = medium.read(0, 8192).expect("there");
+        assert_eq!((bytes[4095], bytes[4096]), (7, 0));
+    }
+}

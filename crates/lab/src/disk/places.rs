@@ -1,0 +1,93 @@
+//! Where the parts of a disk lie: everything in one folder, so that whoever knows the folder can undo everything.
+//!
+//! ```text
+//! STATE/disk/spec.json   what was asked for; written before anything is made
+//!            log         standard error of the disk process
+//!            fuse/       the FUSE file system, with the one file `image`
+//!            socket      orders
+//!            files/      the file system under test
+//! ```
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{DiskError, DiskSpec};
+
+/// The one file of the FUSE file system.
+pub(crate) const IMAGE: &str = "image";
+
+/// The names inside a disk's folder.
+#[derive(Clone, Debug)]
+pub(crate) struct Places {
+    pub(crate) folder: PathBuf,
+    pub(crate) spec: PathBuf,
+    pub(crate) log: PathBuf,
+    pub(crate) fuse: PathBuf,
+    pub(crate) image: PathBuf,
+    pub(crate) socket: PathBuf,
+    pub(crate) files: PathBuf,
+}
+
+impl Places {
+    /// Of the disk of a lab.
+    pub(crate) fn under(state_dir: &Path) -> io::Result<Places> {
+        // The kernel knows mounts and loop devices by their absolute names.
+        let state_dir = match state_dir.canonicalize() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                std::path::absolute(state_dir)?
+            }
+            found => found?,
+        };
+        Ok(Places::of(&state_dir.join("disk")))
+    }
+
+    /// Of the disk in this folder.
+    pub(crate) fn of(folder: &Path) -> Places {
+        let fuse = folder.join("fuse");
+        Places {
+            folder: folder.to_owned(),
+            spec: folder.join("spec.json"),
+            log: folder.join("log"),
+            image: fuse.join(IMAGE),
+            fuse,
+            socket: folder.join("socket"),
+            files: folder.join("files"),
+        }
+    }
+
+    /// Makes the folders and writes the specification.
+    pub(crate) fn make(&self, spec: &DiskSpec) -> io::Result<()> {
+        for folder in [&self.folder, &self.fuse, &self.files] {
+            fs::create_dir_all(folder)?;
+        }
+        fs::write(&self.spec, serde_json::to_vec_pretty(spec)?)
+    }
+
+    pub(crate) fn read_spec(&self) -> Result<DiskSpec, DiskError> {
+        let read = fs::read(&self.spec);
+        read.and_then(|bytes| Ok(serde_json::from_slice(&bytes)?))
+            .map_err(|cause| {
+                DiskError::io("reading the specification of the disk", &self.spec, cause)
+            })
+    }
+
+    /// Removes what [`Places::make`] made, and nothing else: a folder that something is mounted on, or that holds
+    /// what is not ours, stays.
+    pub(crate) fn remove(&self) -> io::Result<()> {
+        for file in [&self.socket, &self.log, &self.spec] {
+            unless_gone(fs::remove_file(file))?;
+        }
+        for folder in [&self.fuse, &self.files, &self.folder] {
+            unless_gone(fs::remove_dir(folder))?;
+        }
+        Ok(())
+    }
+}
+
+fn unless_gone(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}

@@ -1,0 +1,487 @@
+//! What a disk shall be, what it can be told while it runs, and what it says of itself.
+//!
+//! All of it is data with a stable written form (TOML, JSON): a study writes it down, the disk process reads it.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// A disk to be made.
+///
+/// ```
+/// use headway_lab::disk::{DiskSpec, Model};
+///
+/// let spec = DiskSpec::new(Model::Ide5400, 64 << 20);
+/// assert_eq!(spec.model.to_string(), "ide-5400");
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DiskSpec {
+    /// Where the delays come from.
+    pub model: Model,
+    /// Size of the block device, at least 16 MiB; rounded up to a mebibyte.
+    pub size_bytes: u64,
+    /// Decides the platter's first angle and every random part of a delay.
+    #[serde(default)]
+    pub seed: u64,
+    /// What goes wrong, and when.
+    #[serde(default)]
+    pub faults: FaultPlan,
+    /// The file system on the device.
+    #[serde(default)]
+    pub filesystem: Filesystem,
+    /// The file that holds the bytes; it is made, or overwritten. `None`: memory of the disk process, so that the only
+    /// delay is the model's.
+    #[serde(default)]
+    pub backing: Option<PathBuf>,
+}
+
+impl DiskSpec {
+    /// A disk of that model and size without faults: ext4, in memory, seed 0.
+    pub fn new(model: Model, size_bytes: u64) -> DiskSpec {
+        DiskSpec {
+            model,
+            size_bytes,
+            seed: 0,
+            faults: FaultPlan::default(),
+            filesystem: Filesystem::Ext4,
+            backing: None,
+        }
+    }
+
+    /// Why no such disk can be made, if none can.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let least = match self.filesystem {
+            Filesystem::Ext4 => 16 << 20,
+            Filesystem::Xfs => 300 << 20,
+        };
+        if self.size_bytes < least {
+            return Err(format!(
+                "{} needs {least} bytes, the disk has {}",
+                self.filesystem.name(),
+                self.size_bytes
+            ));
+        }
+        for fault in &self.faults.0 {
+            if let Fault::Slow { factor, .. } = fault {
+                check_factor(*factor)?;
+            }
+        }
+        self.model.mechanics().check()
+    }
+}
+
+/// A disk whose delays are known. [`Model::mechanics`] gives the numbers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Model {
+    /// One spindle of 5400 revolutions a minute, as in the papers' servers.
+    #[serde(rename = "ide-5400")]
+    Ide5400,
+    /// A flash disk behind a SATA link with a queue of 32.
+    SsdSata,
+    /// A flash disk on PCIe.
+    Nvme,
+    /// A volume at the other end of a network: latency of a millisecond, much parallelism.
+    Network,
+    /// Anything that one of the two mechanics can express.
+    Custom(Mechanics),
+}
+
+impl Model {
+    /// The models that have a name of their own.
+    pub const NAMED: [Model; 4] = [Model::Ide5400, Model::SsdSata, Model::Nvme, Model::Network];
+
+    /// The numbers behind the name. They are typical of their class, not of one product.
+    pub fn mechanics(&self) -> Mechanics {
+        match self {
+            Model::Ide5400 => Mechanics::Spindle(Spindle::default()),
+            Model::SsdSata => Mechanics::Parallel(Parallel {
+                latency_us: 90.0,
+                variation: 0.3,
+                parallelism: 32,
+                bytes_per_second: 540_000_000,
+                overhead_us: 3.0,
+            }),
+            Model::Nvme => Mechanics::Parallel(Parallel {
+                latency_us: 75.0,
+                variation: 0.2,
+                parallelism: 128,
+                bytes_per_second: 3_200_000_000,
+                overhead_us: 0.5,
+            }),
+            Model::Network => Mechanics::Parallel(Parallel {
+                latency_us: 1000.0,
+                variation: 0.4,
+                parallelism: 64,
+                bytes_per_second: 250_000_000,
+                overhead_us: 10.0,
+            }),
+            Model::Custom(mechanics) => mechanics.clone(),
+        }
+    }
+}
+
+impl fmt::Display for Model {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Model::Ide5400 => "ide-5400",
+            Model::SsdSata => "ssd-sata",
+            Model::Nvme => "nvme",
+            Model::Network => "network",
+            Model::Custom(_) => "custom",
+        })
+    }
+}
+
+impl FromStr for Model {
+    type Err = String;
+
+    /// Knows the named models; a custom one has numbers and comes from a file.
+    fn from_str(name: &str) -> Result<Model, String> {
+        let found = Model::NAMED
+            .into_iter()
+            .find(|model| model.to_string() == name);
+        found.ok_or_else(|| {
+            format!("no disk model \"{name}\": ide-5400, ssd-sata, nvme or network; a custom one is written in a file")
+        })
+    }
+}
+
+/// How a disk comes to its delays.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mechanics {
+    /// One arm over one platter: one request after the other.
+    Spindle(Spindle),
+    /// Many requests at once behind one link.
+    Parallel(Parallel),
+}
+
+impl Mechanics {
+    /// Names the first number that no disk can have.
+    fn check(&self) -> Result<(), String> {
+        let wrong = match self {
+            Mechanics::Spindle(spindle) => spindle.wrong(),
+            Mechanics::Parallel(parallel) => parallel.wrong(),
+        };
+        wrong.map_or(Ok(()), |what| Err(format!("disk model: {what}")))
+    }
+}
+
+impl Spindle {
+    fn wrong(&self) -> Option<&'static str> {
+        let seeks = [self.seek_track_ms, self.seek_average_ms, self.seek_full_ms];
+        // Written so that what is no number is refused, too.
+        if !(self.revolutions > 0.0 && self.revolutions.is_finite()) {
+            return Some("revolutions must be above 0");
+        }
+        if !(seeks[0] >= 0.0 && seeks[2].is_finite() && seeks.is_sorted()) {
+            return Some("seek_track_ms, seek_average_ms and seek_full_ms must ascend from 0");
+        }
+        if self.bytes_per_second == 0 || self.interface_bytes_per_second == 0 {
+            return Some("rates must be above 0");
+        }
+        if self.capacity_bytes == 0 {
+            return Some("capacity_bytes must be above 0");
+        }
+        (!is_time(self.overhead_us)).then_some("overhead_us must be 0 or more")
+    }
+}
+
+impl Parallel {
+    fn wrong(&self) -> Option<&'static str> {
+        if !is_time(self.latency_us) || !is_time(self.overhead_us) {
+            return Some("latency_us and overhead_us must be 0 or more");
+        }
+        if !(0.0..=1.0).contains(&self.variation) {
+            return Some("variation must be from 0 to 1");
+        }
+        if !(1..=4096).contains(&self.parallelism) {
+            return Some("parallelism must be from 1 to 4096");
+        }
+        (self.bytes_per_second == 0).then_some("bytes_per_second must be above 0")
+    }
+}
+
+fn is_time(value: f64) -> bool {
+    value.is_finite() && value >= 0.0
+}
+
+/// A disk with one arm. Rates and track length are the same everywhere: zones are not modelled.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Spindle {
+    /// Revolutions a minute.
+    pub revolutions: f64,
+    /// From a track to the next, settling included.
+    pub seek_track_ms: f64,
+    /// Over a third of the stroke, which is what data sheets call the average seek.
+    pub seek_average_ms: f64,
+    /// From the first track to the last.
+    pub seek_full_ms: f64,
+    /// Under the head, and the track's length with it.
+    pub bytes_per_second: u64,
+    /// The whole drive. The lab's device is its beginning, so a small one has short seeks, as a small file set on a
+    /// large drive has.
+    pub capacity_bytes: u64,
+    /// What the drive reads ahead of the last request while nobody else wants the arm.
+    pub read_ahead_bytes: u64,
+    /// Of the interface, for what the drive has read ahead.
+    pub interface_bytes_per_second: u64,
+    /// Of the drive's controller, each request.
+    pub overhead_us: f64,
+    /// Who is next.
+    pub queue: Queue,
+}
+
+impl Default for Spindle {
+    /// A desktop drive of the year 2000: 5400 revolutions a minute, 40 GB, 30 MB/s.
+    fn default() -> Spindle {
+        Spindle {
+            revolutions: 5400.0,
+            seek_track_ms: 1.0,
+            seek_average_ms: 9.0,
+            seek_full_ms: 18.0,
+            bytes_per_second: 30_000_000,
+            capacity_bytes: 40_000_000_000,
+            read_ahead_bytes: 512 << 10,
+            interface_bytes_per_second: 100_000_000,
+            overhead_us: 300.0,
+            queue: Queue::Elevator,
+        }
+    }
+}
+
+/// Which of the waiting requests a spindle serves next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Queue {
+    /// The next one upwards, then from the bottom again (C-LOOK), as FreeBSD's `bioq_disksort` does it and the
+    /// kernels of the papers did; one that has waited for half a second goes first. The kernel's own elevator
+    /// stays out of it: a loop device has none.
+    #[default]
+    Elevator,
+    /// The one that came first.
+    Fifo,
+}
+
+/// A disk, or a network, that works on many requests at once.
+///
+/// Each takes one of `parallelism` places for its latency, then its turn on the link.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Parallel {
+    /// Mean time to the first byte without queueing.
+    pub latency_us: f64,
+    /// Standard deviation of the latency as a share of its mean, 0 to 1: `1 - variation` of it is fixed, the rest
+    /// exponential.
+    #[serde(default)]
+    pub variation: f64,
+    /// Requests worked on at once; the others wait in the order they came.
+    pub parallelism: u32,
+    /// Of the link that all share.
+    pub bytes_per_second: u64,
+    /// Of the link, each request.
+    #[serde(default)]
+    pub overhead_us: f64,
+}
+
+/// The file system on the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Filesystem {
+    /// `mkfs.ext4`.
+    #[default]
+    Ext4,
+    /// `mkfs.xfs`; needs a device of 300 MiB.
+    Xfs,
+}
+
+impl Filesystem {
+    /// As mount(8) calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Filesystem::Ext4 => "ext4",
+            Filesystem::Xfs => "xfs",
+        }
+    }
+}
+
+/// What goes wrong, and when.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct FaultPlan(pub Vec<Fault>);
+
+/// One thing that goes wrong. Times count from the order [`Order::Model`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Fault {
+    /// Every service time is multiplied.
+    Slow {
+        /// From then on.
+        at_ms: u64,
+        /// So long.
+        for_ms: u64,
+        /// By this.
+        factor: f64,
+    },
+    /// Nothing is answered; all that waited is answered afterwards.
+    Stall {
+        /// From then on.
+        at_ms: u64,
+        /// So long.
+        for_ms: u64,
+    },
+    /// Reads and writes that touch the range end with EIO, after their usual time.
+    Fail {
+        /// From then on, for good.
+        #[serde(default)]
+        at_ms: u64,
+        /// First byte of the device.
+        offset_bytes: u64,
+        /// Length of the range.
+        length_bytes: u64,
+    },
+}
+
+/// What a running disk can be told. Each takes effect at once, on requests that wait already, too; a request that
+/// the disk works on keeps its service time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Order {
+    /// No delay and no fault: for loading files. Statistics begin anew.
+    Fast,
+    /// The model's delays; the fault plan begins, and so do the statistics.
+    Model,
+    /// For a while every service time is multiplied.
+    Slow {
+        /// By this.
+        factor: f64,
+        /// So long.
+        for_ms: u64,
+    },
+    /// For a while nothing is answered.
+    Stall {
+        /// So long.
+        for_ms: u64,
+    },
+    /// A range of the device cannot be read or written any more, until the next `Fast` or `Model`.
+    Fail {
+        /// First byte of the device.
+        offset_bytes: u64,
+        /// Length of the range.
+        length_bytes: u64,
+    },
+}
+
+impl Order {
+    /// Why it cannot be obeyed, if it cannot.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        match self {
+            Order::Slow { factor, .. } => check_factor(*factor),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn check_factor(factor: f64) -> Result<(), String> {
+    if factor.is_finite() && factor > 0.0 {
+        Ok(())
+    } else {
+        Err(format!(
+            "a slow disk's factor is a number above 0, not {factor}"
+        ))
+    }
+}
+
+/// What a disk did since it was last told [`Order::Fast`] or [`Order::Model`]. Totals, so that two of them can be
+/// subtracted ([`DiskStatistics::since`]); the methods make means of them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DiskStatistics {
+    /// Time covered.
+    pub elapsed_ns: u64,
+    /// Reads answered, failed ones included.
+    pub reads: u64,
+    /// Writes answered, failed ones included.
+    pub writes: u64,
+    /// Bytes of the reads.
+    pub read_bytes: u64,
+    /// Bytes of the writes.
+    pub written_bytes: u64,
+    /// Answered with EIO by a fault.
+    pub failed: u64,
+    /// Time during which at least one request was there.
+    pub busy_ns: u64,
+    /// Integral of the number of requests there over time.
+    pub depth_ns: u64,
+    /// The most requests that were there at once, since the start of the time covered.
+    pub depth_max: u64,
+    /// Sum over requests: from where the disk began with one to where the model says it ends.
+    pub service_ns: u64,
+    /// Sum over requests: from arrival to where the model says it ends, the model's account of a response.
+    pub modelled_ns: u64,
+    /// Sum over requests: from arrival to the answer as it really was, the way back to the kernel included.
+    pub response_ns: u64,
+}
+
+impl DiskStatistics {
+    /// What happened between an earlier reading and this one, if no order began the statistics anew between them.
+    /// The greatest depth cannot be told for the part alone and stays that of the whole.
+    pub fn since(&self, earlier: &DiskStatistics) -> DiskStatistics {
+        DiskStatistics {
+            elapsed_ns: self.elapsed_ns.saturating_sub(earlier.elapsed_ns),
+            reads: self.reads.saturating_sub(earlier.reads),
+            writes: self.writes.saturating_sub(earlier.writes),
+            read_bytes: self.read_bytes.saturating_sub(earlier.read_bytes),
+            written_bytes: self.written_bytes.saturating_sub(earlier.written_bytes),
+            failed: self.failed.saturating_sub(earlier.failed),
+            busy_ns: self.busy_ns.saturating_sub(earlier.busy_ns),
+            depth_ns: self.depth_ns.saturating_sub(earlier.depth_ns),
+            depth_max: self.depth_max,
+            service_ns: self.service_ns.saturating_sub(earlier.service_ns),
+            modelled_ns: self.modelled_ns.saturating_sub(earlier.modelled_ns),
+            response_ns: self.response_ns.saturating_sub(earlier.response_ns),
+        }
+    }
+
+    /// Share of the time during which the disk had something to do, 0 to 1.
+    pub fn busy_share(&self) -> f64 {
+        ratio(self.busy_ns, self.elapsed_ns)
+    }
+
+    /// Requests there, waiting ones included, on average over time.
+    pub fn depth_mean(&self) -> f64 {
+        ratio(self.depth_ns, self.elapsed_ns)
+    }
+
+    /// Mean time the disk worked on a request.
+    pub fn service_us(&self) -> f64 {
+        ratio(self.service_ns, self.answered()) / 1000.0
+    }
+
+    /// Mean time from a request's arrival to its answer, by the model's account.
+    pub fn modelled_us(&self) -> f64 {
+        ratio(self.modelled_ns, self.answered()) / 1000.0
+    }
+
+    /// Mean time from a request's arrival to its answer, as it was.
+    pub fn response_us(&self) -> f64 {
+        ratio(self.response_ns, self.answered()) / 1000.0
+    }
+
+    fn answered(&self) -> u64 {
+        self.reads + self.writes
+    }
+}
+
+/// 0 when there is nothing to divide by: nothing happened.
+fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 {
+        0.0
+    } else {
+        part as f64 / whole as f64
+    }
+}

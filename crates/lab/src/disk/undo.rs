@@ -1,0 +1,102 @@
+//! Takes a disk away, in whatever state it is: whole, half made, stalled, or with a disk process that was killed or
+//! has stopped.
+//!
+//! The order is the reverse of making. A file system whose disk does not answer would never be unmounted, so a disk
+//! process that does not answer is killed first: the kernel then ends its requests with errors, and everything above
+//! comes loose. Each step has a bound; what is left after it is named.
+
+use std::process::Child;
+use std::time::Duration;
+
+use super::control::{self, Ask};
+use super::kernel;
+use super::places::Places;
+use super::spec::Order;
+use super::{DiskError, PATIENCE};
+
+/// A disk process that works answers in microseconds.
+const ANSWER: Duration = Duration::from_secs(1);
+
+/// The kernel lets go of a device or a process some time after the call.
+const SETTLE: Duration = Duration::from_secs(3);
+
+/// Takes away what there is. Twice is as good as once.
+pub(crate) fn undo(places: &Places, child: Option<&mut Child>) -> Result<(), DiskError> {
+    let order = Ask::Order(Order::Fast);
+    if control::ask(&places.socket, &order, ANSWER).is_err() {
+        kill(places);
+    }
+    unmount(&places.files);
+    for device in kernel::loops_on(&places.image) {
+        // A device that goes away with its last user answers the second call with an error; the list decides.
+        let _ = kernel::detach(&device);
+    }
+    kernel::wait_until(SETTLE, || kernel::loops_on(&places.image).is_empty());
+    unmount(&places.fuse);
+    end(places, child);
+    let mut left = left(places);
+    if left.is_empty() {
+        match places.remove() {
+            Ok(()) => return Ok(()),
+            Err(error) => left.push(format!("its folder: {error}")),
+        }
+    }
+    Err(DiskError::Left {
+        folder: places.folder.clone(),
+        what: left,
+    })
+}
+
+/// Everything that is mounted there. One that is busy leaves the tree at once and goes with its last user.
+fn unmount(path: &std::path::Path) {
+    for _ in 0..kernel::mounts_on(path) {
+        // A moment for files that are just being closed.
+        let free = kernel::wait_until(Duration::from_millis(500), || {
+            kernel::unmount_once(path).is_ok()
+        });
+        if !free {
+            let _ = kernel::unmount_lazily(path);
+        }
+    }
+}
+
+/// The disk process ends when its file system goes; one that does not is killed.
+fn end(places: &Places, child: Option<&mut Child>) {
+    let gone = || kernel::processes_of(&places.folder).is_empty();
+    if !kernel::wait_until(ANSWER, gone) {
+        kill(places);
+        kernel::wait_until(PATIENCE, gone);
+    }
+    if let Some(child) = child
+        && gone()
+    {
+        // It has ended, so this takes its status and does not wait.
+        let _ = child.wait();
+    }
+}
+
+fn kill(places: &Places) {
+    for pid in kernel::processes_of(&places.folder) {
+        kernel::kill(pid, &places.folder);
+    }
+}
+
+/// What is still there, in words.
+fn left(places: &Places) -> Vec<String> {
+    let mut left = Vec::new();
+    for device in kernel::loops_on(&places.image) {
+        left.push(format!(
+            "{} is in use; end whoever has files open on the disk",
+            device.display()
+        ));
+    }
+    for path in [&places.files, &places.fuse] {
+        if kernel::mounts_on(path) > 0 {
+            left.push(format!("{} is still mounted", path.display()));
+        }
+    }
+    for pid in kernel::processes_of(&places.folder) {
+        left.push(format!("the disk process {} runs", pid.as_raw_nonzero()));
+    }
+    left
+}

@@ -1,0 +1,2 @@
+//! The disk.
+pub use crate::disk::{Disk, DiskError};

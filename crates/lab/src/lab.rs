@@ -1,0 +1,398 @@
+//! The whole lab: made, found again by name, used, removed.
+//!
+//! A lab outlives the process that made it. Its things are made in an order in which each can be undone alone, and
+//! removed in the reverse one: control groups, name space and link, disk. Removing never relies on what making
+//! has recorded: it tries everything that a lab of that name could have (`sweep`).
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+use crate::disk::{DiskSpec, Order};
+use crate::disk_part::Disk;
+use crate::error::LabError;
+use crate::groups::{self, Group};
+use crate::network::{self, Addresses, LinkSpec};
+use crate::state::{Home, State};
+use crate::{cpu, memory, requirements, status, sweep};
+
+/// A lab to be made. What is `None` is left as it is on the machine.
+///
+/// ```
+/// let spec = headway_lab::LabSpec {
+///     memory_bytes: Some(512 << 20),
+///     ..headway_lab::LabSpec::new("quick")
+/// };
+/// assert!(spec.check().is_ok());
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LabSpec {
+    /// 1 to 32 of a-z, 0-9 and hyphen; part of the name of everything the lab makes.
+    pub name: String,
+    /// A slow disk.
+    #[serde(default)]
+    pub disk: Option<DiskSpec>,
+    /// Limit of what the server and the kernel keep in memory for it, 8 MiB at least.
+    #[serde(default)]
+    pub memory_bytes: Option<u64>,
+    /// Quota of the server in processors, an emulated slower one: 0.25 is a quarter of one.
+    #[serde(default)]
+    pub cpu_share: Option<f64>,
+    /// Processors of the server and its helpers; empty: any.
+    #[serde(default)]
+    pub server_cpus: Vec<usize>,
+    /// Processors of the client and of the disk's process; empty: any.
+    #[serde(default)]
+    pub client_cpus: Vec<usize>,
+    /// A narrow link between the two; without one they meet on the loopback interface.
+    #[serde(default)]
+    pub link: Option<LinkSpec>,
+}
+
+/// Who a program is for the lab.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Under test: the server's processors, memory, quota and end of the link.
+    Server,
+    /// Measures: the client's processors, and the machine's memory and network.
+    Client,
+}
+
+/// A lab that is up.
+#[derive(Debug)]
+pub struct Lab {
+    home: Home,
+    state: State,
+    disk: Option<Disk>,
+}
+
+impl LabSpec {
+    /// A lab with nothing but a name.
+    pub fn new(name: &str) -> LabSpec {
+        LabSpec {
+            name: name.to_owned(),
+            disk: None,
+            memory_bytes: None,
+            cpu_share: None,
+            server_cpus: Vec::new(),
+            client_cpus: Vec::new(),
+            link: None,
+        }
+    }
+
+    /// Whether the values make sense, whatever this machine offers.
+    pub fn check(&self) -> Result<(), LabError> {
+        crate::state::check_name(&self.name)?;
+        if self
+            .memory_bytes
+            .is_some_and(|bytes| bytes < memory::BYTES_MIN)
+        {
+            let why = "a memory limit must be 8 MiB at least, or not even a shell starts in it";
+            return Err(LabError::Value(why.into()));
+        }
+        self.cpu_share.map_or(Ok(()), cpu::check)?;
+        self.link.as_ref().map_or(Ok(()), network::check)
+    }
+}
+
+impl Lab {
+    /// Makes a lab. Its disk, if it has one, is fast at first: put files on it, order [`Order::Model`], then [`Lab::cool`].
+    ///
+    /// # Errors
+    /// `Missing` lists every part that cannot be made here; nothing is made then. On any error what was made is removed again.
+    pub fn up(spec: &LabSpec) -> Result<Lab, LabError> {
+        Lab::up_unless(spec, &AtomicBool::new(false))
+    }
+
+    /// The same, given up and undone when the flag becomes true, which a signal handler may do.
+    pub fn up_unless(spec: &LabSpec, interrupted: &AtomicBool) -> Result<Lab, LabError> {
+        spec.check()?;
+        let missing = requirements::missing(spec);
+        if !missing.is_empty() {
+            return Err(LabError::Missing(missing));
+        }
+        let home = Home::of(&spec.name)?;
+        let _lock = home.create()?;
+        match make(spec, &home, interrupted) {
+            Ok(lab) => Ok(lab),
+            Err(error) => {
+                // The reason counts; what could not be undone is found by `down`, and named there.
+                drop(sweep::everything(&home));
+                Err(error)
+            }
+        }
+    }
+
+    /// A lab that another process has made.
+    ///
+    /// # Errors
+    /// `Unknown`, or `Unfinished` when its maker is still at it or died.
+    pub fn open(name: &str) -> Result<Lab, LabError> {
+        let home = Home::of(name)?;
+        let state = home.read()?;
+        if !state.complete {
+            return Err(LabError::Unfinished(name.to_owned()));
+        }
+        let disk = match state.spec.disk {
+            Some(_) => Some(Disk::open(&disk_directory(&home))?),
+            None => None,
+        };
+        Ok(Lab { home, state, disk })
+    }
+
+    /// What it was made from.
+    pub fn spec(&self) -> &LabSpec {
+        &self.state.spec
+    }
+
+    /// A program inside the lab. It runs through `headway lab exec`, which joins the lab and then becomes
+    /// the program: the process that is spawned is the program's own, and so is its exit code.
+    pub fn command(&self, side: Side, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(headway());
+        let side = match side {
+            Side::Server => "server",
+            Side::Client => "client",
+        };
+        command.args(["lab", "exec", "--side", side, &self.home.name, "--"]);
+        command.arg(program);
+        command
+    }
+
+    /// Moves the calling process into the lab; with threads, only the calling one changes its network and processors.
+    pub fn join(&self, side: Side) -> Result<(), LabError> {
+        join(&self.home.name, &self.state, side)
+    }
+
+    /// Where a client reaches a server of the lab: the server's end of the link, or 127.0.0.1.
+    pub fn server_ip(&self) -> std::net::IpAddr {
+        let loopback = std::net::Ipv4Addr::LOCALHOST;
+        self.state
+            .addresses
+            .map_or(loopback, |ends| ends.server)
+            .into()
+    }
+
+    /// The disk.
+    pub fn disk(&self) -> Option<&Disk> {
+        self.disk.as_ref()
+    }
+
+    /// The lab's directory; files of its servers may be put below `scratch/` in it.
+    pub fn directory(&self) -> &Path {
+        &self.home.path
+    }
+
+    /// Makes everything cold: the disk's file system is unmounted and mounted again, so its pages, inodes and dentries
+    /// are in no cache, and the memory group evicts what else it can.
+    ///
+    /// # Errors
+    /// The disk's, if a process still has a file of it open.
+    pub fn cool(&self) -> Result<(), LabError> {
+        if let Some(disk) = &self.disk {
+            disk.cool()?;
+        }
+        self.memory_group()
+            .map_or(Ok(()), |group| memory::empty(&group))
+    }
+
+    /// Puts files on the disk quickly: without delays, written through, and cold again afterwards with the model's delays on.
+    pub fn load<T, E: From<LabError>>(
+        &self,
+        put: impl FnOnce(&Path) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let disk = self.disk.as_ref().ok_or_else(|| LabError::NoPart {
+            name: self.home.name.clone(),
+            part: "disk",
+        })?;
+        disk.order(Order::Fast).map_err(LabError::from)?;
+        let done = put(disk.mount_point());
+        // Cold while it is fast: unmounting writes back what is dirty.
+        let cooled = self.cool();
+        disk.order(Order::Model).map_err(LabError::from)?;
+        let done = done?;
+        cooled?;
+        Ok(done)
+    }
+
+    /// What every part does at this moment.
+    pub fn status(&self) -> Result<status::Status, LabError> {
+        status::of(&self.home.name, &self.state, self.disk.as_ref())
+    }
+
+    /// Removes the lab: ends the processes in it, then undoes its parts.
+    ///
+    /// # Errors
+    /// `Left` says what could not be removed; [`down`] again when that is free.
+    pub fn down(self) -> Result<(), LabError> {
+        drop(self.disk);
+        down(&self.home.name)
+    }
+
+    fn memory_group(&self) -> Option<Group> {
+        groups_of(&self.home.name)
+            .into_iter()
+            .find(|group| memory::status(group).is_some())
+    }
+}
+
+/// Names of the labs there are, also of unfinished ones.
+pub fn list() -> Vec<String> {
+    crate::state::recorded()
+}
+
+/// Removes a lab by name, also one that was never finished or whose record is gone.
+///
+/// # Errors
+/// `Unknown` if there is nothing of that name; `Busy` while another process makes or removes it; `Left`.
+pub fn down(name: &str) -> Result<(), LabError> {
+    let home = Home::of(name)?;
+    let _lock = match home.path.is_dir() {
+        true => Some(home.lock()?),
+        false if sweep::found().iter().any(|found| found == name) => None,
+        false => {
+            return Err(LabError::Unknown {
+                name: name.to_owned(),
+                base: crate::state::base(),
+            });
+        }
+    };
+    let left = sweep::everything(&home);
+    match left.is_empty() {
+        true => Ok(()),
+        false => Err(LabError::Left {
+            name: name.to_owned(),
+            left,
+        }),
+    }
+}
+
+/// Removes every lab whose name begins with `prefix` (the empty one: all), also what a crash left of one. Each with its outcome.
+pub fn down_all(prefix: &str) -> Vec<(String, Result<(), LabError>)> {
+    let mut names = sweep::found();
+    names.retain(|name| name.starts_with(prefix));
+    names
+        .into_iter()
+        .map(|name| {
+            let done = down(&name);
+            (name, done)
+        })
+        .collect()
+}
+
+/// Moves the calling process into a lab.
+///
+/// This asks nothing of the disk, which may be stalled at that moment.
+pub fn join_by_name(name: &str, side: Side) -> Result<(), LabError> {
+    let state = Home::of(name)?.read()?;
+    match state.complete {
+        true => join(name, &state, side),
+        false => Err(LabError::Unfinished(name.to_owned())),
+    }
+}
+
+fn join(name: &str, state: &State, side: Side) -> Result<(), LabError> {
+    if side == Side::Client {
+        return cpu::pin(&state.spec.client_cpus);
+    }
+    for group in groups_of(name) {
+        group.join()?;
+    }
+    if state.spec.link.is_some() {
+        network::enter(&network::names(name))?;
+    }
+    cpu::pin(&state.spec.server_cpus)
+}
+
+/// The groups of exactly this lab: on version 1 up to two, on version 2 one.
+pub(crate) fn groups_of(name: &str) -> Vec<Group> {
+    let wanted = format!("{}{name}", crate::PREFIX);
+    let mut groups = groups::existing(&wanted);
+    groups.retain(|group| group.path.file_name() == Some(OsStr::new(&wanted)));
+    groups
+}
+
+/// Where the disk keeps its things.
+pub(crate) fn disk_directory(home: &Home) -> PathBuf {
+    home.path.join("disk")
+}
+
+/// The command whose sub-commands the lab needs: this very program, or for another program that uses this library what `HEADWAY` names, or
+/// what the path has.
+pub fn headway() -> PathBuf {
+    let own = std::env::current_exe().unwrap_or_default();
+    if own.file_name() == Some(OsStr::new("headway")) {
+        return own;
+    }
+    std::env::var_os("HEADWAY").map_or_else(|| "headway".into(), PathBuf::from)
+}
+
+/// Makes one thing after the other, each recorded first.
+fn make(spec: &LabSpec, home: &Home, interrupted: &AtomicBool) -> Result<Lab, LabError> {
+    let mut state = State::new(spec);
+    home.write(&state)?;
+    let group = format!("{}{}", crate::PREFIX, spec.name);
+    let names = network::names(&spec.name);
+    let begin = |what: &str, state: &mut State| {
+        if interrupted.load(Ordering::Relaxed) {
+            return Err(LabError::Interrupted(spec.name.clone()));
+        }
+        state.begun.push(what.to_owned());
+        home.write(state)
+    };
+    begin("memory group", &mut state)?;
+    match memory::make(&group, spec.memory_bytes) {
+        // Without a limit the group only makes the status better, and the lab can do without.
+        Err(_) if spec.memory_bytes.is_none() => {}
+        made => drop(made?),
+    }
+    if let Some(share) = spec.cpu_share {
+        begin("CPU group", &mut state)?;
+        cpu::make(&group, share)?;
+    }
+    if let Some(link) = &spec.link {
+        begin("network name space", &mut state)?;
+        network::make_space(&names)?;
+        begin("link", &mut state)?;
+        state.addresses = Some(make_link(home, &state, &names, link)?);
+    }
+    let mut disk = None;
+    if let Some(wanted) = &spec.disk {
+        begin("disk", &mut state)?;
+        // Its process runs where the client does: it stands for hardware that takes no time of the server's processor.
+        disk = Some(cpu::pinned(&spec.client_cpus, || {
+            Ok(Disk::start(wanted, &disk_directory(home))?)
+        })?);
+    }
+    begin("the rest", &mut state)?;
+    state.complete = true;
+    home.write(&state)?;
+    Ok(Lab {
+        home: home.clone(),
+        state,
+        disk,
+    })
+}
+
+/// Labs that are made at the same time must not find the same network free.
+fn make_link(
+    home: &Home,
+    state: &State,
+    names: &network::Names,
+    link: &LinkSpec,
+) -> Result<Addresses, LabError> {
+    let base = crate::state::base();
+    let directory = std::fs::File::open(&base).map_err(LabError::file("opening", &base))?;
+    rustix::fs::flock(&directory, rustix::fs::FlockOperation::LockExclusive)
+        .map_err(|error| LabError::file("locking", &base)(error.into()))?;
+    let addresses = network::free_addresses()?;
+    home.write(&State {
+        addresses: Some(addresses),
+        ..state.clone()
+    })?;
+    network::make_link(names, link, addresses)?;
+    Ok(addresses)
+}

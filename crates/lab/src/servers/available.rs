@@ -1,0 +1,158 @@
+//! Whether a server can be started here, and in which version; the reason otherwise.
+//!
+//! The version is what the installed program says of itself, since that is what the evidence has to name. Nothing
+//! is installed here: `scripts/setup bench` does that.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::kind::{Family, Kind};
+
+/// Servers live in the last three, which are not on every user's path.
+const MORE_PLACES: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
+
+/// Where Debian and Ubuntu put Apache's modules, as `bench/peers/apache.conf` has it.
+const APACHE_MODULES: &str = "/usr/lib/apache2/modules";
+
+/// A server that can be started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Installed {
+    /// The program, by its whole path; `None` for ours, which the caller names.
+    pub program: Option<PathBuf>,
+    /// As the program gives it: `2.4.71`.
+    pub version: String,
+}
+
+/// Why a server cannot be started here.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Reason {
+    /// It is packaged, and not installed.
+    #[error("{program} is not installed; `scripts/setup bench` installs the package {package}")]
+    NotInstalled {
+        /// The program looked for.
+        program: &'static str,
+        /// Debian's package.
+        package: &'static str,
+    },
+    /// The program is there, a part of it is not.
+    #[error(
+        "{} is missing; the configuration expects Debian's or Ubuntu's apache2 package", path.display()
+    )]
+    PartMissing {
+        /// The file looked for.
+        path: PathBuf,
+    },
+    /// The program does not say its version.
+    #[error("{} does not start: {said}", program.display())]
+    Broken {
+        /// The program.
+        program: PathBuf,
+        /// What it said, or what the system said.
+        said: String,
+    },
+    /// It cannot be started on any machine of today.
+    #[error("{0}")]
+    Absent(&'static str),
+}
+
+/// Program and version of a server, or why it cannot be started here.
+///
+/// Starts the program once to ask for its version. Presets of `headway serve` are always there.
+///
+/// # Errors
+///
+/// A [`Reason`], a sentence that can stand in a report.
+pub fn available(kind: Kind) -> Result<Installed, Reason> {
+    let (program, ask, before) = match kind.family() {
+        Family::Absent(reason) => return Err(Reason::Absent(reason)),
+        Family::Headway => {
+            return Ok(Installed {
+                program: None,
+                version: env!("CARGO_PKG_VERSION").into(),
+            });
+        }
+        Family::Apache { mpm } => {
+            find("apache2")?;
+            let path = Path::new(APACHE_MODULES).join(format!("mod_mpm_{mpm}.so"));
+            if !path.exists() {
+                return Err(Reason::PartMissing { path });
+            }
+            ("apache2", "-v", "Apache/")
+        }
+        Family::Nginx { .. } => ("nginx", "-v", "nginx/"),
+        Family::Lighttpd => ("lighttpd", "-v", "lighttpd/"),
+        Family::H2o => ("h2o", "--version", "h2o version "),
+        Family::Civetweb => ("civetweb", "-I", "CivetWeb V"),
+    };
+    let program = find(program)?;
+    let version = version(&program, ask, before)?;
+    Ok(Installed {
+        program: Some(program),
+        version,
+    })
+}
+
+/// Debian's packages are called like their programs, for all of them.
+fn find(program: &'static str) -> Result<PathBuf, Reason> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let places = std::env::split_paths(&path).chain(MORE_PLACES.map(PathBuf::from));
+    let mut files = places.map(|place| place.join(program));
+    files
+        .find(|file| file.is_file())
+        .ok_or(Reason::NotInstalled {
+            program,
+            package: program,
+        })
+}
+
+/// The word after `before` in what the program prints when asked; nginx prints it to standard error.
+fn version(program: &Path, ask: &str, before: &str) -> Result<String, Reason> {
+    let broken = |said: String| Reason::Broken {
+        program: program.into(),
+        said,
+    };
+    let output = Command::new(program).arg(ask).output();
+    let output = output.map_err(|error| broken(error.to_string()))?;
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    let after = said.split_once(before).map(|(_, after)| after);
+    let word = after.and_then(|after| after.split_whitespace().next());
+    word.map(Into::into)
+        .ok_or_else(|| broken(said.trim().into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reason_is_a_sentence_when_a_server_cannot_run() {
+        let reason = available(Kind::Haboob).expect_err("it cannot run");
+        assert!(reason.to_string().contains("2001"), "{reason}");
+        let reason = find("headway-no-such-server").expect_err("no such program");
+        assert!(
+            reason.to_string().contains("scripts/setup bench"),
+            "{reason}"
+        );
+    }
+
+    #[test]
+    fn version_is_a_number_when_a_peer_is_installed() {
+        for kind in Kind::all() {
+            let Ok(installed) = available(kind) else {
+                continue;
+            };
+            let first = installed.version.chars().next();
+            assert!(
+                first.is_some_and(|c| c.is_ascii_digit()),
+                "{kind}: {installed:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn program_is_called_broken_when_it_does_not_say_its_version() {
+        let reason = version(Path::new("/bin/echo"), "hello", "nginx/").expect_err("no version");
+        assert_eq!(reason.to_string(), "/bin/echo does not start: hello");
+    }
+}

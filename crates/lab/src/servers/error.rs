@@ -1,0 +1,136 @@
+//! What can go wrong between wanting a server and having one.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use super::Kind;
+use super::available::Reason;
+
+/// A server could not be started, or not be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// It cannot be started on this machine.
+    #[error("{kind} cannot be started: {reason}")]
+    Unavailable {
+        /// Which server.
+        kind: Kind,
+        /// Why.
+        reason: Reason,
+    },
+    /// Only what all servers are configured for alike.
+    #[error("{address}: the lab starts servers on an IPv4 address with a port of its own, not 0")]
+    Address {
+        /// What was asked for.
+        address: SocketAddr,
+    },
+    /// A path that some server's configuration could misread.
+    #[error(
+        "{}: the lab gives servers absolute paths of letters, digits and the marks . _ - + , only; \
+         choose another folder", path.display()
+    )]
+    Path {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Somebody else listens there.
+    #[error(
+        "{kind} cannot listen on {address}: {holder} does already; end it or choose another port"
+    )]
+    Taken {
+        /// Which server.
+        kind: Kind,
+        /// Where.
+        address: SocketAddr,
+        /// `process 123 (nginx)`, or that it is unknown who.
+        holder: String,
+    },
+    /// A file or folder of the lab's own.
+    #[error("cannot {what} {}: {error}", path.display())]
+    Prepare {
+        /// A verb.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+    /// The command that enters the environment, or the server's program, does not start.
+    #[error("cannot start {program}: {error}")]
+    Spawn {
+        /// The program.
+        program: String,
+        /// Why not.
+        error: io::Error,
+    },
+    /// It ended before it answered.
+    #[error("{kind} ended at its start ({status}); it said:\n{said}")]
+    Died {
+        /// Which server.
+        kind: Kind,
+        /// How it ended.
+        status: String,
+        /// The end of what it wrote to standard output, standard error and its error log.
+        said: String,
+    },
+    /// It runs and does not answer, or not with all of its processes.
+    #[error(
+        "{kind} on {address} is not ready after {after_s} s: {lacks}; it was ended. It said:\n{said}"
+    )]
+    NotReady {
+        /// Which server.
+        kind: Kind,
+        /// Where it should answer.
+        address: SocketAddr,
+        /// How long was waited.
+        after_s: u64,
+        /// What was missing.
+        lacks: String,
+        /// As above.
+        said: String,
+    },
+    /// Some of its processes are still there after every signal.
+    #[error(
+        "{kind}: processes {pids:?} do not end, not even by SIGKILL; they probably wait for a disk that does not answer"
+    )]
+    Remains {
+        /// Which server.
+        kind: Kind,
+        /// Their numbers.
+        pids: Vec<i32>,
+    },
+    /// It does not answer a question of the lab's.
+    #[error("cannot ask {kind} for {path}: {error}")]
+    Ask {
+        /// Which server.
+        kind: Kind,
+        /// What was asked for.
+        path: String,
+        /// Why there is no answer.
+        error: io::Error,
+    },
+    /// It answers, but not with the file.
+    #[error(
+        "{kind} answered {answer} for {path}; may the user it serves as read {} and all folders above it? It said:\n{said}",
+        root.display()
+    )]
+    Refused {
+        /// Which server.
+        kind: Kind,
+        /// What was asked for.
+        path: String,
+        /// The status.
+        answer: u16,
+        /// The document root.
+        root: PathBuf,
+        /// As above.
+        said: String,
+    },
+}
+
+impl ServerError {
+    pub(super) fn prepare(what: &'static str, path: &Path, error: io::Error) -> ServerError {
+        let path = path.into();
+        ServerError::Prepare { what, path, error }
+    }
+}

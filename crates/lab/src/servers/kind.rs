@@ -1,0 +1,325 @@
+//! The table of servers: what they are called, what they do with a file that is not in memory, what runs them.
+//!
+//! Rows of servers that cannot run stay in the table with the reason, so that a study can name whom the papers
+//! compared with. Sources: dissertation sections 2.5 to 2.7 and 4 (Flash, Apache, Haboob, TUX), the 2006 paper
+//! (Flashpache), the servers' own sources for what today's do.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// A server that studies name; its word in TOML, JSON and on the command line is [`Kind::name`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[expect(missing_docs, reason = "the table below says what each one is")]
+pub enum Kind {
+    Flash,
+    FdPass,
+    NoMmap,
+    NewFlash,
+    Headway,
+    ApachePrefork,
+    ApacheWorker,
+    ApacheEvent,
+    Nginx,
+    NginxThreads,
+    NginxCache,
+    Lighttpd,
+    H2o,
+    Civetweb,
+    Flashpache,
+    Haboob,
+    Knot,
+    Tux,
+}
+
+/// What starts a server, and in whose configuration language.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// `headway serve`, by the name of its preset.
+    Headway,
+    /// Apache 2.4 with one of its multi-processing modules.
+    Apache {
+        /// `prefork`, `worker` or `event`.
+        mpm: &'static str,
+    },
+    /// nginx, its loop sending files itself or by its pool of threads.
+    Nginx {
+        /// `aio threads`.
+        threads: bool,
+        /// `open_file_cache`.
+        cache: bool,
+    },
+    /// lighttpd 1.4.
+    Lighttpd,
+    /// h2o 2.2.
+    H2o,
+    /// CivetWeb 1.15.
+    Civetweb,
+    /// A server that cannot be started, with the reason.
+    Absent(&'static str),
+}
+
+/// One row of the table.
+#[derive(Debug)]
+pub struct Row {
+    /// Which one.
+    pub kind: Kind,
+    /// Its word in files and on the command line.
+    pub name: &'static str,
+    /// How a table or figure calls it.
+    pub title: &'static str,
+    /// What starts it.
+    pub family: Family,
+    /// Which part of it waits when a file is not in memory.
+    pub waits: &'static str,
+}
+
+const fn row(
+    kind: Kind,
+    name: &'static str,
+    title: &'static str,
+    family: Family,
+    waits: &'static str,
+) -> Row {
+    Row {
+        kind,
+        name,
+        title,
+        family,
+        waits,
+    }
+}
+
+const fn nginx(threads: bool, cache: bool) -> Family {
+    Family::Nginx { threads, cache }
+}
+
+/// Every server, ours first; in the order of [`Kind`].
+pub const TABLE: &[Row] = &[
+    row(
+        Kind::Flash,
+        "flash",
+        "Flash",
+        Family::Headway,
+        "the loop where it opens again what a helper has touched; a helper for pages",
+    ),
+    row(
+        Kind::FdPass,
+        "fd-pass",
+        "Flash, fd pass",
+        Family::Headway,
+        "a helper, and the loop in page faults that mincore did not foresee",
+    ),
+    row(
+        Kind::NoMmap,
+        "no-mmap",
+        "Flash, no mmap",
+        Family::Headway,
+        "a helper, and the loop in sendfile where the guess of residency was wrong",
+    ),
+    row(
+        Kind::NewFlash,
+        "new-flash",
+        "New-Flash",
+        Family::Headway,
+        "a helper",
+    ),
+    row(
+        Kind::Headway,
+        "headway",
+        "Headway",
+        Family::Headway,
+        "a helper",
+    ),
+    row(
+        Kind::ApachePrefork,
+        "apache-prefork",
+        "Apache (prefork)",
+        Family::Apache { mpm: "prefork" },
+        "the process of that connection",
+    ),
+    row(
+        Kind::ApacheWorker,
+        "apache-worker",
+        "Apache (worker)",
+        Family::Apache { mpm: "worker" },
+        "the thread of that connection",
+    ),
+    row(
+        Kind::ApacheEvent,
+        "apache-event",
+        "Apache (event)",
+        Family::Apache { mpm: "event" },
+        "a thread of the pool; idle connections wait in a listener",
+    ),
+    row(
+        Kind::Nginx,
+        "nginx",
+        "nginx (sendfile)",
+        nginx(false, false),
+        "the loop, in open and in sendfile",
+    ),
+    row(
+        Kind::NginxThreads,
+        "nginx-threads",
+        "nginx (aio threads)",
+        nginx(true, false),
+        "the loop in open; a thread of the pool in sendfile",
+    ),
+    row(
+        Kind::NginxCache,
+        "nginx-cache",
+        "nginx (aio threads, open_file_cache)",
+        nginx(true, true),
+        "the loop in an open that its cache does not save; a thread of the pool in sendfile",
+    ),
+    row(
+        Kind::Lighttpd,
+        "lighttpd",
+        "lighttpd",
+        Family::Lighttpd,
+        "the loop, in open and in sendfile",
+    ),
+    row(
+        Kind::H2o,
+        "h2o",
+        "h2o",
+        Family::H2o,
+        "the loop, in open and in pread",
+    ),
+    row(
+        Kind::Civetweb,
+        "civetweb",
+        "CivetWeb",
+        Family::Civetweb,
+        "the thread of that connection",
+    ),
+    row(
+        Kind::Flashpache,
+        "flashpache",
+        "Flashpache",
+        Family::Absent(
+            "Apache with the open-file service needs mod_headway, which this version does not have",
+        ),
+        "a helper of the open-file service, for open",
+    ),
+    row(
+        Kind::Haboob,
+        "haboob",
+        "Haboob",
+        Family::Absent(
+            "the SEDA research server of 2001 needs the Java of its time and its own native library \
+             for non-blocking I/O; no distribution packages it, nor another staged server",
+        ),
+        "a stage's pool of threads",
+    ),
+    row(
+        Kind::Knot,
+        "knot",
+        "Knot",
+        Family::Absent(
+            "the server of Capriccio's user-level threads (2003) replaces parts of a 32-bit C library of \
+             its time; no distribution packages it (Debian's package of that name is a name server). \
+             civetweb is a packaged server with a thread for each connection",
+        ),
+        "the user-level thread of that connection",
+    ),
+    row(
+        Kind::Tux,
+        "tux",
+        "TUX",
+        Family::Absent(
+            "a web server inside the kernel, maintained as a patch up to Linux 2.6; no patch applies to \
+             the kernels of today",
+        ),
+        "a kernel thread",
+    ),
+];
+
+impl Kind {
+    /// All of them, in the order of the table.
+    pub fn all() -> impl Iterator<Item = Kind> {
+        TABLE.iter().map(|row| row.kind)
+    }
+
+    /// Its row in the table.
+    pub fn row(self) -> &'static Row {
+        &TABLE[self as usize]
+    }
+
+    /// Its word: `apache-prefork`.
+    pub fn name(self) -> &'static str {
+        self.row().name
+    }
+
+    /// How a table or figure calls it: `Apache (prefork)`.
+    pub fn title(self) -> &'static str {
+        self.row().title
+    }
+
+    /// What starts it.
+    pub fn family(self) -> Family {
+        self.row().family
+    }
+
+    /// One of ours, a preset of `headway serve`.
+    pub fn is_ours(self) -> bool {
+        self.family() == Family::Headway
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(self.name())
+    }
+}
+
+/// No server has this name.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{0:?} is no server the lab knows; it knows {known}", known = known())]
+pub struct UnknownKind(String);
+
+fn known() -> String {
+    let names: Vec<&str> = TABLE.iter().map(|row| row.name).collect();
+    names.join(", ")
+}
+
+impl FromStr for Kind {
+    type Err = UnknownKind;
+
+    fn from_str(text: &str) -> Result<Kind, UnknownKind> {
+        let found = TABLE.iter().find(|row| row.name == text);
+        found.map(|row| row.kind).ok_or(UnknownKind(text.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn row_is_that_of_its_kind_when_the_table_is_indexed() {
+        for (index, row) in TABLE.iter().enumerate() {
+            assert_eq!(row.kind as usize, index, "{}", row.name);
+            assert_eq!(row.kind.row().name, row.name);
+        }
+        assert_eq!(TABLE.len(), Kind::Tux as usize + 1);
+    }
+
+    #[test]
+    fn name_is_one_word_everywhere_when_it_is_written_and_read() {
+        for kind in Kind::all() {
+            let json = serde_json::to_string(&kind).expect("a name");
+            assert_eq!(json, format!("\"{kind}\""));
+            assert_eq!(
+                serde_json::from_str::<Kind>(&json).expect("its own word"),
+                kind
+            );
+            assert_eq!(kind.name().parse(), Ok(kind));
+        }
+        let error = "apache".parse::<Kind>().expect_err("no such server");
+        assert!(error.to_string().contains("apache-prefork"), "{error}");
+    }
+}

@@ -1,0 +1,90 @@
+//! What to start: which server, on what files, on which address, how large.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::Kind;
+
+/// A server to be started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerSpec {
+    /// Which one.
+    pub kind: Kind,
+    /// The document root. Peers give up root's rights, so its folders must be open to the user `nobody`.
+    pub root: PathBuf,
+    /// Where it listens, in the network it is started in. IPv4, and a port other than 0.
+    pub address: SocketAddr,
+    /// Loops, processes, threads, helpers.
+    #[serde(default)]
+    pub sizes: Sizes,
+    /// Writes a line for each request (combined format) into its scratch folder.
+    #[serde(default)]
+    pub access_log: bool,
+    /// A path below the root that has to be answered 200 before the server counts as started, such as
+    /// `/ready.txt`. Without it any answer to `/` will do.
+    #[serde(default)]
+    pub probe: Option<String>,
+    /// More arguments for `headway serve`; other servers take none.
+    #[serde(default)]
+    pub arguments: Vec<String>,
+    /// The `headway` to start for our presets; without it the running program.
+    #[serde(default)]
+    pub headway: Option<PathBuf>,
+}
+
+/// How large a server is made. Each server uses the numbers it has a setting for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Sizes {
+    /// Event loops: processes of headway, nginx and lighttpd, threads of h2o.
+    pub workers: usize,
+    /// Clients served at the same time where each takes a process or thread: Apache's `MaxRequestWorkers`,
+    /// CivetWeb's `num_threads`. The worker and event modules round it up to equal processes of at most 64 threads.
+    pub clients: usize,
+    /// Helper processes of each of our workers, always as many; `None` leaves it to the server to adapt.
+    pub helpers: Option<usize>,
+    /// Connections that a loop keeps open at most.
+    pub connections: usize,
+    /// Length of the accept queue, the same for all. The kernel bounds it by `net.core.somaxconn`.
+    pub backlog: u32,
+}
+
+impl Default for Sizes {
+    /// One loop; 256 clients (the smaller of the 2006 paper's two sizes of Apache).
+    fn default() -> Sizes {
+        Sizes {
+            workers: 1,
+            clients: 256,
+            helpers: None,
+            connections: 4096,
+            backlog: 4096,
+        }
+    }
+}
+
+impl ServerSpec {
+    /// A server of the usual size.
+    ///
+    /// ```
+    /// use headway_lab::servers::{Kind, ServerSpec};
+    ///
+    /// let mut spec = ServerSpec::new(Kind::ApachePrefork, "/srv/files", "127.0.0.1:8080".parse()?);
+    /// spec.sizes.clients = 1024;
+    /// # Ok::<(), std::net::AddrParseError>(())
+    /// ```
+    pub fn new(kind: Kind, root: impl Into<PathBuf>, address: SocketAddr) -> ServerSpec {
+        ServerSpec {
+            kind,
+            root: root.into(),
+            address,
+            sizes: Sizes::default(),
+            access_log: false,
+            probe: None,
+            arguments: Vec::new(),
+            headway: None,
+        }
+    }
+}
