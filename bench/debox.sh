@@ -3,11 +3,13 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2034,SC2154
 
-library_folder=$repository/target/release
+# The libraries stand beside the command, whichever that is.
+library_folder=${headway%/*}
 
 # The C library; false, with a word, where this tree has none.
 build_library() {
     [ -d "$repository/crates/debox-so" ] || { say "this tree has no libdebox.so"; return 1; }
+    [ -z "${HEADWAY:-}" ] || { [ -e "$library_folder/libdebox.so" ]; return; }
     (cd "$repository" && cargo build --quiet --release --locked --package headway-debox-so --target-dir target) ||
         die "libdebox.so does not build"
     [ -e "$library_folder/libdebox.so" ]
@@ -16,6 +18,7 @@ build_library() {
 # The library `headway trace` puts into programs; it looks for it beside itself.
 build_preload() {
     [ -d "$repository/crates/debox-preload" ] || { say "this tree has no preload library"; return 0; }
+    [ -z "${HEADWAY:-}" ] || { [ -e "$library_folder/libdebox_preload.so" ]; return; }
     (cd "$repository" && cargo build --quiet --release --locked --package headway-debox-preload --target-dir target) ||
         die "libdebox_preload.so does not build"
 }
@@ -44,6 +47,17 @@ tool_line() {
     case $1 in
         strace) echo "- strace: $(strace -V | sed -n '1s/.*version //p')" ;;
         perf) echo "- perf: $(version_of perf)" ;;
+    esac
+}
+
+# program_version NAME: that of a program which is traced.
+program_version() {
+    case $1 in
+        postgres) "$postgres_programs/postgres" --version | sed 's/^[^0-9]*//; s/ .*//' ;;
+        sqlite3) sqlite3 --version | sed 's/ .*//' ;;
+        git) git --version | sed 's/.* //' ;;
+        curl) curl --version | sed -n '1s/^curl \([^ ]*\).*/\1/p' ;;
+        *) version_of "$1" ;;
     esac
 }
 

@@ -93,19 +93,22 @@ take_port() {
 # `headway lab` fills in the same files (crates/lab/src/servers/configuration.rs).
 peer_configuration() {
     local name=$1 root=$2 port=$3 variant=${4:-$1} place user group aio=off workers=1
+    local mpm=event clients=128 children=1
     place=$scratch/$variant-$port.conf user=$(id -un) group=$(id -gn)
     # Apache refuses to serve as root.
     if [ "$user" = root ]; then user=nobody group=nogroup; fi
     # The form that nginx recommends for slow disks: every body goes through its pool of threads.
     if [ "$variant" = nginx-threads ]; then aio=threads; fi
+    # A process a client, as many as the benchmarks have clients that wait for a disk.
+    if [ "$variant" = apache2-prefork ]; then mpm=prefork clients=32 children=32; fi
     # lighttpd's word for one process without a watcher.
     if [ "$name" = lighttpd ]; then workers=0; fi
     # One process, so that no connection is handed between address spaces; 128 threads are twice the clients of
     # the throughput cases. 19000 connections, since the memory case holds 10,000. Each core that is compared is one.
     sed -e "s|@ROOT@|$root|g; s|@HOST@|127.0.0.1|g; s|@PORT@|$port|g; s|@SCRATCH@|$scratch|g" \
         -e "s|@USER@|$user|g; s|@GROUP@|$group|g; s|@WORKERS@|$workers|g; s|@BACKLOG@|1024|g" \
-        -e "s|@FILES@|20000|g; s|@CONNECTIONS@|19000|g; s|@MPM@|event|g" \
-        -e "s|@CLIENTS@|128|g; s|@CHILDREN@|1|g; s|@THREADS@|128|g; s|@AIO@|$aio|g" \
+        -e "s|@FILES@|20000|g; s|@CONNECTIONS@|19000|g; s|@MPM@|$mpm|g" \
+        -e "s|@CLIENTS@|$clients|g; s|@CHILDREN@|$children|g; s|@THREADS@|128|g; s|@AIO@|$aio|g" \
         -e "s|@MULTI_ACCEPT@|on|g; s|@OPEN_FILE_CACHE@|max=20000 inactive=60s|g" \
         -e "s|^@ACCESS_LOG@$||; s|@ACCESS_LOG@|off|g" "$repository/bench/peers/$name.conf" >"$place"
     echo "$place"
@@ -116,7 +119,7 @@ server_available() {
     case $1 in
         headway) [ -x "$headway" ] || { say "leaving out headway: no $headway"; return 1; } ;;
         floor*) [ -x "$bench_tools/floor" ] || { say "leaving out the floor: no $bench_tools/floor"; return 1; } ;;
-        *) command -v "${1%-threads}" >/dev/null || { say "leaving out $1: not installed"; return 1; } ;;
+        *) command -v "${1%-*}" >/dev/null || { say "leaving out $1: not installed"; return 1; } ;;
     esac
 }
 
@@ -134,7 +137,8 @@ server_start() {
                         -c "$(peer_configuration nginx "$root" "$port" "$name")") ;;
         lighttpd) command=(lighttpd -D -f "$(peer_configuration "$name" "$root" "$port")") ;;
         h2o) command=(h2o -m worker -c "$(peer_configuration "$name" "$root" "$port")") ;;
-        apache2) command=(apache2 -D FOREGROUND -f "$(peer_configuration apache "$root" "$port")") ;;
+        apache2|apache2-prefork)
+            command=(apache2 -D FOREGROUND -f "$(peer_configuration apache "$root" "$port" "$name")") ;;
         *) die "$name: not a server this bench knows" ;;
     esac
     : >"$root/ready.txt"

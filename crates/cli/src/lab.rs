@@ -24,7 +24,7 @@ const EXAMPLES: &str = "\
 Examples:
   headway lab up                                a lab named `lab`: ide-5400 disk, 512 MiB, 1 Gbit/s
   headway lab load --fileset 1.5GB              puts a file set on its disk, quickly
-  headway lab exec -- headway serve /run/headway-lab/lab/disk/files/set --listen 0.0.0.0:8080 &
+  headway lab exec -- headway serve /run/headway-lab/lab/disk/mount/set --listen 0.0.0.0:8080 &
   headway lab exec --side client -- headway load http://198.18.0.1:8080/ --closed -n 1000
   headway lab status                            what every part of it does: --json for programs
   headway lab disk stall 10s                    the disk answers nothing for ten seconds
@@ -54,18 +54,12 @@ enum Action {
     Cool(Name),
     Status(show::Arguments),
     Down(Down),
-    /// The disk process of a lab, started by the lab.
-    #[command(hide = true)]
-    DiskProcess {
-        /// The folder of the disk.
-        folder: std::path::PathBuf,
-    },
     /// Says which parts of a lab this machine and this user can make, and what is missing for the others.
     Check,
     /// The disk process of a lab, started by the lab.
     #[command(hide = true)]
     DiskProcess {
-        /// The folder of the disk.
+        /// The folder of the disk
         folder: PathBuf,
     },
 }
@@ -138,12 +132,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Action::Up(up) => up.run(),
         Action::Load(load) => load.run(),
         Action::Disk(disk) => disk.run(),
+        Action::DiskProcess { folder } => Ok(::lab::disk::process_main(folder)?),
         Action::Cool(name) => open(&name.name).and_then(|lab| Ok(lab.cool()?)),
         Action::Status(status) => status.run(),
         Action::Down(down) => down.run(),
-        Action::DiskProcess { folder } => Ok(::lab::disk::process_main(folder)?),
         Action::Check => check(),
-        Action::DiskProcess { folder } => Ok(::lab::disk::process_main(folder)?),
     };
     done.map(|()| ExitCode::SUCCESS)
 }

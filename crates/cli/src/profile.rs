@@ -12,6 +12,7 @@ use clap::Args;
 use latency::Run;
 use latency::run::description::{Point, Verdict};
 use load::client::environment::dated;
+use load::profile::client::CLIENT_BUSY;
 use load::profile::{LOADS, Listener, ProfileError, ProfileSettings};
 use load::session::{Finished, Settings};
 use load::words::readable::{millis, number};
@@ -31,10 +32,12 @@ Examples:
 
 The capacity is what the server answers in a closed loop (1024 connections unless -c says otherwise); the loads are
 percentages of it, offered in an open loop. The time is (1 + number of loads) x repeats x (warm-up + duration).
+Where the client was at work for 90 % of the closed loop, that capacity is its own: two to nine runs more look for the
+highest rate that it offers validly, the loads are percentages of this, and the table says `capacity is at least`.
 An interrupted profile goes on when the same command is given again with the same -o.
 A command of --before-point finds its point in HEADWAY_POINT, HEADWAY_LOAD, HEADWAY_RATE and HEADWAY_REPEAT.
 Exit codes: 0 done, 1 failed (also: interrupted, no good reply at all, or --strict
-and a point not valid), 2 wrong use.";
+and a capacity that is the client's or a point not valid), 2 wrong use.";
 
 /// Finds a server's capacity and measures its latency at shares of it.
 #[derive(Debug, Args)]
@@ -103,7 +106,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let profile = Run::open(&directory)?;
     let points = profile.points()?;
-    let verdicts = verdicts(&points);
+    let verdicts = verdicts(&profile, &points);
     let text = match arguments.result.json {
         true => as_json(&profile)?,
         false => {
@@ -154,6 +157,7 @@ fn settings(arguments: &Arguments) -> ProfileSettings {
         before_point: points.before_point.clone(),
         after_point: points.after_point.clone(),
         strict: arguments.result.strict,
+        client_busy: CLIENT_BUSY,
     }
 }
 
@@ -168,10 +172,14 @@ fn failure(error: ProfileError, directory: &std::path::Path) -> Failure {
     }
 }
 
-fn verdicts(points: &[Run]) -> Vec<Verdict> {
-    let clients = points
-        .iter()
-        .filter_map(|run| run.description().client.as_ref());
+/// Of all runs but those that looked for what the client can offer: some of these had to be invalid.
+fn verdicts(profile: &Run, points: &[Run]) -> Vec<Verdict> {
+    let info = profile.description().profile.iter();
+    let done = info
+        .flat_map(|info| &info.points)
+        .filter(|point| point.done);
+    let runs = done.zip(points).filter(|(point, _)| !point.of_client);
+    let clients = runs.filter_map(|(_, run)| run.description().client.as_ref());
     clients.map(|client| client.verdict).collect()
 }
 
@@ -187,6 +195,7 @@ fn as_json(profile: &Run) -> Result<String, Failure> {
         let description = run.description();
         points.push(json!({
             "relative": point.relative,
+            "of_client": point.of_client,
             "rate_rps": point.rate_rps,
             "repeat": point.repeat,
             "directory": point.directory,
@@ -198,6 +207,7 @@ fn as_json(profile: &Run) -> Result<String, Failure> {
         "format": { "name": "headway-profile", "version": 1 },
         "run": profile.path().to_string_lossy(),
         "capacity_rps": info.capacity_rps,
+        "client_bound": info.client_bound,
         "targets": profile.description().targets,
         "server": profile.description().server,
         "points": points,
@@ -251,5 +261,9 @@ impl Listener for Lines {
 
     fn resumes(&mut self, done: usize, of: usize) {
         self.say(&format!("going on: {done} of {of} runs are done"));
+    }
+
+    fn remarks(&mut self, words: &str) {
+        self.say(words);
     }
 }

@@ -2,10 +2,10 @@
 
 use clap::Args;
 use server::config::settings::{Item, LogSettings, given};
-use server::config::units::{Bytes, ListenAddress, Many, Millis};
+use server::config::units::{Bytes, Count, ListenAddress, Many, Millis};
 use server::config::{
-    Checked, Config, ConfigError, Environment, LogFormat, SendMethod, Settings, Source,
-    raise_descriptor_limit,
+    Checked, Config, ConfigError, Environment, LogFormat, Opening, Preset, SendMethod, Settings,
+    Source, raise_descriptor_limit,
 };
 use server::master::{Options, Programs};
 use std::io::Write;
@@ -18,6 +18,7 @@ Examples:
   headway serve                                  this directory on http://127.0.0.1:8080
   headway serve /srv/www --listen :80            to everybody, on every IPv4 address
   headway serve /srv/www --status 9090           with a status page on http://127.0.0.1:9090/status
+  headway serve /srv/www --preset flash          as the Flash web server did it: its loop may wait
   headway serve --config /etc/headway.toml       hosts, fields and more from a file
   headway serve --config headway.toml --check    is the file good, and what holds?
 
@@ -36,6 +37,8 @@ pub struct Arguments {
     root: Option<PathBuf>,
     #[command(flatten)]
     run: Run,
+    #[command(flatten)]
+    strategy: Strategy,
     #[command(flatten)]
     content: Content,
     #[command(flatten)]
@@ -72,6 +75,34 @@ struct Run {
     /// Print nothing but trouble
     #[arg(long, short)]
     quiet: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Strategy")]
+struct Strategy {
+    /// A server of the papers: flash, fd-pass, no-mmap, new-flash, or headway. It says what --opening and
+    /// --send are unless they are given. All but new-flash and headway may wait for the disk on their loop
+    /// [default: headway]
+    #[arg(long, value_name = "NAME")]
+    preset: Option<Preset>,
+    /// How a name becomes an open file: probe-then-pass (asks the kernel's name cache; a helper opens what
+    /// is not there), pass-descriptor (a helper opens all that is new), or touch-and-reopen (a helper looks
+    /// first, then the loop opens, and may wait) [default: the preset's]
+    #[arg(long, value_name = "WAY")]
+    opening: Option<Opening>,
+    /// How files leave. Small ones from memory and larger ones by copy (a body is never two versions of its
+    /// file) or sendfile (lends the file's pages: what a client has not received yet changes with them).
+    /// Or all of them by sendfile-resident (after a check), sendfile-recent (if used lately: may wait) or
+    /// mmap (mincore and writev: may wait) [default: the preset's]
+    #[arg(long, value_name = "METHOD")]
+    send: Option<SendMethod>,
+    /// Helper processes, a worker: 5, or 1-16 to follow the work there is [default: 1-16]
+    #[arg(long, value_name = "N|MIN-MAX", conflicts_with_all = ["helpers_min", "helpers_max"])]
+    helpers: Option<Count>,
+    /// Bytes of files mapped (mmap) or believed to be in memory (sendfile-recent) at most, a worker
+    /// [default: four fifths of the memory]
+    #[arg(long, value_name = "SIZE")]
+    mapped_max: Option<Bytes>,
 }
 
 #[derive(Debug, Args)]
@@ -170,23 +201,20 @@ struct Bounds {
     #[arg(long, value_name = "N")]
     descriptors_max: Option<usize>,
     /// Memory for the contents of small files, taken by each worker when it starts [default: 64MiB, less
-    /// where memory is short]
+    /// where memory is short, 0 where small files are not kept]
     #[arg(long, value_name = "SIZE")]
     content_max: Option<Bytes>,
-    /// Files up to this size are sent from memory [default: 64KiB]
+    /// Files up to this size are sent from memory [default: 64KiB; 0 in the ways of sending that know no
+    /// small files]
     #[arg(long, value_name = "SIZE")]
     small_file_max: Option<Bytes>,
-    /// How larger files leave: copy (a body is never two versions of its file) or sendfile (lends the
-    /// file's pages: what a client has not received yet changes with them) [default: copy]
-    #[arg(long, value_name = "METHOD")]
-    send: Option<SendMethod>,
     /// Memory for the windows of larger files on their way [default: 16MiB]
     #[arg(long, value_name = "SIZE")]
     window_max: Option<Bytes>,
     /// Bytes one connection may send before the others have their turn [default: 1MiB]
     #[arg(long, value_name = "SIZE")]
     turn: Option<Bytes>,
-    /// Age after which a cached name is checked again [default: 1s]
+    /// Age after which a cached name is checked again [default: 1s; 60s where only a helper can]
     #[arg(long, value_name = "TIME")]
     revalidate: Option<Millis>,
 }
@@ -270,6 +298,7 @@ fn print(config: &Config, json: bool) -> Result<(), Failure> {
 fn settings(from: &Arguments) -> Settings {
     let (run, content, connections) = (&from.run, &from.content, &from.connections);
     let (timeouts, bounds, report) = (&from.timeouts, &from.bounds, &from.report);
+    let strategy = &from.strategy;
     Settings {
         root: item(&from.root),
         listen: list(&connections.listen),
@@ -296,7 +325,11 @@ fn settings(from: &Arguments) -> Settings {
         descriptors_max: item(&bounds.descriptors_max),
         content_max: item(&bounds.content_max),
         small_file_max: item(&bounds.small_file_max),
-        send: item(&bounds.send),
+        preset: item(&strategy.preset),
+        opening: item(&strategy.opening),
+        send: item(&strategy.send),
+        mapped_max: item(&strategy.mapped_max),
+        helpers: item(&strategy.helpers),
         window_max: item(&bounds.window_max),
         turn: item(&bounds.turn),
         revalidate: item(&bounds.revalidate),

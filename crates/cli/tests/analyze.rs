@@ -160,6 +160,7 @@ fn a_profile_is_a_line_a_point_and_each_point_can_be_asked_for() {
         done,
         rate_rps: relative * 1000.0,
         directory: format!("points/{relative:.2}-{repeat}"),
+        of_client: false,
     };
     let points = vec![
         point(0.2, 1, true),
@@ -176,6 +177,7 @@ fn a_profile_is_a_line_a_point_and_each_point_can_be_asked_for() {
     }
     let profile = ProfileInfo {
         capacity_rps: Some(1000.0),
+        client_bound: None,
         points,
     };
     let described = RunDescription {

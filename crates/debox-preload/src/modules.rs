@@ -9,7 +9,7 @@ use debox::collect::write::Writer;
 /// The stack may be a signal handler's own of a few pages, so lines longer than this are left out.
 const LINE_BYTES_MAX: usize = 1024;
 
-/// Where this library's own code is.
+/// Where this library's own code is: in pieces that touch, since the stubs' jumps have a page of their own.
 static OWN: (AtomicU64, AtomicU64) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
 
 /// Whether an address is in this library; before the first scan all are.
@@ -30,6 +30,7 @@ pub fn scan(writer: &Writer<'_>) {
     };
     let mut buffer = [0_u8; 2 * LINE_BYTES_MAX];
     let mut filled = 0;
+    let mut run = (0, 0);
     loop {
         let read = match rustix::io::read(&maps, &mut buffer[filled..]) {
             Ok(0) => break,
@@ -40,7 +41,7 @@ pub fn scan(writer: &Writer<'_>) {
         filled += read;
         let mut start = 0;
         while let Some(length) = buffer[start..filled].iter().position(|&b| b == b'\n') {
-            add(writer, &buffer[start..start + length]);
+            add(writer, &buffer[start..start + length], &mut run);
             start += length + 1;
         }
         if start == 0 && filled == buffer.len() {
@@ -52,8 +53,8 @@ pub fn scan(writer: &Writer<'_>) {
     }
 }
 
-/// A line is `start-end rwxp offset device inode path` (proc(5)).
-fn add(writer: &Writer<'_>, line: &[u8]) {
+/// A line is `start-end rwxp offset device inode path` (proc(5)). `run` is the code without a gap up to here.
+fn add(writer: &Writer<'_>, line: &[u8], run: &mut (u64, u64)) {
     let mut words = line
         .split(|&byte| byte == b' ')
         .filter(|word| !word.is_empty());
@@ -68,10 +69,11 @@ fn add(writer: &Writer<'_>, line: &[u8]) {
     let (Some(start), Some(end)) = (ends.next(), ends.next()) else {
         return;
     };
-    let here = (add as fn(&Writer<'_>, &[u8])) as usize as u64;
-    if (start..end).contains(&here) {
-        OWN.0.store(start, Ordering::Relaxed);
-        OWN.1.store(end, Ordering::Relaxed);
+    *run = (if start == run.1 { run.0 } else { start }, end);
+    let here = (is_own as fn(u64) -> bool) as usize as u64;
+    if (run.0..run.1).contains(&here) {
+        OWN.0.store(run.0, Ordering::Relaxed);
+        OWN.1.store(run.1, Ordering::Relaxed);
     }
     if writer.knows(start) {
         return;

@@ -38,14 +38,24 @@ calls! {
     Receive = "recvfrom",
     /// Writing to a client.
     Send = "sendto",
+    /// Writing to a client from memory and a mapped file.
+    Writev = "writev",
     /// Sending from a file.
     Sendfile = "sendfile",
     /// Probing a name, open and status together.
     Resolve = "openat2",
+    /// Looking a name up and opening it without asking whether that waits: the way of Flash.
+    Reopen = "openat2 (may wait)",
     /// Status of an open descriptor.
     Status = "statx",
     /// Asking which pages of a window are resident.
     Residency = "cachestat",
+    /// Mapping a piece of a file.
+    Mmap = "mmap",
+    /// Giving a mapping back.
+    Munmap = "munmap",
+    /// Asking which pages of a mapping are resident.
+    Mincore = "mincore",
     /// Reading what is resident.
     ReadNowait = "preadv2",
     /// Asking a helper.

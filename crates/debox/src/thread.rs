@@ -23,7 +23,7 @@ use os::perf::{Fault, FaultCounter, Ring};
 use os::ticks::Ticks;
 use rustix::thread::{Pid, gettid};
 
-use crate::absence::Absences;
+use crate::absence::{Absence, Absences};
 use crate::aside::Aside;
 use crate::privilege;
 use crate::record::{Limits, Record};
@@ -377,17 +377,24 @@ impl Debox {
             record.wakeup_ns = (!nested).then_some(since_ns);
         }
         let symbols = record.limits().resolve.then(kernel_symbols).flatten();
+        // The thread may also lose the processor just before the first reading of the clock or just after the second.
+        let longest_ns = longest_ns(record.wall_ns);
+        let add = |record: &mut Record, absence: Absence<'_>| {
+            if absence.length_ns <= longest_ns {
+                record.add(absence, symbols);
+            }
+        };
         if nested {
             let mut aside = self.aside.borrow_mut();
-            record.lost += aside.take(mark.aside, |absence| record.add(absence, symbols));
+            record.lost += aside.take(mark.aside, |absence| add(record, absence));
         }
         let mut absences = self.absences.borrow_mut();
         let mut lost = self.lost.take();
         let overflown = ring.is_nearly_full();
         ring.drain(|event| {
-            lost += absences.record(event, |absence| record.add(absence, symbols));
+            lost += absences.record(event, |absence| add(record, absence));
         });
-        absences.settle(|absence| record.add(absence, symbols));
+        absences.settle(|absence| add(record, absence));
         if overflown {
             // The kernel tells what it lost in front of its next record, which must not be another call's.
             ring.provoke();
@@ -434,6 +441,11 @@ fn faults(counter: &Option<FaultCounter>, before: u64) -> Option<u32> {
     counter
         .as_ref()
         .map(|counter| (counter.count() - before) as u32)
+}
+
+/// The longest absence that fits into a call, as two clocks see it that are apart by some parts in a million.
+fn longest_ns(wall_ns: u64) -> u64 {
+    wall_ns + wall_ns / 1000 + 1000
 }
 
 /// Nanoseconds the calling thread was runnable without running, since it began: the second word of

@@ -8,7 +8,7 @@ use std::io;
 
 /// The facts about a file that a response is built from. Two equal `Meta`s mean the same file with
 /// the same contents, as far as the file system's time stamps can tell.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Meta {
     /// Length in bytes.
     pub size: u64,
@@ -98,6 +98,11 @@ impl OpenFile {
     pub(crate) fn memfd(self) -> OpenFile {
         self.nowait.set(Nowait::Memfd);
         self
+    }
+
+    /// It is memory that a helper has filled: there is no disk to wait for.
+    pub fn is_memory(&self) -> bool {
+        self.nowait.get() == Nowait::Memfd
     }
 
     /// What the file was when it was opened.

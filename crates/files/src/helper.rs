@@ -11,7 +11,7 @@ use crate::answer::Failure;
 use crate::file::Meta;
 use crate::listing::{Directory, read_directory};
 use crate::protocol::{
-    MESSAGE_BYTES_MAX, RETIRE_MAX, Reply, Request, VERSION, decode_request, encode_reply,
+    MESSAGE_BYTES_MAX, RETIRE_MAX, Reply, Request, VERSION, Want, decode_request, encode_reply,
 };
 use crate::residency::WINDOW_BYTES;
 use crate::resolve::{RawAnswer, RawFile, resolve_blocking};
@@ -105,7 +105,12 @@ impl Helper<'_> {
                 };
                 self.add_root(root, known)
             }
-            Request::Resolve { job, root, path } => self.resolve(job, root, path),
+            Request::Resolve {
+                job,
+                root,
+                want,
+                path,
+            } => self.resolve(job, root, want, path),
             Request::ReadIn {
                 job,
                 offset,
@@ -155,8 +160,19 @@ impl Helper<'_> {
         Ok(())
     }
 
-    fn resolve(&mut self, job: u64, root: RootId, path: &[u8]) -> io::Result<()> {
+    fn resolve(&mut self, job: u64, root: RootId, want: Want, path: &[u8]) -> io::Result<()> {
         let (answer, files) = split(resolve_blocking(&self.roots, root, path));
+        match want {
+            // Whatever was found, even that there is nothing: the worker looks itself.
+            Want::Touch => return self.reply(&Reply::Touched { job }, &[]),
+            Want::File => {}
+            Want::FileReadIn => self.read_in_beginnings(&files),
+        }
+        let descriptors: Vec<_> = files.into_iter().map(|file| file.descriptor).collect();
+        self.reply(&Reply::Resolved { job, answer }, &descriptors)
+    }
+
+    fn read_in_beginnings(&mut self, files: &[RawFile]) {
         for (position, file) in files.iter().enumerate() {
             // Siblings may never be asked for; only small ones are worth a read.
             let length = match file.meta.size {
@@ -167,8 +183,6 @@ impl Helper<'_> {
             // A disk error is found again, and reported, when the contents are sent.
             let _ = self.read_in(&file.descriptor, 0, length);
         }
-        let descriptors: Vec<_> = files.into_iter().map(|file| file.descriptor).collect();
-        self.reply(&Reply::Resolved { job, answer }, &descriptors)
     }
 
     /// A page that says what the `known` one says is not made a second time: however many clients are

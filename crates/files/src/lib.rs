@@ -10,7 +10,7 @@
 //!    it in;
 //! 5. [`RetireList`] sees to it that descriptors are closed by helpers too.
 //!
-//! What it refuses: to wait, anywhere but in `helper_main` and [`resolve_blocking`]; to leave a
+//! What it refuses: to wait, anywhere but in `helper_main`, [`resolve_blocking`] and [`resolve_here`]; to leave a
 //! document root (the kernel confines every walk, see `os::open`); to spawn processes (the master
 //! does); to know about HTTP.
 //!
@@ -39,10 +39,10 @@ pub use helper::helper_main;
 pub use listing::{Directory, DirectoryEntry, ENTRIES_MAX, EntryKind};
 pub use names::{Entry, Names, NamesBounds};
 pub use pool::{
-    Done, Full, HelperSlot, Outcome, Pool, PoolLimits, PoolStatistics, SlotState, TimesUs, Waiter,
+    Done, Full, HelperSlot, Outcome, Pool, PoolLimits, PoolStatistics, Powers, SlotState, Waiter,
 };
 pub use residency::{ProbeKind, Residency, WINDOW_BYTES, read_nowait, window_of};
-pub use resolve::{RawAnswer, RawFile, resolve_blocking, resolve_cached};
+pub use resolve::{RawAnswer, RawFile, resolve_blocking, resolve_cached, resolve_here};
 pub use retire::RetireList;
 pub use revalidate::{Revalidation, revalidate_cached};
 pub use root::{RootConfig, RootError, RootId, Roots};

@@ -8,7 +8,7 @@
 //! |------|----------|------------------------------------------------|---------------|
 //! | 1    | Hello    | version u16, roots u32                         | 0             |
 //! | 2    | Root     | root u32, siblings u8, dotfiles u8 (0, 1), Names | 1 (directory) |
-//! | 3    | Resolve  | job u64, root u32, path to the end             | 0             |
+//! | 3    | Resolve  | job u64, root u32, Want u8, path to the end    | 0             |
 //! | 4    | ReadIn   | job u64, offset u64, length u64                | 1 (file)      |
 //! | 5    | List     | job u64, root u32, path to the end             | 0, or 1 (the page known) |
 //! | 6    | Read     | job u64, offset u64, length u64                | 1 (file)      |
@@ -19,8 +19,10 @@
 //! | 131  | Listed   | job u64, then 0 and Meta, 1 and failure u8, or 2 (as known) | one a Meta |
 //! | 132  | Read     | job u64, errno u32, then Meta if errno is 0    | one a Meta    |
 //! | 133  | Retired  | job u64                                        | 0             |
+//! | 134  | Touched  | job u64                                        | 0             |
 //!
 //! - Names: count u16, then so many times length u16 and UTF-8.
+//! - Want: 0 touch, 1 the file, 2 the file with its first bytes read in.
 //! - Meta: size u64, modified i64 + u32, changed i64 + u32, device u64, inode u64.
 //! - Answer: a byte; after 0 (file): has an index name u8 (0, 1), its position u16, siblings u8
 //!   (bits: br, zstd, gzip), Meta, one Meta a sibling; after 1 (redirect) and 2 (directory)
@@ -37,7 +39,7 @@ use crate::root::RootId;
 use std::borrow::Cow;
 
 /// The version this build speaks.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// No path is longer: `PATH_MAX`, so that this many bytes already fail with `ENAMETOOLONG`.
 pub const PATH_BYTES_MAX: usize = 4096;
 /// No message is longer.
@@ -53,6 +55,18 @@ pub const RETIRE_MAX: usize = 64;
 pub struct Malformed {
     /// What is wrong with it.
     pub what: &'static str,
+}
+
+/// What a helper does with a name it has found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Want {
+    /// Looks it up, opens it, and forgets it: only the kernel's caches remember. The worker repeats
+    /// the steps itself, as Flash did.
+    Touch,
+    /// Passes the open file.
+    File,
+    /// Passes the open file and has read its first bytes in.
+    FileReadIn,
 }
 
 /// From worker to helper.
@@ -82,6 +96,8 @@ pub enum Request<'a> {
         job: u64,
         /// Beneath this root.
         root: RootId,
+        /// What to do with it.
+        want: Want,
         /// Normalised and relative.
         path: &'a [u8],
     },
@@ -163,6 +179,11 @@ pub enum Reply {
         /// The job answered.
         job: u64,
     },
+    /// To Resolve with [`Want::Touch`].
+    Touched {
+        /// The job answered.
+        job: u64,
+    },
 }
 
 impl Reply {
@@ -173,7 +194,8 @@ impl Reply {
             | Reply::ReadIn { job, .. }
             | Reply::Listed { job, .. }
             | Reply::Read { job, .. }
-            | Reply::Retired { job } => *job,
+            | Reply::Retired { job }
+            | Reply::Touched { job } => *job,
         }
     }
 
@@ -218,13 +240,25 @@ pub fn encode_request(request: &Request<'_>, bytes: &mut Vec<u8>) {
                 bytes.extend(name.as_bytes());
             }
         }
-        Request::Resolve { job, root, path } => put_path(bytes, 3, *job, *root, path),
+        Request::Resolve {
+            job,
+            root,
+            want,
+            path,
+        } => {
+            put_root(bytes, 3, *job, *root);
+            bytes.push(want_code(*want));
+            put_path(bytes, path);
+        }
         Request::ReadIn {
             job,
             offset,
             length,
         } => put_range(bytes, 4, *job, *offset, *length),
-        Request::List { job, root, path } => put_path(bytes, 5, *job, *root, path),
+        Request::List { job, root, path } => {
+            put_root(bytes, 5, *job, *root);
+            put_path(bytes, path);
+        }
         Request::Read {
             job,
             offset,
@@ -268,6 +302,7 @@ pub fn encode_reply(reply: &Reply, bytes: &mut Vec<u8>) {
             }
         }
         Reply::Retired { job } => put_job(bytes, 133, *job),
+        Reply::Touched { job } => put_job(bytes, 134, *job),
     }
 }
 
@@ -286,6 +321,7 @@ pub fn decode_request(bytes: &[u8]) -> Result<Request<'_>, Malformed> {
         3 => Request::Resolve {
             job: rest.u64()?,
             root: rest.root_id()?,
+            want: rest.want()?,
             path: rest.path()?,
         },
         4 => Request::ReadIn {
@@ -355,6 +391,7 @@ pub fn decode_reply(bytes: &[u8]) -> Result<Reply, Malformed> {
             Reply::Read { job, content }
         }
         133 => Reply::Retired { job: rest.u64()? },
+        134 => Reply::Touched { job: rest.u64()? },
         _ => {
             return Err(Malformed {
                 what: "unknown reply",
@@ -370,9 +407,12 @@ fn put_job(bytes: &mut Vec<u8>, kind: u8, job: u64) {
     bytes.extend(job.to_le_bytes());
 }
 
-fn put_path(bytes: &mut Vec<u8>, kind: u8, job: u64, root: RootId, path: &[u8]) {
+fn put_root(bytes: &mut Vec<u8>, kind: u8, job: u64, root: RootId) {
     put_job(bytes, kind, job);
     bytes.extend(root.0.to_le_bytes());
+}
+
+fn put_path(bytes: &mut Vec<u8>, path: &[u8]) {
     bytes.extend(&path[..path.len().min(PATH_BYTES_MAX)]);
 }
 
@@ -414,6 +454,14 @@ fn put_meta(bytes: &mut Vec<u8>, meta: &Meta) {
     }
     bytes.extend(meta.device.to_le_bytes());
     bytes.extend(meta.inode.to_le_bytes());
+}
+
+fn want_code(want: Want) -> u8 {
+    match want {
+        Want::Touch => 0,
+        Want::File => 1,
+        Want::FileReadIn => 2,
+    }
 }
 
 fn failure_code(failure: Failure) -> u8 {
@@ -479,6 +527,17 @@ impl<'a> Reader<'a> {
 
     fn root_id(&mut self) -> Result<RootId, Malformed> {
         Ok(RootId(self.u32()?))
+    }
+
+    fn want(&mut self) -> Result<Want, Malformed> {
+        match self.u8()? {
+            0 => Ok(Want::Touch),
+            1 => Ok(Want::File),
+            2 => Ok(Want::FileReadIn),
+            _ => Err(Malformed {
+                what: "unknown want",
+            }),
+        }
     }
 
     fn path(&mut self) -> Result<&'a [u8], Malformed> {

@@ -125,6 +125,32 @@ pub fn resolve_blocking(roots: &Roots, root: RootId, path: &[u8]) -> RawAnswer<R
     resolve(&BlockingOpener, roots, root, path).unwrap_or(RawAnswer::Failed(Failure::Io))
 }
 
+/// Resolve `path` beneath `root` on the event loop, waiting as long as it takes: what Flash does when a
+/// helper has touched the name, in the hope that everything it needs is still in memory. Nothing else may
+/// call it there.
+pub fn resolve_here(roots: &Roots, root: RootId, path: &[u8], retire: &RetireList) -> Answer {
+    let open = |file: RawFile| {
+        let file = OpenFile::new(file.descriptor, file.meta)
+            .retiring_to(retire)
+            .on_overlay(roots.is_overlay(file.meta.device));
+        Rc::new(file)
+    };
+    match resolve_blocking(roots, root, path) {
+        RawAnswer::File {
+            file,
+            index,
+            siblings,
+        } => Answer::File(FoundFile {
+            file: open(file),
+            index,
+            siblings: siblings.map(|sibling| sibling.map(open)),
+        }),
+        RawAnswer::Redirect => Answer::Redirect,
+        RawAnswer::Directory => Answer::Directory,
+        RawAnswer::Failed(failure) => Answer::Failed(failure),
+    }
+}
+
 /// The walk; `None` if a step would wait.
 pub(crate) fn resolve<O: Opener>(
     opener: &O,

@@ -1,8 +1,8 @@
 //! Every message survives the journey, and no bytes whatever do harm.
 
 use headway_files::protocol::{
-    MESSAGE_BYTES_MAX, PATH_BYTES_MAX, Reply, Request, decode_reply, decode_request, encode_reply,
-    encode_request,
+    MESSAGE_BYTES_MAX, PATH_BYTES_MAX, Reply, Request, Want, decode_reply, decode_request,
+    encode_reply, encode_request,
 };
 use headway_files::{Failure, Meta, RawAnswer, RootId};
 use proptest::prelude::*;
@@ -76,6 +76,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         (job(), prop::result::maybe_ok(meta(), 1_u32..))
             .prop_map(|(job, content)| Reply::Read { job, content }),
         job().prop_map(|job| Reply::Retired { job }),
+        job().prop_map(|job| Reply::Touched { job }),
     ]
 }
 
@@ -94,7 +95,9 @@ proptest! {
         for request in [
             Request::Hello { version, roots: root },
             Request::Root { root: id, siblings, dotfiles, index },
-            Request::Resolve { job, root: id, path: &path },
+            Request::Resolve { job, root: id, want: Want::Touch, path: &path },
+            Request::Resolve { job, root: id, want: Want::File, path: &path },
+            Request::Resolve { job, root: id, want: Want::FileReadIn, path: &path },
             Request::ReadIn { job, offset, length },
             Request::List { job, root: id, path: &path },
             Request::Read { job, offset, length },
@@ -143,9 +146,10 @@ fn encoding_is_the_documented_one_when_a_resolve_is_sent() {
     let request = Request::Resolve {
         job: 0x0102,
         root: RootId(3),
+        want: Want::FileReadIn,
         path: b"a/b",
     };
-    let expected = [3, 2, 1, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, b'a', b'/', b'b'];
+    let expected = [3, 2, 1, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 2, b'a', b'/', b'b'];
     assert_eq!(encoded(&request), expected);
     let reply = Reply::ReadIn { job: 1, errno: 5 };
     assert_eq!(

@@ -26,6 +26,7 @@ mod groups;
 mod status;
 mod sweep;
 mod processes;
+pub mod servers;
 mod tool;
 mod error;
 

@@ -14,8 +14,8 @@ mod parquet_file;
 mod regular;
 
 pub use description::{
-    Arrivals, ClientInfo, Environment, FileSetInfo, Format, Kind, LoadInfo, Mode, Point,
-    ProfileInfo, RunDescription, ScheduleStep, ServerInfo, Summary, Verdict, Window,
+    Arrivals, ClientBound, ClientInfo, Environment, FileSetInfo, Format, Kind, LoadInfo, Mode,
+    Point, ProfileInfo, RunDescription, ScheduleStep, ServerInfo, Summary, Verdict, Window,
 };
 pub use directory::{OpenError, Run};
 pub use writer::{RunWriter, WriteError, summary, write_description};

@@ -348,6 +348,7 @@ fn finished_points_are_listed_when_a_profile_is_opened() {
         done,
         repeat: 1,
         rate_rps: 10.0,
+        of_client: false,
     };
     let points = vec![
         point(0.2, "points/0.20-1", true),
@@ -355,6 +356,7 @@ fn finished_points_are_listed_when_a_profile_is_opened() {
     ];
     let profile = ProfileInfo {
         capacity_rps: Some(50.0),
+        client_bound: None,
         points,
     };
     let described = RunDescription {

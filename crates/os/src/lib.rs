@@ -6,6 +6,7 @@
 pub mod errno;
 pub mod fork;
 pub mod listen;
+pub mod mapping;
 pub mod open;
 pub mod perf;
 pub mod process;

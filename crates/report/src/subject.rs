@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use latency::run::{Kind, RunDescription};
+use latency::run::{ClientBound, Kind, RunDescription};
 use latency::{Analysis, OpenError, Run};
 
 use crate::blocked::{self, Blocked};
@@ -70,6 +70,11 @@ impl Subject {
     /// Whether it is a profile.
     pub fn is_profile(&self) -> bool {
         self.description.kind == Kind::Profile
+    }
+
+    /// That the client, not the server, set the capacity of a profile.
+    pub fn client_bound(&self) -> Option<&ClientBound> {
+        self.description.profile.as_ref()?.client_bound.as_ref()
     }
 
     /// Relative loads in ascending order, each with its repetitions that have figures.

@@ -5,7 +5,9 @@ mod support;
 
 use headway_report::Report;
 use latency::row::Outcome;
-use latency::run::{Kind, LoadInfo, Mode, ProfileInfo, RunDescription, Summary, Verdict};
+use latency::run::{
+    ClientBound, Kind, LoadInfo, Mode, ProfileInfo, RunDescription, Summary, Verdict,
+};
 use std::fs;
 use std::path::{Path, PathBuf};
 use support::{Behaviour, Example, write_description, write_rows};
@@ -313,6 +315,38 @@ fn the_page_names_the_points_that_are_missing_when_a_profile_was_interrupted() {
     assert!(html.contains("Load 0.95, repetition 1: not measured."));
     assert!(html.contains("is not below the profile"));
     assert!(html.contains("profile, 1 of 3 measurements") && html.contains("half is incomplete."));
+}
+
+#[test]
+fn the_page_says_whose_limit_it_is_when_the_capacity_is_the_clients() {
+    let runs = Runs::new()
+        .with("own", |path| {
+            example("own", Behaviour::Steady).write_profile(path, &[0.2, 0.95], 1);
+        })
+        .with("quick", |path| {
+            example("quick", Behaviour::Steady).write_profile(path, &[0.2, 0.95], 1);
+            let mut description = latency::Run::open(path)
+                .expect("a profile")
+                .description()
+                .clone();
+            let profile = description.profile.as_mut().expect("points");
+            profile.client_bound = Some(ClientBound {
+                closed_rps: 990.0,
+                busy_share: 0.974,
+                valid_rps: profile.capacity_rps,
+            });
+            write_description(path, &description);
+        });
+    let html = runs.html();
+    for expected in [
+        "Capacity is at least 990/s: the client is the limit (at work 97.4\u{202f}% of the closed loop). Loads are shares of 900/s",
+        "≥ 990<br><small>the client is the limit; load 1 is 900/s</small>",
+        "1.0 = 900/s, the client&#39;s limit",
+        "The client was the limit of quick: load 1 is there what the client can offer",
+    ] {
+        assert!(html.contains(expected), "{expected}");
+    }
+    assert!(!html.contains("of own, quick") && !html.contains("class=\"alarm"));
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod check;
 mod hosts;
 mod fields;
 mod memory;
+mod strategy;
 mod error;
 mod print;
 
@@ -22,6 +23,7 @@ pub use check::{Environment, raise_descriptor_limit};
 pub use error::{ConfigError, Source};
 pub(crate) use memory::REST_BYTES;
 pub use settings::Settings;
+pub use strategy::{Opening, Preset, SendMethod};
 
 /// The checked configuration of one server.
 ///
@@ -80,8 +82,13 @@ pub struct Config {
     pub content_bytes_max: u64,
     /// Files up to this size are sent from memory.
     pub small_file_bytes: u64,
-    /// How files above that size leave.
+    /// How a name that is not cached becomes an open file.
+    pub opening: Opening,
+    /// How files above that size are found resident and leave.
     pub send: SendMethod,
+    /// Bytes of files mapped, or believed to be in memory because they were used lately, at most, a
+    /// worker. Of no meaning to the ways of sending that do neither.
+    pub mapped_bytes_max: u64,
     /// Memory for the windows of larger files on their way at most, a worker.
     pub window_bytes_max: u64,
     /// Bytes one connection may send before the others have their turn.
@@ -116,7 +123,8 @@ impl Config {
     pub fn memory_bytes(&self) -> u64 {
         let windows_bytes = match self.send {
             SendMethod::Copy => self.window_bytes_max,
-            SendMethod::Sendfile => 0,
+            // Mapped pages are the page cache's, and go when it needs them to.
+            _ => 0,
         };
         self.content_bytes_max + windows_bytes
     }
@@ -171,17 +179,6 @@ pub struct LogConfig {
     pub path: PathBuf,
     /// The format of its lines.
     pub format: LogFormat,
-}
-
-/// How the bytes of a file that is not sent from memory reach the socket.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum SendMethod {
-    /// Read without waiting, compared with what was opened, then sent: never two versions in one body.
-    #[default]
-    Copy,
-    /// `sendfile`: pages are lent to the socket, and change there when the file is rewritten in place.
-    Sendfile,
 }
 
 /// The format of an access log line.

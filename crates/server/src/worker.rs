@@ -24,16 +24,18 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use debox::{Call, Tracer};
 use event::{Clock, Deadlines, Events, Interest, Mechanism, Ready, Token};
+use files::protocol::Want;
 use files::{Done, Names, NamesBounds, OpenFile, Pool, PoolLimits, Residency, Roots};
 use http::HeadLimits;
+use os::mapping::Mapping;
 
 use crate::accept::{Addresses, LISTENER, Listeners};
-use crate::config::Config;
+use crate::config::{Config, Opening, SendMethod};
 use crate::connection::{CONNECTION, Connection, Slots};
 use crate::control::{Control, ControlError, FromWorker, ToWorker};
 use crate::lookup::{Hosts, Lookup};
 use crate::respond::{Date, Rules, Shelf};
-use crate::send::Windows;
+use crate::send::{Chunks, Windows};
 use crate::tally::Counters;
 use log::Log;
 
@@ -111,6 +113,9 @@ struct Worker {
     body: Vec<u8>,
     /// Larger files are read here on their way, a window at a time.
     windows: Windows,
+    /// What is mapped of files, and what was used lately, where the way of sending asks for it.
+    maps: Chunks<Mapping>,
+    recent: Chunks<()>,
     /// Connections that spent their budget and come again after the others.
     again: Vec<Token>,
     prefetch: Vec<(Rc<OpenFile>, u64)>,
@@ -189,6 +194,8 @@ impl Worker {
             scratch: vec![0; 2 * config.head_bytes_max],
             body: Vec::new(),
             windows: Windows::new(config.window_bytes_max),
+            maps: Chunks::new(config.mapped_bytes_max),
+            recent: Chunks::new(config.mapped_bytes_max),
             again: Vec::new(),
             prefetch: Vec::new(),
             done: Vec::new(),
@@ -199,7 +206,8 @@ impl Worker {
     }
 
     fn run(&mut self) -> Result<(), WorkerError> {
-        if let Err(error) = memory::hold(self.config.memory_bytes()) {
+        let maps = self.config.send == SendMethod::Mmap;
+        if let Err(error) = memory::hold(self.config.memory_bytes(), maps) {
             self.notice(error);
         }
         // From here on nothing may wait. Taking memory may: nobody is served yet.
@@ -404,6 +412,7 @@ impl Parts {
             min: config.helpers_min,
             max: config.helpers_max,
             queue_max: config.helper_queue_max,
+            want: want(config.opening),
             ..PoolLimits::default()
         };
         let pool = Pool::new(limits, roots.clone());
@@ -415,6 +424,7 @@ impl Parts {
             roots,
             Names::new(bounds),
             pool.retire_list(),
+            config.opening,
             config.revalidate_ms,
         );
         Ok(Parts {
@@ -425,6 +435,16 @@ impl Parts {
             pool,
             log,
         })
+    }
+}
+
+/// What helpers do with names. To read a file in along the way is ours: the papers' servers looked first
+/// whether it is resident, and then had it read in.
+fn want(opening: Opening) -> Want {
+    match opening {
+        Opening::Touch => Want::Touch,
+        Opening::Pass => Want::File,
+        Opening::Probe => Want::FileReadIn,
     }
 }
 

@@ -44,7 +44,7 @@ use conversation::run_area;
 
 macro_rules! areas {
     ($($test:ident = $area:literal,)*) => {
-        $(#[test] fn $test() { run_area($area); })*
+        $(#[test] fn $test() { run_area($area, None); })*
 
         /// The folders that a test above runs.
         const AREAS: &[&str] = &[$($area),*];

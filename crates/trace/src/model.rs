@@ -97,7 +97,7 @@ pub struct Program {
 }
 
 /// The calls from one place of a program.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Site {
     /// Index into [`Trace::places`].
     pub place: usize,
@@ -149,7 +149,7 @@ pub struct Bucket {
 }
 
 /// Sleeps at one place of the kernel.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SleepAt {
     /// The resource.
     pub label: Label,

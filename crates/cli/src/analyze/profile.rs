@@ -2,8 +2,9 @@
 
 use super::table::{Style, percent, rate, table, time};
 use super::text::label;
-use latency::run::{Point, ProfileInfo, Verdict};
+use latency::run::{ClientBound, Point, ProfileInfo, Verdict};
 use latency::{Analysis, Run};
+use load::profile::capacity_words;
 use load::words::readable::plain;
 use serde::Serialize;
 
@@ -23,6 +24,7 @@ pub struct Listing<'a> {
     complete: bool,
     label: String,
     capacity_rps: Option<f64>,
+    client_bound: Option<ClientBound>,
     points: Vec<Entry<'a>>,
 }
 
@@ -36,13 +38,12 @@ impl<'a> Listing<'a> {
     /// The points of a profile that were measured.
     pub fn of(run: &Run, measured: &'a [Measured]) -> Listing<'a> {
         let described = run.description();
+        let info = described.profile.as_ref();
         Listing {
             complete: described.complete,
             label: label(run),
-            capacity_rps: described
-                .profile
-                .as_ref()
-                .and_then(|profile| profile.capacity_rps),
+            capacity_rps: info.and_then(|profile| profile.capacity_rps),
+            client_bound: info.and_then(|profile| profile.client_bound.clone()),
             points: measured
                 .iter()
                 .map(|one| Entry {
@@ -89,11 +90,7 @@ pub fn text(run: &Run, measured: &[Measured], style: Style) -> String {
 
 fn progress(profile: &ProfileInfo, complete: bool) -> String {
     let done = profile.points.iter().filter(|point| point.done).count();
-    let capacity = profile
-        .capacity_rps
-        .map_or("capacity not measured yet".into(), |found| {
-            format!("capacity {} requests/s", rate(found))
-        });
+    let capacity = capacity_words(profile).unwrap_or("capacity not measured yet".into());
     let left = if complete {
         String::new()
     } else {
@@ -144,7 +141,10 @@ fn row(one: &Measured) -> Vec<String> {
 
 /// Lowest to highest of each figure over the repetitions of a load; nothing when no load was repeated.
 fn repeats(measured: &[Measured], style: Style) -> String {
-    let same = |a: &Measured, b: &Measured| a.point.relative == b.point.relative;
+    // Runs that looked for what the client can offer differ in their rate.
+    let same = |a: &Measured, b: &Measured| {
+        a.point.relative == b.point.relative && !a.point.of_client && !b.point.of_client
+    };
     let repeated = measured.chunk_by(same).filter(|group| group.len() > 1);
     let rows: Vec<Vec<String>> = repeated.map(spread).collect();
     if rows.is_empty() {

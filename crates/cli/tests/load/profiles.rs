@@ -1,6 +1,6 @@
 //! `headway profile`: points, commands between them, going on.
 
-use super::replying::{GOOD, Manner, Replying};
+use super::replying::{GOOD, LATE, Manner, Replying};
 use super::{headway, read_json, serving};
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::Path;
@@ -17,7 +17,7 @@ fn profile(server: &Replying, run: &Path, words: &[&str]) -> (i32, String, Strin
 fn points_are_shares_of_the_capacity_when_it_is_looked_for() {
     let place = tempfile::tempdir().unwrap();
     let run = place.path().join("profile");
-    let server = Replying::start(GOOD);
+    let server = Replying::start(LATE);
     let (code, out, err) = profile(&server, &run, &["--loads", "20,50", "--repeats", "2"]);
     assert_eq!(code, 0, "{err}");
     assert!(out.starts_with("capacity "), "{out}");

@@ -14,12 +14,17 @@ pub enum Manner {
     Replies(&'static str),
     /// The first request gets these bytes, then the connection closes.
     RepliesOnce(&'static str),
+    /// Each request gets these bytes two milliseconds later, so that it is the server that limits a closed loop.
+    RepliesLate(&'static str),
     /// Each request is read and nothing is said.
     Silent,
 }
 
 pub const GOOD: Manner =
     Manner::Replies("HTTP/1.1 200 OK\r\nServer: test/1\r\nContent-Length: 5\r\n\r\nhello");
+
+pub const LATE: Manner =
+    Manner::RepliesLate("HTTP/1.1 200 OK\r\nServer: test/1\r\nContent-Length: 5\r\n\r\nhello");
 
 /// A listening server; its threads end with the test.
 pub struct Replying {
@@ -92,6 +97,10 @@ fn converse(mut client: impl Read + Write, manner: Manner, requests: &AtomicU64)
             let (bytes, last) = match manner {
                 Manner::Replies(bytes) => (bytes, false),
                 Manner::RepliesOnce(bytes) => (bytes, true),
+                Manner::RepliesLate(bytes) => {
+                    std::thread::sleep(std::time::Duration::from_millis(2));
+                    (bytes, false)
+                }
                 Manner::Silent => ("", false),
             };
             if client.write_all(bytes.as_bytes()).is_err() || last {

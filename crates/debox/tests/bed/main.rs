@@ -8,6 +8,7 @@
 
 mod anomaly;
 mod disk;
+mod evidence;
 mod files;
 mod fuse;
 mod handlers;

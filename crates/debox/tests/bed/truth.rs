@@ -13,6 +13,7 @@ use headway_debox::{Debox, Label, Limits, Record, Rung, Symbols};
 use os::ticks::monotonic_ns;
 
 use crate::common::skip;
+use crate::evidence::{self, Counts};
 
 /// How long calls are made to wait.
 pub const DELAY: Duration = Duration::from_millis(20);
@@ -75,7 +76,7 @@ pub fn prove(test: &str, mut attempt: impl FnMut(&Debox) -> Attempt) {
     for _ in 0..ATTEMPTS_MAX {
         let truth = attempt(&debox);
         let record = debox.last().expect("a record");
-        check_sleeps(&record, &truth.sleeps);
+        check_blocks(&record, &truth.sleeps, &truth.blocks);
         match compare(&record, &truth.blocks) {
             Ok(()) => return,
             Err(error) => errors.push(error),
@@ -86,6 +87,10 @@ pub fn prove(test: &str, mut attempt: impl FnMut(&Debox) -> Attempt) {
 
 /// Every injected block and no other, with its label.
 pub fn check_sleeps(record: &Record, expected: &[(Label, u32)]) {
+    check_blocks(record, expected, &[]);
+}
+
+fn check_blocks(record: &Record, expected: &[(Label, u32)], blocks: &[Block]) {
     let mut seen: Vec<(Label, u32)> = Vec::new();
     for sleep in record.sleeps() {
         match seen.iter_mut().find(|(label, _)| *label == sleep.label) {
@@ -96,6 +101,8 @@ pub fn check_sleeps(record: &Record, expected: &[(Label, u32)]) {
     seen.sort_unstable();
     let mut expected = expected.to_vec();
     expected.sort_unstable();
+    let counts = Counts::of(&expected, &seen);
+    evidence::write(record, &expected, counts, blocks);
     assert_eq!(seen, expected, "{}", describe(record));
     assert_eq!((record.lost, record.sleeps_dropped), (0, 0), "{record:#?}");
 }
@@ -121,14 +128,7 @@ pub fn describe(record: &Record) -> String {
 /// Whether the time asleep is that of the blocks, to 5 % or 50 µs; the wait for a processor after the
 /// release is no part of what was injected. Panics if the record has less than was surely injected.
 fn compare(record: &Record, blocks: &[Block]) -> Result<(), String> {
-    let surely_ns: u64 = blocks
-        .iter()
-        .map(|block| block.end_ns.0.saturating_sub(block.begin_ns.1))
-        .sum();
-    let at_most_ns: u64 = blocks
-        .iter()
-        .map(|block| block.end_ns.1.saturating_sub(block.begin_ns.0))
-        .sum();
+    let (surely_ns, at_most_ns) = evidence::limits(blocks);
     let blocked_ns = record.blocked_ns();
     // A preemption before the sleep delays it.
     assert!(
@@ -136,9 +136,7 @@ fn compare(record: &Record, blocks: &[Block]) -> Result<(), String> {
         "{blocked_ns} ns recorded, {surely_ns} ns injected: {record:#?}"
     );
     assert!(blocked_ns <= record.wall_ns, "{record:#?}");
-    let waited_ns =
-        (record.wakeup_ns.expect("asked for")).saturating_sub(record.preemptions.total_ns);
-    let slept_ns = blocked_ns.saturating_sub(waited_ns);
+    let slept_ns = evidence::asleep_ns(record);
     let tolerance_ns = (at_most_ns / 20).max(50_000);
     if at_most_ns - surely_ns > tolerance_ns {
         return Err(format!(

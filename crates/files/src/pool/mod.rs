@@ -19,11 +19,11 @@ mod statistics;
 
 pub use jobs::Waiter;
 pub use outcome::{Done, Outcome};
-pub use statistics::{PoolStatistics, TimesUs};
+pub use statistics::{PoolStatistics, Powers};
 
 use crate::answer::Failure;
 use crate::file::{Meta, OpenFile};
-use crate::protocol::{Reply, Request, decode_reply, encode_request};
+use crate::protocol::{Reply, Request, Want, decode_reply, encode_request};
 use crate::retire::RetireList;
 use crate::root::{RootId, Roots};
 use jobs::{Asked, Job, Jobs, Key, Piece};
@@ -46,7 +46,7 @@ const REPLY_BYTES_MAX: usize = 512;
 const RETIRE_EAGER: usize = 32;
 const RETIRE_AFTER_MS: u64 = 50;
 
-/// The pool's bounds.
+/// The pool's bounds, and what its helpers are for.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolLimits {
     /// Never fewer helpers.
@@ -59,10 +59,12 @@ pub struct PoolLimits {
     pub idle: Duration,
     /// When jobs have waited so long with every helper busy, one more is wanted.
     pub grow_after: Duration,
+    /// What helpers do with names.
+    pub want: Want,
 }
 
 impl Default for PoolLimits {
-    /// 1 to 16 helpers, 4096 jobs, 10 s idle, grow after 5 ms.
+    /// 1 to 16 helpers, 4096 jobs, 10 s idle, grow after 5 ms, files passed and read in.
     fn default() -> Self {
         let (idle, grow_after) = (Duration::from_secs(10), Duration::from_millis(5));
         PoolLimits {
@@ -71,6 +73,7 @@ impl Default for PoolLimits {
             queue_max: 4096,
             idle,
             grow_after,
+            want: Want::FileReadIn,
         }
     }
 }
@@ -349,7 +352,11 @@ impl Pool {
         file: Option<&Rc<OpenFile>>,
         waiter: Option<Waiter>,
     ) -> Result<(), Full> {
+        let queued = self.jobs.queued();
         let asked = self.jobs.ask(key, file, waiter, self.limits.queue_max);
+        if let Asked::Queued | Asked::Displaced = asked {
+            self.statistics.queue_found.record(queued as u64);
+        }
         match asked {
             Asked::Queued => {}
             Asked::Displaced => self.statistics.prefetches_dropped += 1,
@@ -381,7 +388,7 @@ impl Pool {
             return;
         };
         let mut bytes = Vec::new();
-        encode_request(&request(id, &job.key), &mut bytes);
+        encode_request(&request(id, &job.key, self.limits.want), &mut bytes);
         let files: Vec<_> = job.file.iter().map(|file| file.as_fd()).collect();
         self.statistics.queue_us.record(micros(job.asked.elapsed()));
         self.slots[position].send(&bytes, &files, Work::Job(id));
@@ -509,11 +516,12 @@ impl Pool {
     }
 }
 
-fn request(job: u64, key: &Key) -> Request<'_> {
+fn request(job: u64, key: &Key, want: Want) -> Request<'_> {
     match key {
         Key::Resolve(root, path) => Request::Resolve {
             job,
             root: *root,
+            want,
             path,
         },
         Key::List(root, path) => Request::List {

@@ -32,6 +32,14 @@ pub enum Outcome {
         /// The answer.
         answer: Answer,
     },
+    /// Of [`crate::Pool::resolve`] where helpers only touch names: look again, by
+    /// [`crate::resolve_here`].
+    Touched {
+        /// The root asked about.
+        root: RootId,
+        /// The path asked about.
+        path: Box<[u8]>,
+    },
     /// Of [`crate::Pool::read_in`].
     ReadIn {
         /// The file's device.
@@ -97,6 +105,9 @@ impl Arrived<'_> {
                 path,
                 answer: self.answer(answer)?,
             }),
+            (Key::Resolve(root, path), Reply::Touched { .. }) => {
+                Ok(Outcome::Touched { root, path })
+            }
             (Key::List(root, path), Reply::Listed { answer, .. }) => Ok(Outcome::Listed {
                 root,
                 path,

@@ -1,23 +1,23 @@
 //! What the pool counts.
 
-/// A histogram of times: bucket 0 counts times below 1 µs, bucket `i` those from 2^(i-1) µs to
-/// below 2^i µs, the last one everything longer.
+/// A histogram: bucket 0 counts zeros (for times, what is below 1 µs), bucket `i` values from 2^(i-1) to
+/// below 2^i, the last one everything larger.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct TimesUs {
+pub struct Powers {
     /// Counts by power of two.
     pub buckets: [u64; 32],
-    /// All times together.
-    pub sum_us: u64,
-    /// How many times were recorded.
+    /// All values together.
+    pub sum: u64,
+    /// How many were recorded.
     pub count: u64,
 }
 
-impl TimesUs {
-    /// Count one time.
-    pub fn record(&mut self, time_us: u64) {
-        let bucket = (u64::BITS - time_us.leading_zeros()) as usize;
+impl Powers {
+    /// Count one value.
+    pub fn record(&mut self, value: u64) {
+        let bucket = (u64::BITS - value.leading_zeros()) as usize;
         self.buckets[bucket.min(31)] += 1;
-        self.sum_us = self.sum_us.saturating_add(time_us);
+        self.sum = self.sum.saturating_add(value);
         self.count += 1;
     }
 }
@@ -59,10 +59,12 @@ pub struct PoolStatistics {
     pub retired: u64,
     /// Descriptors closed on the loop because too many were waiting to be sent away.
     pub closed_here: u64,
-    /// Time from asking to a helper.
-    pub queue_us: TimesUs,
-    /// Time from a helper's getting a job to its answer.
-    pub service_us: TimesUs,
+    /// How many jobs each new one found queued before it.
+    pub queue_found: Powers,
+    /// Time from asking to a helper, in microseconds.
+    pub queue_us: Powers,
+    /// Time from a helper's getting a job to its answer, in microseconds.
+    pub service_us: Powers,
 }
 
 #[cfg(test)]
@@ -70,13 +72,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_falls_in_its_power_of_two_when_recorded() {
-        let mut times = TimesUs::default();
-        for time_us in [0, 1, 2, 3, 4, 1023, 1024, u64::MAX] {
-            times.record(time_us);
+    fn value_falls_in_its_power_of_two_when_recorded() {
+        let mut powers = Powers::default();
+        for value in [0, 1, 2, 3, 4, 1023, 1024, u64::MAX] {
+            powers.record(value);
         }
-        let filled: Vec<_> = (0..32).filter(|i| times.buckets[*i] > 0).collect();
+        let filled: Vec<_> = (0..32).filter(|i| powers.buckets[*i] > 0).collect();
         assert_eq!(filled, [0, 1, 2, 3, 10, 11, 31]);
-        assert_eq!((times.buckets[2], times.count), (2, 8));
+        assert_eq!((powers.buckets[2], powers.count), (2, 8));
     }
 }

@@ -284,10 +284,33 @@ pub struct Summary {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProfileInfo {
-    /// What the server answered at most in a closed loop; absent until it has been measured.
+    /// Requests a second at relative load 1: what the server answered in a closed loop, or what the user gave; with `client_bound`
+    /// the rate that the client can offer. Absent until it is known.
     pub capacity_rps: Option<f64>,
+    /// Present when the client was the limit of the closed loop, so that the server's own capacity is not known.
+    pub client_bound: Option<ClientBound>,
     /// The measurements, capacity runs first.
     pub points: Vec<Point>,
+}
+
+/// The client was the limit of the closed loop that looked for a server's capacity.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClientBound {
+    /// Replies a second in the closed loop. The server can do at least this.
+    pub closed_rps: f64,
+    /// Share of that time that the client's loop was at work.
+    pub busy_share: f64,
+    /// The highest rate that was offered in an open loop with the verdict *valid*, and the base of the shares then; absent if there
+    /// was none, and `closed_rps` is the base.
+    pub valid_rps: Option<f64>,
+}
+
+impl ClientBound {
+    /// The most that the server is known to answer a second; its capacity is at least that.
+    pub fn at_least_rps(&self) -> f64 {
+        self.closed_rps.max(self.valid_rps.unwrap_or(0.0))
+    }
 }
 
 /// One measurement of a profile.
@@ -296,12 +319,15 @@ pub struct ProfileInfo {
 pub struct Point {
     /// Share of the capacity that was offered; 0 for a run that looks for the capacity.
     pub relative: f64,
-    /// Requests a second that were offered; for a capacity run, that were answered.
+    /// Requests a second that were offered; for a closed loop, that were answered.
     pub rate_rps: f64,
     /// Which repetition, from 1.
     pub repeat: u32,
-    /// Where it is, relative to the profile: `points/0.20-1`, `points/capacity-1`.
+    /// Where it is, relative to the profile: `points/0.20-1`, `points/capacity-1`, `points/client-1`.
     pub directory: String,
+    /// An open loop that looks for the rate which the client can offer; its relative load is 0.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub of_client: bool,
     /// Whether it is finished.
     pub done: bool,
 }

@@ -12,7 +12,6 @@ use crate::analysis::{Analysis, Analyzer};
 use crate::cells::Cells;
 use crate::row::{Outcome, Row};
 use serde::Deserialize;
-use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 

@@ -4,7 +4,9 @@
 //! point is then a run of its own below `points/`, and `run.json` above them says which ones there are and which are done.
 //! A profile that was cut off goes on where it stopped, if it is asked for in the same words.
 //! Repeats go round by round, so that a drift of the machine meets every load alike.
+//! Where the client was the limit of the closed loop, the shares are of what it can offer ([`client`]).
 
+pub mod client;
 mod commands;
 mod resume;
 mod table;
@@ -19,10 +21,11 @@ use crate::session::settings::{Demand, WorkSource};
 use crate::session::{Finished, SessionError, Settings, Surroundings, status};
 use crate::words::readable::{number, percent};
 use crate::words::{ScheduleWord, Stretch};
-use latency::RunDescription;
-use latency::run::description::{Kind, LoadInfo, Mode, Point, ProfileInfo, Verdict};
+use latency::run::description::{ClientBound, Kind, LoadInfo, Mode, Point, ProfileInfo, Verdict};
 use latency::run::write_description;
+use latency::{Run, RunDescription};
 
+pub use client::capacity_words;
 pub use commands::CommandError;
 pub use table::render;
 
@@ -52,6 +55,8 @@ pub struct ProfileSettings {
     pub after_point: Option<String>,
     /// Stop at a capacity that is the client's rather than the server's.
     pub strict: bool,
+    /// The capacity is the client's when its loop was at work for this share of the closed loop; [`client::CLIENT_BUSY`].
+    pub client_busy: f64,
 }
 
 /// Why a profile did not come to its end.
@@ -90,7 +95,7 @@ pub enum ProfileError {
     },
     /// The capacity is not the server's.
     #[error(
-        "the capacity that was found is not the server's: {0}; use a machine of its own for the client, or name the capacity with --capacity"
+        "--strict: {0}; give the client a faster processor or the server a slower one, or name the capacity with --capacity"
     )]
     ClientBound(String),
     /// The server did not come back after a command.
@@ -127,6 +132,8 @@ pub trait Listener {
     fn ended(&mut self, point: &Point, finished: &Finished);
     /// Points that are done already and are not measured again.
     fn resumes(&mut self, done: usize, of: usize);
+    /// Something that changes what the rest of the profile is: a sentence.
+    fn remarks(&mut self, words: &str);
 }
 
 impl ProfileSettings {
@@ -282,6 +289,7 @@ impl ProfileSettings {
             },
             profile: Some(ProfileInfo {
                 capacity_rps: self.capacity_rps,
+                client_bound: None,
                 points: self.points(),
             }),
             ..prepared.description
@@ -319,48 +327,116 @@ impl Profile<'_> {
         )
     }
 
-    /// The capacity: given, found before, or the median of the closed loops.
+    /// The capacity: given, found before, or the median of the closed loops; where that is the client's, what the client can offer.
     fn find_capacity(&mut self, listener: &mut dyn Listener) -> Result<(), ProfileError> {
-        let searches: Vec<usize> = self.indices(|point| point.relative == 0.0);
-        let mut last = None;
+        let searches = self.indices(|point| point.relative == 0.0 && !point.of_client);
+        let mut failure = None;
         for &index in &searches {
             if !self.points()[index].done {
-                let finished = self.measure(
-                    index,
-                    self.settings.closed(),
-                    "capacity, closed loop",
-                    listener,
-                )?;
+                let closed = self.settings.closed();
+                let finished = self.measure(index, closed, "capacity, closed loop", listener)?;
                 self.keep(index, finished.analysis.achieved_rps, &finished, listener)?;
-                last = Some(finished);
+                failure = finished.failure;
             }
         }
-        let mut found: Vec<f64> = searches
-            .iter()
-            .map(|&index| self.points()[index].rate_rps)
-            .collect();
-        found.sort_by(f64::total_cmp);
-        let capacity = self.settings.capacity_rps.or(median(&found)).unwrap_or(0.0);
+        let found = searches.iter().map(|&index| self.points()[index].rate_rps);
+        let found = median(found.collect());
+        let capacity = self.settings.capacity_rps.or(found).unwrap_or(0.0);
         if capacity <= 0.0 {
-            let failure = last.and_then(|finished| finished.failure);
             let why = failure.map_or(String::new(), |failure| format!(" ({failure})"));
             return Err(ProfileError::NoCapacity { why });
         }
-        let client = last.and_then(|finished| finished.description.client);
-        let invalid = client.filter(|client| client.verdict == Verdict::Invalid);
-        if let Some(client) = invalid.filter(|_| self.settings.strict) {
-            return Err(ProfileError::ClientBound(client.reasons.join("; ")));
-        }
-        self.description
-            .profile
-            .get_or_insert_default()
-            .capacity_rps = Some(capacity);
+        let closed = self.descriptions(&searches)?;
+        let bound = match client::bound(&closed, self.settings.client_busy) {
+            Some(bound) => Some(self.find_valid(bound, listener)?),
+            None => None,
+        };
+        let capacity = match &bound {
+            Some(bound) => bound.valid_rps.unwrap_or(capacity),
+            None => capacity,
+        };
+        let info = self.description.profile.get_or_insert_default();
+        info.capacity_rps = Some(capacity);
+        info.client_bound = bound;
+        let words = capacity_words(info).filter(|_| info.client_bound.is_some());
+        words.inspect(|words| listener.remarks(words));
         for point in self.points() {
             if point.relative > 0.0 {
                 point.rate_rps = capacity * point.relative;
             }
         }
         Ok(write_description(self.directory, &self.description, false)?)
+    }
+
+    /// Looks for the highest rate that the client offers validly. Each rate is a run as long as a point, since a short
+    /// one would call valid what a long one does not; those that were run before the profile was cut off count.
+    fn find_valid(
+        &mut self,
+        mut bound: ClientBound,
+        listener: &mut dyn Listener,
+    ) -> Result<ClientBound, ProfileError> {
+        let (answered, busy) = (number(bound.closed_rps), percent(bound.busy_share));
+        let what = format!(
+            "the client was at work {busy} of the closed loop, so {answered}/s may be its capacity, not the server's"
+        );
+        if self.settings.strict {
+            return Err(ProfileError::ClientBound(what));
+        }
+        listener.remarks(&format!(
+            "{what}; looking for the highest rate that it offers validly"
+        ));
+        loop {
+            let tried = self.indices(|point| point.of_client && point.done);
+            let mut trials = Vec::new();
+            for (&index, run) in tried.iter().zip(self.descriptions(&tried)?) {
+                let verdict = run.client.unwrap_or_default().verdict;
+                trials.push(client::Trial {
+                    rate_rps: self.points()[index].rate_rps,
+                    valid: verdict == Verdict::Valid,
+                });
+            }
+            match client::next(bound.closed_rps, &trials) {
+                client::Next::Try(rate_rps) => {
+                    self.try_rate(rate_rps, tried.len() + 1, listener)?
+                }
+                client::Next::Found(valid_rps) => {
+                    bound.valid_rps = valid_rps;
+                    return Ok(bound);
+                }
+            }
+        }
+    }
+
+    /// One run of the search, entered in the list of points behind the closed loops.
+    fn try_rate(
+        &mut self,
+        rate_rps: f64,
+        number_of: usize,
+        listener: &mut dyn Listener,
+    ) -> Result<(), ProfileError> {
+        let index = self.indices(|point| point.relative == 0.0).len();
+        let point = Point {
+            rate_rps,
+            repeat: number_of as u32,
+            directory: format!("points/client-{number_of}"),
+            of_client: true,
+            ..Point::default()
+        };
+        self.points().insert(index, point);
+        let what = format!("what the client can offer, {}/s", number(rate_rps));
+        let settings = self.settings.open(rate_rps, 1);
+        let finished = self.measure(index, settings, &what, listener)?;
+        self.keep(index, rate_rps, &finished, listener)
+    }
+
+    /// What `run.json` says of these points.
+    fn descriptions(&mut self, indices: &[usize]) -> Result<Vec<RunDescription>, ProfileError> {
+        let mut found = Vec::new();
+        for &index in indices {
+            let place = self.directory.join(&self.points()[index].directory);
+            found.push(Run::open(place)?.description().clone());
+        }
+        Ok(found)
     }
 
     fn measure_points(&mut self, listener: &mut dyn Listener) -> Result<(), ProfileError> {
@@ -479,8 +555,8 @@ impl Profile<'_> {
     }
 }
 
-/// Of ascending values.
-fn median(values: &[f64]) -> Option<f64> {
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     match values.len() {
         0 => None,
@@ -503,9 +579,9 @@ mod tests {
 
     #[test]
     fn median_is_the_middle_when_there_is_one() {
-        assert_eq!(median(&[]), None);
-        assert_eq!(median(&[3.0]), Some(3.0));
-        assert_eq!(median(&[1.0, 3.0]), Some(2.0));
-        assert_eq!(median(&[1.0, 2.0, 9.0]), Some(2.0));
+        assert_eq!(median(vec![]), None);
+        assert_eq!(median(vec![3.0]), Some(3.0));
+        assert_eq!(median(vec![3.0, 1.0]), Some(2.0));
+        assert_eq!(median(vec![9.0, 1.0, 2.0]), Some(2.0));
     }
 }

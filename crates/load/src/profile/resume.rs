@@ -62,6 +62,8 @@ fn parameters(of: &RunDescription) -> Vec<(&'static str, String)> {
     }
     let load = &of.load;
     let points = of.profile.iter().flat_map(|profile| &profile.points);
+    // What the client can offer is looked for when it has to be; nobody asks for it.
+    let points = points.filter(|point| !point.of_client);
     let points: Vec<&str> = points.map(|point| point.directory.as_str()).collect();
     let arrivals = match load.arrivals {
         Some(Arrivals::Constant) => "constant",
@@ -119,6 +121,9 @@ fn confirmed(mut description: RunDescription, directory: &Path) -> RunDescriptio
             point.rate_rps = summary.map_or(0.0, |summary| summary.rate_rps);
         }
     }
+    // A search goes on behind what it has; a trial that was cut off is made again.
+    let points = &mut description.profile.get_or_insert_default().points;
+    points.retain(|point| point.done || !point.of_client);
     description
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::capacity_words;
 use crate::words::readable::{count, millis, number, percent};
 use latency::run::description::{ClientInfo, Point, Verdict};
 use latency::{OpenError, Run};
@@ -36,14 +37,18 @@ struct Load {
 pub fn render(profile: &Run) -> Result<String, OpenError> {
     let mut loads: Vec<Load> = Vec::new();
     let info = profile.description().profile.clone().unwrap_or_default();
-    let done = info.points.iter().filter(|point| point.done);
+    // What the client can offer is no load of the server; the first line says what came of it.
+    let done = info
+        .points
+        .iter()
+        .filter(|point| point.done && !point.of_client);
     for point in done {
         let run = Run::open(profile.path().join(&point.directory))?;
         add(&mut loads, point, &run);
     }
     let mut out = String::new();
-    if let Some(capacity) = info.capacity_rps {
-        let _ = writeln!(out, "capacity {} requests/s", number(capacity));
+    if let Some(words) = capacity_words(&info) {
+        let _ = writeln!(out, "{}", words.replace("; ", "\n"));
     }
     let _ = writeln!(
         out,

@@ -80,7 +80,7 @@ pub(crate) fn html(subjects: &[Subject]) -> String {
         row(
             &mut out,
             "capacity",
-            "requests/s at load 1",
+            "requests/s",
             false,
             subjects.iter().map(capacity),
         );
@@ -121,11 +121,20 @@ fn row(
     out.push_str("</tr>");
 }
 
+/// What the server answers at most; at least so much where the client was the limit, with what load 1 is then.
 fn capacity(subject: &Subject) -> String {
     let profile = subject.description.profile.as_ref();
-    profile
-        .and_then(|profile| profile.capacity_rps)
-        .map_or(NONE.into(), measured)
+    let Some(base) = profile.and_then(|profile| profile.capacity_rps) else {
+        return NONE.into();
+    };
+    match subject.client_bound() {
+        None => measured(base),
+        Some(bound) => format!(
+            "≥ {}<br><small>the client is the limit; load 1 is {}/s</small>",
+            measured(bound.at_least_rps()),
+            measured(base)
+        ),
+    }
 }
 
 fn errors(_: &Subject, analysis: &Analysis) -> String {

@@ -2,7 +2,7 @@
 
 use latency::analysis::{Analysis, Distribution};
 
-use super::{Section, heading, latency_axis, load_axis, time_us};
+use super::{Section, heading, latency_axis, listed, load_axis, time_us};
 use crate::chart::{Chart, Look, Mark, Point, Size};
 use crate::figure::{Drawing, Figure, Table};
 use crate::html::escaped;
@@ -58,19 +58,36 @@ fn figure(subjects: &[&Subject]) -> Figure {
         .fold(0.0, f64::max);
     let draw =
         |subject: &&Subject, size: Size, class: &str| chart(subject, size, &all, most).svg(class);
+    let mut caption = vec![
+        "Each server is offered a share of what it can answer at most; time runs from the intended start of a \
+         request to its last byte. The band holds nine tenths of all requests."
+            .to_owned(),
+        "A flat median under a climbing mean says that a few requests wait very long. When the 5th percentile climbs \
+         too, even the quickest requests stand in a queue."
+            .to_owned(),
+    ];
+    let bound: Vec<&str> = subjects
+        .iter()
+        .filter(|subject| subject.client_bound().is_some())
+        .map(|subject| subject.name.as_str())
+        .collect();
+    if !bound.is_empty() {
+        caption.push(format!(
+            "The client was the limit of {}: load 1 is there what the client can offer, and the server can do more.",
+            listed(&bound)
+        ));
+    }
     Figure {
         id: "profile",
         title: "Response time by relative load".into(),
-        caption: vec![
-            "Each server is offered a share of what it can answer at most; time runs from the intended start of a \
-             request to its last byte. The band holds nine tenths of all requests."
-                .into(),
-            "A flat median under a climbing mean says that a few requests wait very long. When the 5th percentile climbs \
-             too, even the quickest requests stand in a queue."
-                .into(),
-        ],
+        caption,
         source: "The form of Figure 3.4 (dissertation). The latency axis is logarithmic.",
-        drawing: Drawing::each(String::new(), subjects, |subject| heading(subject, &capacity(subject)), draw),
+        drawing: Drawing::each(
+            String::new(),
+            subjects,
+            |subject| heading(subject, &capacity(subject)),
+            draw,
+        ),
         numbers: Some(numbers(subjects)),
     }
 }
@@ -81,7 +98,13 @@ fn capacity(subject: &Subject) -> String {
         .profile
         .as_ref()
         .and_then(|profile| profile.capacity_rps);
-    capacity.map_or(String::new(), |rate| format!("1.0 = {}/s", measured(rate)))
+    let whose = match subject.client_bound() {
+        Some(_) => ", the client's limit",
+        None => "",
+    };
+    capacity.map_or(String::new(), |rate| {
+        format!("1.0 = {}/s{whose}", measured(rate))
+    })
 }
 
 fn chart(subject: &Subject, size: Size, all: &[f64], most: f64) -> Chart {

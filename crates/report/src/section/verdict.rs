@@ -8,6 +8,7 @@ use latency::run::{ClientInfo, Verdict};
 use super::listed;
 use crate::html::{escaped, shortened};
 use crate::subject::{Measurement, Subject};
+use crate::units::{measured, percent};
 
 /// How much a run can be trusted, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -147,6 +148,7 @@ fn judge(subject: &Subject) -> (Trust, Vec<String>) {
         trust = Trust::Incomplete;
         reasons.push("The run was stopped before its end.".into());
     }
+    reasons.extend(client_bound(subject));
     for one in &subject.measurements {
         let (found, why) = judge_one(subject, one);
         trust = trust.max(found);
@@ -170,6 +172,23 @@ fn judge(subject: &Subject) -> (Trust, Vec<String>) {
     }
     reasons.extend(subject.missing.iter().cloned());
     (trust, reasons)
+}
+
+/// That the capacity is the client's makes no point doubtful, and every comparison of capacities.
+fn client_bound(subject: &Subject) -> Option<String> {
+    let bound = subject.client_bound()?;
+    let what = match bound.valid_rps {
+        Some(rate) => format!(
+            "{}/s, the highest rate that the client offers validly",
+            measured(rate)
+        ),
+        None => "that, since the client offered no rate validly".into(),
+    };
+    Some(format!(
+        "Capacity is at least {}/s: the client is the limit (at work {} of the closed loop). Loads are shares of {what}.",
+        measured(bound.at_least_rps()),
+        percent(bound.busy_share)
+    ))
 }
 
 fn judge_one(subject: &Subject, one: &Measurement) -> (Trust, Vec<String>) {

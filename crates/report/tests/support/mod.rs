@@ -242,6 +242,7 @@ impl Example {
                     repeat,
                     directory: name,
                     done: true,
+                    of_client: false,
                 });
             }
         }
@@ -261,6 +262,7 @@ impl Example {
         .into();
         description.profile = Some(ProfileInfo {
             capacity_rps: Some(self.capacity_rps),
+            client_bound: None,
             points,
         });
         write_description(directory, &description);

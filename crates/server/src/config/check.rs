@@ -12,7 +12,7 @@ use toml::Spanned;
 use super::error::{Findings, Source};
 use super::settings::{Item, LogSettings, Settings};
 use super::units::{Bytes, Millis};
-use super::{Checked, Config, ConfigError, LogConfig, fields, hosts, memory};
+use super::{Checked, Config, ConfigError, LogConfig, Opening, SendMethod, fields, hosts, memory};
 
 /// Descriptors a worker needs beside connections and cached files: listeners, control, log, event
 /// mechanism, perf ring, and some air for descriptors on their way to be closed.
@@ -85,10 +85,15 @@ pub(super) fn check(
 }
 
 fn build(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> Config {
-    let (connections_max, descriptors_max) = descriptors(from, environment, to);
+    let (helpers_min, helpers_max) = helpers(from, to);
+    let (connections_max, descriptors_max) = descriptors(from, helpers_max, environment, to);
+    let (opening, send) = axes(from);
+    let small_file = send.default_small_file_bytes();
     let cpus = environment.cpus.min(256);
     let workers = number("workers", &from.workers, cpus, 1..=256, to);
-    let content = memory::default_content_bytes(workers, environment.memory_bytes);
+    let share = memory::default_content_bytes(workers, environment.memory_bytes);
+    // Without small files in memory there is nothing to take memory for.
+    let content = if small_file == 0 { 0 } else { share };
     Config {
         listen: listen(from, to),
         workers,
@@ -120,8 +125,8 @@ fn build(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> C
         head_bytes_max: size("head-max", &from.head_max, 16 << 10, 512..=1 << 20, to) as usize,
         target_bytes_max: size("target-max", &from.target_max, 8 << 10, 64..=1 << 20, to) as usize,
         body_bytes_max: size("body-max", &from.body_max, 1 << 20, 0..=1 << 40, to),
-        helpers_min: number("helpers-min", &from.helpers_min, 1, 1..=256, to),
-        helpers_max: number("helpers-max", &from.helpers_max, 16, 1..=256, to),
+        helpers_min,
+        helpers_max,
         helper_queue_max: number(
             "helper-queue-max",
             &from.helper_queue_max,
@@ -135,20 +140,34 @@ fn build(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> C
         small_file_bytes: size(
             "small-file-max",
             &from.small_file_max,
-            64 << 10,
+            small_file,
             0..=16 << 20,
             to,
         ),
-        send: value(&from.send).unwrap_or_default(),
+        opening,
+        send,
+        mapped_bytes_max: size(
+            "mapped-max",
+            &from.mapped_max,
+            memory::default_mapped_bytes(workers, environment.memory_bytes),
+            memory::WINDOW_BYTES_LEAST..=1 << 46,
+            to,
+        ),
         window_bytes_max: size(
             "window-max",
             &from.window_max,
-            memory::default_window_bytes(content),
+            memory::default_window_bytes(share),
             memory::WINDOW_BYTES_LEAST..=1 << 40,
             to,
         ),
         turn_bytes: size("turn", &from.turn, 1 << 20, 4096..=1 << 30, to),
-        revalidate_ms: time("revalidate", &from.revalidate, 1000, 0, to),
+        revalidate_ms: time(
+            "revalidate",
+            &from.revalidate,
+            opening.default_revalidate_ms(),
+            0,
+            to,
+        ),
         server_field: fields::server(from, to),
         fields: fields::extra(from, to),
         media: fields::media(from, to),
@@ -156,6 +175,33 @@ fn build(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> C
         status: from.status.as_ref().map(|status| status.get_ref().0),
         trace: value(&from.trace).unwrap_or(true),
     }
+}
+
+/// The values on both axes: those given, else the preset's.
+fn axes(from: &Settings) -> (Opening, SendMethod) {
+    let (opening, send) = value(&from.preset).unwrap_or_default().axes();
+    (
+        value(&from.opening).unwrap_or(opening),
+        value(&from.send).unwrap_or(send),
+    )
+}
+
+/// The least and the most helpers.
+fn helpers(from: &Settings, to: &mut Findings<'_>) -> (usize, usize) {
+    let Some(item) = &from.helpers else {
+        return (
+            number("helpers-min", &from.helpers_min, 1, 1..=256, to),
+            number("helpers-max", &from.helpers_max, 16, 1..=256, to),
+        );
+    };
+    let (count, place) = (*item.get_ref(), Some(item.span()));
+    if count.min < 1 || count.max > 256 {
+        to.wrong("helpers", place, format!("{count} is not within 1 to 256"));
+    } else if from.helpers_min.is_some() || from.helpers_max.is_some() {
+        let problem = "it says the least and the most; leave out helpers-min and helpers-max";
+        to.wrong("helpers", place, problem.into());
+    }
+    (count.min, count.max)
 }
 
 /// Contradictions between settings that are each possible.
@@ -268,8 +314,13 @@ fn events(from: &Settings, to: &mut Findings<'_>) -> String {
 }
 
 /// Connections and cached files share the descriptors of a worker.
-fn descriptors(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> (u32, usize) {
-    let helpers = value(&from.helpers_max).unwrap_or(16) as u64;
+fn descriptors(
+    from: &Settings,
+    helpers_max: usize,
+    environment: &Environment,
+    to: &mut Findings<'_>,
+) -> (u32, usize) {
+    let helpers = helpers_max as u64;
     let usable = environment
         .nofile
         .saturating_sub(RESERVED_DESCRIPTORS + helpers);

@@ -87,6 +87,13 @@ pub(super) fn default_window_bytes(default_content_bytes: u64) -> u64 {
     (default_content_bytes / 4).max(WINDOW_BYTES_LEAST)
 }
 
+/// The bytes of files a worker maps, or believes to be in memory, where nobody has said how many: four
+/// fifths of the memory, as Flash had it (2006 paper, section 2.1).
+pub(super) fn default_mapped_bytes(workers: usize, available_bytes: u64) -> u64 {
+    let share = available_bytes / 5 * 4 / workers.max(1) as u64;
+    (share >> 20 << 20).clamp(WINDOW_BYTES_LEAST, 1 << 46)
+}
+
 /// The memory that is going to be taken must be there.
 pub(super) fn agrees(
     workers: usize,
@@ -171,5 +178,7 @@ mod tests {
         assert_eq!(default_window_bytes(1 << 20), WINDOW_BYTES_LEAST);
         assert_eq!(default_content_bytes(8, 512 << 20), 1 << 20);
         assert_eq!(default_content_bytes(0, u64::MAX), 64 << 20);
+        assert_eq!(default_mapped_bytes(2, 1000 << 20), 400 << 20);
+        assert_eq!(default_mapped_bytes(8, 1 << 20), WINDOW_BYTES_LEAST);
     }
 }

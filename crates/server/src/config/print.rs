@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Write};
 use std::str::FromStr;
 
 use super::units::{Bytes, Millis};
-use super::{Config, Host, LogFormat, SendMethod};
+use super::{Config, Host, LogFormat};
 
 impl Config {
     /// All settings as they hold, as a configuration file.
@@ -53,7 +53,9 @@ impl Config {
         writeln!(out, "descriptors-max = {}", self.descriptors_max)?;
         writeln!(out, "content-max = \"{}\"", Bytes(self.content_bytes_max))?;
         writeln!(out, "small-file-max = \"{}\"", Bytes(self.small_file_bytes))?;
+        writeln!(out, "opening = \"{}\"", self.opening)?;
         writeln!(out, "send = \"{}\"", self.send)?;
+        writeln!(out, "mapped-max = \"{}\"", Bytes(self.mapped_bytes_max))?;
         writeln!(out, "window-max = \"{}\"", Bytes(self.window_bytes_max))?;
         writeln!(out, "turn = \"{}\"", Bytes(self.turn_bytes))?;
         writeln!(out, "revalidate = \"{}\"", Millis(self.revalidate_ms))?;
@@ -105,25 +107,6 @@ fn write_host(out: &mut String, host: &Host) -> fmt::Result {
     };
     let pages: Vec<String> = host.error_pages.iter().map(page).collect();
     writeln!(out, "error-pages = {{ {} }}", pages.join(", "))
-}
-
-impl Display for SendMethod {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(match self {
-            SendMethod::Copy => "copy",
-            SendMethod::Sendfile => "sendfile",
-        })
-    }
-}
-
-impl FromStr for SendMethod {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<SendMethod, String> {
-        let known = [SendMethod::Copy, SendMethod::Sendfile];
-        let found = known.into_iter().find(|method| method.to_string() == name);
-        found.ok_or_else(|| format!("`{name}` is not one of copy, sendfile"))
-    }
 }
 
 impl Display for LogFormat {

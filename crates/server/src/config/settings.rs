@@ -9,8 +9,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
-use super::units::{Bytes, ListenAddress, Many, Millis};
-use super::{ConfigError, LogFormat, SendMethod};
+use super::units::{Bytes, Count, ListenAddress, Many, Millis};
+use super::{ConfigError, LogFormat, Opening, Preset, SendMethod};
 
 /// A setting: its value and where it was written, or nothing.
 pub type Item<T> = Option<Spanned<T>>;
@@ -99,6 +99,8 @@ settings! {
     /// The longest request body.
     #[serde(alias = "body_max")]
     body_max: Item<Bytes>,
+    /// Helper processes, a worker: as many, or from so many to so many.
+    helpers: Item<Count>,
     /// Helper processes at least, a worker.
     #[serde(alias = "helpers_min")]
     helpers_min: Item<usize>,
@@ -120,8 +122,15 @@ settings! {
     /// Files up to this size are sent from memory.
     #[serde(alias = "small_file_max")]
     small_file_max: Item<Bytes>,
+    /// A server of the papers: what `opening` and `send` are unless they are given.
+    preset: Item<Preset>,
+    /// How a name becomes an open file.
+    opening: Item<Opening>,
     /// How larger files leave.
     send: Item<SendMethod>,
+    /// Mapped bytes of files at most.
+    #[serde(alias = "mapped_max")]
+    mapped_max: Item<Bytes>,
     /// Memory for windows of larger files at most.
     #[serde(alias = "window_max")]
     window_max: Item<Bytes>,

@@ -23,6 +23,15 @@ pub struct Bytes(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenAddress(pub SocketAddr);
 
+/// How many: `5`, or `1-16` where it follows the work there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count {
+    /// At least.
+    pub min: usize,
+    /// At most.
+    pub max: usize,
+}
+
 /// One value or a list of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Many<T>(pub Vec<T>);
@@ -81,6 +90,29 @@ impl fmt::Display for Bytes {
                 ("GiB", 1 << 30),
             ],
         )
+    }
+}
+
+impl fmt::Display for Count {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.min == self.max {
+            true => write!(out, "{}", self.min),
+            false => write!(out, "{}-{}", self.min, self.max),
+        }
+    }
+}
+
+impl FromStr for Count {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (min, max) = text.split_once('-').unwrap_or((text, text));
+        let both = min.trim().parse().ok().zip(max.trim().parse().ok());
+        both.filter(|(min, max)| min <= max)
+            .map(|(min, max)| Count { min, max })
+            .ok_or_else(|| {
+                format!("`{text}` is not how many; write a number, or the least and the most: 1-16")
+            })
     }
 }
 
@@ -159,6 +191,7 @@ macro_rules! spelled {
 
 spelled!(Millis, "a time such as \"10s\" or \"500ms\"");
 spelled!(Bytes, "a size such as \"64KiB\" or a number of bytes");
+spelled!(Count, "a number or two, such as 5 or \"1-16\"");
 spelled!(ListenAddress, "an address such as \"127.0.0.1:8080\"");
 
 struct ManyVisitor<T>(PhantomData<T>);
@@ -255,6 +288,25 @@ mod tests {
             (Millis(10_000).to_string(), Bytes(65536).to_string()),
             ("10s".into(), "64KiB".into())
         );
+    }
+
+    #[test]
+    fn counts_are_understood_when_fixed_or_between_two_numbers() {
+        for (text, expected) in [
+            ("5", Some((5, 5))),
+            ("1-16", Some((1, 16))),
+            ("2 - 3", Some((2, 3))),
+        ]
+        .into_iter()
+        .chain(["", "-", "5-", "-5", "3-2", "a", "1-2-3"].map(|text| (text, None)))
+        {
+            let count = text.parse::<Count>().ok();
+            assert_eq!(
+                count.map(|count| (count.min, count.max)),
+                expected,
+                "{text}"
+            );
+        }
     }
 
     #[test]

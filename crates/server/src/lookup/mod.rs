@@ -4,6 +4,10 @@
 //! by calls that cannot wait. A name that is not cached is probed with `RESOLVE_CACHED`. Only when
 //! the kernel says that it would have to wait is a helper asked: a hit never queues behind a miss.
 //!
+//! That is the way of [`Opening::Probe`]. The ways of the papers have no probe: what the name cache does not
+//! know, or has believed for long enough, is a helper's. It passes the open file, or touches the name for
+//! the loop to look again ([`Lookup::reopen`]), which may wait, and is there to show it.
+//!
 //! Sources: 2006 paper, section 3.3 and 5; openat2(2) on `RESOLVE_CACHED`.
 
 mod hosts;
@@ -16,6 +20,7 @@ use files::{
     Answer, Failure, FoundFile, Names, OpenFile, Probe, RetireList, Revalidation, RootId, Roots,
 };
 
+use crate::config::Opening;
 use crate::request::{Counters, Entry, Prepared};
 
 pub use hosts::Hosts;
@@ -35,6 +40,7 @@ pub struct Lookup {
     names: Names<Prepared>,
     pages: Pages,
     retire: RetireList,
+    opening: Opening,
     revalidate_ms: u64,
 }
 
@@ -52,6 +58,7 @@ impl Lookup {
         roots: Rc<Roots>,
         names: Names<Prepared>,
         retire: RetireList,
+        opening: Opening,
         revalidate_ms: u64,
     ) -> Self {
         Self {
@@ -59,6 +66,7 @@ impl Lookup {
             names,
             pages: Pages::default(),
             retire,
+            opening,
             revalidate_ms,
         }
     }
@@ -78,6 +86,9 @@ impl Lookup {
                 return Found::Entry(entry.clone());
             }
             counters.names_revalidated += 1;
+            if self.opening != Opening::Probe {
+                return Found::AskHelper;
+            }
             let verdict = tracer.call(Call::Resolve, || {
                 files::revalidate_cached(&self.roots, root, path, &entry.answer, &self.retire)
             });
@@ -98,6 +109,9 @@ impl Lookup {
             }
         }
         counters.names_missed += 1;
+        if self.opening != Opening::Probe {
+            return Found::AskHelper;
+        }
         self.probe(root, path, now_ms, tracer, counters)
     }
 
@@ -122,6 +136,23 @@ impl Lookup {
                 Found::AskHelper
             }
         }
+    }
+
+    /// Looks up and opens a name that a helper has touched. May wait: for what memory pressure has taken
+    /// again, and for a lock that another process holds in the same directories.
+    pub fn reopen(
+        &mut self,
+        root: RootId,
+        path: &[u8],
+        now_ms: u64,
+        tracer: &Tracer,
+        counters: &mut Counters,
+    ) -> Rc<Entry> {
+        counters.names_reopened += 1;
+        let answer = tracer.call(Call::Reopen, || {
+            files::resolve_here(&self.roots, root, path, &self.retire)
+        });
+        self.learn(root, path, answer, now_ms)
     }
 
     /// Remembers what a helper found. An answer that only confirms the cached one keeps the contents

@@ -2,15 +2,19 @@
 //!
 //! A window is compared with what was opened and found resident before it leaves. That leaves two gaps:
 //! the pages can change while the socket holds them, and they can be evicted between the probe and the
-//! call, which then waits for the disk. [`super::copy`] has neither.
+//! call, which then waits for the disk. [`super::copy`] has neither. Where a window counts as resident because
+//! it was used lately, which costs no call, the second gap is as wide as the guess is wrong.
 
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::rc::Rc;
 
 use debox::Call;
-use files::WINDOW_BYTES;
+use files::{OpenFile, WINDOW_BYTES};
 
 use super::copy::Gathered;
 use super::{Means, Progress, account, refused, send_memory, window};
+use crate::config::SendMethod;
 use crate::request::{Outgoing, Piece};
 
 /// Sends the memory in front, or from the file in front. `None`: went well, go on.
@@ -45,7 +49,16 @@ fn expect_first_window(outgoing: &Outgoing, means: &mut Means<'_>) -> Result<(),
     };
     window::compare(file, means)?;
     let end = window::end(range.start, range.end);
-    window::expect_resident(file, range.start..end, means)
+    expect(file, range.start..end, means)
+}
+
+/// An error unless `range`, which lies in one window, is in memory: by a probe, or where that is the way,
+/// by having been used lately.
+fn expect(file: &Rc<OpenFile>, range: Range<u64>, means: &mut Means<'_>) -> Result<(), Progress> {
+    match means.method {
+        SendMethod::SendfileRecent => window::expect_recent(file, range.start, means),
+        _ => window::expect_resident(file, range, means),
+    }
 }
 
 /// Sends from the file piece in front, within one window.
@@ -63,9 +76,10 @@ fn send_window(
     }
     let (mut at, end) = (range.start, window::end(range.start, range.end));
     window::compare(file, means)?;
-    window::expect_resident(file, at..end, means)?;
+    expect(file, at..end, means)?;
     let next = window::end(end, range.end);
-    if at.is_multiple_of(WINDOW_BYTES)
+    if means.method == SendMethod::Sendfile
+        && at.is_multiple_of(WINDOW_BYTES)
         && end < range.end
         && let Ok(false) = window::is_resident(file, end..next, means)
     {

@@ -1,13 +1,16 @@
 //! How the bytes of a reply leave: memory in one write together with the head, files one resident window
 //! at a time, never more than a budget a turn.
 //!
-//! Files leave in one of two ways. [`copy`], the default: a window is read into memory of our own by a
+//! Files leave in one of two ways of ours. [`copy`], the default: a window is read into memory of our own by a
 //! call that cannot wait, then the file is compared with what was opened, then the window is sent. The
 //! order is what makes the invariant: a byte that reaches the socket was in memory of our own when the
 //! file was seen to be unchanged, so a body is one version of its file, or the connection closes before
 //! the promised length. [`lend`]: `sendfile` hands over the file's own pages, which saves the copy, but
 //! what a client has not received yet changes with the file, and nobody is told when no window is left
 //! to be compared.
+//!
+//! Three more ways are the papers' servers': [`mapped`], and `sendfile` of all files, by exact check or by
+//! guess. They may wait where these two do not, and it is said where.
 //!
 //! It refuses to wait. What is not in memory is [`Progress::Cold`], and the worker asks a helper. What the
 //! socket does not take is not kept for it: a connection owns no buffer, the rest is found or read again.
@@ -19,8 +22,10 @@
 //! Sources: dissertation 3.5 and Table 3.3 (`New-Flash`: sendfile without disk access); sendfile(2),
 //! preadv2(2), cachestat(2), tcp(7) on `MSG_MORE`.
 
+mod chunks;
 mod copy;
 mod lend;
+mod mapped;
 mod window;
 mod windows;
 
@@ -31,12 +36,14 @@ use std::rc::Rc;
 
 use debox::{Call, Tracer};
 use files::{OpenFile, Residency};
+use os::mapping::Mapping;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 
 use crate::config::SendMethod;
 use crate::request::{Counters, Outgoing};
 
+pub use chunks::Chunks;
 use copy::Gathered;
 use windows::SPARED_MAX;
 pub use windows::Windows;
@@ -54,6 +61,10 @@ pub struct Means<'a> {
     pub method: SendMethod,
     /// What files are read into on their way.
     pub windows: &'a mut Windows,
+    /// What is mapped of files; only [`SendMethod::Mmap`] maps.
+    pub maps: &'a mut Chunks<Mapping>,
+    /// What was used lately of files; only [`SendMethod::SendfileRecent`] keeps note.
+    pub recent: &'a mut Chunks<()>,
     /// What the client's socket is likely to take at once; 0 while nobody knows.
     pub uptake_bytes: &'a mut u32,
     /// Bytes of files this reply may still send in this turn.
@@ -91,7 +102,8 @@ pub fn send(outgoing: &mut Outgoing, socket: BorrowedFd<'_>, means: &mut Means<'
     while !outgoing.pieces.is_empty() {
         let progress = match means.method {
             SendMethod::Copy => copy::send_some(outgoing, socket, means),
-            SendMethod::Sendfile => lend::send_some(outgoing, socket, means),
+            SendMethod::Mmap => mapped::send_some(outgoing, socket, means),
+            _ => lend::send_some(outgoing, socket, means),
         };
         if let Some(progress) = progress {
             return progress;

@@ -10,7 +10,7 @@ use files::WINDOW_BYTES;
 use super::*;
 use crate::request::Piece;
 
-const METHODS: [SendMethod; 2] = [SendMethod::Copy, SendMethod::Sendfile];
+const METHODS: &[SendMethod] = SendMethod::ALL;
 
 struct Ends {
     server: TcpStream,
@@ -71,6 +71,8 @@ struct Turn {
 struct Sender {
     method: SendMethod,
     windows: Windows,
+    maps: Chunks<Mapping>,
+    recent: Chunks<()>,
     uptake_bytes: u32,
 }
 
@@ -79,6 +81,9 @@ impl Sender {
         Self {
             method,
             windows: Windows::new(0),
+            // So few that windows leave and come again.
+            maps: Chunks::new(3 * WINDOW_BYTES),
+            recent: Chunks::new(3 * WINDOW_BYTES),
             uptake_bytes: 0,
         }
     }
@@ -91,6 +96,8 @@ impl Sender {
             residency: &Residency::detect(),
             method: self.method,
             windows: &mut self.windows,
+            maps: &mut self.maps,
+            recent: &mut self.recent,
             uptake_bytes: &mut self.uptake_bytes,
             budget_bytes,
             counters: &mut counters,
@@ -118,10 +125,32 @@ impl Sender {
                     return arrived;
                 }
                 Progress::SocketFull | Progress::TurnSpent => {}
+                Progress::Cold(file, offset) if self.learns() => self.learn(&file, offset),
                 _ => panic!("a resident reply does not fail"),
             }
         }
         panic!("no end after 10000 turns");
+    }
+}
+
+impl Sender {
+    /// What was not used lately counts as cold, whether it is resident or not.
+    fn learns(&self) -> bool {
+        self.method == SendMethod::SendfileRecent
+    }
+
+    /// A helper has read it in.
+    fn learn(&mut self, file: &Rc<OpenFile>, offset: u64) {
+        self.recent.insert(file, offset, ());
+        while self.recent.surplus().is_some() {}
+    }
+
+    /// As if the file had been sent before.
+    fn warm(&mut self, outgoing: &Outgoing) {
+        let file = outgoing.file().expect("a file").clone();
+        for number in 0..file.meta().size.div_ceil(WINDOW_BYTES) {
+            self.learn(&file, number * WINDOW_BYTES);
+        }
     }
 }
 
@@ -138,7 +167,7 @@ fn reply_arrives_whole_when_the_socket_fills_many_times() {
     let content = numbered(9_000_001);
     fs::write(&path, &content).unwrap();
     let memory = numbered(3_000_000);
-    for method in METHODS {
+    for &method in METHODS {
         let mut ends = ends();
         let mut outgoing = reply(vec![
             Piece::bytes(memory.clone()),
@@ -169,9 +198,10 @@ fn turn_ends_at_its_budget_when_the_socket_would_take_more() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("file");
     fs::write(&path, numbered(50_000)).unwrap();
-    for method in METHODS {
+    for &method in METHODS {
         let (ends, mut sender) = (ends(), Sender::new(method));
         let mut outgoing = reply(vec![Piece::File(open(&path), 0..50_000)]);
+        sender.warm(&outgoing);
         let first = sender.turn(&mut outgoing, &ends, 10_000);
         assert!(matches!(first.progress, Progress::TurnSpent));
         assert_eq!(first.counters.bytes_sent, 10_004, "the head is free");
@@ -185,7 +215,7 @@ fn turn_ends_at_its_budget_when_the_socket_would_take_more() {
 fn nothing_leaves_when_the_file_has_changed_before_the_head() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("file");
-    for method in METHODS {
+    for &method in METHODS {
         fs::write(&path, numbered(1000)).unwrap();
         let (mut ends, mut sender) = (ends(), Sender::new(method));
         // The second reply's file stands behind a part's head, as in multipart/byteranges.
@@ -210,10 +240,11 @@ fn reply_breaks_off_between_windows_when_the_file_is_rewritten() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("file");
     let size = 2 * WINDOW_BYTES;
-    for method in METHODS {
+    for &method in METHODS {
         fs::write(&path, numbered(size as usize)).unwrap();
         let (ends, mut sender) = (ends(), Sender::new(method));
         let mut outgoing = reply(vec![Piece::File(open(&path), 0..size)]);
+        sender.warm(&outgoing);
         assert!(matches!(
             sender.turn(&mut outgoing, &ends, WINDOW_BYTES).progress,
             Progress::TurnSpent

@@ -75,6 +75,21 @@ pub fn expect_resident(
     }
 }
 
+/// An error unless the window that holds `offset` was used lately. Whoever has it read in notes that down.
+pub fn expect_recent(
+    file: &Rc<OpenFile>,
+    offset: u64,
+    means: &mut Means<'_>,
+) -> Result<(), Progress> {
+    // What a helper has copied needs no guess.
+    if file.is_memory() || means.recent.get(file, offset).is_some() {
+        means.counters.recent_hits += 1;
+        return Ok(());
+    }
+    means.counters.recent_misses += 1;
+    Err(cold(file, offset, means))
+}
+
 /// Whether `range` is in memory and up to date, unless this turn has found out already.
 pub fn is_resident(
     file: &Rc<OpenFile>,

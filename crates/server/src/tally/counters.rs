@@ -99,6 +99,7 @@ counters! {
         Counter names_missed "Requests whose name was not in the name cache.";
         Counter names_revalidated "Cached names that were checked against the filesystem.";
         Counter names_changed "Checked names that had changed.";
+        Counter names_reopened "Names the loop itself looked up again after a helper had touched them (preset flash).";
         Counter names_evicted "Names evicted because the cache was full.";
         Gauge names_cached "Names in the cache now.";
         Gauge descriptors_cached "Open descriptors held by the name cache now.";
@@ -114,6 +115,15 @@ counters! {
         Counter windows_cold "File windows not resident: a helper read them in first.";
         Counter windows_prefetched "File windows a helper read in ahead of need.";
         Counter windows_changed "Files found changed between two windows; the connection was closed.";
+        Counter mincore_hits "Windows of mapped files that mincore found resident.";
+        Counter mincore_misses "Windows of mapped files that mincore found not resident: a helper read them in first.";
+        Gauge mapped_windows "Windows of files mapped now.";
+        Gauge mapped_bytes "Bytes of files mapped now.";
+        Counter mapped_evicted "Mappings given back because the bound was reached.";
+        Counter recent_hits "Windows sent because they were used lately (send = sendfile-recent).";
+        Counter recent_misses "Windows not used lately: a helper read them in first, resident or not.";
+        Gauge recent_windows "Windows of files believed to be in memory now.";
+        Gauge recent_bytes "Bytes of files believed to be in memory now.";
         Counter timeouts_head "Connections whose request head did not arrive in time.";
         Counter timeouts_body "Connections whose request body did not arrive in time.";
         Counter timeouts_send "Connections that took no response bytes for too long.";
@@ -129,6 +139,11 @@ counters! {
         Peak helper_queue_peak "The longest the helper queue has been.";
         Counter helper_deaths "Helper processes that died with their socket open.";
         Counter helper_jobs "Jobs done by helpers.";
+        Counter helper_resolves "Jobs asked for: look up a name and pass it, or touch it.";
+        Counter helper_reads_in "Jobs asked for: read in a window that somebody waits for.";
+        Counter helper_prefetches "Jobs asked for: read in a window ahead of need.";
+        Counter helper_copies "Jobs asked for: copy what the loop cannot read without waiting.";
+        Counter helper_lists "Jobs asked for: make a directory's page.";
         Counter helper_coalesced "Requests that joined a job already under way.";
         Counter helper_asked_again "Jobs asked again because their helper died.";
         Counter helper_given_up "Jobs given up because helper after helper died on them; answered 503.";
@@ -138,6 +153,7 @@ counters! {
     histograms {
         ready_events "Ready events a wake-up of the loop.";
         accepts_per_wakeup "Connections accepted a wake-up in which a listener was ready.";
+        helper_queue_found "Jobs that a new one found waiting for a helper.";
         helper_queue_us "Time a job waited for a helper, in microseconds.";
         helper_service_us "Time a helper took for a job, in microseconds.";
     }
@@ -232,6 +248,12 @@ pub struct Snapshot {
     pub uptime_ms: u64,
     /// The event mechanism in use.
     pub events: String,
+    /// How names become open files.
+    #[serde(default)]
+    pub opening: String,
+    /// How files leave.
+    #[serde(default)]
+    pub send: String,
     /// The residency probe in use.
     pub residency: String,
     /// The numbers.
@@ -253,6 +275,8 @@ impl Snapshot {
     pub fn merge(&mut self, other: &Snapshot) {
         self.uptime_ms = self.uptime_ms.max(other.uptime_ms);
         join(&mut self.events, &other.events);
+        join(&mut self.opening, &other.opening);
+        join(&mut self.send, &other.send);
         join(&mut self.residency, &other.residency);
         self.counters.merge(&other.counters);
         self.trace.merge(&other.trace);
@@ -327,6 +351,8 @@ mod tests {
             pid: 1,
             uptime_ms: 5,
             events: events.into(),
+            opening: "probe-then-pass".into(),
+            send: "copy".into(),
             residency: "cachestat".into(),
             counters: sample(1),
             trace: debox::Tracer::disabled().report(),

@@ -1,4 +1,4 @@
-//! One histogram shape for everything a worker counts: exact to 64, powers of two above.
+//! One histogram shape for everything a worker counts: exact to 1024, powers of two above.
 //!
 //! Ready events a wake-up are small integers whose exact distribution matters (Figure 1 of the 2006
 //! paper), times in microseconds span many orders of magnitude. One fixed shape serves both, so that
@@ -6,13 +6,15 @@
 
 use serde::{Deserialize, Serialize};
 
+/// The largest value that has a bucket of its own is 2 to this power.
+const EXACT_BITS: usize = 10;
 /// The largest value that has a bucket of its own.
-pub const EXACT_MAX: u64 = 64;
-/// Buckets above the exact ones: (64, 128], (128, 256] … (2^45, 2^46].
-const POWERS: usize = 40;
+pub const EXACT_MAX: u64 = 1 << EXACT_BITS;
+/// Buckets above the exact ones: (1024, 2048], (2048, 4096] … (2^45, 2^46].
+const POWERS: usize = 36;
 const BUCKETS: usize = EXACT_MAX as usize + 1 + POWERS;
 
-/// Counts of values: exact from 0 to 64, then one bucket a power of two.
+/// Counts of values: exact from 0 to 1024, then one bucket a power of two.
 ///
 /// Values above 2^46 are counted in the last bucket; `sum` and `max` keep their true size.
 ///
@@ -96,7 +98,7 @@ impl Histogram {
 
     /// The smallest bound below which at least the fraction `quantile` of the values lies.
     ///
-    /// Exact up to 64; above, the upper bound of the bucket, but never more than the largest value.
+    /// Exact up to 1024; above, the upper bound of the bucket, but never more than the largest value.
     pub fn quantile(&self, quantile: f64) -> Option<u64> {
         let wanted = ((quantile.clamp(0.0, 1.0) * self.count as f64).ceil() as u64).max(1);
         let mut below = 0;
@@ -138,28 +140,28 @@ fn index(value: u64) -> usize {
     if value <= EXACT_MAX {
         return value as usize;
     }
-    // 65..=128 needs 7 bits once reduced by one, 129..=256 needs 8, and so on.
+    // 1025..=2048 needs 11 bits once reduced by one, 2049..=4096 needs 12, and so on.
     let bits = (u64::BITS - (value - 1).leading_zeros()) as usize;
-    (EXACT_MAX as usize + 1 + bits - 7).min(BUCKETS - 1)
+    (EXACT_MAX as usize + 1 + bits - EXACT_BITS - 1).min(BUCKETS - 1)
 }
 
 fn upper(index: usize) -> u64 {
     match index.checked_sub(EXACT_MAX as usize + 1) {
         None => index as u64,
-        Some(power) => 1 << (power + 7),
+        Some(power) => 1 << (power + EXACT_BITS + 1),
     }
 }
 
-/// The helper pool's histogram, whose bucket `i` holds times below 2^i µs. The largest time is not
-/// known there; the bound of its bucket stands for it.
-impl From<&files::TimesUs> for Histogram {
-    fn from(times: &files::TimesUs) -> Self {
+/// The helper pool's histogram, whose bucket `i` holds values below 2^i. The largest value is not known
+/// there; the bound of its bucket stands for it.
+impl From<&files::Powers> for Histogram {
+    fn from(powers: &files::Powers) -> Self {
         let mut histogram = Histogram::default();
-        for (bucket, count) in times.buckets.iter().enumerate() {
+        for (bucket, count) in powers.buckets.iter().enumerate() {
             histogram.record_many((1 << bucket) - 1, *count);
         }
         Histogram {
-            sum: times.sum_us,
+            sum: powers.sum,
             ..histogram
         }
     }
@@ -201,8 +203,9 @@ mod tests {
         for bucket in 0..BUCKETS {
             assert_eq!(index(upper(bucket)), bucket);
         }
-        assert_eq!(index(65), index(128));
-        assert_ne!(index(128), index(129));
+        assert_eq!(index(1025), index(2048));
+        assert_ne!(index(2048), index(2049));
+        assert_ne!(index(1023), index(1024));
         assert_eq!(index(u64::MAX), BUCKETS - 1);
     }
 
@@ -220,11 +223,11 @@ mod tests {
     #[test]
     fn merging_equals_recording_into_one_when_values_are_split() {
         let (mut left, mut right, mut whole) = <(Histogram, Histogram, Histogram)>::default();
-        for value in [0, 1, 64, 65, 1000, 1 << 50] {
+        for value in [0, 1, 1024, 1025, 5000, 1 << 50] {
             left.record(value);
             whole.record(value);
         }
-        for value in [3, 128, 129] {
+        for value in [3, 2048, 2049] {
             right.record(value);
             whole.record(value);
         }
@@ -234,11 +237,11 @@ mod tests {
 
     #[test]
     fn counts_and_sum_are_kept_when_the_pool_counted() {
-        let mut times = files::TimesUs::default();
+        let mut powers = files::Powers::default();
         [0, 1, 5, 100, 100_000]
             .into_iter()
-            .for_each(|time_us| times.record(time_us));
-        let histogram = Histogram::from(&times);
+            .for_each(|value| powers.record(value));
+        let histogram = Histogram::from(&powers);
         assert_eq!((histogram.count(), histogram.sum()), (5, 100_106));
         assert_eq!(histogram.quantile(0.6), Some(7));
         assert_eq!(histogram.max(), (1 << 17) - 1);

@@ -401,6 +401,8 @@ mod tests {
             pid: 0,
             uptime_ms: 1000,
             events: "epoll".into(),
+            opening: "probe-then-pass".into(),
+            send: "copy".into(),
             residency: "cachestat".into(),
             counters: Counters::default(),
             trace: Report {

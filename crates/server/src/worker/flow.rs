@@ -195,6 +195,8 @@ impl Worker {
             residency: &self.residency,
             method: self.config.send,
             windows: &mut self.windows,
+            maps: &mut self.maps,
+            recent: &mut self.recent,
             uptake_bytes: &mut connection.uptake_bytes,
             budget_bytes: self.config.turn_bytes,
             counters: &mut self.counters,

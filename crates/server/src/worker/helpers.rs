@@ -10,7 +10,8 @@ use files::{Done, Failure, HelperSlot, OpenFile, Outcome, PoolStatistics, SlotSt
 
 use super::exchange::Given;
 use super::{Fate, HELPER, Worker};
-use crate::connection::Phase;
+use crate::config::SendMethod;
+use crate::connection::{Connection, Phase};
 use crate::control::FromWorker;
 use crate::tally::Counters;
 
@@ -113,6 +114,12 @@ impl Worker {
                 let entry = self.lookup.learn(root, &path, answer, self.now_ms);
                 self.wake_names(&waiters, || Given::Entry(entry.clone()));
             }
+            Outcome::Touched { root, path } => {
+                let entry =
+                    self.lookup
+                        .reopen(root, &path, self.now_ms, &self.tracer, &mut self.counters);
+                self.wake_names(&waiters, || Given::Entry(entry.clone()));
+            }
             Outcome::Listed { root, path, answer } => {
                 let answer = self.lookup.learn_page(root, &path, answer, self.now_ms);
                 self.wake_names(&waiters, || match &answer {
@@ -158,7 +165,10 @@ impl Worker {
             match (entry, result) {
                 (Some(entry), Ok(())) => worker.resume(connection, Given::Entry(entry)),
                 (Some(_), Err(failure)) => worker.resume(connection, Given::Failed(failure)),
-                (None, Ok(())) => worker.continue_sending(connection),
+                (None, Ok(())) => {
+                    worker.note_recent(connection);
+                    worker.continue_sending(connection)
+                }
                 (None, Err(failure)) => worker.unreadable(connection, failure),
             }
         });
@@ -166,6 +176,17 @@ impl Worker {
 }
 
 impl Worker {
+    /// A helper has read in the window that this connection asked for last: where recent use is taken for
+    /// residency, that counts as use.
+    fn note_recent(&mut self, connection: &Connection) {
+        if self.config.send == SendMethod::SendfileRecent
+            && let Some(file) = connection.outgoing.file()
+        {
+            self.recent.insert(file, connection.asked_window.0, ());
+            while self.recent.surplus().is_some() {}
+        }
+    }
+
     /// A helper has copied what the loop could not read without waiting.
     fn wake_with_copy(&mut self, waiter: Token, copy: &Result<Rc<OpenFile>, Failure>) {
         let Some(slot) = self.connections.find(waiter) else {
@@ -197,11 +218,17 @@ pub(super) fn gauges(pool: &PoolStatistics, counters: &mut Counters) {
     counters.helper_queue_peak = pool.queue_peak;
     counters.helper_deaths = pool.deaths;
     counters.helper_jobs = pool.service_us.count;
+    counters.helper_resolves = pool.resolves;
+    counters.helper_reads_in = pool.reads_in;
+    counters.helper_prefetches = pool.prefetches;
+    counters.helper_copies = pool.reads;
+    counters.helper_lists = pool.lists;
     counters.helper_coalesced = pool.coalesced;
     counters.helper_asked_again = pool.asked_again;
     counters.helper_given_up = pool.given_up;
     counters.helper_queue_full = pool.full;
     counters.retired = pool.retired;
+    counters.helper_queue_found = (&pool.queue_found).into();
     counters.helper_queue_us = (&pool.queue_us).into();
     counters.helper_service_us = (&pool.service_us).into();
 }

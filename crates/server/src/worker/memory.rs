@@ -17,9 +17,15 @@ const PIECE_BYTES: usize = 64 << 10;
 /// Takes and locks memory for `content_bytes` of files and the rest; the configuration's check has
 /// seen that there is so much. The error is a sentence for a
 /// person; the worker can serve without the lock.
-pub(super) fn hold(content_bytes: u64) -> Result<(), String> {
+///
+/// A worker that `maps` files locks only what it has by now: a lock on mappings to come would keep the page
+/// cache of every file it sends, against the kernel's will and beyond `RLIMIT_MEMLOCK`.
+pub(super) fn hold(content_bytes: u64, maps: bool) -> Result<(), String> {
     let heap_bytes = content_bytes as usize + REST_BYTES;
-    let locked = if may_lock_all() {
+    let locked = if may_lock_all() && maps {
+        touch_heap(heap_bytes);
+        mlockall(MlockAllFlags::CURRENT)
+    } else if may_lock_all() {
         touch_heap(heap_bytes);
         let later = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
         mlockall(MlockAllFlags::CURRENT).and_then(|()| mlockall(later))

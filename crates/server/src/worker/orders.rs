@@ -5,6 +5,7 @@ use std::rc::Rc;
 use debox::Call;
 
 use super::{Worker, WorkerError, helpers};
+use crate::config::SendMethod;
 use crate::control::{FromWorker, Received, ToWorker};
 use crate::tally::{Counters, Snapshot};
 
@@ -55,9 +56,20 @@ impl Worker {
             pid: std::process::id(),
             uptime_ms: self.clock.now_ms(),
             events: self.events.mechanism().to_owned(),
-            residency: self.residency.name().to_owned(),
+            opening: self.config.opening.to_string(),
+            send: self.config.send.to_string(),
+            residency: self.residency().to_owned(),
             counters,
             trace: self.tracer.report(),
+        }
+    }
+
+    /// How it is known what is resident.
+    fn residency(&self) -> &'static str {
+        match self.config.send {
+            SendMethod::Mmap => "mincore",
+            SendMethod::SendfileRecent => "used lately (a guess)",
+            _ => self.residency.name(),
         }
     }
 
@@ -66,6 +78,11 @@ impl Worker {
         counters.content_bytes = self.shelf.total().get();
         counters.content_evicted = self.shelf.evicted();
         self.lookup.gauges(counters);
+        counters.mapped_windows = self.maps.count();
+        counters.mapped_bytes = self.maps.bytes();
+        counters.mapped_evicted = self.maps.evicted();
+        counters.recent_windows = self.recent.count();
+        counters.recent_bytes = self.recent.bytes();
         helpers::gauges(self.pool.statistics(), counters);
         if let Some(log) = &self.log {
             (counters.log_lines, counters.log_dropped) = log.lines();

@@ -68,6 +68,8 @@ pub struct Case {
     pub calls: BTreeMap<String, u64>,
     pub counters: BTreeMap<String, u64>,
     pub steps: Vec<Step>,
+    /// `Connection: close` may be any of a head's fields.
+    pub any_lead: bool,
 }
 
 impl Case {
@@ -93,6 +95,7 @@ impl Case {
             calls: settings.calls,
             counters: settings.counters,
             steps,
+            any_lead: false,
         })
     }
 }

@@ -72,24 +72,29 @@ pub(super) fn missing(trace: &Trace, style: &Style) -> String {
     }
     let mut out = style.heading("What is missing") + "\n";
     for text in &trace.missing {
-        out.push_str(&wrapped(text, style.width));
+        out.push_str(&wrapped(text, "- ", style.width));
     }
     out
 }
 
-/// A paragraph with a hanging indent.
-fn wrapped(text: &str, width: usize) -> String {
-    let mut out = String::from("-");
-    let mut column = 1;
+/// A paragraph behind a mark, below which its other lines hang.
+pub(super) fn wrapped(text: &str, mark: &str, width: usize) -> String {
+    let indent = mark.chars().count();
+    let mut out = mark.to_owned();
+    let mut column = indent;
     for word in text.split_whitespace() {
         let length = word.chars().count();
-        if column > 2 && column + 1 + length > width {
-            out.push_str("\n ");
-            column = 1;
+        if column > indent && column + 1 + length > width {
+            out.push('\n');
+            out.push_str(&" ".repeat(indent));
+            column = indent;
         }
-        out.push(' ');
+        if column > indent {
+            out.push(' ');
+            column += 1;
+        }
         out.push_str(word);
-        column += 1 + length;
+        column += length;
     }
     out.push('\n');
     out
@@ -125,7 +130,7 @@ pub(super) fn programs(trace: &Trace, style: &Style) -> String {
 mod tests {
     #[test]
     fn paragraph_hangs_when_it_is_longer_than_the_line() {
-        let text = super::wrapped("one two three four", 12);
+        let text = super::wrapped("one two three four", "- ", 12);
         assert_eq!(text, "- one two\n  three four\n");
     }
 }

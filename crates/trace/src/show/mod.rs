@@ -1,4 +1,4 @@
-//! The summary of a trace as text: what it waited for first, then by call, by call site, the longest calls, and
+//! The summary of a trace as text: one sentence, then what it waited for, then by call, by call site, the longest calls, and
 //! what is missing.
 //!
 //! It only arranges what a [`Trace`] holds. The forms are those of the dissertation's Tables 2.1, 2.4 and 2.5 and
@@ -8,9 +8,12 @@ mod calls;
 mod heading;
 mod kept;
 mod labels;
+mod sentence;
 mod sites;
 
 use crate::model::Trace;
+
+pub use sentence::sentence;
 
 /// How to write.
 #[derive(Clone, Copy, Debug)]
@@ -104,6 +107,7 @@ impl Style {
 /// The summary.
 pub fn summary(trace: &Trace, parts: &[Part], style: &Style) -> String {
     let mut out = heading::lines(trace, style);
+    out.push_str(&heading::wrapped(&sentence(trace), "", style.width));
     for part in parts {
         let section = match part {
             Part::Waits => labels::waits(trace, style),

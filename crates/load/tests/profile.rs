@@ -1,0 +1,210 @@
+//! Whose capacity a profile has found, and what follows: driven by the bound from which the client counts as the limit, since no
+//! test can know how busy its client is.
+
+mod support;
+
+use std::path::Path;
+use std::time::Duration;
+
+use headway_load::engine::{Address, Arrivals};
+use headway_load::profile::{Listener, ProfileError, ProfileSettings, render};
+use headway_load::session::settings::{Demand, WorkSource};
+use headway_load::session::{Finished, Settings, Surroundings};
+use latency::run::{Point, ProfileInfo, Verdict};
+use latency::{Run, RunDescription};
+use support::{Server, reply, send};
+
+/// Keeps what is said.
+#[derive(Default)]
+struct Heard {
+    runs: Vec<String>,
+    remarks: Vec<String>,
+}
+
+impl Listener for Heard {
+    fn begins(&mut self, word: &str) {
+        self.runs.push(word.to_owned());
+    }
+
+    fn ended(&mut self, _: &Point, _: &Finished) {}
+
+    fn resumes(&mut self, _: usize, _: usize) {}
+
+    fn remarks(&mut self, words: &str) {
+        self.remarks.push(words.to_owned());
+    }
+}
+
+fn settings(server: &Server, client_busy: f64) -> ProfileSettings {
+    let Address::Inet(address) = &server.address else {
+        unreachable!("it listens on loopback")
+    };
+    let url = format!("http://{address}/");
+    let session = Settings {
+        urls: vec![url.parse().expect("an address")],
+        work: WorkSource::Addresses,
+        demand: Demand::Closed,
+        connections: Some(2),
+        requests_per_connection: None,
+        timeout: None,
+        think: Duration::ZERO,
+        bandwidth_bits_per_s: None,
+        warmup: Some(Duration::ZERO),
+        duration: Some(Duration::from_millis(100)),
+        requests: None,
+        seed: 1,
+        sources: Vec::new(),
+        verify: false,
+        label: None,
+        cpus: Vec::new(),
+        command: Vec::new(),
+    };
+    ProfileSettings {
+        session,
+        arrivals: Arrivals::Poisson,
+        capacity_rps: None,
+        loads: vec![0.5],
+        repeats: 1,
+        before_point: None,
+        after_point: None,
+        strict: false,
+        client_busy,
+    }
+}
+
+fn server() -> Server {
+    Server::start(|_| send(reply("hello")))
+}
+
+fn profile(settings: &ProfileSettings, path: &Path) -> (RunDescription, Heard) {
+    let mut heard = Heard::default();
+    let done = settings.run(path, &Surroundings::default(), &mut heard);
+    (done.expect("a profile"), heard)
+}
+
+fn info(description: &RunDescription) -> &ProfileInfo {
+    description.profile.as_ref().expect("points")
+}
+
+/// The highest rate of the search whose run was valid and no lower one was not, as the directories say.
+fn highest_valid(info: &ProfileInfo, path: &Path) -> Option<f64> {
+    let verdict = |point: &Point| {
+        let run = Run::open(path.join(&point.directory)).expect("a run");
+        run.description().client.clone().expect("a client").verdict
+    };
+    let tried: Vec<&Point> = info.points.iter().filter(|point| point.of_client).collect();
+    let bad = tried
+        .iter()
+        .filter(|point| verdict(point) != Verdict::Valid)
+        .map(|point| point.rate_rps)
+        .fold(f64::INFINITY, f64::min);
+    let good = tried
+        .iter()
+        .filter(|point| verdict(point) == Verdict::Valid);
+    good.map(|point| point.rate_rps)
+        .filter(|rate| *rate < bad)
+        .reduce(f64::max)
+}
+
+#[test]
+fn loads_are_shares_of_what_the_client_offers_when_the_closed_loop_was_its_limit() {
+    let place = tempfile::tempdir().expect("a directory");
+    let (description, heard) = profile(&settings(&server(), 0.0), place.path());
+    let info = info(&description);
+    let bound = info.client_bound.as_ref().expect("the client is the limit");
+    assert_eq!(bound.closed_rps, info.points[0].rate_rps);
+    assert_eq!(bound.valid_rps, highest_valid(info, place.path()));
+    let base = bound.valid_rps.unwrap_or(bound.closed_rps);
+    assert_eq!(info.capacity_rps, Some(base));
+    let share = info.points.last().expect("a point");
+    assert_eq!((share.relative, share.rate_rps), (0.5, base * 0.5));
+    assert_eq!(info.points[1].directory, "points/client-1");
+    assert_eq!(info.points[1].rate_rps, bound.closed_rps * 0.9);
+
+    let said = heard.remarks.join("\n");
+    assert!(
+        said.contains("may be its capacity, not the server's"),
+        "{said}"
+    );
+    let table = render(&Run::open(place.path()).expect("a profile")).expect("points");
+    assert!(table.starts_with("capacity is at least "), "{table}");
+    assert!(table.contains(": the client is the limit"), "{table}");
+    // The search is no load of the server.
+    let lines = table
+        .lines()
+        .filter(|line| line.contains('%') && line.contains("valid"));
+    assert!(lines.count() >= 1 && !table.contains("client-1"), "{table}");
+}
+
+#[test]
+fn capacity_is_the_servers_when_the_client_had_time_left() {
+    let place = tempfile::tempdir().expect("a directory");
+    let (description, heard) = profile(&settings(&server(), 1.1), place.path());
+    let info = info(&description);
+    assert_eq!(info.client_bound, None);
+    assert_eq!(info.capacity_rps, Some(info.points[0].rate_rps));
+    assert_eq!(info.points.len(), 2);
+    assert_eq!(heard.remarks, Vec::<String>::new());
+}
+
+#[test]
+fn nothing_is_looked_for_when_a_clients_capacity_shall_be_an_error() {
+    let place = tempfile::tempdir().expect("a directory");
+    let strict = ProfileSettings {
+        strict: true,
+        ..settings(&server(), 0.0)
+    };
+    let mut heard = Heard::default();
+    let error = strict
+        .run(place.path(), &Surroundings::default(), &mut heard)
+        .expect_err("a capacity of the client's");
+    assert!(matches!(error, ProfileError::ClientBound(_)), "{error}");
+    assert!(error.to_string().contains("--capacity"), "{error}");
+    assert_eq!(heard.runs.len(), 1, "{:?}", heard.runs);
+}
+
+#[test]
+fn search_goes_on_from_its_runs_when_it_was_cut_off() {
+    let place = tempfile::tempdir().expect("a directory");
+    // The second rate cannot be tried while a file is absent.
+    let go = tempfile::tempdir().expect("a directory");
+    let command = format!(
+        "test $HEADWAY_POINT != points/client-2 || test -e {}/go",
+        go.path().display()
+    );
+    let server = server();
+    let settings = ProfileSettings {
+        before_point: Some(command),
+        ..settings(&server, 0.0)
+    };
+    let mut heard = Heard::default();
+    let error = settings
+        .run(place.path(), &Surroundings::default(), &mut heard)
+        .expect_err("a command fails");
+    assert!(matches!(error, ProfileError::Command(_)), "{error}");
+    let first = Run::open(place.path().join("points/client-1")).expect("the first rate");
+    let begun = first.description().started.clone();
+
+    std::fs::write(go.path().join("go"), "").expect("room");
+    let (description, heard) = profile(&settings, place.path());
+    assert!(
+        heard.runs[0].contains("what the client can offer"),
+        "{:?}",
+        heard.runs
+    );
+    let tried = info(&description)
+        .points
+        .iter()
+        .filter(|point| point.of_client);
+    let names: Vec<String> = tried.map(|point| point.directory.clone()).collect();
+    let expected: Vec<String> = (1..=names.len())
+        .map(|n| format!("points/client-{n}"))
+        .collect();
+    assert_eq!(names, expected);
+    let first = Run::open(place.path().join("points/client-1")).expect("the first rate");
+    assert_eq!(
+        first.description().started,
+        begun,
+        "it was not measured again"
+    );
+}

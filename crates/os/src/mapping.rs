@@ -1,0 +1,238 @@
+//! A piece of a file mapped into the address space, for the kernel to look at and to send from.
+//!
+//! What it does: maps, asks which pages are in memory, writes from the mapping to a socket. What it refuses:
+//! to let anybody read the bytes. The file can be truncated at any moment, and touching a page beyond its
+//! new end raises `SIGBUS` in the process that touches it. A system call that meets such a page fails with
+//! `EFAULT` instead, or ends short, and that is a value the caller can act on. So the address never leaves
+//! this file except into a system call; there is no slice to misuse, and nothing here dereferences it.
+//!
+//! Sources: mmap(2), mincore(2), writev(2); `mm/memory.c` on `VM_FAULT_SIGBUS` met in kernel mode.
+
+use std::ffi::c_void;
+use std::io::IoSlice;
+use std::ops::Range;
+
+use rustix::fd::{AsFd, AsRawFd};
+use rustix::io::{Errno, Result};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::residency::last_errno;
+
+/// Pieces of memory that one [`Mapping::write_behind`] takes in front of the mapped bytes.
+pub const MEMORY_PIECES_MAX: usize = 31;
+
+/// Pages asked about with one mincore(2).
+const PAGES_AT_ONCE: usize = 256;
+
+/// A read-only, shared mapping of a piece of a file; unmapped when dropped.
+///
+/// It keeps the file's inode alive: unmapping the last reference to an unlinked file frees its blocks,
+/// which may wait for the disk.
+#[derive(Debug)]
+pub struct Mapping {
+    address: *mut c_void,
+    length: usize,
+}
+
+impl Mapping {
+    /// Map `length` bytes from `offset`, a multiple of the page size. Brings nothing in.
+    ///
+    /// # Errors
+    /// As mmap(2): `ENODEV` where the file system has no mappings, `ENOMEM` beyond `vm.max_map_count`,
+    /// `EINVAL` for a length of 0.
+    pub fn new(file: impl AsFd, offset: u64, length: usize) -> Result<Mapping> {
+        // SAFETY: the kernel chooses the address, so no existing mapping is touched, and what is mapped is
+        // never dereferenced, so neither truncation nor a writer can make this process misbehave.
+        let address = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                length,
+                ProtFlags::READ,
+                MapFlags::SHARED,
+                file,
+                offset,
+            )
+        }?;
+        Ok(Mapping { address, length })
+    }
+
+    /// Its length in bytes.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// All pages that hold bytes of `range` are in memory. Never waits, and says nothing about the next
+    /// moment.
+    ///
+    /// Caveat: see [`crate::residency::mincore`] on files of others.
+    ///
+    /// # Errors
+    /// `EINVAL` for a range that is not within the mapping; others as mincore(2).
+    pub fn is_resident(&self, range: Range<usize>) -> Result<bool> {
+        self.check(&range)?;
+        let page = rustix::param::page_size();
+        let mut at = range.start - range.start % page;
+        while at < range.end {
+            let mut pages = [0_u8; PAGES_AT_ONCE];
+            let length = (range.end - at).min(PAGES_AT_ONCE * page);
+            // SAFETY: the range lies in the mapping, begins at a page, and has no more pages than the
+            // array has bytes.
+            let answer = unsafe { libc::mincore(self.at(at), length, pages.as_mut_ptr()) };
+            if answer != 0 {
+                return Err(last_errno());
+            }
+            let asked = &pages[..length.div_ceil(page)];
+            if asked.iter().any(|page| page & 1 == 0) {
+                return Ok(false);
+            }
+            at += length;
+        }
+        Ok(true)
+    }
+
+    /// Write `memory`, and behind it `range` of the mapping, with one writev(2). The count may end short
+    /// because the socket is full or because the file does not reach so far any more.
+    ///
+    /// Pages that are not resident make it wait for the disk: ask [`Mapping::is_resident`] first.
+    /// A process that does not ignore `SIGPIPE` gets it when the other side is gone.
+    ///
+    /// # Errors
+    /// `EFAULT` when nothing could be written because the file has been truncated before `range`, or the
+    /// disk failed; `EINVAL` for a range that is not within the mapping or more than
+    /// [`MEMORY_PIECES_MAX`] pieces; others as writev(2).
+    pub fn write_behind(
+        &self,
+        socket: impl AsFd,
+        memory: &[IoSlice<'_>],
+        range: Range<usize>,
+    ) -> Result<usize> {
+        self.check(&range)?;
+        let mut parts = [libc::iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        }; MEMORY_PIECES_MAX + 1];
+        let places = parts.get_mut(..=memory.len()).ok_or(Errno::INVAL)?;
+        for (place, piece) in places.iter_mut().zip(memory) {
+            place.iov_base = piece.as_ptr().cast_mut().cast();
+            place.iov_len = piece.len();
+        }
+        places[memory.len()] = libc::iovec {
+            iov_base: self.at(range.start),
+            iov_len: range.len(),
+        };
+        // SAFETY: every part but the last is a borrowed slice, the last lies in the mapping; the kernel
+        // reads them and nothing else, and both live until it returns.
+        let written = unsafe {
+            libc::writev(
+                socket.as_fd().as_raw_fd(),
+                places.as_ptr(),
+                places.len() as libc::c_int,
+            )
+        };
+        usize::try_from(written).map_err(|_| last_errno())
+    }
+
+    fn check(&self, range: &Range<usize>) -> Result<()> {
+        match range.start <= range.end && range.end <= self.length {
+            true => Ok(()),
+            false => Err(Errno::INVAL),
+        }
+    }
+
+    /// The address of a byte, to be given to the kernel.
+    fn at(&self, offset: usize) -> *mut c_void {
+        self.address.wrapping_byte_add(offset)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the address and length are those mmap gave and nothing refers to the mapping any more.
+        // It can fail only for a range that was never mapped.
+        let _ = unsafe { munmap(self.address, self.length) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    fn file(length: usize) -> File {
+        let mut file = tempfile::tempfile().unwrap();
+        let content: Vec<u8> = (0..length).map(|at| (at % 251) as u8).collect();
+        file.write_all(&content).unwrap();
+        file
+    }
+
+    #[test]
+    fn memory_and_mapped_bytes_arrive_in_order_when_written_with_one_call() {
+        let file = file(10_000);
+        let mapping = Mapping::new(&file, 0, 10_000).unwrap();
+        assert_eq!(mapping.is_resident(0..10_000), Ok(true));
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let memory = [IoSlice::new(b"head"), IoSlice::new(b"er")];
+        let written = mapping.write_behind(&ours, &memory, 5000..10_000);
+        assert_eq!(written, Ok(5006));
+        drop(ours);
+        let mut arrived = Vec::new();
+        theirs.read_to_end(&mut arrived).unwrap();
+        assert!(arrived.starts_with(b"header"));
+        assert_eq!(arrived[6], (5000 % 251) as u8);
+        assert_eq!(arrived.len(), 5006);
+    }
+
+    #[test]
+    fn truncation_is_an_error_or_a_short_count_and_no_signal() {
+        let page = rustix::param::page_size();
+        let file = file(4 * page);
+        let mapping = Mapping::new(&file, 0, 4 * page).unwrap();
+        file.set_len(page as u64).unwrap();
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let beyond = mapping.write_behind(&ours, &[], 2 * page..3 * page);
+        assert_eq!(beyond, Err(Errno::FAULT));
+        assert_eq!(mapping.is_resident(2 * page..3 * page), Ok(false));
+        let over = mapping.write_behind(&ours, &[IoSlice::new(b"head")], 0..4 * page);
+        assert!(
+            matches!(over, Err(Errno::FAULT)) || over.is_ok_and(|count| count <= 4 + page),
+            "{over:?}"
+        );
+    }
+
+    #[test]
+    fn nothing_is_done_when_the_range_is_not_within_the_mapping() {
+        let file = file(100);
+        let mapping = Mapping::new(&file, 0, 100).unwrap();
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        #[expect(clippy::reversed_empty_ranges, reason = "that is what is refused")]
+        for range in [0..101, 101..102, 50..40] {
+            assert_eq!(mapping.is_resident(range.clone()), Err(Errno::INVAL));
+            let written = mapping.write_behind(&ours, &[], range);
+            assert_eq!(written, Err(Errno::INVAL));
+        }
+        assert_eq!(mapping.is_resident(7..7), Ok(true));
+        let many = vec![IoSlice::new(b"x"); MEMORY_PIECES_MAX + 1];
+        assert_eq!(mapping.write_behind(&ours, &many, 0..1), Err(Errno::INVAL));
+    }
+
+    #[test]
+    fn mapping_is_gone_when_dropped() {
+        let count = || {
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            maps.lines()
+                .filter(|line| line.contains("headway-mapping-gone"))
+                .count()
+        };
+        let path =
+            std::env::temp_dir().join(format!("headway-mapping-gone-{}", std::process::id()));
+        std::fs::write(&path, [1; 100]).unwrap();
+        let file = File::open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let mapping = Mapping::new(&file, 0, 100).unwrap();
+        assert_eq!(count(), 1);
+        drop(mapping);
+        assert_eq!(count(), 0);
+    }
+}
