@@ -13,6 +13,7 @@
 
 mod page;
 mod section;
+mod study;
 mod subject;
 mod blocked;
 mod figure;
@@ -24,6 +25,7 @@ use std::path::PathBuf;
 
 pub use html::escaped;
 pub use latency::OpenError;
+pub use study::page as study_page;
 
 use subject::Subject;
 
