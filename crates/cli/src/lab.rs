@@ -24,7 +24,7 @@ const EXAMPLES: &str = "\
 Examples:
   headway lab up                                a lab named `lab`: ide-5400 disk, 512 MiB, 1 Gbit/s
   headway lab load --fileset 1.5GB              puts a file set on its disk, quickly
-  headway lab exec -- headway serve /run/headway-lab/lab/disk/mount/set --listen 0.0.0.0:8080 &
+  headway lab exec -- headway serve /run/headway-lab/lab/disk/files/set --listen 0.0.0.0:8080 &
   headway lab exec --side client -- headway load http://198.18.0.1:8080/ --closed -n 1000
   headway lab status                            what every part of it does: --json for programs
   headway lab disk stall 10s                    the disk answers nothing for ten seconds
