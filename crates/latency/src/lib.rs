@@ -18,6 +18,8 @@ pub mod series;
 pub mod inversion;
 pub mod analysis;
 pub mod compare;
+pub mod ready;
+pub mod study;
 pub mod run;
 
 pub use analysis::{Analysis, Analyzer};

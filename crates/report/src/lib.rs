@@ -14,7 +14,6 @@
 mod page;
 mod section;
 mod subject;
-mod ready;
 mod blocked;
 mod figure;
 mod chart;
