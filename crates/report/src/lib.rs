@@ -13,6 +13,7 @@
 
 mod page;
 mod section;
+mod study;
 mod subject;
 mod blocked;
 mod figure;
@@ -23,6 +24,7 @@ mod units;
 use std::path::PathBuf;
 
 pub use html::escaped;
+pub use study::page as study_page;
 pub use latency::OpenError;
 
 use subject::Subject;
