@@ -24,8 +24,8 @@ mod units;
 use std::path::PathBuf;
 
 pub use html::escaped;
-pub use study::page as study_page;
 pub use latency::OpenError;
+pub use study::page as study_page;
 
 use subject::Subject;
 

@@ -23,7 +23,10 @@ struct Column {
 
 /// A small table a server; `None` if nobody was traced.
 pub(super) fn html(figure: &Figure, shown: &[Shown]) -> Option<String> {
-    let with: Vec<&Shown> = shown.iter().filter(|one| one.repeats().any(observed)).collect();
+    let with: Vec<&Shown> = shown
+        .iter()
+        .filter(|one| one.repeats().any(observed))
+        .collect();
     if with.is_empty() {
         return None;
     }
@@ -55,14 +58,29 @@ fn columns(one: &Shown) -> Vec<Column> {
     let repeats: Vec<_> = one.repeats().filter(|repeat| observed(repeat)).collect();
     let mut rates: BTreeMap<&str, BTreeMap<&str, f64>> = BTreeMap::new();
     let wanted = |sleep: &&SleepCount| sleep.label != IDLE && sleep.observed_s > 0.0;
-    for sleep in repeats.iter().flat_map(|repeat| &repeat.sleeps).filter(wanted) {
+    for sleep in repeats
+        .iter()
+        .flat_map(|repeat| &repeat.sleeps)
+        .filter(wanted)
+    {
         let rate = sleep.count as f64 / sleep.observed_s / repeats.len() as f64;
-        *rates.entry(&sleep.label).or_default().entry(&sleep.call).or_default() += rate;
+        *rates
+            .entry(&sleep.label)
+            .or_default()
+            .entry(&sleep.call)
+            .or_default() += rate;
     }
     let column = |(label, calls): (&str, BTreeMap<&str, f64>)| {
-        let mut calls: Vec<(String, f64)> = calls.into_iter().map(|(call, rate)| (call.into(), rate)).collect();
+        let mut calls: Vec<(String, f64)> = calls
+            .into_iter()
+            .map(|(call, rate)| (call.into(), rate))
+            .collect();
         calls.sort_by(|a, b| b.1.total_cmp(&a.1));
-        Column { label: label.into(), total: calls.iter().map(|(_, rate)| rate).sum(), calls }
+        Column {
+            label: label.into(),
+            total: calls.iter().map(|(_, rate)| rate).sum(),
+            calls,
+        }
     };
     let mut columns: Vec<Column> = rates.into_iter().map(column).collect();
     columns.sort_by(|a, b| b.total.total_cmp(&a.total));
@@ -74,13 +92,23 @@ fn table(columns: &[Column], name: &str) -> String {
         return "<p>No sleep but the event wait.</p>".into();
     }
     let shown = &columns[..columns.len().min(MOST)];
-    let rows = shown.iter().map(|column| column.calls.len()).max().unwrap_or(0).min(MOST);
+    let rows = shown
+        .iter()
+        .map(|column| column.calls.len())
+        .max()
+        .unwrap_or(0)
+        .min(MOST);
     let mut out = format!(
         "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Sleeps of {}, table\"><table><thead><tr>",
         escaped(name)
     );
     for column in shown {
-        let _ = write!(out, "<th scope=\"col\">{} / {}</th>", escaped(&column.label), measured(column.total));
+        let _ = write!(
+            out,
+            "<th scope=\"col\">{} / {}</th>",
+            escaped(&column.label),
+            measured(column.total)
+        );
     }
     out.push_str("</tr></thead><tbody>");
     for row in 0..rows {

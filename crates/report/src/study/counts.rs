@@ -40,7 +40,11 @@ pub(super) fn ready(shown: &[Shown]) -> Option<Drawn> {
         .map(|one| (one, summed(one.repeats().map(|repeat| &repeat.ready))))
         .filter(|(_, counts)| total(counts) > 0)
         .collect();
-    let most = with.iter().filter_map(|(_, counts)| counts.last()).map(|(count, _)| *count).max()?;
+    let most = with
+        .iter()
+        .filter_map(|(_, counts)| counts.last())
+        .map(|(count, _)| *count)
+        .max()?;
     let scale = Scale::log_around([1.0, most.max(10) as f64]);
     let medians: Vec<String> = with
         .iter()
@@ -50,13 +54,23 @@ pub(super) fn ready(shown: &[Shown]) -> Option<Drawn> {
         size,
         title: "Ready events a wake-up".into(),
         description: format!("{}.", medians.join("; ")),
-        x: Axis { scale, title: "ready events, at most".into(), format: plain },
+        x: Axis {
+            scale,
+            title: "ready events, at most".into(),
+            format: plain,
+        },
         y: Axis {
-            scale: Scale::Linear { low: 0.0, high: 1.0 },
+            scale: Scale::Linear {
+                low: 0.0,
+                high: 1.0,
+            },
             title: "share of wake-ups".into(),
             format: percent,
         },
-        marks: with.iter().map(|(one, counts)| steps(one, counts)).collect(),
+        marks: with
+            .iter()
+            .map(|(one, counts)| steps(one, counts))
+            .collect(),
         left_min: 56.0,
     };
     let caption = vec![
@@ -65,7 +79,9 @@ pub(super) fn ready(shown: &[Shown]) -> Option<Drawn> {
             .into(),
     ];
     let names = with.iter().map(|(one, _)| (one.look, one.server.as_str()));
-    let mut numbers = Table::new(&["server", "wake-ups", "median", "90 %", "95 %", "99 %", "most"]);
+    let mut numbers = Table::new(&[
+        "server", "wake-ups", "median", "90 %", "95 %", "99 %", "most",
+    ]);
     for (one, counts) in &with {
         let mut row = vec![escaped(&one.name()), grouped(total(counts))];
         row.extend([0.5, 0.9, 0.95, 0.99, 1.0].map(|share| grouped(quantile(counts, share))));
@@ -84,7 +100,12 @@ fn steps(one: &Shown, counts: &[(u64, u64)]) -> Mark {
         below += times;
         points.push((x, below as f64 / all));
     }
-    Mark::Line { points, look: one.look, class: "", says: one.name() }
+    Mark::Line {
+        points,
+        look: one.look,
+        class: "",
+        says: one.name(),
+    }
 }
 
 /// The form of Figure 2: which share of the time how many processes were runnable.
@@ -108,9 +129,19 @@ pub(super) fn runnable(shown: &[Shown]) -> Option<Drawn> {
          far right, are what waiting for the same lock looks like."
             .into(),
     ];
-    let mut numbers = Table::new(&["server", "samples", "none runnable", "median", "95 %", "most"]);
+    let mut numbers = Table::new(&[
+        "server",
+        "samples",
+        "none runnable",
+        "median",
+        "95 %",
+        "most",
+    ]);
     for (one, counts) in &with {
-        let none = counts.first().filter(|(count, _)| *count == 0).map_or(0, |(_, times)| *times);
+        let none = counts
+            .first()
+            .filter(|(count, _)| *count == 0)
+            .map_or(0, |(_, times)| *times);
         let mut row = vec![
             escaped(&one.name()),
             grouped(total(counts)),
@@ -155,8 +186,16 @@ fn histogram(one: &Shown, counts: &[(u64, u64)], size: Size) -> Chart {
             format: percent,
         },
         marks: vec![
-            Mark::Band { edges, look: one.look },
-            Mark::Line { points, look: one.look.with(0, 0), class: "", says: one.name() },
+            Mark::Band {
+                edges,
+                look: one.look,
+            },
+            Mark::Line {
+                points,
+                look: one.look.with(0, 0),
+                class: "",
+                says: one.name(),
+            },
         ],
         left_min: 50.0,
     }
@@ -171,7 +210,10 @@ mod tests {
         let lists = [vec![(1, 3), (4, 1)], vec![(0, 1), (4, 5)]];
         let counts = summed(lists.iter());
         assert_eq!(counts, [(0, 1), (1, 3), (4, 6)]);
-        assert_eq!([0.1, 0.4, 0.41, 1.0].map(|share| quantile(&counts, share)), [0, 1, 4, 4]);
+        assert_eq!(
+            [0.1, 0.4, 0.41, 1.0].map(|share| quantile(&counts, share)),
+            [0, 1, 4, 4]
+        );
         assert_eq!(quantile(&[], 0.5), 0);
     }
 }

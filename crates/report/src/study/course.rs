@@ -12,13 +12,21 @@ use crate::units::{NONE, grouped, measured, plain};
 
 type Curve = (&'static str, fn(&TimelinePoint) -> Option<f64>, usize);
 
-const CURVES: [Curve; 2] = [("99 %", |point| point.p99_us, 0), ("median", |point| point.p50_us, 2)];
+const CURVES: [Curve; 2] = [
+    ("99 %", |point| point.p99_us, 0),
+    ("median", |point| point.p50_us, 2),
+];
 
 /// The first repeat of each measurement.
 pub(super) fn drawn(shown: &[Shown]) -> Option<Drawn> {
     let with: Vec<(&Shown, &Repeat)> = shown
         .iter()
-        .filter_map(|one| Some((one, one.repeats().find(|repeat| !repeat.timeline.is_empty())?)))
+        .filter_map(|one| {
+            Some((
+                one,
+                one.repeats().find(|repeat| !repeat.timeline.is_empty())?,
+            ))
+        })
         .collect();
     let (first, _) = with.first()?;
     let all: Vec<f64> = with
@@ -61,7 +69,12 @@ pub(super) fn drawn(shown: &[Shown]) -> Option<Drawn> {
 }
 
 fn failed(repeat: &Repeat) -> String {
-    match repeat.timeline.iter().map(|point| point.errors).sum::<u64>() {
+    match repeat
+        .timeline
+        .iter()
+        .map(|point| point.errors)
+        .sum::<u64>()
+    {
         0 => "no error".into(),
         1 => "1 error".into(),
         many => format!("{} errors", grouped(many)),
@@ -80,12 +93,23 @@ fn chart(one: &Shown, repeat: &Repeat, all: &[f64], end: f64, size: Size) -> Cha
             });
         }
     }
-    let worst = repeat.timeline.iter().filter_map(|point| point.p99_us).fold(0.0, f64::max);
+    let worst = repeat
+        .timeline
+        .iter()
+        .filter_map(|point| point.p99_us)
+        .fold(0.0, f64::max);
     Chart {
         size,
         title: format!("Response time of {} over time", one.name()),
-        description: format!("The largest 99th percentile of a step is {}.", time_us(worst)),
-        x: Axis { scale: Scale::from_zero(end), title: "seconds".into(), format: plain },
+        description: format!(
+            "The largest 99th percentile of a step is {}.",
+            time_us(worst)
+        ),
+        x: Axis {
+            scale: Scale::from_zero(end),
+            title: "seconds".into(),
+            format: plain,
+        },
         y: latency_axis("response time", all.iter().copied()),
         marks,
         left_min: 56.0,
@@ -130,7 +154,12 @@ mod tests {
             p50_us,
             p99_us: p50_us,
         };
-        let timeline = [point(0.0, Some(5.0)), point(1.0, None), point(2.0, Some(7.0)), point(3.0, Some(8.0))];
+        let timeline = [
+            point(0.0, Some(5.0)),
+            point(1.0, None),
+            point(2.0, Some(7.0)),
+            point(3.0, Some(8.0)),
+        ];
         let found = pieces(&timeline, |point| point.p50_us, 1.0);
         assert_eq!(found.len(), 2);
         assert_eq!(found[0], [(0.0, 5.0), (1.0, 5.0)]);

@@ -14,16 +14,29 @@ use crate::units::{NONE, bytes, counted, measured};
 
 /// A sentence above everything else if runs cannot be believed or could not be made.
 pub(super) fn alarm(result: &StudyResult) -> String {
-    let all = || result.measurements.iter().flat_map(|measurement| &measurement.repeats);
+    let all = || {
+        result
+            .measurements
+            .iter()
+            .flat_map(|measurement| &measurement.repeats)
+    };
     let count = |wanted: fn(&Repeat) -> bool| all().filter(|repeat| wanted(repeat)).count() as u64;
     let measured = |repeat: &Repeat, verdict| repeat.failed.is_none() && repeat.verdict == verdict;
-    let invalid = all().filter(|repeat| measured(repeat, Verdict::Invalid)).count() as u64;
-    let suspect = all().filter(|repeat| measured(repeat, Verdict::Suspect)).count() as u64;
+    let invalid = all()
+        .filter(|repeat| measured(repeat, Verdict::Invalid))
+        .count() as u64;
+    let suspect = all()
+        .filter(|repeat| measured(repeat, Verdict::Suspect))
+        .count() as u64;
     let failed = count(|repeat| repeat.failed.is_some());
     if invalid + suspect + failed == 0 {
         return String::new();
     }
-    let parts = [(invalid, "invalid"), (suspect, "suspect"), (failed, "not made")];
+    let parts = [
+        (invalid, "invalid"),
+        (suspect, "suspect"),
+        (failed, "not made"),
+    ];
     let words: Vec<String> = parts
         .into_iter()
         .filter(|(count, _)| *count > 0)
@@ -43,23 +56,43 @@ pub(super) fn remarks(result: &StudyResult) -> String {
         if words.is_empty() {
             return String::new();
         }
-        let items: String = words.iter().map(|one| format!("<li>{}</li>", escaped(one))).collect();
+        let items: String = words
+            .iter()
+            .map(|one| format!("<li>{}</li>", escaped(one)))
+            .collect();
         format!("<div><h3>{heading}</h3><ul>{items}</ul></div>")
     };
-    let lists = list("Remarks", &result.notes) + &list("What differs from the paper", &result.differences);
-    if lists.is_empty() { lists } else { format!("<div class=\"remarks\">{lists}</div>") }
+    let lists =
+        list("Remarks", &result.notes) + &list("What differs from the paper", &result.differences);
+    if lists.is_empty() {
+        lists
+    } else {
+        format!("<div class=\"remarks\">{lists}</div>")
+    }
 }
 
 /// The folded part at the end of a study.
 pub(super) fn html(result: &StudyResult) -> String {
     let mut out = String::from("<details class=\"made\"><summary>How it was made</summary>");
     if !result.command.is_empty() {
-        let _ = write!(out, "<h3>To repeat it</h3><pre>{}</pre>", escaped(&shell(&result.command)));
+        let _ = write!(
+            out,
+            "<h3>To repeat it</h3><pre>{}</pre>",
+            escaped(&shell(&result.command))
+        );
     }
-    let _ = write!(out, "<h3>Environments</h3><dl>{}</dl>", environments(result));
+    let _ = write!(
+        out,
+        "<h3>Environments</h3><dl>{}</dl>",
+        environments(result)
+    );
     let _ = write!(out, "<h3>Machine</h3><dl>{}</dl>", machine(result));
     let _ = write!(out, "<h3>Servers</h3>{}", servers(result));
-    let _ = write!(out, "<h3>Runs, each with its client's verdict on itself</h3>{}", runs(result));
+    let _ = write!(
+        out,
+        "<h3>Runs, each with its client's verdict on itself</h3>{}",
+        runs(result)
+    );
     out + "</details>"
 }
 
@@ -85,7 +118,11 @@ fn machine(result: &StudyResult) -> String {
     let mut out = String::new();
     fact(&mut out, "host", &machine.host);
     fact(&mut out, "kernel", &machine.kernel);
-    fact(&mut out, "processors", &format!("{} × {}", machine.cpus, machine.cpu_model));
+    fact(
+        &mut out,
+        "processors",
+        &format!("{} × {}", machine.cpus, machine.cpu_model),
+    );
     fact(&mut out, "memory", &bytes(machine.memory_bytes as f64));
     fact(&mut out, "headway", &machine.headway_version);
     for (name, value) in &machine.extra {
@@ -113,7 +150,16 @@ fn servers(result: &StudyResult) -> String {
 }
 
 fn runs(result: &StudyResult) -> String {
-    let mut table = Table::new(&["server", "measure", "point", "repeat", "offered/s", "verdict", "run", "reasons"]);
+    let mut table = Table::new(&[
+        "server",
+        "measure",
+        "point",
+        "repeat",
+        "offered/s",
+        "verdict",
+        "run",
+        "reasons",
+    ]);
     for measurement in &result.measurements {
         for repeat in &measurement.repeats {
             table.rows.push(vec![
@@ -124,7 +170,15 @@ fn runs(result: &StudyResult) -> String {
                 repeat.rate_rps.map_or("closed".into(), measured),
                 verdict(repeat).into(),
                 escaped(&repeat.key),
-                escaped(&repeat.failed.iter().chain(&repeat.reasons).cloned().collect::<Vec<_>>().join("; ")),
+                escaped(
+                    &repeat
+                        .failed
+                        .iter()
+                        .chain(&repeat.reasons)
+                        .cloned()
+                        .collect::<Vec<_>>()
+                        .join("; "),
+                ),
             ]);
         }
     }

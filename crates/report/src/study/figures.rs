@@ -26,7 +26,10 @@ pub(super) struct Shown<'a> {
 impl Shown<'_> {
     /// Repeats that have figures.
     pub(super) fn repeats(&self) -> impl Iterator<Item = &Repeat> {
-        self.measurement.repeats.iter().filter(|repeat| repeat.failed.is_none())
+        self.measurement
+            .repeats
+            .iter()
+            .filter(|repeat| repeat.failed.is_none())
     }
 
     /// Server and point.
@@ -51,7 +54,12 @@ pub(super) fn html(result: &StudyResult, index: usize, figure: &Figure, looks: &
         return absent(figure);
     };
     let id = format!("{}-{}", result.number, index + 1);
-    let words = Words { id: &id, title: &figure.title, caption: &caption, source: "" };
+    let words = Words {
+        id: &id,
+        title: &figure.title,
+        caption: &caption,
+        source: "",
+    };
     framed(&words, &drawing, numbers.as_ref())
 }
 
@@ -59,11 +67,17 @@ pub(super) fn html(result: &StudyResult, index: usize, figure: &Figure, looks: &
 pub(super) type Drawn = (Vec<String>, Drawing, Option<Table>);
 
 fn absent(figure: &Figure) -> String {
-    format!("<p class=\"absent\">{}: nothing of this figure was measured.</p>", escaped(&figure.title))
+    format!(
+        "<p class=\"absent\">{}: nothing of this figure was measured.</p>",
+        escaped(&figure.title)
+    )
 }
 
 fn shown<'a>(result: &'a StudyResult, figure: &Figure, looks: &Looks) -> Vec<Shown<'a>> {
-    let pairs = figure.servers.iter().flat_map(|server| figure.points.iter().map(move |point| (server, point)));
+    let pairs = figure
+        .servers
+        .iter()
+        .flat_map(|server| figure.points.iter().map(move |point| (server, point)));
     let found = pairs.filter_map(|(server, at)| {
         let measurement = result.measurement(&figure.measure, server, at)?;
         Some(Shown {
@@ -80,7 +94,10 @@ fn shown<'a>(result: &'a StudyResult, figure: &Figure, looks: &Looks) -> Vec<Sho
 fn by_server<'a, 'b>(shown: &'b [&'b Shown<'a>]) -> Vec<Vec<&'b Shown<'a>>> {
     let mut groups: Vec<Vec<&Shown>> = Vec::new();
     for one in shown {
-        match groups.iter_mut().find(|group| group[0].server == one.server) {
+        match groups
+            .iter_mut()
+            .find(|group| group[0].server == one.server)
+        {
             Some(group) => group.push(one),
             None => groups.push(vec![one]),
         }
@@ -90,10 +107,18 @@ fn by_server<'a, 'b>(shown: &'b [&'b Shown<'a>]) -> Vec<Vec<&'b Shown<'a>>> {
 
 /// Cumulative curves: one server by load, several servers at one load, or a panel a server.
 fn curves(shown: &[Shown]) -> Option<Drawn> {
-    let with: Vec<&Shown> = shown.iter().filter(|one| one.repeats().any(|r| !r.cdf.is_empty())).collect();
+    let with: Vec<&Shown> = shown
+        .iter()
+        .filter(|one| one.repeats().any(|r| !r.cdf.is_empty()))
+        .collect();
     let servers = by_server(&with);
     let points = servers.iter().map(Vec::len).max()?;
-    let times = || with.iter().flat_map(|one| one.repeats()).flat_map(|r| &r.cdf).map(|p| p.latency_us);
+    let times = || {
+        with.iter()
+            .flat_map(|one| one.repeats())
+            .flat_map(|r| &r.cdf)
+            .map(|p| p.latency_us)
+    };
     let x = latency_axis("response time, at most", times());
     let caption = vec![
         "Read upwards from a time: the curve says which share of the requests was answered within it. Every repeat has a \
@@ -102,8 +127,13 @@ fn curves(shown: &[Shown]) -> Option<Drawn> {
     ];
     let drawing = match (servers.len(), points) {
         (1, _) => {
-            let looks: Vec<Look> = (0..with.len()).map(|index| Look::of_load(index, with.len())).collect();
-            let names = with.iter().zip(&looks).map(|(one, look)| (*look, one.point.as_str()));
+            let looks: Vec<Look> = (0..with.len())
+                .map(|index| Look::of_load(index, with.len()))
+                .collect();
+            let names = with
+                .iter()
+                .zip(&looks)
+                .map(|(one, look)| (*look, one.point.as_str()));
             Drawing::one(legend(names), |size| chart(&with, &looks, size, &x))
         }
         (_, 1) => {
@@ -112,9 +142,14 @@ fn curves(shown: &[Shown]) -> Option<Drawn> {
             Drawing::one(legend(names), |size| chart(&with, &looks, size, &x))
         }
         _ => {
-            let looks: Vec<Look> = (0..points).map(|index| Look::of_load(index, points)).collect();
+            let looks: Vec<Look> = (0..points)
+                .map(|index| Look::of_load(index, points))
+                .collect();
             let longest = servers.iter().max_by_key(|group| group.len())?;
-            let names = longest.iter().zip(&looks).map(|(one, look)| (*look, one.point.as_str()));
+            let names = longest
+                .iter()
+                .zip(&looks)
+                .map(|(one, look)| (*look, one.point.as_str()));
             Drawing::each(
                 legend(names),
                 &servers,
@@ -128,12 +163,18 @@ fn curves(shown: &[Shown]) -> Option<Drawn> {
 
 fn chart(shown: &[&Shown], looks: &[Look], size: Size, x: &Axis) -> Chart {
     let lines = shown.iter().zip(looks).flat_map(|(one, look)| {
-        one.repeats().filter(|repeat| !repeat.cdf.is_empty()).map(|repeat| Mark::Line {
-            points: repeat.cdf.iter().map(|point| (point.latency_us, point.share)).collect(),
-            look: *look,
-            class: "",
-            says: format!("{}, repeat {}", one.name(), repeat.repeat),
-        })
+        one.repeats()
+            .filter(|repeat| !repeat.cdf.is_empty())
+            .map(|repeat| Mark::Line {
+                points: repeat
+                    .cdf
+                    .iter()
+                    .map(|point| (point.latency_us, point.share))
+                    .collect(),
+                look: *look,
+                class: "",
+                says: format!("{}, repeat {}", one.name(), repeat.repeat),
+            })
     });
     let names: Vec<String> = shown.iter().map(|one| one.name()).collect();
     Chart {
@@ -142,7 +183,10 @@ fn chart(shown: &[&Shown], looks: &[Look], size: Size, x: &Axis) -> Chart {
         description: format!("{}.", names.join("; ")),
         x: x.clone(),
         y: Axis {
-            scale: Scale::Linear { low: 0.0, high: 1.0 },
+            scale: Scale::Linear {
+                low: 0.0,
+                high: 1.0,
+            },
             title: "share of requests answered".into(),
             format: percent,
         },
@@ -160,14 +204,23 @@ fn headline(shown: &[&Shown]) -> Table {
         ("p95_ms", "95 %"),
         ("p99_ms", "99 %"),
     ];
-    let heads: Vec<&str> = ["server", "load", "repeat"].into_iter().chain(NAMES.map(|(_, head)| head)).collect();
+    let heads: Vec<&str> = ["server", "load", "repeat"]
+        .into_iter()
+        .chain(NAMES.map(|(_, head)| head))
+        .collect();
     let mut table = Table::new(&heads);
     for one in shown {
         for repeat in one.repeats() {
-            let mut row = vec![escaped(&one.server), escaped(&one.point), repeat.repeat.to_string()];
+            let mut row = vec![
+                escaped(&one.server),
+                escaped(&one.point),
+                repeat.repeat.to_string(),
+            ];
             row.extend(NAMES.map(|(name, _)| {
                 let value = repeat.values.get(name);
-                value.map_or(crate::units::NONE.into(), |value| time_us(value.value * 1e3))
+                value.map_or(crate::units::NONE.into(), |value| {
+                    time_us(value.value * 1e3)
+                })
             }));
             table.rows.push(row);
         }
@@ -185,7 +238,9 @@ fn deciles(shown: &[Shown]) -> Option<Drawn> {
             for found in one.repeats().filter_map(|repeat| repeat.deciles.as_ref()) {
                 any = true;
                 for (row, counts) in sum.iter_mut().zip(found) {
-                    row.iter_mut().zip(counts).for_each(|(total, count)| *total += count);
+                    row.iter_mut()
+                        .zip(counts)
+                        .for_each(|(total, count)| *total += count);
                 }
             }
             any.then_some((one, sum))
@@ -203,14 +258,24 @@ fn deciles(shown: &[Shown]) -> Option<Drawn> {
     let drawing = Drawing::each(
         series_legend(),
         &with,
-        |(one, _)| format!("{} <small>{}</small>", escaped(&one.server), escaped(&one.point)),
+        |(one, _)| {
+            format!(
+                "{} <small>{}</small>",
+                escaped(&one.server),
+                escaped(&one.point)
+            )
+        },
         |(one, counts), size, class| stack(one, counts, size).svg(class),
     );
-    let mut numbers = Table::new(&["server", "decile", "series 1", "series 2", "series 3", "series 4"]);
+    let mut numbers = Table::new(&[
+        "server", "decile", "series 1", "series 2", "series 3", "series 4",
+    ]);
     for (one, counts) in &with {
         for (index, row) in counts.iter().enumerate() {
             let names = [escaped(&one.name()), (index + 1).to_string()];
-            numbers.rows.push(names.into_iter().chain(row.map(grouped)).collect());
+            numbers
+                .rows
+                .push(names.into_iter().chain(row.map(grouped)).collect());
         }
     }
     Some((caption, drawing, Some(numbers)))
@@ -233,9 +298,18 @@ fn stack(one: &Shown, deciles: &[[u64; 4]; 10], size: Size) -> Stack {
         let total = counts.iter().sum::<u64>().max(1) as f64;
         let parts: Vec<f64> = counts.iter().map(|count| *count as f64 / total).collect();
         let says = parts.iter().enumerate().map(|(series, share)| {
-            format!("decile {}, series {}: {}", index + 1, series + 1, percent(*share))
+            format!(
+                "decile {}, series {}: {}",
+                index + 1,
+                series + 1,
+                percent(*share)
+            )
         });
-        Bar { name: (index + 1).to_string(), says: says.collect(), parts }
+        Bar {
+            name: (index + 1).to_string(),
+            says: says.collect(),
+            parts,
+        }
     };
     let smallest = |decile: usize| {
         let counts = deciles[decile];

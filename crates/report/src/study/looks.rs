@@ -55,14 +55,16 @@ pub(super) fn label<'a>(result: &'a StudyResult, name: &'a str) -> &'a str {
 
 /// A point in words: `load 0.95`, `infinite demand`, or as the study writes it.
 pub(super) fn point(point: &str) -> String {
-    let share = point.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
+    let share = point
+        .strip_suffix('%')
+        .and_then(|number| number.parse::<f64>().ok());
     match (share, point) {
         (Some(percent), _) => format!("load {:.2}", percent / 100.0),
         (None, "capacity") => "infinite demand".into(),
-        (None, other) => other.replace("% of ", " % of the capacity of ").replace("capacity of slowest", "slowest capacity").replace(
-            "capacity of best-peer",
-            "best other server's capacity",
-        ),
+        (None, other) => other
+            .replace("% of ", " % of the capacity of ")
+            .replace("capacity of slowest", "slowest capacity")
+            .replace("capacity of best-peer", "best other server's capacity"),
     }
 }
 
@@ -75,11 +77,17 @@ mod tests {
     fn servers_keep_their_look_when_studies_list_them_differently() {
         let study = |names: [&str; 2]| StudyResult {
             servers: names
-                .map(|name| ServerResult { name: name.into(), ..ServerResult::default() })
+                .map(|name| ServerResult {
+                    name: name.into(),
+                    ..ServerResult::default()
+                })
                 .into(),
             ..StudyResult::default()
         };
-        let looks = Looks::of(&[study(["flash-h1", "headway"]), study(["headway", "flash-h5"])]);
+        let looks = Looks::of(&[
+            study(["flash-h1", "headway"]),
+            study(["headway", "flash-h5"]),
+        ]);
         let own = ["headway", "flash-h1", "flash-h5"].map(|name| looks.server(name));
         assert_eq!(own[0], Look::of_run(0));
         assert!(own[1] != own[2] && own[0] != own[1]);
@@ -89,7 +97,10 @@ mod tests {
     fn points_are_words_when_they_are_shares_or_rates() {
         assert_eq!(point("95%"), "load 0.95");
         assert_eq!(point("capacity"), "infinite demand");
-        assert_eq!(point("80% of best-peer"), "80 % of the best other server's capacity");
+        assert_eq!(
+            point("80% of best-peer"),
+            "80 % of the best other server's capacity"
+        );
         assert_eq!(point("90% of slowest"), "90 % of the slowest capacity");
         assert_eq!(point("80% of flash"), "80 % of the capacity of flash");
         assert_eq!(point("2300/s"), "2300/s");

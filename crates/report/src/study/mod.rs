@@ -59,7 +59,10 @@ pub fn page(results: &[StudyResult]) -> String {
 fn head(out: &mut String, results: &[StudyResult]) {
     let title = match results {
         [one] => one.title.clone(),
-        many => format!("{} of the papers, run again", counted(many.len() as u64, "experiment")),
+        many => format!(
+            "{} of the papers, run again",
+            counted(many.len() as u64, "experiment")
+        ),
     };
     let title = escaped(&title);
     let _ = write!(

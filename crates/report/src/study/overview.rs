@@ -23,7 +23,9 @@ pub(super) fn section(results: &[StudyResult]) -> String {
     for outcome in OUTCOMES {
         let _ = write!(out, "<th scope=\"col\">{}</th>", outcome.words());
     }
-    out.push_str("<th scope=\"col\" class=\"words\">claims, in their order</th></tr></thead><tbody>");
+    out.push_str(
+        "<th scope=\"col\" class=\"words\">claims, in their order</th></tr></thead><tbody>",
+    );
     for result in results {
         row(&mut out, result);
     }
@@ -39,7 +41,12 @@ fn count(result: &StudyResult, wanted: Outcome) -> usize {
 fn totals(results: &[StudyResult]) -> String {
     let one = |outcome: &Outcome| {
         let total: usize = results.iter().map(|result| count(result, *outcome)).sum();
-        format!("<li class=\"{}\">{}<b>{total}</b> {}</li>", class(*outcome), badge(*outcome), outcome.words())
+        format!(
+            "<li class=\"{}\">{}<b>{total}</b> {}</li>",
+            class(*outcome),
+            badge(*outcome),
+            outcome.words()
+        )
     };
     let items: String = OUTCOMES.iter().map(one).collect();
     format!("<ul class=\"totals\">{items}</ul>")

@@ -35,12 +35,20 @@ pub(super) fn html(result: &StudyResult, index: usize, table: &Table, looks: &Lo
         escaped(&table.corner)
     );
     for column in &table.columns {
-        let _ = write!(out, "<th scope=\"col\"><span class=\"name\">{}</span></th>", escaped(column));
+        let _ = write!(
+            out,
+            "<th scope=\"col\"><span class=\"name\">{}</span></th>",
+            escaped(column)
+        );
     }
     out.push_str("</tr></thead><tbody>");
     for paper in &table.paper {
         paper_row(&mut out, table, paper);
-        for ours in table.ours.iter().filter(|row| row.beside.as_ref() == Some(&paper.row)) {
+        for ours in table
+            .ours
+            .iter()
+            .filter(|row| row.beside.as_ref() == Some(&paper.row))
+        {
             our_row(&mut out, table, ours, &mut notes);
         }
     }
@@ -84,7 +92,10 @@ fn paper_row(out: &mut String, table: &Table, row: &PaperRow) {
 fn decimals(table: &Table, column: usize) -> usize {
     let cells = table.paper.iter().filter_map(|row| row.cells.get(column));
     let digits = cells.map(|cell| match cell {
-        PaperCell::Number(number) => number.to_string().split_once('.').map_or(0, |(_, after)| after.len()),
+        PaperCell::Number(number) => number
+            .to_string()
+            .split_once('.')
+            .map_or(0, |(_, after)| after.len()),
         PaperCell::Text(_) => 0,
     });
     digits.max().unwrap_or(0)
@@ -118,7 +129,11 @@ fn our_cell(out: &mut String, table: &Table, cell: &OurCell, notes: &mut Vec<Str
         return;
     };
     let shown = shown(value, table.digits);
-    let class = if cell.verdict == Verdict::Invalid { " class=\"trouble\"" } else { "" };
+    let class = if cell.verdict == Verdict::Invalid {
+        " class=\"trouble\""
+    } else {
+        ""
+    };
     let interval = interval(cell.interval, table.digits);
     let shown = match (cell.verdict, cell.reasons.first()) {
         (Verdict::Valid, _) => shown,
@@ -145,7 +160,11 @@ fn noted(text: &str, note: &str, notes: &mut Vec<String>) -> String {
 
 fn interval(interval: Option<Interval>, digits: Option<u8>) -> String {
     match interval.filter(|range| range.low.is_finite() && range.low != range.high) {
-        Some(range) => format!("<small>{}…{}</small>", shown(range.low, digits), shown(range.high, digits)),
+        Some(range) => format!(
+            "<small>{}…{}</small>",
+            shown(range.low, digits),
+            shown(range.high, digits)
+        ),
         None => String::new(),
     }
 }
@@ -188,12 +207,21 @@ fn drawn(result: &StudyResult, index: usize, table: &Table, looks: &Looks) -> St
     }
     let all = || curves.iter().flat_map(|curve| &curve.points);
     let heights: Vec<f64> = all()
-        .flat_map(|point| [point.at.1, point.interval.map_or(point.at.1, |(_, high)| high)])
+        .flat_map(|point| {
+            [
+                point.at.1,
+                point.interval.map_or(point.at.1, |(_, high)| high),
+            ]
+        })
         .collect();
     let most = places.iter().copied().fold(0.0, f64::max);
     let y = Axis {
         scale: if table.log {
-            Scale::log_around(heights.iter().flat_map(|value| [value * 0.93, value * 1.07]))
+            Scale::log_around(
+                heights
+                    .iter()
+                    .flat_map(|value| [value * 0.93, value * 1.07]),
+            )
         } else {
             Scale::from_zero(heights.iter().copied().fold(0.0, f64::max))
         },
@@ -201,7 +229,14 @@ fn drawn(result: &StudyResult, index: usize, table: &Table, looks: &Looks) -> St
         format: plain,
     };
     let x = Axis {
-        scale: if most <= 1.0 { Scale::Linear { low: 0.0, high: 1.0 } } else { Scale::from_zero(most) },
+        scale: if most <= 1.0 {
+            Scale::Linear {
+                low: 0.0,
+                high: 1.0,
+            }
+        } else {
+            Scale::from_zero(most)
+        },
         title: table.corner.clone(),
         format: |value| tick(&format!("{value:.2}")),
     };
@@ -221,13 +256,22 @@ fn drawn(result: &StudyResult, index: usize, table: &Table, looks: &Looks) -> St
         Vec::new()
     };
     let id = format!("{}-table-{}", result.number, index + 1);
-    let words = Words { id: &id, title: &table.title, caption: &caption, source: "" };
+    let title = format!("{}, drawn", table.title);
+    let words = Words {
+        id: &id,
+        title: &title,
+        caption: &caption,
+        source: "",
+    };
     framed(&words, &Drawing::one(legend(names), draw), None)
 }
 
 /// Where each column stands on the axis; `None` if one of them is no number.
 fn places(columns: &[String]) -> Option<Vec<f64>> {
-    columns.iter().map(|column| column.trim().parse::<f64>().ok()).collect()
+    columns
+        .iter()
+        .map(|column| column.trim().parse::<f64>().ok())
+        .collect()
 }
 
 fn curves(result: &StudyResult, table: &Table, places: &[f64], looks: &Looks) -> Vec<Curve> {
@@ -242,13 +286,26 @@ fn curves(result: &StudyResult, table: &Table, places: &[f64], looks: &Looks) ->
                 says: format!("{} at {x}: {}", row.row, shown(value, table.digits)),
             })
         });
-        let server = result.servers.iter().find(|server| server.label == row.row || server.name == row.row);
+        let server = result
+            .servers
+            .iter()
+            .find(|server| server.label == row.row || server.name == row.row);
         let look = looks.server(server.map_or(row.row.as_str(), |server| server.name.as_str()));
-        curves.push(Curve { name: row.row.clone(), look, class: "", points: points.collect() });
+        curves.push(Curve {
+            name: row.row.clone(),
+            look,
+            class: "",
+            points: points.collect(),
+        });
     }
     for row in &table.paper {
-        let ours = table.ours.iter().position(|ours| ours.beside.as_ref() == Some(&row.row));
-        let Some(look) = ours.map(|index| curves[index].look) else { continue };
+        let ours = table
+            .ours
+            .iter()
+            .position(|ours| ours.beside.as_ref() == Some(&row.row));
+        let Some(look) = ours.map(|index| curves[index].look) else {
+            continue;
+        };
         let cells = places.iter().zip(&row.cells);
         let points = cells.filter_map(|(x, cell)| match cell {
             PaperCell::Number(value) => Some(Point {
@@ -259,7 +316,12 @@ fn curves(result: &StudyResult, table: &Table, places: &[f64], looks: &Looks) ->
             PaperCell::Text(_) => None,
         });
         let name = format!("{}, paper", row.row);
-        curves.push(Curve { name, look: look.with(2, look.shape), class: "faint", points: points.collect() });
+        curves.push(Curve {
+            name,
+            look: look.with(2, look.shape),
+            class: "faint",
+            points: points.collect(),
+        });
     }
     curves.retain(|curve| !curve.points.is_empty());
     curves
@@ -272,7 +334,13 @@ fn marks(curve: &Curve) -> [Mark; 2] {
         class: curve.class,
         says: curve.name.clone(),
     };
-    [line, Mark::Points { points: curve.points.clone(), look: curve.look }]
+    [
+        line,
+        Mark::Points {
+            points: curve.points.clone(),
+            look: curve.look,
+        },
+    ]
 }
 
 fn described(curves: &[Curve]) -> String {
@@ -317,7 +385,10 @@ mod tests {
             row: "Flash".into(),
             cells: cells.map(PaperCell::Number).into(),
         };
-        let table = Table { paper: vec![row([67.4, 450.0]), row([181.0, 336.0])], ..Table::default() };
+        let table = Table {
+            paper: vec![row([67.4, 450.0]), row([181.0, 336.0])],
+            ..Table::default()
+        };
         assert_eq!([decimals(&table, 0), decimals(&table, 1)], [1, 0]);
         let mut out = String::new();
         paper_row(&mut out, &table, &table.paper[1]);

@@ -19,7 +19,12 @@ const POINTS: [&str; 4] = ["20%", "60%", "80%", "95%"];
 
 /// A study with every kind of table and figure.
 pub fn full(number: u32) -> StudyResult {
-    let names = || SERVERS.iter().map(|(name, _)| (*name).to_owned()).collect::<Vec<_>>();
+    let names = || {
+        SERVERS
+            .iter()
+            .map(|(name, _)| (*name).to_owned())
+            .collect::<Vec<_>>()
+    };
     let figure = |kind: &str, servers: Vec<String>, points: &[&str]| Figure {
         title: format!("A figure of kind {kind}"),
         kind: kind.into(),
@@ -28,7 +33,10 @@ pub fn full(number: u32) -> StudyResult {
         points: points.iter().map(|point| (*point).to_owned()).collect(),
     };
     StudyResult {
-        format: Format { name: "headway-study".into(), version: 1 },
+        format: Format {
+            name: "headway-study".into(),
+            version: 1,
+        },
         number,
         name: format!("invented-{number}"),
         title: "An invented study of service inversion by relative load".into(),
@@ -39,7 +47,18 @@ pub fn full(number: u32) -> StudyResult {
         scale: "quick".into(),
         made: "2026-11-21T10:00:00Z".into(),
         complete: true,
-        command: ["headway", "study", "run", "7", "--scale", "quick", "-o", "my results"].map(String::from).into(),
+        command: [
+            "headway",
+            "study",
+            "run",
+            "7",
+            "--scale",
+            "quick",
+            "-o",
+            "my results",
+        ]
+        .map(String::from)
+        .into(),
         machine: latency::run::description::Environment {
             host: "bench".into(),
             kernel: "Linux 6.18".into(),
@@ -109,15 +128,25 @@ fn measurements() -> Vec<Measurement> {
 }
 
 fn repeat(number: u32, rank: usize, level: usize) -> Repeat {
-    let slow = 400.0 * (1.0 + level as f64) * [40.0, 60.0, 2.0, 1.0, 12.0][rank] * (1.0 + 0.1 * f64::from(number));
+    let slow = 400.0
+        * (1.0 + level as f64)
+        * [40.0, 60.0, 2.0, 1.0, 12.0][rank]
+        * (1.0 + 0.1 * f64::from(number));
     let cdf = (1..=60).map(|step| {
         let share = f64::from(step) / 60.0;
-        CdfPoint { latency_us: 150.0 + slow * share.powi(4) * 3.0, share }
+        CdfPoint {
+            latency_us: 150.0 + slow * share.powi(4) * 3.0,
+            share,
+        }
     });
     let timeline = (0..20).map(|second| TimelinePoint {
         at_s: f64::from(second),
         offered_rps: 100.0,
-        rate_rps: if rank == 1 && (6..12).contains(&second) { 0.0 } else { 100.0 },
+        rate_rps: if rank == 1 && (6..12).contains(&second) {
+            0.0
+        } else {
+            100.0
+        },
         errors: u64::from(second == 13),
         p50_us: (rank != 1 || !(6..12).contains(&second)).then_some(200.0 + slow / 9.0),
         p99_us: (rank != 1 || !(6..12).contains(&second)).then_some(400.0 + slow),
@@ -134,17 +163,41 @@ fn repeat(number: u32, rank: usize, level: usize) -> Repeat {
     Repeat {
         repeat: number,
         key: format!("3f9a{rank}{level}{number}"),
-        failed: (rank == 0 && level == 0 && number == 2).then(|| "the server did not answer within 10 s".into()),
+        failed: (rank == 0 && level == 0 && number == 2)
+            .then(|| "the server did not answer within 10 s".into()),
         rate_rps: Some(500.0 * (1.0 + level as f64)),
-        verdict: if suspect { Verdict::Suspect } else { Verdict::Valid },
-        reasons: if suspect { vec!["The client's loop was 93 % busy.".into()] } else { Vec::new() },
-        values: [("median_ms", slow / 9e3), ("mean_ms", slow / 2e3), ("p95_ms", slow / 400.0), ("sleeps", 12.0)]
-            .map(|(name, value)| (name.to_owned(), Value { value, interval: None }))
-            .into(),
+        verdict: if suspect {
+            Verdict::Suspect
+        } else {
+            Verdict::Valid
+        },
+        reasons: if suspect {
+            vec!["The client's loop was 93 % busy.".into()]
+        } else {
+            Vec::new()
+        },
+        values: [
+            ("median_ms", slow / 9e3),
+            ("mean_ms", slow / 2e3),
+            ("p95_ms", slow / 400.0),
+            ("sleeps", 12.0),
+        ]
+        .map(|(name, value)| {
+            (
+                name.to_owned(),
+                Value {
+                    value,
+                    interval: None,
+                },
+            )
+        })
+        .into(),
         cdf: cdf.collect(),
         deciles: Some(std::array::from_fn(even)),
         ready: vec![(1, 800), (2, 300), (8, 40 * (rank as u64 + 1)), (128, 10)],
-        runnable: (0..=200).map(|count| (count, if count < 9 || count > 180 { 40 } else { 3 })).collect(),
+        runnable: (0..=200)
+            .map(|count| (count, if count < 9 || count > 180 { 40 } else { 3 }))
+            .collect(),
         sleeps: if rank == 3 {
             Vec::new()
         } else {
@@ -169,7 +222,10 @@ fn tables() -> Vec<Table> {
     let cell = |value: f64| OurCell {
         expression: "inversion(disk, flash, 20%)".into(),
         value: Some(value),
-        interval: Some(Interval { low: value * 0.95, high: value * 1.06 }),
+        interval: Some(Interval {
+            low: value * 0.95,
+            high: value * 1.06,
+        }),
         ..OurCell::default()
     };
     let row = |name: &str, beside: Option<&str>, values: [f64; 4]| OurRow {
@@ -188,7 +244,10 @@ fn tables() -> Vec<Table> {
             ..OurRow::default()
         },
     ];
-    ours[0].cells[1] = OurCell { missing: Some("not at this scale".into()), ..OurCell::default() };
+    ours[0].cells[1] = OurCell {
+        missing: Some("not at this scale".into()),
+        ..OurCell::default()
+    };
     ours[1].cells[3].verdict = Verdict::Suspect;
     ours[1].cells[3].reasons = vec!["The client's loop was 93 % busy.".into()];
     let columns = ["0.20", "0.60", "0.80", "0.95"].map(String::from).to_vec();
@@ -198,18 +257,30 @@ fn tables() -> Vec<Table> {
         corner: "relative load".into(),
         columns: columns.clone(),
         draw: Some("lines".into()),
-        paper: vec![printed("Apache", [0.14, 0.28, 0.51, 0.58]), printed("Flash", [0.25, 0.45, 0.52, 0.58])],
+        paper: vec![
+            printed("Apache", [0.14, 0.28, 0.51, 0.58]),
+            printed("Flash", [0.25, 0.45, 0.52, 0.58]),
+        ],
         ours: ours.clone(),
         ..Table::default()
     };
     let words = Table {
         title: "A table with words".into(),
         unit: "ms".into(),
-        columns: ["median of all", "the mean", "ninety-fifth percentile", "capacity of each server"].map(String::from).into(),
+        columns: [
+            "median of all",
+            "the mean",
+            "ninety-fifth percentile",
+            "capacity of each server",
+        ]
+        .map(String::from)
+        .into(),
         log: true,
         paper: vec![PaperRow {
             row: "Flash".into(),
-            cells: ["–", "over 0.60", "roughly a third", "450.0"].map(|text| PaperCell::Text(text.into())).into(),
+            cells: ["–", "over 0.60", "roughly a third", "450.0"]
+                .map(|text| PaperCell::Text(text.into()))
+                .into(),
         }],
         ours,
         ..Table::default()
@@ -228,7 +299,10 @@ fn claims() -> Vec<ClaimResult> {
         comparisons: vec![Comparison {
             text: "inversion(disk, flash, 95%) > 0.5".into(),
             left: Some(0.59),
-            left_interval: Some(Interval { low: 0.57, high: 0.61 }),
+            left_interval: Some(Interval {
+                low: 0.57,
+                high: 0.61,
+            }),
             operator: ">".into(),
             right: Some(0.5),
             support: Some(0.987),
@@ -247,5 +321,10 @@ fn claims() -> Vec<ClaimResult> {
     let mut open = claim(Outcome::NotDecided, "is not decided");
     open.why = vec!["the interval holds both".into()];
     open.caveats = vec!["a single repeat".into()];
-    vec![claim(Outcome::Holds, "holds"), claim(Outcome::DoesNotHold, "does not hold"), open, untested]
+    vec![
+        claim(Outcome::Holds, "holds"),
+        claim(Outcome::DoesNotHold, "does not hold"),
+        open,
+        untested,
+    ]
 }

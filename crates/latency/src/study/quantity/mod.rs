@@ -63,6 +63,9 @@ const WITH_NUMBERS: [(&str, usize); 7] = [
     ("series_p95_ms", 1),
 ];
 
+/// Shares of wake-ups or samples, with the number that they are compared with.
+const SHARES: [&str; 3] = ["ready_above", "runnable_above", "runnable_at_most"];
+
 /// Figures of what was watched beside the requests.
 const OF_SERVER: [&str; 6] = [
     "ready_mean",
@@ -162,6 +165,7 @@ impl Quantity {
             "counter" => (1, 1),
             "sleeps" => (0, 2),
             "asleep_ms" => (1, 2),
+            _ if SHARES.contains(&name) => (1, 1),
             _ => match WITH_NUMBERS.iter().find(|(known, _)| *known == name) {
                 Some((_, count)) => (*count, *count),
                 None => {
@@ -178,7 +182,8 @@ impl Quantity {
             };
             return Err(format!("{name} takes {wanted} arguments, {given} given"));
         }
-        match WITH_NUMBERS.iter().any(|(known, _)| *known == name) {
+        let numbered = WITH_NUMBERS.iter().any(|(known, _)| *known == name);
+        match numbered || SHARES.contains(&name) {
             true => self.numbers().map(drop),
             false => Ok(()),
         }
@@ -196,6 +201,7 @@ impl Quantity {
     pub fn observer(&self) -> Option<&'static str> {
         match self.name.as_str() {
             "sleeps" | "asleep_ms" => Some("trace"),
+            "runnable_above" | "runnable_at_most" => Some("runnable"),
             name if OF_RUNNABLE.contains(&name) => Some("runnable"),
             _ => None,
         }
@@ -212,6 +218,9 @@ impl Quantity {
         }
         if OF_RUNNABLE.contains(&name) {
             return self.of_runnable(evidence).map(exact);
+        }
+        if SHARES.contains(&name) {
+            return self.of_counts(evidence).map(exact);
         }
         if OF_DISK.contains(&name) {
             return self.of_disk(evidence).map(exact);
@@ -319,6 +328,32 @@ impl Quantity {
             "p95" => quantile(0.95),
             _ => quantile(1.0),
         } / of)
+    }
+
+    /// The share of wake-ups above a number of events, or of samples above or at most at a share of the processes.
+    fn of_counts(&self, evidence: &Evidence) -> Result<f64, String> {
+        let bound = self.numbers()?.first().copied().unwrap_or_default();
+        let (counts, of) = if self.name == "ready_above" {
+            let server = evidence.server.as_ref();
+            let server = server.ok_or("the server has no status page")?;
+            let ready =
+                ReadyEvents::from_status(server).ok_or("the status page has no wake-ups")?;
+            (ready.buckets, 1.0)
+        } else {
+            let runnable = evidence.runnable.as_ref();
+            let runnable = runnable.ok_or("the run queue was not sampled")?;
+            (runnable.samples.clone(), runnable.processes.max(1) as f64)
+        };
+        let all: u64 = counts.iter().map(|(_, times)| times).sum();
+        let above = counts
+            .iter()
+            .filter(|(number, _)| *number as f64 / of > bound);
+        let above: u64 = above.map(|(_, times)| times).sum();
+        match (all, self.name.as_str()) {
+            (0, _) => Err(nothing()),
+            (_, "runnable_at_most") => Ok((all - above) as f64 / all as f64),
+            _ => Ok(above as f64 / all as f64),
+        }
     }
 
     fn of_disk(&self, evidence: &Evidence) -> Result<f64, String> {

@@ -186,3 +186,22 @@ fn name_is_refused_when_it_is_no_quantity() {
     let every = [&OF_ROWS[..], &OF_ORDER, &OF_RUN, &HEADLINE].concat();
     assert!(every.iter().all(|name| Quantity::parse(name).is_ok()));
 }
+
+#[test]
+fn shares_of_counts_are_those_beyond_the_number_when_they_are_asked_for() {
+    let mut evidence = evidence(|_| 1);
+    evidence.server = Some(json!({"counters": {
+        "ready_events": {"count": 4, "sum": 10, "max": 7, "buckets": [[1, 3], [8, 1]]}}}));
+    evidence.runnable = Some(Runnable {
+        samples: vec![(0, 50), (10, 30), (18, 20)],
+        processes: 20,
+    });
+    assert_eq!(value("ready_above:1", &evidence), 0.25);
+    assert_eq!(value("ready_above:8", &evidence), 0.0);
+    assert_eq!(value("runnable_at_most:0", &evidence), 0.5);
+    assert_eq!(value("runnable_at_most:0.5", &evidence), 0.8);
+    assert_eq!(value("runnable_above:0.8", &evidence), 0.2);
+    assert!(
+        Quantity::parse("runnable_above").is_err() && Quantity::parse("ready_above:x").is_err()
+    );
+}
