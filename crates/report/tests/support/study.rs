@@ -196,7 +196,7 @@ fn repeat(number: u32, rank: usize, level: usize) -> Repeat {
         deciles: Some(std::array::from_fn(even)),
         ready: vec![(1, 800), (2, 300), (8, 40 * (rank as u64 + 1)), (128, 10)],
         runnable: (0..=200)
-            .map(|count| (count, if count < 9 || count > 180 { 40 } else { 3 }))
+            .map(|count| (count, if !(9..=180).contains(&count) { 40 } else { 3 }))
             .collect(),
         sleeps: if rank == 3 {
             Vec::new()
