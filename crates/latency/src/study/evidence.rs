@@ -154,7 +154,7 @@ impl Collector {
     }
 
     /// What they amount to.
-    pub fn finish(self) -> Rows {
+    pub fn finish(mut self) -> Rows {
         Rows {
             analysis: self.analyzer.finish(),
             whole: self.whole,
