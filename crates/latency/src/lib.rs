@@ -27,3 +27,4 @@ pub use cells::Cells;
 pub use histogram::Histogram;
 pub use row::{Outcome, Row};
 pub use run::{OpenError, Run, RunDescription, RunWriter, WriteError};
+pub use study::StudyResult;
