@@ -170,14 +170,14 @@ fn nothing_is_decided_when_the_client_was_the_limit() {
     );
     let decision = measured.decide("mean_ms(d, a, 1%) > 1");
     assert_eq!(decision.outcome, Outcome::NotDecided);
-    assert_eq!(decision.why, ["a, 1%: the loop was busy"]);
+    assert_eq!(decision.why, ["d, a, 1%: the loop was busy"]);
     let suspect =
         Synthetic::default()
             .with("a", &[5.0, 5.0, 5.0])
             .judged("a", Verdict::Suspect, "late");
     let decision = suspect.decide("mean_ms(d, a, 1%) > 1");
     assert_eq!(decision.outcome, Outcome::Holds);
-    assert_eq!(decision.caveats, ["a, 1%: late"]);
+    assert_eq!(decision.caveats, ["d, a, 1%: late"]);
 }
 
 #[test]
