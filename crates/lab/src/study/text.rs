@@ -323,10 +323,10 @@ mod tests {
 disk: slow
 
 Table 4
-                        0.20            0.95
-  paper: Flash          0.25               –
-  here: flash     0.30 ±0.02  0.50 ±0.02! 1)
-  here: Haboob          – 2)
+                      0.20            0.95
+  paper: Flash        0.25               –
+  here: flash   0.30 ±0.02  0.50 ±0.02! 1)
+  here: Haboob        – 2)
   1) the loop was busy
   2) not packaged
 

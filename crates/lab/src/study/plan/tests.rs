@@ -99,12 +99,14 @@ fn others_are_measured_for_their_capacity_when_a_share_of_it_is_asked_for() {
         "environment = \"plain\"\nservers = [\"headway\", \"nginx\"]\npoints = [\"80% of best-peer\"]\nrepeats = 1",
     );
     let plan = Plan::new(&[study], &["headway".to_owned()]);
-    // The capacity has the scale's repeats, the point its own.
+    // A capacity has the scale's repeats, the point its own; the server's own capacity is there for a table to show.
     assert_eq!(
         words(&plan),
         [
             "nginx capacity 1",
+            "headway capacity 1",
             "nginx capacity 2",
+            "headway capacity 2",
             "headway 80 % of the best 1"
         ]
     );
