@@ -16,6 +16,7 @@ mod profile;
 mod report;
 mod analyze;
 mod lab;
+mod study;
 mod children;
 mod documents;
 mod output;
@@ -43,6 +44,7 @@ enum Command {
     Report(report::Arguments),
     Analyze(analyze::Arguments),
     Lab(Box<lab::Arguments>),
+    Study(study::Arguments),
     /// Prints a completion script for a shell.
     Completions {
         /// Which shell.
@@ -106,6 +108,7 @@ fn main() -> ExitCode {
         Command::Load(arguments) => load::run(&arguments),
         Command::Profile(arguments) => profile::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
+        Command::Study(arguments) => study::run(&arguments),
         Command::Analyze(arguments) => analyze::run(&arguments),
         Command::Completions { shell } => documents::completions(shell, Arguments::command()),
         Command::Man { directory } => documents::man(&directory, Arguments::command()),

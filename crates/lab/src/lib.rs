@@ -25,6 +25,7 @@ mod sweep;
 mod processes;
 pub mod runnable;
 pub mod servers;
+pub mod study;
 mod tool;
 mod error;
 

@@ -18,6 +18,8 @@ pub mod series;
 pub mod inversion;
 pub mod analysis;
 pub mod compare;
+pub mod ready;
+pub mod study;
 pub mod run;
 
 pub use analysis::{Analysis, Analyzer};
@@ -25,3 +27,4 @@ pub use cells::Cells;
 pub use histogram::Histogram;
 pub use row::{Outcome, Row};
 pub use run::{OpenError, Run, RunDescription, RunWriter, WriteError};
+pub use study::StudyResult;

@@ -72,45 +72,59 @@ impl Drawing {
 impl Figure {
     /// The element.
     pub fn html(&self) -> String {
-        // Two columns of panels leave room for the caption beside them, three do not.
-        let spread = match &self.drawing {
-            Drawing::Panels(_, panels) if columns(panels.len()) == "three" => " class=\"spread\"",
-            _ => "",
+        let words = Words {
+            id: self.id,
+            title: &self.title,
+            caption: &self.caption,
+            source: self.source,
         };
-        let mut out = format!("<figure id=\"figure-{}\"{spread}>", self.id);
-        match &self.drawing {
-            Drawing::One(legend, drawn) => {
-                let _ = write!(
-                    out,
-                    "<div class=\"drawing\">{legend}{}</div>",
-                    drawn.concat()
-                );
-            }
-            Drawing::Panels(legend, panels) => {
-                let _ = write!(
-                    out,
-                    "<div class=\"drawing\">{legend}{}</div>",
-                    laid_out(panels)
-                );
-            }
-        }
-        let _ = write!(out, "<figcaption><h3>{}</h3>", escaped(&self.title));
-        for paragraph in &self.caption {
-            let _ = write!(out, "<p>{}</p>", escaped(paragraph));
-        }
-        if !self.source.is_empty() {
-            let _ = write!(out, "<p class=\"source\">{}</p>", escaped(self.source));
-        }
-        if let Some(table) = &self.numbers {
-            let table = table.html(&self.title);
-            let _ = write!(
-                out,
-                "<details><summary>The numbers</summary>{table}</details>"
-            );
-        }
-        out.push_str("</figcaption></figure>");
-        out
+        framed(&words, &self.drawing, self.numbers.as_ref())
     }
+}
+
+/// What is written beside a drawing, plain text.
+pub(crate) struct Words<'a> {
+    /// The end of its anchor's name: `figure-…`.
+    pub id: &'a str,
+    /// What it shows.
+    pub title: &'a str,
+    /// What to know and how to read it, one paragraph each.
+    pub caption: &'a [String],
+    /// The figure of the papers whose form it has.
+    pub source: &'a str,
+}
+
+/// A drawing with its words and, folded, its numbers.
+pub(crate) fn framed(words: &Words, drawing: &Drawing, numbers: Option<&Table>) -> String {
+    // Two columns of panels leave room for the caption beside them, three do not.
+    let spread = match drawing {
+        Drawing::Panels(_, panels) if columns(panels.len()) == "three" => " class=\"spread\"",
+        _ => "",
+    };
+    let mut out = format!("<figure id=\"figure-{}\"{spread}>", words.id);
+    let (legend, drawn) = match drawing {
+        Drawing::One(legend, drawn) => (legend, drawn.concat()),
+        Drawing::Panels(legend, panels) => (legend, laid_out(panels)),
+    };
+    let _ = write!(
+        out,
+        "<div class=\"drawing\">{legend}{drawn}</div><figcaption><h3>{}</h3>",
+        escaped(words.title)
+    );
+    for paragraph in words.caption {
+        let _ = write!(out, "<p>{}</p>", escaped(paragraph));
+    }
+    if !words.source.is_empty() {
+        let _ = write!(out, "<p class=\"source\">{}</p>", escaped(words.source));
+    }
+    if let Some(table) = numbers {
+        let table = table.html(words.title);
+        let _ = write!(
+            out,
+            "<details><summary>The numbers</summary>{table}</details>"
+        );
+    }
+    out + "</figcaption></figure>"
 }
 
 /// Four panels look better as two by two than as three and one.

@@ -13,8 +13,8 @@
 
 mod page;
 mod section;
+mod study;
 mod subject;
-mod ready;
 mod blocked;
 mod figure;
 mod chart;
@@ -26,6 +26,7 @@ use std::path::PathBuf;
 
 pub use html::escaped;
 pub use latency::OpenError;
+pub use study::page as study_page;
 
 use subject::Subject;
 

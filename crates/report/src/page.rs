@@ -11,8 +11,8 @@ use crate::section::{self, Section};
 use crate::subject::Subject;
 use crate::units::counted;
 
-const STYLE: &str = include_str!("page.css");
-const POLICY: &str =
+pub(crate) const STYLE: &str = include_str!("page.css");
+pub(crate) const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
 
 /// The whole document.

@@ -13,8 +13,8 @@ use latency::{Analysis, OpenError, Run};
 use crate::blocked::{self, Blocked};
 use crate::bounds;
 use crate::chart::Look;
-use crate::ready::ReadyEvents;
 use crate::units::plain;
+use latency::ready::ReadyEvents;
 
 /// One measurement: a load run, or one point of a profile.
 pub(crate) struct Measurement {

@@ -226,7 +226,7 @@ fn machine(facts: &mut Facts, description: &RunDescription) {
 }
 
 /// The words of a command as a shell reads them back.
-fn shell(command: &[String]) -> String {
+pub(crate) fn shell(command: &[String]) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
     let quoted = |word: &String| match word.as_str() {
         text if !text.is_empty() && text.chars().all(plain) => text.to_owned(),

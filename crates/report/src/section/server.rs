@@ -4,9 +4,9 @@ use super::{Section, legend_of};
 use crate::chart::{Axis, Chart, Mark, Point, Scale, Size};
 use crate::figure::{Drawing, Figure, Table};
 use crate::html::escaped;
-use crate::ready::ReadyEvents;
 use crate::subject::Subject;
 use crate::units::{grouped, measured, percent, plain};
+use latency::ready::ReadyEvents;
 
 /// The section; `None` if no server told.
 pub(crate) fn section(subjects: &[Subject]) -> Option<Section> {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 /// How many events were ready at each wake-up, and how often the loops slept elsewhere.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct ReadyEvents {
+pub struct ReadyEvents {
     /// (inclusive upper bound, wake-ups), ascending.
     pub buckets: Vec<(u64, u64)>,
     /// Wake-ups.

@@ -1,0 +1,394 @@
+//! `headway study`: the papers' experiments, run again beside today's servers.
+//!
+//! Glue: the library plans, measures and decides; here words become studies, progress goes to standard error and results to
+//! standard output.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::SystemTime;
+
+use anyhow::{Context, anyhow};
+use clap::{Args, Subcommand, ValueEnum};
+use lab::study::{self, Listener, Options, Plan, RunError, Scale, Store, Study};
+use latency::StudyResult;
+use load::client::environment::dated;
+use serde_json::json;
+
+use super::Failure;
+
+const EXAMPLES: &str = "\
+Examples:
+  headway study list                                  the studies, and what they repeat
+  headway study run inversion -o out          study 7, small: minutes
+  headway study run 3 7 8 --scale full -o out         with the papers' sizes: hours
+  headway study run all -o out --only headway,nginx
+  headway study run my.toml -o out                    a study of your own (see the guide)
+  headway study show out                              the tables and claims again
+  headway study report out                            out/NAME.html for each study
+  headway study summary out bench/runs/today          what is worth keeping, without raw rows
+
+Exit codes: 0 done (whatever the claims say), 1 failed or interrupted, 2 wrong use.";
+
+/// Repeats the papers' experiments beside today's servers, and decides their claims.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, arg_required_else_help = true)]
+pub struct Arguments {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    List(List),
+    Run(Box<Run>),
+    Check(Check),
+    Show(Show),
+    Report(Report),
+    Summary(Summary),
+}
+
+/// Names the studies that come with headway.
+#[derive(Debug, Args)]
+struct List {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  headway study run inversion -o out
+  headway study run 1 7 8 --scale full -o out
+  headway study run all -o out --only headway,nginx --plan
+
+Measurements that several studies ask for are made once. An interrupted run goes on when the same command is given
+again; what failed is tried again. What this machine cannot make (a slow disk needs root, a peer has to be
+installed: scripts/setup bench) stands in the tables with the reason, and the rest runs.
+Exit codes: 0 done, 1 failed or interrupted, 2 wrong use.";
+
+/// Measures what is not measured yet, then prints the paper's tables beside ours, and what became of the claims.
+#[derive(Debug, Args)]
+#[command(after_help = RUN_EXAMPLES)]
+struct Run {
+    /// Names or numbers of studies, `all`, or paths of TOML files
+    #[arg(value_name = "STUDY", required = true)]
+    studies: Vec<String>,
+    /// quick: minutes, small sets; full: the papers' sizes
+    #[arg(long, value_enum, default_value = "quick")]
+    scale: ScaleWord,
+    /// The directory of the run; an existing one is gone on with [default: named after the time]
+    #[arg(long, short, value_name = "DIR")]
+    output: Option<PathBuf>,
+    /// Measure these servers only, by their names in the study
+    #[arg(long, value_name = "SERVER", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Print what would be measured, and for how long, and measure nothing
+    #[arg(long)]
+    plan: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Show no progress
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ScaleWord {
+    /// Small sets and memory, one repeat
+    Quick,
+    /// The papers' sizes, three repeats
+    Full,
+}
+
+/// Reads studies and says what is wrong with them; measures nothing.
+#[derive(Debug, Args)]
+struct Check {
+    /// TOML files or directories of them [default: the studies that come with headway]
+    #[arg(value_name = "PATH")]
+    studies: Vec<String>,
+}
+
+/// Prints the results of a run again.
+#[derive(Debug, Args)]
+struct Show {
+    /// The directory that `study run -o` wrote
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// Only this study, by name or number
+    #[arg(value_name = "STUDY")]
+    study: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Writes one self-contained HTML page a study.
+#[derive(Debug, Args)]
+struct Report {
+    /// The directory that `study run -o` wrote
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+}
+
+/// Writes a small directory worth keeping: results, tables and pages, no raw rows.
+#[derive(Debug, Args)]
+struct Summary {
+    /// The directory that `study run -o` wrote
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// A new or empty directory
+    #[arg(value_name = "TARGET")]
+    target: PathBuf,
+}
+
+/// Does what the words say.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    match &arguments.action {
+        Action::List(list) => list.run(),
+        Action::Run(run) => run.run(),
+        Action::Check(check) => check.run(),
+        Action::Show(show) => show.run(),
+        Action::Report(report) => report.run(),
+        Action::Summary(summary) => summary.run(),
+    }
+}
+
+/// A study that cannot be read is the user's mistake.
+fn load(words: &[String], scale: Scale) -> Result<Vec<Study>, Failure> {
+    let mut studies: Vec<Study> = Vec::new();
+    for word in words {
+        let loaded = study::load(word).map_err(|error| Failure::Use(error.to_string()))?;
+        for text in loaded {
+            let found = text
+                .at(scale)
+                .map_err(|error| Failure::Use(error.to_string()))?;
+            if !studies.iter().any(|known| known.name == found.name) {
+                studies.push(found);
+            }
+        }
+    }
+    Ok(studies)
+}
+
+fn print(text: &str) -> Result<(), Failure> {
+    Ok(io::stdout().write_all(text.as_bytes())?)
+}
+
+impl List {
+    fn run(&self) -> Result<(), Failure> {
+        let studies = load(&["all".to_owned()], Scale::Quick)?;
+        if self.json {
+            let list: Vec<_> = studies
+                .iter()
+                .map(|study| {
+                    json!({ "number": study.number, "name": study.name, "title": study.title,
+                        "source": study.source, "question": study.question })
+                })
+                .collect();
+            return print(&(serde_json::to_string_pretty(&list)? + "\n"));
+        }
+        let width = studies
+            .iter()
+            .map(|study| study.name.len())
+            .max()
+            .unwrap_or(0);
+        let line = |study: &Study| {
+            let Study {
+                number,
+                name,
+                title,
+                source,
+                ..
+            } = study;
+            format!(
+                "{number:>3}  {name:width$}  {title}\n     {:width$}  {source}\n",
+                ""
+            )
+        };
+        print(&studies.iter().map(line).collect::<String>())
+    }
+}
+
+impl Check {
+    fn run(&self) -> Result<(), Failure> {
+        let all = ["all".to_owned()];
+        let words = if self.studies.is_empty() {
+            all.as_slice()
+        } else {
+            &self.studies
+        };
+        let mut count = 0;
+        for scale in Scale::ALL {
+            let studies = load(words, scale)?;
+            let plan = Plan::new(&studies, &[]);
+            count = studies.len();
+            print(&format!("{scale}: {}\n", plan_words(&plan)))?;
+        }
+        print(&format!("{count} studies are in order\n"))
+    }
+}
+
+fn plan_words(plan: &Plan) -> String {
+    format!(
+        "{} measurements ({} more are shared), {:.0} minutes of load in {} environments",
+        plan.len(),
+        plan.shared(),
+        plan.load_s() / 60.0,
+        plan.environments().len(),
+    )
+}
+
+impl Run {
+    fn run(&self) -> Result<(), Failure> {
+        let scale = match self.scale {
+            ScaleWord::Quick => Scale::Quick,
+            ScaleWord::Full => Scale::Full,
+        };
+        let studies = load(&self.studies, scale)?;
+        self.known(&studies)?;
+        let plan = Plan::new(&studies, &self.only);
+        if self.plan {
+            let mut text = plan_words(&plan) + "\n";
+            text.extend(
+                plan.environments()
+                    .iter()
+                    .map(|words| format!("  {words}\n")),
+            );
+            return print(&text);
+        }
+        let directory = self.output.clone();
+        let directory = directory
+            .unwrap_or_else(|| format!("headway-study-{}", dated(SystemTime::now())).into());
+        let store = Store::create(&directory)?;
+        let interrupted = interrupt()?;
+        let mut lines = Lines { quiet: self.quiet };
+        lines.say(&plan_words(&plan));
+        let options = Options {
+            interrupted: &interrupted,
+        };
+        let ended = study::run(&plan, &store, &options, &mut lines);
+        let command: Vec<String> = std::env::args_os()
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect();
+        let results = study::results(&studies, &store, &command);
+        for result in &results {
+            store.write_result(result)?;
+        }
+        match ended {
+            Ok(()) => {}
+            Err(RunError::Interrupted) => {
+                let place = directory.display();
+                return Err(anyhow!(
+                    "interrupted; the same command with -o {place} goes on where it stopped"
+                )
+                .into());
+            }
+            Err(error) => return Err(error.into()),
+        }
+        show(&results, self.json)?;
+        let place = directory.display();
+        lines.say(&format!(
+            "{place}: headway study show {place}, headway study report {place}"
+        ));
+        Ok(())
+    }
+
+    fn known(&self, studies: &[Study]) -> Result<(), Failure> {
+        let named = |only: &String| {
+            studies
+                .iter()
+                .any(|study| study.servers().any(|name| name == only))
+        };
+        match self.only.iter().find(|only| !named(only)) {
+            None => Ok(()),
+            Some(other) => {
+                let mut names: Vec<&str> = studies.iter().flat_map(Study::servers).collect();
+                names.sort_unstable();
+                names.dedup();
+                Err(Failure::Use(format!(
+                    "--only {other}: no such server in these studies; they have {}",
+                    names.join(", ")
+                )))
+            }
+        }
+    }
+}
+
+fn show(results: &[StudyResult], json: bool) -> Result<(), Failure> {
+    if json {
+        return print(&(serde_json::to_string_pretty(results)? + "\n"));
+    }
+    let texts: Vec<String> = results.iter().map(study::text::render).collect();
+    print(&texts.join("\n"))
+}
+
+impl Show {
+    fn run(&self) -> Result<(), Failure> {
+        let mut results = Store::open(&self.directory)?.results()?;
+        if let Some(word) = &self.study {
+            results.retain(|result| result.name == *word || word.parse() == Ok(result.number));
+            if results.is_empty() {
+                let place = self.directory.display();
+                return Err(Failure::Use(format!(
+                    "{place}: there is no result of a study {word:?}"
+                )));
+            }
+        }
+        show(&results, self.json)
+    }
+}
+
+impl Report {
+    fn run(&self) -> Result<(), Failure> {
+        let store = Store::open(&self.directory)?;
+        for result in store.results()? {
+            let file = self.directory.join(format!("{}.html", result.name));
+            write_page(&file, &result)?;
+            print(&format!("{}\n", file.display()))?;
+        }
+        Ok(())
+    }
+}
+
+fn write_page(file: &std::path::Path, result: &StudyResult) -> Result<(), Failure> {
+    let page = ::report::study_page(std::slice::from_ref(result));
+    std::fs::write(file, page).with_context(|| format!("writing {}", file.display()))?;
+    Ok(())
+}
+
+impl Summary {
+    fn run(&self) -> Result<(), Failure> {
+        let store = Store::open(&self.directory)?;
+        let count = study::summarise(&store, &self.target)?;
+        for result in store.results()? {
+            write_page(&self.target.join(format!("{}.html", result.name)), &result)?;
+        }
+        print(&format!("{}: {count} studies\n", self.target.display()))
+    }
+}
+
+/// Set by the first SIGINT or SIGTERM: the server and the lab are removed, then the study ends.
+fn interrupt() -> Result<Arc<AtomicBool>, Failure> {
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&flag)).context("catching signals")?;
+    }
+    Ok(flag)
+}
+
+/// Lines on standard error.
+struct Lines {
+    quiet: bool,
+}
+
+impl Listener for Lines {
+    fn say(&mut self, line: &str) {
+        if !self.quiet {
+            // If nobody listens the study is measured all the same.
+            let _ = writeln!(io::stderr(), "{line}");
+        }
+    }
+}

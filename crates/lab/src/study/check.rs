@@ -1,0 +1,287 @@
+//! Whether everything that a study's tables, figures and claims refer to is measured, at some scale at least.
+
+use latency::study::expression::{Expression, Reference, parse_rule};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use toml::Spanned;
+
+use super::StudyError;
+use super::file::{OurRow, Table};
+use super::resolve::{Study, Texts};
+
+const FIGURES: [&str; 6] = ["cdf", "deciles", "ready", "runnable", "timeline", "blocked"];
+const DRAWN: [&str; 2] = ["lines", "bars"];
+
+/// A row of ours, with its server put in.
+pub(super) struct Row {
+    pub name: String,
+    pub cells: Vec<String>,
+}
+
+/// Checks a study that was read.
+pub(super) fn check(study: &Study, texts: Texts<'_>) -> Result<(), StudyError> {
+    let checker = Checker { study, texts };
+    checker.measures()?;
+    for table in &study.file.table {
+        checker.table(table)?;
+    }
+    for figure in &study.file.figure {
+        let (span, figure) = (figure.span(), figure.get_ref());
+        if !FIGURES.contains(&figure.kind.as_str()) {
+            let why = format!(
+                "no kind of figure {:?}: {}",
+                figure.kind,
+                FIGURES.join(", ")
+            );
+            return Err(texts.error(span, why));
+        }
+        for server in &figure.servers {
+            for point in &figure.points {
+                checker.place(&figure.measure, server, point, span.clone())?;
+            }
+        }
+    }
+    for claim in &study.file.claim {
+        let (span, claim) = (claim.span(), claim.get_ref());
+        match (&claim.rule, &claim.untestable) {
+            (Some(rule), None) => checker.rule(rule)?,
+            (None, Some(_)) => {}
+            _ => {
+                let why = "a claim has either a rule, or untestable = \"why\"";
+                return Err(texts.error(span, why));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The rows that one entry of the file stands for.
+pub(super) fn rows(study: &Study, table: &Table, row: &OurRow) -> Vec<Row> {
+    let keys = if table.keys.is_empty() {
+        &table.columns
+    } else {
+        &table.keys
+    };
+    let with = |server: Option<&str>| {
+        let put = |text: &str, column: Option<&String>| {
+            let text = match server {
+                Some(name) => text.replace("{server}", name),
+                None => text.to_owned(),
+            };
+            column.map_or(text.clone(), |key| text.replace("{column}", key))
+        };
+        let label = server
+            .and_then(|name| study.servers.get(name))
+            .map(|found| found.label.as_str());
+        Row {
+            name: row.row.replace("{server}", label.unwrap_or_default()),
+            cells: match &row.cell {
+                Some(cell) => keys
+                    .iter()
+                    .map(|key| put(cell.get_ref(), Some(key)))
+                    .collect(),
+                None => {
+                    let cells = row.cells.iter().enumerate();
+                    cells
+                        .map(|(at, cell)| put(cell.get_ref(), keys.get(at)))
+                        .collect()
+                }
+            },
+        }
+    };
+    if row.each.is_empty() {
+        return vec![with(None)];
+    }
+    let among = first_measure(study, row);
+    let servers = study.expand(&row.each, &among);
+    servers.iter().map(|server| with(Some(server))).collect()
+}
+
+/// The servers of the measure that the first cell refers to.
+fn first_measure(study: &Study, row: &OurRow) -> Vec<String> {
+    let text = row
+        .cell
+        .as_ref()
+        .or(row.cells.first())
+        .map(|cell| cell.get_ref());
+    let expression = text.and_then(|text| Expression::parse(text).ok());
+    let measure = expression.as_ref().and_then(|expression| {
+        let references = expression.references();
+        references
+            .first()
+            .and_then(|first| study.measure(&first.measure))
+    });
+    measure
+        .map(|measure| measure.servers_ever.clone())
+        .unwrap_or_default()
+}
+
+struct Checker<'a> {
+    study: &'a Study,
+    texts: Texts<'a>,
+}
+
+impl Checker<'_> {
+    fn measures(&self) -> Result<(), StudyError> {
+        let mut names = BTreeSet::new();
+        for (written, measure) in self.study.file.measure.iter().zip(&self.study.measures) {
+            let span = written.span();
+            if !names.insert(&measure.name) {
+                let why = format!("there are two measures {:?}", measure.name);
+                return Err(self.texts.error(span, why));
+            }
+            for point in &measure.points_ever {
+                if self.study.point(measure, point).is_none() {
+                    let why = format!(
+                        "no point {point:?}: capacity, 80%, 80% of best-peer (best, slowest, or a server), 80% of best-peer in MEASURE, or 2300/s"
+                    );
+                    return Err(self.texts.error(span, why));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn table(&self, table: &Spanned<Table>) -> Result<(), StudyError> {
+        let (span, table) = (table.span(), table.get_ref());
+        let wrong = |span: Range<usize>, why: String| Err(self.texts.error(span, why));
+        let columns = table.columns.len();
+        if !table.keys.is_empty() && table.keys.len() != columns {
+            return wrong(
+                span,
+                format!("{columns} columns and {} keys", table.keys.len()),
+            );
+        }
+        if table
+            .draw
+            .as_ref()
+            .is_some_and(|draw| !DRAWN.contains(&draw.as_str()))
+        {
+            return wrong(span, "draw is \"lines\" or \"bars\"".to_owned());
+        }
+        for row in &table.paper {
+            let found = row.get_ref().cells.len();
+            if found != columns {
+                return wrong(row.span(), format!("{columns} columns and {found} cells"));
+            }
+        }
+        for row in &table.ours {
+            let (span, row) = (row.span(), row.get_ref());
+            if row.absent.is_some() {
+                continue;
+            }
+            if row.cell.is_some() != row.cells.is_empty() {
+                return wrong(
+                    span,
+                    "a row of ours has cell, cells, or absent = \"why\"".to_owned(),
+                );
+            }
+            if row.cell.is_none() && row.cells.len() != columns {
+                return wrong(
+                    span,
+                    format!("{columns} columns and {} cells", row.cells.len()),
+                );
+            }
+            self.row(table, row, span)?;
+        }
+        Ok(())
+    }
+
+    fn row(&self, table: &Table, row: &OurRow, span: Range<usize>) -> Result<(), StudyError> {
+        let known = |word: &String| {
+            matches!(word.as_str(), "all" | "peers" | "presets")
+                || self.study.servers.contains_key(word)
+        };
+        if let Some(word) = row.each.iter().find(|word| !known(word)) {
+            return Err(self
+                .texts
+                .error(span, format!("each: no server {word:?} in any measure")));
+        }
+        for found in rows(self.study, table, row) {
+            for (at, text) in found.cells.iter().enumerate() {
+                let place = row.cell.as_ref().or(row.cells.get(at));
+                let span = place.map_or(span.clone(), Spanned::span);
+                let expression = Expression::parse(text)
+                    .map_err(|error| self.texts.error(span.clone(), error.to_string()))?;
+                self.references(&expression, span)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn rule(&self, rule: &Spanned<String>) -> Result<(), StudyError> {
+        let parsed = parse_rule(rule.get_ref())
+            .map_err(|error| self.texts.error(rule.span(), error.to_string()))?;
+        for compared in &parsed {
+            self.references(&compared.left, rule.span())?;
+            self.references(&compared.right, rule.span())?;
+        }
+        Ok(())
+    }
+
+    fn references(&self, expression: &Expression, span: Range<usize>) -> Result<(), StudyError> {
+        for reference in expression.references() {
+            let Reference {
+                measure,
+                server,
+                point,
+                ..
+            } = reference;
+            self.place(measure, server, point, span.clone())?;
+            self.observer(reference, span.clone())?;
+        }
+        Ok(())
+    }
+
+    /// A figure of an observer is asked of a measure that has it.
+    fn observer(&self, reference: &Reference, span: Range<usize>) -> Result<(), StudyError> {
+        let written = self.study.file.measure.iter().map(Spanned::get_ref);
+        let mut written = written.filter(|measure| measure.name == reference.measure);
+        let has = written
+            .next()
+            .and_then(|measure| measure.observe.as_deref());
+        match reference.quantity.observer() {
+            Some(needed) if has != Some(needed) => {
+                let why = format!(
+                    "{reference}: the measure {:?} has no observe = {needed:?}",
+                    reference.measure
+                );
+                Err(self.texts.error(span, why))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn place(
+        &self,
+        measure: &str,
+        servers: &str,
+        points: &str,
+        span: Range<usize>,
+    ) -> Result<(), StudyError> {
+        let Some(found) = self.study.measure(measure) else {
+            let why = format!("there is no measure {measure:?}");
+            return Err(self.texts.error(span, why));
+        };
+        for server in servers.split('|').map(str::trim) {
+            let group = matches!(server, "all" | "*" | "peers" | "presets");
+            if !group && !found.servers_ever.iter().any(|known| known == server) {
+                let why = format!("the measure {measure:?} has no server {server:?}");
+                return Err(self.texts.error(span, why));
+            }
+        }
+        for point in points.split('|').map(str::trim) {
+            if point == "capacity" && found.has_capacities() {
+                continue;
+            }
+            if point != "*" && !found.points_ever.iter().any(|known| known == point) {
+                let why = format!(
+                    "the measure {measure:?} has no point {point:?} at any scale; its points: {}",
+                    found.points_ever.join(", ")
+                );
+                return Err(self.texts.error(span, why));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,185 @@
+//! The written form of a study, before any of its names mean anything.
+//!
+//! Places in the text are kept where a later check may have to point at them.
+
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use toml::Spanned;
+
+use super::scaled::Scaled;
+use latency::study::result::PaperCell;
+
+/// A whole file, a study or `common.toml`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct File {
+    pub number: Option<u32>,
+    pub name: Option<Spanned<String>>,
+    pub title: String,
+    pub source: String,
+    pub question: String,
+    pub notes: Vec<String>,
+    pub differences: Vec<String>,
+    pub server: BTreeMap<String, Spanned<Server>>,
+    pub environment: BTreeMap<String, Spanned<Environment>>,
+    pub workload: BTreeMap<String, Spanned<Workload>>,
+    pub scale: BTreeMap<Spanned<String>, ScaleTable>,
+    pub measure: Vec<Spanned<Measure>>,
+    pub table: Vec<Spanned<Table>>,
+    pub figure: Vec<Spanned<Figure>>,
+    pub claim: Vec<Spanned<Claim>>,
+}
+
+/// `[server.NAME]`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct Server {
+    pub kind: String,
+    pub label: Option<String>,
+    pub workers: Option<Scaled<usize>>,
+    pub processes: Option<Scaled<usize>>,
+    pub helpers: Option<Scaled<Helpers>>,
+    pub access_log: bool,
+    pub arguments: Vec<String>,
+}
+
+/// A number of helpers, or the word `adaptive`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged, expecting = "a number of helpers or \"adaptive\"")]
+pub enum Helpers {
+    Number(usize),
+    Word(String),
+}
+
+/// `[environment.NAME]`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Environment {
+    pub extends: Option<String>,
+    pub lab: Option<bool>,
+    pub set: Option<Scaled<String>>,
+    pub profile: Option<String>,
+    pub disk: Option<Scaled<String>>,
+    pub filesystem: Option<String>,
+    pub memory: Option<Scaled<String>>,
+    pub link: Option<Scaled<String>>,
+    pub cpu: Option<Scaled<f64>>,
+    pub fill: Option<Scaled<String>>,
+}
+
+/// `[workload.NAME]`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct Workload {
+    pub connections: Option<Scaled<u64>>,
+    pub requests_per_connection: Option<Scaled<u64>>,
+    pub timeout: Option<Scaled<String>>,
+    pub bandwidth: Option<Scaled<String>>,
+}
+
+/// `[scale.quick]`
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ScaleTable {
+    pub repeats: Option<u32>,
+    pub seconds: Option<f64>,
+    pub warmup: Option<f64>,
+}
+
+/// `[[measure]]`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Measure {
+    pub name: String,
+    pub environment: String,
+    pub workload: String,
+    pub servers: Option<Scaled<Vec<String>>>,
+    pub points: Option<Scaled<Vec<String>>>,
+    pub observe: Option<String>,
+    pub fault: Option<Fault>,
+    pub probe: Option<Probe>,
+    pub repeats: Option<Scaled<u32>>,
+    pub seconds: Option<Scaled<f64>>,
+    pub warmup: Option<Scaled<f64>>,
+    pub optional: bool,
+}
+
+/// `fault = { kind = "stall", at = "3s", for = "10s" }`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fault {
+    pub kind: String,
+    pub at: Scaled<String>,
+    #[serde(rename = "for")]
+    pub length: Scaled<String>,
+    #[serde(default)]
+    pub factor: Option<f64>,
+}
+
+/// `probe = { count = 50, file-size = "8kB", rate = 100 }`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Probe {
+    pub count: u64,
+    pub file_size: String,
+    pub rate: f64,
+}
+
+/// `[[table]]`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Table {
+    pub title: String,
+    pub unit: String,
+    pub digits: Option<u8>,
+    pub corner: String,
+    pub columns: Vec<String>,
+    pub keys: Vec<String>,
+    pub draw: Option<String>,
+    pub log: bool,
+    pub paper: Vec<Spanned<PaperRow>>,
+    pub ours: Vec<Spanned<OurRow>>,
+}
+
+/// `[[table.paper]]`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PaperRow {
+    pub row: String,
+    pub cells: Vec<PaperCell>,
+}
+
+/// `[[table.ours]]`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OurRow {
+    pub row: String,
+    pub beside: Option<String>,
+    pub each: Vec<String>,
+    pub cell: Option<Spanned<String>>,
+    pub cells: Vec<Spanned<String>>,
+    pub absent: Option<String>,
+}
+
+/// `[[figure]]`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Figure {
+    pub title: String,
+    pub kind: String,
+    pub measure: String,
+    pub servers: Vec<String>,
+    pub points: Vec<String>,
+}
+
+/// `[[claim]]`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Claim {
+    pub text: String,
+    pub source: String,
+    pub rule: Option<Spanned<String>>,
+    pub explain: Option<String>,
+    pub expected: Option<String>,
+    pub untestable: Option<String>,
+}

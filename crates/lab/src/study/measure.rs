@@ -1,0 +1,351 @@
+//! One measurement: load on a server that runs, and everything that is watched meanwhile.
+//!
+//! Its directory afterwards: `run/` as `headway load` wrote it, with `server.json` and `trace.json` in it; `background/`, the run of
+//! the other client of a measure with a probe; `disk.json`, `usage.json`, `runnable.json`. Counters are read when the warm-up is
+//! over and when the measured part is, so their difference belongs to it.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use latency::study::evidence::{DiskUse, Runnable, ServerUse};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::client::{LOOK, Running, Stopped};
+use super::place::{Place, hot};
+use super::spec::{Observer, Point, Probe, Spec};
+use crate::Side;
+use crate::disk::{DiskStatistics, Order};
+use crate::runnable::{Sampler, Settings};
+use crate::servers::{Server, Usage};
+
+/// What a client gets to write its run down, after its last request.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A server, its place, and the probes whose files are there.
+pub(super) struct Bench<'a> {
+    pub place: &'a Place,
+    pub server: &'a Server,
+    pub probes: &'a [Probe],
+    pub interrupted: &'a AtomicBool,
+}
+
+/// One load to be made.
+struct Demand<'a> {
+    set: String,
+    rate: Option<f64>,
+    spec: &'a Spec,
+    seconds: f64,
+    directory: Option<PathBuf>,
+}
+
+impl Bench<'_> {
+    /// Fills the caches while the disk answers at once: a slow one would need minutes, and they are not what is measured.
+    pub fn fill(&self, spec: &Spec) -> Result<(), Stopped> {
+        let seconds = spec.environment.fill_s;
+        if seconds <= 0.0 {
+            return Ok(());
+        }
+        self.order(Order::Fast)?;
+        let demand = Demand {
+            set: "set".to_owned(),
+            rate: None,
+            spec,
+            seconds,
+            directory: None,
+        };
+        let mut client = self.start(&demand)?;
+        let filled = client.finish(self.interrupted, deadline(seconds));
+        self.order(Order::Model)?;
+        filled.map(drop)
+    }
+
+    /// Measures into an empty directory.
+    pub fn measure(&self, spec: &Spec, rate: Option<f64>, directory: &Path) -> Result<(), Stopped> {
+        let run = directory.join("run");
+        let main = Demand {
+            set: "set".to_owned(),
+            rate,
+            spec,
+            seconds: spec.seconds,
+            directory: Some(run.clone()),
+        };
+        let mut others = Vec::new();
+        let mut client = match spec.probe {
+            None => self.start(&main)?,
+            Some(probe) => {
+                let at = self.probes.iter().position(|known| *known == probe);
+                others.push(self.start(&Demand {
+                    directory: Some(directory.join("background")),
+                    ..main
+                })?);
+                self.start(&Demand {
+                    set: hot(at.unwrap_or(0)),
+                    rate: Some(probe.rate_rps),
+                    spec,
+                    seconds: spec.seconds,
+                    directory: Some(run.clone()),
+                })?
+            }
+        };
+        let begun = Instant::now();
+        let warm = begun + Duration::from_secs_f64(spec.warmup_s);
+        self.wait(warm, &mut client)?;
+        let before = self.look()?;
+        let watch = self.observe(spec, directory)?;
+        self.faults(spec, warm, &mut client)?;
+        self.wait(warm + Duration::from_secs_f64(spec.seconds), &mut client)?;
+        let after = self.look()?;
+        let watched = watch.finish(self.interrupted);
+        let status = client.finish(self.interrupted, deadline(spec.seconds));
+        let others: Result<Vec<_>, _> = others
+            .iter_mut()
+            .map(|other| other.finish(self.interrupted, deadline(spec.seconds)))
+            .collect();
+        if spec.fault.is_some() {
+            self.order(Order::Model)?;
+        }
+        watched?;
+        others?;
+        if !whole(&run) {
+            let words = client.last_words();
+            return Err(Stopped::Failed(format!(
+                "headway load ended with {}: {words}",
+                status?
+            )));
+        }
+        self.alive()?;
+        keep(directory, &before, &after, self.server.kind().is_ours())
+    }
+
+    fn alive(&self) -> Result<(), Stopped> {
+        match self.server.pids().is_empty() {
+            false => Ok(()),
+            true => Err(Stopped::Failed(
+                "the server ended during the measurement".to_owned(),
+            )),
+        }
+    }
+
+    fn start(&self, demand: &Demand) -> Result<Running, Stopped> {
+        let spec = demand.spec;
+        let mut command = self.place.command(Side::Client, crate::headway());
+        let address = self.server.address();
+        command.args([
+            "load",
+            &format!("http://{address}/{}/", demand.set),
+            "--quiet",
+        ]);
+        command
+            .arg("--fileset")
+            .arg(self.place.manifest(&demand.set));
+        match demand.rate {
+            Some(rate) => command.args(["--rate", &format!("{rate:.3}")]),
+            None => command.args(["--closed", "-c", &spec.workload.connections.to_string()]),
+        };
+        let k = spec.workload.requests_per_connection;
+        command.args(["--requests-per-connection", &k.to_string()]);
+        let time = |seconds: f64| format!("{:.0}ms", seconds * 1e3);
+        if let Some(seconds) = spec.workload.timeout_s {
+            command.args(["--timeout", &time(seconds)]);
+        }
+        if let Some(bits) = spec.workload.bandwidth_bits_per_s {
+            command.args(["--bandwidth", &format!("{bits}bit")]);
+        }
+        let warmup = if demand.directory.is_some() {
+            spec.warmup_s
+        } else {
+            0.0
+        };
+        command.args(["--warmup", &time(warmup), "-d", &time(demand.seconds)]);
+        command.args(["--seed", &spec.repeat.to_string()]);
+        command.args(["--label", spec.server.kind.title()]);
+        match &demand.directory {
+            Some(directory) => command.arg("-o").arg(directory),
+            None => command.arg("--no-output"),
+        };
+        Running::start(&mut command, "headway load")
+    }
+
+    fn wait(&self, until: Instant, client: &mut Running) -> Result<(), Stopped> {
+        while Instant::now() < until && client.ended().is_none() {
+            if self.interrupted.load(Ordering::Relaxed) {
+                return Err(Stopped::Interrupted);
+            }
+            thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    fn order(&self, order: Order) -> Result<(), Stopped> {
+        self.place
+            .order(order)
+            .map_err(|error| Stopped::Failed(error.to_string()))
+    }
+
+    fn faults(&self, spec: &Spec, begun: Instant, client: &mut Running) -> Result<(), Stopped> {
+        let Some(fault) = spec.fault else {
+            return Ok(());
+        };
+        self.wait(begun + Duration::from_secs_f64(fault.at_s), client)?;
+        let for_ms = (fault.for_s * 1e3) as u64;
+        self.order(match fault.factor {
+            None => Order::Stall { for_ms },
+            Some(factor) => Order::Slow { factor, for_ms },
+        })
+    }
+
+    /// All counters at this moment.
+    fn look(&self) -> Result<Seen, Stopped> {
+        // A status page that does not answer costs the run its counters, not its latencies.
+        let status = self.server.status().unwrap_or_default();
+        Ok(Seen {
+            at: Instant::now(),
+            status,
+            disk: self.place.disk(),
+            usage: self.server.usage(),
+        })
+    }
+
+    fn observe(&self, spec: &Spec, directory: &Path) -> Result<Watch, Stopped> {
+        Ok(match spec.observe {
+            None => Watch::Nothing,
+            Some(Observer::Trace) => {
+                let mut command = self.place.command(Side::Client, crate::headway());
+                command.arg("trace");
+                for pid in self.server.workers() {
+                    command.args(["-p", &pid.to_string()]);
+                }
+                command.args(["--duration", &format!("{:.0}ms", spec.seconds * 1e3)]);
+                let kept = directory.join("trace");
+                command.arg("--keep").arg(&kept);
+                let running = Running::start(&mut command, "headway trace")?;
+                Watch::Trace(
+                    Box::new(running),
+                    kept,
+                    directory.join("run/trace.json"),
+                    spec.seconds,
+                )
+            }
+            Some(Observer::Runnable) => {
+                let (_, cpus) = crate::usual_split();
+                let settings = Settings {
+                    cpus,
+                    ..Settings::default()
+                };
+                let sampler = Sampler::start(self.server.members(), settings);
+                let failed =
+                    |error: io::Error| Stopped::Failed(format!("the run-queue sampler: {error}"));
+                Watch::Runnable(sampler.map_err(failed)?, directory.join("runnable.json"))
+            }
+        })
+    }
+}
+
+/// Counters at one moment.
+struct Seen {
+    at: Instant,
+    status: Option<Value>,
+    disk: Option<DiskStatistics>,
+    usage: Usage,
+}
+
+/// An observer at work.
+enum Watch {
+    Nothing,
+    Trace(Box<Running>, PathBuf, PathBuf, f64),
+    Runnable(Sampler, PathBuf),
+}
+
+impl Watch {
+    fn finish(self, interrupted: &AtomicBool) -> Result<(), Stopped> {
+        match self {
+            Watch::Nothing => Ok(()),
+            Watch::Runnable(sampler, file) => write(&file, &summed(&sampler.finish())),
+            Watch::Trace(mut running, kept, file, seconds) => {
+                let status = running.finish(interrupted, deadline(seconds))?;
+                let from = kept.join("trace.json");
+                if !status.success() || !from.exists() {
+                    let words = running.last_words();
+                    return Err(Stopped::Failed(format!(
+                        "headway trace ended with {status}: {words}"
+                    )));
+                }
+                let moved = fs::rename(&from, &file).and_then(|()| fs::remove_dir_all(&kept));
+                moved.map_err(|error| Stopped::Failed(format!("{}: {error}", file.display())))
+            }
+        }
+    }
+}
+
+/// How many looks found so many runnable tasks.
+fn summed(seen: &crate::runnable::Runnable) -> Runnable {
+    let mut counts = std::collections::BTreeMap::new();
+    for sample in &seen.samples {
+        *counts.entry(u64::from(sample.runnable)).or_insert(0) += 1;
+    }
+    let processes = seen.summary().tasks_mean.round() as u64;
+    Runnable {
+        samples: counts.into_iter().collect(),
+        processes,
+    }
+}
+
+/// The run is there and says that it is complete.
+fn whole(run: &Path) -> bool {
+    latency::Run::open(run).is_ok_and(|run| run.description().complete)
+}
+
+fn keep(directory: &Path, before: &Seen, after: &Seen, ours: bool) -> Result<(), Stopped> {
+    let seconds = (after.at - before.at).as_secs_f64();
+    if ours {
+        let both = json!({ "before": before.status, "after": after.status });
+        write(&directory.join("run/server.json"), &both)?;
+    }
+    if let (Some(then), Some(now)) = (&before.disk, &after.disk) {
+        write(
+            &directory.join("disk.json"),
+            &disk_use(&now.since(then), seconds),
+        )?;
+    }
+    let usage = ServerUse {
+        seconds,
+        cpu_ms: after.usage.cpu_ms - before.usage.cpu_ms,
+        rss_bytes: after.usage.resident_bytes,
+        processes: after.usage.processes as u64,
+    };
+    write(&directory.join("usage.json"), &usage)
+}
+
+fn disk_use(counts: &DiskStatistics, seconds: f64) -> DiskUse {
+    DiskUse {
+        seconds,
+        reads: counts.reads,
+        read_bytes: counts.read_bytes,
+        writes: counts.writes,
+        written_bytes: counts.written_bytes,
+        queue_mean: Some(counts.depth_mean()),
+        queue_max: Some(counts.depth_max as f64),
+        busy_share: Some(counts.busy_share()),
+        service_ms: (counts.reads + counts.writes > 0).then(|| counts.service_us() / 1e3),
+    }
+}
+
+fn write(file: &Path, value: &impl Serialize) -> Result<(), Stopped> {
+    let text = serde_json::to_string(value).map_err(io::Error::other);
+    text.and_then(|text| fs::write(file, text + "\n"))
+        .map_err(|error| Stopped::Failed(format!("{}: {error}", file.display())))
+}
+
+fn deadline(seconds: f64) -> Instant {
+    Instant::now() + Duration::from_secs_f64(seconds) + PATIENCE
+}
+
+/// Whether a point has no rate of its own.
+pub(super) fn is_closed(spec: &Spec) -> bool {
+    spec.point == Point::Capacity
+}

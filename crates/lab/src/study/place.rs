@@ -1,0 +1,254 @@
+//! Where a server runs while it is measured: a lab, or this machine as it is.
+//!
+//! Documents are below `www/`: the file set in `set/`, the files of a probe in `hot/`, and one small file by which a server is
+//! known to be ready. What the server writes goes to a scratch directory outside of the modelled disk, and so does the copy
+//! of the set's manifest that the client reads, or reading it would wait for the disk under test.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+
+use tempfile::TempDir;
+
+use super::client::{self, Stopped};
+use super::spec::{Environment, Probe};
+use crate::disk::{DiskSpec, DiskStatistics, Filesystem, Order};
+use crate::{Lab, LabError, LabSpec, LinkSpec, Side};
+
+/// The file by which a server is known to be ready.
+pub(super) const READY: &str = "/ready.txt";
+
+/// Room beside the set for the file system's own tables.
+const SPARE_BYTES: u64 = 96 << 20;
+
+/// An environment that is up.
+pub(super) struct Place {
+    lab: Option<Lab>,
+    root: PathBuf,
+    scratch: TempDir,
+}
+
+/// Why an environment could not be made.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PlaceError {
+    #[error(transparent)]
+    Lab(#[from] LabError),
+    #[error("{0}")]
+    Files(String),
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl From<Stopped> for PlaceError {
+    fn from(stopped: Stopped) -> PlaceError {
+        match stopped {
+            Stopped::Interrupted => PlaceError::Interrupted,
+            Stopped::Failed(why) => PlaceError::Files(why),
+        }
+    }
+}
+
+impl Place {
+    /// Makes the environment with its files, cold.
+    pub fn up(
+        environment: &Environment,
+        probes: &[Probe],
+        interrupted: &AtomicBool,
+    ) -> Result<Place, PlaceError> {
+        let scratch = tempfile::Builder::new().prefix("headway-study-").tempdir();
+        let scratch =
+            scratch.map_err(|error| PlaceError::Files(format!("a scratch directory: {error}")))?;
+        // Peers give up root's rights and still have to find their configuration.
+        open_to_all(scratch.path())?;
+        let mut place = Place {
+            lab: None,
+            root: scratch.path().join("www"),
+            scratch,
+        };
+        if environment.lab {
+            let spec = lab_spec(environment)?;
+            place.lab = Some(Lab::up_unless(&spec, interrupted)?);
+        }
+        let made = place.fill_disk(environment, probes, interrupted);
+        match made {
+            Ok(root) => {
+                place.root = root;
+                Ok(place)
+            }
+            Err(error) => {
+                drop(place.down());
+                Err(error)
+            }
+        }
+    }
+
+    fn fill_disk(
+        &self,
+        environment: &Environment,
+        probes: &[Probe],
+        interrupted: &AtomicBool,
+    ) -> Result<PathBuf, PlaceError> {
+        let put = |folder: &Path| -> Result<PathBuf, PlaceError> {
+            let root = folder.join("www");
+            self.create_files(&root, environment, probes, interrupted)?;
+            Ok(root)
+        };
+        match &self.lab {
+            Some(lab) if lab.disk().is_some() => lab.load(put),
+            _ => put(self.scratch.path()),
+        }
+    }
+
+    fn create_files(
+        &self,
+        root: &Path,
+        environment: &Environment,
+        probes: &[Probe],
+        interrupted: &AtomicBool,
+    ) -> Result<(), PlaceError> {
+        let files =
+            |error: std::io::Error| PlaceError::Files(format!("{}: {error}", root.display()));
+        fs::create_dir_all(root).map_err(files)?;
+        fs::write(root.join(READY.trim_start_matches('/')), "ready\n").map_err(files)?;
+        let size = environment.set_bytes.to_string();
+        let words = ["--profile", &environment.profile, "--size", &size];
+        self.create_set(root, "set", &words, interrupted)?;
+        for (at, probe) in probes.iter().enumerate() {
+            let (count, size) = (probe.count.to_string(), probe.file_bytes.to_string());
+            let words = ["--file-size", &size, "--count", &count];
+            self.create_set(root, &hot(at), &words, interrupted)?;
+        }
+        Ok(())
+    }
+
+    fn create_set(
+        &self,
+        root: &Path,
+        name: &str,
+        words: &[&str],
+        interrupted: &AtomicBool,
+    ) -> Result<(), PlaceError> {
+        let folder = root.join(name);
+        let mut command = self.command(Side::Client, crate::headway());
+        command
+            .args(["fileset", "create", "--quiet"])
+            .args(words)
+            .arg(&folder);
+        client::finish(&mut command, interrupted)?;
+        let manifest = self.manifest(name);
+        let copied = fs::create_dir_all(&manifest).and_then(|()| {
+            let name = load::fileset::MANIFEST_NAME;
+            fs::copy(folder.join(name), manifest.join(name))
+        });
+        copied.map(drop).map_err(|error| {
+            PlaceError::Files(format!(
+                "copying the manifest of {}: {error}",
+                folder.display()
+            ))
+        })
+    }
+
+    /// The copy of a set's manifest.
+    pub fn manifest(&self, name: &str) -> PathBuf {
+        self.scratch.path().join("manifests").join(name)
+    }
+
+    /// The document root.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Where servers may write.
+    pub fn scratch(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    /// A program on one side.
+    pub fn command(&self, side: Side, program: impl AsRef<OsStr>) -> Command {
+        match &self.lab {
+            Some(lab) => lab.command(side, program),
+            None => Command::new(program),
+        }
+    }
+
+    /// An address that a server may listen on.
+    pub fn address(&self) -> Result<SocketAddr, PlaceError> {
+        let ip = self
+            .lab
+            .as_ref()
+            .map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), Lab::server_ip);
+        // The network of a lab is its own; a port that is free here is free there.
+        let free =
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
+        let free = free.map_err(|error| PlaceError::Files(format!("a free port: {error}")))?;
+        Ok(SocketAddr::new(ip, free.port()))
+    }
+
+    /// Empties the caches, if there is a lab.
+    pub fn cool(&self) -> Result<(), PlaceError> {
+        Ok(self.lab.as_ref().map_or(Ok(()), Lab::cool)?)
+    }
+
+    /// Tells the disk something, if there is one.
+    pub fn order(&self, order: Order) -> Result<(), PlaceError> {
+        match self.lab.as_ref().and_then(Lab::disk) {
+            Some(disk) => Ok(disk.order(order).map_err(LabError::from)?),
+            None => Ok(()),
+        }
+    }
+
+    /// What the disk counts.
+    pub fn disk(&self) -> Option<DiskStatistics> {
+        let disk = self.lab.as_ref().and_then(Lab::disk)?;
+        disk.statistics().ok()
+    }
+
+    /// Removes everything.
+    pub fn down(self) -> Result<(), PlaceError> {
+        Ok(self.lab.map_or(Ok(()), Lab::down)?)
+    }
+}
+
+/// The folder of a probe's files.
+pub(super) fn hot(at: usize) -> String {
+    format!("hot{at}")
+}
+
+fn open_to_all(path: &Path) -> Result<(), PlaceError> {
+    let mode = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(path, mode)
+        .map_err(|error| PlaceError::Files(format!("{}: {error}", path.display())))
+}
+
+fn lab_spec(environment: &Environment) -> Result<LabSpec, PlaceError> {
+    let name = format!("study-{}", std::process::id());
+    let (server_cpus, client_cpus) = crate::usual_split();
+    let disk = match &environment.disk {
+        None => None,
+        Some(model) => {
+            let model = model.parse().map_err(PlaceError::Files)?;
+            let room = environment.set_bytes + environment.set_bytes / 8 + SPARE_BYTES;
+            let mut disk = DiskSpec::new(model, room);
+            if environment.filesystem == "xfs" {
+                disk.filesystem = Filesystem::Xfs;
+                disk.size_bytes = room.max(320 << 20);
+            }
+            Some(disk)
+        }
+    };
+    Ok(LabSpec {
+        disk,
+        memory_bytes: environment.memory_bytes,
+        cpu_share: environment.cpu,
+        server_cpus,
+        client_cpus,
+        link: environment
+            .link_bits
+            .map(|bits_per_second| LinkSpec { bits_per_second }),
+        ..LabSpec::new(&name)
+    })
+}

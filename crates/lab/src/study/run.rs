@@ -1,0 +1,384 @@
+//! Making the measurements of a plan that are not there yet.
+//!
+//! A server that does not start, a part of the lab that this machine cannot make, a load that fails: each costs its own
+//! measurements, whose records say why, and the rest goes on. They are tried again the next time. An interruption ends the
+//! server and the lab, leaves what is done, and the same command goes on.
+
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use latency::Run;
+use latency::run::Verdict;
+use load::words::readable::{millis, number};
+
+use super::client::Stopped;
+use super::measure::{Bench, is_closed};
+use super::place::{Place, PlaceError, READY};
+use super::plan::{Group, Plan, Session, rate};
+use super::spec::{Probe, ServerChoice, Spec};
+use super::store::{Record, Store, StoreError};
+use crate::servers::{Server, ServerSpec, available};
+
+/// How the work ended before its end.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// Told to end.
+    #[error("interrupted; the same command goes on where it stopped")]
+    Interrupted,
+    /// The directory.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A lab is left.
+    #[error("{0}")]
+    Left(String),
+}
+
+/// Who hears of the progress.
+pub trait Listener {
+    /// A line.
+    fn say(&mut self, line: &str);
+}
+
+/// What a run needs beside its plan.
+pub struct Options<'a> {
+    /// Set by a signal.
+    pub interrupted: &'a AtomicBool,
+}
+
+/// Measures what is not measured yet.
+///
+/// # Errors
+/// See [`RunError`]. What is done stays done.
+pub fn run(
+    plan: &Plan,
+    store: &Store,
+    options: &Options<'_>,
+    listener: &mut dyn Listener,
+) -> Result<(), RunError> {
+    let done = plan
+        .specs()
+        .filter(|spec| store.is_done(&spec.key()))
+        .count();
+    let mut work = Work {
+        store,
+        interrupted: options.interrupted,
+        listener,
+        at: done,
+        of: plan.len(),
+        begun: Instant::now(),
+    };
+    if done > 0 {
+        work.listener.say(&format!(
+            "going on: {done} of {} measurements are done",
+            plan.len()
+        ));
+    }
+    plan.groups.iter().try_for_each(|group| work.group(group))
+}
+
+struct Work<'a> {
+    store: &'a Store,
+    interrupted: &'a AtomicBool,
+    listener: &'a mut dyn Listener,
+    at: usize,
+    of: usize,
+    begun: Instant,
+}
+
+impl Work<'_> {
+    fn stopped(&self) -> Result<(), RunError> {
+        match self.interrupted.load(Ordering::Relaxed) {
+            true => Err(RunError::Interrupted),
+            false => Ok(()),
+        }
+    }
+
+    fn group(&mut self, group: &Group) -> Result<(), RunError> {
+        let waiting = |spec: &&Spec| !self.store.is_done(&spec.key());
+        let specs = group.sessions.iter().flat_map(|session| &session.specs);
+        let pending: Vec<&Spec> = specs.filter(waiting).collect();
+        if pending.is_empty() {
+            return Ok(());
+        }
+        self.stopped()?;
+        let words = group.environment.words();
+        self.listener.say(&format!("environment: {words}"));
+        let probes = probes(&pending);
+        match Place::up(&group.environment, &probes, self.interrupted) {
+            Ok(place) => {
+                let done = group
+                    .sessions
+                    .iter()
+                    .try_for_each(|session| self.session(&place, &probes, session));
+                let down = place.down();
+                done?;
+                down.map_err(|error| RunError::Left(error.to_string()))
+            }
+            Err(PlaceError::Interrupted) => Err(RunError::Interrupted),
+            Err(_) if self.interrupted.load(Ordering::Relaxed) => Err(RunError::Interrupted),
+            Err(error) => {
+                let why = format!(
+                    "the environment could not be made: {}",
+                    in_one_line(&error.to_string())
+                );
+                pending
+                    .iter()
+                    .try_for_each(|spec| self.failed(spec, None, &why))
+            }
+        }
+    }
+
+    fn session(
+        &mut self,
+        place: &Place,
+        probes: &[Probe],
+        session: &Session,
+    ) -> Result<(), RunError> {
+        let waiting = |spec: &&Spec| !self.store.is_done(&spec.key());
+        let pending: Vec<&Spec> = session.specs.iter().filter(waiting).collect();
+        let Some(first) = pending.first() else {
+            return Ok(());
+        };
+        self.stopped()?;
+        if let Err(reason) = available(session.server.kind) {
+            let why = format!("{}: {reason}", session.server.kind);
+            return pending
+                .iter()
+                .try_for_each(|spec| self.failed(spec, None, &why));
+        }
+        let server = match start(place, &session.server) {
+            Ok(server) => server,
+            Err(why) => {
+                self.stopped()?;
+                return pending
+                    .iter()
+                    .try_for_each(|spec| self.failed(spec, None, &why));
+            }
+        };
+        let bench = Bench {
+            place,
+            server: &server,
+            probes,
+            interrupted: self.interrupted,
+        };
+        let done = match bench.fill(first) {
+            Ok(()) => pending
+                .iter()
+                .try_for_each(|spec| self.measure(&bench, spec)),
+            Err(Stopped::Interrupted) => Err(RunError::Interrupted),
+            Err(Stopped::Failed(why)) => {
+                let why = format!("filling the caches: {why}");
+                pending
+                    .iter()
+                    .try_for_each(|spec| self.failed(spec, None, &why))
+            }
+        };
+        let ended = server.stop();
+        done?;
+        match ended {
+            Ok(_) => Ok(()),
+            Err(error) => Err(RunError::Left(error.to_string())),
+        }
+    }
+
+    fn measure(&mut self, bench: &Bench, spec: &Spec) -> Result<(), RunError> {
+        self.stopped()?;
+        let capacity = |server: &ServerChoice| self.capacity(spec, server);
+        let rate = match rate(spec, &capacity) {
+            Ok(rate) => rate,
+            Err(why) => return self.failed(spec, None, &why),
+        };
+        let key = spec.key();
+        let directory = self.store.clear(&key)?;
+        let version = Some(bench.server.version().to_owned());
+        match bench.measure(spec, rate, &directory) {
+            Ok(()) => {
+                self.store.conclude(&Record {
+                    spec: spec.clone(),
+                    failed: None,
+                    rate_rps: rate,
+                    version,
+                    missing: Vec::new(),
+                })?;
+                self.at += 1;
+                let line = format!("{}: {}", self.place_of(spec), outcome(&directory));
+                self.listener.say(&line);
+                Ok(())
+            }
+            Err(Stopped::Interrupted) => {
+                self.store.clear(&key)?;
+                Err(RunError::Interrupted)
+            }
+            Err(Stopped::Failed(why)) => self.failed(spec, version, &why),
+        }
+    }
+
+    /// The median over the repeats that were measured.
+    fn capacity(&self, spec: &Spec, server: &ServerChoice) -> Result<f64, String> {
+        capacity(self.store, spec, server)
+    }
+
+    fn failed(&mut self, spec: &Spec, version: Option<String>, why: &str) -> Result<(), RunError> {
+        self.at += 1;
+        let line = format!("{}: failed: {why}", self.place_of(spec));
+        self.listener.say(&line);
+        Ok(self.store.conclude(&Record {
+            spec: spec.clone(),
+            failed: Some(why.to_owned()),
+            rate_rps: None,
+            version,
+            missing: Vec::new(),
+        })?)
+    }
+
+    fn place_of(&self, spec: &Spec) -> String {
+        let mut words = format!(
+            "[{}/{}, {:.0} s] {} {}",
+            self.at,
+            self.of,
+            self.begun.elapsed().as_secs_f64(),
+            server_words(&spec.server),
+            spec.point_words()
+        );
+        if let Some(observer) = spec.observe {
+            let _ = write!(words, " ({observer:?})");
+        }
+        if spec.fault.is_some() {
+            words += " (fault)";
+        }
+        if spec.repeat > 1 {
+            let _ = write!(words, ", repeat {}", spec.repeat);
+        }
+        words.to_lowercase()
+    }
+}
+
+/// The capacity that shares are taken of: the median over the repeats that were measured.
+pub(super) fn capacity(store: &Store, spec: &Spec, server: &ServerChoice) -> Result<f64, String> {
+    let mut found = Vec::new();
+    let mut why = None;
+    for record in capacities(store, spec, server) {
+        match record {
+            Ok(rate) if rate > 0.0 => found.push(rate),
+            Ok(_) => why = Some("it gave no good reply in the closed loop".to_owned()),
+            Err(reason) => why = Some(reason),
+        }
+    }
+    found.sort_by(f64::total_cmp);
+    let middle = found.len() / 2;
+    match found.len() {
+        0 => {
+            let why = why.unwrap_or_else(|| "it was not measured".to_owned());
+            Err(format!(
+                "the capacity of {} is not known: {why}",
+                server.kind
+            ))
+        }
+        odd if odd % 2 == 1 => Ok(found[middle]),
+        _ => Ok(f64::midpoint(found[middle - 1], found[middle])),
+    }
+}
+
+/// The closed loops of a server in the environment and workload of a measurement. Their length and repeats follow from
+/// the scale, which is not known here; so the records are searched for those that fit in everything else.
+fn capacities(store: &Store, spec: &Spec, server: &ServerChoice) -> Vec<Result<f64, String>> {
+    let (environment, workload) = match spec.elsewhere() {
+        Some(place) => (&place.environment, &place.workload),
+        None => (&spec.environment, &spec.workload),
+    };
+    let fits = |record: &Record| {
+        let other = &record.spec;
+        other.server == *server
+            && other.environment == *environment
+            && other.workload == *workload
+            && is_closed(other)
+            && other.observe.is_none()
+            && other.fault.is_none()
+            && other.probe.is_none()
+    };
+    let of = |record: Record| match record.failed {
+        Some(why) => Err(why),
+        None => {
+            let run = Run::open(store.place(&record.spec.key()).join("run"));
+            let run = run.map_err(|error| error.to_string())?;
+            let summary = run.description().summary.clone().unwrap_or_default();
+            Ok(summary.rate_rps)
+        }
+    };
+    store.records().into_iter().filter(fits).map(of).collect()
+}
+
+fn probes(specs: &[&Spec]) -> Vec<Probe> {
+    let mut probes: Vec<Probe> = Vec::new();
+    for probe in specs.iter().filter_map(|spec| spec.probe) {
+        if !probes.contains(&probe) {
+            probes.push(probe);
+        }
+    }
+    probes
+}
+
+fn start(place: &Place, choice: &ServerChoice) -> Result<Server, String> {
+    let words = |error: PlaceError| in_one_line(&error.to_string());
+    place.cool().map_err(words)?;
+    let address = place.address().map_err(words)?;
+    let mut spec = ServerSpec::new(choice.kind, place.root(), address);
+    spec.probe = Some(READY.to_owned());
+    spec.access_log = choice.access_log;
+    spec.arguments = choice.arguments.clone();
+    spec.headway = Some(crate::headway());
+    spec.sizes.helpers = choice.helpers;
+    spec.sizes.workers = choice.workers.unwrap_or(spec.sizes.workers);
+    spec.sizes.clients = choice.processes.unwrap_or(spec.sizes.clients);
+    let prefix = |program: &std::ffi::OsStr| place.command(crate::Side::Server, program);
+    Server::start(&spec, prefix, place.scratch()).map_err(|error| in_one_line(&error.to_string()))
+}
+
+/// `nginx`, `flash (helpers 5)`.
+pub(super) fn server_words(choice: &ServerChoice) -> String {
+    let mut sizes = Vec::new();
+    for (name, size) in [
+        ("workers", choice.workers),
+        ("processes", choice.processes),
+        ("helpers", choice.helpers),
+    ] {
+        sizes.extend(size.map(|size| format!("{name} {size}")));
+    }
+    sizes.extend(choice.arguments.iter().cloned());
+    match sizes.is_empty() {
+        true => choice.kind.to_string(),
+        false => format!("{} ({})", choice.kind, sizes.join(", ")),
+    }
+}
+
+fn outcome(directory: &std::path::Path) -> String {
+    let Ok(run) = Run::open(directory.join("run")) else {
+        return "measured".to_owned();
+    };
+    let description = run.description();
+    let summary = description.summary.clone().unwrap_or_default();
+    let client = description.client.clone().unwrap_or_default();
+    let verdict = match client.verdict {
+        Verdict::Valid => "valid",
+        Verdict::Suspect => "suspect",
+        Verdict::Invalid => "invalid",
+    };
+    format!(
+        "{verdict}, {} good replies/s, mean {} ms, p50 {} ms, p95 {} ms, {} errors",
+        number(summary.rate_rps),
+        millis(summary.mean_us),
+        millis(summary.p50_us),
+        millis(summary.p95_us),
+        summary.errors,
+    )
+}
+
+fn in_one_line(text: &str) -> String {
+    let lines: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
+    lines.join("; ")
+}

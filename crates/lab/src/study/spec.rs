@@ -1,0 +1,316 @@
+//! A measurement, described completely: equal descriptions are the same measurement.
+//!
+//! Names and labels of the study are not in it, so that two studies may call the same thing differently. The key is a
+//! checksum of the JSON form; a change of this form or of what a measurement does raises [`VERSION`].
+
+use load::checksum;
+use serde::{Deserialize, Serialize};
+
+use crate::servers::Kind;
+
+/// Raised when equal descriptions no longer mean equal measurements.
+pub const VERSION: u32 = 1;
+
+/// A server and its sizes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ServerChoice {
+    /// Which one.
+    pub kind: Kind,
+    /// Event loops.
+    pub workers: Option<usize>,
+    /// Apache's processes.
+    pub processes: Option<usize>,
+    /// Helpers of each loop; absent: adaptive.
+    pub helpers: Option<usize>,
+    /// Whether it writes one.
+    pub access_log: bool,
+    /// More words for `headway serve`.
+    pub arguments: Vec<String>,
+}
+
+impl ServerChoice {
+    /// A server of the usual size.
+    pub fn new(kind: Kind) -> ServerChoice {
+        ServerChoice {
+            kind,
+            workers: None,
+            processes: None,
+            helpers: None,
+            access_log: false,
+            arguments: Vec::new(),
+        }
+    }
+}
+
+/// Where a server runs, and on which files.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Environment {
+    /// Whether there is a lab at all.
+    pub lab: bool,
+    /// Size of the file set.
+    pub set_bytes: u64,
+    /// `specweb99` or `specweb96`.
+    pub profile: String,
+    /// The disk's model.
+    pub disk: Option<String>,
+    /// `ext4` or `xfs`.
+    pub filesystem: String,
+    /// The limit of the server's memory.
+    pub memory_bytes: Option<u64>,
+    /// The link.
+    pub link_bits: Option<u64>,
+    /// Share of one core.
+    pub cpu: Option<f64>,
+    /// Length of the unrecorded filling of the caches.
+    pub fill_s: f64,
+}
+
+impl Environment {
+    /// One line for people.
+    pub fn words(&self) -> String {
+        let size = |bytes: u64| load::words::readable::bytes(bytes as f64);
+        let mut words = vec![format!("{} {} set", size(self.set_bytes), self.profile)];
+        words.push(match &self.disk {
+            Some(model) => format!("{model} with {}", self.filesystem),
+            None => "no modelled disk".to_owned(),
+        });
+        if let Some(bytes) = self.memory_bytes {
+            words.push(format!("{} memory", size(bytes)));
+        }
+        if let Some(share) = self.cpu {
+            words.push(format!("{share} of a core (emulated by a quota)"));
+        }
+        words.push(match self.link_bits {
+            Some(bits) if bits >= 1_000_000_000 => format!("{} Gbit/s", bits as f64 / 1e9),
+            Some(bits) => format!("{} Mbit/s", bits as f64 / 1e6),
+            None => "loopback".to_owned(),
+        });
+        words.join(", ")
+    }
+}
+
+/// How is asked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Workload {
+    /// Of the closed loop.
+    pub connections: u64,
+    /// Before a connection is closed.
+    pub requests_per_connection: u64,
+    /// After which a request is an error; absent: the generator's own.
+    pub timeout_s: Option<f64>,
+    /// What a connection receives at most.
+    pub bandwidth_bits_per_s: Option<u64>,
+}
+
+/// What is offered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Point {
+    /// A closed loop.
+    Capacity,
+    /// A share of a capacity.
+    Share {
+        /// 0.8 is 80 %.
+        share: f64,
+        /// Whose.
+        of: Of,
+        /// Where that capacity is measured; absent: in the measurement's own environment.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        elsewhere: Option<Box<Elsewhere>>,
+    },
+    /// Requests a second.
+    Rate(f64),
+}
+
+/// Another environment than a measurement's own, and what is offered there.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Elsewhere {
+    /// The environment.
+    pub environment: Environment,
+    /// The workload.
+    pub workload: Workload,
+}
+
+/// Whose capacity.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Of {
+    /// The server's own.
+    Own,
+    /// Another one's.
+    Server(Box<ServerChoice>),
+    /// The highest of these.
+    Highest(Vec<ServerChoice>),
+    /// The lowest of these.
+    Lowest(Vec<ServerChoice>),
+}
+
+/// Who watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Observer {
+    /// `headway trace -p`, on the processes that serve clients.
+    Trace,
+    /// The run-queue sampler.
+    Runnable,
+}
+
+/// What the disk does meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Fault {
+    /// How much slower; absent: it does not answer at all.
+    pub factor: Option<f64>,
+    /// After the beginning of the measured part.
+    pub at_s: f64,
+    /// How long.
+    pub for_s: f64,
+}
+
+/// A second client that asks for files which stay in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Probe {
+    /// How many files.
+    pub count: u64,
+    /// Their size.
+    pub file_bytes: u64,
+    /// Requests a second.
+    pub rate_rps: f64,
+}
+
+/// A measurement.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Spec {
+    /// The server.
+    pub server: ServerChoice,
+    /// Its environment.
+    pub environment: Environment,
+    /// The workload.
+    pub workload: Workload,
+    /// The point.
+    pub point: Point,
+    /// Who watches.
+    pub observe: Option<Observer>,
+    /// What the disk does.
+    pub fault: Option<Fault>,
+    /// The second client.
+    pub probe: Option<Probe>,
+    /// Length of the measured part.
+    pub seconds: f64,
+    /// Recorded before it and left out.
+    pub warmup_s: f64,
+    /// From 1.
+    pub repeat: u32,
+}
+
+impl Spec {
+    /// The name of its directory: 16 hexadecimal digits.
+    pub fn key(&self) -> String {
+        let text = serde_json::to_string(&(VERSION, self)).unwrap_or_default();
+        format!("{:016x}", checksum::of(text.as_bytes()))
+    }
+
+    /// Those whose capacities have to be known first.
+    pub fn needs(&self) -> Vec<ServerChoice> {
+        match &self.point {
+            Point::Capacity | Point::Rate(_) => Vec::new(),
+            Point::Share { of, .. } => match of {
+                Of::Own => vec![self.server.clone()],
+                Of::Server(server) => vec![(**server).clone()],
+                Of::Highest(servers) | Of::Lowest(servers) => servers.clone(),
+            },
+        }
+    }
+
+    /// Where those capacities are measured.
+    pub fn elsewhere(&self) -> Option<&Elsewhere> {
+        match &self.point {
+            Point::Share { elsewhere, .. } => elsewhere.as_deref(),
+            Point::Capacity | Point::Rate(_) => None,
+        }
+    }
+
+    /// How long it takes, without starting the server.
+    pub fn length_s(&self) -> f64 {
+        self.seconds + self.warmup_s
+    }
+
+    /// The point in a few words.
+    pub fn point_words(&self) -> String {
+        let percent = |share: f64| load::words::readable::percent(share);
+        match &self.point {
+            Point::Capacity => "capacity".to_owned(),
+            Point::Rate(rate) => format!("{rate}/s"),
+            Point::Share { share, of, .. } => match of {
+                Of::Own => percent(*share),
+                Of::Server(server) => format!("{} of {}", percent(*share), server.kind),
+                Of::Highest(_) => format!("{} of the best", percent(*share)),
+                Of::Lowest(_) => format!("{} of the slowest", percent(*share)),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> Spec {
+        Spec {
+            server: ServerChoice::new(Kind::Nginx),
+            environment: Environment {
+                lab: true,
+                set_bytes: 400_000_000,
+                profile: "specweb99".into(),
+                disk: Some("ide-5400".into()),
+                filesystem: "ext4".into(),
+                memory_bytes: Some(130_000_000),
+                link_bits: Some(1_000_000_000),
+                cpu: None,
+                fill_s: 3.0,
+            },
+            workload: Workload {
+                connections: 256,
+                requests_per_connection: 5,
+                timeout_s: None,
+                bandwidth_bits_per_s: None,
+            },
+            point: Point::Capacity,
+            observe: None,
+            fault: None,
+            probe: None,
+            seconds: 5.0,
+            warmup_s: 1.0,
+            repeat: 1,
+        }
+    }
+
+    #[test]
+    fn key_is_the_same_when_and_only_when_the_description_is() {
+        let key = spec().key();
+        assert_eq!(key.len(), 16);
+        assert_eq!(key, spec().key());
+        let changes: [fn(&mut Spec); 7] = [
+            |spec| spec.server.kind = Kind::H2o,
+            |spec| spec.environment.memory_bytes = None,
+            |spec| spec.workload.connections = 1024,
+            |spec| spec.point = Point::Rate(10.0),
+            |spec| spec.observe = Some(Observer::Trace),
+            |spec| spec.seconds = 20.0,
+            |spec| spec.repeat = 2,
+        ];
+        for change in changes {
+            let mut other = spec();
+            change(&mut other);
+            assert_ne!(other.key(), key);
+        }
+    }
+
+    #[test]
+    fn environment_is_one_line_when_it_is_told() {
+        let words = spec().environment.words();
+        assert_eq!(
+            words,
+            "400 MB specweb99 set, ide-5400 with ext4, 130 MB memory, 1 Gbit/s"
+        );
+    }
+}

@@ -1,0 +1,484 @@
+//! A figure of one run, by name: `median_ms`, `within:10`, `sleeps:page-io:openat`.
+//!
+//! The names and their units are those of docs/src/study.md. A figure that the run cannot give says why; a figure of the rows
+//! comes with an interval, from the bootstrap of the analysis where that covers it, otherwise from the spread over equal
+//! spans of the run (batch means). Counts of one run have none.
+
+pub mod part;
+
+use super::estimate::student_t;
+use super::evidence::{Evidence, Rows, Sleeps};
+use super::result::Value;
+use crate::analysis::{Analysis, Distribution, Interval, Intervals};
+use crate::ready::ReadyEvents;
+use serde_json::Value as Json;
+use std::fmt;
+
+/// Spans with a figure that a spread is taken from; with fewer there is none.
+const BLOCKS_MIN: usize = 4;
+
+/// Figures of rows without arguments.
+const OF_ROWS: [&str; 19] = [
+    "mean_ms",
+    "median_ms",
+    "p5_ms",
+    "p10_ms",
+    "p25_ms",
+    "p75_ms",
+    "p90_ms",
+    "p95_ms",
+    "p99_ms",
+    "p99_9_ms",
+    "max_ms",
+    "service_mean_ms",
+    "service_median_ms",
+    "service_p95_ms",
+    "service_p99_ms",
+    "rate_rps",
+    "throughput_mbit",
+    "error_share",
+    "small_in_slowest",
+];
+
+/// Figures of rows that are found by ordering all of them.
+const OF_ORDER: [&str; 2] = ["inversion", "inversion_random"];
+
+/// Counts of a run, and what its analysis says at once.
+const OF_RUN: [&str; 5] = [
+    "requests",
+    "errors",
+    "abandoned",
+    "offered_rps",
+    "timeline_max_p99_ms",
+];
+
+/// Figures of rows with numbers: name, and how many numbers.
+const WITH_NUMBERS: [(&str, usize); 7] = [
+    ("within", 1),
+    ("conforming", 1),
+    ("decile", 2),
+    ("series_share", 1),
+    ("series_mean_ms", 1),
+    ("series_median_ms", 1),
+    ("series_p95_ms", 1),
+];
+
+/// Shares of wake-ups or samples, with the number that they are compared with.
+const SHARES: [&str; 3] = ["ready_above", "runnable_above", "runnable_at_most"];
+
+/// Figures of what was watched beside the requests.
+const OF_SERVER: [&str; 6] = [
+    "ready_mean",
+    "ready_median",
+    "ready_p95",
+    "ready_max",
+    "loop_blocked",
+    "loop_blocked_per_s",
+];
+const OF_RUNNABLE: [&str; 8] = [
+    "runnable_mean",
+    "runnable_median",
+    "runnable_p95",
+    "runnable_max",
+    "runnable_share_mean",
+    "runnable_share_median",
+    "runnable_share_p95",
+    "runnable_share_max",
+];
+const OF_DISK: [&str; 6] = [
+    "disk_reads_per_s",
+    "disk_busy",
+    "disk_queue_mean",
+    "disk_queue_max",
+    "disk_read_mbit",
+    "disk_service_ms",
+];
+const OF_USAGE: [&str; 3] = ["cpu_share", "cpu_us_per_request", "rss_mb"];
+const OF_BACKGROUND: [&str; 5] = [
+    "background_requests",
+    "background_errors",
+    "background_abandoned",
+    "background_rate_rps",
+    "background_p99_ms",
+];
+
+/// The figures that every result carries, whatever its study asks for.
+pub const HEADLINE: [&str; 11] = [
+    "mean_ms",
+    "median_ms",
+    "p5_ms",
+    "p90_ms",
+    "p95_ms",
+    "p99_ms",
+    "rate_rps",
+    "throughput_mbit",
+    "inversion",
+    "errors",
+    "cpu_share",
+];
+
+/// A quantity: its name and its arguments.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Quantity {
+    name: String,
+    arguments: Vec<String>,
+}
+
+impl fmt::Display for Quantity {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.name)?;
+        let mut arguments = self.arguments.iter();
+        arguments.try_for_each(|argument| write!(formatter, ":{argument}"))
+    }
+}
+
+impl Quantity {
+    /// Reads `name` or `name:argument:…`.
+    ///
+    /// # Errors
+    /// A sentence: there is no such quantity, or its arguments are others.
+    pub fn parse(text: &str) -> Result<Quantity, String> {
+        let mut words = text.split(':').map(str::to_owned);
+        let name = words.next().unwrap_or_default();
+        let quantity = Quantity {
+            name,
+            arguments: words.collect(),
+        };
+        quantity.check().map(|()| quantity)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let name = self.name.as_str();
+        let given = self.arguments.len();
+        let plain: [&[&str]; 8] = [
+            &OF_ROWS,
+            &OF_ORDER,
+            &OF_RUN,
+            &OF_SERVER,
+            &OF_RUNNABLE,
+            &OF_DISK,
+            &OF_USAGE,
+            &OF_BACKGROUND,
+        ];
+        let (low, high) = match name {
+            _ if plain.iter().any(|group| group.contains(&name)) => (0, 0),
+            "counter" => (1, 1),
+            "sleeps" => (0, 2),
+            "asleep_ms" => (1, 2),
+            _ if SHARES.contains(&name) => (1, 1),
+            _ => match WITH_NUMBERS.iter().find(|(known, _)| *known == name) {
+                Some((_, count)) => (*count, *count),
+                None => {
+                    return Err(format!(
+                        "there is no quantity {name:?}; docs/src/study.md lists them"
+                    ));
+                }
+            },
+        };
+        if !(low..=high).contains(&given) {
+            let wanted = match low == high {
+                true => low.to_string(),
+                false => format!("{low} to {high}"),
+            };
+            return Err(format!("{name} takes {wanted} arguments, {given} given"));
+        }
+        let numbered = WITH_NUMBERS.iter().any(|(known, _)| *known == name);
+        match numbered || SHARES.contains(&name) {
+            true => self.numbers().map(drop),
+            false => Ok(()),
+        }
+    }
+
+    fn numbers(&self) -> Result<Vec<f64>, String> {
+        let number = |word: &String| {
+            word.parse::<f64>()
+                .map_err(|_| format!("{}: {word:?} is not a number", self.name))
+        };
+        self.arguments.iter().map(number).collect()
+    }
+
+    /// Whether it is seen only by an observer, and by which: `trace` or `runnable`.
+    pub fn observer(&self) -> Option<&'static str> {
+        match self.name.as_str() {
+            "sleeps" | "asleep_ms" => Some("trace"),
+            "runnable_above" | "runnable_at_most" => Some("runnable"),
+            name if OF_RUNNABLE.contains(&name) => Some("runnable"),
+            _ => None,
+        }
+    }
+
+    /// The figure of a run.
+    ///
+    /// # Errors
+    /// A sentence: why this run has no such figure.
+    pub fn take(&self, evidence: &Evidence) -> Result<Value, String> {
+        let name = self.name.as_str();
+        if OF_SERVER.contains(&name) || name == "counter" {
+            return self.of_server(evidence).map(exact);
+        }
+        if OF_RUNNABLE.contains(&name) {
+            return self.of_runnable(evidence).map(exact);
+        }
+        if SHARES.contains(&name) {
+            return self.of_counts(evidence).map(exact);
+        }
+        if OF_DISK.contains(&name) {
+            return self.of_disk(evidence).map(exact);
+        }
+        if OF_USAGE.contains(&name) {
+            return self.of_usage(evidence).map(exact);
+        }
+        if matches!(name, "sleeps" | "asleep_ms") {
+            let sleeps = evidence
+                .sleeps
+                .as_ref()
+                .ok_or("the server was not traced")?;
+            return Ok(exact(self.of_sleeps(sleeps)));
+        }
+        if let Some(plain) = name.strip_prefix("background_") {
+            let background = evidence
+                .background
+                .as_ref()
+                .ok_or("there was no other client")?;
+            return of_analysis(plain, background).ok_or_else(nothing);
+        }
+        let rows = evidence
+            .rows
+            .as_ref()
+            .ok_or("no requests were made in this measurement")?;
+        self.of_rows(rows)
+    }
+
+    fn of_rows(&self, rows: &Rows) -> Result<Value, String> {
+        let name = self.name.as_str();
+        if let Some(found) = of_analysis(name, &rows.analysis) {
+            return Ok(found);
+        }
+        let numbers = self.numbers().unwrap_or_default();
+        let value = rows.whole.figure(name, &numbers).ok_or_else(nothing)?;
+        let parts = rows.blocks.iter();
+        let parts: Vec<f64> = parts
+            .filter_map(|block| block.figure(name, &numbers))
+            .collect();
+        Ok(Value {
+            value,
+            interval: batch_means(value, &parts),
+        })
+    }
+
+    fn of_server(&self, evidence: &Evidence) -> Result<f64, String> {
+        let server = evidence
+            .server
+            .as_ref()
+            .ok_or("the server has no status page")?;
+        if let Some(path) = self
+            .arguments
+            .first()
+            .filter(|_| self.name.as_str() == "counter")
+        {
+            return counter(server, path)
+                .ok_or_else(|| format!("the status page has no number {path}"));
+        }
+        let ready = ReadyEvents::from_status(server).ok_or("the status page has no wake-ups")?;
+        let blocked = ready.blocked.ok_or("nobody watched the loops");
+        match self.name.as_str() {
+            "ready_mean" => Ok(ready.mean()),
+            "ready_median" => Ok(ready.quantile(0.5) as f64),
+            "ready_p95" => Ok(ready.quantile(0.95) as f64),
+            "ready_max" => Ok(ready.max as f64),
+            "loop_blocked" => Ok(blocked? as f64),
+            _ => match evidence.rows.as_ref().map(|rows| rows.analysis.duration_s) {
+                Some(seconds) if seconds > 0.0 => Ok(blocked? as f64 / seconds),
+                _ => Err(nothing()),
+            },
+        }
+    }
+
+    fn of_runnable(&self, evidence: &Evidence) -> Result<f64, String> {
+        let runnable = evidence
+            .runnable
+            .as_ref()
+            .ok_or("the run queue was not sampled")?;
+        let count: u64 = runnable.samples.iter().map(|(_, count)| count).sum();
+        if count == 0 {
+            return Err(nothing());
+        }
+        let (word, of) = match self.name.strip_prefix("runnable_share_") {
+            Some(word) => (word, runnable.processes.max(1) as f64),
+            None => (self.name.trim_start_matches("runnable_"), 1.0),
+        };
+        let quantile = |share: f64| {
+            let wanted = ((share * count as f64).ceil() as u64).max(1);
+            let mut below = 0;
+            let mut samples = runnable.samples.iter();
+            let found = samples.find(|(_, samples)| {
+                below += samples;
+                below >= wanted
+            });
+            found.map_or(0.0, |(number, _)| *number as f64)
+        };
+        let sum: f64 = runnable
+            .samples
+            .iter()
+            .map(|&(number, samples)| number as f64 * samples as f64)
+            .sum();
+        Ok(match word {
+            "mean" => sum / count as f64,
+            "median" => quantile(0.5),
+            "p95" => quantile(0.95),
+            _ => quantile(1.0),
+        } / of)
+    }
+
+    /// The share of wake-ups above a number of events, or of samples above or at most at a share of the processes.
+    fn of_counts(&self, evidence: &Evidence) -> Result<f64, String> {
+        let bound = self.numbers()?.first().copied().unwrap_or_default();
+        let (counts, of) = if self.name == "ready_above" {
+            let server = evidence.server.as_ref();
+            let server = server.ok_or("the server has no status page")?;
+            let ready =
+                ReadyEvents::from_status(server).ok_or("the status page has no wake-ups")?;
+            (ready.buckets, 1.0)
+        } else {
+            let runnable = evidence.runnable.as_ref();
+            let runnable = runnable.ok_or("the run queue was not sampled")?;
+            (runnable.samples.clone(), runnable.processes.max(1) as f64)
+        };
+        let all: u64 = counts.iter().map(|(_, times)| times).sum();
+        let above = counts
+            .iter()
+            .filter(|(number, _)| *number as f64 / of > bound);
+        let above: u64 = above.map(|(_, times)| times).sum();
+        match (all, self.name.as_str()) {
+            (0, _) => Err(nothing()),
+            (_, "runnable_at_most") => Ok((all - above) as f64 / all as f64),
+            _ => Ok(above as f64 / all as f64),
+        }
+    }
+
+    fn of_disk(&self, evidence: &Evidence) -> Result<f64, String> {
+        let disk = evidence.disk.ok_or("there was no modelled disk")?;
+        let a_second = |amount: f64| (disk.seconds > 0.0).then(|| amount / disk.seconds);
+        let found = match self.name.as_str() {
+            "disk_reads_per_s" => a_second(disk.reads as f64),
+            "disk_read_mbit" => a_second(disk.read_bytes as f64 * 8.0 / 1e6),
+            "disk_busy" => disk.busy_share,
+            "disk_queue_mean" => disk.queue_mean,
+            "disk_queue_max" => disk.queue_max,
+            _ => disk.service_ms,
+        };
+        found.ok_or_else(nothing)
+    }
+
+    fn of_usage(&self, evidence: &Evidence) -> Result<f64, String> {
+        let usage = evidence
+            .usage
+            .ok_or("the server's processes were not watched")?;
+        let replies = evidence
+            .rows
+            .as_ref()
+            .map_or(0.0, |rows| rows.analysis.achieved_rps * usage.seconds);
+        match self.name.as_str() {
+            "rss_mb" => Ok(usage.rss_bytes as f64 / 1e6),
+            "cpu_share" if usage.seconds > 0.0 => Ok(usage.cpu_ms / 1e3 / usage.seconds),
+            "cpu_us_per_request" if replies > 0.0 => Ok(usage.cpu_ms * 1e3 / replies),
+            _ => Err(nothing()),
+        }
+    }
+
+    /// A second. Waiting for events is what a loop is for, so it counts only when it is asked for by name.
+    fn of_sleeps(&self, sleeps: &Sleeps) -> f64 {
+        let is = |at: usize, word: &str| {
+            let wanted = self.arguments.get(at).map_or("*", String::as_str);
+            wanted == word || (wanted == "*" && !(at == 0 && word == "event-wait"))
+        };
+        let found = sleeps.counts.iter();
+        let found = found.filter(|sleep| is(0, &sleep.label) && is(1, &sleep.call));
+        let amount: f64 = match self.name.as_str() {
+            "sleeps" => found.map(|sleep| sleep.count as f64).sum(),
+            _ => found.map(|sleep| sleep.total_ms).sum(),
+        };
+        amount / sleeps.seconds.max(f64::MIN_POSITIVE)
+    }
+}
+
+fn nothing() -> String {
+    "nothing happened that it could be taken from".to_owned()
+}
+
+fn exact(value: f64) -> Value {
+    Value {
+        value,
+        interval: None,
+    }
+}
+
+/// What the analysis says already, exactly and with its intervals.
+fn of_analysis(name: &str, analysis: &Analysis) -> Option<Value> {
+    type Figure = fn(&Distribution) -> f64;
+    type Range = fn(&Intervals) -> Interval;
+    let plain: [(&str, Figure, Range); 4] = [
+        ("mean_ms", |d| d.mean_us, |i| i.mean_us),
+        ("median_ms", |d| d.p50_us, |i| i.p50_us),
+        ("p95_ms", |d| d.p95_us, |i| i.p95_us),
+        ("p99_ms", |d| d.p99_us, |i| i.p99_us),
+    ];
+    if let Some((_, figure, range)) = plain.iter().find(|(known, ..)| *known == name) {
+        let response = analysis.response.as_ref()?;
+        let interval = response.intervals.as_ref().map(range);
+        return Some(Value {
+            value: figure(response) / 1e3,
+            interval: interval.map(|us| Interval {
+                low: us.low / 1e3,
+                high: us.high / 1e3,
+            }),
+        });
+    }
+    let points = analysis.timeline.points.iter();
+    Some(exact(match name {
+        "requests" => analysis.counts.requests as f64,
+        "errors" => analysis.counts.errors as f64,
+        "abandoned" => analysis.counts.abandoned as f64,
+        "offered_rps" => analysis.offered_rps?,
+        "timeline_max_p99_ms" => points
+            .filter_map(|point| point.p99_us)
+            .fold(None, |most: Option<f64>, p99| {
+                Some(most.map_or(p99, |most| most.max(p99)))
+            })
+            .map(|us| us / 1e3)?,
+        _ => return None,
+    }))
+}
+
+/// The interval of a figure from its values in equal spans, whose mean may lie elsewhere (an extreme percentile of a
+/// short span is biased): only their spread is used.
+fn batch_means(value: f64, parts: &[f64]) -> Option<Interval> {
+    if parts.len() < BLOCKS_MIN {
+        return None;
+    }
+    let count = parts.len() as f64;
+    let mean = parts.iter().sum::<f64>() / count;
+    let squares: f64 = parts.iter().map(|part| (part - mean).powi(2)).sum();
+    let half = student_t(parts.len() - 1) * (squares / (count - 1.0) / count).sqrt();
+    Some(Interval {
+        low: (value - half).max(0.0),
+        high: value + half,
+    })
+}
+
+/// A number of the status page: the difference of two, or as it is in a single one.
+fn counter(server: &Json, path: &str) -> Option<f64> {
+    let of = |status: &Json| {
+        let total = status.get("total").filter(|total| !total.is_null());
+        let start = total.unwrap_or(status);
+        let mut words = path.split('.');
+        words.try_fold(start, |at, word| at.get(word))?.as_f64()
+    };
+    match (server.get("before"), server.get("after")) {
+        (before, Some(after)) => Some(of(after)? - before.and_then(of).unwrap_or(0.0)),
+        _ => of(server),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,144 @@
+//! A run, or a span of one, from which figures of its rows are taken.
+
+use crate::cells::Cells;
+use crate::histogram::Histogram;
+use crate::row::{Outcome, Row};
+use crate::{inversion, quantum, series};
+use std::collections::HashMap;
+
+/// Requests of a span. Latency belongs to the span of the intended start, throughput to that of the end.
+#[derive(Clone, Debug)]
+pub struct Part {
+    duration_s: f64,
+    requests: u64,
+    errors: u64,
+    replies: u64,
+    bytes: u64,
+    response: Histogram,
+    service: Histogram,
+    cells: Cells,
+    /// Bytes and nanoseconds by connection.
+    connections: HashMap<u32, (u64, u64)>,
+}
+
+impl Part {
+    /// A span of this length without requests.
+    pub fn new(duration_s: f64) -> Part {
+        Part {
+            duration_s,
+            requests: 0,
+            errors: 0,
+            replies: 0,
+            bytes: 0,
+            response: Histogram::new(),
+            service: Histogram::new(),
+            cells: Cells::new(),
+            connections: HashMap::new(),
+        }
+    }
+
+    /// A request that was due in the span and ended.
+    pub fn push(&mut self, row: &Row) {
+        self.requests += 1;
+        let complete = row.error == Outcome::Ok;
+        self.errors += u64::from(!complete);
+        if !row.error.has_latency() {
+            return;
+        }
+        self.response.record_ns(row.response_ns());
+        self.service.record_ns(row.service_ns());
+        self.cells
+            .record(row.size_bytes, row.response_ns(), complete);
+        let connection = self.connections.entry(row.connection).or_default();
+        connection.0 += row.bytes;
+        connection.1 += row.service_ns();
+    }
+
+    /// A request that ended in the span, whoever asked for it.
+    pub fn push_reply(&mut self, row: &Row) {
+        self.replies += u64::from(row.error == Outcome::Ok);
+        self.bytes += row.bytes;
+    }
+
+    /// The figure of this name; `None` if the span has nothing to take it from.
+    pub(super) fn figure(&self, name: &str, numbers: &[f64]) -> Option<f64> {
+        if self.requests == 0 {
+            return None;
+        }
+        let of_responses = |percent: f64| Some(self.response.percentile(percent) as f64 / 1e6);
+        match name {
+            "mean_ms" => Some(self.response.mean_ns() / 1e6),
+            "median_ms" => of_responses(50.0),
+            "p5_ms" => of_responses(5.0),
+            "p10_ms" => of_responses(10.0),
+            "p25_ms" => of_responses(25.0),
+            "p75_ms" => of_responses(75.0),
+            "p90_ms" => of_responses(90.0),
+            "p95_ms" => of_responses(95.0),
+            "p99_ms" => of_responses(99.0),
+            "p99_9_ms" => of_responses(99.9),
+            "max_ms" => Some(self.response.max_ns() as f64 / 1e6),
+            "service_mean_ms" => Some(self.service.mean_ns() / 1e6),
+            "service_median_ms" => Some(self.service.percentile(50.0) as f64 / 1e6),
+            "service_p95_ms" => Some(self.service.percentile(95.0) as f64 / 1e6),
+            "service_p99_ms" => Some(self.service.percentile(99.0) as f64 / 1e6),
+            "rate_rps" => self.a_second(self.replies as f64),
+            "throughput_mbit" => self.a_second(self.bytes as f64 * 8.0 / 1e6),
+            "error_share" => Some(self.errors as f64 / self.requests as f64),
+            "inversion" => inversion::inversion(&self.cells).map(|found| found.value),
+            "inversion_random" => inversion::inversion(&self.cells).map(|found| found.random),
+            "within" => Some(self.within(numbers[0])),
+            "conforming" => self.conforming(numbers[0]),
+            "small_in_slowest" => self.decile(10, 1),
+            "decile" => self.decile(numbers[0] as usize, numbers[1] as usize),
+            _ => self.of_series(name, numbers),
+        }
+    }
+
+    fn a_second(&self, amount: f64) -> Option<f64> {
+        (self.duration_s > 0.0).then(|| amount / self.duration_s)
+    }
+
+    fn within(&self, ms: f64) -> f64 {
+        let bound = (ms * 1e6) as u64;
+        let met = self
+            .cells
+            .iter()
+            .filter(|(cell, _)| cell.complete && quantum::mid(cell.bucket) <= bound);
+        met.map(|(_, count)| count).sum::<u64>() as f64 / self.requests as f64
+    }
+
+    /// SPECweb99 asks of a connection that it receives its bytes at a rate, over the time of its requests.
+    fn conforming(&self, kbit: f64) -> Option<f64> {
+        let fast = |(bytes, ns): &&(u64, u64)| *bytes as f64 * 8e6 / (*ns).max(1) as f64 >= kbit;
+        let all = self.connections.len();
+        (all > 0).then(|| self.connections.values().filter(fast).count() as f64 / all as f64)
+    }
+
+    fn decile(&self, decile: usize, of_series: usize) -> Option<f64> {
+        let deciles = series::deciles(&self.cells);
+        let counts = deciles.get(decile.checked_sub(1)?)?;
+        let all: u64 = counts.iter().sum();
+        let of = counts.get(of_series.checked_sub(1)?)?;
+        (all > 0).then(|| *of as f64 / all as f64)
+    }
+
+    fn of_series(&self, name: &str, numbers: &[f64]) -> Option<f64> {
+        let histograms = series::histograms(&self.cells);
+        let number = *numbers.first()? as usize;
+        let histogram = histograms.get(number.checked_sub(1)?)?;
+        if name == "series_share" {
+            let all: u64 = histograms.iter().map(Histogram::count).sum();
+            return (all > 0).then(|| histogram.count() as f64 / all as f64);
+        }
+        if histogram.count() == 0 {
+            return None;
+        }
+        match name {
+            "series_mean_ms" => Some(histogram.mean_ns() / 1e6),
+            "series_median_ms" => Some(histogram.percentile(50.0) as f64 / 1e6),
+            "series_p95_ms" => Some(histogram.percentile(95.0) as f64 / 1e6),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,207 @@
+use super::*;
+use crate::row::{Outcome, Row};
+use crate::run::{RunDescription, Window};
+use crate::study::evidence::{Collector, DiskUse, Runnable, ServerUse};
+use crate::study::result::SleepCount;
+use serde_json::json;
+
+/// Ten seconds, 100 requests a second; every size of ten, latency in milliseconds by `latency_ms`.
+fn evidence(latency_ms: impl Fn(u64) -> u64) -> Evidence {
+    let mut description = RunDescription::default();
+    description.load.measured = Some(Window {
+        start_ns: 0,
+        end_ns: 10_000_000_000,
+    });
+    let mut collector = Collector::new(&description);
+    for at in 0..1_000_u64 {
+        let intended_ns = at * 10_000_000;
+        let row = Row {
+            intended_ns,
+            start_ns: intended_ns,
+            first_byte_ns: 0,
+            end_ns: intended_ns + latency_ms(at) * 1_000_000,
+            size_bytes: (at % 10 + 1) * 1_000,
+            bytes: (at % 10 + 1) * 1_000,
+            status: 200,
+            error: Outcome::Ok,
+            connection: (at / 5) as u32,
+            ordinal: (at % 5) as u32,
+            class: Row::NO_CLASS,
+            target: 0,
+            warmup: false,
+        };
+        collector.push(&row);
+    }
+    Evidence {
+        description,
+        rows: Some(collector.finish()),
+        ..Evidence::default()
+    }
+}
+
+fn take(text: &str, evidence: &Evidence) -> Result<Value, String> {
+    Quantity::parse(text)?.take(evidence)
+}
+
+fn value(text: &str, evidence: &Evidence) -> f64 {
+    take(text, evidence).expect(text).value
+}
+
+#[test]
+fn figures_are_those_of_the_rows_when_they_are_known() {
+    // Latency follows size: 1 ms a kilobyte.
+    let evidence = evidence(|at| at % 10 + 1);
+    let near = |text: &str, expected: f64| {
+        let found = value(text, &evidence);
+        assert!(
+            (found / expected - 1.0).abs() < 0.002,
+            "{text}: {found}, expected {expected}"
+        );
+    };
+    near("mean_ms", 5.5);
+    near("median_ms", 5.0);
+    near("p90_ms", 9.0);
+    near("max_ms", 10.0);
+    near("rate_rps", 100.0);
+    near("throughput_mbit", 4.4);
+    near("requests", 1000.0);
+    near("within:3.5", 0.3);
+    // Largest sizes in the slowest decile, series 4.
+    near("decile:10:4", 1.0);
+    near("decile:1:2", 1.0);
+    near("series_median_ms:4", 8.0);
+    assert_eq!(value("inversion", &evidence), 0.0);
+    assert_eq!(value("errors", &evidence), 0.0);
+    // 8 kbit a millisecond, whatever the size.
+    assert_eq!(value("conforming:7900", &evidence), 1.0);
+    assert_eq!(value("conforming:8100", &evidence), 0.0);
+}
+
+#[test]
+fn interval_is_wide_when_the_run_varies_and_narrow_when_it_does_not() {
+    let steady = evidence(|at| at % 10 + 1);
+    let width = |text: &str, of: &Evidence| {
+        let interval = take(text, of).expect(text).interval.expect("an interval");
+        interval.high - interval.low
+    };
+    assert!(width("p90_ms", &steady) < 0.1);
+    assert!(width("inversion", &steady) < 0.001);
+    let drifting = evidence(|at| (at % 10 + 1) * (1 + at / 200));
+    assert!(width("p90_ms", &drifting) > 10.0);
+    assert!(width("mean_ms", &drifting) > 2.0);
+}
+
+#[test]
+fn observers_are_read_when_they_watched() {
+    let mut evidence = evidence(|_| 1);
+    evidence.server = Some(json!({
+        "before": {"total": {"counters": {"accepted": 10}}},
+        "after": {"total": {"counters": {
+            "accepted": 30,
+            "ready_events": {"count": 4, "sum": 10, "max": 7, "buckets": [[1, 3], [8, 1]]}},
+            "trace": {"rung": {"sees": "stacks"}, "sleeps": [{"count": 20}]}}},
+    }));
+    evidence.disk = Some(DiskUse {
+        seconds: 10.0,
+        reads: 500,
+        busy_share: Some(0.4),
+        ..DiskUse::default()
+    });
+    evidence.usage = Some(ServerUse {
+        seconds: 10.0,
+        cpu_ms: 2_000.0,
+        ..ServerUse::default()
+    });
+    evidence.runnable = Some(Runnable {
+        samples: vec![(0, 50), (10, 50)],
+        processes: 20,
+    });
+    let sleep = |label: &str, call: &str, count| SleepCount {
+        label: label.into(),
+        call: call.into(),
+        count,
+        total_ms: count as f64,
+        observed_s: 2.0,
+    };
+    evidence.sleeps = Some(Sleeps {
+        counts: vec![
+            sleep("event-wait", "epoll_wait", 100),
+            sleep("page-io", "openat", 6),
+            sleep("page-io", "read", 2),
+        ],
+        seconds: 2.0,
+    });
+    for (text, expected) in [
+        ("counter:counters.accepted", 20.0),
+        ("ready_mean", 2.5),
+        ("ready_median", 1.0),
+        ("ready_max", 7.0),
+        ("loop_blocked", 20.0),
+        ("loop_blocked_per_s", 2.0),
+        ("disk_reads_per_s", 50.0),
+        ("disk_busy", 0.4),
+        ("cpu_share", 0.2),
+        ("cpu_us_per_request", 2_000.0),
+        ("runnable_mean", 5.0),
+        ("runnable_share_max", 0.5),
+        ("sleeps", 4.0),
+        ("sleeps:event-wait", 50.0),
+        ("sleeps:page-io:openat", 3.0),
+        ("sleeps:*:read", 1.0),
+        ("asleep_ms:page-io", 4.0),
+    ] {
+        assert_eq!(value(text, &evidence), expected, "{text}");
+    }
+}
+
+#[test]
+fn reason_is_given_when_nobody_watched() {
+    let evidence = evidence(|_| 1);
+    for (text, why) in [
+        ("ready_mean", "no status page"),
+        ("sleeps:page-io", "not traced"),
+        ("runnable_mean", "not sampled"),
+        ("disk_busy", "no modelled disk"),
+        ("cpu_share", "not watched"),
+        ("background_errors", "no other client"),
+    ] {
+        let error = take(text, &evidence).unwrap_err();
+        assert!(error.contains(why), "{text}: {error}");
+    }
+    assert!(take("mean_ms", &Evidence::default()).is_err());
+}
+
+#[test]
+fn name_is_refused_when_it_is_no_quantity() {
+    for (text, why) in [
+        ("speed", "no quantity \"speed\""),
+        ("mean_ms:1", "takes 0 arguments, 1 given"),
+        ("decile:1", "takes 2 arguments"),
+        ("within:fast", "\"fast\" is not a number"),
+        ("sleeps:a:b:c", "0 to 2"),
+    ] {
+        let error = Quantity::parse(text).unwrap_err();
+        assert!(error.contains(why), "{text}: {error}");
+    }
+    let every = [&OF_ROWS[..], &OF_ORDER, &OF_RUN, &HEADLINE].concat();
+    assert!(every.iter().all(|name| Quantity::parse(name).is_ok()));
+}
+
+#[test]
+fn shares_of_counts_are_those_beyond_the_number_when_they_are_asked_for() {
+    let mut evidence = evidence(|_| 1);
+    evidence.server = Some(json!({"counters": {
+        "ready_events": {"count": 4, "sum": 10, "max": 7, "buckets": [[1, 3], [8, 1]]}}}));
+    evidence.runnable = Some(Runnable {
+        samples: vec![(0, 50), (10, 30), (18, 20)],
+        processes: 20,
+    });
+    assert_eq!(value("ready_above:1", &evidence), 0.25);
+    assert_eq!(value("ready_above:8", &evidence), 0.0);
+    assert_eq!(value("runnable_at_most:0", &evidence), 0.5);
+    assert_eq!(value("runnable_at_most:0.5", &evidence), 0.8);
+    assert_eq!(value("runnable_above:0.8", &evidence), 0.2);
+    assert!(
+        Quantity::parse("runnable_above").is_err() && Quantity::parse("ready_above:x").is_err()
+    );
+}

@@ -1,0 +1,135 @@
+//! The claims of a study: what was claimed, what came of it here, and the numbers that decided.
+
+use std::fmt::Write;
+
+use latency::analysis::Interval;
+use latency::study::StudyResult;
+use latency::study::result::{ClaimResult, Comparison, Outcome};
+
+use super::tables::significant;
+use crate::html::escaped;
+use crate::units::percent;
+
+/// All outcomes, in the order in which they are counted.
+pub(super) const OUTCOMES: [Outcome; 4] = [
+    Outcome::Holds,
+    Outcome::DoesNotHold,
+    Outcome::NotDecided,
+    Outcome::CannotBeTested,
+];
+
+/// The class that colours an outcome.
+pub(super) fn class(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Holds => "valid",
+        Outcome::DoesNotHold => "invalid",
+        Outcome::NotDecided => "suspect",
+        Outcome::CannotBeTested => "unknown",
+    }
+}
+
+/// A sign that differs by shape, not by colour only: tick, cross, wave, dash.
+pub(super) fn badge(outcome: Outcome) -> String {
+    let path = match outcome {
+        Outcome::Holds => "M12 2.5a9.5 9.5 0 1 0 .01 0zM7.5 12.4l3.2 3.2 6-6.6",
+        Outcome::DoesNotHold => {
+            "M8 2.5h8l5.5 5.5v8L16 21.5H8L2.5 16V8zM8.6 8.6l6.8 6.8M15.4 8.6l-6.8 6.8"
+        }
+        Outcome::NotDecided => "M12 1.8 22.2 12 12 22.2 1.8 12zM7.6 13c1.5-3 3-3 4.4-1s2.9 2 4.4-1",
+        Outcome::CannotBeTested => "M3.5 3.5h17v17h-17zM8 12h8",
+    };
+    let words = outcome.words();
+    format!(
+        "<svg class=\"badge\" viewBox=\"0 0 24 24\" role=\"img\" aria-label=\"{words}\"><title>{words}</title><desc>outcome</desc><path d=\"{path}\"/></svg>"
+    )
+}
+
+/// The list of claims; nothing for a study without any.
+pub(super) fn html(result: &StudyResult) -> String {
+    if result.claims.is_empty() {
+        return String::new();
+    }
+    let items: String = result.claims.iter().map(item).collect();
+    format!("<ul class=\"verdicts claims\">{items}</ul>")
+}
+
+fn item(claim: &ClaimResult) -> String {
+    let mut out = format!(
+        "<li class=\"{}\">{}<div><h3>{}</h3><p class=\"soft\">{}</p></div><div><p><span class=\"word\">{}</span>{}</p>",
+        class(claim.outcome),
+        badge(claim.outcome),
+        escaped(&claim.text),
+        escaped(&claim.source),
+        claim.outcome.words(),
+        expectation(claim)
+    );
+    for comparison in &claim.comparisons {
+        let _ = write!(out, "<p>{}</p>", compared(comparison));
+    }
+    for why in claim.why.iter().filter(|why| !why.is_empty()) {
+        let _ = write!(out, "<p>{}</p>", escaped(why));
+    }
+    let explained =
+        claim.outcome == Outcome::DoesNotHold && claim.expected != claim.outcome.words();
+    if let Some(explain) = claim.explain.as_ref().filter(|_| explained) {
+        let _ = write!(out, "<p>{}</p>", escaped(explain));
+    }
+    if !claim.caveats.is_empty() {
+        let caveats: Vec<String> = claim.caveats.iter().map(|words| escaped(words)).collect();
+        let _ = write!(out, "<p class=\"soft\">{}</p>", caveats.join("; "));
+    }
+    if let Some(rule) = &claim.rule {
+        let _ = write!(
+            out,
+            "<details><summary>The rule</summary><p><code>{}</code></p></details>",
+            escaped(rule)
+        );
+    }
+    out + "</div></li>"
+}
+
+/// Said only where not holding is what the author expects.
+fn expectation(claim: &ClaimResult) -> &'static str {
+    if claim.expected == Outcome::DoesNotHold.words() {
+        " <span class=\"soft\">and is not expected to</span>"
+    } else {
+        ""
+    }
+}
+
+/// Both sides with their intervals, as far as they are known.
+fn compared(comparison: &Comparison) -> String {
+    let (Some(left), Some(right)) = (comparison.left, comparison.right) else {
+        return format!("<code>{}</code>", escaped(&comparison.text));
+    };
+    let mut out = format!(
+        "{} {} {}",
+        side(left, comparison.left_interval),
+        escaped(&comparison.operator),
+        side(right, comparison.right_interval)
+    );
+    if let Some(support) = comparison
+        .support
+        .filter(|share| *share > 0.0 && *share < 1.0)
+    {
+        let _ = write!(
+            out,
+            " <small>true in {} of the draws</small>",
+            percent(support)
+        );
+    }
+    out
+}
+
+fn side(value: f64, interval: Option<Interval>) -> String {
+    let range = interval
+        .filter(|range| range.low != range.high)
+        .map_or(String::new(), |range| {
+            format!(
+                " <small>{}…{}</small>",
+                significant(range.low),
+                significant(range.high)
+            )
+        });
+    format!("<b>{}</b>{range}", significant(value))
+}

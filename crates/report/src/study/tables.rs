@@ -1,0 +1,397 @@
+//! Tables as the papers have them: each row as printed, and below it ours; as curves too where the study asks for it.
+//!
+//! A paper's number is shown with as many digits as its column has, so that 450.0 stays 450.0. A cell of ours that has
+//! no value shows a dash and, below the table, why.
+
+use std::fmt::Write;
+
+use latency::analysis::Interval;
+use latency::run::Verdict;
+use latency::study::StudyResult;
+use latency::study::result::{OurCell, OurRow, PaperCell, PaperRow, Table};
+
+use super::looks::Looks;
+use crate::chart::{Axis, Chart, Look, Mark, Point, Scale, Size};
+use crate::figure::{Drawing, Words, framed, legend};
+use crate::html::escaped;
+use crate::units::{NONE, measured, plain, tick};
+
+/// One table, and its curves where it has some.
+pub(super) fn html(result: &StudyResult, index: usize, table: &Table, looks: &Looks) -> String {
+    let drawn = match table.draw {
+        Some(_) => drawn(result, index, table, looks),
+        None => String::new(),
+    };
+    let mut notes = Vec::new();
+    let unit = if table.unit.is_empty() {
+        String::new()
+    } else {
+        format!(" <small>{}</small>", escaped(&table.unit))
+    };
+    let name = escaped(&table.title);
+    let mut out = format!(
+        "<div class=\"tabled\"><h3>{name}{unit}</h3><div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{name}, \
+         table\"><table class=\"beside\"><thead><tr><th scope=\"col\">{}</th>",
+        escaped(&table.corner)
+    );
+    for column in &table.columns {
+        let _ = write!(
+            out,
+            "<th scope=\"col\"><span class=\"name\">{}</span></th>",
+            escaped(column)
+        );
+    }
+    out.push_str("</tr></thead><tbody>");
+    for paper in &table.paper {
+        paper_row(&mut out, table, paper);
+        for ours in table
+            .ours
+            .iter()
+            .filter(|row| row.beside.as_ref() == Some(&paper.row))
+        {
+            our_row(&mut out, table, ours, &mut notes);
+        }
+    }
+    for ours in table.ours.iter().filter(|row| alone(table, row)) {
+        our_row(&mut out, table, ours, &mut notes);
+    }
+    out.push_str("</tbody></table></div>");
+    if !notes.is_empty() {
+        out.push_str("<ol class=\"notes\">");
+        for note in &notes {
+            let _ = write!(out, "<li>{}</li>", escaped(note));
+        }
+        out.push_str("</ol>");
+    }
+    out + "</div>" + &drawn
+}
+
+/// Whether a row of ours has no row of the paper to stand under.
+fn alone(table: &Table, row: &OurRow) -> bool {
+    let beside = row.beside.as_ref();
+    !table.paper.iter().any(|paper| Some(&paper.row) == beside)
+}
+
+fn paper_row(out: &mut String, table: &Table, row: &PaperRow) {
+    let _ = write!(
+        out,
+        "<tr class=\"paper\"><th scope=\"row\">{} <small>paper</small></th>",
+        escaped(&row.row)
+    );
+    for (column, cell) in row.cells.iter().enumerate() {
+        let text = match cell {
+            PaperCell::Number(number) => format!("{number:.*}", decimals(table, column)),
+            PaperCell::Text(text) => escaped(text),
+        };
+        let _ = write!(out, "<td>{text}</td>");
+    }
+    out.push_str("</tr>");
+}
+
+/// The most digits after the point that a number of this column is printed with.
+fn decimals(table: &Table, column: usize) -> usize {
+    let cells = table.paper.iter().filter_map(|row| row.cells.get(column));
+    let digits = cells.map(|cell| match cell {
+        PaperCell::Number(number) => number
+            .to_string()
+            .split_once('.')
+            .map_or(0, |(_, after)| after.len()),
+        PaperCell::Text(_) => 0,
+    });
+    digits.max().unwrap_or(0)
+}
+
+fn our_row(out: &mut String, table: &Table, row: &OurRow, notes: &mut Vec<String>) {
+    let _ = write!(
+        out,
+        "<tr class=\"ours\"><th scope=\"row\">{}</th>",
+        escaped(&row.row)
+    );
+    if let Some(reason) = &row.absent {
+        let _ = write!(
+            out,
+            "<td class=\"absent-row\" colspan=\"{}\">{}</td></tr>",
+            table.columns.len().max(1),
+            noted(NONE, reason, notes)
+        );
+        return;
+    }
+    for cell in &row.cells {
+        our_cell(out, table, cell, notes);
+    }
+    out.push_str("</tr>");
+}
+
+fn our_cell(out: &mut String, table: &Table, cell: &OurCell, notes: &mut Vec<String>) {
+    let Some(value) = cell.value else {
+        let reason = cell.missing.as_deref().unwrap_or("not measured");
+        let _ = write!(out, "<td>{}</td>", noted(NONE, reason, notes));
+        return;
+    };
+    let shown = shown(value, table.digits);
+    let class = if cell.verdict == Verdict::Invalid {
+        " class=\"trouble\""
+    } else {
+        ""
+    };
+    let interval = interval(cell.interval, table.digits);
+    let shown = match (cell.verdict, cell.reasons.first()) {
+        (Verdict::Valid, _) => shown,
+        (Verdict::Suspect, Some(reason)) => noted(&shown, &format!("suspect: {reason}"), notes),
+        (Verdict::Invalid, Some(reason)) => noted(&shown, &format!("invalid: {reason}"), notes),
+        (_, None) => noted(&shown, "the client could not keep up", notes),
+    };
+    let _ = write!(
+        out,
+        "<td{class} title=\"{}\">{shown}{interval}</td>",
+        escaped(&cell.expression)
+    );
+}
+
+/// A text with the number of its note, which is added if it is a new one.
+fn noted(text: &str, note: &str, notes: &mut Vec<String>) -> String {
+    let known = notes.iter().position(|other| other == note);
+    let number = known.unwrap_or_else(|| {
+        notes.push(note.into());
+        notes.len() - 1
+    });
+    format!("{text}<sup>{}</sup>", number + 1)
+}
+
+fn interval(interval: Option<Interval>, digits: Option<u8>) -> String {
+    match interval.filter(|range| range.low.is_finite() && range.low != range.high) {
+        Some(range) => format!(
+            "<small>{}…{}</small>",
+            shown(range.low, digits),
+            shown(range.high, digits)
+        ),
+        None => String::new(),
+    }
+}
+
+fn shown(value: f64, digits: Option<u8>) -> String {
+    match digits {
+        Some(digits) if value.is_finite() => format!("{value:.*}", usize::from(digits)),
+        _ => significant(value),
+    }
+}
+
+/// Three significant digits, also of small numbers; whole digits in groups above a thousand.
+pub(super) fn significant(value: f64) -> String {
+    let size = value.abs();
+    if !value.is_finite() || size == 0.0 || size >= 0.0995 {
+        return match value.fract() == 0.0 && size < 1000.0 {
+            true => format!("{value}"),
+            false => measured(value),
+        };
+    }
+    let decimals = (2 - size.log10().floor() as i32).clamp(0, 9) as usize;
+    format!("{value:.decimals$}")
+}
+
+/// A row that can be drawn: its name, its look, its points with their intervals.
+struct Curve {
+    name: String,
+    look: Look,
+    class: &'static str,
+    points: Vec<Point>,
+}
+
+fn drawn(result: &StudyResult, index: usize, table: &Table, looks: &Looks) -> String {
+    let Some(places) = places(&table.columns) else {
+        return String::new();
+    };
+    let curves = curves(result, table, &places, looks);
+    if curves.is_empty() {
+        return String::new();
+    }
+    let all = || curves.iter().flat_map(|curve| &curve.points);
+    let heights: Vec<f64> = all()
+        .flat_map(|point| {
+            [
+                point.at.1,
+                point.interval.map_or(point.at.1, |(_, high)| high),
+            ]
+        })
+        .collect();
+    let most = places.iter().copied().fold(0.0, f64::max);
+    let y = Axis {
+        scale: if table.log {
+            Scale::log_around(
+                heights
+                    .iter()
+                    .flat_map(|value| [value * 0.93, value * 1.07]),
+            )
+        } else {
+            Scale::from_zero(heights.iter().copied().fold(0.0, f64::max))
+        },
+        title: table.unit.clone(),
+        format: plain,
+    };
+    let x = Axis {
+        scale: if most <= 1.0 {
+            Scale::Linear {
+                low: 0.0,
+                high: 1.0,
+            }
+        } else {
+            Scale::from_zero(most)
+        },
+        title: table.corner.clone(),
+        format: |value| tick(&format!("{value:.2}")),
+    };
+    let draw = |size: Size| Chart {
+        size,
+        title: table.title.clone(),
+        description: described(&curves),
+        x: x.clone(),
+        y: y.clone(),
+        marks: curves.iter().flat_map(marks).collect(),
+        left_min: 46.0,
+    };
+    let names = curves.iter().map(|curve| (curve.look, curve.name.as_str()));
+    let caption = if curves.iter().any(|curve| !curve.class.is_empty()) {
+        vec!["The paper's values are drawn pale.".into()]
+    } else {
+        Vec::new()
+    };
+    let id = format!("{}-table-{}", result.number, index + 1);
+    let title = format!("{}, drawn", table.title);
+    let words = Words {
+        id: &id,
+        title: &title,
+        caption: &caption,
+        source: "",
+    };
+    framed(&words, &Drawing::one(legend(names), draw), None)
+}
+
+/// Where each column stands on the axis; `None` if one of them is no number.
+fn places(columns: &[String]) -> Option<Vec<f64>> {
+    columns
+        .iter()
+        .map(|column| column.trim().parse::<f64>().ok())
+        .collect()
+}
+
+fn curves(result: &StudyResult, table: &Table, places: &[f64], looks: &Looks) -> Vec<Curve> {
+    let mut curves = Vec::new();
+    for row in &table.ours {
+        let cells = places.iter().zip(&row.cells);
+        let points = cells.filter_map(|(x, cell)| {
+            let value = cell.value.filter(|value| value.is_finite())?;
+            Some(Point {
+                at: (*x, value),
+                interval: cell.interval.map(|range| (range.low, range.high)),
+                says: format!("{} at {x}: {}", row.row, shown(value, table.digits)),
+            })
+        });
+        let server = result
+            .servers
+            .iter()
+            .find(|server| server.label == row.row || server.name == row.row);
+        let look = looks.server(server.map_or(row.row.as_str(), |server| server.name.as_str()));
+        curves.push(Curve {
+            name: row.row.clone(),
+            look,
+            class: "",
+            points: points.collect(),
+        });
+    }
+    for row in &table.paper {
+        let ours = table
+            .ours
+            .iter()
+            .position(|ours| ours.beside.as_ref() == Some(&row.row));
+        let Some(look) = ours.map(|index| curves[index].look) else {
+            continue;
+        };
+        let cells = places.iter().zip(&row.cells);
+        let points = cells.filter_map(|(x, cell)| match cell {
+            PaperCell::Number(value) => Some(Point {
+                at: (*x, *value),
+                interval: None,
+                says: format!("{}, paper, at {x}: {value}", row.row),
+            }),
+            PaperCell::Text(_) => None,
+        });
+        let name = format!("{}, paper", row.row);
+        curves.push(Curve {
+            name,
+            look: look.with(2, look.shape),
+            class: "faint",
+            points: points.collect(),
+        });
+    }
+    curves.retain(|curve| !curve.points.is_empty());
+    curves
+}
+
+fn marks(curve: &Curve) -> [Mark; 2] {
+    let line = Mark::Line {
+        points: curve.points.iter().map(|point| point.at).collect(),
+        look: curve.look,
+        class: curve.class,
+        says: curve.name.clone(),
+    };
+    [
+        line,
+        Mark::Points {
+            points: curve.points.clone(),
+            look: curve.look,
+        },
+    ]
+}
+
+fn described(curves: &[Curve]) -> String {
+    let one = |curve: &Curve| {
+        let (first, last) = (curve.points.first()?, curve.points.last()?);
+        Some(format!(
+            "{}: {} at {}, {} at {}.",
+            curve.name,
+            significant(first.at.1),
+            first.at.0,
+            significant(last.at.1),
+            last.at.0
+        ))
+    };
+    curves.iter().filter_map(one).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_digits_stay_when_a_number_is_small_or_large() {
+        let cases = [
+            (0.0, "0"),
+            (0.000_412_3, "0.000412"),
+            (0.0417, "0.0417"),
+            (0.25, "0.25"),
+            (12.0, "12"),
+            (67.43, "67.4"),
+            (1924.42, "1\u{202f}924"),
+            (f64::NAN, "–"),
+        ];
+        for (value, text) in cases {
+            assert_eq!(significant(value), text, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_printed_number_keeps_its_zeros_when_its_column_has_digits() {
+        let row = |cells: [f64; 2]| PaperRow {
+            row: "Flash".into(),
+            cells: cells.map(PaperCell::Number).into(),
+        };
+        let table = Table {
+            paper: vec![row([67.4, 450.0]), row([181.0, 336.0])],
+            ..Table::default()
+        };
+        assert_eq!([decimals(&table, 0), decimals(&table, 1)], [1, 0]);
+        let mut out = String::new();
+        paper_row(&mut out, &table, &table.paper[1]);
+        assert!(out.contains("<td>181.0</td><td>336</td>"), "{out}");
+    }
+}

@@ -1,0 +1,172 @@
+//! The page of studies: everything a result holds is on it, what is missing has its reason, and nothing leaves its place.
+
+#[path = "support/browser.rs"]
+mod browser;
+#[path = "support/study.rs"]
+mod study;
+
+use headway_report::study_page;
+use latency::study::StudyResult;
+use latency::study::result::Outcome;
+use study::full;
+
+fn two() -> Vec<StudyResult> {
+    let mut second = full(8);
+    second.complete = false;
+    vec![full(7), second]
+}
+
+#[test]
+fn the_overview_counts_claims_when_there_are_several_studies() {
+    let html = study_page(&two());
+    let overview = html
+        .split("id=\"overview\"")
+        .nth(1)
+        .and_then(|rest| rest.split("</section>").next());
+    let overview = overview.expect("an overview");
+    assert!(
+        overview.contains("<b>2</b> holds") && overview.contains("<b>2</b> cannot be tested"),
+        "{overview}"
+    );
+    assert_eq!(overview.matches("class=\"badge\"").count(), 4 + 8);
+    assert!(overview.contains("href=\"#study-8\"") && overview.contains("not finished"));
+    assert!(!study_page(&[full(7)]).contains("id=\"overview\""));
+}
+
+#[test]
+fn our_row_stands_below_the_papers_when_it_is_read_beside_it() {
+    let html = study_page(&[full(7)]);
+    let table = html
+        .split("<table class=\"beside\">")
+        .nth(1)
+        .expect("a table");
+    let at = |words: &str| table.find(words).unwrap_or_else(|| panic!("{words}"));
+    let apache = at("Apache <small>paper</small>");
+    let ours = at(">Apache (prefork)<");
+    let flash = at("Flash <small>paper</small>");
+    assert!(apache < ours && ours < flash && flash < at(">Headway<"));
+    assert!(table.contains("<td>0.58</td>"));
+}
+
+#[test]
+fn a_cell_says_why_when_it_is_empty() {
+    let html = study_page(&[full(7)]);
+    assert!(
+        html.contains("<li>not at this scale</li>")
+            && html.contains("<li>the module is not there yet</li>")
+    );
+    assert!(html.contains("<li>suspect: The client&#39;s loop was 93 % busy.</li>"));
+    assert!(html.contains("nothing of this figure was measured"));
+    assert!(html.contains("not measured: h2o is not installed"));
+    assert!(html.contains("the server did not answer within 10 s"));
+}
+
+#[test]
+fn an_explanation_is_shown_when_a_claim_does_not_hold() {
+    let html = study_page(&[full(7)]);
+    assert_eq!(
+        html.matches("Linux holds no lock during a disk read.")
+            .count(),
+        1
+    );
+    for outcome in [
+        Outcome::Holds,
+        Outcome::DoesNotHold,
+        Outcome::NotDecided,
+        Outcome::CannotBeTested,
+    ] {
+        let word = format!("<span class=\"word\">{}</span>", outcome.words());
+        assert_eq!(html.matches(&word).count(), 1, "{word}");
+    }
+    assert!(html.contains("Haboob needs the Java of 2001") && html.contains("a single repeat"));
+}
+
+#[test]
+fn runs_that_cannot_be_believed_are_announced_when_there_are_some() {
+    let html = study_page(&[full(7)]);
+    assert!(
+        html.contains("Of 40 runs: 2 suspect, 1 not made."),
+        "{}",
+        html.len()
+    );
+    assert!(html.contains("headway study run 7 --scale quick -o &#39;my results&#39;"));
+}
+
+#[test]
+fn nothing_is_loaded_and_words_stay_words_when_a_result_is_hostile() {
+    let evil = "</title></svg><script>alert(1)</script><img src=x onerror=y>\"'&\u{202e}";
+    let text = serde_json::to_string(&full(7)).expect("JSON");
+    let word = serde_json::to_string(evil).expect("JSON");
+    let word = word.trim_matches('"');
+    let mut hostile = text;
+    for name in [
+        "invented",
+        "Flash",
+        "Apache",
+        "not at this scale",
+        "sendfile",
+        "page-io",
+        "holds both",
+        "bench",
+        "disk-bound",
+    ] {
+        hostile = hostile.replace(name, word);
+    }
+    let result = StudyResult::from_json(&hostile).expect("a result");
+    let html = study_page(&[result.clone(), result]);
+    for refused in [
+        "<script",
+        "<img",
+        "<link",
+        "url(",
+        "src=x onerror=y>",
+        "\u{202e}",
+    ] {
+        assert!(!html.contains(refused), "{refused}");
+    }
+}
+
+#[test]
+fn a_page_is_whole_when_a_result_is_empty() {
+    let html = study_page(&[StudyResult::default()]);
+    assert!(html.ends_with("</main></body></html>\n") && html.contains("<table"));
+    assert!(study_page(&[]).contains("0 experiments"));
+}
+
+#[test]
+fn a_page_of_all_studies_is_small_when_every_figure_is_there() {
+    let all: Vec<StudyResult> = (1..=15).map(full).collect();
+    let html = study_page(&all);
+    assert!(html.len() < 6_000_000, "{} bytes", html.len());
+    assert!(!html.contains("NaN"));
+}
+
+#[test]
+fn everything_fits_when_studies_are_laid_out() {
+    const WIDTHS: [u32; 5] = [320, 390, 768, 1280, 1600];
+    let Some(program) = browser::program() else {
+        return browser::skip(
+            "everything_fits_when_studies_are_laid_out",
+            "no chromium on this machine",
+        );
+    };
+    for found in browser::measure(&program, &study_page(&two()), &WIDTHS, false) {
+        assert!(
+            found.problems.is_empty(),
+            "at {} pixels:\n{}",
+            found.width,
+            found.problems.join("\n")
+        );
+        assert!(
+            found.drawings >= 18,
+            "at {}: {} drawings",
+            found.width,
+            found.drawings
+        );
+        assert!(
+            found.figures.iter().any(|id| id == "figure-7-table-1"),
+            "{:?}",
+            found.figures
+        );
+    }
+}
