@@ -86,11 +86,12 @@ impl Attach {
             records_dropped: 0,
             symbols: OnceCell::new(),
         };
-        // Now and not at the first record: a process that has exec'd meanwhile would be gone before its mappings are read.
-        attach.symbols();
         // Attaching takes a while. Nobody is a target until all of it is done, or the first calls would be
         // seen by half.
         attach.sight = load::attach(&mut attach.ebpf)?;
+        // Not at the first record: a process that execs meanwhile would be gone before its mappings are read. And not
+        // before: our own programs are in every stack and have their names only now.
+        attach.symbols();
         pids.pids.iter().try_for_each(|pid| attach.aim(*pid))?;
         // The end of one that ended before this was not seen, and nobody would ever say so.
         attach.living.retain(|pid| is_alive(*pid));
