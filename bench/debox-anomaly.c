@@ -1,10 +1,10 @@
 /*
- * One rare anomaly, as in section 2.2 of the dissertation: a thousand calls of which one is late by a millisecond. A mean
- * over the calls does not show it and a sampling profiler is unlikely to be there.
+ * One rare anomaly, as in section 2.2 of the dissertation: a thousand calls of which one is late by a
+ * millisecond. A mean over the calls does not show it and a sampling profiler is unlikely to be there.
  *
- * `take_a_turn` takes and gives back a lock on a file a thousand times. Before turn 617, and then alone, another thread
- * takes the lock, says so, and keeps it for a millisecond. Prints how many nanoseconds turn 617 waited: on a busy machine
- * the lock may be free again before it is asked for.
+ * `take_a_turn` takes and gives back a lock on a file a thousand times. Before turn 617, and then alone,
+ * another thread takes the lock, says so, and keeps it for a millisecond. Prints how many nanoseconds turn
+ * 617 waited: on a busy machine the lock may be free again before it is asked for.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

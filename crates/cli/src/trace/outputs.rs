@@ -91,20 +91,20 @@ impl Arguments {
     /// the way of a reader, and to standard output where there is no command.
     pub fn write(&self, trace: &Trace, beside_command: bool) -> Result<(), Failure> {
         if let Some(directory) = &self.keep {
-            file(&directory.join(trace::FILE_NAME), &(trace.json() + "\n"))?;
+            file(&directory.join(trace::FILE_NAME), trace.json() + "\n")?;
         }
         for path in &self.history {
             if let Some(form) = history_of(path) {
                 let content =
                     form(trace).with_context(|| format!("--history {}", path.display()))?;
-                file(path, &content)?;
+                file(path, content)?;
             }
         }
         if let Some(path) = &self.chrome {
-            file(path, &trace::export::chrome(trace))?;
+            file(path, trace::export::chrome(trace))?;
         }
         if let Some(path) = &self.folded {
-            file(path, &trace::export::folded(trace))?;
+            file(path, trace::export::folded(trace))?;
         }
         self.summary(trace, beside_command)
     }
@@ -121,7 +121,7 @@ impl Arguments {
             rows_max: self.top,
         };
         match &self.output {
-            Some(path) if path != Path::new("-") => Ok(file(path, &text(&style(None)))?),
+            Some(path) if path != Path::new("-") => Ok(file(path, text(&style(None)))?),
             None if beside_command => {
                 let mut error = std::io::stderr().lock();
                 let width = width_of(&error);
