@@ -131,7 +131,8 @@ impl Arguments {
             ("label", &self.label),
             ("site", &self.site),
         ] {
-            if !list.is_empty() && !(name == "site" && self.site_names().is_some()) {
+            let later = name == "site" && self.site_names().is_some();
+            if !list.is_empty() && !later {
                 conditions.push(format!("{name}={}", list.join("+")));
             }
         }
