@@ -105,7 +105,7 @@ fn compared(comparison: &Comparison) -> String {
     let mut out = format!(
         "{} {} {}",
         side(left, comparison.left_interval),
-        escaped(&comparison.operator),
+        escaped(&comparison.operator.replace("<=", "≤").replace(">=", "≥")),
         side(right, comparison.right_interval)
     );
     if let Some(support) = comparison
