@@ -314,7 +314,7 @@ impl Report {
 }
 
 fn write_page(file: &std::path::Path, result: &StudyResult) -> Result<(), Failure> {
-    let page = ::report::study::html(result);
+    let page = ::report::study_page(std::slice::from_ref(result));
     std::fs::write(file, page).with_context(|| format!("writing {}", file.display()))?;
     Ok(())
 }

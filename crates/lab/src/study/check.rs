@@ -110,7 +110,7 @@ impl Checker<'_> {
             for point in &measure.points_ever {
                 if self.study.point(measure, point).is_none() {
                     let why = format!(
-                        "no point {point:?}: capacity, 80%, 80% of best-peer (best, slowest, or a server of the study), or 2300/s"
+                        "no point {point:?}: capacity, 80%, 80% of best-peer (best, slowest, or a server), 80% of best-peer in MEASURE, or 2300/s"
                     );
                     return Err(self.texts.error(span, why));
                 }
@@ -216,6 +216,9 @@ impl Checker<'_> {
             }
         }
         for point in points.split('|').map(str::trim) {
+            if point == "capacity" && found.has_capacities() {
+                continue;
+            }
             if point != "*" && !found.points_ever.iter().any(|known| known == point) {
                 let why = format!(
                     "the measure {measure:?} has no point {point:?} at any scale; its points: {}",

@@ -102,6 +102,17 @@ impl View<'_, '_> {
         })
     }
 
+    /// The repeats of a server at a point; at `capacity` those that shares are taken of if no point asks for others.
+    fn repeats(&self, measure: &Measure, server: &str, point: &str) -> Vec<Spec> {
+        if point == "capacity" && measure.has_capacities() {
+            let choice = self.study.choice(server);
+            let of = |repeat| Some(Study::capacity(measure, None, choice?, repeat));
+            return (1..=measure.usual.repeats).filter_map(of).collect();
+        }
+        let of = |repeat| self.study.spec(measure, server, point, repeat);
+        (1..=measure.repeats).filter_map(of).collect()
+    }
+
     /// The machine of the first run that is there.
     fn machine(&self) -> latency::run::Environment {
         let measures = self.study.measures.iter();
@@ -164,11 +175,14 @@ impl View<'_, '_> {
         let mut found = Vec::new();
         for measure in &self.study.measures {
             let asked = self.asked(&measure.name);
+            let capacity = "capacity".to_owned();
+            let capacity = measure.has_capacities().then_some(&capacity);
             for server in &measure.servers {
-                for point in &measure.points {
-                    let repeats = (1..=measure.repeats)
-                        .filter_map(|repeat| self.study.spec(measure, server, point, repeat))
-                        .map(|spec| self.repeat(&spec, &asked, wanted.contains(measure.name.as_str())))
+                for point in capacity.into_iter().chain(&measure.points) {
+                    let repeats = self
+                        .repeats(measure, server, point)
+                        .iter()
+                        .map(|spec| self.repeat(spec, &asked, wanted.contains(measure.name.as_str())))
                         .collect();
                     found.push(Measurement {
                         measure: measure.name.clone(),
@@ -360,13 +374,13 @@ impl Measured for View<'_, '_> {
     fn find(&self, reference: &Reference) -> Result<Found, String> {
         let Reference { quantity, measure, server, point } = reference;
         let measure = self.study.measure(measure).ok_or("no such measure")?;
-        if !measure.points.contains(point) || !measure.servers.contains(server) {
+        let capacity = point == "capacity" && measure.has_capacities();
+        if !(capacity || measure.points.contains(point)) || !measure.servers.contains(server) {
             return Err(format!("{server} at {point} is not measured at scale {}", self.study.scale));
         }
         let mut found = Found::default();
         let mut failures = Vec::new();
-        for repeat in 1..=measure.repeats {
-            let spec = self.study.spec(measure, server, point, repeat).ok_or("no such point")?;
+        for spec in self.repeats(measure, server, point) {
             let collected = match self.get(&spec) {
                 Ok(collected) => collected,
                 Err(nothing) => {

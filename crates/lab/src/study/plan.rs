@@ -113,6 +113,9 @@ impl Collected {
                         self.insert(spec, true);
                     }
                 }
+                if measure.has_capacities() {
+                    self.add_capacities(study, measure, server);
+                }
             }
         }
     }
@@ -120,8 +123,19 @@ impl Collected {
     fn add_needed(&mut self, measure: &super::resolve::Measure, spec: &Spec) {
         for server in spec.needs() {
             for repeat in 1..=measure.usual.repeats {
-                self.insert(Study::capacity(measure, &server, repeat), false);
+                let capacity = Study::capacity(measure, spec.elsewhere(), &server, repeat);
+                self.insert(capacity, false);
             }
+        }
+    }
+
+    /// Of a server whose shares are another one's, since a table may show its own as well.
+    fn add_capacities(&mut self, study: &Study, measure: &super::resolve::Measure, server: &str) {
+        let Some(choice) = study.choice(server) else {
+            return;
+        };
+        for repeat in 1..=measure.usual.repeats {
+            self.insert(Study::capacity(measure, None, choice, repeat), false);
         }
     }
 
@@ -180,7 +194,7 @@ pub(super) fn rate(spec: &Spec, capacity: &dyn Fn(&ServerChoice) -> Result<f64, 
     Ok(match &spec.point {
         Point::Capacity => None,
         Point::Rate(rate) => Some(*rate),
-        Point::Share { share, of } => Some(
+        Point::Share { share, of, .. } => Some(
             share
                 * match of {
                     Of::Own => capacity(&spec.server)?,

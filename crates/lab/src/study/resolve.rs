@@ -10,7 +10,7 @@ use super::StudyError;
 use super::file::{self, File, Helpers};
 use super::scaled::{Scale, Scaled};
 use super::spec::{
-    Environment, Fault, Observer, Of, Point, Probe, ServerChoice, Spec, Workload,
+    Elsewhere, Environment, Fault, Observer, Of, Point, Probe, ServerChoice, Spec, Workload,
 };
 use crate::servers::Kind;
 
@@ -111,6 +111,19 @@ fn read(name: &str, text: &str) -> Result<File, StudyError> {
     })
 }
 
+impl Measure {
+    /// Whether tables may ask for capacities although no point says so: shares are taken of them.
+    pub fn has_capacities(&self) -> bool {
+        let written = |point: &String| point == "capacity";
+        let share = |point: &String| point.contains('%');
+        !self.points_ever.iter().any(written)
+            && self.points_ever.iter().any(share)
+            && self.observe.is_none()
+            && self.fault.is_none()
+            && self.probe.is_none()
+    }
+}
+
 impl Study {
     /// Reads a study and resolves its names.
     pub(super) fn read(texts: Texts<'_>, scale: Scale) -> Result<Study, StudyError> {
@@ -205,12 +218,22 @@ impl Study {
         })
     }
 
-    /// The capacity of a server as shares are taken of it: unobserved, of the usual length.
-    pub(super) fn capacity(measure: &Measure, server: &ServerChoice, repeat: u32) -> Spec {
-        Spec {
-            server: server.clone(),
+    /// The capacity of a server as shares are taken of it: unobserved, of the usual length, where the point takes it.
+    pub(super) fn capacity(
+        measure: &Measure,
+        elsewhere: Option<&Elsewhere>,
+        server: &ServerChoice,
+        repeat: u32,
+    ) -> Spec {
+        let own = Elsewhere {
             environment: measure.environment.clone(),
             workload: measure.workload.clone(),
+        };
+        let place = elsewhere.cloned().unwrap_or(own);
+        Spec {
+            server: server.clone(),
+            environment: place.environment,
+            workload: place.workload,
             point: Point::Capacity,
             observe: None,
             fault: None,
@@ -223,11 +246,6 @@ impl Study {
 
     /// A point from its words; `None` if they are none.
     pub(super) fn point(&self, measure: &Measure, words: &str) -> Option<Point> {
-        let choices = |ours_too: bool| {
-            let names = measure.servers.iter();
-            let meant = names.filter(|name| ours_too || !self.is_ours(name));
-            meant.filter_map(|name| self.choice(name).cloned()).collect::<Vec<_>>()
-        };
         if words == "capacity" {
             return Some(Point::Capacity);
         }
@@ -235,21 +253,43 @@ impl Study {
             let rate: f64 = rate.trim().parse().ok()?;
             return (rate > 0.0 && rate.is_finite()).then_some(Point::Rate(rate));
         }
-        let (percent, of) = match words.split_once(" of ") {
-            Some((percent, name)) => (percent, Some(name.trim())),
+        let (words, other) = match words.split_once(" in ") {
+            Some((words, name)) => (words, Some(self.measure(name.trim())?)),
             None => (words, None),
         };
-        let percent: f64 = percent.trim().strip_suffix('%')?.trim().parse().ok()?;
-        let of = match of {
-            None => Of::Own,
-            Some("best-peer") => Of::Highest(choices(false)),
-            Some("best") => Of::Highest(choices(true)),
-            Some("slowest") => Of::Lowest(choices(true)),
-            Some(name) => Of::Server(Box::new(self.choice(name)?.clone())),
+        let (percent, of) = match words.split_once(" of ") {
+            Some((percent, name)) => (percent, self.whose(other.unwrap_or(measure), name.trim())?),
+            None => (words, Of::Own),
         };
-        // From the number as it is written, so that 80 % is one value however it came about.
+        let percent: f64 = percent.trim().strip_suffix('%')?.trim().parse().ok()?;
         let share = percent / 100.0;
-        (share > 0.0 && share <= 100.0).then_some(Point::Share { share, of })
+        let elsewhere = other.map(|other| {
+            Box::new(Elsewhere {
+                environment: other.environment.clone(),
+                workload: other.workload.clone(),
+            })
+        });
+        (share > 0.0 && share <= 100.0).then_some(Point::Share {
+            share,
+            of,
+            elsewhere,
+        })
+    }
+
+    /// Whose capacity a word means among the servers of a measure.
+    fn whose(&self, measure: &Measure, word: &str) -> Option<Of> {
+        let choices = |ours_too: bool| {
+            let names = measure.servers.iter();
+            let meant = names.filter(|name| ours_too || !self.is_ours(name));
+            let choices = meant.filter_map(|name| self.choice(name).cloned());
+            choices.collect::<Vec<_>>()
+        };
+        Some(match word {
+            "best-peer" => Of::Highest(choices(false)),
+            "best" => Of::Highest(choices(true)),
+            "slowest" => Of::Lowest(choices(true)),
+            name => Of::Server(Box::new(self.choice(name)?.clone())),
+        })
     }
 }
 

@@ -251,11 +251,15 @@ pub(super) fn capacity(store: &Store, spec: &Spec, server: &ServerChoice) -> Res
 /// The closed loops of a server in the environment and workload of a measurement. Their length and repeats follow from
 /// the scale, which is not known here; so the records are searched for those that fit in everything else.
 fn capacities(store: &Store, spec: &Spec, server: &ServerChoice) -> Vec<Result<f64, String>> {
+    let (environment, workload) = match spec.elsewhere() {
+        Some(place) => (&place.environment, &place.workload),
+        None => (&spec.environment, &spec.workload),
+    };
     let fits = |record: &Record| {
         let other = &record.spec;
         other.server == *server
-            && other.environment == spec.environment
-            && other.workload == spec.workload
+            && other.environment == *environment
+            && other.workload == *workload
             && is_closed(other)
             && other.observe.is_none()
             && other.fault.is_none()

@@ -114,9 +114,21 @@ pub enum Point {
         share: f64,
         /// Whose.
         of: Of,
+        /// Where that capacity is measured; absent: in the measurement's own environment.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        elsewhere: Option<Box<Elsewhere>>,
     },
     /// Requests a second.
     Rate(f64),
+}
+
+/// Another environment than a measurement's own, and what is offered there.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Elsewhere {
+    /// The environment.
+    pub environment: Environment,
+    /// The workload.
+    pub workload: Workload,
 }
 
 /// Whose capacity.
@@ -209,6 +221,14 @@ impl Spec {
         }
     }
 
+    /// Where those capacities are measured.
+    pub fn elsewhere(&self) -> Option<&Elsewhere> {
+        match &self.point {
+            Point::Share { elsewhere, .. } => elsewhere.as_deref(),
+            Point::Capacity | Point::Rate(_) => None,
+        }
+    }
+
     /// How long it takes, without starting the server.
     pub fn length_s(&self) -> f64 {
         self.seconds + self.warmup_s
@@ -220,7 +240,7 @@ impl Spec {
         match &self.point {
             Point::Capacity => "capacity".to_owned(),
             Point::Rate(rate) => format!("{rate}/s"),
-            Point::Share { share, of } => match of {
+            Point::Share { share, of, .. } => match of {
                 Of::Own => percent(*share),
                 Of::Server(server) => format!("{} of {}", percent(*share), server.kind),
                 Of::Highest(_) => format!("{} of the best", percent(*share)),

@@ -59,11 +59,11 @@ pub fn summarise(store: &Store, target: &Path) -> Result<usize, SummaryError> {
     }
     let mut records = store.records();
     records.sort_by_cached_key(|record| record.spec.key());
-    let line = |record| Line {
-        key: super::spec::Spec::key(&record.spec),
-        record,
+    let line = |record: &'_ super::store::Record| {
+        let key = record.spec.key();
+        serde_json::to_string(&Line { key, record })
     };
-    let lines: Result<Vec<String>, _> = records.iter().map(|record| serde_json::to_string(&line(record))).collect();
+    let lines: Result<Vec<String>, _> = records.iter().map(line).collect();
     let file = target.join("measurements.jsonl");
     lines
         .map_err(io::Error::other)

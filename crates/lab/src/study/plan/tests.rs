@@ -1,1 +1,121 @@
+use super::*;
+use crate::study::resolve::Texts;
+use crate::study::scaled::Scale;
 
+const COMMON: &str = r#"
+[scale.quick]
+repeats = 2
+seconds = 1
+[scale.full]
+repeats = 3
+seconds = 2
+[environment.plain]
+lab = false
+set = "1MB"
+[environment.other]
+extends = "plain"
+set = "2MB"
+[workload.small]
+connections = 8
+"#;
+
+/// A study with one measure.
+fn study(name: &str, rest: &str) -> Study {
+    let text = format!("number = 1\nname = {name:?}\n[[measure]]\nname = \"m\"\nworkload = \"small\"\n{rest}\n");
+    let texts = Texts {
+        name,
+        text: &text,
+        common: COMMON,
+    };
+    Study::read(texts, Scale::Quick).expect(name)
+}
+
+fn words(plan: &Plan) -> Vec<String> {
+    plan.specs()
+        .map(|spec| format!("{} {} {}", spec.server.kind, spec.point_words(), spec.repeat))
+        .collect()
+}
+
+#[test]
+fn capacities_come_first_and_servers_alternate_when_repeats_are_planned() {
+    let study = study("s", "environment = \"plain\"\nservers = [\"nginx\", \"h2o\"]\npoints = [\"95%\"]");
+    let plan = Plan::new(&[study], &[]);
+    assert_eq!(
+        words(&plan),
+        [
+            "nginx capacity 1",
+            "h2o capacity 1",
+            "nginx capacity 2",
+            "h2o capacity 2",
+            "nginx 95 % 1",
+            "h2o 95 % 1",
+            "nginx 95 % 2",
+            "h2o 95 % 2",
+        ]
+    );
+    assert_eq!(plan.shared(), 0);
+}
+
+#[test]
+fn measurement_is_made_once_when_two_studies_ask_for_it() {
+    let one = study("one", "environment = \"plain\"\nservers = [\"nginx\"]\npoints = [\"95%\", \"50%\"]");
+    // Other names for the same server and the same environment.
+    let two = study(
+        "two",
+        "environment = \"same\"\nservers = [\"web\"]\npoints = [\"95%\"]\n[server.web]\nkind = \"nginx\"\n[environment.same]\nextends = \"plain\"",
+    );
+    let three = study("three", "environment = \"other\"\nservers = [\"nginx\"]\npoints = [\"95%\"]");
+    let alone = Plan::new(std::slice::from_ref(&one), &[]).len();
+    let both = Plan::new(&[one.clone(), two], &[]);
+    assert_eq!((both.len(), both.shared()), (alone, 2));
+    assert_eq!(both.environments().len(), 1);
+    let apart = Plan::new(&[one, three], &[]);
+    assert_eq!(apart.len(), alone + 4);
+    assert_eq!(apart.environments().len(), 2);
+}
+
+#[test]
+fn others_are_measured_for_their_capacity_when_a_share_of_it_is_asked_for() {
+    let study = study(
+        "s",
+        "environment = \"plain\"\nservers = [\"headway\", \"nginx\"]\npoints = [\"80% of best-peer\"]\nrepeats = 1",
+    );
+    let plan = Plan::new(&[study], &["headway".to_owned()]);
+    // The capacity has the scale's repeats, the point its own.
+    assert_eq!(words(&plan), ["nginx capacity 1", "nginx capacity 2", "headway 80 % of the best 1"]);
+}
+
+#[test]
+fn fault_is_last_when_a_server_has_other_points() {
+    let text = "environment = \"plain\"\nservers = [\"headway\"]\npoints = [\"10/s\"]\nrepeats = 1\nfault = { kind = \"stall\", at = \"1s\", for = \"1s\" }
+[[measure]]\nname = \"n\"\nworkload = \"small\"\nenvironment = \"plain\"\nservers = [\"headway\"]\npoints = [\"20/s\"]\nrepeats = 1";
+    let plan = Plan::new(&[study("s", text)], &[]);
+    assert_eq!(words(&plan), ["headway 20/s 1", "headway 10/s 1"]);
+    assert_eq!(plan.groups[0].sessions.len(), 1);
+}
+
+#[test]
+fn rate_is_a_share_of_the_right_capacity_when_others_are_named() {
+    let study = study(
+        "s",
+        "environment = \"plain\"\nservers = [\"headway\", \"nginx\", \"h2o\"]\npoints = [\"capacity\", \"50%\", \"50% of nginx\", \"50% of best-peer\", \"50% of best\", \"50% of slowest\", \"70/s\"]",
+    );
+    let capacity = |server: &ServerChoice| match server.kind.name() {
+        "headway" => Ok(1000.0),
+        "nginx" => Ok(600.0),
+        _ => Err("h2o is not installed".to_owned()),
+    };
+    let measure = study.measure("m").expect("the measure");
+    let of = |point: &str, server: &str| {
+        let spec = study.spec(measure, server, point, 1).expect("a point");
+        rate(&spec, &capacity)
+    };
+    assert_eq!(of("capacity", "headway"), Ok(None));
+    assert_eq!(of("50%", "headway"), Ok(Some(500.0)));
+    assert_eq!(of("50% of nginx", "headway"), Ok(Some(300.0)));
+    assert_eq!(of("50% of best-peer", "headway"), Ok(Some(300.0)));
+    assert_eq!(of("50% of best", "nginx"), Ok(Some(500.0)));
+    assert_eq!(of("50% of slowest", "headway"), Ok(Some(300.0)));
+    assert_eq!(of("70/s", "headway"), Ok(Some(70.0)));
+    assert_eq!(of("50%", "h2o"), Err("h2o is not installed".to_owned()));
+}
