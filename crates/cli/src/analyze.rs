@@ -8,11 +8,12 @@ mod text;
 mod profile;
 
 use super::Failure;
+use super::output::print;
 use clap::Args;
 use latency::compare::compare;
 use latency::run::{Kind, Point};
 use latency::{Analysis, Analyzer, Run};
-use std::io::{ErrorKind, IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
@@ -209,14 +210,5 @@ fn style() -> table::Style {
     let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     table::Style {
         bold: wanted && std::io::stdout().is_terminal(),
-    }
-}
-
-/// A reader that has seen enough (`| head`) is no failure.
-fn print(text: &str) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        other => Ok(other?),
     }
 }

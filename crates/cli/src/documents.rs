@@ -9,8 +9,10 @@ use super::Failure;
 
 /// Prints the completion script.
 pub fn completions(shell: Shell, mut command: Command) -> Result<(), Failure> {
-    clap_complete::generate(shell, &mut command, "headway", &mut std::io::stdout());
-    Ok(())
+    // Generating to standard output itself would panic when nobody reads.
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command, "headway", &mut script);
+    super::output::print(&String::from_utf8(script)?)
 }
 
 /// Writes `headway.1` and one page a visible sub-command.

@@ -17,7 +17,7 @@ use load::fileset::{
 };
 use serde_json::json;
 
-use super::Failure;
+use super::{Failure, output};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -163,7 +163,7 @@ impl Create {
         if self.common.quiet {
             return Ok(());
         }
-        let mut out = io::stdout().lock();
+        let mut out = output::stdout();
         if let Some(seen) = seen {
             write!(out, "{}", log_in_words(&seen))?;
         }
@@ -296,7 +296,7 @@ impl Verify {
         );
         line.clear();
         let verified = verified.with_context(|| format!("reading {}", self.directory.display()))?;
-        let mut out = io::stdout().lock();
+        let mut out = output::stdout();
         if self.json {
             let mut value = serde_json::to_value(&verified)?;
             value["same"] = verified.is_same().into();
@@ -364,7 +364,7 @@ impl Show {
     fn run(&self) -> Result<(), Failure> {
         let manifest = Manifest::load(&self.directory)?;
         let popularity = Popularity::new(&manifest);
-        let mut out = io::stdout().lock();
+        let mut out = output::stdout();
         if self.json {
             writeln!(out, "{:#}", self.json(&manifest, &popularity))?;
             return Ok(());

@@ -22,7 +22,7 @@ use load::words::{Bandwidth, Count, Cpus, PerConnection, Rate, ScheduleWord, Str
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use super::Failure;
+use super::{Failure, output};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -322,7 +322,7 @@ fn print(finished: &Finished, directory: Option<PathBuf>) -> Result<(), Failure>
         let run = directory.display();
         text += &format!("\n{run}: headway analyze {run}, headway report {run} -o report.html\n");
     }
-    Ok(io::stdout().write_all(text.as_bytes())?)
+    output::print(&text)
 }
 
 /// Colours for a terminal whose owner has not refused them (no-color.org).
@@ -346,8 +346,7 @@ fn print_json(finished: &Finished, directory: Option<PathBuf>) -> Result<(), Fai
         "summary": finished.description.summary,
         "analysis": finished.analysis,
     });
-    let text = serde_json::to_string_pretty(&value)? + "\n";
-    Ok(io::stdout().write_all(text.as_bytes())?)
+    output::print(&(serde_json::to_string_pretty(&value)? + "\n"))
 }
 
 /// The figures are printed; was it a success?

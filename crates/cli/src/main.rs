@@ -19,6 +19,7 @@ mod lab;
 mod study;
 mod children;
 mod documents;
+mod output;
 
 /// Keeps a network server moving: a web server whose loop never waits for the filesystem.
 #[derive(Debug, Parser)]

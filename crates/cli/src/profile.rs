@@ -21,6 +21,7 @@ use serde_json::json;
 
 use super::Failure;
 use super::load::{How, Output, Spacing, What, common, surroundings};
+use super::output::print;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -115,7 +116,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             format!("{table}\n{run}: headway analyze {run}, headway report {run} -o report.html\n")
         }
     };
-    io::stdout().write_all(text.as_bytes())?;
+    print(&text)?;
     let summaries = points
         .iter()
         .filter_map(|run| run.description().summary.as_ref());

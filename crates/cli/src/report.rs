@@ -5,10 +5,11 @@
 use anyhow::{Context, bail};
 use clap::Args;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::Failure;
+use super::output::print;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -41,11 +42,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let page = report::Report::read(&arguments.runs)?.html();
     if to_output {
-        let mut output = std::io::stdout().lock();
-        output
-            .write_all(page.as_bytes())
-            .and_then(|()| output.flush())
-            .context("report to standard output")?;
+        print(&page)?;
     } else {
         write(&arguments.output, &page)?;
     }

@@ -292,7 +292,7 @@ fn print(config: &Config, json: bool) -> Result<(), Failure> {
             config.to_toml()
         ),
     };
-    Ok(std::io::stdout().write_all(text.as_bytes())?)
+    super::output::print(&text)
 }
 
 fn settings(from: &Arguments) -> Settings {

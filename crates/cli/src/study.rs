@@ -21,7 +21,7 @@ use super::Failure;
 const EXAMPLES: &str = "\
 Examples:
   headway study list                                  the studies, and what they repeat
-  headway study run service-inversion -o out          study 7, small: minutes
+  headway study run inversion -o out          study 7, small: minutes
   headway study run 3 7 8 --scale full -o out         with the papers' sizes: hours
   headway study run all -o out --only headway,nginx
   headway study run my.toml -o out                    a study of your own (see the guide)
@@ -59,7 +59,7 @@ struct List {
 
 const RUN_EXAMPLES: &str = "\
 Examples:
-  headway study run service-inversion -o out
+  headway study run inversion -o out
   headway study run 1 7 8 --scale full -o out
   headway study run all -o out --only headway,nginx --plan
 
@@ -162,7 +162,9 @@ fn load(words: &[String], scale: Scale) -> Result<Vec<Study>, Failure> {
     for word in words {
         let loaded = study::load(word).map_err(|error| Failure::Use(error.to_string()))?;
         for text in loaded {
-            let found = text.at(scale).map_err(|error| Failure::Use(error.to_string()))?;
+            let found = text
+                .at(scale)
+                .map_err(|error| Failure::Use(error.to_string()))?;
             if !studies.iter().any(|known| known.name == found.name) {
                 studies.push(found);
             }
@@ -188,10 +190,23 @@ impl List {
                 .collect();
             return print(&(serde_json::to_string_pretty(&list)? + "\n"));
         }
-        let width = studies.iter().map(|study| study.name.len()).max().unwrap_or(0);
+        let width = studies
+            .iter()
+            .map(|study| study.name.len())
+            .max()
+            .unwrap_or(0);
         let line = |study: &Study| {
-            let Study { number, name, title, source, .. } = study;
-            format!("{number:>3}  {name:width$}  {title}\n     {:width$}  {source}\n", "")
+            let Study {
+                number,
+                name,
+                title,
+                source,
+                ..
+            } = study;
+            format!(
+                "{number:>3}  {name:width$}  {title}\n     {:width$}  {source}\n",
+                ""
+            )
         };
         print(&studies.iter().map(line).collect::<String>())
     }
@@ -200,7 +215,11 @@ impl List {
 impl Check {
     fn run(&self) -> Result<(), Failure> {
         let all = ["all".to_owned()];
-        let words = if self.studies.is_empty() { all.as_slice() } else { &self.studies };
+        let words = if self.studies.is_empty() {
+            all.as_slice()
+        } else {
+            &self.studies
+        };
         let mut count = 0;
         for scale in Scale::ALL {
             let studies = load(words, scale)?;
@@ -233,11 +252,16 @@ impl Run {
         let plan = Plan::new(&studies, &self.only);
         if self.plan {
             let mut text = plan_words(&plan) + "\n";
-            text.extend(plan.environments().iter().map(|words| format!("  {words}\n")));
+            text.extend(
+                plan.environments()
+                    .iter()
+                    .map(|words| format!("  {words}\n")),
+            );
             return print(&text);
         }
         let directory = self.output.clone();
-        let directory = directory.unwrap_or_else(|| format!("headway-study-{}", dated(SystemTime::now())).into());
+        let directory = directory
+            .unwrap_or_else(|| format!("headway-study-{}", dated(SystemTime::now())).into());
         let store = Store::create(&directory)?;
         let interrupted = interrupt()?;
         let mut lines = Lines { quiet: self.quiet };
@@ -246,7 +270,9 @@ impl Run {
             interrupted: &interrupted,
         };
         let ended = study::run(&plan, &store, &options, &mut lines);
-        let command: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+        let command: Vec<String> = std::env::args_os()
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect();
         let results = study::results(&studies, &store, &command);
         for result in &results {
             store.write_result(result)?;
@@ -255,25 +281,37 @@ impl Run {
             Ok(()) => {}
             Err(RunError::Interrupted) => {
                 let place = directory.display();
-                return Err(anyhow!("interrupted; the same command with -o {place} goes on where it stopped").into());
+                return Err(anyhow!(
+                    "interrupted; the same command with -o {place} goes on where it stopped"
+                )
+                .into());
             }
             Err(error) => return Err(error.into()),
         }
         show(&results, self.json)?;
         let place = directory.display();
-        lines.say(&format!("{place}: headway study show {place}, headway study report {place}"));
+        lines.say(&format!(
+            "{place}: headway study show {place}, headway study report {place}"
+        ));
         Ok(())
     }
 
     fn known(&self, studies: &[Study]) -> Result<(), Failure> {
-        let named = |only: &String| studies.iter().any(|study| study.servers().any(|name| name == only));
+        let named = |only: &String| {
+            studies
+                .iter()
+                .any(|study| study.servers().any(|name| name == only))
+        };
         match self.only.iter().find(|only| !named(only)) {
             None => Ok(()),
             Some(other) => {
                 let mut names: Vec<&str> = studies.iter().flat_map(Study::servers).collect();
                 names.sort_unstable();
                 names.dedup();
-                Err(Failure::Use(format!("--only {other}: no such server in these studies; they have {}", names.join(", "))))
+                Err(Failure::Use(format!(
+                    "--only {other}: no such server in these studies; they have {}",
+                    names.join(", ")
+                )))
             }
         }
     }
@@ -294,7 +332,9 @@ impl Show {
             results.retain(|result| result.name == *word || word.parse() == Ok(result.number));
             if results.is_empty() {
                 let place = self.directory.display();
-                return Err(Failure::Use(format!("{place}: there is no result of a study {word:?}")));
+                return Err(Failure::Use(format!(
+                    "{place}: there is no result of a study {word:?}"
+                )));
             }
         }
         show(&results, self.json)

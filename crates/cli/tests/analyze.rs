@@ -188,7 +188,7 @@ fn a_profile_is_a_line_a_point_and_each_point_can_be_asked_for() {
     write_description(directory.path(), &described, false).expect("room on the disk");
     let listing = words(&analyze(&[text(directory.path())]));
     for expected in [
-        "capacity 1,000 requests/s; 3 of 4 points measured; incomplete",
+        "capacity 1,000 requests/s (named, not measured); 3 of 4 points measured; incomplete",
         "0.20-1",
         "0.80-2",
         "Between repetitions",

@@ -44,6 +44,15 @@ fn the_exit_code_is_2_when_the_words_are_wrong() {
         ),
         (&["serve", "--events", "kqueue"], "kqueue"),
         (&["serve", "--send", "splice"], "copy, sendfile"),
+        (
+            &["serve", "--preset", "apache"],
+            "flash, fd-pass, no-mmap, new-flash, headway",
+        ),
+        (&["serve", "--helpers", "2-1"], "1-16"),
+        (
+            &["serve", "--helpers", "2", "--helpers-max", "3"],
+            "--helpers-max",
+        ),
         (&["serve", "--idle-timeout", "60"], "ms, s, m or h"),
         (
             &["serve", "--listen", "localhost:80"],

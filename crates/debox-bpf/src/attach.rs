@@ -131,6 +131,7 @@ impl Attach {
                 None => {}
             }
         }
+        self.mappings.refresh();
     }
 
     fn keep(&mut self, raw: &layout::Record) {

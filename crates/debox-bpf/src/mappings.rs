@@ -1,9 +1,12 @@
 //! User addresses to files: which program or library a call was made from.
 //!
-//! /proc/PID/maps is read when a process appears and after each exec, since a process that has ended has none.
+//! /proc/PID/maps is read when a process appears and after each exec, since a process that has ended has none. Right after
+//! an exec only the program and its loader are there, and libraries may be loaded at any time, so it is read again: after a
+//! millisecond, then ever more rarely.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -30,7 +33,19 @@ struct Mapping {
 #[derive(Clone, Debug, Default)]
 pub struct Mappings {
     processes: HashMap<Process, Vec<Mapping>>,
+    /// By process number: the program that is looked at again.
+    watched: HashMap<u32, Watch>,
 }
+
+#[derive(Clone, Debug)]
+struct Watch {
+    process: Process,
+    due: Instant,
+    wait: Duration,
+}
+
+const FIRST_WAIT: Duration = Duration::from_millis(1);
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 impl Mappings {
     /// The file and offset behind an address of a process after its `execs`th exec; `None` if it was not seen, or
@@ -48,9 +63,13 @@ impl Mappings {
 
     /// Looks at a process that lives. A child is its parent's copy until it maps something else.
     pub(crate) fn read(&mut self, process: Process, parent: Option<u32>) {
-        let text =
-            std::fs::read_to_string(format!("/proc/{}/maps", process.pid)).unwrap_or_default();
-        let mut mappings = parse(&text);
+        let watch = Watch {
+            process,
+            due: Instant::now() + FIRST_WAIT,
+            wait: FIRST_WAIT,
+        };
+        self.watched.insert(process.pid, watch);
+        let mut mappings = of(process.pid);
         if mappings.is_empty()
             && let Some(parent) = parent
         {
@@ -59,6 +78,23 @@ impl Mappings {
         if !mappings.is_empty() {
             self.processes.insert(process, mappings);
         }
+    }
+
+    /// Looks again at the processes whose time has come. Call it when the news of processes has been taken in.
+    pub(crate) fn refresh(&mut self) {
+        let now = Instant::now();
+        let processes = &mut self.processes;
+        self.watched.retain(|pid, watch| {
+            if now < watch.due {
+                return true;
+            }
+            let seen = of(*pid);
+            let lives = !seen.is_empty();
+            add(processes.entry(watch.process).or_default(), seen);
+            watch.wait = (watch.wait * 2).min(LONGEST_WAIT);
+            watch.due = now + watch.wait;
+            lives
+        });
     }
 
     fn newest(&self, pid: u32) -> Vec<Mapping> {
@@ -70,6 +106,21 @@ impl Mappings {
         newest
             .map(|(_, mappings)| mappings.clone())
             .unwrap_or_default()
+    }
+}
+
+/// Those of a process; none if it has ended.
+fn of(pid: u32) -> Vec<Mapping> {
+    parse(&std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default())
+}
+
+/// Adds what is new. What is known stays even if it is gone by now: calls were made from there.
+fn add(known: &mut Vec<Mapping>, seen: Vec<Mapping>) {
+    for mapping in seen {
+        let apart = |other: &Mapping| mapping.end <= other.start || other.end <= mapping.start;
+        if known.iter().all(apart) {
+            known.push(mapping);
+        }
     }
 }
 
@@ -119,6 +170,16 @@ mod tests {
             None,
             "another program by now"
         );
+    }
+
+    #[test]
+    fn libraries_are_found_when_they_were_loaded_after_the_first_look() {
+        let (program, library) = TEXT.split_at(TEXT.find("7ffe").expect("a library"));
+        let mut known = parse(program);
+        super::add(&mut known, parse(TEXT));
+        assert_eq!(known.len(), 2, "{known:?}");
+        super::add(&mut known, parse(library));
+        assert_eq!(known.len(), 2, "{known:?}");
     }
 
     #[test]

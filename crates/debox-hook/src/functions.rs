@@ -342,8 +342,16 @@ macro_rules! raw_number {
 }
 
 /// Seven registers' and stack places' worth of arguments: enough for every function here.
+#[cfg(panic = "unwind")]
 pub(crate) type Seven =
     unsafe extern "C-unwind" fn(usize, usize, usize, usize, usize, usize, usize) -> usize;
+
+/// The same in a library as it is shipped, where panics abort: a thread that is cancelled in the call is unwound through our
+/// frames (pthread_cancel(3)), and after a call by `C-unwind` the compiler would put an abort there. After one by `C` it
+/// puts nothing, so the unwinder goes through, as it does through C's frames. There is nothing to drop in them.
+#[cfg(not(panic = "unwind"))]
+pub(crate) type Seven =
+    unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize) -> usize;
 
 macro_rules! entry {
     ($name:ident) => {
@@ -442,7 +450,13 @@ macro_rules! table {
         );
 
         mod entries {
+            #[cfg(panic = "unwind")]
             unsafe extern "C-unwind" {
+                $(declare_entry! { $name })*
+                $(declare_entry! { $name2 })*
+            }
+            #[cfg(not(panic = "unwind"))]
+            unsafe extern "C" {
                 $(declare_entry! { $name })*
                 $(declare_entry! { $name2 })*
             }

@@ -26,8 +26,9 @@ unsafe extern "C" {
     static ENTRIES: [[u8; ENTRY_BYTES]; COUNT];
 }
 
-/// Makes the jumps direct, where a target is known and within two gigabytes. Before threads begin.
-pub(crate) fn shorten() {
+/// Makes the jumps direct, where a target is known and within two gigabytes: once the table is filled, and where
+/// threads are to be expected that are not traced, since it costs each process some 50 us.
+pub fn shorten() {
     let start = (&raw const ENTRIES).expose_provenance();
     let Some(fresh) = copy(start) else { return };
     for (index, target) in NEXT.iter().enumerate() {

@@ -29,6 +29,7 @@ mod vfork;
 pub mod wiped;
 
 pub use functions::{COUNT, Function};
+pub use jumps::shorten;
 pub use next::{NEXT, function, prepare, raw};
 pub use stubs::{five, number_of, quiet, seven, syscall_of};
 pub use vfork::{after_vfork, before_clone, before_vfork, failed};

@@ -8,7 +8,6 @@ use std::ffi::{c_char, c_long};
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
 use crate::functions::{ARITIES, COUNT, NAMES, RAW};
-use crate::jumps;
 use crate::vfork::failed;
 
 /// The functions; the stubs look here too.
@@ -31,7 +30,6 @@ pub fn prepare() {
         let function = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast::<c_char>()) };
         place.store(function.cast(), Ordering::Release);
     }
-    jumps::shorten();
     STATE.store(FILLED, Ordering::Release);
 }
 

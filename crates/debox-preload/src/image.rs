@@ -57,6 +57,11 @@ pub fn link(path: &str) -> Vec<u8> {
     rustix::fs::readlink(path, Vec::new()).map_or(Vec::new(), |target| target.into_bytes())
 }
 
+/// The working directory; empty if it cannot be told.
+pub fn directory() -> Vec<u8> {
+    rustix::process::getcwd(Vec::new()).map_or(Vec::new(), |path| path.into_bytes())
+}
+
 /// `CLOCK_REALTIME` in nanoseconds.
 pub fn unix_ns() -> u64 {
     let now = clock_gettime(ClockId::Realtime);

@@ -46,7 +46,10 @@ extern "C" fn loaded() {
     debox_hook::prepare();
     debox_hook::thread::watch_ends::<Thread>();
     // The main thread begins now, so that its first call is not the one that pays.
-    debox_hook::thread::with_tracer::<Thread, ()>(|_| ());
+    let traced = debox_hook::thread::with_tracer::<Thread, ()>(|_| ()).is_some();
+    if !traced {
+        debox_hook::shorten();
+    }
 }
 
 /// Runs as the program ends by `exit` or by returning from `main`.

@@ -111,7 +111,7 @@ fn make(config: &Config, shared: &Shared) -> Option<Writer<'static>> {
         boot_id: image::read("/proc/sys/kernel/random/boot_id", &mut boot_id),
         exe: &image::link("/proc/self/exe"),
         command: image::read("/proc/self/cmdline", &mut command),
-        directory: &image::link("/proc/self/cwd"),
+        directory: &image::directory(),
         policy: config.policy.as_bytes(),
         ticks_are_counter: ticks.is_counter(),
     };

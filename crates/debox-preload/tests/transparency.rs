@@ -123,6 +123,47 @@ fn handlers_longjmp_and_cancellation_work_when_calls_are_traced() {
     assert_eq!(support::calls(process, "getppid"), (100, 0));
 }
 
+/// A release is another library: panics abort in it and its unwinder is its own, so that a thread which is cancelled in a
+/// call is unwound in another way.
+#[test]
+fn cancellation_works_when_the_library_is_built_as_for_a_release() {
+    let bench = Bench::new();
+    let program = bench.compile("signals", &[]);
+    let plain = Command::new(&program).output().expect("it runs");
+    let traced = bench
+        .traced(&program)
+        .env("LD_PRELOAD", release_library())
+        .output()
+        .expect("it runs");
+    assert_alike("signals", &plain, &traced);
+    assert_eq!(bench.processes(&program).len(), 1);
+}
+
+/// Built with what makes a release another library, and without what makes its building slow.
+fn release_library() -> std::path::PathBuf {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("release-library");
+    let output = Command::new(env!("CARGO"))
+        .args([
+            "build",
+            "--quiet",
+            "--release",
+            "-p",
+            "headway-debox-preload",
+            "--target-dir",
+        ])
+        .arg(&target)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env("CARGO_PROFILE_RELEASE_LTO", "off")
+        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
+        .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
+        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
+        .output()
+        .expect("cargo runs, since it runs this test");
+    let errors = support::text(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    target.join("release/libdebox_preload.so")
+}
+
 #[test]
 fn children_of_every_kind_behave_alike_and_are_counted_when_traced() {
     let bench = Bench::new();

@@ -26,4 +26,5 @@ static LOADED: extern "C" fn() = loaded;
 
 extern "C" fn loaded() {
     debox_hook::prepare();
+    debox_hook::shorten();
 }

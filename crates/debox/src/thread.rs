@@ -139,7 +139,7 @@ impl Debox {
             aside: RefCell::new(Aside::new()),
             aside_count: Cell::new(0),
             lost: Cell::new(0),
-            waited_ns: Cell::new(run_queue_wait_ns()),
+            waited_ns: Cell::new(0),
             dropped: Cell::new(0),
             on: Cell::new(false),
             record: RefCell::new(None),
@@ -307,6 +307,10 @@ impl Debox {
     pub fn replace(&self, record: Option<Record>) -> Option<Record> {
         if self.home.is_here() {
             self.put_aside();
+        }
+        // A look costs 20 us, so only who asked for it pays.
+        if record.as_ref().is_some_and(|r| r.limits().wakeup) {
+            self.waited_ns.set(run_queue_wait_ns());
         }
         // Now and not at the first sleep, which may be in a signal handler.
         if record.as_ref().is_some_and(|r| r.limits().resolve) && self.ring.is_some() {

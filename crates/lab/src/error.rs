@@ -47,6 +47,14 @@ pub enum LabError {
         /// `disk`.
         part: &'static str,
     },
+    /// Files of the disk are open, so it cannot be unmounted.
+    #[error("the disk of lab {name} is in use by {holders}; end that first")]
+    DiskInUse {
+        /// The lab.
+        name: String,
+        /// Processes, with their command lines.
+        holders: String,
+    },
     /// Parts cannot be made here.
     #[error("{}", missing_words(.0))]
     Missing(Vec<Missing>),

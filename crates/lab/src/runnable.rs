@@ -6,7 +6,8 @@
 //! microseconds. `R` is runnable: on a processor or in its run queue. `D` waits for the disk or a lock of the kernel's and
 //! is counted beside it.
 //!
-//! A scan takes its time, so it is no instant: with 1024 processes it is some milliseconds, which each sample tells.
+//! A scan takes its time, so it is no instant: with 1024 processes it is some milliseconds, which each sample tells. The
+//! thread has the highest priority where it may.
 //! Looks come at random intervals, since a regular one could fall in step with the server, and take a tenth of one processor at most, which
 //! should be the client's.
 //!
@@ -204,6 +205,7 @@ impl Sampler {
             let stop = Arc::clone(&stop);
             move || {
                 let pinned = crate::cpu::pin(&settings.cpus).map_err(io::Error::other);
+                hurry();
                 let may = pinned.is_ok();
                 let _ = told.send(pinned);
                 match may {
@@ -229,6 +231,13 @@ impl Sampler {
             Err(panic) => std::panic::resume_unwind(panic),
         }
     }
+}
+
+/// Puts the calling thread before others of its processor, so that a scan is not interrupted by the client it shares
+/// that with: then it is nearly an instant. Without the privilege a scan takes longer, and says so.
+fn hurry() {
+    // On Linux this is a property of the thread, setpriority(2).
+    let _ = rustix::process::setpriority_process(None, -20);
 }
 
 fn watch(members: &impl Fn() -> Vec<i32>, settings: &Settings, stop: &AtomicBool) -> Runnable {
@@ -430,12 +439,20 @@ mod tests {
             .collect();
         let mut tasks = Tasks::default();
         tasks.refresh(&[std::process::id() as i32]);
-        let (count, runnable, _) = tasks.scan();
-        // This thread looks, so it runs; the first one of the process waits for it.
-        assert!(
-            count >= 6 && runnable >= 1 && runnable <= count - 5,
-            "{count} {runnable}"
-        );
+        let begun = Instant::now();
+        loop {
+            let (count, runnable, _) = tasks.scan();
+            // This thread looks, so it runs; those four sleep as soon as each has had its first turn.
+            assert!(count >= 5 && runnable >= 1, "{count} {runnable}");
+            if runnable + 4 <= count {
+                break;
+            }
+            assert!(
+                begun.elapsed() < Duration::from_secs(30),
+                "{count} {runnable}"
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
         stop.store(true, Ordering::Relaxed);
         for sleeper in sleepers {
             sleeper.thread().unpark();

@@ -219,6 +219,15 @@ fn what_it_said_is_told_when_a_server_dies_at_its_start() {
 }
 
 #[test]
+fn memory_is_suspected_when_a_server_was_killed() {
+    let place = Place::new();
+    let mut spec = place.spec(Kind::Headway);
+    spec.headway = Some(script(&place, "kill -KILL $$"));
+    let error = Server::start(&spec, plainly, &place.scratch()).expect_err("a dead server");
+    assert!(error.to_string().contains("memory limit"), "{error}");
+}
+
+#[test]
 fn configuration_error_is_told_when_a_peer_refuses_its_root() {
     let test = "configuration_error_is_told_when_a_peer_refuses_its_root";
     if let Err(reason) = available(Kind::ApacheEvent) {

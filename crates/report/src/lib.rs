@@ -19,6 +19,7 @@ mod blocked;
 mod figure;
 mod chart;
 mod html;
+mod bounds;
 mod units;
 
 use std::path::PathBuf;

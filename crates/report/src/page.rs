@@ -143,16 +143,9 @@ fn about_headline(subjects: &[Subject]) -> String {
             .relative()
             .is_some_and(|load| crate::subject::same(load, first))
     });
-    let whose = match profiles
-        .iter()
-        .any(|subject| subject.client_bound().is_some())
-    {
-        true => "its own capacity, or of what the client can offer where that is the limit",
-        false => "its own capacity",
-    };
     if equal {
         format!(
-            "{base} Profiles at relative load {first:.2}: each server is offered that share of {whose}."
+            "{base} Profiles at relative load {first:.2}: each server is offered that share of the capacity below its name."
         )
     } else {
         format!("{base} Profiles at the load below their names; they have none in common.")

@@ -11,6 +11,7 @@ use latency::run::{ClientBound, Kind, RunDescription};
 use latency::{Analysis, OpenError, Run};
 
 use crate::blocked::{self, Blocked};
+use crate::bounds;
 use crate::chart::Look;
 use crate::units::plain;
 use latency::ready::ReadyEvents;
@@ -72,6 +73,12 @@ impl Subject {
         self.description.kind == Kind::Profile
     }
 
+    /// Whether the user named the capacity: then no closed loop looked for it.
+    pub fn capacity_is_named(&self) -> bool {
+        let profile = self.description.profile.as_ref();
+        profile.is_some_and(|profile| profile.points.iter().all(|point| point.relative > 0.0))
+    }
+
     /// That the client, not the server, set the capacity of a profile.
     pub fn client_bound(&self) -> Option<&ClientBound> {
         self.description.profile.as_ref()?.client_bound.as_ref()
@@ -125,13 +132,15 @@ pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<Subject>, OpenError> {
 
 fn opened(path: &Path) -> Result<Subject, OpenError> {
     let run = Run::open(path)?;
-    let description = run.description().clone();
+    let mut description = run.description().clone();
+    bounds::bound(&mut description);
     let mut missing = Vec::new();
     let ready = run.server().as_ref().and_then(ReadyEvents::from_status);
     let measurements = match description.kind {
         Kind::Load => vec![measurement(run, None, 1)],
         Kind::Profile => points(path, &description, &mut missing),
     };
+    bounds::missing(&mut missing);
     Ok(Subject {
         name: String::new(),
         label: label(&description, path),
@@ -146,8 +155,10 @@ fn opened(path: &Path) -> Result<Subject, OpenError> {
 }
 
 fn measurement(run: Run, relative: Option<f64>, repeat: u32) -> Measurement {
+    let mut description = run.description().clone();
+    bounds::bound(&mut description);
     Measurement {
-        description: run.description().clone(),
+        description,
         analysis: None,
         trouble: None,
         relative,

@@ -176,6 +176,60 @@ fn words_stay_words_when_those_who_wrote_them_are_hostile() {
 }
 
 #[test]
+fn the_page_stays_small_when_every_word_of_a_run_is_huge() {
+    let huge = "x&".repeat(500_000);
+    let runs = ["one", "two"].into_iter().fold(Runs::new(), |runs, name| {
+        runs.with(name, |path| {
+            example("huge", Behaviour::Steady).write_profile(path, &[0.2, 0.95], 1);
+            let point = path.join("points/0.95-1");
+            for directory in [path, point.as_path()] {
+                let mut description = latency::Run::open(directory)
+                    .expect("a run")
+                    .description()
+                    .clone();
+                description.label = Some(huge.clone());
+                description.started = huge.clone();
+                description.command = vec![huge.clone(); 20];
+                description.targets = vec![huge.clone(); 20];
+                description.environment.host = huge.clone();
+                description.environment.extra = (0..200)
+                    .map(|n| (format!("{n}{huge}"), huge.clone()))
+                    .take(3)
+                    .collect();
+                let server = description.server.get_or_insert_default();
+                server.field = huge.clone();
+                server.name = Some(huge.clone());
+                let set = description.fileset.get_or_insert_default();
+                set.path = huge.clone();
+                set.profile = huge.clone();
+                let client = description.client.get_or_insert_default();
+                client.verdict = Verdict::Suspect;
+                client.reasons = vec![huge.clone(); 3];
+                if let Some(profile) = &mut description.profile {
+                    for repeat in 0..500 {
+                        let mut point = profile.points[0].clone();
+                        point.done = false;
+                        point.repeat = repeat;
+                        profile.points.push(point);
+                    }
+                    profile.points.push(latency::run::Point {
+                        directory: format!("../{huge}"),
+                        ..profile.points[0].clone()
+                    });
+                }
+                write_description(directory, &description);
+            }
+        })
+    });
+    let html = runs.html();
+    assert!(html.len() < 1_500_000, "{} bytes", html.len());
+    assert!(
+        html.contains("… and 451 more"),
+        "missing points are counted"
+    );
+}
+
+#[test]
 fn no_alarm_is_raised_when_all_runs_are_valid() {
     let html = three_profiles().html();
     assert!(!html.contains("class=\"alarm"));

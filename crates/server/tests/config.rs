@@ -3,7 +3,8 @@
 use headway_server::config::settings::{HostSettings, given};
 use headway_server::config::units::{ListenAddress, Many};
 use headway_server::config::{
-    Checked, Config, ConfigError, Environment, LogFormat, Settings, Source,
+    Checked, Config, ConfigError, Environment, LogFormat, Opening, Preset, SendMethod, Settings,
+    Source,
 };
 use std::path::Path;
 
@@ -67,6 +68,24 @@ const MISTAKES: &[(&str, usize, &[&str])] = &[
         &["events", "kqueue", "select, poll, epoll"],
     ),
     ("send = \"splice\"", 1, &["splice", "copy", "sendfile"]),
+    ("preset = \"apache\"", 1, &["apache", "`flash`, `fd-pass`"]),
+    (
+        "opening = \"touch\"",
+        1,
+        &["touch-and-reopen", "probe-then-pass"],
+    ),
+    ("helpers = 0", 1, &["helpers", "0 is not within 1 to 256"]),
+    ("helpers = \"4-2\"", 1, &["helpers", "1-16"]),
+    (
+        "helpers-min = 2\nhelpers = 3",
+        2,
+        &["helpers", "leave out helpers-min"],
+    ),
+    (
+        "mapped-max = \"1MiB\"",
+        1,
+        &["mapped-max", "not within 2MiB"],
+    ),
     (
         "window-max = \"1MiB\"",
         1,
@@ -387,6 +406,50 @@ fn the_command_line_wins_when_the_file_says_otherwise() {
 }
 
 #[test]
+fn preset_decides_what_is_not_given_and_nothing_else() {
+    let flash = good("preset = \"flash\"");
+    assert_eq!(
+        (flash.opening, flash.send),
+        (Opening::Touch, SendMethod::Mmap)
+    );
+    let memory = (flash.small_file_bytes, flash.content_bytes_max);
+    assert_eq!(memory, (0, 0), "no small files in memory, and none taken");
+    assert_eq!(flash.memory_bytes(), 0);
+    assert_eq!(flash.revalidate_ms, 60_000);
+    let mixed = good(
+        "preset = \"flash\"\nopening = \"probe-then-pass\"\nsmall-file-max = \"1KiB\"\ncontent-max = \"1MiB\"",
+    );
+    assert_eq!(
+        (mixed.opening, mixed.send),
+        (Opening::Probe, SendMethod::Mmap)
+    );
+    assert_eq!((mixed.small_file_bytes, mixed.revalidate_ms), (1024, 1000));
+    let usual = good("root = \"/\"");
+    assert_eq!(good("root = \"/\"\npreset = \"headway\""), usual);
+    assert_eq!(
+        (usual.small_file_bytes, usual.revalidate_ms),
+        (64 << 10, 1000)
+    );
+}
+
+#[test]
+fn preset_of_the_command_line_wins_over_the_axes_of_the_file() {
+    let text = "send = \"sendfile\"\nopening = \"pass-descriptor\"\nhelpers-min = 3";
+    let mut settings = Settings::from_toml(text, Path::new("/headway.toml")).unwrap();
+    settings.overlay(Settings {
+        preset: Some(given(Preset::Flash)),
+        helpers: Some(given("5".parse().unwrap())),
+        ..Settings::default()
+    });
+    let config = Config::check(&settings, None, &HERE).unwrap().config;
+    assert_eq!(
+        (config.opening, config.send),
+        (Opening::Touch, SendMethod::Mmap)
+    );
+    assert_eq!((config.helpers_min, config.helpers_max), (5, 5));
+}
+
+#[test]
 fn a_warning_is_given_when_the_status_page_is_public_or_the_queue_is_cut() {
     let checked = check("status = \":9090\"\nlistenq = 8192").unwrap();
     let told: Vec<String> = checked.warnings.iter().map(ToString::to_string).collect();
@@ -405,7 +468,7 @@ fn the_effective_settings_are_the_same_when_read_back() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("404.html"), "none").unwrap();
     let text = "listen = [\":0\", \"[::1]:0\"]\nstatus = \"9\"\nhide-server = true\nlisting = true\n\
-        max-connections-per-address = 7\ndefer_accept = false\n\
+        max-connections-per-address = 7\ndefer_accept = false\npreset = \"no-mmap\"\nhelpers = \"2-5\"\n\
         [media]\nmd = \"text/markdown\"\n[error_pages]\n404 = \"404.html\"\n\
         [log]\npath = \"a \\\"b\\\".log\"\nformat = \"json\"\n\
         [[field]]\nprefix = \"/a/\"\nname = \"Cache-Control\"\nvalue = \"max-age=60\"\n\

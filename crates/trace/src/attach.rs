@@ -208,6 +208,8 @@ impl Builder<'_> {
             max_ns: sleep.max_ns,
             waiters_entry_max: counted.then_some(sleep.waiters.entry_max),
             waiters_exit_max: counted.then_some(sleep.waiters.exit_max),
+            waiters_entry_total: counted.then_some(sleep.waiters.entry_sum),
+            waiters_exit_total: counted.then_some(sleep.waiters.exit_sum),
         }
     }
 
@@ -227,6 +229,7 @@ impl Builder<'_> {
                 max_ns: sleep.max_ns,
                 waiters_entry_max: sleep.waiters_entry.map(u64::from),
                 waiters_exit_max: sleep.waiters_exit.map(u64::from),
+                ..SleepAt::default()
             })
             .collect();
         let mut place_of = |address| match mappings.place(kept.pid, kept.execs, address) {

@@ -193,8 +193,7 @@ impl<'a> Gatherer<'a> {
                 count: site.slept.count - told,
                 total_ns: site.slept.total_ns.saturating_sub(total_ns),
                 max_ns: 0,
-                waiters_entry_max: None,
-                waiters_exit_max: None,
+                ..SleepAt::default()
             };
             merge_sleep(&mut self.trace.sites[index].sleeps, rest);
         }
@@ -247,8 +246,7 @@ impl<'a> Gatherer<'a> {
             count: sleep.count,
             total_ns: sleep.total_ns,
             max_ns: sleep.max_ns,
-            waiters_entry_max: None,
-            waiters_exit_max: None,
+            ..SleepAt::default()
         }
     }
 
@@ -397,6 +395,14 @@ pub(crate) fn least(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     [one, other].into_iter().flatten().min()
 }
 
+/// The sum of those that are known; `None` if none is.
+pub(crate) fn sum_of(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    match (one, other) {
+        (None, None) => None,
+        _ => Some(one.unwrap_or(0) + other.unwrap_or(0)),
+    }
+}
+
 fn add_buckets(sum: &mut Vec<Bucket>, more: &Histogram) {
     for (from_ns, to_ns, count) in more.buckets() {
         match sum.iter_mut().find(|bucket| bucket.from_ns == from_ns) {
@@ -423,4 +429,6 @@ pub(crate) fn merge_sleep(sleeps: &mut Vec<SleepAt>, sleep: SleepAt) {
     sum.max_ns = sum.max_ns.max(sleep.max_ns);
     sum.waiters_entry_max = sum.waiters_entry_max.max(sleep.waiters_entry_max);
     sum.waiters_exit_max = sum.waiters_exit_max.max(sleep.waiters_exit_max);
+    sum.waiters_entry_total = sum_of(sum.waiters_entry_total, sleep.waiters_entry_total);
+    sum.waiters_exit_total = sum_of(sum.waiters_exit_total, sleep.waiters_exit_total);
 }

@@ -167,6 +167,13 @@ pub struct SleepAt {
     pub waiters_entry_max: Option<u64>,
     /// The same at a wake-up.
     pub waiters_exit_max: Option<u64>,
+    /// Other tasks found at the beginnings of all these sleeps together; divided by `count`, the mean. `None` for a
+    /// single kept call.
+    #[serde(default)]
+    pub waiters_entry_total: Option<u64>,
+    /// The same at the wake-ups.
+    #[serde(default)]
+    pub waiters_exit_total: Option<u64>,
 }
 
 /// One call that was kept.

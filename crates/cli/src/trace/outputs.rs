@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use trace::Trace;
 use trace::show::{self, Style};
 
+use super::super::output::print;
 use super::{Failure, Part};
 
 /// Output options.
@@ -39,7 +40,7 @@ pub struct Arguments {
     /// Save the trace as DIR/trace.json, for `trace report` and `headway report`
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    /// Each kept call by invocation, as a table (.csv) or a figure (.svg)
+    /// Each kept call by invocation, as a table (.csv, .parquet) or a figure (.svg)
     #[arg(long, value_name = "FILE")]
     history: Vec<PathBuf>,
     /// Kept calls on a time line, as Chrome trace events (Perfetto, chrome://tracing)
@@ -57,7 +58,7 @@ impl Arguments {
             if history_of(path).is_none() {
                 let path = path.display();
                 return Err(Failure::Use(format!(
-                    "--history {path}: the name has to end in .csv or .svg"
+                    "--history {path}: the name has to end in .csv, .parquet or .svg"
                 )));
             }
         }
@@ -94,7 +95,9 @@ impl Arguments {
         }
         for path in &self.history {
             if let Some(form) = history_of(path) {
-                file(path, &form(trace))?;
+                let content =
+                    form(trace).with_context(|| format!("--history {}", path.display()))?;
+                file(path, &content)?;
             }
         }
         if let Some(path) = &self.chrome {
@@ -127,12 +130,8 @@ impl Arguments {
                 Ok(())
             }
             _ => {
-                let mut out = std::io::stdout().lock();
-                let width = width_of(&out);
-                let done = out
-                    .write_all(text(&style(width)).as_bytes())
-                    .and_then(|()| out.flush());
-                Ok(done.context("summary to standard output")?)
+                let width = width_of(&std::io::stdout());
+                print(&text(&style(width)))
             }
         }
     }
@@ -166,10 +165,14 @@ fn width_of(stream: &(impl IsTerminal + std::os::fd::AsFd)) -> Option<usize> {
     })
 }
 
-fn history_of(path: &Path) -> Option<fn(&Trace) -> String> {
+/// Makes the content of a history's file.
+type Form = fn(&Trace) -> anyhow::Result<Vec<u8>>;
+
+fn history_of(path: &Path) -> Option<Form> {
     match path.extension()?.to_str()? {
-        "csv" => Some(trace::export::csv),
-        "svg" => Some(trace::export::svg),
+        "csv" => Some(|trace| Ok(trace::export::csv(trace).into_bytes())),
+        "parquet" => Some(|trace| Ok(trace::export::parquet(trace)?)),
+        "svg" => Some(|trace| Ok(trace::export::svg(trace).into_bytes())),
         _ => None,
     }
 }
@@ -188,6 +191,6 @@ fn writable(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn file(path: &Path, text: &str) -> anyhow::Result<()> {
+fn file(path: &Path, text: impl AsRef<[u8]>) -> anyhow::Result<()> {
     fs::write(path, text).with_context(|| format!("write {}", path.display()))
 }

@@ -315,3 +315,59 @@ fn programs_inside_end_when_the_lab_goes_down() {
     assert!(!child.wait().expect("ended").success());
     assert_eq!(traces_of(&lab.name), Vec::<String>::new());
 }
+
+#[test]
+fn disk_keeps_its_delays_and_its_holder_is_named_when_it_is_in_use() {
+    let test = "disk_keeps_its_delays_and_its_holder_is_named_when_it_is_in_use";
+    if !can(test, &["disk"]) {
+        return;
+    }
+    let lab = Lab::up(&["--disk", "nvme", "--disk-size", "64MiB"]);
+    let mount = lab.status()["disk"]["mount_point"]
+        .as_str()
+        .expect("a path")
+        .to_owned();
+    let before = lab.status()["disk"]["totals"]["elapsed_ns"]
+        .as_u64()
+        .expect("a number");
+    // A process outside of the lab, so `down` may not end it.
+    let mut holder = Ended(
+        std::process::Command::new("sleep")
+            .arg("600")
+            .current_dir(&mount)
+            .spawn()
+            .expect("started"),
+    );
+    let named = format!("in use by {} (sleep 600)", holder.0.id());
+    for words in [&["load", &lab.name, "--", "true"][..], &["cool", &lab.name]] {
+        let output = headway(&[&["lab"], words].concat())
+            .output()
+            .expect("started");
+        assert_eq!(output.status.code(), Some(1));
+        assert!(
+            text(&output.stderr).contains(&named),
+            "{}",
+            text(&output.stderr)
+        );
+    }
+    // An order would have begun the counts anew.
+    let after = lab.status()["disk"]["totals"]["elapsed_ns"]
+        .as_u64()
+        .expect("a number");
+    assert!(after > before);
+    let output = lab.down();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        text(&output.stderr).contains(&named),
+        "{}",
+        text(&output.stderr)
+    );
+    assert!(
+        holder.0.try_wait().expect("asked").is_none(),
+        "it was not the lab's to end"
+    );
+    drop(holder);
+    let output = lab.down();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(traces_of(&lab.name), Vec::<String>::new());
+}

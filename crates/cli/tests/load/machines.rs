@@ -30,6 +30,20 @@ fn name_is_told_when_it_has_no_address() {
 }
 
 #[test]
+fn source_is_refused_when_this_machine_does_not_have_the_address() {
+    let server = Replying::start(GOOD);
+    // From the block for documentation (RFC 5737), which no interface has.
+    fails(
+        &[&server.url, "--no-output", "--source", "192.0.2.77"],
+        &[
+            "--source 192.0.2.77",
+            "Cannot assign requested address",
+            "ip address",
+        ],
+    );
+}
+
+#[test]
 fn limit_and_remedy_are_told_when_descriptors_are_short() {
     let server = Replying::start(GOOD);
     let line = "ulimit -n 64 && exec \"$0\" load \"$1\" --no-output -c 100 -n 1";

@@ -64,6 +64,7 @@ fn use_is_wrong_when_a_profile_has_no_points() {
         (["--loads", "0"], "above 0"),
         (["--loads", "-20"], "not a list of loads"),
         (["--loads", ""], "not a list of loads"),
+        (["--loads", "99999999999"], "at most 10000"),
         (["--repeats", "0"], "from 1 on"),
         (["--capacity", "0"], "above 0"),
     ] {

@@ -65,9 +65,14 @@ fn loop_never_blocks_when_hundreds_of_files_are_cold() {
         Ok(disk) => disk,
         Err(why) => return skip(NAME, &why),
     };
-    for events in ["select", "poll", "epoll"] {
+    for (events, preset) in [
+        ("select", "headway"),
+        ("poll", "headway"),
+        ("epoll", "headway"),
+        ("epoll", "new-flash"),
+    ] {
         disk.make_cold().unwrap();
-        let server = Server::start_in(disk.path(), &["--events", events]);
+        let server = Server::start_in(disk.path(), &["--events", events, "--preset", preset]);
         let trace = server.status()["total"]["trace"].clone();
         if !sees_everything(&trace) {
             return skip(NAME, &format!("the tracer sees {}", trace["rung"]));
@@ -77,16 +82,54 @@ fn loop_never_blocks_when_hundreds_of_files_are_cold() {
         let asked = counter(&status, "probes_would_block") + counter(&status, "windows_cold");
         assert!(
             asked as usize > FILES / 2,
-            "{events}: the disk was warm: {asked}"
+            "{events} {preset}: the disk was warm: {asked}"
         );
         assert_eq!(counter(&status, "requests") as usize, FILES);
         let trace = &status["total"]["trace"];
-        assert_eq!(trace["sleeps"], Value::Array(Vec::new()), "{events}");
+        let none = Value::Array(Vec::new());
+        assert_eq!(trace["sleeps"], none, "{events} {preset}");
         assert_eq!(trace["lost_records"], 0, "{events}");
         assert!(
             trace["waits"]["count"].as_u64() > Some(0),
             "{events}: the tracer looked"
         );
+    }
+}
+
+/// The step from `no-mmap` to `new-flash`: what was sent before is not in memory any more.
+#[test]
+fn guess_makes_the_loop_wait_where_a_check_does_not_when_files_are_cold_again() {
+    const NAME: &str = "guess_makes_the_loop_wait_where_a_check_does_not_when_files_are_cold_again";
+    let mut disk = match Disk::new(256 << 20, fill) {
+        Ok(disk) => disk,
+        Err(why) => return skip(NAME, &why),
+    };
+    for (preset, waits) in [("no-mmap", true), ("new-flash", false)] {
+        disk.make_cold().unwrap();
+        let arguments = ["--workers", "1", "--preset", preset, "--helpers", "4"];
+        let server = Server::start_in(disk.path(), &arguments);
+        let status = server.status();
+        if !sees_everything(&status["total"]["trace"]) {
+            let rung = &status["total"]["trace"]["rung"];
+            return skip(NAME, &format!("the tracer sees {rung}"));
+        }
+        fetch_all(&server);
+        for number in 0..FILES {
+            make_cold(&disk.path().join(name_of(number)));
+        }
+        fetch_all(&server);
+        let status = server.status();
+        let sleeps = status["total"]["trace"]["sleeps"].as_array().unwrap();
+        let calls: Vec<_> = sleeps
+            .iter()
+            .map(|site| site["call"].as_str().unwrap())
+            .collect();
+        assert_eq!(calls.contains(&"sendfile"), waits, "{preset}: {sleeps:?}");
+        assert!(
+            calls.iter().all(|call| *call == "sendfile"),
+            "{preset}: {calls:?}"
+        );
+        assert_eq!(counter(&status, "helpers"), 4, "{preset}");
     }
 }
 

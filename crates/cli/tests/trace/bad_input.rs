@@ -35,7 +35,7 @@ fn wrong_words_are_refused_before_the_command_runs() {
         (&["--react", "stack", "--when", "slow=5"], "slow=5"),
         (&["--react", "hook=a; b"], "semicolon"),
         (&["--when", "slept"], "--react"),
-        (&["--history", "figure.png"], ".csv or .svg"),
+        (&["--history", "figure.png"], ".csv, .parquet or .svg"),
         (&["--show", "everything"], "everything"),
         (&["--duration", "1"], "--pid"),
     ];

@@ -22,6 +22,8 @@ pub(crate) enum Ask {
     Order(Order),
     /// Answer without delay, fault and count while this is true: the lab looks after the file system.
     Aside(bool),
+    /// Give every request one known delay while this is true, to measure the way.
+    Probe(bool),
     /// What the way to the disk process and back costs, in nanoseconds: answers leave so much earlier.
     Way(u64),
     Statistics,

@@ -32,7 +32,13 @@ enum Pace {
     Model,
     /// No delays, no faults, no counting for a while, in the middle of the model's time.
     Aside,
+    /// As when fast, but everything takes [`PROBE_NS`].
+    Probe,
 }
+
+/// The known delay by which the way to the disk process is measured: long enough that the processors fall asleep, as they
+/// do under a slow disk.
+pub(crate) const PROBE_NS: u64 = 1_000_000;
 
 /// Ordered by end, then by age. Jobs of one engine have different numbers, so equality is that of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,6 +169,11 @@ impl Engine {
         self.way_ns = way_ns;
     }
 
+    /// Gives every request the same delay, or none again.
+    pub(crate) fn probe(&mut self, now_ns: u64, probe: bool) {
+        self.begin(now_ns, if probe { Pace::Probe } else { Pace::Fast });
+    }
+
     /// Steps out of the model's time, or back into it.
     pub(crate) fn aside(&mut self, now_ns: u64, aside: bool) {
         match (self.pace, aside) {
@@ -203,11 +214,16 @@ impl Engine {
 
     fn start_until(&mut self, now_ns: u64) {
         if self.pace != Pace::Model {
+            let delay_ns = if self.pace == Pace::Probe {
+                PROBE_NS
+            } else {
+                0
+            };
             for job in self.device.give_up() {
                 self.under_way.push(Reverse(UnderWay(Started {
                     job,
                     start_ns: job.arrived_ns,
-                    finish_ns: job.arrived_ns,
+                    finish_ns: job.arrived_ns + delay_ns,
                 })));
             }
             return;

@@ -133,9 +133,12 @@ pub(crate) fn make_filesystem(spec: &DiskSpec, device: &Path) -> Result<(), Disk
     run(&program, &words).map(drop)
 }
 
-/// What an uncached read of a page of the device costs while the disk has no delay: the median of some.
-pub(crate) fn way_ns(device: &Path) -> io::Result<u64> {
-    const READS: usize = 101;
+/// What an uncached read of a page of the device costs besides the disk's delay. The first quartile of some reads, and
+/// never more than the bound: on a busy machine the others tell how busy it is, and an answer must not leave early for
+/// that.
+pub(crate) fn way_ns(device: &Path, delay_ns: u64) -> io::Result<u64> {
+    const READS: usize = 60;
+    const MOST_NS: u64 = 250_000;
     const PAGE_BYTES: usize = 4096;
     let flags = OFlags::DIRECT.bits() as i32;
     let file = File::options()
@@ -153,7 +156,7 @@ pub(crate) fn way_ns(device: &Path) -> io::Result<u64> {
         times.push(begin.elapsed().as_nanos() as u64);
     }
     times.sort_unstable();
-    Ok(times[READS / 2])
+    Ok(times[READS / 4].saturating_sub(delay_ns).min(MOST_NS))
 }
 
 /// Mounts the device on the folder for the files; nobody's reading changes anything on it.
@@ -180,7 +183,11 @@ pub(crate) fn mount_files(
 
 /// Whether something is mounted on this path, and how often.
 pub(crate) fn mounts_on(path: &Path) -> usize {
-    let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    mounts_in(Path::new("/proc/self/mountinfo"), path)
+}
+
+fn mounts_in(table: &Path, path: &Path) -> usize {
+    let table = fs::read(table).unwrap_or_default();
     let lines = table.split(|&byte| byte == b'\n');
     lines
         .filter_map(|line| line.split(|&byte| byte == b' ').nth(4))
@@ -222,6 +229,50 @@ pub(crate) fn unmount_lazily(path: &Path) -> io::Result<()> {
         path,
         UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
     )?)
+}
+
+/// Whether no file system is on the device any more. Unmounted here it can still be mounted in another mount name
+/// space, copied from this one, and its caches live on. The kernel refuses to open such a device exclusively.
+pub(crate) fn is_free(device: &Path) -> bool {
+    let flags = OFlags::EXCL.bits() as i32;
+    let open = File::options().read(true).custom_flags(flags).open(device);
+    open.is_ok()
+}
+
+/// Processes that keep what is below a path: with a file open there, or with a mount of it in a name space of their
+/// own. At most some, in words.
+pub(crate) fn holders(path: &Path) -> String {
+    const NAMED_MAX: usize = 5;
+    let own = fs::read_link("/proc/self/ns/mnt").ok();
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let names: Vec<String> = entries
+        .filter(|entry| {
+            let process = entry.path();
+            let elsewhere = fs::read_link(process.join("ns/mnt")).ok() != own;
+            let mounted = || mounts_in(&process.join("mountinfo"), path) > 0;
+            (elsewhere && mounted()) || has_open(&process, path)
+        })
+        .filter_map(|entry| {
+            let name = fs::read_to_string(entry.path().join("comm")).ok()?;
+            Some(format!("{} ({})", entry.file_name().display(), name.trim()))
+        })
+        .take(NAMED_MAX)
+        .collect();
+    if names.is_empty() {
+        return "nobody who can be found".to_owned();
+    }
+    format!("process {}", names.join(", "))
+}
+
+fn has_open(process: &Path, path: &Path) -> bool {
+    let files = fs::read_dir(process.join("fd"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let links = files.map(|file| file.path());
+    let links = links.chain([process.join("cwd"), process.join("root")]);
+    let mut targets = links.filter_map(|link| fs::read_link(link).ok());
+    targets.any(|target| target.starts_with(path))
 }
 
 /// Processes whose last argument is this folder: the disk's own. A process that has ended has no arguments.

@@ -45,6 +45,9 @@ use places::Places;
 /// The longest a disk process that works takes for an answer: it may have to write a mebibyte first.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// So long a file on the disk may still be closing.
+const BUSY: Duration = Duration::from_millis(300);
+
 /// The arguments of the hidden sub-command that is the disk process; the folder follows.
 const SUB_COMMAND: [&str; 2] = ["lab", "disk-process"];
 
@@ -84,6 +87,22 @@ pub enum DiskError {
     Exists {
         /// The disk's folder.
         folder: PathBuf,
+    },
+    /// It cannot be unmounted while files on it are open. It is as it was.
+    #[error("unmounting {}: it is busy, by {holders}; end that first", place.display())]
+    Busy {
+        /// Where it is mounted.
+        place: PathBuf,
+        /// Who has files open on it.
+        holders: String,
+    },
+    /// It is mounted in another mount name space, too, so its caches outlive an unmount here. It is as it was.
+    #[error("{} cannot be made cold: it is mounted in another name space, too, by {holders}; end that first", place.display())]
+    Shared {
+        /// Where it is mounted here.
+        place: PathBuf,
+        /// Who has the other mount.
+        holders: String,
     },
     /// Something could not be taken away.
     #[error("{} is not taken away: {}", folder.display(), what.join("; "))]
@@ -273,7 +292,8 @@ impl Disk {
     /// then. The disk does this without delays, whatever it was told, and does not count it.
     ///
     /// # Errors
-    /// When a file on it is still open: stop the server first. The file system is then as it was.
+    /// [`DiskError::Busy`] when a file on it is still open: stop the server first. [`DiskError::Shared`] when another
+    /// mount name space has a copy of the mount. The file system is then as it was.
     pub fn cool(&self) -> Result<(), DiskError> {
         self.mount_again(true)
     }
@@ -310,18 +330,46 @@ impl Disk {
     }
 
     fn mount_again(&self, read_only: bool) -> Result<(), DiskError> {
+        let place = &self.places.files;
         self.ask(&Ask::Aside(true))?;
-        let mounted = self.unmount().and_then(|()| {
+        let mount = |read_only| {
             kernel::mount_files(&self.device, &self.places, self.spec.filesystem, read_only)
+        };
+        let mounted = self.unmount().and_then(|()| {
+            if kernel::wait_until(PATIENCE, || kernel::is_free(&self.device)) {
+                return mount(read_only);
+            }
+            // It is one file system with the copy, and the kernel mounts it only as that is.
+            mount(true).or_else(|_| mount(false))?;
+            Err(DiskError::Shared {
+                place: place.clone(),
+                holders: kernel::holders(place),
+            })
         });
         let back = self.ask(&Ask::Aside(false));
         mounted.and(back.map(drop))
     }
 
     fn unmount(&self) -> Result<(), DiskError> {
-        while kernel::mounts_on(&self.places.files) > 0 {
-            kernel::unmount_once(&self.places.files)
-                .map_err(|cause| DiskError::io("unmounting the disk", &self.places.files, cause))?;
+        let place = &self.places.files;
+        while kernel::mounts_on(place) > 0 {
+            // Readers of /proc hold a file for an instant.
+            let mut result = kernel::unmount_once(place);
+            kernel::wait_until(BUSY, || {
+                if result.is_err() {
+                    result = kernel::unmount_once(place);
+                }
+                result.is_ok()
+            });
+            if let Err(cause) = result {
+                return Err(match cause.kind() {
+                    io::ErrorKind::ResourceBusy => DiskError::Busy {
+                        place: place.clone(),
+                        holders: kernel::holders(place),
+                    },
+                    _ => DiskError::io("unmounting the disk", place, cause),
+                });
+            }
         }
         Ok(())
     }
@@ -380,10 +428,15 @@ fn make(
     spawn(places, program, child)?;
     let device = kernel::attach(&places.image)?;
     kernel::make_filesystem(spec, &device)?;
-    let way_ns = kernel::way_ns(&device)
+    let ask = |question| {
+        control::ask(&places.socket, &question, PATIENCE)
+            .map_err(|cause| DiskError::io("asking the disk process", &places.socket, cause))
+    };
+    ask(Ask::Probe(true))?;
+    let way_ns = kernel::way_ns(&device, engine::PROBE_NS)
         .map_err(|cause| DiskError::io("timing reads of the device", &device, cause))?;
-    control::ask(&places.socket, &Ask::Way(way_ns), PATIENCE)
-        .map_err(|cause| DiskError::io("asking the disk process", &places.socket, cause))?;
+    ask(Ask::Probe(false))?;
+    ask(Ask::Way(way_ns))?;
     kernel::mount_files(&device, places, spec.filesystem, false)?;
     Ok(device)
 }

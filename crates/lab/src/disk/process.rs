@@ -60,8 +60,10 @@ pub fn process_main(folder: &Path) -> Result<(), DiskError> {
     let listener = UnixListener::bind(&places.socket)
         .map_err(|cause| DiskError::io("listening on the socket", &places.socket, cause))?;
     // It works little, but a disk does not wait for a processor. Without the privilege delays are less exact.
-    if let Err(error) = rustix::process::nice(-20) {
-        eprintln!("nice(-20): {error}; delays are longer while the processors are busy");
+    if let Err(error) = os::process::real_time() {
+        eprintln!(
+            "sched_setscheduler(SCHED_FIFO): {error}; delays are longer while the processors are busy"
+        );
     }
     let timer = Arc::clone(&shared);
     std::thread::spawn(move || timer.answer_in_time());
@@ -229,6 +231,7 @@ impl Shared {
         let now_ns = self.now_ns();
         match ask {
             Ask::Statistics => return Answer::Statistics(state.engine.statistics(now_ns)),
+            Ask::Probe(probe) => state.engine.probe(now_ns, probe),
             Ask::Way(way_ns) => state.engine.way(way_ns),
             Ask::Aside(aside) => state.engine.aside(now_ns, aside),
             Ask::Order(order) => match order.check() {

@@ -5,7 +5,9 @@
 //! process that does not answer is killed first: the kernel then ends its requests with errors, and everything above
 //! comes loose. Each step has a bound; what is left after it is named.
 
+use std::path::Path;
 use std::process::Child;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use super::control::{self, Ask};
@@ -26,7 +28,9 @@ pub(crate) fn undo(places: &Places, child: Option<&mut Child>) -> Result<(), Dis
     if control::ask(&places.socket, &order, ANSWER).is_err() {
         kill(places);
     }
-    unmount(&places.files);
+    // Whoever has files open is found by their names as long as the mount is there.
+    let mut holders = String::new();
+    while_it_answers(places, || holders = unmount(&places.files));
     for device in kernel::loops_on(&places.image) {
         // A device that goes away with its last user answers the second call with an error; the list decides.
         let _ = kernel::detach(&device);
@@ -37,7 +41,7 @@ pub(crate) fn undo(places: &Places, child: Option<&mut Child>) -> Result<(), Dis
         unmount(&places.fuse);
         end(places, child);
     }
-    let mut left = left(places);
+    let mut left = left(places, &holders);
     if left.is_empty() {
         match places.remove() {
             Ok(()) => return Ok(()),
@@ -50,17 +54,40 @@ pub(crate) fn undo(places: &Places, child: Option<&mut Child>) -> Result<(), Dis
     })
 }
 
-/// Everything that is mounted there. One that is busy leaves the tree at once and goes with its last user.
-fn unmount(path: &std::path::Path) {
+/// Does something that writes to the disk, and kills the disk process if it stops answering meanwhile: what waits for
+/// it then ends with errors.
+fn while_it_answers(places: &Places, act: impl FnOnce()) {
+    let (done, watch) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            while watch.recv_timeout(ANSWER) == Err(RecvTimeoutError::Timeout) {
+                if control::ask(&places.socket, &Ask::Statistics, ANSWER).is_err() {
+                    kill(places);
+                    return;
+                }
+            }
+        });
+        act();
+        // Its end is what the watch waits for.
+        drop(done);
+    });
+}
+
+/// Everything that is mounted there. One that is busy leaves the tree at once and goes with its last user; says who
+/// that was.
+fn unmount(path: &Path) -> String {
+    let mut holders = String::new();
     for _ in 0..kernel::mounts_on(path) {
         // A moment for files that are just being closed.
         let free = kernel::wait_until(Duration::from_millis(500), || {
             kernel::unmount_once(path).is_ok()
         });
         if !free {
+            holders = kernel::holders(path);
             let _ = kernel::unmount_lazily(path);
         }
     }
+    holders
 }
 
 /// The disk process ends when its file system goes; one that does not is killed.
@@ -85,11 +112,19 @@ fn kill(places: &Places) {
 }
 
 /// What is still there, in words.
-fn left(places: &Places) -> Vec<String> {
+fn left(places: &Places, holders: &str) -> Vec<String> {
     let mut left = Vec::new();
     for device in kernel::loops_on(&places.image) {
+        let elsewhere;
+        let holders = if holders.is_empty() {
+            // Not busy here, so it is mounted in another name space.
+            elsewhere = kernel::holders(&places.files);
+            &elsewhere
+        } else {
+            holders
+        };
         left.push(format!(
-            "{} is in use; end whoever has files open on the disk",
+            "{} is in use by {holders}; end that and try again",
             device.display()
         ));
     }

@@ -1,7 +1,7 @@
 //! Whether a server can be started here, and in which version; the reason otherwise.
 //!
 //! The version is what the installed program says of itself, since that is what the evidence has to name. Nothing
-//! is installed here: `scripts/setup bench` does that.
+//! is installed here: `scripts/setup` does that.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -27,7 +27,7 @@ pub struct Installed {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
     /// It is packaged, and not installed.
-    #[error("{program} is not installed; `scripts/setup bench` installs the package {package}")]
+    #[error("{program} is not installed; `scripts/setup` installs the package {package}")]
     NotInstalled {
         /// The program looked for.
         program: &'static str,
@@ -130,10 +130,7 @@ mod tests {
         let reason = available(Kind::Haboob).expect_err("it cannot run");
         assert!(reason.to_string().contains("2001"), "{reason}");
         let reason = find("headway-no-such-server").expect_err("no such program");
-        assert!(
-            reason.to_string().contains("scripts/setup bench"),
-            "{reason}"
-        );
+        assert!(reason.to_string().contains("scripts/setup"), "{reason}");
     }
 
     #[test]

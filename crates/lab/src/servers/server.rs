@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -271,10 +271,16 @@ impl Server {
         if let Err(remains) = self.end() {
             return remains;
         }
-        let status = self.child.wait();
+        let status = match self.child.wait() {
+            Ok(status) if status.signal() == Some(Signal::KILL.as_raw()) => {
+                format!("{status}: the kernel does that when a memory limit is too small")
+            }
+            Ok(status) => status.to_string(),
+            Err(error) => error.to_string(),
+        };
         ServerError::Died {
             kind: self.kind(),
-            status: status.map_or_else(|error| error.to_string(), |status| status.to_string()),
+            status,
             said,
         }
     }

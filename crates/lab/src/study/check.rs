@@ -28,7 +28,11 @@ pub(super) fn check(study: &Study, texts: Texts<'_>) -> Result<(), StudyError> {
     for figure in &study.file.figure {
         let (span, figure) = (figure.span(), figure.get_ref());
         if !FIGURES.contains(&figure.kind.as_str()) {
-            let why = format!("no kind of figure {:?}: {}", figure.kind, FIGURES.join(", "));
+            let why = format!(
+                "no kind of figure {:?}: {}",
+                figure.kind,
+                FIGURES.join(", ")
+            );
             return Err(texts.error(span, why));
         }
         for server in &figure.servers {
@@ -53,7 +57,11 @@ pub(super) fn check(study: &Study, texts: Texts<'_>) -> Result<(), StudyError> {
 
 /// The rows that one entry of the file stands for.
 pub(super) fn rows(study: &Study, table: &Table, row: &OurRow) -> Vec<Row> {
-    let keys = if table.keys.is_empty() { &table.columns } else { &table.keys };
+    let keys = if table.keys.is_empty() {
+        &table.columns
+    } else {
+        &table.keys
+    };
     let with = |server: Option<&str>| {
         let put = |text: &str, column: Option<&String>| {
             let text = match server {
@@ -62,14 +70,21 @@ pub(super) fn rows(study: &Study, table: &Table, row: &OurRow) -> Vec<Row> {
             };
             column.map_or(text.clone(), |key| text.replace("{column}", key))
         };
-        let label = server.and_then(|name| study.servers.get(name)).map(|found| found.label.as_str());
+        let label = server
+            .and_then(|name| study.servers.get(name))
+            .map(|found| found.label.as_str());
         Row {
             name: row.row.replace("{server}", label.unwrap_or_default()),
             cells: match &row.cell {
-                Some(cell) => keys.iter().map(|key| put(cell.get_ref(), Some(key))).collect(),
+                Some(cell) => keys
+                    .iter()
+                    .map(|key| put(cell.get_ref(), Some(key)))
+                    .collect(),
                 None => {
                     let cells = row.cells.iter().enumerate();
-                    cells.map(|(at, cell)| put(cell.get_ref(), keys.get(at))).collect()
+                    cells
+                        .map(|(at, cell)| put(cell.get_ref(), keys.get(at)))
+                        .collect()
                 }
             },
         }
@@ -84,13 +99,21 @@ pub(super) fn rows(study: &Study, table: &Table, row: &OurRow) -> Vec<Row> {
 
 /// The servers of the measure that the first cell refers to.
 fn first_measure(study: &Study, row: &OurRow) -> Vec<String> {
-    let text = row.cell.as_ref().or(row.cells.first()).map(|cell| cell.get_ref());
+    let text = row
+        .cell
+        .as_ref()
+        .or(row.cells.first())
+        .map(|cell| cell.get_ref());
     let expression = text.and_then(|text| Expression::parse(text).ok());
     let measure = expression.as_ref().and_then(|expression| {
         let references = expression.references();
-        references.first().and_then(|first| study.measure(&first.measure))
+        references
+            .first()
+            .and_then(|first| study.measure(&first.measure))
     });
-    measure.map(|measure| measure.servers_ever.clone()).unwrap_or_default()
+    measure
+        .map(|measure| measure.servers_ever.clone())
+        .unwrap_or_default()
 }
 
 struct Checker<'a> {
@@ -124,9 +147,16 @@ impl Checker<'_> {
         let wrong = |span: Range<usize>, why: String| Err(self.texts.error(span, why));
         let columns = table.columns.len();
         if !table.keys.is_empty() && table.keys.len() != columns {
-            return wrong(span, format!("{columns} columns and {} keys", table.keys.len()));
+            return wrong(
+                span,
+                format!("{columns} columns and {} keys", table.keys.len()),
+            );
         }
-        if table.draw.as_ref().is_some_and(|draw| !DRAWN.contains(&draw.as_str())) {
+        if table
+            .draw
+            .as_ref()
+            .is_some_and(|draw| !DRAWN.contains(&draw.as_str()))
+        {
             return wrong(span, "draw is \"lines\" or \"bars\"".to_owned());
         }
         for row in &table.paper {
@@ -141,10 +171,16 @@ impl Checker<'_> {
                 continue;
             }
             if row.cell.is_some() != row.cells.is_empty() {
-                return wrong(span, "a row of ours has cell, cells, or absent = \"why\"".to_owned());
+                return wrong(
+                    span,
+                    "a row of ours has cell, cells, or absent = \"why\"".to_owned(),
+                );
             }
             if row.cell.is_none() && row.cells.len() != columns {
-                return wrong(span, format!("{columns} columns and {} cells", row.cells.len()));
+                return wrong(
+                    span,
+                    format!("{columns} columns and {} cells", row.cells.len()),
+                );
             }
             self.row(table, row, span)?;
         }
@@ -153,10 +189,13 @@ impl Checker<'_> {
 
     fn row(&self, table: &Table, row: &OurRow, span: Range<usize>) -> Result<(), StudyError> {
         let known = |word: &String| {
-            matches!(word.as_str(), "all" | "peers" | "presets") || self.study.servers.contains_key(word)
+            matches!(word.as_str(), "all" | "peers" | "presets")
+                || self.study.servers.contains_key(word)
         };
         if let Some(word) = row.each.iter().find(|word| !known(word)) {
-            return Err(self.texts.error(span, format!("each: no server {word:?} in any measure")));
+            return Err(self
+                .texts
+                .error(span, format!("each: no server {word:?} in any measure")));
         }
         for found in rows(self.study, table, row) {
             for (at, text) in found.cells.iter().enumerate() {
@@ -182,7 +221,12 @@ impl Checker<'_> {
 
     fn references(&self, expression: &Expression, span: Range<usize>) -> Result<(), StudyError> {
         for reference in expression.references() {
-            let Reference { measure, server, point, .. } = reference;
+            let Reference {
+                measure,
+                server,
+                point,
+                ..
+            } = reference;
             self.place(measure, server, point, span.clone())?;
             self.observer(reference, span.clone())?;
         }
@@ -193,17 +237,28 @@ impl Checker<'_> {
     fn observer(&self, reference: &Reference, span: Range<usize>) -> Result<(), StudyError> {
         let written = self.study.file.measure.iter().map(Spanned::get_ref);
         let mut written = written.filter(|measure| measure.name == reference.measure);
-        let has = written.next().and_then(|measure| measure.observe.as_deref());
+        let has = written
+            .next()
+            .and_then(|measure| measure.observe.as_deref());
         match reference.quantity.observer() {
             Some(needed) if has != Some(needed) => {
-                let why = format!("{reference}: the measure {:?} has no observe = {needed:?}", reference.measure);
+                let why = format!(
+                    "{reference}: the measure {:?} has no observe = {needed:?}",
+                    reference.measure
+                );
                 Err(self.texts.error(span, why))
             }
             _ => Ok(()),
         }
     }
 
-    fn place(&self, measure: &str, servers: &str, points: &str, span: Range<usize>) -> Result<(), StudyError> {
+    fn place(
+        &self,
+        measure: &str,
+        servers: &str,
+        points: &str,
+        span: Range<usize>,
+    ) -> Result<(), StudyError> {
         let Some(found) = self.study.measure(measure) else {
             let why = format!("there is no measure {measure:?}");
             return Err(self.texts.error(span, why));

@@ -43,7 +43,8 @@ impl Running {
             .stderr(Stdio::piped())
             .process_group(0)
             .spawn();
-        let mut child = spawned.map_err(|error| Stopped::Failed(format!("starting {name}: {error}")))?;
+        let mut child =
+            spawned.map_err(|error| Stopped::Failed(format!("starting {name}: {error}")))?;
         let words = child.stderr.take().map(|mut stderr| {
             thread::spawn(move || {
                 let mut text = Vec::new();
@@ -65,7 +66,11 @@ impl Running {
     }
 
     /// Waits for its end, at most until `deadline`.
-    pub fn finish(&mut self, interrupted: &AtomicBool, deadline: Instant) -> Result<ExitStatus, Stopped> {
+    pub fn finish(
+        &mut self,
+        interrupted: &AtomicBool,
+        deadline: Instant,
+    ) -> Result<ExitStatus, Stopped> {
         loop {
             if let Some(status) = self.ended() {
                 return Ok(status);

@@ -44,7 +44,9 @@ impl Loaded {
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// No name, number or path.
-    #[error("there is no study {0:?}; `headway study list` names them, and a path to a TOML file will do")]
+    #[error(
+        "there is no study {0:?}; `headway study list` names them, and a path to a TOML file will do"
+    )]
     Unknown(String),
     /// The file cannot be read.
     #[error("{}: {source}", path.display())]
@@ -78,7 +80,11 @@ pub fn load(word: &str) -> Result<Vec<Loaded>, LoadError> {
     if word == "all" {
         return Ok(embedded());
     }
-    if Path::new(word).extension().is_some_and(|extension| extension == "toml") || word.contains('/') {
+    if Path::new(word)
+        .extension()
+        .is_some_and(|extension| extension == "toml")
+        || word.contains('/')
+    {
         return from_path(Path::new(word));
     }
     for found in embedded() {
@@ -100,7 +106,10 @@ fn from_path(path: &Path) -> Result<Vec<Loaded>, LoadError> {
     if path.is_dir() {
         let entries = std::fs::read_dir(path).map_err(io(path))?.flatten();
         files = entries.map(|entry| entry.path()).collect();
-        files.retain(|file| file.extension().is_some_and(|extension| extension == "toml"));
+        files.retain(|file| {
+            file.extension()
+                .is_some_and(|extension| extension == "toml")
+        });
         files.retain(|file| file.file_name().is_some_and(|name| name != "common.toml"));
         files.sort();
     }

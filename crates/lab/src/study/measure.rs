@@ -109,10 +109,14 @@ impl Bench<'_> {
         if spec.fault.is_some() {
             self.order(Order::Model)?;
         }
-        (watched?, others?);
+        watched?;
+        others?;
         if !whole(&run) {
             let words = client.last_words();
-            return Err(Stopped::Failed(format!("headway load ended with {}: {words}", status?)));
+            return Err(Stopped::Failed(format!(
+                "headway load ended with {}: {words}",
+                status?
+            )));
         }
         self.alive()?;
         keep(directory, &before, &after, self.server.kind().is_ours())
@@ -121,7 +125,9 @@ impl Bench<'_> {
     fn alive(&self) -> Result<(), Stopped> {
         match self.server.pids().is_empty() {
             false => Ok(()),
-            true => Err(Stopped::Failed("the server ended during the measurement".to_owned())),
+            true => Err(Stopped::Failed(
+                "the server ended during the measurement".to_owned(),
+            )),
         }
     }
 
@@ -129,8 +135,14 @@ impl Bench<'_> {
         let spec = demand.spec;
         let mut command = self.place.command(Side::Client, crate::headway());
         let address = self.server.address();
-        command.args(["load", &format!("http://{address}/{}/", demand.set), "--quiet"]);
-        command.arg("--fileset").arg(self.place.manifest(&demand.set));
+        command.args([
+            "load",
+            &format!("http://{address}/{}/", demand.set),
+            "--quiet",
+        ]);
+        command
+            .arg("--fileset")
+            .arg(self.place.manifest(&demand.set));
         match demand.rate {
             Some(rate) => command.args(["--rate", &format!("{rate:.3}")]),
             None => command.args(["--closed", "-c", &spec.workload.connections.to_string()]),
@@ -144,7 +156,11 @@ impl Bench<'_> {
         if let Some(bits) = spec.workload.bandwidth_bits_per_s {
             command.args(["--bandwidth", &format!("{bits}bit")]);
         }
-        let warmup = if demand.directory.is_some() { spec.warmup_s } else { 0.0 };
+        let warmup = if demand.directory.is_some() {
+            spec.warmup_s
+        } else {
+            0.0
+        };
         command.args(["--warmup", &time(warmup), "-d", &time(demand.seconds)]);
         command.args(["--seed", &spec.repeat.to_string()]);
         command.args(["--label", spec.server.kind.title()]);
@@ -208,7 +224,12 @@ impl Bench<'_> {
                 let kept = directory.join("trace");
                 command.arg("--keep").arg(&kept);
                 let running = Running::start(&mut command, "headway trace")?;
-                Watch::Trace(Box::new(running), kept, directory.join("run/trace.json"), spec.seconds)
+                Watch::Trace(
+                    Box::new(running),
+                    kept,
+                    directory.join("run/trace.json"),
+                    spec.seconds,
+                )
             }
             Some(Observer::Runnable) => {
                 let (_, cpus) = crate::usual_split();
@@ -217,7 +238,8 @@ impl Bench<'_> {
                     ..Settings::default()
                 };
                 let sampler = Sampler::start(self.server.members(), settings);
-                let failed = |error: io::Error| Stopped::Failed(format!("the run-queue sampler: {error}"));
+                let failed =
+                    |error: io::Error| Stopped::Failed(format!("the run-queue sampler: {error}"));
                 Watch::Runnable(sampler.map_err(failed)?, directory.join("runnable.json"))
             }
         })
@@ -249,7 +271,9 @@ impl Watch {
                 let from = kept.join("trace.json");
                 if !status.success() || !from.exists() {
                     let words = running.last_words();
-                    return Err(Stopped::Failed(format!("headway trace ended with {status}: {words}")));
+                    return Err(Stopped::Failed(format!(
+                        "headway trace ended with {status}: {words}"
+                    )));
                 }
                 let moved = fs::rename(&from, &file).and_then(|()| fs::remove_dir_all(&kept));
                 moved.map_err(|error| Stopped::Failed(format!("{}: {error}", file.display())))
@@ -283,7 +307,10 @@ fn keep(directory: &Path, before: &Seen, after: &Seen, ours: bool) -> Result<(),
         write(&directory.join("run/server.json"), &both)?;
     }
     if let (Some(then), Some(now)) = (&before.disk, &after.disk) {
-        write(&directory.join("disk.json"), &disk_use(&now.since(then), seconds))?;
+        write(
+            &directory.join("disk.json"),
+            &disk_use(&now.since(then), seconds),
+        )?;
     }
     let usage = ServerUse {
         seconds,

@@ -8,6 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::SystemTime;
 
+use latency::StudyResult;
+use latency::ready::ReadyEvents;
+use latency::run::{Format, Verdict};
 use latency::study::claim::{self, Found, Measured, worse};
 use latency::study::evidence::Evidence;
 use latency::study::expression::{Expression, Reference, parse_rule};
@@ -16,9 +19,6 @@ use latency::study::result::{
     ClaimResult, EnvironmentResult, FORMAT_NAME, FORMAT_VERSION, Figure, Measurement, OurCell,
     OurRow, Outcome, PaperRow, Repeat, ServerResult, Table,
 };
-use latency::run::{Format, Verdict};
-use latency::StudyResult;
-use latency::ready::ReadyEvents;
 use load::client::environment::rfc3339;
 use toml::Spanned;
 
@@ -59,8 +59,12 @@ impl View<'_, '_> {
     fn result(&self, command: &[String]) -> StudyResult {
         let study = self.study;
         let measurements = self.measurements();
-        let repeats = measurements.iter().flat_map(|measurement| &measurement.repeats);
-        let waiting = repeats.filter(|repeat| repeat.failed.as_deref() == Some(UNTRIED)).count();
+        let repeats = measurements
+            .iter()
+            .flat_map(|measurement| &measurement.repeats);
+        let waiting = repeats
+            .filter(|repeat| repeat.failed.as_deref() == Some(UNTRIED))
+            .count();
         StudyResult {
             format: Format {
                 name: FORMAT_NAME.to_owned(),
@@ -80,9 +84,19 @@ impl View<'_, '_> {
             machine: self.machine(),
             environments: self.environments(),
             servers: self.servers(),
-            tables: study.file.table.iter().map(|table| self.table(table.get_ref())).collect(),
+            tables: study
+                .file
+                .table
+                .iter()
+                .map(|table| self.table(table.get_ref()))
+                .collect(),
             figures: self.figures(),
-            claims: study.file.claim.iter().map(|claim| self.claim(claim.get_ref())).collect(),
+            claims: study
+                .file
+                .claim
+                .iter()
+                .map(|claim| self.claim(claim.get_ref()))
+                .collect(),
             measurements,
         }
     }
@@ -98,7 +112,8 @@ impl View<'_, '_> {
             .iter()
             .flat_map(|server| measure.points.iter().map(move |point| (server, point)));
         places.flat_map(move |(server, point)| {
-            (1..=measure.repeats).filter_map(move |repeat| self.study.spec(measure, server, point, repeat))
+            (1..=measure.repeats)
+                .filter_map(move |repeat| self.study.spec(measure, server, point, repeat))
         })
     }
 
@@ -116,7 +131,9 @@ impl View<'_, '_> {
     /// The machine of the first run that is there.
     fn machine(&self) -> latency::run::Environment {
         let measures = self.study.measures.iter();
-        let mut found = measures.flat_map(|measure| self.specs(measure)).filter_map(|spec| self.get(&spec).ok());
+        let mut found = measures
+            .flat_map(|measure| self.specs(measure))
+            .filter_map(|spec| self.get(&spec).ok());
         found
             .next()
             .map(|collected| collected.evidence.description.environment.clone())
@@ -126,13 +143,18 @@ impl View<'_, '_> {
     fn environments(&self) -> Vec<EnvironmentResult> {
         let mut found: Vec<EnvironmentResult> = Vec::new();
         for measure in &self.study.measures {
-            if found.iter().any(|known| known.name == measure.environment_name) {
+            if found
+                .iter()
+                .any(|known| known.name == measure.environment_name)
+            {
                 continue;
             }
-            let failures = self.specs(measure).filter_map(|spec| match self.get(&spec) {
-                Err(Nothing::Failed(why)) if why.starts_with("the environment") => Some(why),
-                _ => None,
-            });
+            let failures = self
+                .specs(measure)
+                .filter_map(|spec| match self.get(&spec) {
+                    Err(Nothing::Failed(why)) if why.starts_with("the environment") => Some(why),
+                    _ => None,
+                });
             let missing: BTreeSet<String> = failures.collect();
             found.push(EnvironmentResult {
                 name: measure.environment_name.clone(),
@@ -152,7 +174,9 @@ impl View<'_, '_> {
                 label: server.label.clone(),
                 kind: kind.to_string(),
                 peer: !kind.is_ours(),
-                version: self.version(name).or(installed.as_ref().ok().map(|found| found.version.clone())),
+                version: self
+                    .version(name)
+                    .or(installed.as_ref().ok().map(|found| found.version.clone())),
                 unavailable: installed.err().map(|reason| reason.to_string()),
             }
         };
@@ -182,7 +206,9 @@ impl View<'_, '_> {
                     let repeats = self
                         .repeats(measure, server, point)
                         .iter()
-                        .map(|spec| self.repeat(spec, &asked, wanted.contains(measure.name.as_str())))
+                        .map(|spec| {
+                            self.repeat(spec, &asked, wanted.contains(measure.name.as_str()))
+                        })
                         .collect();
                     found.push(Measurement {
                         measure: measure.name.clone(),
@@ -205,7 +231,10 @@ impl View<'_, '_> {
 
     /// The quantities that tables and claims take of a measure, and the headline ones.
     fn asked(&self, measure: &str) -> Vec<Quantity> {
-        let mut asked: BTreeSet<Quantity> = HEADLINE.iter().filter_map(|name| Quantity::parse(name).ok()).collect();
+        let mut asked: BTreeSet<Quantity> = HEADLINE
+            .iter()
+            .filter_map(|name| Quantity::parse(name).ok())
+            .collect();
         let mut add = |expression: &Expression| {
             let references = expression.references().into_iter();
             let here = references.filter(|reference| reference.measure == measure);
@@ -215,7 +244,9 @@ impl View<'_, '_> {
             for row in table.ours.iter().map(Spanned::get_ref) {
                 let rows = check::rows(self.study, table, row);
                 let texts = rows.iter().flat_map(|row| &row.cells);
-                texts.filter_map(|text| Expression::parse(text).ok()).for_each(|found| add(&found));
+                texts
+                    .filter_map(|text| Expression::parse(text).ok())
+                    .for_each(|found| add(&found));
             }
         }
         let claims = self.study.file.claim.iter().map(Spanned::get_ref);
@@ -243,7 +274,9 @@ impl View<'_, '_> {
         let evidence = &collected.evidence;
         repeat.rate_rps = collected.record.rate_rps;
         (repeat.verdict, repeat.reasons) = verdict(evidence);
-        let taken = asked.iter().filter_map(|quantity| Some((quantity.to_string(), quantity.take(evidence).ok()?)));
+        let taken = asked
+            .iter()
+            .filter_map(|quantity| Some((quantity.to_string(), quantity.take(evidence).ok()?)));
         repeat.values = taken.collect::<BTreeMap<_, _>>();
         if drawn {
             draw(&mut repeat, evidence);
@@ -303,7 +336,12 @@ impl View<'_, '_> {
             let (servers, points) = measure
                 .map(|measure| (measure.servers.clone(), measure.points.clone()))
                 .unwrap_or_default();
-            let point = |point: &&String| figure.points.iter().any(|word| word == "*" || word == *point);
+            let point = |point: &&String| {
+                figure
+                    .points
+                    .iter()
+                    .any(|word| word == "*" || word == *point)
+            };
             Figure {
                 title: figure.title.clone(),
                 kind: figure.kind.clone(),
@@ -312,14 +350,22 @@ impl View<'_, '_> {
                 points: points.iter().filter(point).cloned().collect(),
             }
         };
-        self.study.file.figure.iter().map(|figure| of(figure.get_ref())).collect()
+        self.study
+            .file
+            .figure
+            .iter()
+            .map(|figure| of(figure.get_ref()))
+            .collect()
     }
 
     fn claim(&self, written: &file::Claim) -> ClaimResult {
         let mut result = ClaimResult {
             text: written.text.clone(),
             source: written.source.clone(),
-            expected: written.expected.clone().unwrap_or_else(|| Outcome::Holds.words().to_owned()),
+            expected: written
+                .expected
+                .clone()
+                .unwrap_or_else(|| Outcome::Holds.words().to_owned()),
             explain: written.explain.clone(),
             ..ClaimResult::default()
         };
@@ -328,7 +374,11 @@ impl View<'_, '_> {
             result.why = vec![why.clone()];
             return result;
         }
-        let text = written.rule.as_ref().map(|rule| rule.get_ref().clone()).unwrap_or_default();
+        let text = written
+            .rule
+            .as_ref()
+            .map(|rule| rule.get_ref().clone())
+            .unwrap_or_default();
         match parse_rule(&text) {
             Err(error) => {
                 result.outcome = Outcome::CannotBeTested;
@@ -352,8 +402,14 @@ impl Measured for View<'_, '_> {
         let Some(measure) = self.study.measure(&reference.measure) else {
             return Vec::new();
         };
-        let words = |text: &str| text.split('|').map(|word| word.trim().to_owned()).collect::<Vec<_>>();
-        let servers = self.study.expand(&words(&reference.server), &measure.servers_ever);
+        let words = |text: &str| {
+            text.split('|')
+                .map(|word| word.trim().to_owned())
+                .collect::<Vec<_>>()
+        };
+        let servers = self
+            .study
+            .expand(&words(&reference.server), &measure.servers_ever);
         let mut members = Vec::new();
         for server in servers {
             for point in words(&reference.point) {
@@ -372,11 +428,19 @@ impl Measured for View<'_, '_> {
     }
 
     fn find(&self, reference: &Reference) -> Result<Found, String> {
-        let Reference { quantity, measure, server, point } = reference;
+        let Reference {
+            quantity,
+            measure,
+            server,
+            point,
+        } = reference;
         let measure = self.study.measure(measure).ok_or("no such measure")?;
         let capacity = point == "capacity" && measure.has_capacities();
         if !(capacity || measure.points.contains(point)) || !measure.servers.contains(server) {
-            return Err(format!("{server} at {point} is not measured at scale {}", self.study.scale));
+            return Err(format!(
+                "{server} at {point} is not measured at scale {}",
+                self.study.scale
+            ));
         }
         let mut found = Found::default();
         let mut failures = Vec::new();
@@ -397,7 +461,10 @@ impl Measured for View<'_, '_> {
             }
             let (verdict, reasons) = verdict(&collected.evidence);
             found.verdict = worse(found.verdict, verdict);
-            let new = reasons.into_iter().filter(|reason| !found.reasons.contains(reason)).collect::<Vec<_>>();
+            let new = reasons
+                .into_iter()
+                .filter(|reason| !found.reasons.contains(reason))
+                .collect::<Vec<_>>();
             found.reasons.extend(new);
         }
         let failed = failures.len();
@@ -407,7 +474,10 @@ impl Measured for View<'_, '_> {
         match found.values.is_empty() {
             true => Err(format!("{quantity} of {server} at {point}: {first}")),
             false => {
-                found.caveats.push(format!("{failed} of {} repeats failed: {first}", measure.repeats));
+                found.caveats.push(format!(
+                    "{failed} of {} repeats failed: {first}",
+                    measure.repeats
+                ));
                 Ok(found)
             }
         }
@@ -426,7 +496,10 @@ fn verdict(evidence: &Evidence) -> (Verdict, Vec<String>) {
 fn draw(repeat: &mut Repeat, evidence: &Evidence) {
     if let Some(rows) = &evidence.rows {
         let analysis = &rows.analysis;
-        let cdf = analysis.response.as_ref().map(|response| response.cdf.clone());
+        let cdf = analysis
+            .response
+            .as_ref()
+            .map(|response| response.cdf.clone());
         repeat.cdf = thin(cdf.unwrap_or_default(), CDF_POINTS);
         repeat.deciles = Some(analysis.deciles);
         let points = &analysis.timeline.points;
@@ -436,8 +509,16 @@ fn draw(repeat: &mut Repeat, evidence: &Evidence) {
     }
     let ready = evidence.server.as_ref().and_then(ReadyEvents::from_status);
     repeat.ready = ready.map(|ready| ready.buckets).unwrap_or_default();
-    repeat.runnable = evidence.runnable.as_ref().map(|found| found.samples.clone()).unwrap_or_default();
-    repeat.sleeps = evidence.sleeps.as_ref().map(|found| found.counts.clone()).unwrap_or_default();
+    repeat.runnable = evidence
+        .runnable
+        .as_ref()
+        .map(|found| found.samples.clone())
+        .unwrap_or_default();
+    repeat.sleeps = evidence
+        .sleeps
+        .as_ref()
+        .map(|found| found.counts.clone())
+        .unwrap_or_default();
 }
 
 /// Every so many, and the last one.
@@ -445,7 +526,7 @@ fn thin<T: Copy>(points: Vec<T>, most: usize) -> Vec<T> {
     let every = points.len().div_ceil(most).max(1);
     let last = points.last().copied();
     let mut thin: Vec<T> = points.iter().step_by(every).copied().collect();
-    if points.len() > 1 && (points.len() - 1) % every != 0 {
+    if points.len() > 1 && !(points.len() - 1).is_multiple_of(every) {
         thin.extend(last);
     }
     thin

@@ -60,7 +60,8 @@ impl Place {
         interrupted: &AtomicBool,
     ) -> Result<Place, PlaceError> {
         let scratch = tempfile::Builder::new().prefix("headway-study-").tempdir();
-        let scratch = scratch.map_err(|error| PlaceError::Files(format!("a scratch directory: {error}")))?;
+        let scratch =
+            scratch.map_err(|error| PlaceError::Files(format!("a scratch directory: {error}")))?;
         // Peers give up root's rights and still have to find their configuration.
         open_to_all(scratch.path())?;
         let mut place = Place {
@@ -109,7 +110,8 @@ impl Place {
         probes: &[Probe],
         interrupted: &AtomicBool,
     ) -> Result<(), PlaceError> {
-        let files = |error: std::io::Error| PlaceError::Files(format!("{}: {error}", root.display()));
+        let files =
+            |error: std::io::Error| PlaceError::Files(format!("{}: {error}", root.display()));
         fs::create_dir_all(root).map_err(files)?;
         fs::write(root.join(READY.trim_start_matches('/')), "ready\n").map_err(files)?;
         let size = environment.set_bytes.to_string();
@@ -123,19 +125,31 @@ impl Place {
         Ok(())
     }
 
-    fn create_set(&self, root: &Path, name: &str, words: &[&str], interrupted: &AtomicBool) -> Result<(), PlaceError> {
+    fn create_set(
+        &self,
+        root: &Path,
+        name: &str,
+        words: &[&str],
+        interrupted: &AtomicBool,
+    ) -> Result<(), PlaceError> {
         let folder = root.join(name);
         let mut command = self.command(Side::Client, crate::headway());
-        command.args(["fileset", "create", "--quiet"]).args(words).arg(&folder);
+        command
+            .args(["fileset", "create", "--quiet"])
+            .args(words)
+            .arg(&folder);
         client::finish(&mut command, interrupted)?;
         let manifest = self.manifest(name);
         let copied = fs::create_dir_all(&manifest).and_then(|()| {
             let name = load::fileset::MANIFEST_NAME;
             fs::copy(folder.join(name), manifest.join(name))
         });
-        copied
-            .map(drop)
-            .map_err(|error| PlaceError::Files(format!("copying the manifest of {}: {error}", folder.display())))
+        copied.map(drop).map_err(|error| {
+            PlaceError::Files(format!(
+                "copying the manifest of {}: {error}",
+                folder.display()
+            ))
+        })
     }
 
     /// The copy of a set's manifest.
@@ -163,9 +177,13 @@ impl Place {
 
     /// An address that a server may listen on.
     pub fn address(&self) -> Result<SocketAddr, PlaceError> {
-        let ip = self.lab.as_ref().map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), Lab::server_ip);
+        let ip = self
+            .lab
+            .as_ref()
+            .map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), Lab::server_ip);
         // The network of a lab is its own; a port that is free here is free there.
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
+        let free =
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
         let free = free.map_err(|error| PlaceError::Files(format!("a free port: {error}")))?;
         Ok(SocketAddr::new(ip, free.port()))
     }
@@ -202,7 +220,8 @@ pub(super) fn hot(at: usize) -> String {
 
 fn open_to_all(path: &Path) -> Result<(), PlaceError> {
     let mode = fs::Permissions::from_mode(0o755);
-    fs::set_permissions(path, mode).map_err(|error| PlaceError::Files(format!("{}: {error}", path.display())))
+    fs::set_permissions(path, mode)
+        .map_err(|error| PlaceError::Files(format!("{}: {error}", path.display())))
 }
 
 fn lab_spec(environment: &Environment) -> Result<LabSpec, PlaceError> {
@@ -227,7 +246,9 @@ fn lab_spec(environment: &Environment) -> Result<LabSpec, PlaceError> {
         cpu_share: environment.cpu,
         server_cpus,
         client_cpus,
-        link: environment.link_bits.map(|bits_per_second| LinkSpec { bits_per_second }),
+        link: environment
+            .link_bits
+            .map(|bits_per_second| LinkSpec { bits_per_second }),
         ..LabSpec::new(&name)
     })
 }

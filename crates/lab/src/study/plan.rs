@@ -41,7 +41,10 @@ impl Plan {
         }
         let mut groups: Vec<Group> = Vec::new();
         for spec in &collected.specs {
-            if !groups.iter().any(|group| group.environment == spec.environment) {
+            if !groups
+                .iter()
+                .any(|group| group.environment == spec.environment)
+            {
                 groups.push(Group {
                     environment: spec.environment.clone(),
                     sessions: Vec::new(),
@@ -50,7 +53,9 @@ impl Plan {
         }
         for group in &mut groups {
             let specs = collected.specs.iter();
-            let here: Vec<&Spec> = specs.filter(|spec| spec.environment == group.environment).collect();
+            let here: Vec<&Spec> = specs
+                .filter(|spec| spec.environment == group.environment)
+                .collect();
             group.sessions = sessions(&here);
         }
         Plan {
@@ -162,7 +167,9 @@ fn rounds(specs: &[&Spec]) -> Vec<Session> {
     for repeat in 1..=repeats {
         let mut round: Vec<Session> = Vec::new();
         for spec in specs.iter().filter(|spec| spec.repeat == repeat) {
-            let known = round.iter().position(|session| session.server == spec.server);
+            let known = round
+                .iter()
+                .position(|session| session.server == spec.server);
             let at = known.unwrap_or_else(|| {
                 round.push(Session {
                     server: spec.server.clone(),
@@ -182,12 +189,17 @@ fn rounds(specs: &[&Spec]) -> Vec<Session> {
 }
 
 /// The rate of a point, from what the capacities are.
-pub(super) fn rate(spec: &Spec, capacity: &dyn Fn(&ServerChoice) -> Result<f64, String>) -> Result<Option<f64>, String> {
+pub(super) fn rate(
+    spec: &Spec,
+    capacity: &dyn Fn(&ServerChoice) -> Result<f64, String>,
+) -> Result<Option<f64>, String> {
     let all = |servers: &[ServerChoice]| {
         let found: Vec<Result<f64, String>> = servers.iter().map(capacity).collect();
         let known: Vec<f64> = found.iter().flatten().copied().collect();
         match (known.is_empty(), found.into_iter().find_map(Result::err)) {
-            (true, why) => Err(why.unwrap_or_else(|| "there is no such server in the measure".to_owned())),
+            (true, why) => {
+                Err(why.unwrap_or_else(|| "there is no such server in the measure".to_owned()))
+            }
             (false, _) => Ok(known),
         }
     };

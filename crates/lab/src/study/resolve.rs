@@ -203,7 +203,13 @@ impl Study {
     }
 
     /// The measurement of a server at a point, once.
-    pub(super) fn spec(&self, measure: &Measure, server: &str, point: &str, repeat: u32) -> Option<Spec> {
+    pub(super) fn spec(
+        &self,
+        measure: &Measure,
+        server: &str,
+        point: &str,
+        repeat: u32,
+    ) -> Option<Spec> {
         Some(Spec {
             server: self.choice(server)?.clone(),
             environment: measure.environment.clone(),
@@ -303,7 +309,12 @@ struct Resolver<'a> {
 impl Resolver<'_> {
     fn measure(&self, spanned: &Spanned<file::Measure>) -> Result<Measure, StudyError> {
         let (span, written) = (spanned.span(), spanned.get_ref());
-        let lack = |what: &str| self.texts.error(span.clone(), format!("the measure {:?} has no {what}", written.name));
+        let lack = |what: &str| {
+            self.texts.error(
+                span.clone(),
+                format!("the measure {:?} has no {what}", written.name),
+            )
+        };
         let servers = written.servers.as_ref().ok_or_else(|| lack("servers"))?;
         let points = written.points.as_ref().ok_or_else(|| lack("points"))?;
         let usual = self.usual(&span)?;
@@ -339,7 +350,9 @@ impl Resolver<'_> {
         };
         match measure.repeats > 0 && measure.seconds > 0.0 && measure.warmup_s >= 0.0 {
             true => Ok(measure),
-            false => Err(self.texts.error(span, "repeats and seconds are above 0, warmup is 0 or more")),
+            false => Err(self
+                .texts
+                .error(span, "repeats and seconds are above 0, warmup is 0 or more")),
         }
     }
 
@@ -351,17 +364,32 @@ impl Resolver<'_> {
             found.map(|(_, table)| *table).unwrap_or_default()
         };
         let (own, common) = (of(self.file), of(self.common));
-        let lack = |what: &str| self.texts.error(span.clone(), format!("[scale.{}] has no {what}", self.scale));
+        let lack = |what: &str| {
+            self.texts.error(
+                span.clone(),
+                format!("[scale.{}] has no {what}", self.scale),
+            )
+        };
         Ok(Usual {
-            repeats: own.repeats.or(common.repeats).ok_or_else(|| lack("repeats"))?,
-            seconds: own.seconds.or(common.seconds).ok_or_else(|| lack("seconds"))?,
+            repeats: own
+                .repeats
+                .or(common.repeats)
+                .ok_or_else(|| lack("repeats"))?,
+            seconds: own
+                .seconds
+                .or(common.seconds)
+                .ok_or_else(|| lack("seconds"))?,
             warmup_s: own.warmup.or(common.warmup).unwrap_or(0.0),
         })
     }
 
     /// A server by its name: an entry, or a kind with its defaults.
     fn server(&self, name: &str, span: std::ops::Range<usize>) -> Result<Named, StudyError> {
-        let entry = self.file.server.get(name).or_else(|| self.common.server.get(name));
+        let entry = self
+            .file
+            .server
+            .get(name)
+            .or_else(|| self.common.server.get(name));
         let Some(entry) = entry else {
             return match name.parse::<Kind>() {
                 Ok(kind) => Ok(Named {
@@ -373,21 +401,34 @@ impl Resolver<'_> {
         };
         let span = self.own_span(entry, self.file.server.contains_key(name));
         let written = entry.get_ref();
-        let kind: Kind = written.kind.parse().map_err(|error: crate::servers::UnknownKind| {
-            self.texts.error(span.clone(), format!("[server.{name}]: {error}"))
-        })?;
-        let number = |value: &Option<Scaled<usize>>| value.as_ref().map(|value| *value.at(self.scale));
-        let helpers = match written.helpers.as_ref().map(|helpers| helpers.at(self.scale)) {
+        let kind: Kind = written
+            .kind
+            .parse()
+            .map_err(|error: crate::servers::UnknownKind| {
+                self.texts
+                    .error(span.clone(), format!("[server.{name}]: {error}"))
+            })?;
+        let number =
+            |value: &Option<Scaled<usize>>| value.as_ref().map(|value| *value.at(self.scale));
+        let helpers = match written
+            .helpers
+            .as_ref()
+            .map(|helpers| helpers.at(self.scale))
+        {
             None => None,
             Some(Helpers::Number(number)) => Some(*number),
             Some(Helpers::Word(word)) if word == "adaptive" => None,
             Some(Helpers::Word(word)) => {
-                let why = format!("[server.{name}]: helpers are a number or \"adaptive\", not {word:?}");
+                let why =
+                    format!("[server.{name}]: helpers are a number or \"adaptive\", not {word:?}");
                 return Err(self.texts.error(span, why));
             }
         };
         Ok(Named {
-            label: written.label.clone().unwrap_or_else(|| kind.title().to_owned()),
+            label: written
+                .label
+                .clone()
+                .unwrap_or_else(|| kind.title().to_owned()),
             choice: ServerChoice {
                 kind,
                 workers: number(&written.workers),
@@ -404,9 +445,16 @@ impl Resolver<'_> {
         if own { entry.span() } else { 0..0 }
     }
 
-    fn environment(&self, name: &str, span: &std::ops::Range<usize>) -> Result<Environment, StudyError> {
+    fn environment(
+        &self,
+        name: &str,
+        span: &std::ops::Range<usize>,
+    ) -> Result<Environment, StudyError> {
         let written = self.inherited(name, span, 0)?;
-        let wrong = |why: String| self.texts.error(span.clone(), format!("[environment.{name}]: {why}"));
+        let wrong = |why: String| {
+            self.texts
+                .error(span.clone(), format!("[environment.{name}]: {why}"))
+        };
         let size = |value: &Option<Scaled<String>>| -> Result<Option<u64>, StudyError> {
             let text = value.as_ref().map(|value| value.at(self.scale));
             let amount = text.map(|text| text.parse::<Amount>().map(|amount| amount.0));
@@ -415,12 +463,18 @@ impl Resolver<'_> {
         let Some(set_bytes) = size(&written.set)? else {
             return Err(wrong("it has no set; write set = \"400MB\"".to_owned()));
         };
-        let disk = written.disk.as_ref().map(|disk| disk.at(self.scale).clone());
+        let disk = written
+            .disk
+            .as_ref()
+            .map(|disk| disk.at(self.scale).clone());
         if let Some(model) = &disk {
             model.parse::<crate::disk::Model>().map_err(wrong)?;
         }
         let link = written.link.as_ref().map(|link| link.at(self.scale));
-        let link = link.map(|link| link.parse::<Bandwidth>()).transpose().map_err(wrong)?;
+        let link = link
+            .map(|link| link.parse::<Bandwidth>())
+            .transpose()
+            .map_err(wrong)?;
         let fill = self.time(written.fill.as_ref(), &wrong)?;
         let filesystem = written.filesystem.unwrap_or_else(|| "ext4".to_owned());
         if !matches!(filesystem.as_str(), "ext4" | "xfs") {
@@ -440,7 +494,12 @@ impl Resolver<'_> {
     }
 
     /// An environment with what it takes from others.
-    fn inherited(&self, name: &str, span: &std::ops::Range<usize>, depth: u32) -> Result<file::Environment, StudyError> {
+    fn inherited(
+        &self,
+        name: &str,
+        span: &std::ops::Range<usize>,
+        depth: u32,
+    ) -> Result<file::Environment, StudyError> {
         let environments = [&self.file.environment, &self.common.environment];
         let found = environments.iter().find_map(|all| all.get(name));
         let Some(found) = found.filter(|_| depth < 8) else {
@@ -469,7 +528,11 @@ impl Resolver<'_> {
         })
     }
 
-    fn time(&self, value: Option<&Scaled<String>>, wrong: &dyn Fn(String) -> StudyError) -> Result<Option<f64>, StudyError> {
+    fn time(
+        &self,
+        value: Option<&Scaled<String>>,
+        wrong: &dyn Fn(String) -> StudyError,
+    ) -> Result<Option<f64>, StudyError> {
         let text = value.map(|value| value.at(self.scale));
         let time = text.map(|text| text.parse::<Time>().map(|time| time.0.as_secs_f64()));
         time.transpose().map_err(wrong)
@@ -482,12 +545,18 @@ impl Resolver<'_> {
             return Err(self.texts.error(span.clone(), why));
         };
         let written = found.get_ref();
-        let wrong = |why: String| self.texts.error(span.clone(), format!("[workload.{name}]: {why}"));
+        let wrong = |why: String| {
+            self.texts
+                .error(span.clone(), format!("[workload.{name}]: {why}"))
+        };
         let number = |value: &Option<Scaled<u64>>, usual: u64| {
             value.as_ref().map_or(usual, |value| *value.at(self.scale))
         };
         let bandwidth = written.bandwidth.as_ref().map(|word| word.at(self.scale));
-        let bandwidth = bandwidth.map(|word| word.parse::<Bandwidth>()).transpose().map_err(wrong)?;
+        let bandwidth = bandwidth
+            .map(|word| word.parse::<Bandwidth>())
+            .transpose()
+            .map_err(wrong)?;
         Ok(Workload {
             connections: number(&written.connections, 1024),
             requests_per_connection: number(&written.requests_per_connection, 5),
@@ -496,7 +565,11 @@ impl Resolver<'_> {
         })
     }
 
-    fn fault(&self, measure: &file::Measure, span: &std::ops::Range<usize>) -> Result<Option<Fault>, StudyError> {
+    fn fault(
+        &self,
+        measure: &file::Measure,
+        span: &std::ops::Range<usize>,
+    ) -> Result<Option<Fault>, StudyError> {
         let Some(written) = &measure.fault else {
             return Ok(None);
         };
@@ -505,7 +578,11 @@ impl Resolver<'_> {
             ("stall", None) => None,
             ("slow", Some(factor)) if factor > 0.0 => Some(factor),
             ("slow", _) => return Err(wrong("a slow disk has a factor above 0".to_owned())),
-            (other, _) => return Err(wrong(format!("no fault {other:?}: stall, or slow with a factor"))),
+            (other, _) => {
+                return Err(wrong(format!(
+                    "no fault {other:?}: stall, or slow with a factor"
+                )));
+            }
         };
         Ok(Some(Fault {
             factor,
@@ -514,7 +591,11 @@ impl Resolver<'_> {
         }))
     }
 
-    fn probe(&self, measure: &file::Measure, span: &std::ops::Range<usize>) -> Result<Option<Probe>, StudyError> {
+    fn probe(
+        &self,
+        measure: &file::Measure,
+        span: &std::ops::Range<usize>,
+    ) -> Result<Option<Probe>, StudyError> {
         let Some(written) = &measure.probe else {
             return Ok(None);
         };
@@ -538,3 +619,6 @@ fn ever(list: &Scaled<Vec<String>>) -> Vec<String> {
     }
     all
 }
+
+#[cfg(test)]
+mod tests;

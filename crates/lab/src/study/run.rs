@@ -50,8 +50,16 @@ pub struct Options<'a> {
 ///
 /// # Errors
 /// See [`RunError`]. What is done stays done.
-pub fn run(plan: &Plan, store: &Store, options: &Options<'_>, listener: &mut dyn Listener) -> Result<(), RunError> {
-    let done = plan.specs().filter(|spec| store.is_done(&spec.key())).count();
+pub fn run(
+    plan: &Plan,
+    store: &Store,
+    options: &Options<'_>,
+    listener: &mut dyn Listener,
+) -> Result<(), RunError> {
+    let done = plan
+        .specs()
+        .filter(|spec| store.is_done(&spec.key()))
+        .count();
     let mut work = Work {
         store,
         interrupted: options.interrupted,
@@ -61,7 +69,10 @@ pub fn run(plan: &Plan, store: &Store, options: &Options<'_>, listener: &mut dyn
         begun: Instant::now(),
     };
     if done > 0 {
-        work.listener.say(&format!("going on: {done} of {} measurements are done", plan.len()));
+        work.listener.say(&format!(
+            "going on: {done} of {} measurements are done",
+            plan.len()
+        ));
     }
     plan.groups.iter().try_for_each(|group| work.group(group))
 }
@@ -107,13 +118,23 @@ impl Work<'_> {
             Err(PlaceError::Interrupted) => Err(RunError::Interrupted),
             Err(_) if self.interrupted.load(Ordering::Relaxed) => Err(RunError::Interrupted),
             Err(error) => {
-                let why = format!("the environment could not be made: {}", in_one_line(&error.to_string()));
-                pending.iter().try_for_each(|spec| self.failed(spec, None, &why))
+                let why = format!(
+                    "the environment could not be made: {}",
+                    in_one_line(&error.to_string())
+                );
+                pending
+                    .iter()
+                    .try_for_each(|spec| self.failed(spec, None, &why))
             }
         }
     }
 
-    fn session(&mut self, place: &Place, probes: &[Probe], session: &Session) -> Result<(), RunError> {
+    fn session(
+        &mut self,
+        place: &Place,
+        probes: &[Probe],
+        session: &Session,
+    ) -> Result<(), RunError> {
         let waiting = |spec: &&Spec| !self.store.is_done(&spec.key());
         let pending: Vec<&Spec> = session.specs.iter().filter(waiting).collect();
         let Some(first) = pending.first() else {
@@ -122,13 +143,17 @@ impl Work<'_> {
         self.stopped()?;
         if let Err(reason) = available(session.server.kind) {
             let why = format!("{}: {reason}", session.server.kind);
-            return pending.iter().try_for_each(|spec| self.failed(spec, None, &why));
+            return pending
+                .iter()
+                .try_for_each(|spec| self.failed(spec, None, &why));
         }
         let server = match start(place, &session.server) {
             Ok(server) => server,
             Err(why) => {
                 self.stopped()?;
-                return pending.iter().try_for_each(|spec| self.failed(spec, None, &why));
+                return pending
+                    .iter()
+                    .try_for_each(|spec| self.failed(spec, None, &why));
             }
         };
         let bench = Bench {
@@ -138,11 +163,15 @@ impl Work<'_> {
             interrupted: self.interrupted,
         };
         let done = match bench.fill(first) {
-            Ok(()) => pending.iter().try_for_each(|spec| self.measure(&bench, spec)),
+            Ok(()) => pending
+                .iter()
+                .try_for_each(|spec| self.measure(&bench, spec)),
             Err(Stopped::Interrupted) => Err(RunError::Interrupted),
             Err(Stopped::Failed(why)) => {
                 let why = format!("filling the caches: {why}");
-                pending.iter().try_for_each(|spec| self.failed(spec, None, &why))
+                pending
+                    .iter()
+                    .try_for_each(|spec| self.failed(spec, None, &why))
             }
         };
         let ended = server.stop();
@@ -241,7 +270,10 @@ pub(super) fn capacity(store: &Store, spec: &Spec, server: &ServerChoice) -> Res
     match found.len() {
         0 => {
             let why = why.unwrap_or_else(|| "it was not measured".to_owned());
-            Err(format!("the capacity of {} is not known: {why}", server.kind))
+            Err(format!(
+                "the capacity of {} is not known: {why}",
+                server.kind
+            ))
         }
         odd if odd % 2 == 1 => Ok(found[middle]),
         _ => Ok(f64::midpoint(found[middle - 1], found[middle])),
@@ -343,7 +375,10 @@ fn outcome(directory: &std::path::Path) -> String {
 }
 
 fn in_one_line(text: &str) -> String {
-    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let lines: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
     lines.join("; ")
 }
-

@@ -176,14 +176,19 @@ impl Store {
 
     /// Everything that has ended here, this way or that.
     pub(super) fn records(&self) -> Vec<Record> {
-        let entries = fs::read_dir(self.path.join("measurements")).into_iter().flatten();
+        let entries = fs::read_dir(self.path.join("measurements"))
+            .into_iter()
+            .flatten();
         let names = entries.flatten().map(|entry| entry.file_name());
-        names.filter_map(|name| self.record(&name.to_string_lossy())).collect()
+        names
+            .filter_map(|name| self.record(&name.to_string_lossy()))
+            .collect()
     }
 
     /// Whether there are figures.
     pub(super) fn is_done(&self, key: &str) -> bool {
-        self.record(key).is_some_and(|record| record.failed.is_none())
+        self.record(key)
+            .is_some_and(|record| record.failed.is_none())
     }
 
     /// Empties the place of a measurement for a new try.

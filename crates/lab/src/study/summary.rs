@@ -53,7 +53,8 @@ pub fn summarise(store: &Store, target: &Path) -> Result<usize, SummaryError> {
     for result in &results {
         let json = serde_json::to_string(result).map_err(io::Error::other);
         let file = target.join(format!("{}.json", result.name));
-        json.and_then(|json| fs::write(&file, json + "\n")).map_err(io(&file))?;
+        json.and_then(|json| fs::write(&file, json + "\n"))
+            .map_err(io(&file))?;
         let file = target.join(format!("{}.txt", result.name));
         fs::write(&file, text::render(result)).map_err(io(&file))?;
     }

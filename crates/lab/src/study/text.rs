@@ -6,13 +6,20 @@ use latency::StudyResult;
 use latency::run::Verdict;
 use latency::study::result::{ClaimResult, OurCell, OurRow, Outcome, PaperCell, Table};
 
+/// In the reason of a cell that another scale fills; there would be a note for each of them.
+const OTHER_SCALE: &str = "is not measured at scale";
+
 /// Columns of a terminal, for sentences.
 const WIDTH: usize = 100;
 
 /// The whole result. Ends with a line end.
 pub fn render(result: &StudyResult) -> String {
     let mut out = String::new();
-    let _ = writeln!(out, "{}. {} ({})", result.number, result.title, result.scale);
+    let _ = writeln!(
+        out,
+        "{}. {} ({})",
+        result.number, result.title, result.scale
+    );
     sentence(&mut out, "", &result.source);
     sentence(&mut out, "", &result.question);
     for environment in &result.environments {
@@ -50,10 +57,25 @@ fn render_table(out: &mut String, table: &Table) {
         lines.push((format!("paper: {}", row.row), cells.collect()));
     }
     for row in &table.ours {
-        lines.push((format!("here: {}", row.row), our_cells(row, table, &mut notes)));
+        lines.push((
+            format!("here: {}", row.row),
+            our_cells(row, table, &mut notes),
+        ));
     }
     aligned(out, &lines);
-    notes.dedup();
+    let other = |cell: &&OurCell| {
+        cell.missing
+            .as_deref()
+            .is_some_and(|why| why.contains(OTHER_SCALE))
+    };
+    if table
+        .ours
+        .iter()
+        .flat_map(|row| &row.cells)
+        .any(|cell| other(&cell))
+    {
+        out.push_str("  · stands for what this scale leaves out\n");
+    }
     for (at, note) in notes.iter().enumerate() {
         sentence(out, &format!("  {}) ", at + 1), note);
     }
@@ -63,12 +85,18 @@ fn our_cells(row: &OurRow, table: &Table, notes: &mut Vec<String>) -> Vec<String
     if let Some(why) = &row.absent {
         return vec![format!("– {}", mark(notes, why))];
     }
-    row.cells.iter().map(|cell| our_cell(cell, table, notes)).collect()
+    row.cells
+        .iter()
+        .map(|cell| our_cell(cell, table, notes))
+        .collect()
 }
 
 fn our_cell(cell: &OurCell, table: &Table, notes: &mut Vec<String>) -> String {
     let Some(value) = cell.value else {
         let why = cell.missing.as_deref().unwrap_or("not known");
+        if why.contains(OTHER_SCALE) {
+            return "·".to_owned();
+        }
         return format!("– {}", mark(notes, why));
     };
     let mut text = figure(value, table.digits);
@@ -83,7 +111,10 @@ fn our_cell(cell: &OurCell, table: &Table, notes: &mut Vec<String>) -> String {
         Verdict::Invalid => text += "!",
     }
     if cell.verdict != Verdict::Valid || !cell.reasons.is_empty() {
-        let why = cell.reasons.first().map_or("no reason is given", String::as_str);
+        let why = cell
+            .reasons
+            .first()
+            .map_or("no reason is given", String::as_str);
         let _ = write!(text, " {}", mark(notes, why));
     }
     text
@@ -128,13 +159,21 @@ pub fn figure(value: f64, digits: Option<u8>) -> String {
 }
 
 fn aligned(out: &mut String, lines: &[(String, Vec<String>)]) {
-    let columns = lines.iter().map(|(_, cells)| cells.len()).max().unwrap_or(0);
+    let columns = lines
+        .iter()
+        .map(|(_, cells)| cells.len())
+        .max()
+        .unwrap_or(0);
     let width = |text: &str| text.chars().count();
     let first = lines.iter().map(|(name, _)| width(name)).max().unwrap_or(0);
     let at = |column: usize| {
         // A single cell of a row that has a reason only may stick out.
         let cells = lines.iter().filter(|(_, cells)| cells.len() == columns);
-        cells.filter_map(|(_, cells)| cells.get(column)).map(|cell| width(cell)).max().unwrap_or(0)
+        cells
+            .filter_map(|(_, cells)| cells.get(column))
+            .map(|cell| width(cell))
+            .max()
+            .unwrap_or(0)
     };
     let widths: Vec<usize> = (0..columns).map(at).collect();
     for (name, cells) in lines {
@@ -159,16 +198,33 @@ fn render_claim(out: &mut String, claim: &ClaimResult) {
         };
         let mut text = format!("{} ", figure(left, None));
         if let Some(interval) = comparison.left_interval {
-            let _ = write!(text, "({} to {}) ", figure(interval.low, None), figure(interval.high, None));
+            let _ = write!(
+                text,
+                "({} to {}) ",
+                figure(interval.low, None),
+                figure(interval.high, None)
+            );
         }
         let _ = write!(text, "{} {}", comparison.operator, figure(right, None));
         if let Some(interval) = comparison.right_interval {
-            let _ = write!(text, " ({} to {})", figure(interval.low, None), figure(interval.high, None));
+            let _ = write!(
+                text,
+                " ({} to {})",
+                figure(interval.low, None),
+                figure(interval.high, None)
+            );
         }
-        sentence(out, &indent, &format!("{text}: {}", comparison.outcome.words()));
+        sentence(
+            out,
+            &indent,
+            &format!("{text}: {}", comparison.outcome.words()),
+        );
     }
     claim.why.iter().for_each(|why| sentence(out, &indent, why));
-    claim.caveats.iter().for_each(|caveat| sentence(out, &indent, &format!("note: {caveat}")));
+    claim
+        .caveats
+        .iter()
+        .for_each(|caveat| sentence(out, &indent, &format!("note: {caveat}")));
     if let (Outcome::DoesNotHold, Some(explain)) = (claim.outcome, &claim.explain) {
         sentence(out, &indent, explain);
     }
@@ -267,10 +323,10 @@ mod tests {
 disk: slow
 
 Table 4
-                        0.20            0.95
-  paper: Flash          0.25               –
-  here: flash     0.30 ±0.02  0.50 ±0.02! 1)
-  here: Haboob          – 2)
+                      0.20            0.95
+  paper: Flash        0.25               –
+  here: flash   0.30 ±0.02  0.50 ±0.02! 1)
+  here: Haboob        – 2)
   1) the loop was busy
   2) not packaged
 

@@ -314,7 +314,13 @@ impl<'a> Binder<'a> {
             Estimate::of(&found.values).ok_or_else(|| format!("{reference}: no repeat"))?;
         self.uncertain |= estimate.interval.is_some();
         self.verdict = worse(self.verdict, found.verdict);
-        let place = format!("{}, {}", reference.server, reference.point);
+        let Reference {
+            measure,
+            server,
+            point,
+            ..
+        } = reference;
+        let place = format!("{measure}, {server}, {point}");
         let reasons = found.reasons.iter();
         self.reasons
             .extend(reasons.map(|reason| format!("{place}: {reason}")));

@@ -103,7 +103,9 @@ pub fn bound(closed: &[RunDescription], busy: f64) -> Option<ClientBound> {
 pub fn capacity_words(info: &ProfileInfo) -> Option<String> {
     let base = info.capacity_rps?;
     let Some(bound) = &info.client_bound else {
-        return Some(format!("capacity {} requests/s", number(base)));
+        let named = info.points.iter().all(|point| point.relative > 0.0);
+        let how = if named { " (named, not measured)" } else { "" };
+        return Some(format!("capacity {} requests/s{how}", number(base)));
     };
     let what = match bound.valid_rps {
         Some(_) => "the highest rate that it offers validly",

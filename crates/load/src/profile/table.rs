@@ -98,12 +98,9 @@ fn add(loads: &mut Vec<Load>, point: &Point, run: &Run) {
 
 /// The worst of the repeats stands for the load.
 fn judge(load: &mut Load, client: &ClientInfo) {
-    let worse = grade(client.verdict) > grade(load.verdict);
-    if worse || load.reason.is_none() {
-        load.reason = client.reasons.first().cloned().or(load.reason.take());
-    }
-    if worse {
+    if grade(client.verdict) > grade(load.verdict) {
         load.verdict = client.verdict;
+        load.reason = client.reasons.first().cloned();
     }
 }
 
@@ -176,6 +173,86 @@ mod tests {
         // Deviation 1, three values: 4.303 / sqrt(3).
         let half = half_interval(&[1.0, 2.0, 3.0]).expect("three values");
         assert!((half - 2.484).abs() < 0.001, "{half}");
+    }
+
+    /// A profile on disk: a closed loop, a load that was measured twice, one that is still to be done.
+    fn profile(place: &std::path::Path) -> Run {
+        use latency::RunDescription;
+        use latency::run::description::{Kind, ProfileInfo, Summary};
+        let point = |relative, rate_rps, repeat, done| Point {
+            relative,
+            rate_rps,
+            repeat,
+            directory: format!("points/{relative:.2}-{repeat}"),
+            done,
+            of_client: false,
+        };
+        let points = vec![
+            point(0.0, 1000.0, 1, true),
+            point(0.5, 500.0, 1, true),
+            point(0.5, 500.0, 2, true),
+            point(0.9, 900.0, 1, false),
+        ];
+        for (number, one) in (1..)
+            .map(f64::from)
+            .zip(points.iter().filter(|one| one.done))
+        {
+            let description = RunDescription {
+                summary: Some(Summary {
+                    requests: 100,
+                    errors: number as u64,
+                    duration_s: 1.0,
+                    rate_rps: 100.0 * number,
+                    throughput_bytes_per_s: 0.0,
+                    mean_us: 1000.0 * number,
+                    p50_us: 10_000.0 * number,
+                    p95_us: 20_000.0 * number,
+                    p99_us: 30_000.0 * number,
+                }),
+                client: Some(ClientInfo {
+                    verdict: Verdict::Suspect,
+                    reasons: vec![format!("reason {number}")],
+                    ..ClientInfo::default()
+                }),
+                ..RunDescription::default()
+            };
+            let directory = place.join(&one.directory);
+            let writer = latency::RunWriter::create(&directory, &description).expect("room");
+            writer.finish(&description).expect("room");
+        }
+        let description = RunDescription {
+            kind: Kind::Profile,
+            profile: Some(ProfileInfo {
+                capacity_rps: Some(1000.0),
+                client_bound: None,
+                points,
+            }),
+            ..RunDescription::default()
+        };
+        latency::run::write_description(place, &description, false).expect("room");
+        Run::open(place).expect("a profile")
+    }
+
+    #[test]
+    fn line_has_the_means_of_its_repeats_when_a_load_was_measured_twice() {
+        let place = tempfile::tempdir().expect("a directory");
+        let text = render(&profile(place.path())).expect("points");
+        let lines: Vec<String> = text
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+            .filter(|line| !line.is_empty())
+            .collect();
+        // Repeats 2 and 3: the means are of 2.5, half the interval is 12.706 * 0.5.
+        let expected = [
+            "capacity 1,000 requests/s",
+            "load offered answered mean p50 p95 p99 errors verdict",
+            "closed all 100.0 1.000 10.00 20.00 30.00 1 suspect",
+            "50 % 500.0 250.0 2.500 25.00 50.00 75.00 5 suspect mean ± 6.353",
+            "latency in ms from the intended start; ± is a 95 % interval of the mean over the repeats",
+            "closed: reason 1",
+            "50 %: reason 2",
+        ];
+        assert_eq!(lines, expected);
     }
 
     #[test]

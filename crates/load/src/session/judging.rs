@@ -193,6 +193,70 @@ mod tests {
     }
 
     #[test]
+    fn every_measure_of_the_client_is_in_its_place_when_it_is_described() {
+        let mut ran = ran();
+        (
+            ran.measured.connections_peak,
+            ran.measured.connections_opened,
+        ) = (21, 22);
+        let evidence = evidence_of(&Mode::Closed { connections: 1 }, true, &ran);
+        let limits = Limits {
+            descriptors: 23,
+            ports: 24,
+        };
+        let inet = Address::Inet("192.0.2.1:80".parse().expect("an address"));
+        let found = client(&evidence, &ran.measured, &limits, &[Target::new(inet, "a")]);
+        assert_eq!(found.verdict, latency::run::description::Verdict::Invalid);
+        assert!(
+            found.reasons[0].contains("8 requests are missing"),
+            "{:?}",
+            found.reasons
+        );
+        assert_eq!(
+            (found.busy_share, found.run_queue_delay_s),
+            (Some(0.25), Some(0.5))
+        );
+        let near =
+            |value: Option<f64>, expected: f64| (value.expect("a lag") - expected).abs() < 0.2;
+        assert!(
+            near(found.lag_p50_us, 50.0)
+                && near(found.lag_p99_us, 99.0)
+                && near(found.lag_max_us, 100.0)
+        );
+        assert_eq!(found.late_starts, 5);
+        assert_eq!(
+            (found.ports_available, found.ports_used),
+            (Some(24), Some(21))
+        );
+        assert_eq!(
+            (found.descriptors_limit, found.descriptors_used),
+            (Some(23), Some(21))
+        );
+        assert_eq!(found.connections_opened, Some(22));
+
+        let unmeasured = Measured {
+            lag: Histogram::new(),
+            ..ran.measured
+        };
+        let socket = Target::new(Address::Unix("/run/s".into()), "localhost");
+        let found = client(&evidence, &unmeasured, &limits, &[socket]);
+        assert_eq!((found.lag_p50_us, found.lag_max_us), (None, None));
+        assert_eq!((found.ports_available, found.ports_used), (None, None));
+    }
+
+    #[test]
+    fn warning_counts_the_connections_when_bytes_came_unasked() {
+        let mut measured = ran().measured;
+        assert_eq!(warnings(&measured), Vec::<String>::new());
+        measured.unsolicited = 1_234;
+        let words = warnings(&measured);
+        assert!(
+            words.len() == 1 && words[0].starts_with("on 1,234 idle connections"),
+            "{words:?}"
+        );
+    }
+
+    #[test]
     fn product_and_version_are_told_apart_when_a_server_names_itself() {
         let info = server_info("nginx/1.22.1 (Debian)");
         assert_eq!(info.field, "nginx/1.22.1 (Debian)");
@@ -214,6 +278,13 @@ mod tests {
         let mut target = Target::new(inet, "a");
         assert_eq!(ports_available(&[target.clone()], 100), Some(100));
         target.sources = Sources::List(vec![[192, 0, 2, 7].into(), [192, 0, 2, 8].into()]);
-        assert_eq!(ports_available(&[target], 100), Some(200));
+        let socket = Target::new(Address::Unix("/run/s".into()), "localhost");
+        let other = Target::new(target.address.clone(), "b");
+        assert_eq!(
+            ports_available(&[target.clone(), socket, other], 100),
+            Some(300)
+        );
+        target.sources = Sources::Loopback;
+        assert_eq!(ports_available(&[target], 2), Some(2 * 16_777_214));
     }
 }

@@ -17,6 +17,7 @@ pub mod summary;
 mod work;
 
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -57,6 +58,16 @@ pub enum SessionError {
     /// A limit of this machine is too low.
     #[error(transparent)]
     Shortage(#[from] Shortage),
+    /// A local address to ask from is none of this machine's.
+    #[error(
+        "--source {address}: no connection can leave from it: {source}; name addresses of this machine (`ip address` lists them)"
+    )]
+    Source {
+        /// The address.
+        address: IpAddr,
+        /// Why it cannot be used.
+        source: io::Error,
+    },
     /// A file could not be read.
     #[error("{what} {}: {source}", path.display())]
     File {

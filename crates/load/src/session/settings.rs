@@ -5,7 +5,7 @@
 //! a time-out of 3 s in an open one (Brecht and Ostrowski, section 5). In a closed loop the response time is the number of
 //! connections over the throughput, whatever the server does, so its time-out is longer.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, UdpSocket};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -110,6 +110,7 @@ impl Settings {
         let plan = self.plan(&limits, targets, work.work)?;
         plan.check()?;
         self.check_limits(&plan, &limits)?;
+        self.check_sources()?;
         let description = RunDescription {
             command: self.command.clone(),
             label: self.label.clone(),
@@ -285,6 +286,17 @@ impl Settings {
                 Sources::Loopback => continue,
             };
             limits.check(share, sources)?;
+        }
+        Ok(())
+    }
+
+    /// Every connection would fail to bind, one row each, and the run would look like one of an unreachable server.
+    fn check_sources(&self) -> Result<(), SessionError> {
+        for &address in &self.sources {
+            // A datagram socket takes none of the ports that the run needs.
+            if let Err(source) = UdpSocket::bind((address, 0)) {
+                return Err(SessionError::Source { address, source });
+            }
         }
         Ok(())
     }

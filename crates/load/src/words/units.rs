@@ -144,7 +144,7 @@ impl FromStr for Shares {
             let percent = number(part).ok_or_else(wrong)?;
             if percent <= 0.0 || percent > SHARE_MAX_PERCENT {
                 return Err(format!(
-                    "`{part}` in `{text}`: a load is a percentage of the capacity above 0"
+                    "`{part}` in `{text}`: a load is a percentage of the capacity, above 0 and at most {SHARE_MAX_PERCENT}"
                 ));
             }
             let share = percent / 100.0;
@@ -318,6 +318,8 @@ mod tests {
         assert_eq!("20,40%,150".parse(), Ok(Shares(vec![0.2, 0.4, 1.5])));
         assert!("".parse::<Shares>().is_err());
         assert!("20,0".parse::<Shares>().unwrap_err().contains("above 0"));
+        let error = "99999999999".parse::<Shares>().unwrap_err();
+        assert!(error.contains("at most 10000"), "{error}");
         assert!("20,-5".parse::<Shares>().is_err());
         assert!("20,20".parse::<Shares>().unwrap_err().contains("--repeats"));
     }

@@ -72,7 +72,7 @@ fn labels(blocked: &Blocked) -> Table {
     ]);
     for label in &blocked.labels {
         table.rows.push(vec![
-            escaped(&label.label),
+            escaped(&shortened(&label.label, 60)),
             grouped(label.calls),
             time(label.asleep_ns as f64),
             grouped(label.slow),
@@ -96,8 +96,8 @@ fn calls(blocked: &Blocked) -> Table {
         let at = call.start_ns.max(0) as f64;
         table.rows.push(vec![
             format!("+{}", time(at)),
-            escaped(&call.call),
-            escaped(&call.label),
+            escaped(&shortened(&call.call, 60)),
+            escaped(&shortened(&call.label, 60)),
             time(call.wall_ns as f64),
             grouped(call.slow),
             escaped(&shortened(&call.site, 60)),

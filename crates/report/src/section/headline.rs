@@ -128,6 +128,9 @@ fn capacity(subject: &Subject) -> String {
         return NONE.into();
     };
     match subject.client_bound() {
+        None if subject.capacity_is_named() => {
+            format!("{}<br><small>named, not measured</small>", measured(base))
+        }
         None => measured(base),
         Some(bound) => format!(
             "≥ {}<br><small>the client is the limit; load 1 is {}/s</small>",

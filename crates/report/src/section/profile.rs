@@ -37,7 +37,7 @@ pub(crate) fn section(subjects: &[Subject]) -> Option<Section> {
     if shown.is_empty() {
         return None;
     }
-    let lead = "How latency grows as each server comes nearer to its own capacity.";
+    let lead = "How latency grows as each server is offered a larger share of its capacity.";
     Section::of(
         "profile",
         "Latency profile",
@@ -59,7 +59,7 @@ fn figure(subjects: &[&Subject]) -> Figure {
     let draw =
         |subject: &&Subject, size: Size, class: &str| chart(subject, size, &all, most).svg(class);
     let mut caption = vec![
-        "Each server is offered a share of what it can answer at most; time runs from the intended start of a \
+        "Each server is offered shares of its capacity; time runs from the intended start of a \
          request to its last byte. The band holds nine tenths of all requests."
             .to_owned(),
         "A flat median under a climbing mean says that a few requests wait very long. When the 5th percentile climbs \

@@ -36,8 +36,15 @@ macro_rules! settings {
             /// Takes every setting that `over` has, and keeps the others.
             ///
             /// The path and the format of the log are settings of their own: one may come from the
-            /// file and the other from the command line.
+            /// file and the other from the command line. What says several things at once takes the place
+            /// of each of them: `preset` of `opening` and `send`, `helpers` of its least and most.
             pub fn overlay(&mut self, mut over: Settings) {
+                if over.preset.is_some() {
+                    (self.opening, self.send) = (None, None);
+                }
+                if over.helpers.is_some() {
+                    (self.helpers_min, self.helpers_max) = (None, None);
+                }
                 if let (Some(mine), Some(theirs)) = (&self.log, &mut over.log) {
                     theirs.get_mut().inherit(mine.get_ref());
                 }

@@ -9,35 +9,70 @@ use super::{label, place};
 use crate::model::{Kept, Trace};
 use crate::units::{counted, time_words};
 
+/// A kept call as a row. Times are nanoseconds, `start_ns` from the beginning of the trace.
+pub(super) struct Row<'t> {
+    pub call: &'t str,
+    /// Counts from 1, for each call by itself.
+    pub invocation: u64,
+    pub pid: u32,
+    pub thread: u32,
+    pub start_ns: u64,
+    pub wall_ns: u64,
+    pub in_band_ns: u64,
+    pub asleep_ns: u64,
+    pub preempted_ns: u64,
+    pub result: Option<i64>,
+    /// Empty if it did not sleep.
+    pub label: String,
+    pub site: String,
+}
+
+/// Every kept call, in the order they began.
+pub(super) fn rows(trace: &Trace) -> impl Iterator<Item = Row<'_>> {
+    let mut invocations: BTreeMap<&str, u64> = BTreeMap::new();
+    trace.kept.iter().map(move |kept| {
+        let invocation = invocations.entry(&kept.call).or_default();
+        *invocation += 1;
+        let program = trace.programs.get(kept.program);
+        Row {
+            call: &kept.call,
+            invocation: *invocation,
+            pid: program.map_or(0, |program| program.pid),
+            thread: kept.thread,
+            start_ns: kept.start_ns.saturating_sub(trace.started_ns),
+            wall_ns: kept.wall_ns,
+            in_band_ns: kept.in_band_ns(),
+            asleep_ns: kept.blocked_ns(),
+            preempted_ns: kept.preemptions.total_ns,
+            result: kept.result,
+            label: label(kept),
+            site: place(trace, kept),
+        }
+    })
+}
+
 /// Comma-separated values, one row a call: numbers by call (`invocation` counts from 1), times in nanoseconds.
 pub fn csv(trace: &Trace) -> String {
     let mut out = String::from(
         "call,invocation,pid,thread,start_ns,wall_ns,in_band_ns,asleep_ns,preempted_ns,result,label,site\n",
     );
-    let mut invocations: BTreeMap<&str, u64> = BTreeMap::new();
-    for kept in &trace.kept {
-        let invocation = invocations.entry(&kept.call).or_default();
-        *invocation += 1;
-        let pid = trace
-            .programs
-            .get(kept.program)
-            .map_or(0, |program| program.pid);
-        let result = kept
-            .result
-            .map(|result| result.to_string())
-            .unwrap_or_default();
+    for row in rows(trace) {
+        let result = row.result.map(|result| result.to_string());
         let _ = writeln!(
             out,
-            "{},{invocation},{pid},{},{},{},{},{},{},{result},{},{}",
-            kept.call,
-            kept.thread,
-            kept.start_ns.saturating_sub(trace.started_ns),
-            kept.wall_ns,
-            kept.in_band_ns(),
-            kept.blocked_ns(),
-            kept.preemptions.total_ns,
-            label(kept),
-            quoted(&place(trace, kept)),
+            "{},{},{},{},{},{},{},{},{},{},{},{}",
+            row.call,
+            row.invocation,
+            row.pid,
+            row.thread,
+            row.start_ns,
+            row.wall_ns,
+            row.in_band_ns,
+            row.asleep_ns,
+            row.preempted_ns,
+            result.unwrap_or_default(),
+            row.label,
+            quoted(&row.site),
         );
     }
     out

@@ -3,10 +3,12 @@
 mod chrome;
 mod folded;
 mod history;
+mod parquet;
 
 pub use chrome::chrome;
 pub use folded::folded;
 pub use history::{csv, svg};
+pub use parquet::parquet;
 
 use crate::model::{Kept, Trace};
 

@@ -15,8 +15,18 @@ struct Sum {
     count: u64,
     total_ns: u64,
     max_ns: u64,
-    waiters_entry_max: Option<u64>,
-    waiters_exit_max: Option<u64>,
+    waiters: Waiters,
+}
+
+/// Other tasks asleep on the same resource, where they were counted.
+#[derive(Default)]
+struct Waiters {
+    /// Sleeps at which they were.
+    sleeps: u64,
+    entry_total: u64,
+    exit_total: u64,
+    entry_max: u64,
+    exit_max: u64,
 }
 
 impl Sum {
@@ -24,17 +34,33 @@ impl Sum {
         self.count += sleep.count;
         self.total_ns += sleep.total_ns;
         self.max_ns = self.max_ns.max(sleep.max_ns);
-        self.waiters_entry_max = self.waiters_entry_max.max(sleep.waiters_entry_max);
-        self.waiters_exit_max = self.waiters_exit_max.max(sleep.waiters_exit_max);
+        if let (Some(entry_max), Some(exit_max)) = (sleep.waiters_entry_max, sleep.waiters_exit_max)
+        {
+            let waiters = &mut self.waiters;
+            waiters.sleeps += sleep.count;
+            waiters.entry_total += sleep.waiters_entry_total.unwrap_or(0);
+            waiters.exit_total += sleep.waiters_exit_total.unwrap_or(0);
+            waiters.entry_max = waiters.entry_max.max(entry_max);
+            waiters.exit_max = waiters.exit_max.max(exit_max);
+        }
     }
 }
 
-impl Sum {
-    /// Most other tasks asleep on the same resource when a sleep began, and when it ended.
-    fn others(&self) -> String {
-        match (self.waiters_entry_max, self.waiters_exit_max) {
-            (Some(entry), Some(exit)) => format!("{}/{}", counted(entry), counted(exit)),
-            _ => NONE.to_owned(),
+impl Waiters {
+    /// On average, when a sleep began and when it ended.
+    fn mean(&self) -> String {
+        let mean = |total: u64| format!("{:.1}", total as f64 / self.sleeps as f64);
+        match self.sleeps {
+            0 => NONE.to_owned(),
+            _ => format!("{}/{}", mean(self.entry_total), mean(self.exit_total)),
+        }
+    }
+
+    /// At most.
+    fn most(&self) -> String {
+        match self.sleeps {
+            0 => NONE.to_owned(),
+            _ => format!("{}/{}", counted(self.entry_max), counted(self.exit_max)),
         }
     }
 }
@@ -56,7 +82,7 @@ pub(super) fn waits(trace: &Trace, style: &Style) -> String {
     let mut rows: Vec<_> = sums.into_iter().collect();
     rows.sort_by_key(|((label, _), sum)| (label.is_idle(), std::cmp::Reverse(sum.total_ns)));
     let all_ns: u64 = rows.iter().map(|(_, sum)| sum.total_ns).sum();
-    let waiters = rows.iter().any(|(_, sum)| sum.waiters_entry_max.is_some());
+    let waiters = rows.iter().any(|(_, sum)| sum.waiters.sleeps > 0);
     let mut headings = vec![
         "TIME",
         "SHARE",
@@ -67,6 +93,7 @@ pub(super) fn waits(trace: &Trace, style: &Style) -> String {
     ];
     if waiters {
         headings.insert(4, "OTHERS IN/OUT");
+        headings.insert(5, "AT MOST");
     }
     let mut table = Table::new(&headings);
     let (shown, more) = style.first(&rows, "places");
@@ -80,7 +107,8 @@ pub(super) fn waits(trace: &Trace, style: &Style) -> String {
             symbol.unwrap_or(NONE).to_owned(),
         ];
         if waiters {
-            cells.insert(4, sum.others());
+            cells.insert(4, sum.waiters.mean());
+            cells.insert(5, sum.waiters.most());
         }
         table.row(cells);
     }

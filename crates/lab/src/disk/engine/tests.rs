@@ -202,3 +202,14 @@ fn a_fast_disk_stays_fast_when_it_stepped_aside() {
     engine.arrive(3, 0, 4096, false);
     assert_eq!(due(&mut engine, 3).len(), 1);
 }
+
+#[test]
+fn every_request_takes_the_known_delay_when_the_way_is_measured() {
+    let mut engine = Engine::new(spec(vec![]), 0);
+    engine.probe(0, true);
+    engine.arrive(5, 0, 4096, false);
+    assert_eq!(run(&mut engine), [5 + PROBE_NS]);
+    engine.probe(2 * MS, false);
+    engine.arrive(2 * MS, 0, 4096, false);
+    assert_eq!(due(&mut engine, 2 * MS).len(), 1);
+}

@@ -21,7 +21,9 @@ connections = 8
 
 /// A study with one measure.
 fn study(name: &str, rest: &str) -> Study {
-    let text = format!("number = 1\nname = {name:?}\n[[measure]]\nname = \"m\"\nworkload = \"small\"\n{rest}\n");
+    let text = format!(
+        "number = 1\nname = {name:?}\n[[measure]]\nname = \"m\"\nworkload = \"small\"\n{rest}\n"
+    );
     let texts = Texts {
         name,
         text: &text,
@@ -32,13 +34,23 @@ fn study(name: &str, rest: &str) -> Study {
 
 fn words(plan: &Plan) -> Vec<String> {
     plan.specs()
-        .map(|spec| format!("{} {} {}", spec.server.kind, spec.point_words(), spec.repeat))
+        .map(|spec| {
+            format!(
+                "{} {} {}",
+                spec.server.kind,
+                spec.point_words(),
+                spec.repeat
+            )
+        })
         .collect()
 }
 
 #[test]
 fn capacities_come_first_and_servers_alternate_when_repeats_are_planned() {
-    let study = study("s", "environment = \"plain\"\nservers = [\"nginx\", \"h2o\"]\npoints = [\"95%\"]");
+    let study = study(
+        "s",
+        "environment = \"plain\"\nservers = [\"nginx\", \"h2o\"]\npoints = [\"95%\"]",
+    );
     let plan = Plan::new(&[study], &[]);
     assert_eq!(
         words(&plan),
@@ -58,13 +70,19 @@ fn capacities_come_first_and_servers_alternate_when_repeats_are_planned() {
 
 #[test]
 fn measurement_is_made_once_when_two_studies_ask_for_it() {
-    let one = study("one", "environment = \"plain\"\nservers = [\"nginx\"]\npoints = [\"95%\", \"50%\"]");
+    let one = study(
+        "one",
+        "environment = \"plain\"\nservers = [\"nginx\"]\npoints = [\"95%\", \"50%\"]",
+    );
     // Other names for the same server and the same environment.
     let two = study(
         "two",
         "environment = \"same\"\nservers = [\"web\"]\npoints = [\"95%\"]\n[server.web]\nkind = \"nginx\"\n[environment.same]\nextends = \"plain\"",
     );
-    let three = study("three", "environment = \"other\"\nservers = [\"nginx\"]\npoints = [\"95%\"]");
+    let three = study(
+        "three",
+        "environment = \"other\"\nservers = [\"nginx\"]\npoints = [\"95%\"]",
+    );
     let alone = Plan::new(std::slice::from_ref(&one), &[]).len();
     let both = Plan::new(&[one.clone(), two], &[]);
     assert_eq!((both.len(), both.shared()), (alone, 2));
@@ -81,8 +99,17 @@ fn others_are_measured_for_their_capacity_when_a_share_of_it_is_asked_for() {
         "environment = \"plain\"\nservers = [\"headway\", \"nginx\"]\npoints = [\"80% of best-peer\"]\nrepeats = 1",
     );
     let plan = Plan::new(&[study], &["headway".to_owned()]);
-    // The capacity has the scale's repeats, the point its own.
-    assert_eq!(words(&plan), ["nginx capacity 1", "nginx capacity 2", "headway 80 % of the best 1"]);
+    // A capacity has the scale's repeats, the point its own; the server's own capacity is there for a table to show.
+    assert_eq!(
+        words(&plan),
+        [
+            "nginx capacity 1",
+            "headway capacity 1",
+            "nginx capacity 2",
+            "headway capacity 2",
+            "headway 80 % of the best 1"
+        ]
+    );
 }
 
 #[test]

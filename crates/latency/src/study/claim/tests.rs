@@ -170,14 +170,14 @@ fn nothing_is_decided_when_the_client_was_the_limit() {
     );
     let decision = measured.decide("mean_ms(d, a, 1%) > 1");
     assert_eq!(decision.outcome, Outcome::NotDecided);
-    assert_eq!(decision.why, ["a, 1%: the loop was busy"]);
+    assert_eq!(decision.why, ["d, a, 1%: the loop was busy"]);
     let suspect =
         Synthetic::default()
             .with("a", &[5.0, 5.0, 5.0])
             .judged("a", Verdict::Suspect, "late");
     let decision = suspect.decide("mean_ms(d, a, 1%) > 1");
     assert_eq!(decision.outcome, Outcome::Holds);
-    assert_eq!(decision.caveats, ["a, 1%: late"]);
+    assert_eq!(decision.caveats, ["d, a, 1%: late"]);
 }
 
 #[test]
@@ -194,16 +194,16 @@ fn cell_says_why_it_is_empty_when_there_is_nothing() {
         .with("a", &[2.0, 2.0, 2.0])
         .with("zero", &[0.0])
         .without("gone", "not installed");
-    let cell = |text: &str| {
+    let of = |text: &str| {
         let expression = Expression::parse(text).expect("an expression");
-        super::cell(text, &expression, &measured)
+        cell(text, &expression, &measured)
     };
-    assert_eq!(cell("mean_ms(d, a, 1%) * 2").value, Some(4.0));
+    assert_eq!(of("mean_ms(d, a, 1%) * 2").value, Some(4.0));
     assert_eq!(
-        cell("mean_ms(d, gone, 1%)").missing.as_deref(),
+        of("mean_ms(d, gone, 1%)").missing.as_deref(),
         Some("not installed")
     );
-    let divided = cell("mean_ms(d, a, 1%) / mean_ms(d, zero, 1%)");
+    let divided = of("mean_ms(d, a, 1%) / mean_ms(d, zero, 1%)");
     assert_eq!(
         (divided.value, divided.missing.as_deref()),
         (None, Some("divided by nothing"))

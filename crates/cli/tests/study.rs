@@ -1,0 +1,288 @@
+//! `headway study` from end to end, without root: a tiny study of our own server on this machine as it is.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+const COMMON: &str = r#"
+[scale.quick]
+repeats = 1
+seconds = 0.3
+[scale.full]
+repeats = 2
+seconds = 0.3
+[environment.plain]
+lab = false
+set = "5MB"
+[workload.few]
+connections = 4
+"#;
+
+const STUDY: &str = r#"
+number = 90
+name = "tiny"
+title = "A tiny study"
+[[measure]]
+name = "m"
+environment = "plain"
+workload = "few"
+servers = ["headway", "haboob"]
+points = ["200/s", "20%"]
+[[table]]
+title = "Rates"
+columns = ["offered", "answered"]
+[[table.paper]]
+row = "a paper"
+cells = [100, "–"]
+[[table.ours]]
+row = "{server}"
+each = ["all"]
+cells = ["offered_rps(m, {server}, 200/s)", "rate_rps(m, {server}, 200/s)"]
+[[claim]]
+text = "It answers"
+rule = "rate_rps(m, headway, 200/s) > 20 and ready_mean(m, headway, 200/s) >= 1"
+[[claim]]
+text = "It answers more than it can"
+rule = "rate_rps(m, headway, 20%) > rate_rps(m, headway, capacity)"
+[[claim]]
+text = "Haboob answers"
+rule = "rate_rps(m, haboob, 200/s) > 0"
+"#;
+
+struct Bed(tempfile::TempDir);
+
+impl Bed {
+    fn new() -> Bed {
+        let bed = Bed(tempfile::tempdir().expect("a directory"));
+        fs::write(bed.path("common.toml"), COMMON).expect("room");
+        fs::write(bed.path("tiny.toml"), STUDY).expect("room");
+        bed
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_headway"));
+        command
+            .arg("study")
+            .args(words)
+            .current_dir(self.0.path())
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        self.command(words).output().expect("headway starts")
+    }
+
+    fn result(&self, name: &str) -> Value {
+        let text = fs::read_to_string(self.path("out").join(name)).expect(name);
+        serde_json::from_str(&text).expect("JSON")
+    }
+
+    /// Keys of the measurements that are done, with the moments of their records.
+    fn done(&self) -> Vec<(PathBuf, std::time::SystemTime)> {
+        let entries = fs::read_dir(self.path("out/measurements"))
+            .into_iter()
+            .flatten()
+            .flatten();
+        let records = entries.map(|entry| entry.path().join("measurement.json"));
+        let mut done: Vec<_> = records
+            .filter(|path| {
+                fs::read_to_string(path).is_ok_and(|text| text.contains("\"failed\": null"))
+            })
+            .filter_map(|path| Some((path.clone(), fs::metadata(&path).ok()?.modified().ok()?)))
+            .collect();
+        done.sort();
+        done
+    }
+}
+
+fn words(of: &[u8]) -> String {
+    String::from_utf8_lossy(of).into_owned()
+}
+
+fn outcomes(result: &Value) -> Vec<&str> {
+    let claims = result["claims"].as_array().expect("claims");
+    claims
+        .iter()
+        .filter_map(|claim| claim["outcome"].as_str())
+        .collect()
+}
+
+#[test]
+fn tables_and_claims_come_out_when_a_study_is_run() {
+    let bed = Bed::new();
+    let ran = bed.run(&["run", "tiny.toml", "-o", "out"]);
+    let (out, said) = (words(&ran.stdout), words(&ran.stderr));
+    assert!(ran.status.success(), "{said}");
+    assert!(
+        out.contains("paper: a paper") && out.contains("here: Headway"),
+        "{out}"
+    );
+    // A server that cannot run keeps its row, with the reason.
+    assert!(
+        out.contains("here: Haboob") && out.contains("2001"),
+        "{out}"
+    );
+    let result = bed.result("tiny.json");
+    assert_eq!(result["format"]["name"], "headway-study");
+    // A client that was disturbed decides nothing, and says so; it never decides the contrary.
+    let outcomes = outcomes(&result);
+    assert!(
+        ["holds", "not-decided"].contains(&outcomes[0]),
+        "{result:#}"
+    );
+    assert!(
+        ["does-not-hold", "not-decided"].contains(&outcomes[1]),
+        "{result:#}"
+    );
+    assert_eq!(outcomes[2], "cannot-be-tested");
+    let cell = &result["tables"][0]["ours"][0]["cells"][1];
+    assert!(
+        cell["value"].as_f64().is_some_and(|rate| rate > 20.0),
+        "{cell}"
+    );
+    assert_eq!(bed.done().len(), 3, "capacity and two points");
+
+    let shown = bed.run(&["show", "out", "tiny"]);
+    assert_eq!(words(&shown.stdout), out);
+    assert!(bed.run(&["report", "out"]).status.success());
+    let page = fs::read_to_string(bed.path("out/tiny.html")).expect("a page");
+    assert!(page.contains("A tiny study"));
+    let kept = bed.run(&["summary", "out", "kept"]);
+    assert!(kept.status.success(), "{}", words(&kept.stderr));
+    for name in ["tiny.json", "tiny.txt", "tiny.html", "measurements.jsonl"] {
+        assert!(bed.path("kept").join(name).exists(), "{name}");
+    }
+    assert_eq!(bed.run(&["summary", "out", "kept"]).status.code(), Some(1));
+}
+
+#[test]
+fn what_is_done_is_not_measured_again_when_the_run_was_killed() {
+    let bed = Bed::new();
+    let mut child = bed
+        .command(&["run", "tiny.toml", "-o", "out", "--quiet"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("headway starts");
+    let begun = Instant::now();
+    while bed.done().is_empty() && begun.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // SIGTERM stands for Ctrl-C: the server under test has to go, too, which SIGKILL would not let it.
+    let pid = child.id().to_string();
+    assert!(
+        Command::new("kill")
+            .arg(&pid)
+            .status()
+            .expect("kill")
+            .success()
+    );
+    let status = child.wait().expect("an end");
+    let first = bed.done();
+    assert!(!first.is_empty());
+    if first.len() < 3 {
+        assert_eq!(status.code(), Some(1));
+    }
+    assert!(
+        ours(&bed.path("out")).is_empty(),
+        "a process of the run is left"
+    );
+
+    let ran = bed.run(&["run", "tiny.toml", "-o", "out"]);
+    let said = words(&ran.stderr);
+    assert!(ran.status.success(), "{said}");
+    assert!(
+        said.contains(&format!("going on: {} of", first.len())),
+        "{said}"
+    );
+    let second = bed.done();
+    assert_eq!(second.len(), 3);
+    assert!(
+        first.iter().all(|kept| second.contains(kept)),
+        "{first:?} {second:?}"
+    );
+}
+
+/// Processes whose words name a path below this one.
+fn ours(path: &Path) -> Vec<String> {
+    let path = path.to_string_lossy().into_owned();
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let lines = entries.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
+    lines
+        .map(|line| words(&line))
+        .filter(|line| line.contains(&path))
+        .collect()
+}
+
+#[test]
+fn measurement_is_shared_when_another_study_asks_for_it() {
+    let bed = Bed::new();
+    let other = STUDY
+        .replace("number = 90", "number = 91")
+        .replace("\"tiny\"", "\"other\"");
+    fs::write(bed.path("other.toml"), other).expect("room");
+    let plan = bed.run(&["run", "tiny.toml", "other.toml", "--plan"]);
+    let text = words(&plan.stdout);
+    // Two points and a capacity of two servers, and none of them twice.
+    assert!(
+        text.starts_with("6 measurements (4 more are shared)"),
+        "{text}"
+    );
+}
+
+#[test]
+fn use_is_refused_when_the_words_are_wrong() {
+    let bed = Bed::new();
+    fs::write(
+        bed.path("bad.toml"),
+        "number = 1\nname = \"x\"\nnonsense = 1\n",
+    )
+    .expect("room");
+    for (line, why) in [
+        (&["run", "nothing", "-o", "out"][..], "no study \"nothing\""),
+        (
+            &["run", "bad.toml", "-o", "out"],
+            "bad.toml:3: unknown field `nonsense`",
+        ),
+        (
+            &["run", "tiny.toml", "--only", "iis"],
+            "they have haboob, headway",
+        ),
+        (&["check", "bad.toml"], "bad.toml:3"),
+    ] {
+        let ran = bed.run(line);
+        let said = words(&ran.stderr);
+        assert_eq!(ran.status.code(), Some(2), "{line:?} {said}");
+        assert!(said.contains(why), "{said}");
+    }
+    fs::create_dir(bed.path("foreign")).expect("room");
+    fs::write(bed.path("foreign/letter"), "dear").expect("room");
+    for line in [
+        &["run", "tiny.toml", "-o", "foreign"][..],
+        &["show", "foreign"],
+    ] {
+        let ran = bed.run(line);
+        assert_eq!(ran.status.code(), Some(1), "{line:?}");
+        assert!(
+            words(&ran.stderr).contains("foreign"),
+            "{}",
+            words(&ran.stderr)
+        );
+    }
+}
+
+#[test]
+fn studies_of_the_papers_are_listed_when_asked_for() {
+    let bed = Bed::new();
+    let list = words(&bed.run(&["list"]).stdout);
+    assert!(list.contains("inversion"), "{list}");
+    assert!(bed.run(&["check"]).status.success());
+}

@@ -1,0 +1,200 @@
+use super::*;
+
+const COMMON: &str = r#"
+[scale.quick]
+repeats = 1
+seconds = 5
+[scale.full]
+repeats = 3
+seconds = 20
+warmup = 4
+[environment.disk]
+set = { quick = "400MB", full = "3GB" }
+disk = "ide-5400"
+memory = { quick = "130MB", full = "1GB" }
+link = "1Gbit"
+fill = "3s"
+[environment.fits]
+extends = "disk"
+set = "65MB"
+[workload.web]
+connections = { quick = 256, full = 1024 }
+timeout = "30s"
+"#;
+
+/// The first line is 1; the measure begins on line 3, what follows it on line 9.
+const HEAD: &str = r#"number = 7
+name = "inversion"
+[[measure]]
+name = "m"
+environment = "fits"
+workload = "web"
+servers = ["headway", "h2o"]
+points = { quick = ["95%"], full = ["20%", "95%"] }
+"#;
+
+fn read(text: &str, scale: Scale) -> Result<Study, StudyError> {
+    Study::read(
+        Texts {
+            name: "07.toml",
+            text,
+            common: COMMON,
+        },
+        scale,
+    )
+}
+
+#[test]
+fn values_are_those_of_the_scale_when_there_are_two() {
+    let study = read(HEAD, Scale::Full).expect("a study");
+    let measure = study.measure("m").expect("the measure");
+    assert_eq!(measure.points, ["20%", "95%"]);
+    assert_eq!(
+        (measure.repeats, measure.seconds, measure.warmup_s),
+        (3, 20.0, 4.0)
+    );
+    assert_eq!(measure.environment.set_bytes, 65_000_000);
+    assert_eq!(measure.environment.memory_bytes, Some(1_000_000_000));
+    assert_eq!(measure.environment.disk.as_deref(), Some("ide-5400"));
+    assert_eq!(measure.workload.connections, 1024);
+    assert_eq!(measure.workload.timeout_s, Some(30.0));
+    let quick = read(HEAD, Scale::Quick).expect("a study");
+    let quick = quick.measure("m").expect("the measure");
+    assert_eq!(
+        (quick.points.len(), quick.points_ever.len(), quick.repeats),
+        (1, 2, 1)
+    );
+}
+
+#[test]
+fn rate_comes_from_another_measure_when_a_point_names_it() {
+    let text = format!(
+        "{HEAD}[[measure]]\nname = \"n\"\nenvironment = \"disk\"\nworkload = \"web\"\nservers = [\"headway\"]\npoints = [\"80% of best-peer in m\"]\n"
+    );
+    let study = read(&text, Scale::Quick).expect("a study");
+    let measure = study.measure("n").expect("the measure");
+    let spec = study
+        .spec(measure, "headway", "80% of best-peer in m", 1)
+        .expect("a point");
+    let needs: Vec<&str> = spec
+        .needs()
+        .iter()
+        .map(|server| server.kind.name())
+        .collect();
+    assert_eq!(needs, ["h2o"]);
+    let place = spec.elsewhere().expect("another place");
+    assert_eq!(place.environment.set_bytes, 65_000_000);
+    assert_eq!(spec.environment.set_bytes, 400_000_000);
+}
+
+#[test]
+fn line_is_named_when_a_study_is_wrong() {
+    let table = "[[table]]\ntitle = \"T\"\ncolumns = [\"a\", \"b\"]\n";
+    let cases = [
+        ("nmae = 3".to_owned(), 1, "unknown field `nmae`"),
+        ("number = \"7\"".to_owned(), 1, "invalid type"),
+        ("number = 7\n\n[broken".to_owned(), 3, ""),
+        ("number = 7".to_owned(), 1, "has no name"),
+        (
+            HEAD.replace("\"fits\"", "\"nowhere\""),
+            3,
+            "no environment \"nowhere\"",
+        ),
+        (
+            HEAD.replace("\"web\"", "\"nothing\""),
+            3,
+            "no workload \"nothing\"",
+        ),
+        (
+            HEAD.replace("\"h2o\"", "\"iis\""),
+            1,
+            "\"iis\" is no server",
+        ),
+        (HEAD.replace("\"20%\"", "\"20\""), 3, "no point \"20\""),
+        (
+            HEAD.replace("servers = [\"headway\", \"h2o\"]", "servers = 3"),
+            7,
+            "{ quick = …, full = … }",
+        ),
+        (format!("{HEAD}seconds = 0\n"), 3, "above 0"),
+        (
+            format!("{HEAD}observe = \"strace\"\n"),
+            3,
+            "trace or runnable",
+        ),
+        (
+            format!(
+                "{HEAD}[server.x]\nkind = \"headway\"\nhelpers = \"many\"\n[[claim]]\ntext = \"t\"\n"
+            ),
+            12,
+            "either a rule",
+        ),
+        (
+            format!("{HEAD}[[claim]]\ntext = \"t\"\nrule = \"inversion(m, headway, 95%) = 1\"\n"),
+            11,
+            "comparison is missing",
+        ),
+        (
+            format!("{HEAD}[[claim]]\ntext = \"t\"\nrule = \"inversion(x, headway, 95%) > 1\"\n"),
+            11,
+            "no measure \"x\"",
+        ),
+        (
+            format!("{HEAD}[[claim]]\ntext = \"t\"\nrule = \"inversion(m, nginx, 95%) > 1\"\n"),
+            11,
+            "no server \"nginx\"",
+        ),
+        (
+            format!("{HEAD}[[claim]]\ntext = \"t\"\nrule = \"inversion(m, headway, 40%) > 1\"\n"),
+            11,
+            "no point \"40%\" at any scale",
+        ),
+        (
+            format!("{HEAD}[[claim]]\ntext = \"t\"\nrule = \"sleeps(m, headway, 95%) > 1\"\n"),
+            11,
+            "observe = \"trace\"",
+        ),
+        (
+            format!("{HEAD}{table}[[table.ours]]\nrow = \"r\"\ncells = [\"1\"]\n"),
+            12,
+            "2 columns and 1 cells",
+        ),
+        (
+            format!(
+                "{HEAD}{table}[[table.ours]]\nrow = \"r\"\ncells = [\n  \"1\",\n  \"mean(m, a)\",\n]\n"
+            ),
+            16,
+            "character",
+        ),
+        (
+            format!("{HEAD}{table}[[table.paper]]\nrow = \"r\"\ncells = [1, 2, 3]\n"),
+            12,
+            "2 columns and 3 cells",
+        ),
+    ];
+    for (text, line, why) in cases {
+        let error = read(&text, Scale::Quick).expect_err(&text);
+        assert_eq!(
+            (error.line, error.file.as_str()),
+            (line, "07.toml"),
+            "{error}\n{text}"
+        );
+        assert!(error.why.contains(why), "{error}\n{text}");
+    }
+}
+
+#[test]
+fn every_study_that_comes_with_headway_is_in_order_at_both_scales() {
+    let studies = super::super::library::embedded();
+    let mut numbers = std::collections::BTreeSet::new();
+    for scale in Scale::ALL {
+        for text in &studies {
+            let study = text.at(scale).unwrap_or_else(|error| panic!("{error}"));
+            numbers.insert(study.number);
+        }
+    }
+    assert!(
+        (1..=13).all(|number| numbers.contains(&number)),
+        "{numbers:?}"
+    );
+}

@@ -1,0 +1,93 @@
+//! How much of a foreign word gets onto the page: names, addresses and reasons in `run.json` have no bound of their own.
+//!
+//! A name is repeated at every curve, table and panel, so that a label of a megabyte made a page of a hundred. Cut here, once,
+//! when a run is read: the sections show what they are given. What is cut ends with an ellipsis, and a list that is
+//! cut with how many are missing. The rows are not touched, and nothing is judged by a word that was cut.
+
+use latency::run::RunDescription;
+
+use crate::html::shortened;
+
+/// Characters of a name that is repeated.
+const NAME: usize = 120;
+/// Characters of a value that is shown once: an address, a path, a word of the command, a reason.
+const VALUE: usize = 1000;
+/// Values of one kind that are shown.
+const VALUES: usize = 50;
+/// Words of a command.
+const WORDS: usize = 500;
+
+/// Cuts every word of a description that has no bound of its own.
+pub(crate) fn bound(description: &mut RunDescription) {
+    cut_all(description.label.iter_mut(), NAME);
+    cut(&mut description.started, NAME);
+    list(&mut description.command, WORDS);
+    list(&mut description.targets, VALUES);
+    if let Some(server) = &mut description.server {
+        cut(&mut server.field, VALUE);
+        cut_all(server.name.iter_mut().chain(&mut server.version), NAME / 2);
+    }
+    if let Some(set) = &mut description.fileset {
+        cut(&mut set.path, VALUE);
+        cut_all([&mut set.profile, &mut set.checksum], NAME);
+    }
+    if let Some(client) = &mut description.client {
+        list(&mut client.reasons, VALUES);
+    }
+    environment(&mut description.environment);
+}
+
+fn environment(of: &mut latency::run::Environment) {
+    let words = [
+        &mut of.host,
+        &mut of.kernel,
+        &mut of.cpu_model,
+        &mut of.client_affinity,
+        &mut of.headway_version,
+    ];
+    cut_all(words.into_iter().chain(&mut of.governor), VALUE);
+    let extra = std::mem::take(&mut of.extra).into_iter().take(VALUES);
+    of.extra = extra
+        .map(|(name, value)| (shortened(&name, NAME), shortened(&value, VALUE)))
+        .collect();
+}
+
+/// At most so many values, and the last says how many more there were.
+pub(crate) fn list(values: &mut Vec<String>, most: usize) {
+    let more = values.len().saturating_sub(most);
+    values.truncate(most);
+    cut_all(values.iter_mut(), VALUE);
+    if more > 0 {
+        values.push(format!("… and {more} more"));
+    }
+}
+
+/// The sentences about what is missing.
+pub(crate) fn missing(sentences: &mut Vec<String>) {
+    list(sentences, VALUES);
+}
+
+fn cut_all<'a>(words: impl IntoIterator<Item = &'a mut String>, most: usize) {
+    words.into_iter().for_each(|word| cut(word, most));
+}
+
+fn cut(word: &mut String, most: usize) {
+    // Counting bytes first keeps the usual case free of a copy.
+    if word.len() > most {
+        *word = shortened(word, most);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn list_says_how_many_are_missing_when_it_is_cut() {
+        let mut values: Vec<String> = (0..7).map(|n| n.to_string()).collect();
+        list(&mut values, 7);
+        assert_eq!(values.len(), 7);
+        list(&mut values, 5);
+        assert_eq!(values, ["0", "1", "2", "3", "4", "… and 2 more"]);
+    }
+}

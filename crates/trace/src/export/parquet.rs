@@ -1,0 +1,187 @@
+//! The history of the kept calls as a Parquet file: the rows and names of the CSV form, with their types, for tools that
+//! ask questions of a million calls.
+//!
+//! Source: the Parquet format, `github.com/apache/parquet-format`.
+
+use std::sync::Arc;
+
+use parquet::basic::Compression;
+use parquet::column::writer::ColumnWriter;
+use parquet::data_type::ByteArray;
+use parquet::errors::{ParquetError, Result};
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
+
+use super::history::{Row, rows};
+use crate::model::Trace;
+
+/// `result` is null where it is not known, `label` where the call did not sleep.
+const SCHEMA: &str = "message history {
+    required binary call (utf8);
+    required int64 invocation;
+    required int64 pid;
+    required int64 thread;
+    required int64 start_ns;
+    required int64 wall_ns;
+    required int64 in_band_ns;
+    required int64 asleep_ns;
+    required int64 preempted_ns;
+    optional int64 result;
+    optional binary label (utf8);
+    required binary site (utf8);
+}";
+
+/// Rows that are compressed together.
+const GROUP_ROWS: usize = 1 << 18;
+
+/// A row a kept call, in the order they began.
+///
+/// # Errors
+///
+/// The library refused a row.
+pub fn parquet(trace: &Trace) -> Result<Vec<u8>> {
+    let properties = WriterProperties::builder()
+        .set_created_by(concat!("headway ", env!("CARGO_PKG_VERSION")).into())
+        .set_compression(Compression::SNAPPY)
+        .build();
+    let schema = Arc::new(parse_message_type(SCHEMA)?);
+    let mut writer = SerializedFileWriter::new(Vec::new(), schema, Arc::new(properties))?;
+    let rows: Vec<Row<'_>> = rows(trace).collect();
+    for part in rows.chunks(GROUP_ROWS) {
+        let mut group = writer.next_row_group()?;
+        let mut at = 0;
+        while let Some(mut column) = group.next_column()? {
+            write(column.untyped(), at, part)?;
+            column.close()?;
+            at += 1;
+        }
+        group.close()?;
+    }
+    writer.into_inner()
+}
+
+fn write(column: &mut ColumnWriter<'_>, at: usize, rows: &[Row<'_>]) -> Result<()> {
+    match (column, at) {
+        (ColumnWriter::Int64ColumnWriter(column), RESULT) => {
+            let levels: Vec<i16> = rows
+                .iter()
+                .map(|row| i16::from(row.result.is_some()))
+                .collect();
+            let values: Vec<i64> = rows.iter().filter_map(|row| row.result).collect();
+            column.write_batch(&values, Some(&levels), None)?;
+        }
+        (ColumnWriter::Int64ColumnWriter(column), at) => {
+            let values: Vec<i64> = rows.iter().map(|row| number(row, at) as i64).collect();
+            column.write_batch(&values, None, None)?;
+        }
+        (ColumnWriter::ByteArrayColumnWriter(column), LABEL) => {
+            let slept = |row: &&Row<'_>| !row.label.is_empty();
+            let levels: Vec<i16> = rows.iter().map(|row| i16::from(slept(&row))).collect();
+            let texts = rows.iter().filter(slept);
+            let values: Vec<ByteArray> = texts.map(|row| row.label.as_str().into()).collect();
+            column.write_batch(&values, Some(&levels), None)?;
+        }
+        (ColumnWriter::ByteArrayColumnWriter(column), at) => {
+            let text = |row: &Row<'_>| match at {
+                CALL => ByteArray::from(row.call),
+                _ => ByteArray::from(row.site.as_str()),
+            };
+            let values: Vec<ByteArray> = rows.iter().map(text).collect();
+            column.write_batch(&values, None, None)?;
+        }
+        _ => {
+            return Err(ParquetError::General(
+                "the schema has no such column".into(),
+            ));
+        }
+    }
+    Ok(())
+}
+
+const CALL: usize = 0;
+const RESULT: usize = 9;
+const LABEL: usize = 10;
+
+/// The columns of numbers that are always known, by their place in the schema.
+fn number(row: &Row<'_>, at: usize) -> u64 {
+    match at {
+        1 => row.invocation,
+        2 => u64::from(row.pid),
+        3 => u64::from(row.thread),
+        4 => row.start_ns,
+        5 => row.wall_ns,
+        6 => row.in_band_ns,
+        7 => row.asleep_ns,
+        _ => row.preempted_ns,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use debox::Label;
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+    use parquet::record::Field;
+
+    use crate::model::{Kept, Place, SleepAt, Trace};
+
+    fn kept(call: &str, start_ns: u64, result: Option<i64>, sleeps: Vec<SleepAt>) -> Kept {
+        Kept {
+            program: 0,
+            thread: 7,
+            call: call.into(),
+            place: 0,
+            result,
+            start_ns,
+            wall_ns: 90,
+            faults_minor: None,
+            faults_major: None,
+            preemptions: debox::Wait::default(),
+            wakeup_ns: None,
+            sleeps,
+            lost: 0,
+            stack: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn rows_have_names_types_and_nulls_when_a_file_is_read_back() {
+        let sleep = SleepAt {
+            label: Label::Pipe,
+            total_ns: 40,
+            ..SleepAt::default()
+        };
+        let trace = Trace {
+            started_ns: 1000,
+            places: vec![Place::default()],
+            kept: vec![
+                kept("read", 1010, Some(-1), vec![sleep]),
+                kept("read", 1020, None, vec![]),
+            ],
+            ..Trace::default()
+        };
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), super::parquet(&trace).expect("rows")).expect("written");
+        let reader = SerializedFileReader::new(file.reopen().expect("it is there"));
+        let rows: Vec<_> = reader
+            .expect("a Parquet file")
+            .get_row_iter(None)
+            .expect("rows")
+            .map(|row| row.expect("a row").into_columns())
+            .collect();
+        let field = |row: usize, name: &str| {
+            let columns: &Vec<(String, Field)> = &rows[row];
+            let found = columns.iter().find(|(column, _)| column == name);
+            found.map(|(_, field)| field.clone())
+        };
+        assert_eq!(rows.len(), 2);
+        assert_eq!(field(0, "call"), Some(Field::Str("read".into())));
+        assert_eq!(field(1, "invocation"), Some(Field::Long(2)));
+        assert_eq!(field(0, "start_ns"), Some(Field::Long(10)));
+        assert_eq!(field(0, "asleep_ns"), Some(Field::Long(40)));
+        assert_eq!(field(0, "result"), Some(Field::Long(-1)));
+        assert_eq!(field(1, "result"), Some(Field::Null));
+        assert_eq!(field(0, "label"), Some(Field::Str("pipe".into())));
+        assert_eq!(field(1, "label"), Some(Field::Null));
+    }
+}
