@@ -12,7 +12,7 @@ use clap::Args;
 use latency::Run;
 use latency::run::description::{Point, Verdict};
 use load::client::environment::dated;
-use load::profile::client::CLIENT_BUSY;
+use load::profile::client::Limit;
 use load::profile::{LOADS, Listener, ProfileError, ProfileSettings};
 use load::session::{Finished, Settings};
 use load::words::readable::{millis, number};
@@ -35,6 +35,7 @@ The capacity is what the server answers in a closed loop (1024 connections unles
 percentages of it, offered in an open loop. The time is (1 + number of loads) x repeats x (warm-up + duration).
 Where the client was at work for 90 % of the closed loop, that capacity is its own: two to nine runs more look for the
 highest rate that it offers validly, the loads are percentages of this, and the table says `capacity is at least`.
+A capacity that was named with --capacity is taken as it is.
 An interrupted profile goes on when the same command is given again with the same -o.
 A command of --before-point finds its point in HEADWAY_POINT, HEADWAY_LOAD, HEADWAY_RATE and HEADWAY_REPEAT.
 Exit codes: 0 done, 1 failed (also: interrupted, no good reply at all, or --strict
@@ -158,7 +159,7 @@ fn settings(arguments: &Arguments) -> ProfileSettings {
         before_point: points.before_point.clone(),
         after_point: points.after_point.clone(),
         strict: arguments.result.strict,
-        client_busy: CLIENT_BUSY,
+        client_limit: Limit::default(),
     }
 }
 

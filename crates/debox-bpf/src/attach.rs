@@ -86,6 +86,8 @@ impl Attach {
             records_dropped: 0,
             symbols: OnceCell::new(),
         };
+        // Now and not at the first record: a process that has exec'd meanwhile would be gone before its mappings are read.
+        attach.symbols();
         // Attaching takes a while. Nobody is a target until all of it is done, or the first calls would be
         // seen by half.
         attach.sight = load::attach(&mut attach.ebpf)?;

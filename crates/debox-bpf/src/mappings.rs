@@ -61,7 +61,7 @@ impl Mappings {
         })
     }
 
-    /// Looks at a process that lives. A child is its parent's copy until it maps something else.
+    /// Looks at a process that has begun or become another program.
     pub(crate) fn read(&mut self, process: Process, parent: Option<u32>) {
         let watch = Watch {
             process,
@@ -69,12 +69,11 @@ impl Mappings {
             wait: FIRST_WAIT,
         };
         self.watched.insert(process.pid, watch);
-        let mut mappings = of(process.pid);
-        if mappings.is_empty()
-            && let Some(parent) = parent
-        {
-            mappings = self.newest(parent);
-        }
+        // A child is its parent's copy, and by now it may have become another program.
+        let copied = parent.map(|parent| self.newest(parent));
+        let mappings = copied
+            .filter(|mappings| !mappings.is_empty())
+            .unwrap_or_else(|| of(process.pid));
         if !mappings.is_empty() {
             self.processes.insert(process, mappings);
         }
@@ -183,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn parent_lends_its_mappings_when_a_child_is_gone_already() {
+    fn parent_lends_its_mappings_when_a_child_begins() {
         let mut mappings = Mappings::default();
         mappings
             .processes

@@ -36,8 +36,8 @@ pub enum LabError {
     /// It was begun and never finished.
     #[error("lab {0} was never finished; `headway lab down {0}` removes what there is of it")]
     Unfinished(String),
-    /// Another process makes or removes it at this moment.
-    #[error("another process is making or removing lab {0}; wait for it, or end it first")]
+    /// Another process makes, loads, cools or removes it at this moment.
+    #[error("another process is making, loading or removing lab {0}; wait for it, or end it first")]
     Busy(String),
     /// The lab has no such part.
     #[error("lab {name} has no {part}")]
@@ -46,14 +46,6 @@ pub enum LabError {
         name: String,
         /// `disk`.
         part: &'static str,
-    },
-    /// Files of the disk are open, so it cannot be unmounted.
-    #[error("the disk of lab {name} is in use by {holders}; end that first")]
-    DiskInUse {
-        /// The lab.
-        name: String,
-        /// Processes, with their command lines.
-        holders: String,
     },
     /// Parts cannot be made here.
     #[error("{}", missing_words(.0))]

@@ -5,19 +5,18 @@
 //! has recorded: it tries everything that a lab of that name could have (`sweep`).
 
 use std::ffi::OsStr;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use crate::disk::{Disk, DiskError, DiskSpec, Order};
+use crate::disk::{Disk, DiskSpec, Order};
 use crate::error::LabError;
 use crate::groups::{self, Group};
 use crate::network::{self, Addresses, LinkSpec};
 use crate::state::{Home, State};
-use crate::{cpu, memory, processes, requirements, status, sweep};
+use crate::{cpu, memory, requirements, status, sweep};
 
 /// A lab to be made. What is `None` is left as it is on the machine.
 ///
@@ -190,10 +189,15 @@ impl Lab {
     /// are in no cache, and the memory group evicts what else it can.
     ///
     /// # Errors
-    /// `DiskInUse` if a process still has a file of it open; everything is as it was then.
+    /// The disk's, if a process still has a file of it open; everything is as it was then.
     pub fn cool(&self) -> Result<(), LabError> {
+        let _lock = self.home.lock()?;
+        self.cool_parts()
+    }
+
+    fn cool_parts(&self) -> Result<(), LabError> {
         if let Some(disk) = &self.disk {
-            disk.cool().map_err(|error| self.disk_error(error))?;
+            disk.cool()?;
         }
         self.memory_group()
             .map_or(Ok(()), |group| memory::empty(&group))
@@ -208,13 +212,14 @@ impl Lab {
             name: self.home.name.clone(),
             part: "disk",
         })?;
+        // Nobody may remove the disk while it is unmounted and mounted.
+        let _lock = self.home.lock()?;
         // First what fails when a server still has files of it open: a disk in use keeps its delays.
-        disk.make_writable()
-            .map_err(|error| self.disk_error(error))?;
+        disk.make_writable().map_err(LabError::from)?;
         disk.order(Order::Fast).map_err(LabError::from)?;
         let done = put(disk.mount_point());
         // Cold while it is fast: unmounting writes back what is dirty.
-        let cooled = self.cool();
+        let cooled = self.cool_parts();
         disk.order(Order::Model).map_err(LabError::from)?;
         let done = done?;
         cooled?;
@@ -233,21 +238,6 @@ impl Lab {
     pub fn down(self) -> Result<(), LabError> {
         drop(self.disk);
         down(&self.home.name)
-    }
-
-    /// With the names of those who have files of the disk open, where that is the reason.
-    fn disk_error(&self, error: DiskError) -> LabError {
-        let mount = self.disk.as_ref().map(Disk::mount_point);
-        let holders = mount.map_or_else(Vec::new, processes::holding);
-        match (error, holders.is_empty()) {
-            (DiskError::Io { cause, .. }, false) if cause.kind() == ErrorKind::ResourceBusy => {
-                LabError::DiskInUse {
-                    name: self.home.name.clone(),
-                    holders: processes::in_words(&holders),
-                }
-            }
-            (error, _) => error.into(),
-        }
     }
 
     fn memory_group(&self) -> Option<Group> {

@@ -1,6 +1,5 @@
 //! The processes of a lab: found by where they are, ended politely and then not.
 
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -26,26 +25,6 @@ pub(crate) fn in_words(processes: &[u32]) -> String {
         .iter()
         .map(|&process| format!("{process} ({})", command_line(process)));
     words.collect::<Vec<_>>().join(", ")
-}
-
-/// Processes that keep the file system at this mount point from being unmounted: open files, directories, mappings.
-pub(crate) fn holding(mount_point: &Path) -> Vec<u32> {
-    let inside =
-        |link: PathBuf| std::fs::read_link(link).is_ok_and(|to| to.starts_with(mount_point));
-    let holds = |process: &u32| {
-        let folder = PathBuf::from(format!("/proc/{process}"));
-        let many = ["fd", "map_files"].map(|name| std::fs::read_dir(folder.join(name)));
-        ["cwd", "root", "exe"]
-            .iter()
-            .any(|name| inside(folder.join(name)))
-            || many
-                .into_iter()
-                .flatten()
-                .flatten()
-                .flatten()
-                .any(|entry| inside(entry.path()))
-    };
-    all().into_iter().filter(holds).collect()
 }
 
 /// Programs with which labs are made. None of them runs for long.

@@ -4,7 +4,7 @@
 //! not depend on it: every name of a thing follows from the lab's name. `/run` is memory, empty after a
 //! restart, as the things themselves are.
 //!
-//! A process that makes or removes a lab holds a lock on its directory. The kernel releases it when the process
+//! A process that makes, loads, cools or removes a lab holds a lock on its directory. The kernel releases it when the process
 //! ends, however it ends, so a lock never outlives a crash.
 
 use std::fs::{self, File};

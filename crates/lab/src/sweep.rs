@@ -38,7 +38,7 @@ pub(crate) fn everything(home: &Home) -> Vec<String> {
     wait_for_tools(home, &names);
     attempt(end_processes(home, &names));
     if home.path.is_dir() {
-        attempt(remove_disk(home));
+        attempt(Disk::undo(&home.path).map_err(LabError::from));
     }
     attempt(network::remove_link(&names));
     attempt(network::remove_space(&names));
@@ -52,18 +52,6 @@ pub(crate) fn everything(home: &Home) -> Vec<String> {
         let _ = fs::remove_dir(crate::state::base());
     }
     left
-}
-
-/// Who holds it is found out before, since a mount that has left the tree has no path any more.
-fn remove_disk(home: &Home) -> Result<(), LabError> {
-    let holders = processes::holding(&home.path.join("disk/files"));
-    Disk::undo(&home.path).map_err(|error| match holders.is_empty() {
-        true => error.into(),
-        false => LabError::Value(format!(
-            "its disk, in use by {}",
-            processes::in_words(&holders)
-        )),
-    })
 }
 
 /// They are waited for and not killed, since a name in a command line is no proof of whose program it is.

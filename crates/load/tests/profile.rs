@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use headway_load::engine::{Address, Arrivals};
+use headway_load::profile::client::Limit;
 use headway_load::profile::{Listener, ProfileError, ProfileSettings, render};
 use headway_load::session::settings::{Demand, WorkSource};
 use headway_load::session::{Finished, Settings, Surroundings};
@@ -35,7 +36,7 @@ impl Listener for Heard {
     }
 }
 
-fn settings(server: &Server, client_busy: f64) -> ProfileSettings {
+fn settings(server: &Server, busy: f64, waited: f64) -> ProfileSettings {
     let Address::Inet(address) = &server.address else {
         unreachable!("it listens on loopback")
     };
@@ -68,7 +69,7 @@ fn settings(server: &Server, client_busy: f64) -> ProfileSettings {
         before_point: None,
         after_point: None,
         strict: false,
-        client_busy,
+        client_limit: Limit { busy, waited },
     }
 }
 
@@ -109,7 +110,7 @@ fn highest_valid(info: &ProfileInfo, path: &Path) -> Option<f64> {
 #[test]
 fn loads_are_shares_of_what_the_client_offers_when_the_closed_loop_was_its_limit() {
     let place = tempfile::tempdir().expect("a directory");
-    let (description, heard) = profile(&settings(&server(), 0.0), place.path());
+    let (description, heard) = profile(&settings(&server(), 0.0, 2.0), place.path());
     let info = info(&description);
     let bound = info.client_bound.as_ref().expect("the client is the limit");
     assert_eq!(bound.closed_rps, info.points[0].rate_rps);
@@ -122,10 +123,7 @@ fn loads_are_shares_of_what_the_client_offers_when_the_closed_loop_was_its_limit
     assert_eq!(info.points[1].rate_rps, bound.closed_rps * 0.9);
 
     let said = heard.remarks.join("\n");
-    assert!(
-        said.contains("may be its capacity, not the server's"),
-        "{said}"
-    );
+    assert!(said.contains("the client was the limit"), "{said}");
     let table = render(&Run::open(place.path()).expect("a profile")).expect("points");
     assert!(table.starts_with("capacity is at least "), "{table}");
     assert!(table.contains(": the client is the limit"), "{table}");
@@ -139,7 +137,7 @@ fn loads_are_shares_of_what_the_client_offers_when_the_closed_loop_was_its_limit
 #[test]
 fn capacity_is_the_servers_when_the_client_had_time_left() {
     let place = tempfile::tempdir().expect("a directory");
-    let (description, heard) = profile(&settings(&server(), 1.1), place.path());
+    let (description, heard) = profile(&settings(&server(), 1.1, 2.0), place.path());
     let info = info(&description);
     assert_eq!(info.client_bound, None);
     assert_eq!(info.capacity_rps, Some(info.points[0].rate_rps));
@@ -148,11 +146,27 @@ fn capacity_is_the_servers_when_the_client_had_time_left() {
 }
 
 #[test]
+fn no_rate_is_looked_for_when_something_else_ran_on_the_clients_core() {
+    let place = tempfile::tempdir().expect("a directory");
+    let (description, heard) = profile(&settings(&server(), 1.1, 0.0), place.path());
+    let info = info(&description);
+    let bound = info.client_bound.as_ref().expect("the client is the limit");
+    assert_eq!(bound.valid_rps, None);
+    assert_eq!(info.capacity_rps, Some(bound.closed_rps));
+    assert_eq!(info.points.len(), 2, "the closed loop and the share");
+    assert!(
+        heard.remarks[0].starts_with("capacity is at least"),
+        "{:?}",
+        heard.remarks
+    );
+}
+
+#[test]
 fn nothing_is_looked_for_when_a_clients_capacity_shall_be_an_error() {
     let place = tempfile::tempdir().expect("a directory");
     let strict = ProfileSettings {
         strict: true,
-        ..settings(&server(), 0.0)
+        ..settings(&server(), 0.0, 2.0)
     };
     let mut heard = Heard::default();
     let error = strict
@@ -175,7 +189,7 @@ fn search_goes_on_from_its_runs_when_it_was_cut_off() {
     let server = server();
     let settings = ProfileSettings {
         before_point: Some(command),
-        ..settings(&server, 0.0)
+        ..settings(&server, 0.0, 2.0)
     };
     let mut heard = Heard::default();
     let error = settings

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! `three.html` compares three profiles, `one.html` is a single suspect run, `bad.html` has a run that was killed, one
-//! that was refused everything, and one whose requests are gone. The picture in the guide is a part of `three.html`.
+//! that was refused everything, and one whose requests are gone.
 
 #[path = "../tests/support/mod.rs"]
 mod support;

@@ -387,6 +387,7 @@ fn the_page_says_whose_limit_it_is_when_the_capacity_is_the_clients() {
             profile.client_bound = Some(ClientBound {
                 closed_rps: 990.0,
                 busy_share: 0.974,
+                waited_share: 0.0,
                 valid_rps: profile.capacity_rps,
             });
             write_description(path, &description);

@@ -257,6 +257,15 @@ impl Trace {
         serde_json::to_string(self).unwrap_or_default()
     }
 
+    /// Leaves only kept calls made at one of these places; see [`Place::is_named`].
+    pub fn keep_sites(&mut self, names: &[String]) {
+        let places = &self.places;
+        self.kept.retain(|kept| {
+            let place = places.get(kept.place);
+            place.is_some_and(|place| names.iter().any(|name| place.is_named(name)))
+        });
+    }
+
     /// How long it took.
     pub fn length_ns(&self) -> u64 {
         self.ended_ns.saturating_sub(self.started_ns)
@@ -306,6 +315,22 @@ impl Kept {
 }
 
 impl Place {
+    /// Whether this is the place a user means by `function` or `file:line`. The last part of a qualified name (`flush` of
+    /// `store::flush`) and of a path (`a.c:12` of `src/a.c:12`) will do.
+    pub fn is_named(&self, name: &str) -> bool {
+        let is = |known: &str, separator: &str| {
+            known == name
+                || (known.strip_suffix(name)).is_some_and(|rest| rest.ends_with(separator))
+        };
+        let functions = [&self.function, &self.within].into_iter().flatten();
+        let mut functions = functions.map(|function| is(function, "::"));
+        let line = match (&self.file, self.line) {
+            (Some(file), Some(line)) => is(&format!("{file}:{line}"), "/"),
+            _ => false,
+        };
+        line || functions.any(|found| found)
+    }
+
     /// `function (file:line)` as far as they are known, else `module+0xoffset`.
     pub fn words(&self) -> String {
         let place = match (&self.file, self.line) {
@@ -355,5 +380,32 @@ fn short_path(path: &str) -> &str {
     match (slashes.next(), slashes.next()) {
         (Some(_), Some(second)) if path.len() > 32 => &path[second + 1..],
         _ => path,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Place;
+
+    #[test]
+    fn place_is_named_by_its_function_or_line_when_a_user_writes_the_last_part() {
+        let place = Place {
+            function: Some("store::Log::flush".into()),
+            file: Some("/home/me/src/log.rs".into()),
+            line: Some(12),
+            ..Place::default()
+        };
+        for name in [
+            "flush",
+            "Log::flush",
+            "store::Log::flush",
+            "log.rs:12",
+            "src/log.rs:12",
+        ] {
+            assert!(place.is_named(name), "{name}");
+        }
+        for name in ["lush", "og.rs:12", "log.rs:1", "log.rs", "store", ""] {
+            assert!(!place.is_named(name), "{name}");
+        }
     }
 }

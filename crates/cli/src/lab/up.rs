@@ -113,11 +113,12 @@ impl Arguments {
             LabError::Missing(_) => with_remedy(&spec, &error),
             error => failure(error),
         })?;
-        let done = self.fill(&lab, &interrupted);
-        if done.is_err() {
-            // A lab with half a file set would look like one that can be used.
-            lab.down().context("removing the lab again")?;
-            return done;
+        if let Err(failure) = self.fill(&lab, &interrupted) {
+            // A lab with half a file set would look like one that can be used. Why it is half counts more than what is left.
+            if let Err(left) = lab.down() {
+                let _ = writeln!(std::io::stderr(), "headway: {left}");
+            }
+            return Err(failure);
         }
         self.show(&lab)
     }

@@ -110,6 +110,7 @@ struct Observed {
     observation: Observation,
     symbols: Option<Symbols>,
     places: Places,
+    site_names: Option<Vec<String>>,
 }
 
 impl Observed {
@@ -120,6 +121,7 @@ impl Observed {
         gate: Option<u32>,
     ) -> Result<Observed, Failure> {
         arguments.policy.refuse_in_band_only()?;
+        arguments.policy.check_sites()?;
         let filter: Filter = (arguments.policy.keep(arguments.outputs.needs_every_call()))
             .parse()
             .map_err(|error: debox::policy::PolicyError| Failure::Use(error.to_string()))?;
@@ -138,6 +140,7 @@ impl Observed {
             observation: Observation::new(attach, gate),
             symbols: Symbols::load().ok(),
             places: Places::default(),
+            site_names: arguments.policy.site_names().map(<[String]>::to_vec),
         })
     }
 }
@@ -151,8 +154,12 @@ impl Source for Observed {
     }
 
     fn trace(&mut self) -> anyhow::Result<Trace> {
-        Ok(self
+        let mut trace = self
             .observation
-            .trace(self.symbols.as_ref(), &mut self.places)?)
+            .trace(self.symbols.as_ref(), &mut self.places)?;
+        if let Some(names) = &self.site_names {
+            trace.keep_sites(names);
+        }
+        Ok(trace)
     }
 }

@@ -31,8 +31,9 @@ pub struct Arguments {
     /// Those that slept on these resources
     #[arg(long, value_name = "LABEL,…", value_delimiter = ',')]
     label: Vec<String>,
-    /// Those made from these return addresses (hexadecimal; of a program at a fixed address, or under `setarch -R`)
-    #[arg(long, value_name = "ADDRESS,…", value_delimiter = ',')]
+    /// Those made at these places: function, file:line, or return address (0x…; of a program at a fixed address, or
+    /// under `setarch -R`)
+    #[arg(long, value_name = "PLACE,…", value_delimiter = ',')]
     site: Vec<String>,
     /// Keep the program's stack with each
     #[arg(long, help_heading = "What is recorded")]
@@ -71,6 +72,7 @@ pub struct Arguments {
 impl Arguments {
     /// The orders for the preload library, checked; `everything` if an output needs each call.
     pub fn orders(&self, everything: bool) -> Result<Orders, Failure> {
+        self.check_sites()?;
         let keep = self.keep(everything);
         keep.parse::<Filter>()
             .map_err(|error| Failure::Use(error.to_string()))?;
@@ -88,6 +90,32 @@ impl Arguments {
         })
     }
 
+    /// Names of places, which nobody knows before the program has run: calls from elsewhere are dropped from the trace.
+    pub fn site_names(&self) -> Option<&[String]> {
+        let names = self.site.iter().any(|site| !is_address(site));
+        names.then_some(&self.site)
+    }
+
+    /// Names are looked at later than addresses, and later than one in N is counted.
+    pub fn check_sites(&self) -> Result<(), Failure> {
+        let wrong = |text: &str| Err(Failure::Use(format!("--site: {text}")));
+        if self.site_names().is_none() {
+            return Ok(());
+        }
+        if self.site.iter().any(|site| is_address(site)) {
+            return wrong("give either names or addresses");
+        }
+        if self.site.iter().any(String::is_empty) {
+            return wrong("a name is empty");
+        }
+        match self.one_in {
+            Some(_) => {
+                wrong("--one-in counts the calls from all places; leave it out, or give addresses")
+            }
+            None => Ok(()),
+        }
+    }
+
     /// The conditions in one line.
     pub fn keep(&self, everything: bool) -> String {
         let mut conditions = Vec::new();
@@ -103,12 +131,14 @@ impl Arguments {
             ("label", &self.label),
             ("site", &self.site),
         ] {
-            if !list.is_empty() {
+            if !list.is_empty() && !(name == "site" && self.site_names().is_some()) {
                 conditions.push(format!("{name}={}", list.join("+")));
             }
         }
         match conditions.is_empty() {
-            true if self.every_call || everything => "all".to_owned(),
+            true if self.every_call || everything || self.site_names().is_some() => {
+                "all".to_owned()
+            }
             true => "slept".to_owned(),
             false => conditions.join(","),
         }
@@ -149,4 +179,10 @@ impl Arguments {
             .map_err(|error| Failure::Use(format!("--react {action}: {error}")))?;
         Ok(order)
     }
+}
+
+/// `0x401a2c`, or the digits alone if they begin with one that no name begins with. Whether it is a right one is seen later.
+fn is_address(text: &str) -> bool {
+    let digits = |text: &str| text.bytes().all(|digit| digit.is_ascii_hexdigit());
+    text.starts_with("0x") || text.starts_with(|first: char| first.is_ascii_digit()) && digits(text)
 }

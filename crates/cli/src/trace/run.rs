@@ -98,6 +98,7 @@ pub fn run(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
         symbols: Symbols::load(),
         places: Places::default(),
         command,
+        site_names: arguments.policy.site_names(),
         untraceable,
     };
     let outcome = screen.command(&mut recorded, &mut launched)?;
@@ -123,6 +124,7 @@ struct Recorded<'a> {
     symbols: std::io::Result<Symbols>,
     places: Places,
     command: &'a [OsString],
+    site_names: Option<&'a [String]>,
     untraceable: Option<Untraceable>,
 }
 
@@ -161,6 +163,9 @@ impl Source for Recorded<'_> {
         }
         let mut trace = gatherer.finish();
         trace.command = words(self.command);
+        if let Some(names) = self.site_names {
+            trace.keep_sites(names);
+        }
         Ok(trace)
     }
 }

@@ -39,6 +39,48 @@ fn static_program_is_seen_when_it_is_observed_from_outside() {
 }
 
 #[test]
+fn go_program_is_seen_when_it_is_observed_from_outside() {
+    let test = "go_program_is_seen_when_it_is_observed_from_outside";
+    if !observes(test) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = "package main\nimport (\"os\"; \"time\")\nfunc waitForAByte(r *os.File) { b := make([]byte, 1); r.Read(b) }\n\
+                  func main() { r, _ := os.Open(os.Args[1]); waitForAByte(r); time.Sleep(50 * time.Millisecond); os.Exit(5) }";
+    let (file, program) = (folder.path().join("main.go"), folder.path().join("program"));
+    std::fs::write(&file, source).expect("written");
+    let built = Command::new("go")
+        .args(["build", "-o"])
+        .arg(&program)
+        .arg(&file)
+        .env("GOCACHE", folder.path().join("cache"))
+        .env("GOFLAGS", "-mod=mod")
+        .current_dir(folder.path())
+        .output();
+    if !built.is_ok_and(|built| built.status.success()) {
+        return skip(test, "the program go");
+    }
+    let (trace, ran) = traced(
+        &["--attach", "--every-call"],
+        &[program.to_str().expect("a path in UTF-8"), "/dev/zero"],
+    );
+    assert_eq!(ran.code, Some(5), "{}", ran.error);
+    let sites = trace["sites"].as_array().expect("sites");
+    let read = sites
+        .iter()
+        .any(|site| site["call"] == "read" && site["count"].as_u64() > Some(0));
+    assert!(read, "{sites:#?}");
+    // Each call of Go's is made by one instruction of its runtime: its name shows that the program's symbols were read.
+    let named = sites.iter().any(|site| {
+        let place = &trace["places"][site["place"].as_u64().expect("an index") as usize];
+        place["function"]
+            .as_str()
+            .is_some_and(|name| name.to_lowercase().contains("syscall"))
+    });
+    assert!(named, "{:#?}", trace["places"]);
+}
+
+#[test]
 fn exit_code_is_that_of_a_shell_when_an_observed_command_cannot_start() {
     if !observes("exit_code_is_that_of_a_shell_when_an_observed_command_cannot_start") {
         return;

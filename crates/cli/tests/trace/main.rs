@@ -6,5 +6,6 @@ mod attach;
 mod bad_input;
 mod outputs;
 mod programs;
+mod reactions;
 mod support;
 mod transparency;

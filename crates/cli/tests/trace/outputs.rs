@@ -204,3 +204,23 @@ fn columns_align_when_the_summary_is_a_table() {
         );
     }
 }
+
+#[test]
+fn calls_of_one_place_are_kept_when_it_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = "#include <unistd.h>\n__attribute__((noinline)) void one(void) { getppid(); }\n\
+                  __attribute__((noinline)) void other(void) { getppid(); }\n\
+                  int main(void) { for (int i = 0; i < 3; i++) one(); other(); return 0; }";
+    let program = crate::support::compile(folder.path(), source, &["-O1"]);
+    for (name, count) in [
+        ("one", 3),
+        ("program.c:3", 1),
+        ("one,other", 4),
+        ("none", 0),
+    ] {
+        let (trace, ran) = traced(&["--site", name], &[text(&program)]);
+        assert_eq!(ran.code, Some(0), "{}", ran.error);
+        let kept = trace["kept"].as_array().expect("a list").len();
+        assert_eq!(kept, count, "{name}: {}", trace["kept"]);
+    }
+}

@@ -301,8 +301,10 @@ pub struct ClientBound {
     pub closed_rps: f64,
     /// Share of that time that the client's loop was at work.
     pub busy_share: f64,
+    /// Share of it that the client was ready and waited for a processor.
+    pub waited_share: f64,
     /// The highest rate that was offered in an open loop with the verdict *valid*, and the base of the shares then; absent if there
-    /// was none, and `closed_rps` is the base.
+    /// was none, or none was looked for because something else ran on the client's core; `closed_rps` is the base then.
     pub valid_rps: Option<f64>,
 }
 

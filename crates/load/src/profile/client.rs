@@ -11,11 +11,27 @@ use latency::run::RunDescription;
 use latency::run::description::{ClientBound, ProfileInfo};
 
 use super::median;
-use crate::verdict::BUSY_SUSPECT;
+use crate::verdict::{BUSY_SUSPECT, RUN_QUEUE_INVALID};
 use crate::words::readable::{number, percent};
 
-/// A client that was at work for longer is the limit: the verdict of the closed loop doubts it from there on.
-pub const CLIENT_BUSY: f64 = BUSY_SUSPECT;
+/// From where a client is the limit of its closed loop.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limit {
+    /// Share of the time at work: it had no time left for a faster server. A lower rate leaves it some, so one is looked for.
+    pub busy: f64,
+    /// Share of the time ready and waiting for a processor: something else runs on its core, often the server. No rate is valid then.
+    pub waited: f64,
+}
+
+impl Default for Limit {
+    /// The bounds of the verdict: doubt of the one, and certainty of the other, since a little of it is everywhere.
+    fn default() -> Limit {
+        Limit {
+            busy: BUSY_SUSPECT,
+            waited: RUN_QUEUE_INVALID,
+        }
+    }
+}
 
 /// The first rate tried, as a share of the closed loop's: an open loop is believed while it is at work for less than nine tenths
 /// of the time, and a request costs it about the same.
@@ -71,17 +87,28 @@ pub fn next(closed_rps: f64, trials: &[Trial]) -> Next {
     }
 }
 
-/// Whether the client was the limit of these closed loops, by the median of the time it was at work. `busy` is the share from which it was.
-pub fn bound(closed: &[RunDescription], busy: f64) -> Option<ClientBound> {
-    let client = |run: &RunDescription| run.client.as_ref().and_then(|client| client.busy_share);
-    let answered = |run: &RunDescription| run.summary.as_ref().map(|summary| summary.rate_rps);
-    let busy_share = median(closed.iter().filter_map(client).collect())?;
-    let closed_rps = median(closed.iter().filter_map(answered).collect())?;
-    (busy_share >= busy).then_some(ClientBound {
+/// Whether the client was the limit of these closed loops, by the medians of what it says of its time.
+pub fn bound(closed: &[RunDescription], limit: &Limit) -> Option<ClientBound> {
+    let of = |value: fn(&RunDescription) -> Option<f64>| {
+        median(closed.iter().filter_map(value).collect())
+    };
+    let closed_rps = of(|run| run.summary.as_ref().map(|summary| summary.rate_rps))?;
+    let busy_share = of(|run| run.client.as_ref()?.busy_share).unwrap_or(0.0);
+    let waited_share = of(waited).unwrap_or(0.0);
+    let bound = busy_share >= limit.busy || waited_share >= limit.waited;
+    bound.then_some(ClientBound {
         closed_rps,
         busy_share,
+        waited_share,
         valid_rps: None,
     })
+}
+
+/// Share of a run that its client waited for a processor; the wait is that of the whole run, its warm-up too.
+fn waited(run: &RunDescription) -> Option<f64> {
+    let length_s = run.load.warmup_s + run.summary.as_ref()?.duration_s;
+    let waited_s = run.client.as_ref()?.run_queue_delay_s?;
+    (length_s > 0.0).then(|| waited_s / length_s)
 }
 
 /// The capacity in a sentence, with whose it is; nothing while it is not known. No full stop.
@@ -90,7 +117,7 @@ pub fn bound(closed: &[RunDescription], busy: f64) -> Option<ClientBound> {
 /// use headway_load::profile::capacity_words;
 /// use latency::run::{ClientBound, ProfileInfo};
 ///
-/// let bound = ClientBound { closed_rps: 50_000.0, busy_share: 0.97, valid_rps: Some(42_750.0) };
+/// let bound = ClientBound { closed_rps: 50_000.0, busy_share: 0.97, waited_share: 0.0, valid_rps: Some(42_750.0) };
 /// let info = ProfileInfo { capacity_rps: Some(42_750.0), client_bound: Some(bound), points: Vec::new() };
 /// assert_eq!(
 ///     capacity_words(&info).as_deref(),
@@ -108,16 +135,26 @@ pub fn capacity_words(info: &ProfileInfo) -> Option<String> {
         return Some(format!("capacity {} requests/s{how}", number(base)));
     };
     let what = match bound.valid_rps {
-        Some(_) => "the highest rate that it offers validly",
-        None => "since it offered no rate validly",
+        Some(_) => ", the highest rate that it offers validly",
+        None => ", and it offered no rate validly",
     };
     Some(format!(
-        "capacity is at least {} requests/s: the client is the limit (at work {} of the closed loop); \
-         loads are shares of {}/s, {what}",
+        "capacity is at least {} requests/s: the client is the limit ({}); loads are shares of {}/s{what}",
         number(bound.at_least_rps()),
-        percent(bound.busy_share),
+        limit_words(bound),
         number(base)
     ))
+}
+
+/// What kept the client: `at work 97 % of the closed loop`.
+pub fn limit_words(bound: &ClientBound) -> String {
+    match bound.busy_share >= BUSY_SUSPECT || bound.busy_share >= bound.waited_share {
+        true => format!("at work {} of the closed loop", percent(bound.busy_share)),
+        false => format!(
+            "waited for a processor {} of the closed loop, something else runs on its core",
+            percent(bound.waited_share)
+        ),
+    }
 }
 
 #[cfg(test)]
@@ -184,21 +221,43 @@ mod tests {
             ..RunDescription::default()
         };
         let runs = [run(0.91, 100.0), run(0.5, 300.0), run(0.95, 200.0)];
-        let found = bound(&runs, CLIENT_BUSY).expect("two of three are at the limit");
+        let found = bound(&runs, &Limit::default()).expect("two of three are at the limit");
         assert_eq!((found.busy_share, found.closed_rps), (0.91, 200.0));
-        assert_eq!(bound(&runs[1..2], CLIENT_BUSY), None);
+        assert_eq!(bound(&runs[1..2], &Limit::default()), None);
         assert_eq!(
-            bound(&[run(0.9, 1.0)], CLIENT_BUSY).map(|found| found.closed_rps),
+            bound(&[run(0.9, 1.0)], &Limit::default()).map(|found| found.closed_rps),
             Some(1.0)
         );
-        assert_eq!(bound(&[], CLIENT_BUSY), None);
+        assert_eq!(bound(&[], &Limit::default()), None);
+    }
+
+    #[test]
+    fn client_is_the_limit_when_it_waited_for_its_processor() {
+        let run = |run_queue_delay_s| {
+            let mut run = RunDescription::default();
+            run.load.warmup_s = 5.0;
+            run.summary = Some(Summary {
+                duration_s: 15.0,
+                ..Summary::default()
+            });
+            run.client = Some(ClientInfo {
+                run_queue_delay_s: Some(run_queue_delay_s),
+                ..ClientInfo::default()
+            });
+            run
+        };
+        assert_eq!(bound(&[run(1.9)], &Limit::default()), None);
+        let found = bound(&[run(2.0)], &Limit::default()).expect("a tenth of the time");
+        assert_eq!(found.waited_share, 0.1);
+        assert!(limit_words(&found).starts_with("waited for a processor 10 %"));
     }
 
     #[test]
     fn capacity_is_said_to_be_the_clients_when_no_rate_was_valid() {
         let bound = ClientBound {
             closed_rps: 800.0,
-            busy_share: 1.0,
+            busy_share: 0.3,
+            waited_share: 0.5,
             valid_rps: None,
         };
         let info = ProfileInfo {
@@ -211,7 +270,7 @@ mod tests {
             words.starts_with("capacity is at least 800.0 requests/s: the client is the limit")
         );
         assert!(
-            words.ends_with("shares of 800.0/s, since it offered no rate validly"),
+            words.ends_with("shares of 800.0/s, and it offered no rate validly"),
             "{words}"
         );
         assert_eq!(capacity_words(&ProfileInfo::default()), None);

@@ -55,8 +55,8 @@ pub struct ProfileSettings {
     pub after_point: Option<String>,
     /// Stop at a capacity that is the client's rather than the server's.
     pub strict: bool,
-    /// The capacity is the client's when its loop was at work for this share of the closed loop; [`client::CLIENT_BUSY`].
-    pub client_busy: f64,
+    /// From where the capacity is the client's.
+    pub client_limit: client::Limit,
 }
 
 /// Why a profile did not come to its end.
@@ -347,7 +347,7 @@ impl Profile<'_> {
             return Err(ProfileError::NoCapacity { why });
         }
         let closed = self.descriptions(&searches)?;
-        let bound = match client::bound(&closed, self.settings.client_busy) {
+        let bound = match client::bound(&closed, &self.settings.client_limit) {
             Some(bound) => Some(self.find_valid(bound, listener)?),
             None => None,
         };
@@ -375,12 +375,14 @@ impl Profile<'_> {
         mut bound: ClientBound,
         listener: &mut dyn Listener,
     ) -> Result<ClientBound, ProfileError> {
-        let (answered, busy) = (number(bound.closed_rps), percent(bound.busy_share));
-        let what = format!(
-            "the client was at work {busy} of the closed loop, so {answered}/s may be its capacity, not the server's"
-        );
+        let (answered, why) = (number(bound.closed_rps), client::limit_words(&bound));
+        let what =
+            format!("the client was the limit ({why}): the server can do {answered}/s at least");
         if self.settings.strict {
             return Err(ProfileError::ClientBound(what));
+        }
+        if bound.busy_share < self.settings.client_limit.busy {
+            return Ok(bound);
         }
         listener.remarks(&format!(
             "{what}; looking for the highest rate that it offers validly"

@@ -182,12 +182,16 @@ fn client_bound(subject: &Subject) -> Option<String> {
             "{}/s, the highest rate that the client offers validly",
             measured(rate)
         ),
-        None => "that, since the client offered no rate validly".into(),
+        None => "that, and the client offered no rate validly".into(),
+    };
+    // It is at work or it waits; the verdict of a point says which bound it met.
+    let why = match bound.busy_share >= bound.waited_share {
+        true => format!("at work {}", percent(bound.busy_share)),
+        false => format!("waited for a processor {}", percent(bound.waited_share)),
     };
     Some(format!(
-        "Capacity is at least {}/s: the client is the limit (at work {} of the closed loop). Loads are shares of {what}.",
-        measured(bound.at_least_rps()),
-        percent(bound.busy_share)
+        "Capacity is at least {}/s: the client is the limit ({why} of the closed loop). Loads are shares of {what}.",
+        measured(bound.at_least_rps())
     ))
 }
 

@@ -22,8 +22,9 @@ pub(crate) const REST_BYTES: u64 = 16 << 20;
 const DEFAULT_CONTENT_BYTES: u64 = 64 << 20;
 /// Windows take no less: what may leave in one call, and as much again.
 pub(super) const WINDOW_BYTES_LEAST: u64 = 2 << 20;
-/// The defaults of all workers together stay below this part of the memory.
-const DEFAULT_SHARE: u64 = 4;
+/// The defaults of all workers together stay below this part of the memory: what they do not take is the
+/// page cache's, and that holds every file, not the small ones alone.
+const DEFAULT_SHARE: u64 = 10;
 
 /// The memory there is for all workers: what the kernel calls available, or the least limit of the
 /// control groups around this process.
@@ -173,7 +174,7 @@ mod tests {
     #[test]
     fn default_is_smaller_when_memory_is_short() {
         assert_eq!(default_content_bytes(2, 24 << 30), 64 << 20);
-        assert_eq!(default_content_bytes(2, 512 << 20), 38 << 20);
+        assert_eq!(default_content_bytes(2, 512 << 20), 7 << 20);
         assert_eq!(default_window_bytes(64 << 20), 16 << 20);
         assert_eq!(default_window_bytes(1 << 20), WINDOW_BYTES_LEAST);
         assert_eq!(default_content_bytes(8, 512 << 20), 1 << 20);

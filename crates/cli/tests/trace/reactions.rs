@@ -1,0 +1,143 @@
+//! What happens at once, in the program: each reaction ordered through the binary, and its effect.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::{Ran, compile, run, skip, trace};
+
+/// Two slow calls among fast ones, and an exit code of its own.
+const PROGRAM: &str = "#include <poll.h>\n#include <unistd.h>\n\
+    __attribute__((noinline)) void slow(void) { poll(0, 0, 30); }\n\
+    int main(void) { for (int i = 0; i < 50; i++) getppid(); slow(); slow(); write(1, \"end\\n\", 4); return 6; }";
+
+const WHEN: &str = "call=poll,slower-than=20ms";
+
+fn program(folder: &Path) -> PathBuf {
+    compile(folder, PROGRAM, &["-rdynamic"])
+}
+
+fn react(folder: &Path, action: &str, more: &[&str]) -> Ran {
+    let program = program(folder);
+    let mut arguments = vec!["--react", action, "--when", WHEN, "-o", "/dev/null"];
+    arguments.extend(more);
+    arguments.extend(["--", program.to_str().expect("a path in UTF-8")]);
+    run(&arguments)
+}
+
+#[test]
+fn stack_is_printed_for_each_slow_call_when_that_is_ordered() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let ran = react(folder.path(), "stack", &[]);
+    assert_eq!(
+        (ran.code, ran.out.as_str()),
+        (Some(6), "end\n"),
+        "{}",
+        ran.error
+    );
+    assert_eq!(
+        ran.error.matches("debox: poll took").count(),
+        2,
+        "{}",
+        ran.error
+    );
+    assert!(ran.error.contains("slow"), "{}", ran.error);
+}
+
+#[test]
+fn reaction_comes_no_more_often_than_it_may() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let ran = react(folder.path(), "stack", &["--times", "1"]);
+    assert_eq!(ran.code, Some(6), "{}", ran.error);
+    assert_eq!(
+        ran.error.matches("debox: poll took").count(),
+        1,
+        "{}",
+        ran.error
+    );
+}
+
+#[test]
+fn hook_runs_with_the_call_in_its_environment_when_that_is_ordered() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let told = folder.path().join("told");
+    let hook = format!(
+        "hook=echo $HEADWAY_CALL $HEADWAY_WALL_NS >> {}",
+        told.display()
+    );
+    let ran = react(folder.path(), &hook, &[]);
+    assert_eq!(
+        (ran.code, ran.out.as_str()),
+        (Some(6), "end\n"),
+        "{}",
+        ran.error
+    );
+    let text = std::fs::read_to_string(&told).expect("the hook wrote it");
+    let lengths: Vec<u64> = text
+        .lines()
+        .map(|line| {
+            line.strip_prefix("poll ")
+                .expect("the call")
+                .parse()
+                .expect("a length")
+        })
+        .collect();
+    assert!(
+        lengths.len() == 2 && lengths.iter().all(|ns| *ns >= 20_000_000),
+        "{text}"
+    );
+}
+
+#[test]
+fn program_ends_at_the_slow_call_when_it_is_to_be_aborted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let ran = react(folder.path(), "abort", &[]);
+    assert_eq!(
+        (ran.code, ran.out.as_str()),
+        (Some(128 + 6), ""),
+        "{}",
+        ran.error
+    );
+}
+
+#[test]
+fn core_is_left_and_the_program_runs_on_when_that_is_ordered() {
+    let test = "core_is_left_and_the_program_runs_on_when_that_is_ordered";
+    let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
+    if !pattern.starts_with("core") {
+        return skip(test, "core dumps as files (kernel.core_pattern)");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = program(folder.path());
+    let place = tempfile::tempdir().expect("a folder");
+    let headway = trace(&[
+        "--react",
+        "core",
+        "--when",
+        WHEN,
+        "--times",
+        "1",
+        "-o",
+        "/dev/null",
+        "--",
+    ]);
+    let output = Command::new("sh")
+        .args(["-c", "ulimit -c unlimited && exec \"$@\"", "sh"])
+        .arg(headway.get_program())
+        .args(headway.get_args())
+        .arg(&program)
+        .env_remove("LD_PRELOAD")
+        .current_dir(place.path())
+        .output();
+    let ran = Ran::of(&output.expect("a shell"));
+    if ran.error.contains("ulimit") {
+        return skip(test, "core dumps as files (kernel.core_pattern)");
+    }
+    assert_eq!(
+        (ran.code, ran.out.as_str()),
+        (Some(6), "end\n"),
+        "{}",
+        ran.error
+    );
+    let cores = std::fs::read_dir(place.path()).expect("a folder").count();
+    assert_eq!(cores, 1, "{}", ran.error);
+}
