@@ -26,7 +26,7 @@ Examples:
   headway study run all -o out --only headway,nginx
   headway study run my.toml -o out                    a study of your own (see the guide)
   headway study show out                              the tables and claims again
-  headway study report out                            out/NAME.html for each study
+  headway study report out                            out/NAME.html for each study, out/studies.html for all
   headway study summary out bench/runs/today          what is worth keeping, without raw rows
 
 Exit codes: 0 done (whatever the claims say), 1 failed or interrupted, 2 wrong use.";
@@ -125,7 +125,7 @@ struct Show {
     json: bool,
 }
 
-/// Writes one self-contained HTML page a study.
+/// Writes one self-contained HTML page a study, and one of all of them with an overview.
 #[derive(Debug, Args)]
 struct Report {
     /// The directory that `study run -o` wrote
@@ -343,18 +343,34 @@ impl Show {
 
 impl Report {
     fn run(&self) -> Result<(), Failure> {
-        let store = Store::open(&self.directory)?;
-        for result in store.results()? {
-            let file = self.directory.join(format!("{}.html", result.name));
-            write_page(&file, &result)?;
+        let results = Store::open(&self.directory)?.results()?;
+        for file in write_pages(&self.directory, &results)? {
             print(&format!("{}\n", file.display()))?;
         }
         Ok(())
     }
 }
 
-fn write_page(file: &std::path::Path, result: &StudyResult) -> Result<(), Failure> {
-    let page = ::report::study_page(std::slice::from_ref(result));
+/// A page a study, and `studies.html` with all of them below an overview where there are several.
+fn write_pages(directory: &std::path::Path, results: &[StudyResult]) -> Result<Vec<PathBuf>, Failure> {
+    let mut files = Vec::new();
+    for result in results {
+        let file = directory.join(format!("{}.html", result.name));
+        write_page(&file, std::slice::from_ref(result))?;
+        files.push(file);
+    }
+    if results.len() > 1 {
+        let mut all = results.to_vec();
+        all.sort_by_key(|result| result.number);
+        let file = directory.join("studies.html");
+        write_page(&file, &all)?;
+        files.push(file);
+    }
+    Ok(files)
+}
+
+fn write_page(file: &std::path::Path, results: &[StudyResult]) -> Result<(), Failure> {
+    let page = ::report::study_page(results);
     std::fs::write(file, page).with_context(|| format!("writing {}", file.display()))?;
     Ok(())
 }
@@ -363,9 +379,7 @@ impl Summary {
     fn run(&self) -> Result<(), Failure> {
         let store = Store::open(&self.directory)?;
         let count = study::summarise(&store, &self.target)?;
-        for result in store.results()? {
-            write_page(&self.target.join(format!("{}.html", result.name)), &result)?;
-        }
+        write_pages(&self.target, &store.results()?)?;
         print(&format!("{}: {count} studies\n", self.target.display()))
     }
 }

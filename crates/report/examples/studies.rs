@@ -1,15 +1,27 @@
-//! Writes a page of invented studies, to look at with one's own eyes after a change of the style.
+//! Writes a page of studies, to look at with one's own eyes after a change of the style.
 //!
 //! ```text
-//! cargo run -p headway-report --example studies -- FILE
+//! cargo run -p headway-report --example studies -- FILE [RESULT.json…]
 //! ```
+//!
+//! Without results the studies are invented and have every kind of table, figure, claim and trouble.
 
 #[path = "../tests/support/study.rs"]
 mod study;
 
+use latency::study::StudyResult;
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let file = std::env::args().nth(1).ok_or("usage: studies FILE")?;
-    let page = headway_report::study_page(&[study::full(7), study::full(8)]);
+    let mut words = std::env::args().skip(1);
+    let file = words.next().ok_or("usage: studies FILE [RESULT.json…]")?;
+    let mut results = Vec::new();
+    for result in words {
+        results.push(StudyResult::from_json(&std::fs::read_to_string(result)?)?);
+    }
+    if results.is_empty() {
+        results = vec![study::full(7), study::full(8)];
+    }
+    let page = headway_report::study_page(&results);
     std::fs::write(&file, &page)?;
     println!("{file}: {} bytes", page.len());
     Ok(())

@@ -55,7 +55,8 @@ fn a_cell_says_why_when_it_is_empty() {
         html.contains("<li>not at this scale</li>")
             && html.contains("<li>the module is not there yet</li>")
     );
-    assert!(html.contains("<li>suspect: The client&#39;s loop was 93 % busy.</li>"));
+    assert!(html.contains("<li>suspect: the client may have been the limit"));
+    assert!(html.contains("inversion(disk, flash, 20%); The client&#39;s loop was 93 % busy."));
     assert!(html.contains("nothing of this figure was measured"));
     assert!(html.contains("not measured: h2o is not installed"));
     assert!(html.contains("the server did not answer within 10 s"));

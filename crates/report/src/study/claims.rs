@@ -8,7 +8,7 @@ use latency::study::result::{ClaimResult, Comparison, Outcome};
 
 use super::tables::significant;
 use crate::html::escaped;
-use crate::units::percent;
+use crate::units::{counted, percent};
 
 /// All outcomes, in the order in which they are counted.
 pub(super) const OUTCOMES: [Outcome; 4] = [
@@ -17,6 +17,9 @@ pub(super) const OUTCOMES: [Outcome; 4] = [
     Outcome::NotDecided,
     Outcome::CannotBeTested,
 ];
+
+/// Reasons that stand in sight; the others are folded away with the rule.
+const REASONS: usize = 2;
 
 /// The class that colours an outcome.
 pub(super) fn class(outcome: Outcome) -> &'static str {
@@ -66,7 +69,9 @@ fn item(claim: &ClaimResult) -> String {
     for comparison in &claim.comparisons {
         let _ = write!(out, "<p>{}</p>", compared(comparison));
     }
-    for why in claim.why.iter().filter(|why| !why.is_empty()) {
+    let reasons: Vec<&String> = claim.why.iter().filter(|why| !why.is_empty()).collect();
+    let (first, more) = reasons.split_at(reasons.len().min(REASONS));
+    for why in first {
         let _ = write!(out, "<p>{}</p>", escaped(why));
     }
     let explained =
@@ -79,11 +84,19 @@ fn item(claim: &ClaimResult) -> String {
         let _ = write!(out, "<p class=\"soft\">{}</p>", caveats.join("; "));
     }
     if let Some(rule) = &claim.rule {
+        let also = match more.len() {
+            0 => String::new(),
+            many => format!(", and {}", counted(many as u64, "more reason")),
+        };
         let _ = write!(
             out,
-            "<details><summary>The rule</summary><p><code>{}</code></p></details>",
+            "<details><summary>The rule{also}</summary><p><code>{}</code></p>",
             escaped(rule)
         );
+        for why in more {
+            let _ = write!(out, "<p>{}</p>", escaped(why));
+        }
+        out.push_str("</details>");
     }
     out + "</div></li>"
 }
@@ -105,7 +118,7 @@ fn compared(comparison: &Comparison) -> String {
     let mut out = format!(
         "{} {} {}",
         side(left, comparison.left_interval),
-        escaped(&comparison.operator),
+        escaped(&comparison.operator.replace("<=", "≤").replace(">=", "≥")),
         side(right, comparison.right_interval)
     );
     if let Some(support) = comparison

@@ -116,36 +116,61 @@ fn our_row(out: &mut String, table: &Table, row: &OurRow, notes: &mut Vec<String
         );
         return;
     }
+    // A row without any value has one reason, however many figures it misses.
+    let empty = row.cells.iter().all(|cell| cell.value.is_none());
+    let common = row
+        .cells
+        .first()
+        .filter(|_| empty)
+        .and_then(|cell| cell.missing.as_deref());
     for cell in &row.cells {
-        our_cell(out, table, cell, notes);
+        our_cell(out, table, cell, common, notes);
     }
     out.push_str("</tr>");
 }
 
-fn our_cell(out: &mut String, table: &Table, cell: &OurCell, notes: &mut Vec<String>) {
+fn our_cell(
+    out: &mut String,
+    table: &Table,
+    cell: &OurCell,
+    common: Option<&str>,
+    notes: &mut Vec<String>,
+) {
     let Some(value) = cell.value else {
         let reason = cell.missing.as_deref().unwrap_or("not measured");
-        let _ = write!(out, "<td>{}</td>", noted(NONE, reason, notes));
+        let note = in_short(common.unwrap_or(reason));
+        let (title, dash) = (escaped(reason), noted(NONE, note, notes));
+        let _ = write!(out, "<td title=\"{title}\">{dash}</td>");
         return;
     };
     let shown = shown(value, table.digits);
-    let class = if cell.verdict == Verdict::Invalid {
-        " class=\"trouble\""
-    } else {
-        ""
-    };
     let interval = interval(cell.interval, table.digits);
-    let shown = match (cell.verdict, cell.reasons.first()) {
-        (Verdict::Valid, _) => shown,
-        (Verdict::Suspect, Some(reason)) => noted(&shown, &format!("suspect: {reason}"), notes),
-        (Verdict::Invalid, Some(reason)) => noted(&shown, &format!("invalid: {reason}"), notes),
-        (_, None) => noted(&shown, "the client could not keep up", notes),
+    let (class, shown) = match cell.verdict {
+        Verdict::Valid => ("", shown),
+        Verdict::Suspect => ("", noted(&shown, SUSPECT, notes)),
+        Verdict::Invalid => (" class=\"trouble\"", noted(&shown, INVALID, notes)),
     };
-    let _ = write!(
-        out,
-        "<td{class} title=\"{}\">{shown}{interval}</td>",
-        escaped(&cell.expression)
-    );
+    let says = [cell.expression.as_str()].into_iter();
+    let says: Vec<&str> = says
+        .chain(cell.reasons.iter().map(String::as_str))
+        .collect();
+    let says = escaped(&says.join("; "));
+    let _ = write!(out, "<td{class} title=\"{says}\">{shown}{interval}</td>");
+}
+
+const SUSPECT: &str =
+    "suspect: the client may have been the limit; why stands with the run under How it was made";
+const INVALID: &str =
+    "invalid: the client was the limit; why stands with the run under How it was made";
+
+/// A reason without the names of the cell that it belongs to, so that many cells share one note.
+fn in_short(reason: &str) -> &str {
+    const SHORT: [(&str, &str); 2] = [
+        ("is not measured at scale", "not measured at this scale"),
+        ("not measured yet", "not measured yet"),
+    ];
+    let known = SHORT.iter().find(|(part, _)| reason.contains(part));
+    known.map_or(reason, |(_, short)| short)
 }
 
 /// A text with the number of its note, which is added if it is a new one.
@@ -170,6 +195,8 @@ fn interval(interval: Option<Interval>, digits: Option<u8>) -> String {
 }
 
 fn shown(value: f64, digits: Option<u8>) -> String {
+    // A sum of nothing may be a negative zero, which is nobody's measurement.
+    let value = if value == 0.0 { 0.0 } else { value };
     match digits {
         Some(digits) if value.is_finite() => format!("{value:.*}", usize::from(digits)),
         _ => significant(value),
