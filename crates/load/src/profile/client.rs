@@ -136,7 +136,7 @@ pub fn capacity_words(info: &ProfileInfo) -> Option<String> {
     };
     let what = match bound.valid_rps {
         Some(_) => ", the highest rate that it offers validly",
-        None => ", and it offered no rate validly",
+        None => ", of which none is known to be valid",
     };
     Some(format!(
         "capacity is at least {} requests/s: the client is the limit ({}); loads are shares of {}/s{what}",
@@ -270,7 +270,7 @@ mod tests {
             words.starts_with("capacity is at least 800.0 requests/s: the client is the limit")
         );
         assert!(
-            words.ends_with("shares of 800.0/s, and it offered no rate validly"),
+            words.ends_with("shares of 800.0/s, of which none is known to be valid"),
             "{words}"
         );
         assert_eq!(capacity_words(&ProfileInfo::default()), None);

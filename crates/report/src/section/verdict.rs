@@ -182,7 +182,7 @@ fn client_bound(subject: &Subject) -> Option<String> {
             "{}/s, the highest rate that the client offers validly",
             measured(rate)
         ),
-        None => "that, and the client offered no rate validly".into(),
+        None => "that, of which none is known to be valid".into(),
     };
     // It is at work or it waits; the verdict of a point says which bound it met.
     let why = match bound.busy_share >= bound.waited_share {
