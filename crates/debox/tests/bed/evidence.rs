@@ -59,7 +59,7 @@ pub fn write(record: &Record, expected: &[(Label, u32)], counts: Counts, blocks:
     };
     let row = format!(
         "{},{},{},{},{},{},{times}\n",
-        case.name().unwrap_or("?"),
+        case.name().unwrap_or("(a thread of a case)"),
         headway_debox::calls::name(record.number),
         labels.join("+"),
         counts.injected,
