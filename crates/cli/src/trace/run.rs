@@ -3,6 +3,7 @@
 use anyhow::Context;
 use clap::Args;
 use debox::Symbols;
+use std::cell::OnceCell;
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
@@ -95,7 +96,7 @@ pub fn run(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
     };
     let mut recorded = Recorded {
         session,
-        symbols: Symbols::load(),
+        symbols: OnceCell::new(),
         places: Places::default(),
         command,
         site_names: arguments.policy.site_names(),
@@ -121,7 +122,9 @@ fn events_kept_ready() -> debox::Debox {
 /// What the traced programs leave.
 struct Recorded<'a> {
     session: Session,
-    symbols: std::io::Result<Symbols>,
+    /// Read at the first look at a command that takes its time, or at the end: reading takes a processor for tens of
+    /// milliseconds, which a short command would have to share.
+    symbols: OnceCell<std::io::Result<Symbols>>,
     places: Places,
     command: &'a [OsString],
     site_names: Option<&'a [String]>,
@@ -133,20 +136,21 @@ impl Source for Recorded<'_> {
 
     fn poll(&mut self) -> anyhow::Result<bool> {
         self.session.sweep().context("the trace's directory")?;
+        self.symbols.get_or_init(Symbols::load);
         Ok(true)
     }
 
     fn trace(&mut self) -> anyhow::Result<Trace> {
         let (collection, running) = self.session.collection().context("the trace's directory")?;
-        let mut gatherer =
-            Gatherer::new(Way::Preload, self.symbols.as_ref().ok(), &mut self.places);
+        let symbols = self.symbols.get_or_init(Symbols::load);
+        let mut gatherer = Gatherer::new(Way::Preload, symbols.as_ref().ok(), &mut self.places);
         gatherer.collection(&collection);
         if running > 0 {
             gatherer.miss(&format!(
                 "{running} of the processes still ran when the command ended; what they do from now on is not recorded."
             ));
         }
-        match (&self.symbols, &self.untraceable) {
+        match (symbols, &self.untraceable) {
             (_, Some(why)) => gatherer.miss(&format!("{why}.")),
             (Ok(symbols), None) if symbols.hidden() => gatherer.miss(
                 "The kernel hides its symbols from this user, so sleeps have no labels; sysctl kernel.kptr_restrict=0 \
