@@ -62,7 +62,11 @@ fn sight(trace: &Trace) -> String {
     } else {
         "sleeps are counted, timed and located in the kernel"
     };
-    format!("seen {way}: {sees}")
+    let waiters = match trace.way {
+        Way::Preload if trace.has_waiters() => "; waiters are counted beside, by BPF",
+        _ => "",
+    };
+    format!("seen {way}: {sees}{waiters}")
 }
 
 /// One line a sentence, wrapped.
