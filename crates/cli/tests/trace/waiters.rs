@@ -161,7 +161,7 @@ fn site_has_the_mean_of_its_sleeps_when_their_calls_were_not_kept() {
     let lock = lock.to_str().expect("a path in UTF-8");
     let (trace, ran) = traced(&["--waiters", "--call", "wait4"], &[&program, lock]);
     assert_eq!(ran.code, Some(0), "{}", ran.error);
-    assert_eq!(entries(&trace, "flock"), []);
+    assert!(entries(&trace, "flock").is_empty());
     assert_eq!(sums(&trace, "flock"), (4, 6, 3));
 }
 
