@@ -29,8 +29,7 @@ pub(super) fn lines(trace: &Trace, style: &Style) -> String {
         plural(trace.processes() as u64, "process", "processes"),
         time_words(trace.length_ns()),
     );
-    let _ = writeln!(out, "{}", cut(&sight(trace), style.width));
-    out
+    out + &wrapped(&sight(trace), "", style.width)
 }
 
 /// Distinct names of programs, the first few.
