@@ -49,6 +49,8 @@ fn compile_with(library: &Path, directory: &Path, source: &Path, options: &[&str
 fn run(program: &Path, arguments: &[&Path]) -> String {
     let output: Output = Command::new(program)
         .args(arguments)
+        // Cargo's, which would be looked into before the place the program was linked for.
+        .env_remove("LD_LIBRARY_PATH")
         .output()
         .expect("the program runs");
     assert!(output.status.success(), "{output:?}");
