@@ -175,7 +175,8 @@ fn threads_count_each_other_when_they_write_to_one_full_pipe() {
     let (trace, ran) = traced(&["--waiters"], &[&program(&folder, PIPE)]);
     assert_eq!(ran.code, Some(0), "{}", ran.error);
     let entries = entries(&trace, "write");
-    assert_eq!(entries.len(), 4, "{entries:?}");
+    // One that was woken may have to wait for the lock of the pipe as well.
+    assert!(entries.len() >= 4, "{entries:?}");
     assert_eq!(entries.iter().max(), Some(&3), "{entries:?}");
     assert_eq!(sums(&trace, "write").2, 3);
 }
