@@ -6,25 +6,32 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const SOURCE: &str = "bpf/attach.bpf.c";
+/// Sources and objects.
+const PARTS: [(&str, &str); 2] = [
+    ("bpf/attach.bpf.c", "attach.bpf.o"),
+    ("bpf/waiters.bpf.c", "waiters.bpf.o"),
+];
 
 fn main() {
     println!("cargo::rerun-if-changed=bpf");
     println!("cargo::rerun-if-env-changed=CLANG");
     let folder = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    let object = folder.join("attach.bpf.o");
-    let why = match compile(&object) {
+    let compiled =
+        (PARTS.iter()).try_for_each(|(source, object)| compile(source, &folder.join(object)));
+    let why = match compiled {
         Ok(()) => String::new(),
         Err(why) => {
             println!("cargo::warning=attaching to processes is left out: {why}");
-            std::fs::write(&object, []).expect("the output folder is writable");
+            for (_, object) in PARTS {
+                std::fs::write(folder.join(object), []).expect("the output folder is writable");
+            }
             why
         }
     };
     std::fs::write(folder.join("why"), why).expect("the output folder is writable");
 }
 
-fn compile(object: &Path) -> Result<(), String> {
+fn compile(source: &str, object: &Path) -> Result<(), String> {
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     let target = std::env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets the target");
     let machine = match target.as_str() {
@@ -38,7 +45,7 @@ fn compile(object: &Path) -> Result<(), String> {
             "-O2", "-g", "-Wall", "-Werror", "-target", "bpf", "-mcpu=v3",
         ])
         .arg(format!("-D__TARGET_ARCH_{machine}"))
-        .args(["-c", SOURCE, "-o"])
+        .args(["-c", source, "-o"])
         .arg(object)
         .output()
         .map_err(|error| format!("{clang} could not be run ({error})"))?;
@@ -47,5 +54,5 @@ fn compile(object: &Path) -> Result<(), String> {
     }
     let text = String::from_utf8_lossy(&output.stderr);
     let first = text.lines().next().unwrap_or("no message");
-    Err(format!("{clang} could not compile {SOURCE}: {first}"))
+    Err(format!("{clang} could not compile {source}: {first}"))
 }

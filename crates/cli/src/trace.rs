@@ -20,6 +20,7 @@ mod watch;
 const EXAMPLES: &str = "\
 Examples:
   headway trace -- tar czf /tmp/src.tgz src           what tar, and the gzip it starts, waited for
+  headway trace --waiters -- make -j8                 and how many others waited for the same lock, file or futex
   headway trace --slower-than 1ms -- ./server         keep only calls above 1 ms, each with its time and place
   headway trace --stacks --folded out.folded -- make  stacks of the time asleep, for a flame graph
   headway trace --history fork.svg --call fork,clone,vfork -- make

@@ -15,8 +15,9 @@
  * Sources: Ruan's dissertation (2005), section 2.3.2; include/trace/events/{sched,syscalls,lock}.h (the
  * arguments of the tracepoints; sched_switch has its fourth since Linux 5.18).
  */
+#include "locks.h"
+#include "resource.h"
 #include "site.h"
-#include "waiters.h"
 
 /* Only so that a thread's state, too large for a program's stack, can be made from zeros. */
 static const volatile struct thread zero_thread = {};
@@ -254,58 +255,14 @@ SECTION("tp_btf/sys_exit") int leave(u64 *context) {
 
 /* ---- Sleep and wake-up ---- */
 
-/* The inode behind a descriptor, or the open file where all of its kind share one inode. */
-INLINE u64 file_of(struct task_struct *task, u64 descriptor) {
-    struct fdtable *table = FIELD(FIELD(task, files), fdt);
-    if (descriptor >= FIELD(table, max_fds)) return 0;
-    struct file **slot = FIELD(table, fd) + descriptor, *file = 0;
-    if (read_kernel(&file, sizeof(file), slot) || !file) return 0;
-    struct inode *inode = FIELD(file, f_inode);
-    return FIELD(FIELD(inode, i_sb), s_magic) == ANON_INODE_MAGIC ? (u64)file : (u64)inode;
-}
-
-/* What a task that leaves the processor waits for; a kernel lock comes first, since that is what it sleeps
- * on. */
+/* What a task that leaves the processor waits for; of a thread, the call it is in is known from its entry. */
 INLINE void find_resource(struct task_struct *task, struct thread *thread, struct resource *resource) {
-    u32 tid = task->pid;
-    u64 *lock = map_lookup(&locks, &tid);
-    if (lock) {
-        resource->kind = RESOURCE_LOCK;
-        resource->address = *lock;
-        return;
-    }
-    if (task->flags & PF_KTHREAD) return;
+    if (lock_of(task, resource) || (task->flags & PF_KTHREAD)) return;
     long regs = task_registers(task);
     if (!regs || !(thread ? thread->in_call : in_system_call(regs))) return;
-    u64 number = number_at(regs), first = thread ? thread->arguments[0] : ARGUMENT_0(READ, regs);
-    if (number == futex_number) {
-        u64 operation = thread ? thread->arguments[1] : ARGUMENT_1(READ, regs);
-        resource->kind = RESOURCE_FUTEX;
-        resource->address = first;
-        resource->space = operation & FUTEX_PRIVATE ? (u64)FIELD(task, mm) : 0;
-    } else if (number < CALLS_MAX && (call_traits[number] & 1)) {
-        resource->address = file_of(task, (u32)first);
-        resource->kind = resource->address ? RESOURCE_FILE : RESOURCE_NONE;
-    }
-}
-
-/* Puts a task that goes to sleep among the waiters of its resource; returns how many are there already. */
-INLINE u64 begin_wait(u32 tid, const struct resource *resource) {
-    struct place place;
-    u64 hash = hash_of(resource);
-    u64 others = waiters_of(hash, hash >> COUNT_BITS);
-    if (!take_place(hash, &place)) {
-        count_lost(LOST_WAITERS);
-        return others;
-    }
-    if (map_update(&places, &tid, &place, UPDATE_NOEXIST) == 0) return others;
-    /* No room, or the kernel has not shown the last wake-up: a count must never stay raised. */
-    end_wait(tid);
-    if (map_update(&places, &tid, &place, UPDATE_NOEXIST)) {
-        leave_place(&place);
-        count_lost(LOST_WAITERS);
-    }
-    return others;
+    u64 first = thread ? thread->arguments[0] : ARGUMENT_0(READ, regs);
+    u64 second = thread ? thread->arguments[1] : ARGUMENT_1(READ, regs);
+    resource_of_call(task, number_at(regs), first, second, resource);
 }
 
 INLINE void go_to_sleep(u64 *context, struct task_struct *task, struct thread *thread) {
@@ -338,15 +295,6 @@ INLINE void set_off_key(struct task_struct *task, struct thread *thread) {
     if (!regs) return;
     thread->off_key.site.number = in_system_call(regs) ? number_at(regs) : CALL_NONE;
     thread->off_key.site.site = INSTRUCTION(READ, regs);
-}
-
-/*
- * A task that set its state but was hit by a signal before it left stays on the run queue, and nobody will
- * wake it. Since 6.12 a sleeper may stay there, too, until it is its turn to leave.
- */
-INLINE int is_runnable(struct task_struct *task) {
-    int delayed = HAS_FIELD(task, se.sched_delayed) ? FIELD(task, se.sched_delayed) : 0;
-    return task->on_rq && !delayed;
 }
 
 INLINE void switch_out(u64 *context, struct task_struct *task, int preempted, u32 state) {
@@ -409,24 +357,6 @@ SECTION("tp_btf/sched_wakeup") int woken(u64 *context) {
         thread->waiters_exit = remaining;
         thread->woken_ns = now_ns();
     }
-    return 0;
-}
-
-/* ---- Kernel locks ---- */
-
-SECTION("tp_btf/contention_begin") int contend(u64 *context) {
-    if (context[1] & LOCK_SPINS) return 0;
-    u32 tid = current_pid_tgid();
-    u64 lock = context[0];
-    map_update(&locks, &tid, &lock, UPDATE_ANY);
-    return 0;
-}
-
-SECTION("tp_btf/contention_end") int contended(u64 *context) {
-    u32 tid = current_pid_tgid();
-    u64 *lock = map_lookup(&locks, &tid);
-    /* A spinning wait inside the sleeping one, for the queue's own lock, ends too. */
-    if (lock && *lock == context[0]) map_delete(&locks, &tid);
     return 0;
 }
 

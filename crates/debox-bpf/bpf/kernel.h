@@ -1,5 +1,5 @@
 /*
- * The little of the kernel that attach.bpf.c knows: types, map declarations and helpers.
+ * The little of the kernel that the programs know: types, map declarations and helpers.
  *
  * A type here names only the fields that are read. The attribute preserve_access_index makes the compiler
  * write down which field it meant, and the loader puts in the offset the running kernel has ("compile once,
@@ -37,6 +37,9 @@ enum update_flag { UPDATE_ANY = 0, UPDATE_NOEXIST = 1 };
 
 /* bpf_get_stack and bpf_get_stackid: the user's frames instead of the kernel's. */
 #define STACK_OF_USER (1ULL << 8)
+
+/* The ring buffer's reader is not told; it looks by the clock. */
+#define NO_WAKEUP 1
 
 #define PF_KTHREAD 0x00200000
 /* An exiting task leaves the processor for the last time: no sleep. */
@@ -120,7 +123,7 @@ struct pt_regs {
     s32 syscallno;
 } KERNEL_TYPE;
 #else
-#error "attach.bpf.c knows the registers of x86_64 and aarch64"
+#error "the programs know the registers of x86_64 and aarch64"
 #endif
 
 static void *(*const map_lookup)(void *map, const void *key) = (void *)1;
@@ -134,6 +137,7 @@ static long (*const stack_id)(void *context, void *map, u64 flags) = (void *)27;
 static long (*const read_stack)(void *context, void *frames, u32 bytes, u64 flags) = (void *)67;
 static long (*const read_user)(void *to, u32 bytes, const void *from) = (void *)112;
 static long (*const read_kernel)(void *to, u32 bytes, const void *from) = (void *)113;
+static long (*const ringbuf_output)(void *ringbuf, void *data, u64 bytes, u64 flags) = (void *)130;
 static void *(*const ringbuf_reserve)(void *ringbuf, u64 bytes, u64 flags) = (void *)131;
 static void (*const ringbuf_submit)(void *record, u64 flags) = (void *)132;
 static struct task_struct *(*const current_task)(void) = (void *)158;

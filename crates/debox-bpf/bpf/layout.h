@@ -50,7 +50,10 @@ enum lost {
     LOST_KINDS = 9,
 };
 
-enum event_kind { EVENT_RECORD = 1, EVENT_FORK = 2, EVENT_EXEC = 3, EVENT_EXIT = 4 };
+enum event_kind { EVENT_RECORD = 1, EVENT_FORK = 2, EVENT_EXEC = 3, EVENT_EXIT = 4, EVENT_WAITED = 5 };
+
+/* Whose sleeps waiters.bpf.c tells of: a process's own, or only those of children it makes. */
+enum target { TRACED = 0, CHILDREN_ONLY = 1 };
 
 /* A call site of a process: address space, number of the call, address behind the call. */
 struct site_key {
@@ -132,6 +135,20 @@ struct record {
     u64 comm[2];
     struct call_sleep sleeps[SLEEPS_MAX];
     u64 user_stack[USER_FRAMES_MAX];
+};
+
+/* A sleep of a traced thread, with the others who slept on the same. */
+struct waited {
+    u64 kind;
+    /* Thread number, and the process number in the upper half. */
+    u64 task;
+    u64 number;
+    u64 start_ns;
+    u64 end_ns;
+    u64 stack;
+    u64 resource;
+    u64 entry;
+    u64 exit;
 };
 
 #endif

@@ -12,39 +12,11 @@
 #define HEADWAY_SITE_H
 
 #include "maps.h"
+#include "registers.h"
 
 #define STACK_WORDS_MAX 24
 
-/*
- * Registers: LOAD is a plain load from those a tracepoint hands out, whose type the kernel knows; READ copies
- * from those of a task that is asleep.
- */
 #if defined(__TARGET_ARCH_x86)
-#define LOAD(regs, x86, arm64) ((regs)->x86)
-#define READ(regs, x86, arm64) FIELD((struct pt_regs *)(regs), x86)
-#else
-#define LOAD(regs, x86, arm64) ((regs)->arm64)
-#define READ(regs, x86, arm64) FIELD((struct pt_regs *)(regs), arm64)
-#endif
-
-#define INSTRUCTION(from, regs) from(regs, ip, pc)
-#define ARGUMENT_0(from, regs) from(regs, di, orig_x0)
-#define ARGUMENT_1(from, regs) from(regs, si, regs[1])
-
-#if defined(__TARGET_ARCH_x86)
-
-/* The entry by `syscall` leaves the address behind it in rcx; an exception hardly ever finds it there. */
-INLINE int in_system_call(long regs) {
-    return INSTRUCTION(READ, regs) == READ(regs, cx, pc);
-}
-
-INLINE u64 number_at(long regs) {
-    return READ(regs, orig_ax, syscallno);
-}
-
-INLINE u64 compat_flag(struct task_struct *task) {
-    return task->thread_info.status & THREAD_COMPAT ? CALL_COMPAT : 0;
-}
 
 /* The search could not be made now: another thread is changing the memory map. */
 #define FRAME_UNKNOWN ~0ULL
@@ -140,18 +112,6 @@ INLINE u64 site_of(struct task_struct *task, struct pt_regs *regs, u64 process) 
 }
 
 #else
-
-INLINE int in_system_call(long regs) {
-    return READ(regs, ip, syscallno) >= 0;
-}
-
-INLINE u64 number_at(long regs) {
-    return READ(regs, orig_ax, syscallno);
-}
-
-INLINE u64 compat_flag(struct task_struct *task) {
-    return 0;
-}
 
 /* A wrapper that calls nothing else still has its caller's address in the link register. */
 INLINE u64 site_of(struct task_struct *task, struct pt_regs *regs, u64 process) {

@@ -11,7 +11,7 @@
 #ifndef HEADWAY_WAITERS_H
 #define HEADWAY_WAITERS_H
 
-#include "maps.h"
+#include "shared.h"
 
 #define WINDOW 8
 #define COUNT_BITS 24

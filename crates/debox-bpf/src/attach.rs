@@ -2,22 +2,20 @@
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use aya::Ebpf;
-use aya::maps::{HashMap, MapData, PerCpuArray, RingBuf, StackTraceMap};
-use aya::programs::Program;
+use aya::maps::{HashMap, MapData, RingBuf};
 use debox::Symbols;
 use debox::policy::{Filter, Keeper};
 
-use crate::error::{AttachError, chain};
+use crate::error::AttachError;
 use crate::kept::KeptCall;
-use crate::layout::{
-    self, CallWords, Event, LOST_KINDS, Process, STACK_UNKNOWN, Site, SiteKey, SleepKey, SleepWords,
-};
+use crate::layout::{self, CallWords, Event, Process, Site, SiteKey, SleepKey, SleepWords};
 use crate::load::{self, Limits, Sight};
 use crate::lost::Lost;
 use crate::mappings::Mappings;
+use crate::maps::{load_error, lost_of, stack_of};
 use crate::target::{Pids, is_alive};
 use crate::totals::{Builder, Resource, SiteTotals};
 
@@ -88,7 +86,7 @@ impl Attach {
         };
         // Attaching takes a while. Nobody is a target until all of it is done, or the first calls would be
         // seen by half.
-        attach.sight = load::attach(&mut attach.ebpf)?;
+        attach.sight = load::attach(&mut attach.ebpf, load::RECORDS)?;
         // Not at the first record: a process that execs meanwhile would be gone before its mappings are read. And not
         // before: our own programs are in every stack and have their names only now.
         attach.symbols();
@@ -131,7 +129,7 @@ impl Attach {
                 Some(Event::Exit(process)) => {
                     self.living.remove(&process.pid);
                 }
-                None => {}
+                Some(Event::Waited(_)) | None => {}
             }
         }
         self.mappings.refresh();
@@ -187,18 +185,9 @@ impl Attach {
 
     /// What could not be counted or kept up to now.
     pub fn lost(&self) -> Lost {
-        let counts = self.lost_counts().unwrap_or_default();
-        Lost {
-            threads: counts[0],
-            calls: counts[1],
-            sleeps: counts[2],
-            stacks: counts[3],
-            records: counts[4] + self.records_dropped,
-            waiters: counts[5],
-            processes: counts[6],
-            begun_before: counts[7],
-            events: counts[8] + self.skipped(),
-        }
+        let mut lost = lost_of(&self.ebpf);
+        lost.records += self.records_dropped;
+        lost
     }
 
     /// The files that user addresses of records lie in.
@@ -206,30 +195,8 @@ impl Attach {
         &self.mappings
     }
 
-    fn skipped(&self) -> u64 {
-        let programs = self.ebpf.programs();
-        programs.map(|(_, program)| skipped(program)).sum()
-    }
-
-    fn lost_counts(&self) -> Option<[u64; LOST_KINDS]> {
-        let lost: PerCpuArray<_, u64> = PerCpuArray::try_from(self.map("lost")).ok()?;
-        let mut sums = [0; LOST_KINDS];
-        for (kind, sum) in sums.iter_mut().enumerate() {
-            *sum = lost.get(&(kind as u32), 0).ok()?.iter().sum();
-        }
-        Some(sums)
-    }
-
-    /// Kernel addresses of a stack by its number, innermost first; empty if unknown.
     fn stack(&self, number: u64) -> Vec<u64> {
-        if number == STACK_UNKNOWN {
-            return Vec::new();
-        }
-        let stacks = StackTraceMap::try_from(self.map("stacks")).ok();
-        let trace = stacks.and_then(|stacks| stacks.get(&(number as u32), 0).ok());
-        trace.map_or_else(Vec::new, |trace| {
-            trace.frames().iter().map(|frame| frame.ip).collect()
-        })
+        stack_of(&self.ebpf, number)
     }
 
     pub(crate) fn map(&self, name: &str) -> &aya::maps::Map {
@@ -261,20 +228,4 @@ impl std::fmt::Debug for Attach {
             .field("living", &self.living)
             .finish_non_exhaustive()
     }
-}
-
-fn load_error(error: impl std::error::Error + 'static) -> AttachError {
-    AttachError::Load { why: chain(&error) }
-}
-
-/// Events a program missed because it was running already: `recursion_misses` in its fdinfo (proc(5)), Linux 5.12.
-fn skipped(program: &Program) -> u64 {
-    let Ok(descriptor) = program.fd() else {
-        return 0;
-    };
-    let path = format!("/proc/self/fdinfo/{}", descriptor.as_fd().as_raw_fd());
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    (text.lines())
-        .find_map(|line| line.strip_prefix("recursion_misses:")?.trim().parse().ok())
-        .unwrap_or(0)
 }

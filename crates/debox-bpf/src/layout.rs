@@ -11,6 +11,11 @@ const EVENT_RECORD: u64 = 1;
 const EVENT_FORK: u64 = 2;
 const EVENT_EXEC: u64 = 3;
 const EVENT_EXIT: u64 = 4;
+const EVENT_WAITED: u64 = 5;
+const WAITED_WORDS: usize = 9;
+
+/// `enum target`.
+pub(crate) const CHILDREN_ONLY: u64 = 1;
 
 pub(crate) type SiteKey = [u64; 3];
 pub(crate) type CallWords = [u64; 15];
@@ -136,6 +141,37 @@ impl Record {
     }
 }
 
+/// `struct waited`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waited {
+    pub pid: u32,
+    pub tid: u32,
+    /// `None` outside any call.
+    pub call: Option<u32>,
+    pub start_ns: u64,
+    pub end_ns: u64,
+    pub stack: u64,
+    pub resource: u64,
+    pub entry: u64,
+    pub exit: u64,
+}
+
+impl Waited {
+    fn of(words: &[u64]) -> Waited {
+        Waited {
+            pid: (words[1] >> 32) as u32,
+            tid: words[1] as u32,
+            call: (words[2] & CALL_NONE == 0).then_some(words[2] as u32),
+            start_ns: words[3],
+            end_ns: words[4],
+            stack: words[5],
+            resource: words[6],
+            entry: words[7],
+            exit: words[8],
+        }
+    }
+}
+
 /// One item of the ring buffer.
 #[derive(Debug)]
 pub(crate) enum Event {
@@ -143,6 +179,7 @@ pub(crate) enum Event {
     Fork { child: Process, parent: u32 },
     Exec(Process),
     Exit(Process),
+    Waited(Waited),
 }
 
 impl Event {
@@ -160,6 +197,7 @@ impl Event {
             }),
             (EVENT_EXEC, 3) => Some(Event::Exec(Process::of(words[1]))),
             (EVENT_EXIT, 3) => Some(Event::Exit(Process::of(words[1]))),
+            (EVENT_WAITED, WAITED_WORDS) => Some(Event::Waited(Waited::of(&words))),
             _ => None,
         }
     }
@@ -216,6 +254,17 @@ mod tests {
         assert_eq!((stack, kind, sleep.count, sleep.exit_max), (18, 19, 20, 27));
         assert_eq!(record.user_stack, [98, 99]);
         assert_eq!((words[HEAD_WORDS], record.result), (18, 5));
+    }
+
+    #[test]
+    fn sleep_is_read_field_by_field_when_its_words_arrive() {
+        let words = [5, 7 << 32 | 8, 0x1_0000_0000, 3, 4, 5, 6, 10, 11];
+        let Some(Event::Waited(waited)) = Event::of(&bytes(&words)) else {
+            panic!("a sleep");
+        };
+        assert_eq!((waited.pid, waited.tid, waited.call), (7, 8, None));
+        assert_eq!((waited.start_ns, waited.end_ns, waited.stack), (3, 4, 5));
+        assert_eq!((waited.resource, waited.entry, waited.exit), (6, 10, 11));
     }
 
     #[test]

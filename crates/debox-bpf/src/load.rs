@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::error::{AttachError, chain, os_error};
 use crate::layout::CALLS_MAX;
-use crate::object::object;
+use crate::object;
 use crate::target::Pids;
 
 /// How much room the kernel's part gets. What goes beyond is counted, see [`Lost`](crate::Lost).
@@ -72,15 +72,15 @@ impl fmt::Display for Sight {
     }
 }
 
-struct Tracepoint {
+pub(crate) struct Tracepoint {
     program: &'static str,
     name: &'static str,
     /// What is lost without it; `None` if nothing is left then.
     without: Option<&'static str>,
 }
 
-/// In the order of attaching: what takes a thread out of the maps comes before what puts it in.
-const TRACEPOINTS: &[Tracepoint] = &[
+/// For all of it, in the order of attaching: what takes a thread out of the maps comes before what puts it in.
+pub(crate) const RECORDS: &[Tracepoint] = &[
     needed("exited", "sched_process_exit"),
     spare(
         "executed",
@@ -88,21 +88,34 @@ const TRACEPOINTS: &[Tracepoint] = &[
         "call sites mix programs when a process calls exec",
     ),
     spare("forked", "sched_process_fork", "children are not followed"),
-    spare(
-        "contended",
-        "contention_end",
-        "waiters for kernel locks are not told apart",
-    ),
-    spare(
-        "contend",
-        "contention_begin",
-        "waiters for kernel locks are not told apart",
-    ),
+    CONTENDED,
+    CONTEND,
     needed("woken", "sched_wakeup"),
     needed("switched", "sched_switch"),
     needed("leave", "sys_exit"),
     needed("enter", "sys_enter"),
 ];
+
+/// For the waiters alone, in the same order.
+pub(crate) const WAITERS: &[Tracepoint] = &[
+    needed("exited", "sched_process_exit"),
+    needed("forked", "sched_process_fork"),
+    CONTENDED,
+    CONTEND,
+    needed("woken", "sched_wakeup"),
+    needed("switched", "sched_switch"),
+];
+
+const CONTENDED: Tracepoint = spare(
+    "contended",
+    "contention_end",
+    "waiters for kernel locks are not told apart",
+);
+const CONTEND: Tracepoint = spare(
+    "contend",
+    "contention_begin",
+    "waiters for kernel locks are not told apart",
+);
 
 const fn needed(program: &'static str, name: &'static str) -> Tracepoint {
     Tracepoint {
@@ -178,7 +191,7 @@ pub(crate) fn load(
     filter: &Filter,
     keep_last: bool,
 ) -> Result<Ebpf, AttachError> {
-    let object = object()?;
+    let object = object::attach()?;
     refuse_without_privilege()?;
     let waiting = waiting_slots(limits.sleepers_max);
     let (traits, flags) = (traits(filter), |on: bool| u8::from(on));
@@ -196,8 +209,7 @@ pub(crate) fn load(
     };
     // 0 means no bound; nothing takes less than a nanosecond.
     let slower_ns = filter.slower_than_ns.unwrap_or(0);
-    let futex = debox::calls::number("futex").map_or(u64::MAX, u64::from);
-    let mask = waiting - 1;
+    let (futex, mask) = (futex(), waiting - 1);
     let btf = Btf::from_sys_fs().map_err(|error| AttachError::NoBtf { why: chain(&error) })?;
     EbpfLoader::new()
         .btf(Some(&btf))
@@ -222,6 +234,33 @@ pub(crate) fn load(
         .override_global("call_traits", &traits, true)
         .load(object)
         .map_err(|error| refusal(&error))
+}
+
+/// Loads what counts waiters, attaches nothing.
+pub(crate) fn load_waiters(limits: &Limits) -> Result<Ebpf, AttachError> {
+    let object = object::waiters()?;
+    refuse_without_privilege()?;
+    let waiting = waiting_slots(limits.sleepers_max);
+    let (futex, mask) = (futex(), waiting - 1);
+    let traits = traits(&Filter::default());
+    let btf = Btf::from_sys_fs().map_err(|error| AttachError::NoBtf { why: chain(&error) })?;
+    EbpfLoader::new()
+        .btf(Some(&btf))
+        .map_max_entries("targets", limits.processes_max.max(1))
+        .map_max_entries("asleep", limits.threads_max.max(1))
+        .map_max_entries("stacks", limits.stacks_max.max(1).next_power_of_two())
+        .map_max_entries("places", limits.sleepers_max.max(1))
+        .map_max_entries("waiting", waiting)
+        .map_max_entries("events", limits.ring_bytes.max(4096).next_power_of_two())
+        .override_global("waiting_mask", &mask, true)
+        .override_global("futex_number", &futex, true)
+        .override_global("call_traits", &traits, true)
+        .load(object)
+        .map_err(|error| refusal(&error))
+}
+
+fn futex() -> u64 {
+    debox::calls::number("futex").map_or(u64::MAX, u64::from)
 }
 
 /// Whether a filter asks for what the kernel's part does not know: labels, or return addresses.
@@ -254,11 +293,11 @@ fn traits(filter: &Filter) -> [u8; CALLS_MAX] {
     traits
 }
 
-/// Attaches every tracepoint there is; says what is missing.
-pub(crate) fn attach(ebpf: &mut Ebpf) -> Result<Sight, AttachError> {
+/// Attaches every tracepoint there is of these; says what is missing.
+pub(crate) fn attach(ebpf: &mut Ebpf, tracepoints: &[Tracepoint]) -> Result<Sight, AttachError> {
     let btf = Btf::from_sys_fs().map_err(|error| AttachError::NoBtf { why: chain(&error) })?;
     let mut sight = Sight::default();
-    for point in TRACEPOINTS {
+    for point in tracepoints {
         let Err(why) = attach_one(ebpf, &btf, point) else {
             continue;
         };

@@ -1,16 +1,27 @@
-//! The compiled kernel's part, or the reason why there is none.
+//! The compiled kernel's parts, or the reason why there are none.
 
 use crate::error::AttachError;
 
 /// Aligned as ELF wants it; empty if it could not be compiled.
-static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/attach.bpf.o"));
+static ATTACH: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/attach.bpf.o"));
+static WAITERS: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/waiters.bpf.o"));
 static WHY: &str = include_str!(concat!(env!("OUT_DIR"), "/why"));
 
-pub(crate) fn object() -> Result<&'static [u8], AttachError> {
-    if OBJECT.is_empty() {
+/// Records of calls and their sleeps.
+pub(crate) fn attach() -> Result<&'static [u8], AttachError> {
+    built(ATTACH)
+}
+
+/// Waiters of sleeps alone.
+pub(crate) fn waiters() -> Result<&'static [u8], AttachError> {
+    built(WAITERS)
+}
+
+fn built(object: &'static [u8]) -> Result<&'static [u8], AttachError> {
+    if object.is_empty() {
         return Err(AttachError::NotBuilt {
             why: WHY.to_owned(),
         });
     }
-    Ok(OBJECT)
+    Ok(object)
 }

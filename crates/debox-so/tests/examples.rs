@@ -14,8 +14,13 @@ fn root() -> PathBuf {
 }
 
 fn compile(directory: &Path, source: &Path, options: &[&str]) -> PathBuf {
+    compile_with(&built(), directory, source, options)
+}
+
+/// Linked to the library in that place.
+fn compile_with(library: &Path, directory: &Path, source: &Path, options: &[&str]) -> PathBuf {
     let program = directory.join(source.file_stem().expect("a name"));
-    let rpath = format!("-Wl,-rpath,{}", built().display());
+    let rpath = format!("-Wl,-rpath,{}", library.display());
     let output = Command::new("cc")
         .args([
             "-Wall",
@@ -32,7 +37,7 @@ fn compile(directory: &Path, source: &Path, options: &[&str]) -> PathBuf {
         .arg(root().join("include"))
         .args(options)
         .arg("-L")
-        .arg(built())
+        .arg(library)
         .args(["-ldebox", &rpath])
         .output()
         .expect("cc runs; scripts/setup installs it");
@@ -44,6 +49,8 @@ fn compile(directory: &Path, source: &Path, options: &[&str]) -> PathBuf {
 fn run(program: &Path, arguments: &[&Path]) -> String {
     let output: Output = Command::new(program)
         .args(arguments)
+        // Cargo's, which would be looked into before the place the program was linked for.
+        .env_remove("LD_LIBRARY_PATH")
         .output()
         .expect("the program runs");
     assert!(output.status.success(), "{output:?}");
@@ -190,4 +197,52 @@ fn call_without_control_leaves_no_trace_when_the_library_is_only_linked() {
     std::fs::write(&source, text).expect("room");
     let output = run(&compile(directory.path(), &source, &[]), &[]);
     assert_eq!(output, "-1\n1\n1\n1\n1\n0 0\n");
+}
+
+/// Threads that are cancelled in a call: with records, and without.
+fn cancelled(library: &Path) -> String {
+    let directory = tempfile::tempdir().expect("a directory");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cancel.c");
+    run(&compile_with(library, directory.path(), &source, &[]), &[])
+}
+
+const CANCELLED: &str =
+    "with records: cancelled, cleaned up\nwithout: cancelled, cleaned up\nafterwards: right\n";
+
+#[test]
+fn cancellation_works_when_the_thread_is_in_a_recorded_call() {
+    assert_eq!(cancelled(&built()), CANCELLED);
+}
+
+/// A release is another library: panics abort in it and its unwinder is its own, so that a thread which is cancelled in a
+/// call is unwound in another way.
+#[test]
+fn cancellation_works_when_the_library_is_built_as_for_a_release() {
+    assert_eq!(cancelled(&release()), CANCELLED);
+}
+
+/// Where the library lies that is built with what makes a release another library, and without what makes its building
+/// slow.
+fn release() -> PathBuf {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("release-library");
+    let output = Command::new(env!("CARGO"))
+        .args([
+            "build",
+            "--quiet",
+            "--release",
+            "-p",
+            "headway-debox-so",
+            "--target-dir",
+        ])
+        .arg(&target)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env("CARGO_PROFILE_RELEASE_LTO", "off")
+        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
+        .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
+        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
+        .output()
+        .expect("cargo runs, since it runs this test");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    target.join("release")
 }

@@ -13,6 +13,7 @@ use debox::{Label, Rung, Symbols};
 use crate::model::{Bucket, Kept, Place, Program, SCHEMA, Site, SleepAt, Trace, Way};
 use crate::places::Places;
 use crate::units::{counted, plural};
+use crate::waiters::{Merged, Waits};
 
 /// What makes two call sites one.
 type Key = (usize, u32);
@@ -21,6 +22,7 @@ type Key = (usize, u32);
 pub struct Gatherer<'a> {
     symbols: Option<&'a Symbols>,
     places: &'a mut Places,
+    waits: Option<Waits>,
     place_index: HashMap<Place, usize>,
     kernel_index: HashMap<Vec<u64>, usize>,
     site_index: HashMap<Key, usize>,
@@ -48,6 +50,7 @@ impl<'a> Gatherer<'a> {
         Gatherer {
             symbols,
             places,
+            waits: None,
             place_index: HashMap::new(),
             kernel_index: HashMap::new(),
             site_index: HashMap::new(),
@@ -60,6 +63,11 @@ impl<'a> Gatherer<'a> {
                 ..Trace::default()
             },
         }
+    }
+
+    /// Gives the sleeps of programs that are added from now on their waiters.
+    pub fn waits(&mut self, waits: Waits) {
+        self.waits = Some(waits);
     }
 
     /// Adds all of a directory.
@@ -85,11 +93,16 @@ impl<'a> Gatherer<'a> {
         }
         let program = self.trace.programs.len();
         self.program(process);
+        let waits = self.waits.as_ref();
+        let waiters = waits.map_or_else(Merged::default, |waits| waits.of(process, symbols));
         for site in &process.sites {
-            self.site(process, site, symbols);
+            self.site(process, site, symbols, &waiters);
         }
-        for record in &process.kept {
-            let kept = self.kept(process, program, record, symbols);
+        for (index, record) in process.kept.iter().enumerate() {
+            let mut kept = self.kept(process, program, record, symbols);
+            for (number, sleep) in kept.sleeps.iter_mut().enumerate() {
+                waiters.add_to_kept(index, number, sleep);
+            }
             self.trace.kept.push(kept);
         }
         self.losses(process);
@@ -166,7 +179,13 @@ impl<'a> Gatherer<'a> {
         });
     }
 
-    fn site(&mut self, process: &Process, site: &CallSite, symbols: Option<&Symbols>) {
+    fn site(
+        &mut self,
+        process: &Process,
+        site: &CallSite,
+        symbols: Option<&Symbols>,
+        waiters: &Merged,
+    ) {
         let place = self.place(process, site.address);
         let sites = &mut self.trace.sites;
         let index = *self
@@ -179,8 +198,9 @@ impl<'a> Gatherer<'a> {
         self.site_pids.entry(index).or_default().insert(process.pid);
         add_site(&mut self.trace.sites[index], site);
         for sleep in &site.sleeps {
-            let sleep = self.sleep(sleep, symbols);
-            merge_sleep(&mut self.trace.sites[index].sleeps, sleep);
+            let mut at = self.sleep(sleep, symbols);
+            waiters.add_to_site(site, sleep, symbols, &mut at);
+            merge_sleep(&mut self.trace.sites[index].sleeps, at);
         }
         let told: u64 = site.sleeps.iter().map(|sleep| sleep.count).sum();
         let total_ns: u64 = site.sleeps.iter().map(|sleep| sleep.total_ns).sum();

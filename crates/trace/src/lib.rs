@@ -1,7 +1,8 @@
 //! `headway trace`: runs a program under DeBox and shows what its system calls waited for.
 //!
 //! `launch` runs a command with the preload library and leaves its streams, signals and exit code alone; `gather`
-//! turns what the traced programs left ([`debox::collect`]) into a [`Trace`], resolved by `places`; `show`
+//! turns what the traced programs left ([`debox::collect`]) into a [`Trace`], resolved by `places`, and `waiters` adds
+//! what an observer counted beside; `show`
 //! writes it as text, `export` as files for other programs, `live` as a view that is kept up to date.
 //! It refuses to write anything on a stream of the traced program.
 //!
@@ -18,6 +19,7 @@ mod places;
 pub mod show;
 mod table;
 mod units;
+mod waiters;
 
 pub use attach::Observation;
 pub use gather::Gatherer;
@@ -25,3 +27,4 @@ pub use model::{
     Bucket, FILE_NAME, Kept, Outcome, Place, Program, SCHEMA, Site, SleepAt, Trace, Way,
 };
 pub use places::Places;
+pub use waiters::Waits;

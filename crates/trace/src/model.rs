@@ -266,6 +266,12 @@ impl Trace {
         });
     }
 
+    /// Whether an observer counted the waiters of some sleep.
+    pub fn has_waiters(&self) -> bool {
+        let mut sleeps = self.sites.iter().flat_map(|site| &site.sleeps);
+        sleeps.any(|sleep| sleep.waiters_entry_max.is_some())
+    }
+
     /// How long it took.
     pub fn length_ns(&self) -> u64 {
         self.ended_ns.saturating_sub(self.started_ns)

@@ -147,7 +147,9 @@ impl Observed {
 
 impl Source for Observed {
     /// A process that has begun is looked up in /proc before it has ended, if it lives that long.
-    const EVERY: Duration = Duration::from_millis(2);
+    fn every(&self) -> Duration {
+        Duration::from_millis(2)
+    }
 
     fn poll(&mut self) -> anyhow::Result<bool> {
         Ok(self.observation.poll())

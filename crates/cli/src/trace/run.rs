@@ -3,16 +3,23 @@
 use anyhow::Context;
 use clap::Args;
 use debox::Symbols;
+use debox_bpf::{AttachError, Beside, Limits};
 use std::cell::OnceCell;
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use trace::launch::{self, Session, SpawnError, Untraceable};
-use trace::{Gatherer, Outcome, Places, Trace, Way};
+use trace::{Gatherer, Outcome, Places, Trace, Waits, Way};
 
 use super::Failure;
 use super::watch::{Held, Screen, Source};
+
+/// How often records of ended processes are taken out of the directory.
+const SWEEP: Duration = Duration::from_millis(500);
+
+/// How often the observer beside is asked: often enough for its ring, seldom enough to be no load.
+const POLL: Duration = Duration::from_millis(50);
 
 /// What is traced, and how.
 #[derive(Debug, Args)]
@@ -25,6 +32,10 @@ pub struct Arguments {
     /// Observe the command from outside, by BPF: for static and Go programs, and for waiter counts
     #[arg(long)]
     pub attach: bool,
+    /// Count who else waits: other tasks asleep on the same lock, file or futex at each sleep, by BPF beside the library (root,
+    /// or CAP_BPF and CAP_PERFMON); -p and --attach always do
+    #[arg(long)]
+    pub waiters: bool,
     /// With -p: stop after this time (10s, 2m); without it, at an interrupt or the end of the processes
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     pub duration: Option<Duration>,
@@ -87,6 +98,7 @@ pub fn run(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
     let streams = held.as_ref().map(Held::streams).transpose()?;
     let screen = Screen::new(arguments.run.live)?;
     let _events = events_kept_ready();
+    let beside = Counted::start(arguments.run.waiters);
     let mut launched = match launch::spawn(command, session.path(), &library, &orders, streams) {
         Ok(launched) => launched,
         Err(error) => {
@@ -96,6 +108,8 @@ pub fn run(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
     };
     let mut recorded = Recorded {
         session,
+        swept: Instant::now(),
+        beside,
         symbols: OnceCell::new(),
         places: Places::default(),
         command,
@@ -119,9 +133,64 @@ fn events_kept_ready() -> debox::Debox {
     })
 }
 
+/// The observer that counts waiters, or why there is none though one was wanted.
+struct Counted {
+    beside: Option<Beside>,
+    why_not: Option<AttachError>,
+}
+
+impl Counted {
+    /// Before the command starts: whoever slept then is counted for nobody. The ring holds a second of more sleeps than two
+    /// processors can have.
+    fn start(wanted: bool) -> Counted {
+        let limits = Limits {
+            threads_max: 16_384,
+            ring_bytes: 8 << 20,
+            records_max: 1 << 20,
+            ..Limits::default()
+        };
+        let started = wanted.then(|| Beside::children(&limits)).transpose();
+        match started {
+            Ok(beside) => Counted {
+                beside,
+                why_not: None,
+            },
+            Err(why) => Counted {
+                beside: None,
+                why_not: Some(why),
+            },
+        }
+    }
+
+    /// Hands over what was counted, and says what was not.
+    fn tell(&mut self, gatherer: &mut Gatherer<'_>, symbols: Option<&Symbols>) {
+        if let Some(why) = &self.why_not {
+            gatherer.miss(&format!("Waiters are not counted: {why}."));
+        }
+        let Some(beside) = &mut self.beside else {
+            return;
+        };
+        beside.poll();
+        gatherer.waits(Waits::new(
+            beside.sleeps(),
+            |stack| beside.stack(stack),
+            symbols,
+        ));
+        for missing in &beside.sight().missing {
+            gatherer.miss(&format!("Waiters: {missing}."));
+        }
+        let lost = beside.lost();
+        if !lost.is_none() {
+            gatherer.miss(&format!("Waiters are not complete; {lost}."));
+        }
+    }
+}
+
 /// What the traced programs leave.
 struct Recorded<'a> {
     session: Session,
+    swept: Instant,
+    beside: Counted,
     /// Read at the first look at a command that takes its time, or at the end: reading takes a processor for tens of
     /// milliseconds, which a short command would have to share.
     symbols: OnceCell<std::io::Result<Symbols>>,
@@ -132,11 +201,22 @@ struct Recorded<'a> {
 }
 
 impl Source for Recorded<'_> {
-    const EVERY: Duration = Duration::from_millis(500);
+    fn every(&self) -> Duration {
+        match self.beside.beside {
+            Some(_) => POLL,
+            None => SWEEP,
+        }
+    }
 
     fn poll(&mut self) -> anyhow::Result<bool> {
-        self.session.sweep().context("the trace's directory")?;
-        self.symbols.get_or_init(Symbols::load);
+        if let Some(beside) = &mut self.beside.beside {
+            beside.poll();
+        }
+        if self.swept.elapsed() >= SWEEP.mul_f64(0.9) {
+            self.session.sweep().context("the trace's directory")?;
+            self.symbols.get_or_init(Symbols::load);
+            self.swept = Instant::now();
+        }
         Ok(true)
     }
 
@@ -144,6 +224,7 @@ impl Source for Recorded<'_> {
         let (collection, running) = self.session.collection().context("the trace's directory")?;
         let symbols = self.symbols.get_or_init(Symbols::load);
         let mut gatherer = Gatherer::new(Way::Preload, symbols.as_ref().ok(), &mut self.places);
+        self.beside.tell(&mut gatherer, symbols.as_ref().ok());
         gatherer.collection(&collection);
         if running > 0 {
             gatherer.miss(&format!(

@@ -16,7 +16,7 @@ const DRAW: Duration = Duration::from_secs(1);
 /// Where records come from.
 pub trait Source {
     /// How often `poll` wants to be called.
-    const EVERY: Duration;
+    fn every(&self) -> Duration;
 
     /// Takes what has come. False once nothing more can come.
     fn poll(&mut self) -> anyhow::Result<bool>;
@@ -65,13 +65,14 @@ impl Screen {
         loop {
             let most = match self.view {
                 Some(_) => Duration::ZERO,
-                None => S::EVERY,
+                None => source.every(),
             };
             if let Some(outcome) = launched.wait(most).context("waiting for the command")? {
                 return Ok(outcome);
             }
             source.poll()?;
-            if self.look(source, S::EVERY)? == Wish::Interrupt {
+            let most = source.every();
+            if self.look(source, most)? == Wish::Interrupt {
                 launched.interrupt();
             }
         }
@@ -84,10 +85,11 @@ impl Screen {
         over: impl Fn() -> bool,
     ) -> anyhow::Result<()> {
         while source.poll()? && !over() {
+            let most = source.every();
             if self.view.is_none() {
-                std::thread::sleep(S::EVERY);
+                std::thread::sleep(most);
             }
-            if self.look(source, S::EVERY)? != Wish::GoOn {
+            if self.look(source, most)? != Wish::GoOn {
                 break;
             }
         }

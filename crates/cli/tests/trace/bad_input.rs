@@ -195,6 +195,26 @@ fn summary_names_the_sysctl_when_the_user_may_not_see_stacks() {
 }
 
 #[test]
+fn summary_says_that_waiters_are_missing_when_the_user_may_not_count_them() {
+    if !is_root("summary_says_that_waiters_are_missing_when_the_user_may_not_count_them") {
+        return;
+    }
+    let folder = public_folder();
+    let ran = as_nobody(folder.path(), &["--waiters", "--", "sh", "-c", "exit 3"]);
+    assert_eq!(ran.code, Some(3), "{}", ran.error);
+    assert!(
+        ran.error.contains("Waiters are not counted"),
+        "{}",
+        ran.error
+    );
+    assert!(
+        ran.error.contains("CAP_BPF") || ran.error.contains("clang"),
+        "{}",
+        ran.error
+    );
+}
+
+#[test]
 fn setuid_program_is_noticed_when_it_is_the_command_or_a_child() {
     let test = "setuid_program_is_noticed_when_it_is_the_command_or_a_child";
     if !is_root(test) {

@@ -9,3 +9,4 @@ mod programs;
 mod reactions;
 mod support;
 mod transparency;
+mod waiters;

@@ -29,8 +29,7 @@ pub(super) fn lines(trace: &Trace, style: &Style) -> String {
         plural(trace.processes() as u64, "process", "processes"),
         time_words(trace.length_ns()),
     );
-    let _ = writeln!(out, "{}", cut(&sight(trace), style.width));
-    out
+    out + &wrapped(&sight(trace), "", style.width)
 }
 
 /// Distinct names of programs, the first few.
@@ -62,7 +61,11 @@ fn sight(trace: &Trace) -> String {
     } else {
         "sleeps are counted, timed and located in the kernel"
     };
-    format!("seen {way}: {sees}")
+    let waiters = match trace.way {
+        Way::Preload if trace.has_waiters() => "; waiters are counted beside, by BPF",
+        _ => "",
+    };
+    format!("seen {way}: {sees}{waiters}")
 }
 
 /// One line a sentence, wrapped.

@@ -1,12 +1,15 @@
 //! The longest calls that were kept, on a time line.
 
 use super::Style;
-use crate::model::{Kept, Trace};
+use crate::model::{Kept, SleepAt, Trace};
 use crate::table::Table;
 use crate::units::{NONE, counted, time};
 
 /// How many frames of a stack fit below a row without burying the table.
 const FRAMES_MAX: usize = 12;
+
+/// The column of the waiters, behind the lengths.
+const OTHERS: usize = 5;
 
 pub(super) fn table(trace: &Trace, style: &Style) -> String {
     // Waiting for work is no anomaly, however long.
@@ -20,7 +23,7 @@ pub(super) fn table(trace: &Trace, style: &Style) -> String {
     let (longest, _) = style.first(&chosen, "calls");
     let mut longest = longest.to_vec();
     longest.sort_by_key(|kept| kept.start_ns);
-    let mut table = Table::new(&[
+    let mut headings = vec![
         "AT",
         "PID",
         "LENGTH",
@@ -29,9 +32,18 @@ pub(super) fn table(trace: &Trace, style: &Style) -> String {
         "<CALL",
         "<ON",
         "<CALL SITE",
-    ]);
+    ];
+    let counted_waiters = longest.iter().any(|kept| others(kept).is_some());
+    if counted_waiters {
+        headings.insert(OTHERS, "OTHERS IN/OUT");
+    }
+    let mut table = Table::new(&headings);
     for kept in &longest {
-        table.row(row(trace, kept));
+        let mut cells = row(trace, kept);
+        if counted_waiters {
+            cells.insert(OTHERS, others(kept).unwrap_or_else(|| NONE.into()));
+        }
+        table.row(cells);
     }
     let title = format!(
         "Longest calls, {} of {} kept",
@@ -40,6 +52,14 @@ pub(super) fn table(trace: &Trace, style: &Style) -> String {
     );
     let lines = table.lines(style.width, |text| style.columns(text));
     style.heading(&title) + "\n" + &with_stacks(trace, &longest, &lines)
+}
+
+/// Most other tasks asleep on the same resource when a sleep of the call began and ended, where they were counted.
+fn others(kept: &Kept) -> Option<String> {
+    let most = |of: fn(&SleepAt) -> Option<u64>| kept.sleeps.iter().filter_map(of).max();
+    let entry = most(|sleep| sleep.waiters_entry_max)?;
+    let exit = most(|sleep| sleep.waiters_exit_max)?;
+    Some(format!("{}/{}", counted(entry), counted(exit)))
 }
 
 fn row(trace: &Trace, kept: &Kept) -> Vec<String> {
