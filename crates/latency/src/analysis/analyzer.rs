@@ -67,13 +67,18 @@ pub struct Analyzer {
     steps: Steps,
 }
 
-/// First and last intended start, and the last end of a complete reply.
+/// From the first intended start to the last thing that happened, for a run whose window is not described.
 ///
-/// A request that timed out is not in it with its end: waiting for the last of them is no part of the measurement.
+/// Waiting in vain for the last requests, until they time out or are abandoned, is no part of the measurement,
+/// unless nothing but waiting happened.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     first_ns: u64,
     last_ns: u64,
+    /// The last end that was the client's patience.
+    waited_ns: u64,
+    /// Whether a request ended otherwise.
+    anything: bool,
 }
 
 /// Complete replies and body bytes of the measured part of the time.
@@ -81,6 +86,42 @@ struct Span {
 struct Answered {
     replies: u64,
     bytes: u64,
+    /// Of requests that were waited for in vain; they count where that time does.
+    waited_bytes: u64,
+}
+
+impl Span {
+    fn take(&mut self, row: &Row) {
+        self.first_ns = self.first_ns.min(row.intended_ns);
+        self.last_ns = self.last_ns.max(row.intended_ns);
+        if was_waited_for(row) {
+            self.waited_ns = self.waited_ns.max(row.end_ns);
+        } else {
+            self.last_ns = self.last_ns.max(row.end_ns);
+            self.anything = true;
+        }
+    }
+
+    fn merge(&mut self, other: &Span) {
+        self.first_ns = self.first_ns.min(other.first_ns);
+        self.last_ns = self.last_ns.max(other.last_ns);
+        self.waited_ns = self.waited_ns.max(other.waited_ns);
+        self.anything |= other.anything;
+    }
+
+    fn window(&self) -> Window {
+        let waited_ns = if self.anything { 0 } else { self.waited_ns };
+        let end_ns = self.last_ns.max(waited_ns);
+        Window {
+            start_ns: self.first_ns.min(end_ns),
+            end_ns,
+        }
+    }
+}
+
+/// Its end is that of the client's patience, and nothing that the server did.
+fn was_waited_for(row: &Row) -> bool {
+    matches!(row.error, Outcome::TimedOut | Outcome::Abandoned)
 }
 
 impl Analyzer {
@@ -99,6 +140,8 @@ impl Analyzer {
             span: Span {
                 first_ns: u64::MAX,
                 last_ns: 0,
+                waited_ns: 0,
+                anything: false,
             },
             answered: Answered::default(),
             response: Histogram::new(),
@@ -129,13 +172,7 @@ impl Analyzer {
             return;
         }
         self.steps.push(row);
-        self.span.first_ns = self.span.first_ns.min(row.intended_ns);
-        let end_ns = if row.error == Outcome::Ok {
-            row.end_ns
-        } else {
-            0
-        };
-        self.span.last_ns = self.span.last_ns.max(row.intended_ns).max(end_ns);
+        self.span.take(row);
         self.lag.record_ns(row.lag_ns());
         self.late_starts += u64::from(row.lag_ns() > LATE_NS);
         if row.error == Outcome::Abandoned {
@@ -153,8 +190,13 @@ impl Analyzer {
             Some(window) => (window.start_ns..=window.end_ns).contains(&row.end_ns),
             None => !row.warmup,
         };
-        if within {
-            self.answered.replies += u64::from(row.error == Outcome::Ok);
+        if !within {
+            return;
+        }
+        self.answered.replies += u64::from(row.error == Outcome::Ok);
+        if self.measured.is_none() && was_waited_for(row) {
+            self.answered.waited_bytes += row.bytes;
+        } else {
             self.answered.bytes += row.bytes;
         }
     }
@@ -196,10 +238,10 @@ impl Analyzer {
         for (status, count) in &other.statuses {
             *self.statuses.entry(*status).or_default() += count;
         }
-        self.span.first_ns = self.span.first_ns.min(other.span.first_ns);
-        self.span.last_ns = self.span.last_ns.max(other.span.last_ns);
+        self.span.merge(&other.span);
         self.answered.replies += other.answered.replies;
         self.answered.bytes += other.answered.bytes;
+        self.answered.waited_bytes += other.answered.waited_bytes;
         self.response.merge(&other.response);
         self.service.merge(&other.service);
         self.complete.merge(&other.complete);
@@ -245,7 +287,7 @@ impl Analyzer {
             duration_s,
             offered_rps: (self.mode == Mode::Open).then_some(offered),
             achieved_rps: rate(self.answered.replies),
-            throughput_bytes_per_s: rate(self.answered.bytes),
+            throughput_bytes_per_s: rate(self.body_bytes()),
             errors: self.errors(),
             statuses: self
                 .statuses
@@ -271,12 +313,16 @@ impl Analyzer {
     }
 
     fn duration_s(&self) -> f64 {
-        let span = Window {
-            start_ns: self.span.first_ns.min(self.span.last_ns),
-            end_ns: self.span.last_ns,
-        };
-        let window = self.measured.unwrap_or(span);
+        let window = self.measured.unwrap_or_else(|| self.span.window());
         (window.end_ns - window.start_ns) as f64 / 1e9
+    }
+
+    /// Body bytes of the time that [`Self::duration_s`] is the length of.
+    fn body_bytes(&self) -> u64 {
+        match self.span.anything {
+            true => self.answered.bytes,
+            false => self.answered.bytes + self.answered.waited_bytes,
+        }
     }
 
     fn errors(&self) -> Vec<OutcomeCount> {

@@ -241,7 +241,7 @@ impl Prepared {
         let description = &mut self.description;
         description.started = rfc3339(measured.epoch.wall);
         description.epoch_unix_ns = unix_ns(measured.epoch.wall);
-        description.load.measured = window(&self.plan, measured, ran.stopped_ns);
+        description.load.measured = window(&self.plan, &ran);
         description.server = measured.server.as_deref().map(judging::server_info);
         description.client = Some(judging::client(
             &evidence,
@@ -284,19 +284,17 @@ struct Ran {
     rows: Rows,
 }
 
-/// The measured part, where its ends are known; a run of a number of requests ends with its last reply.
-fn window(
-    plan: &Plan,
-    measured: &Measured,
-    stopped_ns: Option<u64>,
-) -> Option<latency::run::description::Window> {
+/// The measured part, where its ends are known; a run that had its number of requests ends with their last reply.
+fn window(plan: &Plan, ran: &Ran) -> Option<latency::run::description::Window> {
     let nanos = |length: Duration| u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
     let start_ns = nanos(plan.warmup);
-    let by_time = plan.stop.requests.is_none().then_some(plan.stop.duration);
-    let planned = by_time
-        .flatten()
-        .map(|length| start_ns.saturating_add(nanos(length)));
-    let end_ns = stopped_ns.or(planned)?.min(measured.elapsed_ns);
+    let had_all = plan
+        .stop
+        .requests
+        .is_some_and(|all| ran.rows.started >= all);
+    let by_time = plan.stop.duration.filter(|_| !had_all);
+    let planned = by_time.map(|length| start_ns.saturating_add(nanos(length)));
+    let end_ns = ran.stopped_ns.or(planned)?.min(ran.measured.elapsed_ns);
     (end_ns > start_ns).then_some(latency::run::description::Window { start_ns, end_ns })
 }
 

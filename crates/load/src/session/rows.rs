@@ -18,6 +18,8 @@ pub(super) enum Keep {
 pub(super) struct Rows {
     /// Where they go.
     pub keep: Keep,
+    /// Requests of the measured part, in whatever way they ended.
+    pub started: u64,
     /// Requests of the measured part that ended.
     pub replies: u64,
     /// Those that got a complete and expected reply.
@@ -32,6 +34,7 @@ impl Rows {
     pub fn new(keep: Keep, latencies: Option<Arc<Latencies>>) -> Rows {
         Rows {
             keep,
+            started: 0,
             replies: 0,
             good: 0,
             not_found: 0,
@@ -45,8 +48,11 @@ impl Sink for Rows {
         if let Some(latencies) = &self.latencies {
             latencies.see(rows);
         }
-        let counted = |row: &&Row| !row.warmup && row.error != Outcome::Abandoned;
-        for row in rows.iter().filter(counted) {
+        for row in rows.iter().filter(|row| !row.warmup) {
+            self.started += 1;
+            if row.error == Outcome::Abandoned {
+                continue;
+            }
             self.replies += 1;
             self.good += u64::from(row.error == Outcome::Ok);
             self.not_found += u64::from(row.status == 404);
