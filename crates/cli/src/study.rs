@@ -352,7 +352,10 @@ impl Report {
 }
 
 /// A page a study, and `studies.html` with all of them below an overview where there are several.
-fn write_pages(directory: &std::path::Path, results: &[StudyResult]) -> Result<Vec<PathBuf>, Failure> {
+fn write_pages(
+    directory: &std::path::Path,
+    results: &[StudyResult],
+) -> Result<Vec<PathBuf>, Failure> {
     let mut files = Vec::new();
     for result in results {
         let file = directory.join(format!("{}.html", result.name));
