@@ -287,6 +287,45 @@ fn throughput_is_what_ended_in_the_window_when_one_is_described() {
 }
 
 #[test]
+fn figures_are_the_same_when_the_window_is_known_only_at_the_end() {
+    let rows = rows(1_000);
+    let window = |start_ms: u64, end_ms: u64| Window {
+        start_ns: start_ms * 1_000_000,
+        end_ns: end_ms * 1_000_000,
+    };
+    let described = |measured| RunDescription {
+        load: LoadInfo {
+            mode: Mode::Closed,
+            measured,
+            ..LoadInfo::default()
+        },
+        ..description()
+    };
+    // Planned, told to end, what it came to: by time, told, by the number of requests.
+    for (planned, told_ms, found) in [
+        (window(100, 600), None, Some(window(100, 600))),
+        (window(100, 900), Some(600), Some(window(100, 600))),
+        (window(100, u64::MAX / 1_000_000), None, None),
+    ] {
+        let mut analyzer = Analyzer::new(&described(None)).expecting(planned);
+        for row in &rows {
+            if let Some(told_ms) = told_ms.filter(|told_ms| row.end_ns > told_ms * 1_000_000) {
+                analyzer.end_by(told_ms * 1_000_000);
+            }
+            analyzer.push(row);
+        }
+        analyzer.measured_in(found);
+        let late = analyzer.finish();
+        let early = analyze_as(&described(found), &rows);
+        let figures = |of: &Analysis| {
+            let rates = (of.achieved_rps, of.throughput_bytes_per_s);
+            (of.duration_s, rates, of.counts.clone())
+        };
+        assert_eq!(figures(&late), figures(&early));
+    }
+}
+
+#[test]
 fn analysis_is_that_of_all_rows_when_two_analyzers_are_merged() {
     let mut rows = rows(5_000);
     // Some start late, or what is said of late starts would be 0 in any case.

@@ -231,6 +231,7 @@ fn window_is_the_duration_when_it_ends_before_the_number_of_requests() {
     let server = Replying::start(LATE);
     let words = ["-d", "300ms", "--warmup", "0", "-c", "1", "-n"];
     let ended_by = |number| measured(&[&[server.url.as_str()], &words[..], &[number]].concat());
+    // Also where nothing is kept, as here.
     let by_time = ended_by("1000000");
     assert_eq!(by_time["load"]["measured"]["end_ns"], 300_000_000);
     assert_eq!(by_time["analysis"]["duration_s"], 0.3);

@@ -48,13 +48,19 @@ const LATE_NS: u64 = 1_000_000;
 #[derive(Clone, Debug)]
 pub struct Analyzer {
     mode: Mode,
+    /// The window that rates refer to; without one it is the span of the requests.
     measured: Option<Window>,
+    /// What ends in here may turn out to be in the window.
+    expected: Option<Window>,
     deadlines_ns: Vec<(u64, u64)>,
     counts: Counts,
     outcomes: [u64; Outcome::ALL.len()],
     statuses: BTreeMap<u16, u64>,
     span: Span,
+    /// In the span.
     answered: Answered,
+    /// In the expected window.
+    within: Answered,
     response: Histogram,
     service: Histogram,
     complete: Histogram,
@@ -90,6 +96,19 @@ struct Answered {
     waited_bytes: u64,
 }
 
+impl Answered {
+    fn take(&mut self, row: &Row) {
+        self.replies += u64::from(row.error == Outcome::Ok);
+        self.bytes += row.bytes;
+    }
+
+    fn merge(&mut self, other: &Answered) {
+        self.replies += other.replies;
+        self.bytes += other.bytes;
+        self.waited_bytes += other.waited_bytes;
+    }
+}
+
 impl Span {
     fn take(&mut self, row: &Row) {
         self.first_ns = self.first_ns.min(row.intended_ns);
@@ -119,6 +138,10 @@ impl Span {
     }
 }
 
+fn has_length(window: &Window) -> bool {
+    window.end_ns > window.start_ns
+}
+
 /// Its end is that of the client's patience, and nothing that the server did.
 fn was_waited_for(row: &Row) -> bool {
     matches!(row.error, Outcome::TimedOut | Outcome::Abandoned)
@@ -127,12 +150,11 @@ fn was_waited_for(row: &Row) -> bool {
 impl Analyzer {
     /// An analyzer for the run that is so described.
     pub fn new(description: &RunDescription) -> Analyzer {
+        let measured = description.load.measured.filter(has_length);
         Analyzer {
             mode: description.load.mode,
-            measured: description
-                .load
-                .measured
-                .filter(|window| window.end_ns > window.start_ns),
+            measured,
+            expected: measured,
             deadlines_ns: Vec::new(),
             counts: Counts::default(),
             outcomes: [0; Outcome::ALL.len()],
@@ -144,6 +166,7 @@ impl Analyzer {
                 anything: false,
             },
             answered: Answered::default(),
+            within: Answered::default(),
             response: Histogram::new(),
             service: Histogram::new(),
             complete: Histogram::new(),
@@ -155,6 +178,25 @@ impl Analyzer {
             cells: Cells::new(),
             steps: Steps::new(description),
         }
+    }
+
+    /// For a run whose window is not known before its end: it will be this one, or none. See [`Self::measured_in`].
+    #[must_use]
+    pub fn expecting(mut self, window: Window) -> Analyzer {
+        self.expected = Some(window);
+        self
+    }
+
+    /// The run was told to end: what ends later is not in the window. No such row has been taken yet.
+    pub fn end_by(&mut self, end_ns: u64) {
+        if let Some(expected) = &mut self.expected {
+            expected.end_ns = expected.end_ns.min(end_ns);
+        }
+    }
+
+    /// The window is known now; `None` is the span of the requests.
+    pub fn measured_in(&mut self, window: Option<Window>) {
+        self.measured = window.filter(has_length);
     }
 
     /// Also counts the complete replies within `deadline_ms` of their intended start, exactly.
@@ -184,20 +226,16 @@ impl Analyzer {
     }
 
     /// Throughput is what came back during the measured time, whoever asked for it: a reply to a request of the
-    /// warm-up replaces the one that is still missing at the end.
+    /// warm-up replaces the one that is still missing at the end. Without a window it is what the requests of the span got.
     fn count_answered(&mut self, row: &Row) {
-        let within = match self.measured {
-            Some(window) => (window.start_ns..=window.end_ns).contains(&row.end_ns),
-            None => !row.warmup,
-        };
-        if !within {
-            return;
+        let contains = |window: Window| (window.start_ns..=window.end_ns).contains(&row.end_ns);
+        if self.expected.is_some_and(contains) {
+            self.within.take(row);
         }
-        self.answered.replies += u64::from(row.error == Outcome::Ok);
-        if self.measured.is_none() && was_waited_for(row) {
+        if !row.warmup && was_waited_for(row) {
             self.answered.waited_bytes += row.bytes;
-        } else {
-            self.answered.bytes += row.bytes;
+        } else if !row.warmup {
+            self.answered.take(row);
         }
     }
 
@@ -239,9 +277,8 @@ impl Analyzer {
             *self.statuses.entry(*status).or_default() += count;
         }
         self.span.merge(&other.span);
-        self.answered.replies += other.answered.replies;
-        self.answered.bytes += other.answered.bytes;
-        self.answered.waited_bytes += other.answered.waited_bytes;
+        self.answered.merge(&other.answered);
+        self.within.merge(&other.within);
         self.response.merge(&other.response);
         self.service.merge(&other.service);
         self.complete.merge(&other.complete);
@@ -286,8 +323,8 @@ impl Analyzer {
             counts: self.counts.clone(),
             duration_s,
             offered_rps: (self.mode == Mode::Open).then_some(offered),
-            achieved_rps: rate(self.answered.replies),
-            throughput_bytes_per_s: rate(self.body_bytes()),
+            achieved_rps: rate(self.answered().replies),
+            throughput_bytes_per_s: rate(self.answered().bytes),
             errors: self.errors(),
             statuses: self
                 .statuses
@@ -317,11 +354,15 @@ impl Analyzer {
         (window.end_ns - window.start_ns) as f64 / 1e9
     }
 
-    /// Body bytes of the time that [`Self::duration_s`] is the length of.
-    fn body_bytes(&self) -> u64 {
-        match self.span.anything {
-            true => self.answered.bytes,
-            false => self.answered.bytes + self.answered.waited_bytes,
+    /// What came in the time that [`Self::duration_s`] is the length of.
+    fn answered(&self) -> Answered {
+        match (self.measured, self.span.anything) {
+            (Some(_), _) => self.within,
+            (None, true) => self.answered,
+            (None, false) => Answered {
+                bytes: self.answered.bytes + self.answered.waited_bytes,
+                ..self.answered
+            },
         }
     }
 

@@ -1,6 +1,7 @@
 //! What the writer's thread does with rows: into the run directory, or into figures; and a glance for verdict and progress line.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::progress::Latencies;
 use super::recorder::Sink;
@@ -26,6 +27,8 @@ pub(super) struct Rows {
     pub good: u64,
     /// Those that were answered 404.
     pub not_found: u64,
+    /// When the run was told to end, in nanoseconds since its epoch; [`u64::MAX`] until then.
+    pub stopped_ns: Arc<AtomicU64>,
     latencies: Option<Arc<Latencies>>,
 }
 
@@ -38,6 +41,7 @@ impl Rows {
             replies: 0,
             good: 0,
             not_found: 0,
+            stopped_ns: Arc::new(AtomicU64::new(u64::MAX)),
             latencies,
         }
     }
@@ -60,6 +64,7 @@ impl Sink for Rows {
         match &mut self.keep {
             Keep::Directory(writer) => writer.append(rows),
             Keep::Figures(analyzer) => {
+                analyzer.end_by(self.stopped_ns.load(Ordering::Acquire));
                 rows.iter().for_each(|row| analyzer.push(row));
                 Ok(())
             }
