@@ -71,3 +71,44 @@ impl Sink for Rows {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use latency::RunDescription;
+
+    #[test]
+    fn each_kind_is_counted_apart_when_rows_come() {
+        let row = |status, error, warmup| Row {
+            intended_ns: 0,
+            start_ns: 0,
+            first_byte_ns: 1,
+            end_ns: 1,
+            size_bytes: 0,
+            bytes: 0,
+            status,
+            error,
+            connection: 0,
+            ordinal: 0,
+            class: Row::NO_CLASS,
+            target: 0,
+            warmup,
+        };
+        let analyzer = Analyzer::new(&RunDescription::default());
+        let mut rows = Rows::new(Keep::Figures(Box::new(analyzer)), None);
+        let all = [
+            row(200, Outcome::Ok, true),
+            row(404, Outcome::Status, true),
+            row(200, Outcome::Ok, false),
+            row(200, Outcome::Ok, false),
+            row(404, Outcome::Status, false),
+            row(500, Outcome::Status, false),
+            row(503, Outcome::Status, false),
+            row(200, Outcome::Length, false),
+            row(0, Outcome::Abandoned, false),
+        ];
+        rows.take(&all).expect("nothing is written");
+        assert_eq!((rows.started, rows.replies), (7, 6));
+        assert_eq!((rows.good, rows.not_found), (2, 1));
+    }
+}
