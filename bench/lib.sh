@@ -272,7 +272,7 @@ version_of() {
         h2load) h2load --version | sed 's/.*\///' ;;
         perf) perf --version | sed 's/perf version //' ;;
         wget) wget --version | sed -n '1s/GNU Wget \([^ ]*\).*/\1/p' ;;
-        httperf) httperf --version | sed -n 's/^httperf-\([^ ]*\).*/\1/p' ;;
+        httperf) httperf --version | sed -n 's/^httperf: httperf-\([^ ]*\).*/\1/p' ;;
         floor*|delay) echo "this repository" ;;
     esac
 }

@@ -42,7 +42,7 @@ pub struct Arguments {
     #[arg(long)]
     json: bool,
     /// Count the complete replies within so many milliseconds of their intended start; may be repeated
-    #[arg(long, value_name = "MS", value_parser = milliseconds)]
+    #[arg(long, value_name = "MS", value_parser = milliseconds, allow_hyphen_values = true)]
     deadline: Vec<f64>,
     /// Compare with another run: difference of mean and percentiles, with intervals
     #[arg(long, value_name = "OTHER")]

@@ -168,7 +168,12 @@ struct Length {
     #[arg(long, short = 'n', value_name = "N", allow_hyphen_values = true)]
     requests: Option<Count>,
     /// The same seed asks for the same files at the same moments, on every machine
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        allow_hyphen_values = true
+    )]
     seed: u64,
 }
 

@@ -82,7 +82,12 @@ struct Points {
     #[arg(long, short, value_name = "TIME", allow_hyphen_values = true)]
     duration: Option<Time>,
     /// The same seed asks for the same files at the same moments, on every machine
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        allow_hyphen_values = true
+    )]
     seed: u64,
     /// A shell command before each point: restarts the server, warms its cache
     #[arg(long, value_name = "COMMAND")]

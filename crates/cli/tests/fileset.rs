@@ -294,6 +294,29 @@ fn create_and_kill(set: &str, words: &[&str]) {
 }
 
 #[test]
+fn progress_is_shown_when_there_is_a_terminal() {
+    let (_kept, directory) = place();
+    let program = env!("CARGO_BIN_EXE_headway");
+    let command = format!("{program} fileset create {directory} --size 20MB");
+    let output = Command::new("script")
+        .args(["-qec", &command, "/dev/null"])
+        .stdin(Stdio::null())
+        .output()
+        .expect("script(1) runs");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text}");
+    assert!(
+        text.contains(" written; waiting for the disk\x1b[K"),
+        "{text:?}"
+    );
+    // What stays is one line.
+    let (_, result) = text
+        .rsplit_once("\r\x1b[K")
+        .expect("the line is taken away");
+    assert!(result.starts_with(&directory), "{result}");
+}
+
+#[test]
 fn the_same_set_comes_out_when_its_making_was_killed() {
     let words = ["--size", "40MB"];
     let ((_kept, set), (_other, whole)) = (place(), place());

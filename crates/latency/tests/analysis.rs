@@ -124,6 +124,56 @@ fn errors_have_their_time_in_the_distribution_when_all_requests_fail() {
     assert_eq!(found.goodput[0].share, 0.0);
 }
 
+/// Four clients begin at once and each gets a part of its body; a run of a number of requests has no other length than theirs.
+fn four(error: Outcome) -> Vec<Row> {
+    let row = |connection| Row {
+        intended_ns: 0,
+        start_ns: 0,
+        first_byte_ns: 1_000_000,
+        end_ns: 1_120_000_000,
+        size_bytes: 1000,
+        bytes: 700,
+        status: 200,
+        error,
+        connection,
+        ordinal: 0,
+        class: Row::NO_CLASS,
+        target: 0,
+        warmup: false,
+    };
+    (0..4).map(row).collect()
+}
+
+#[test]
+fn run_is_as_long_as_its_requests_when_none_of_them_is_good() {
+    let closed = RunDescription::default();
+    for error in [
+        Outcome::Ok,
+        Outcome::Status,
+        Outcome::Length,
+        Outcome::ClosedEarly,
+        Outcome::Reset,
+        Outcome::TimedOut,
+        Outcome::Abandoned,
+    ] {
+        let found = analyze_as(&closed, &four(error));
+        assert_eq!(found.duration_s, 1.12, "{error:?}");
+        assert_eq!(found.throughput_bytes_per_s, 2800.0 / 1.12, "{error:?}");
+    }
+}
+
+#[test]
+fn waiting_in_vain_is_left_out_when_others_were_answered() {
+    let mut rows = four(Outcome::Ok);
+    let last = rows.last_mut().expect("four");
+    (last.error, last.end_ns) = (Outcome::TimedOut, 30_000_000_000);
+    let found = analyze_as(&RunDescription::default(), &rows);
+    assert_eq!(found.duration_s, 1.12);
+    assert_eq!(found.achieved_rps, 3.0 / 1.12);
+    // Its bytes came in a time that is not counted.
+    assert_eq!(found.throughput_bytes_per_s, 2100.0 / 1.12);
+}
+
 #[test]
 fn request_the_client_could_not_send_is_an_error_without_a_latency() {
     for outcome in [
@@ -234,6 +284,45 @@ fn throughput_is_what_ended_in_the_window_when_one_is_described() {
         rows.iter().filter(ended).count() as f64 / 0.5
     );
     assert_eq!(found.offered_rps, None);
+}
+
+#[test]
+fn figures_are_the_same_when_the_window_is_known_only_at_the_end() {
+    let rows = rows(1_000);
+    let window = |start_ms: u64, end_ms: u64| Window {
+        start_ns: start_ms * 1_000_000,
+        end_ns: end_ms * 1_000_000,
+    };
+    let described = |measured| RunDescription {
+        load: LoadInfo {
+            mode: Mode::Closed,
+            measured,
+            ..LoadInfo::default()
+        },
+        ..description()
+    };
+    // Planned, told to end, what it came to: by time, told, by the number of requests.
+    for (planned, told_ms, found) in [
+        (window(100, 600), None, Some(window(100, 600))),
+        (window(100, 900), Some(600), Some(window(100, 600))),
+        (window(100, u64::MAX / 1_000_000), None, None),
+    ] {
+        let mut analyzer = Analyzer::new(&described(None)).expecting(planned);
+        for row in &rows {
+            if let Some(told_ms) = told_ms.filter(|told_ms| row.end_ns > told_ms * 1_000_000) {
+                analyzer.end_by(told_ms * 1_000_000);
+            }
+            analyzer.push(row);
+        }
+        analyzer.measured_in(found);
+        let late = analyzer.finish();
+        let early = analyze_as(&described(found), &rows);
+        let figures = |of: &Analysis| {
+            let rates = (of.achieved_rps, of.throughput_bytes_per_s);
+            (of.duration_s, rates, of.counts.clone())
+        };
+        assert_eq!(figures(&late), figures(&early));
+    }
 }
 
 #[test]

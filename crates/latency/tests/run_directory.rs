@@ -5,16 +5,8 @@ mod support;
 use headway_latency::run::{Kind, Point, ProfileInfo, write_description};
 use headway_latency::{OpenError, Row, Run, RunDescription, RunWriter, WriteError};
 use std::fs;
-use std::path::Path;
 use std::process::Command;
-use support::{description, rows};
-
-fn finished(path: &Path, rows: &[Row]) {
-    let mut writer = RunWriter::create(path, &description()).expect("an empty directory");
-    rows.chunks(700)
-        .for_each(|batch| writer.append(batch).expect("room on the disk"));
-    writer.finish(&description()).expect("room on the disk");
-}
+use support::{description, finished, rows};
 
 fn read(run: &Run) -> Result<Vec<Row>, OpenError> {
     let mut all = Vec::new();
@@ -194,6 +186,22 @@ fn file_is_refused_when_it_is_another_parquet_file() {
     );
 }
 
+#[test]
+fn rows_are_refused_when_they_are_of_another_run() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (one, other) = (directory.path().join("one"), directory.path().join("other"));
+    finished(&one, &rows(1_000));
+    finished(&other, &rows(2_000));
+    let run = Run::open(&one).expect("a run");
+    assert_eq!(run.analysis().expect("figures").counts.requests, 900);
+    fs::copy(other.join("requests.parquet"), one.join("requests.parquet")).expect("a copy");
+    let error = run.analysis().expect_err("rows of the other").to_string();
+    assert!(
+        error.contains("1800 requests") && error.contains("is it of another run?"),
+        "{error}"
+    );
+}
+
 /// A Parquet file with one column of ours and none of our keys.
 fn foreign_parquet() -> Vec<u8> {
     use parquet::data_type::Int64Type;
@@ -296,6 +304,8 @@ fn directory_is_left_alone_when_its_content_must_not_be_lost() {
     let directory = tempfile::tempdir().expect("a directory");
     let create = |name: &str| RunWriter::create(&directory.path().join(name), &description());
     let folder = |name: &str| fs::create_dir(directory.path().join(name)).expect("a directory");
+    fs::write(directory.path().join("file"), "mine").expect("a file");
+    assert!(matches!(create("file"), Err(WriteError::NoDirectory(_))));
     folder("letters");
     fs::write(directory.path().join("letters/one"), "dear").expect("a file");
     assert!(matches!(create("letters"), Err(WriteError::Foreign(_))));
@@ -369,62 +379,4 @@ fn finished_points_are_listed_when_a_profile_is_opened() {
     let run = Run::open(directory.path()).expect("a profile");
     assert_eq!(run.points().expect("points").len(), 1);
     assert!(read(&run).expect("no rows of its own").is_empty());
-}
-
-/// DuckDB reads both files as anybody would; `scripts/setup duckdb` installs it below target/.
-#[test]
-fn duckdb_reads_columns_and_figures_when_a_run_is_finished() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let python = std::env::var_os("HEADWAY_DUCKDB_PYTHON")
-        .map_or_else(|| root.join("target/duckdb/bin/python"), Into::into);
-    let probe = Command::new(&python).args(["-c", "import duckdb"]).output();
-    if !probe.is_ok_and(|output| output.status.success()) {
-        return skip(
-            "duckdb_reads_columns_and_figures_when_a_run_is_finished",
-            "no DuckDB; run scripts/setup duckdb",
-        );
-    }
-    let directory = tempfile::tempdir().expect("a directory");
-    let rows = rows(10_000);
-    finished(directory.path(), &rows);
-    let script = root.join("crates/latency/tests/support/duckdb_reads.py");
-    let output = Command::new(&python)
-        .arg(script)
-        .arg(directory.path())
-        .output()
-        .expect("python runs");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let found: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let total = |value: fn(&Row) -> u64| rows.iter().map(value).sum::<u64>();
-    let expected = serde_json::json!({
-        "types": ["BIGINT", "BIGINT", "BIGINT", "BIGINT", "BIGINT", "BIGINT", "USMALLINT", "VARCHAR", "UINTEGER", "UINTEGER",
-            "UTINYINT", "UTINYINT", "BOOLEAN"],
-        "rows": rows.len(),
-        "response_ns": total(Row::response_ns),
-        "bytes": total(|row| row.bytes),
-        "connections": total(|row| row.connection.into()),
-        "timed_out": total(|row| (row.status == 0).into()),
-        "first_bytes": total(|row| (row.first_byte_ns > 0).into()),
-        "classes": total(|row| (row.class != Row::NO_CLASS).into()),
-        "warmup": total(|row| row.warmup.into()),
-        "cell_requests": total(|row| (!row.warmup).into()),
-    });
-    assert_eq!(found, expected);
-}
-
-fn skip(test: &str, reason: &str) {
-    println!("SKIP: {reason}");
-    if let Some(log) = std::env::var_os("HEADWAY_SKIP_LOG") {
-        use std::io::Write;
-        let mut file = fs::OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(log)
-            .expect("the log of skips");
-        writeln!(file, "{test}: {reason}").expect("the log of skips");
-    }
 }

@@ -257,6 +257,33 @@ fn warmup_is_marked_by_the_intended_start_when_there_is_one() {
 }
 
 #[test]
+fn warmup_and_late_starts_go_by_the_intended_start_when_requests_are_held_up() {
+    let stalled = AtomicBool::new(false);
+    let server = Server::start(move |asked| {
+        let stalls = asked.ordinal == 10 && !stalled.swap(true, Ordering::Relaxed);
+        let mut steps = send(reply("hello"));
+        if stalls {
+            steps.insert(0, Step::Wait(Duration::from_millis(100)));
+        }
+        steps
+    });
+    let mut plan = open(&server, 500.0, 1, 50);
+    plan.warmup = Duration::from_millis(60);
+    set(&mut plan, Arrivals::Constant, 1000);
+    let (rows, measured) = run(&plan);
+    // Wanted from 22 ms on and sent after 120 ms: of the warm-up all the same.
+    let held_up = |row: &&Row| row.warmup && row.start_ns >= 60 * MS;
+    assert!(rows.iter().filter(held_up).count() >= 15);
+    let by_intended = |row: &Row| row.warmup == (row.intended_ns < 60 * MS);
+    assert!(rows.iter().all(by_intended));
+    let late = |row: &&Row| !row.warmup && row.lag_ns() >= MS;
+    assert_eq!(
+        measured.late_starts,
+        rows.iter().filter(late).count() as u64
+    );
+}
+
+#[test]
 fn arrivals_follow_the_schedule_when_the_rate_steps() {
     let server = Server::start(|_| send(reply("hello")));
     let mut plan = open(&server, 1.0, 10, 1_000_000);

@@ -372,6 +372,34 @@ fn the_page_names_the_points_that_are_missing_when_a_profile_was_interrupted() {
 }
 
 #[test]
+fn the_page_claims_no_capacity_when_the_rate_was_named() {
+    let runs = Runs::new()
+        .with("found", |path| {
+            example("found", Behaviour::Steady).write_profile(path, &[0.2, 0.95], 1);
+            let mut description = latency::Run::open(path)
+                .expect("a profile")
+                .description()
+                .clone();
+            // A closed loop among the points is where a capacity comes from.
+            let profile = description.profile.as_mut().expect("points");
+            profile.points.push(latency::run::Point::default());
+            write_description(path, &description);
+        })
+        .with("given", |path| {
+            example("given", Behaviour::Steady).write_profile(path, &[0.2, 0.95], 1);
+        });
+    let html = runs.html();
+    for expected in [
+        "1.0 = 900/s, named",
+        "The rate of load 1 was named for given, not measured",
+        "900<br><small>named, not measured</small>",
+    ] {
+        assert!(html.contains(expected), "{expected}");
+    }
+    assert!(!html.contains("capacity of that server"));
+}
+
+#[test]
 fn the_page_says_whose_limit_it_is_when_the_capacity_is_the_clients() {
     let runs = Runs::new()
         .with("own", |path| {

@@ -329,7 +329,7 @@ fn memory_that_is_not_there_is_an_error_when_workers_would_take_it() {
         .unwrap()
         .config;
     let defaults = (config.content_bytes_max, config.window_bytes_max);
-    assert_eq!(defaults, (12 << 20, 3 << 20), "the defaults give way");
+    assert_eq!(defaults, (1 << 20, 2 << 20), "the defaults give way");
 }
 
 #[test]

@@ -7,6 +7,7 @@
 mod serving;
 mod replying;
 
+mod effects;
 mod machines;
 mod profiles;
 mod runs;

@@ -60,6 +60,8 @@ fn capacity_is_not_looked_for_when_it_is_given() {
     let place = tempfile::tempdir().unwrap();
     let run = place.path().join("profile");
     let server = Replying::start(GOOD);
+    let log = place.path().join("log");
+    let after = format!("echo \"$HEADWAY_POINT $HEADWAY_RATE\" >>{}", log.display());
     let words = [
         "--capacity",
         "400",
@@ -68,8 +70,11 @@ fn capacity_is_not_looked_for_when_it_is_given() {
         "--json",
         "--quiet",
     ];
-    let (code, out, err) = profile(&server, &run, &words);
+    let after = ["--after-point", after.as_str()];
+    let (code, out, err) = profile(&server, &run, &[&words[..], &after].concat());
     assert_eq!((code, err.as_str()), (0, ""));
+    let done = std::fs::read_to_string(&log).unwrap();
+    assert_eq!(done, "points/0.50-1 200\npoints/1.50-1 600\n");
     let json: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert_eq!(json["capacity_rps"], 400.0);
     let points = json["points"].as_array().unwrap();

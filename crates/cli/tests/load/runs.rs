@@ -1,6 +1,6 @@
 //! Runs that go well, or are ended from outside.
 
-use super::replying::{GOOD, Replying};
+use super::replying::{GOOD, LATE, Replying};
 use super::{finished, headway, load, measured, read_json, serving};
 use latency::Run;
 use rustix::process::{Pid, Signal, kill_process};
@@ -191,6 +191,53 @@ fn run_is_readable_and_incomplete_when_it_is_killed() {
     assert!(!kept.description().complete);
     assert!(rows(&run) >= 5);
     assert!(kept.analysis().unwrap().counts.complete >= 5);
+}
+
+/// Standard output and error of `headway load` on a terminal of its own.
+fn on_a_terminal(words: &str) -> String {
+    let command = format!("{} load --no-output {words}", env!("CARGO_BIN_EXE_headway"));
+    let output = std::process::Command::new("script")
+        .args(["-qec", &command, "/dev/null"])
+        .stdin(Stdio::null())
+        .output()
+        .expect("script(1) runs");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text}");
+    text
+}
+
+#[test]
+fn line_is_replaced_and_goes_in_the_end_when_there_is_a_terminal() {
+    let server = Replying::start(LATE);
+    let words = format!("{} --rate 200 --warmup 0 -d 1200ms", server.url);
+    let text = on_a_terminal(&words);
+    let (progress, result) = text
+        .rsplit_once("\r\x1b[K")
+        .expect("a line that is replaced");
+    let lines: Vec<&str> = progress.split("\r\x1b[K").collect();
+    let whole = |line: &&str| {
+        ["load ", " of 1.2 s", "/s", "p50 ", "p99 ", "errors 0"]
+            .iter()
+            .all(|part| line.contains(part))
+    };
+    assert!(lines.iter().any(|line| whole(&line)), "{lines:?}");
+    assert!(result.contains("good replies/s"), "{result}");
+    let quiet = on_a_terminal(&format!("{words} --quiet"));
+    assert!(!quiet.contains("\x1b[K"), "{quiet}");
+}
+
+#[test]
+fn window_is_the_duration_when_it_ends_before_the_number_of_requests() {
+    let server = Replying::start(LATE);
+    let words = ["-d", "300ms", "--warmup", "0", "-c", "1", "-n"];
+    let ended_by = |number| measured(&[&[server.url.as_str()], &words[..], &[number]].concat());
+    // Also where nothing is kept, as here.
+    let by_time = ended_by("1000000");
+    assert_eq!(by_time["load"]["measured"]["end_ns"], 300_000_000);
+    assert_eq!(by_time["analysis"]["duration_s"], 0.3);
+    let by_number = ended_by("3");
+    assert!(by_number["load"]["measured"].is_null(), "{by_number}");
+    assert_eq!(by_number["analysis"]["counts"]["requests"], 3);
 }
 
 #[test]

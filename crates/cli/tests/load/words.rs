@@ -23,6 +23,8 @@ fn use_is_wrong_when_a_number_asks_nothing() {
     refused(&[URL, "--duration", "-1s"], "not a time");
     refused(&[URL, "--timeout", "3"], "not a time");
     refused(&[URL, "--bandwidth", "-400kbit"], "not a bandwidth");
+    refused(&[URL, "--bandwidth", "7bit"], "a byte, or more");
+    refused(&[URL, "--seed", "-1"], "invalid digit");
     refused(&[URL, "--schedule", "100:5s,0:5s"], "above 0");
     refused(&[URL, "--schedule", "100"], "no time");
     refused(&[URL, "--connections", "99999999"], "at most");

@@ -48,13 +48,19 @@ const LATE_NS: u64 = 1_000_000;
 #[derive(Clone, Debug)]
 pub struct Analyzer {
     mode: Mode,
+    /// The window that rates refer to; without one it is the span of the requests.
     measured: Option<Window>,
+    /// What ends in here may turn out to be in the window.
+    expected: Option<Window>,
     deadlines_ns: Vec<(u64, u64)>,
     counts: Counts,
     outcomes: [u64; Outcome::ALL.len()],
     statuses: BTreeMap<u16, u64>,
     span: Span,
+    /// In the span.
     answered: Answered,
+    /// In the expected window.
+    within: Answered,
     response: Histogram,
     service: Histogram,
     complete: Histogram,
@@ -67,13 +73,18 @@ pub struct Analyzer {
     steps: Steps,
 }
 
-/// First and last intended start, and the last end of a complete reply.
+/// From the first intended start to the last thing that happened, for a run whose window is not described.
 ///
-/// A request that timed out is not in it with its end: waiting for the last of them is no part of the measurement.
+/// Waiting in vain for the last requests, until they time out or are abandoned, is no part of the measurement,
+/// unless nothing but waiting happened.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     first_ns: u64,
     last_ns: u64,
+    /// The last end that was the client's patience.
+    waited_ns: u64,
+    /// Whether a request ended otherwise.
+    anything: bool,
 }
 
 /// Complete replies and body bytes of the measured part of the time.
@@ -81,17 +92,69 @@ struct Span {
 struct Answered {
     replies: u64,
     bytes: u64,
+    /// Of requests that were waited for in vain; they count where that time does.
+    waited_bytes: u64,
+}
+
+impl Answered {
+    fn take(&mut self, row: &Row) {
+        self.replies += u64::from(row.error == Outcome::Ok);
+        self.bytes += row.bytes;
+    }
+
+    fn merge(&mut self, other: &Answered) {
+        self.replies += other.replies;
+        self.bytes += other.bytes;
+        self.waited_bytes += other.waited_bytes;
+    }
+}
+
+impl Span {
+    fn take(&mut self, row: &Row) {
+        self.first_ns = self.first_ns.min(row.intended_ns);
+        self.last_ns = self.last_ns.max(row.intended_ns);
+        if was_waited_for(row) {
+            self.waited_ns = self.waited_ns.max(row.end_ns);
+        } else {
+            self.last_ns = self.last_ns.max(row.end_ns);
+            self.anything = true;
+        }
+    }
+
+    fn merge(&mut self, other: &Span) {
+        self.first_ns = self.first_ns.min(other.first_ns);
+        self.last_ns = self.last_ns.max(other.last_ns);
+        self.waited_ns = self.waited_ns.max(other.waited_ns);
+        self.anything |= other.anything;
+    }
+
+    fn window(&self) -> Window {
+        let waited_ns = if self.anything { 0 } else { self.waited_ns };
+        let end_ns = self.last_ns.max(waited_ns);
+        Window {
+            start_ns: self.first_ns.min(end_ns),
+            end_ns,
+        }
+    }
+}
+
+fn has_length(window: &Window) -> bool {
+    window.end_ns > window.start_ns
+}
+
+/// Its end is that of the client's patience, and nothing that the server did.
+fn was_waited_for(row: &Row) -> bool {
+    matches!(row.error, Outcome::TimedOut | Outcome::Abandoned)
 }
 
 impl Analyzer {
     /// An analyzer for the run that is so described.
     pub fn new(description: &RunDescription) -> Analyzer {
+        let measured = description.load.measured.filter(has_length);
         Analyzer {
             mode: description.load.mode,
-            measured: description
-                .load
-                .measured
-                .filter(|window| window.end_ns > window.start_ns),
+            measured,
+            expected: measured,
             deadlines_ns: Vec::new(),
             counts: Counts::default(),
             outcomes: [0; Outcome::ALL.len()],
@@ -99,8 +162,11 @@ impl Analyzer {
             span: Span {
                 first_ns: u64::MAX,
                 last_ns: 0,
+                waited_ns: 0,
+                anything: false,
             },
             answered: Answered::default(),
+            within: Answered::default(),
             response: Histogram::new(),
             service: Histogram::new(),
             complete: Histogram::new(),
@@ -112,6 +178,25 @@ impl Analyzer {
             cells: Cells::new(),
             steps: Steps::new(description),
         }
+    }
+
+    /// For a run whose window is not known before its end: it will be this one, or none. See [`Self::measured_in`].
+    #[must_use]
+    pub fn expecting(mut self, window: Window) -> Analyzer {
+        self.expected = Some(window);
+        self
+    }
+
+    /// The run was told to end: what ends later is not in the window. No such row has been taken yet.
+    pub fn end_by(&mut self, end_ns: u64) {
+        if let Some(expected) = &mut self.expected {
+            expected.end_ns = expected.end_ns.min(end_ns);
+        }
+    }
+
+    /// The window is known now; `None` is the span of the requests.
+    pub fn measured_in(&mut self, window: Option<Window>) {
+        self.measured = window.filter(has_length);
     }
 
     /// Also counts the complete replies within `deadline_ms` of their intended start, exactly.
@@ -129,13 +214,7 @@ impl Analyzer {
             return;
         }
         self.steps.push(row);
-        self.span.first_ns = self.span.first_ns.min(row.intended_ns);
-        let end_ns = if row.error == Outcome::Ok {
-            row.end_ns
-        } else {
-            0
-        };
-        self.span.last_ns = self.span.last_ns.max(row.intended_ns).max(end_ns);
+        self.span.take(row);
         self.lag.record_ns(row.lag_ns());
         self.late_starts += u64::from(row.lag_ns() > LATE_NS);
         if row.error == Outcome::Abandoned {
@@ -147,15 +226,16 @@ impl Analyzer {
     }
 
     /// Throughput is what came back during the measured time, whoever asked for it: a reply to a request of the
-    /// warm-up replaces the one that is still missing at the end.
+    /// warm-up replaces the one that is still missing at the end. Without a window it is what the requests of the span got.
     fn count_answered(&mut self, row: &Row) {
-        let within = match self.measured {
-            Some(window) => (window.start_ns..=window.end_ns).contains(&row.end_ns),
-            None => !row.warmup,
-        };
-        if within {
-            self.answered.replies += u64::from(row.error == Outcome::Ok);
-            self.answered.bytes += row.bytes;
+        let contains = |window: Window| (window.start_ns..=window.end_ns).contains(&row.end_ns);
+        if self.expected.is_some_and(contains) {
+            self.within.take(row);
+        }
+        if !row.warmup && was_waited_for(row) {
+            self.answered.waited_bytes += row.bytes;
+        } else if !row.warmup {
+            self.answered.take(row);
         }
     }
 
@@ -196,10 +276,9 @@ impl Analyzer {
         for (status, count) in &other.statuses {
             *self.statuses.entry(*status).or_default() += count;
         }
-        self.span.first_ns = self.span.first_ns.min(other.span.first_ns);
-        self.span.last_ns = self.span.last_ns.max(other.span.last_ns);
-        self.answered.replies += other.answered.replies;
-        self.answered.bytes += other.answered.bytes;
+        self.span.merge(&other.span);
+        self.answered.merge(&other.answered);
+        self.within.merge(&other.within);
         self.response.merge(&other.response);
         self.service.merge(&other.service);
         self.complete.merge(&other.complete);
@@ -244,8 +323,8 @@ impl Analyzer {
             counts: self.counts.clone(),
             duration_s,
             offered_rps: (self.mode == Mode::Open).then_some(offered),
-            achieved_rps: rate(self.answered.replies),
-            throughput_bytes_per_s: rate(self.answered.bytes),
+            achieved_rps: rate(self.answered().replies),
+            throughput_bytes_per_s: rate(self.answered().bytes),
             errors: self.errors(),
             statuses: self
                 .statuses
@@ -271,12 +350,20 @@ impl Analyzer {
     }
 
     fn duration_s(&self) -> f64 {
-        let span = Window {
-            start_ns: self.span.first_ns.min(self.span.last_ns),
-            end_ns: self.span.last_ns,
-        };
-        let window = self.measured.unwrap_or(span);
+        let window = self.measured.unwrap_or_else(|| self.span.window());
         (window.end_ns - window.start_ns) as f64 / 1e9
+    }
+
+    /// What came in the time that [`Self::duration_s`] is the length of.
+    fn answered(&self) -> Answered {
+        match (self.measured, self.span.anything) {
+            (Some(_), _) => self.within,
+            (None, true) => self.answered,
+            (None, false) => Answered {
+                bytes: self.answered.bytes + self.answered.waited_bytes,
+                ..self.answered
+            },
+        }
     }
 
     fn errors(&self) -> Vec<OutcomeCount> {

@@ -174,7 +174,29 @@ impl Run {
         for batch in self.rows()? {
             batch?.iter().for_each(|row| analyzer.push(row));
         }
-        Ok(analyzer.finish())
+        let analysis = analyzer.finish();
+        self.refuse_rows_of_another_run(&analysis)?;
+        Ok(analysis)
+    }
+
+    /// A whole file of headway's may still be that of another run: its figures would stand under this run's name.
+    fn refuse_rows_of_another_run(&self, found: &Analysis) -> Result<(), OpenError> {
+        let noted = self.description.summary.as_ref();
+        let Some(noted) = noted.filter(|_| self.description.complete) else {
+            return Ok(());
+        };
+        let (requests, errors) = (found.counts.requests, found.counts.errors);
+        if (noted.requests, noted.errors) == (requests, errors) {
+            return Ok(());
+        }
+        Err(OpenError::Damaged {
+            path: self.path.join(REQUESTS),
+            why: format!(
+                "holds {requests} requests with {errors} errors, and {RUN_JSON} speaks of {} with {}: \
+                 is it of another run? put the file of this run back",
+                noted.requests, noted.errors
+            ),
+        })
     }
 
     /// The joint histogram of size and latency: `cells.parquet`, or counted from the rows when it is not there.

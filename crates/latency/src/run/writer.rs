@@ -23,6 +23,9 @@ pub enum WriteError {
     /// The directory holds something that is not a run.
     #[error("{}: not empty and not a run directory; nothing was changed, name another directory", .0.display())]
     Foreign(PathBuf),
+    /// Something else than a directory has the name.
+    #[error("{}: is there and no directory; nothing was changed, name another one", .0.display())]
+    NoDirectory(PathBuf),
     /// The directory holds a finished run.
     #[error("{}: holds a finished run; nothing was changed, name another directory or remove it", .0.display())]
     Finished(PathBuf),
@@ -80,6 +83,9 @@ impl RunWriter {
     /// [`WriteError::Foreign`] for a directory that is neither empty nor a run, [`WriteError::Finished`] and
     /// [`WriteError::OtherKind`] for one whose run must not be lost, [`WriteError::Busy`] while another process writes there.
     pub fn create(path: &Path, description: &RunDescription) -> Result<RunWriter, WriteError> {
+        if path.metadata().is_ok_and(|found| !found.is_dir()) {
+            return Err(WriteError::NoDirectory(path.into()));
+        }
         fs::create_dir_all(path).map_err(|source| io_error(path, source))?;
         refuse_what_must_not_be_lost(path, description.kind)?;
         let spool_path = path.join(SPOOL);

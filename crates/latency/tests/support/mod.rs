@@ -7,7 +7,8 @@
 )]
 
 use headway_latency::run::{LoadInfo, Mode};
-use headway_latency::{Outcome, Row, RunDescription};
+use headway_latency::{Outcome, Row, RunDescription, RunWriter};
+use std::path::Path;
 
 /// SplitMix64.
 pub struct Random(pub u64);
@@ -65,5 +66,27 @@ pub fn description() -> RunDescription {
             ..LoadInfo::default()
         },
         ..RunDescription::default()
+    }
+}
+
+/// A finished run of these rows.
+pub fn finished(path: &Path, rows: &[Row]) {
+    let mut writer = RunWriter::create(path, &description()).expect("an empty directory");
+    rows.chunks(700)
+        .for_each(|batch| writer.append(batch).expect("room on the disk"));
+    writer.finish(&description()).expect("room on the disk");
+}
+
+/// For a test that needs what this machine does not have.
+pub fn skip(test: &str, reason: &str) {
+    println!("SKIP: {reason}");
+    if let Some(log) = std::env::var_os("HEADWAY_SKIP_LOG") {
+        use std::io::Write;
+        let mut file = std::fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(log)
+            .expect("the log of skips");
+        writeln!(file, "{test}: {reason}").expect("the log of skips");
     }
 }

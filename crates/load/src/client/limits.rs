@@ -163,6 +163,9 @@ mod tests {
         assert_eq!(LIMITS.check(600, 2), Ok(()));
         let descriptors = LIMITS.check(2000, 9).unwrap_err().to_string();
         assert!(descriptors.contains("ulimit -Hn 2032"), "{descriptors}");
+        // The program needs some itself.
+        assert_eq!(LIMITS.check(1024 - OTHER_DESCRIPTORS, 9), Ok(()));
+        assert!(LIMITS.check(1025 - OTHER_DESCRIPTORS, 9).is_err());
     }
 
     #[test]

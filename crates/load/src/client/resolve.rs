@@ -1,10 +1,15 @@
 //! Names to addresses, once and before the run: a lookup may wait for seconds, so the loop never makes one.
 //!
-//! The first address that the system's resolver gives is used, as it orders them by RFC 6724; a run that
-//! changed between addresses would not be one measurement.
+//! One address is used for the whole run, since a run that changed between addresses would not be one measurement.
+//! Of several it is the first that takes a connection, in the order of RFC 6724: `localhost` is `::1` before
+//! 127.0.0.1 on most machines, and most servers listen on the second (RFC 8305 does so for the same reason).
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+/// For a connection to each of several addresses.
+const TRY_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The name could not be turned into an address.
 #[derive(Debug, thiserror::Error)]
@@ -25,16 +30,26 @@ pub enum ResolveError {
     },
 }
 
-/// The address of a host. Waits for the resolver if `host` is a name.
+/// The address of a host. Waits for the resolver if `host` is a name, and connects where it has several.
 pub fn resolve(host: &str, port: u16) -> Result<SocketAddr, ResolveError> {
     let found = (host, port).to_socket_addrs();
-    let mut addresses = found.map_err(|error| ResolveError::Lookup {
+    let addresses = found.map_err(|error| ResolveError::Lookup {
         host: host.to_owned(),
         reason: reason(&error),
     })?;
-    addresses.next().ok_or_else(|| ResolveError::NoAddress {
+    choose(&addresses.collect::<Vec<_>>()).ok_or_else(|| ResolveError::NoAddress {
         host: host.to_owned(),
     })
+}
+
+/// The first that takes a connection; where none does, the first, so that the error speaks of it.
+fn choose(addresses: &[SocketAddr]) -> Option<SocketAddr> {
+    let (first, others) = addresses.split_first()?;
+    if others.is_empty() {
+        return Some(*first);
+    }
+    let takes = |address: &&SocketAddr| TcpStream::connect_timeout(address, TRY_PATIENCE).is_ok();
+    addresses.iter().find(takes).or(Some(first)).copied()
 }
 
 /// The resolver's own words; the standard library puts a preamble before them.
@@ -56,6 +71,19 @@ mod tests {
         for (host, expected) in cases {
             assert_eq!(resolve(host, 80).expect(host).to_string(), expected);
         }
+    }
+
+    #[test]
+    fn address_that_takes_connections_is_used_when_a_name_has_several() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let there = listener.local_addr().expect("an address");
+        // Nobody is at these, whether or not there is IPv6.
+        let nobody = |host: &str| SocketAddr::new(host.parse().expect("an address"), there.port());
+        let (before, after) = (nobody("::1"), nobody("127.0.0.9"));
+        assert_eq!(choose(&[before, there, after]), Some(there));
+        assert_eq!(choose(&[after, before]), Some(after));
+        assert_eq!(choose(&[before]), Some(before));
+        assert_eq!(choose(&[]), None);
     }
 
     #[test]

@@ -29,6 +29,7 @@ use crate::client::resolve::ResolveError;
 use crate::client::watch::{Watch, allowed_cpus};
 use crate::engine::{EngineError, Measured, Plan, PlanError};
 use crate::words::Url;
+use latency::run::Window;
 use latency::{Analysis, Analyzer, RunDescription, RunWriter, WriteError};
 use observer::Watched;
 use progress::Progress;
@@ -179,7 +180,10 @@ impl Prepared {
         self.description.epoch_unix_ns = unix_ns(now);
         let keep = match directory {
             Some(path) => Keep::Directory(RunWriter::create(path, &self.description)?),
-            None => Keep::Figures(Box::new(Analyzer::new(&self.description))),
+            None => {
+                let analyzer = Analyzer::new(&self.description);
+                Keep::Figures(Box::new(analyzer.expecting(planned(&self.plan))))
+            }
         };
         let ran = self.measure(keep, around)?;
         if around.whole_only && ran.stopped_ns.is_some() {
@@ -210,6 +214,7 @@ impl Prepared {
         };
         let rows = Rows::new(keep, progress.as_ref().map(Progress::latencies));
         let others = pin::others(&allowed, &self.cpus);
+        let told_ns = Arc::clone(&rows.stopped_ns);
         let recorder = Recorder::start(rows, others).map_err(SessionError::Thread)?;
         pin::pin_this_thread(&self.cpus).map_err(|errno| SessionError::Pin {
             cpus: self.cpus.clone(),
@@ -218,7 +223,7 @@ impl Prepared {
         })?;
         let watch = Watch::this_thread();
         let before = watch.read();
-        let mut watched = Watched::new(recorder, Arc::clone(&around.interrupt), progress);
+        let mut watched = Watched::new(recorder, Arc::clone(&around.interrupt), progress, told_ns);
         let measured = crate::engine::run(&self.plan, &mut watched);
         let waited = watch.read().since(&before);
         // What follows is not the loop's work and may use every processor again.
@@ -241,7 +246,7 @@ impl Prepared {
         let description = &mut self.description;
         description.started = rfc3339(measured.epoch.wall);
         description.epoch_unix_ns = unix_ns(measured.epoch.wall);
-        description.load.measured = window(&self.plan, measured, ran.stopped_ns);
+        description.load.measured = window(&self.plan, &ran);
         description.server = measured.server.as_deref().map(judging::server_info);
         description.client = Some(judging::client(
             &evidence,
@@ -256,7 +261,10 @@ impl Prepared {
         }
         let mut warnings = judging::warnings(measured);
         let analysis = match ran.rows.keep {
-            Keep::Figures(mut analyzer) => analyzer.finish(),
+            Keep::Figures(mut analyzer) => {
+                analyzer.measured_in(description.load.measured);
+                analyzer.finish()
+            }
             Keep::Directory(writer) => {
                 warnings.extend(keep_status(around.server_status.as_ref(), &writer).err());
                 writer.finish(description)?
@@ -284,20 +292,28 @@ struct Ran {
     rows: Rows,
 }
 
-/// The measured part, where its ends are known; a run of a number of requests ends with its last reply.
-fn window(
-    plan: &Plan,
-    measured: &Measured,
-    stopped_ns: Option<u64>,
-) -> Option<latency::run::description::Window> {
+/// From the end of the warm-up to when time ends the run, if it does.
+fn planned(plan: &Plan) -> Window {
     let nanos = |length: Duration| u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
     let start_ns = nanos(plan.warmup);
-    let by_time = plan.stop.requests.is_none().then_some(plan.stop.duration);
-    let planned = by_time
-        .flatten()
-        .map(|length| start_ns.saturating_add(nanos(length)));
-    let end_ns = stopped_ns.or(planned)?.min(measured.elapsed_ns);
-    (end_ns > start_ns).then_some(latency::run::description::Window { start_ns, end_ns })
+    let length_ns = plan.stop.duration.map_or(u64::MAX, nanos);
+    Window {
+        start_ns,
+        end_ns: start_ns.saturating_add(length_ns),
+    }
+}
+
+/// The measured part, where its ends are known; a run that had its number of requests ends with their last reply.
+fn window(plan: &Plan, ran: &Ran) -> Option<Window> {
+    let had_all = plan
+        .stop
+        .requests
+        .is_some_and(|all| ran.rows.started >= all);
+    let planned = planned(plan);
+    let by_time = plan.stop.duration.filter(|_| !had_all);
+    let by_time_ns = by_time.map(|_| planned.end_ns);
+    let end_ns = ran.stopped_ns.or(by_time_ns)?.min(ran.measured.elapsed_ns);
+    (end_ns > planned.start_ns).then_some(Window { end_ns, ..planned })
 }
 
 /// Reads the server's counters and keeps them; the error is a warning.

@@ -1,7 +1,7 @@
 //! What the engine tells while it runs, on its own thread: rows are handed on, nothing waits.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::progress::Progress;
 use super::recorder::{Recorder, Sink};
@@ -17,6 +17,8 @@ pub(super) struct Watched<S> {
     interrupt: Arc<AtomicBool>,
     progress: Option<Progress>,
     stopped_ns: Option<u64>,
+    /// The same for the writer's thread.
+    told_ns: Arc<AtomicU64>,
 }
 
 impl<S: Sink> Watched<S> {
@@ -25,12 +27,14 @@ impl<S: Sink> Watched<S> {
         recorder: Recorder<S>,
         interrupt: Arc<AtomicBool>,
         progress: Option<Progress>,
+        told_ns: Arc<AtomicU64>,
     ) -> Watched<S> {
         Watched {
             recorder,
             interrupt,
             progress,
             stopped_ns: None,
+            told_ns,
         }
     }
 
@@ -45,6 +49,7 @@ impl<S: Sink> Watched<S> {
         match self.stopped_ns {
             None => {
                 self.stopped_ns = Some(now_ns);
+                self.told_ns.store(now_ns, Ordering::Release);
                 Control::Stop
             }
             Some(at) if now_ns.saturating_sub(at) >= GRACE_NS => Control::Stop,

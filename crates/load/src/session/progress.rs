@@ -74,6 +74,7 @@ impl Progress {
             warmup_s: plan.warmup.as_secs_f64(),
             duration_s: plan.stop.duration.map(|length| length.as_secs_f64()),
             requests: plan.stop.requests,
+            warmup_done: 0,
             before: Moment::default(),
         };
         let (state, seen) = (Arc::clone(&told), Arc::clone(&latencies));
@@ -169,12 +170,17 @@ struct Line {
     warmup_s: f64,
     duration_s: Option<f64>,
     requests: Option<u64>,
+    /// Of the warm-up, which is no part of the number that was asked for.
+    warmup_done: u64,
     before: Moment,
 }
 
 impl Line {
     fn next(&mut self, now: Moment, latencies: &Histogram) -> String {
         let before = std::mem::replace(&mut self.before, now);
+        if now.stage == 0 {
+            self.warmup_done = now.done;
+        }
         let elapsed_s = now.now_ns.saturating_sub(before.now_ns) as f64 / 1e9;
         let done = now.done.saturating_sub(before.done) as f64;
         let rate = if elapsed_s > 0.0 {
@@ -205,7 +211,10 @@ impl Line {
             0 => format!("warm-up {} of {}", seconds(now_s), seconds(self.warmup_s)),
             2 => format!("waiting for {} replies", count(now.in_flight)),
             _ => match (self.duration_s, self.requests) {
-                (_, Some(requests)) => format!("{} of {}", count(now.done), count(requests)),
+                (_, Some(requests)) => {
+                    let done = now.done.saturating_sub(self.warmup_done);
+                    format!("{} of {}", count(done.min(requests)), count(requests))
+                }
                 (Some(length), None) => {
                     format!("{} of {}", seconds(now_s - self.warmup_s), seconds(length))
                 }
@@ -225,6 +234,7 @@ mod tests {
             warmup_s: 2.0,
             duration_s: Some(10.0),
             requests: None,
+            warmup_done: 0,
             before: Moment::default(),
         }
     }

@@ -1,6 +1,7 @@
 //! What the writer's thread does with rows: into the run directory, or into figures; and a glance for verdict and progress line.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::progress::Latencies;
 use super::recorder::Sink;
@@ -18,12 +19,16 @@ pub(super) enum Keep {
 pub(super) struct Rows {
     /// Where they go.
     pub keep: Keep,
+    /// Requests of the measured part, in whatever way they ended.
+    pub started: u64,
     /// Requests of the measured part that ended.
     pub replies: u64,
     /// Those that got a complete and expected reply.
     pub good: u64,
     /// Those that were answered 404.
     pub not_found: u64,
+    /// When the run was told to end, in nanoseconds since its epoch; [`u64::MAX`] until then.
+    pub stopped_ns: Arc<AtomicU64>,
     latencies: Option<Arc<Latencies>>,
 }
 
@@ -32,9 +37,11 @@ impl Rows {
     pub fn new(keep: Keep, latencies: Option<Arc<Latencies>>) -> Rows {
         Rows {
             keep,
+            started: 0,
             replies: 0,
             good: 0,
             not_found: 0,
+            stopped_ns: Arc::new(AtomicU64::new(u64::MAX)),
             latencies,
         }
     }
@@ -45,8 +52,11 @@ impl Sink for Rows {
         if let Some(latencies) = &self.latencies {
             latencies.see(rows);
         }
-        let counted = |row: &&Row| !row.warmup && row.error != Outcome::Abandoned;
-        for row in rows.iter().filter(counted) {
+        for row in rows.iter().filter(|row| !row.warmup) {
+            self.started += 1;
+            if row.error == Outcome::Abandoned {
+                continue;
+            }
             self.replies += 1;
             self.good += u64::from(row.error == Outcome::Ok);
             self.not_found += u64::from(row.status == 404);
@@ -54,9 +64,51 @@ impl Sink for Rows {
         match &mut self.keep {
             Keep::Directory(writer) => writer.append(rows),
             Keep::Figures(analyzer) => {
+                analyzer.end_by(self.stopped_ns.load(Ordering::Acquire));
                 rows.iter().for_each(|row| analyzer.push(row));
                 Ok(())
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use latency::RunDescription;
+
+    #[test]
+    fn each_kind_is_counted_apart_when_rows_come() {
+        let row = |status, error, warmup| Row {
+            intended_ns: 0,
+            start_ns: 0,
+            first_byte_ns: 1,
+            end_ns: 1,
+            size_bytes: 0,
+            bytes: 0,
+            status,
+            error,
+            connection: 0,
+            ordinal: 0,
+            class: Row::NO_CLASS,
+            target: 0,
+            warmup,
+        };
+        let analyzer = Analyzer::new(&RunDescription::default());
+        let mut rows = Rows::new(Keep::Figures(Box::new(analyzer)), None);
+        let all = [
+            row(200, Outcome::Ok, true),
+            row(404, Outcome::Status, true),
+            row(200, Outcome::Ok, false),
+            row(200, Outcome::Ok, false),
+            row(404, Outcome::Status, false),
+            row(500, Outcome::Status, false),
+            row(503, Outcome::Status, false),
+            row(200, Outcome::Length, false),
+            row(0, Outcome::Abandoned, false),
+        ];
+        rows.take(&all).expect("nothing is written");
+        assert_eq!((rows.started, rows.replies), (7, 6));
+        assert_eq!((rows.good, rows.not_found), (2, 1));
     }
 }

@@ -118,10 +118,12 @@ impl FromStr for Bandwidth {
 
     fn from_str(text: &str) -> Result<Bandwidth, String> {
         match scaled(text, BANDWIDTHS) {
-            Some(bits) if (1.0..=1e15).contains(&bits) => Ok(Bandwidth {
+            Some(bits) if (8.0..=1e15).contains(&bits) => Ok(Bandwidth {
                 bits_per_s: bits as u64,
             }),
-            Some(_) => Err(format!("`{text}`: a bandwidth has to be 1 bit/s or more")),
+            Some(_) => Err(format!(
+                "`{text}`: a bandwidth has to be 8 bit/s, which is a byte, or more"
+            )),
             None => Err(format!(
                 "`{text}` is not a bandwidth; write a number and bit, kbit, Mbit or Gbit: 400kbit"
             )),
@@ -310,7 +312,11 @@ mod tests {
         let bits_per_s = 400_000;
         assert_eq!("400kbit".parse(), Ok(Bandwidth { bits_per_s }));
         assert!("400".parse::<Bandwidth>().is_err());
-        assert!("0kbit".parse::<Bandwidth>().is_err());
+        for text in ["0kbit", "7bit"] {
+            let error = text.parse::<Bandwidth>().expect_err(text);
+            assert!(error.contains("a byte, or more"), "{error}");
+        }
+        assert!("8bit".parse::<Bandwidth>().is_ok());
     }
 
     #[test]

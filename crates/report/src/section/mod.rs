@@ -81,7 +81,7 @@ pub(crate) fn load_axis(most: f64) -> Axis {
         } else {
             Scale::from_zero(most)
         },
-        title: "relative load (1 = capacity of that server)".into(),
+        title: "relative load".into(),
         format: units::plain,
     }
 }

@@ -37,7 +37,7 @@ pub(crate) fn section(subjects: &[Subject]) -> Option<Section> {
     if shown.is_empty() {
         return None;
     }
-    let lead = "How latency grows as each server is offered a larger share of its capacity.";
+    let lead = "How latency grows as each server is offered more.";
     Section::of(
         "profile",
         "Latency profile",
@@ -59,22 +59,29 @@ fn figure(subjects: &[&Subject]) -> Figure {
     let draw =
         |subject: &&Subject, size: Size, class: &str| chart(subject, size, &all, most).svg(class);
     let mut caption = vec![
-        "Each server is offered shares of its capacity; time runs from the intended start of a \
-         request to its last byte. The band holds nine tenths of all requests."
+        "Each server is offered shares of the rate that its heading calls 1.0: its capacity, unless said otherwise. Time \
+         runs from the intended start of a request to its last byte. The band holds nine tenths of all requests."
             .to_owned(),
         "A flat median under a climbing mean says that a few requests wait very long. When the 5th percentile climbs \
          too, even the quickest requests stand in a queue."
             .to_owned(),
     ];
-    let bound: Vec<&str> = subjects
-        .iter()
-        .filter(|subject| subject.client_bound().is_some())
-        .map(|subject| subject.name.as_str())
-        .collect();
+    let those = |which: fn(&Subject) -> bool| -> Vec<&str> {
+        let found = subjects.iter().filter(|subject| which(subject));
+        found.map(|subject| subject.name.as_str()).collect()
+    };
+    let bound = those(|subject| subject.client_bound().is_some());
     if !bound.is_empty() {
         caption.push(format!(
             "The client was the limit of {}: load 1 is there what the client can offer, and the server can do more.",
             listed(&bound)
+        ));
+    }
+    let named = those(Subject::capacity_is_named);
+    if !named.is_empty() {
+        caption.push(format!(
+            "The rate of load 1 was named for {}, not measured: it says nothing of what the server can do.",
+            listed(&named)
         ));
     }
     Figure {
@@ -100,6 +107,7 @@ fn capacity(subject: &Subject) -> String {
         .and_then(|profile| profile.capacity_rps);
     let whose = match subject.client_bound() {
         Some(_) => ", the client's limit",
+        None if subject.capacity_is_named() => ", named",
         None => "",
     };
     capacity.map_or(String::new(), |rate| {

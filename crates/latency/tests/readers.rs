@@ -1,0 +1,165 @@
+//! Our Parquet files in the hands of others: DuckDB, and the lines that the guide gives to readers of it, pandas and polars.
+//!
+//! `scripts/setup duckdb` and `scripts/setup readers` install these below target/; without one its test is skipped.
+
+mod support;
+
+use headway_latency::{Outcome, Row};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use support::{finished, rows, skip};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// A Python that has these modules.
+fn python(modules: &str) -> Option<PathBuf> {
+    let python = std::env::var_os("HEADWAY_DUCKDB_PYTHON")
+        .map_or_else(|| root().join("target/duckdb/bin/python"), Into::into);
+    let line = format!("import {modules}");
+    let probe = Command::new(&python).args(["-c", &line]).output();
+    probe
+        .is_ok_and(|output| output.status.success())
+        .then_some(python)
+}
+
+/// What a script beside this file prints in a directory, given a word and a text.
+fn told(python: &Path, script: &str, word: &str, place: &Path, text: &str) -> Value {
+    let script = root().join("crates/latency/tests/support").join(script);
+    let mut child = Command::new(python)
+        .arg(fs::canonicalize(script).expect("a file"))
+        .arg(word)
+        .current_dir(place)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("python runs");
+    let mut input = child.stdin.take().expect("a pipe");
+    input.write_all(text.as_bytes()).expect("a reader");
+    drop(input);
+    let output = child.wait_with_output().expect("it ends");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+#[test]
+fn duckdb_reads_columns_and_figures_when_a_run_is_finished() {
+    let Some(python) = python("duckdb") else {
+        return skip(
+            "duckdb_reads_columns_and_figures_when_a_run_is_finished",
+            "no DuckDB; run scripts/setup duckdb",
+        );
+    };
+    let directory = tempfile::tempdir().expect("a directory");
+    let rows = rows(10_000);
+    finished(directory.path(), &rows);
+    let found = told(&python, "duckdb_reads.py", ".", directory.path(), "");
+    let total = |value: fn(&Row) -> u64| rows.iter().map(value).sum::<u64>();
+    let expected = json!({
+        "types": ["BIGINT", "BIGINT", "BIGINT", "BIGINT", "BIGINT", "BIGINT", "USMALLINT", "VARCHAR", "UINTEGER", "UINTEGER",
+            "UTINYINT", "UTINYINT", "BOOLEAN"],
+        "rows": rows.len(),
+        "response_ns": total(Row::response_ns),
+        "bytes": total(|row| row.bytes),
+        "connections": total(|row| row.connection.into()),
+        "timed_out": total(|row| (row.status == 0).into()),
+        "first_bytes": total(|row| (row.first_byte_ns > 0).into()),
+        "classes": total(|row| (row.class != Row::NO_CLASS).into()),
+        "warmup": total(|row| row.warmup.into()),
+        "cell_requests": total(|row| (!row.warmup).into()),
+    });
+    assert_eq!(found, expected);
+}
+
+/// The first lines of a language in the guide's section on other tools.
+fn lines_of_the_guide(language: &str) -> String {
+    let chapter = fs::read_to_string(root().join("docs/src/run-directory.md")).expect("a chapter");
+    let (_, section) = chapter
+        .split_once("## Reading it with other tools")
+        .expect("the section");
+    let (_, block) = section
+        .split_once(&format!("```{language}\n"))
+        .expect("a block");
+    let (lines, _) = block.split_once("```").expect("its end");
+    lines.to_owned()
+}
+
+/// The directories that the guide's lines name. Some requests were abandoned, which have no latency.
+fn place_of_the_guide() -> (tempfile::TempDir, Vec<Row>) {
+    let place = tempfile::tempdir().expect("a directory");
+    let mut rows = rows(5_000);
+    for row in rows.iter_mut().skip(4_900).step_by(7) {
+        row.error = Outcome::Abandoned;
+    }
+    fs::create_dir(place.path().join("runs")).expect("room");
+    for name in ["runs/nginx", "a", "b", "c"] {
+        finished(&place.path().join(name), &rows);
+    }
+    (place, rows)
+}
+
+/// Number and 99th percentile of the response times in ms, between two ranks where it lies there.
+fn truth(rows: &[Row]) -> (usize, f64) {
+    let counted = |row: &&Row| !row.warmup && row.error.has_latency();
+    let mut times: Vec<u64> = rows.iter().filter(counted).map(Row::response_ns).collect();
+    times.sort_unstable();
+    let at = (times.len() - 1) as f64 * 0.99;
+    let (low, high) = (times[at as usize], times[at as usize + 1]);
+    let ns = low as f64 + (high - low) as f64 * at.fract();
+    (times.len(), ns / 1e6)
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().expect("a number")
+}
+
+#[test]
+fn queries_of_the_guide_give_the_figures_when_duckdb_runs_them() {
+    let name = "queries_of_the_guide_give_the_figures_when_duckdb_runs_them";
+    let Some(python) = python("duckdb") else {
+        return skip(name, "no DuckDB; run scripts/setup duckdb");
+    };
+    let (place, rows) = place_of_the_guide();
+    let lines = lines_of_the_guide("sql");
+    let found = told(&python, "guide_lines.py", "sql", place.path(), &lines);
+    let table = |query: usize| found[query].as_array().expect("rows of a result");
+    let (count, p99_ms) = truth(&rows);
+    assert_eq!(table(0)[0][0], count);
+    assert!((number(&table(0)[0][1]) - p99_ms).abs() < 1e-6, "{found}");
+    let failed = rows.iter().filter(|row| row.error != Outcome::Ok).count();
+    let second = |query: usize, column: usize| -> f64 {
+        table(query).iter().map(|row| number(&row[column])).sum()
+    };
+    assert_eq!(second(1, 2), failed as f64);
+    assert_eq!(second(2, 3), 3.0 * count as f64);
+}
+
+#[test]
+fn lines_of_the_guide_give_the_figures_when_pandas_and_polars_run_them() {
+    let name = "lines_of_the_guide_give_the_figures_when_pandas_and_polars_run_them";
+    let Some(python) = python("pandas, pyarrow, polars") else {
+        return skip(name, "no pandas and polars; run scripts/setup readers");
+    };
+    let (place, rows) = place_of_the_guide();
+    let lines = lines_of_the_guide("python");
+    let found = told(&python, "guide_lines.py", "python", place.path(), &lines);
+    let (count, p99_ms) = truth(&rows);
+    assert_eq!(number(&found[0]["count"]), count as f64);
+    assert!((number(&found[0]["99%"]) - p99_ms).abs() < 1e-6, "{found}");
+    let good = rows
+        .iter()
+        .filter(|row| !row.warmup && row.error == Outcome::Ok);
+    let sizes: BTreeSet<u64> = good.map(|row| row.size_bytes).collect();
+    let groups = found[1].as_array().expect("a row a size");
+    let seen = groups
+        .iter()
+        .filter_map(|group| group["size_bytes"].as_u64());
+    assert_eq!(seen.collect::<BTreeSet<u64>>(), sizes);
+}
