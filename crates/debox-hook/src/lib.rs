@@ -66,7 +66,8 @@ pub unsafe trait Tracer: Sized {
     /// Before a call.
     fn begin(&self) -> Self::Mark;
 
-    /// After a call made from `site`, which returned `result`. `errno` may be changed.
+    /// After a call made from `site`, which returned `result`: all ones if it failed, in whatever way the function says
+    /// so. `errno` may be changed.
     fn end(&self, mark: Self::Mark, number: u32, site: usize, result: usize);
 
     /// After a call made while another one of the thread was under way.
