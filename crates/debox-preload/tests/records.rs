@@ -56,6 +56,9 @@ fn every_call_is_counted_once_when_a_program_makes_known_numbers() {
         ("socketpair", (1, 0)),
         ("sendto", (20, 0)),
         ("recvfrom", (20, 0)),
+        ("lseek", (1, 0)),
+        ("fadvise64", (3, 3)),
+        ("getcwd", (1, 1)),
     ] {
         assert_eq!(calls(process, name), expected, "{name}");
     }
@@ -222,6 +225,25 @@ fn hook_runs_untraced_and_no_oftener_than_asked_when_calls_fail_the_limit() {
     let lines = std::fs::read_to_string(log).expect("the hook ran");
     assert_eq!(lines, "getppid\ngetppid\n");
     assert_eq!(bench.collection().processes.len(), 1);
+}
+
+#[test]
+fn reaction_comes_at_every_nth_call_when_one_in_n_is_asked_for() {
+    let bench = Bench::new();
+    let program = bench.compile("counted", &[]);
+    let log = bench.path().join("hook");
+    let order = format!(
+        "call=getppid,every=100:hook=echo again >> {}",
+        log.display()
+    );
+    let output = bench
+        .traced(&program)
+        .env("HEADWAY_TRACE_REACT", order)
+        .output()
+        .expect("it runs");
+    assert_eq!(output.stdout, b"done\n", "{output:?}");
+    let lines = std::fs::read_to_string(log).expect("the hook ran");
+    assert_eq!(lines.lines().count(), 3, "{lines}");
 }
 
 #[test]
