@@ -113,6 +113,18 @@ pub struct Mark {
     aside: u64,
 }
 
+impl Mark {
+    /// That of a call which leaves no record.
+    pub const fn none() -> Mark {
+        Mark {
+            ticks: 0,
+            minor: 0,
+            major: 0,
+            aside: 0,
+        }
+    }
+}
+
 impl Debox {
     /// Starts with as much detail as the kernel allows. Never fails: [`Debox::rung`] tells what is seen.
     ///
@@ -465,11 +477,17 @@ fn run_queue_wait_ns() -> u64 {
         .unwrap_or(0)
 }
 
+static SYMBOLS: OnceLock<Option<Symbols>> = OnceLock::new();
+
 /// The kernel's functions, loaded once a process by whoever needs them first; `None` where they are hidden.
 /// Slow at the first call: tens of milliseconds.
 pub fn kernel_symbols() -> Option<&'static Symbols> {
-    static SYMBOLS: OnceLock<Option<Symbols>> = OnceLock::new();
     SYMBOLS
         .get_or_init(|| Symbols::load().ok().filter(|symbols| !symbols.hidden()))
         .as_ref()
+}
+
+/// Gives [`kernel_symbols`] what it would load, from a process that has loaded it. Those it has it keeps.
+pub fn adopt_kernel_symbols(symbols: Symbols) {
+    let _ = SYMBOLS.set(Some(symbols).filter(|symbols| !symbols.hidden()));
 }

@@ -336,6 +336,10 @@ fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// The name of the file with the kernel's symbols ([`Symbols::image`](crate::Symbols::image)), for processes that need labels
+/// at once.
+pub const SYMBOLS_FILE: &str = "symbols";
+
 /// The name of a process's file.
 pub fn file_name(pid: u32, start_ticks: u64, image: u64) -> OsString {
     format!("{pid}-{start_ticks}-{image}.{}", format::SUFFIX).into()
