@@ -101,7 +101,7 @@ typedef struct DeBoxInfo {
  * psi and maxTrace (0 to 200) of ct. Called again it changes buffer and limits; with NULL it stops.
  * resultBuf must stay valid until then, or until the thread has ended, its destructors and exit handlers
  * included: give a buffer on the stack up before its function returns. NULL may come from anywhere, a signal
- * handler or a callback too. Returns 0, or -1 and errno: EINVAL (a limit or the size), ENOMEM, EBUSY (called in a
+ * handler or a callback too. Returns 0, or -1 and errno: EINVAL (a limit or the size), ENOMEM (also once seccomp(2) has confined the process), EBUSY (called in a
  * callback, which may only stop records).
  *
  * A refusal by the kernel is no error: see DeBoxInfo.rung and debox_rung.

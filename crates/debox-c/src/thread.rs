@@ -149,6 +149,9 @@ unsafe impl Tracer for Thread {
             thread.renew(wish);
             return old;
         }
+        if debox::is_confined() {
+            return null_mut();
+        }
         let pages = if old.is_null() {
             wiped::pages(BYTES).cast::<Thread>()
         } else {
@@ -227,4 +230,14 @@ unsafe impl Tracer for Thread {
     fn passed(_site: usize) {}
 
     fn of_vfork() {}
+
+    fn confining() {
+        debox::confine(true);
+    }
+
+    fn confined(succeeded: bool) {
+        if !succeeded {
+            debox::confine(false);
+        }
+    }
 }

@@ -87,4 +87,10 @@ pub unsafe trait Tracer: Sized {
 
     /// A call of a vfork child was let pass.
     fn of_vfork();
+
+    /// The process is about to give up system calls (seccomp(2)): from now on one of the tracer's own could be its end.
+    fn confining();
+
+    /// It has done so, or the call failed.
+    fn confined(succeeded: bool);
 }

@@ -1,5 +1,7 @@
 //! The exported functions and what they jump to.
 
+use std::ffi::{c_int, c_long, c_uint};
+
 use crate::Tracer;
 use crate::functions::{COUNT, ENTRIES, Function, NUMBERS};
 use crate::next;
@@ -106,6 +108,16 @@ fn outcome<const F: usize>(result: usize) -> usize {
     if failed { usize::MAX } else { result }
 }
 
+/// Makes a call after which the tracer may make none of its own.
+#[cold]
+#[inline(never)]
+fn confining<T: Tracer>(make: impl FnOnce() -> usize) -> usize {
+    T::confining();
+    let result = make();
+    T::confined(result as u32 != u32::MAX);
+    result
+}
+
 /// A function of up to five arguments, with the call site as the sixth.
 ///
 /// # Safety
@@ -119,14 +131,13 @@ pub unsafe extern "C-unwind" fn five<T: Tracer, const F: usize>(
     e: usize,
     site: usize,
 ) -> usize {
-    thread::around::<T>(
-        NUMBERS[F],
-        site,
-        false,
-        // SAFETY: the caller's promise.
-        || unsafe { forward::<F>([a, b, c, d, e, 0, 0]) },
-        outcome::<F>,
-    )
+    // SAFETY: the caller's promise.
+    let call = || unsafe { forward::<F>([a, b, c, d, e, 0, 0]) };
+    let make = || thread::around::<T>(NUMBERS[F], site, false, call, outcome::<F>);
+    if const { F == Function::prctl as usize } && a as c_int == libc::PR_SET_SECCOMP {
+        return confining::<T>(make);
+    }
+    make()
 }
 
 /// As [`five`], for a function of libc that makes system calls only now and then.
@@ -201,7 +212,12 @@ pub unsafe extern "C-unwind" fn syscall_of<T: Tracer>(
         // SAFETY: as above.
         None => unsafe { next::raw_call(number, [b, c, d, e, f, g]) },
     };
-    thread::around::<T>(number as u32, site, false, call, outcome::<SYSCALL>)
+    let make = || thread::around::<T>(number as u32, site, false, call, outcome::<SYSCALL>);
+    let modes = [libc::SECCOMP_SET_MODE_STRICT, libc::SECCOMP_SET_MODE_FILTER];
+    if number as c_long == libc::SYS_seccomp && modes.contains(&(b as c_uint)) {
+        return confining::<T>(make);
+    }
+    make()
 }
 
 /// Exports the functions of the tables for a tracer: `interpose!(TracerType)`. With a second argument, the

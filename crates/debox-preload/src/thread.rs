@@ -97,6 +97,9 @@ unsafe impl Tracer for Thread {
     type Mark = Mark;
 
     unsafe fn start(old: *mut Thread) -> *mut Thread {
+        if debox::is_confined() {
+            return null_mut();
+        }
         let (Some(config), Some(writer)) = (config(), process::writer()) else {
             return null_mut();
         };
@@ -182,6 +185,19 @@ unsafe impl Tracer for Thread {
             && let Some(writer) = process::current()
         {
             writer.passed();
+        }
+    }
+
+    fn confining() {
+        debox::confine(true);
+    }
+
+    fn confined(succeeded: bool) {
+        if !succeeded {
+            return debox::confine(false);
+        }
+        if let Some(writer) = process::current() {
+            writer.note(NoteKind::Confined, os::ticks::monotonic_ns(), b"seccomp");
         }
     }
 

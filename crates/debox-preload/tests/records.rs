@@ -247,6 +247,38 @@ fn reaction_comes_at_every_nth_call_when_one_in_n_is_asked_for() {
 }
 
 #[test]
+fn symbols_of_the_directory_are_taken_when_labels_are_needed_at_once() {
+    let test = "symbols_of_the_directory_are_taken_when_labels_are_needed_at_once";
+    let bench = Bench::new();
+    let program = bench.compile("sleeper", &[]);
+    let kept = || {
+        let mut command = bench.traced(&program);
+        command.env("HEADWAY_TRACE_KEEP", "call=read,label=pipe");
+        let mut child = start(command);
+        child.kill().expect("it is there");
+        child.wait().expect("it is ours");
+        let processes = bench.processes(&program);
+        let process = processes.iter().find(|process| process.pid == child.id());
+        process.expect("it was traced").kept.len()
+    };
+    if resolved(&bench, test).is_none() {
+        return;
+    }
+    assert_eq!(kept(), 5);
+    // Left by the first for the others. Without the name there is no label, so who has none has looked here.
+    let path = bench.traces().join(debox::collect::SYMBOLS_FILE);
+    let mut image = std::fs::read(&path).expect("the first process leaves it");
+    let name = b"pipe_read";
+    for at in 0..image.len() - name.len() {
+        if image[at..].starts_with(name) {
+            image[at..at + name.len()].fill(b'x');
+        }
+    }
+    std::fs::write(&path, image).expect("it is ours");
+    assert_eq!(kept(), 0);
+}
+
+#[test]
 fn policy_that_is_not_understood_stands_in_the_record() {
     let bench = Bench::new();
     let program = bench.compile("counted", &[]);

@@ -249,6 +249,29 @@ fn program_runs_untraced_when_the_directory_is_missing_or_full_of_limits() {
     assert_eq!(output.stdout, b"done\n", "{output:?}");
 }
 
+#[test]
+fn program_lives_when_it_gives_up_the_calls_a_tracer_would_make() {
+    for way in ["prctl", "syscall"] {
+        let bench = Bench::new();
+        let program = bench.compile("confined", &[]);
+        let plain = Command::new(&program).arg(way).output().expect("it runs");
+        assert_eq!(plain.status.code(), Some(3), "{way}: {plain:?}");
+        let traced = bench
+            .traced(&program)
+            .arg(way)
+            .env("HEADWAY_TRACE_WAKEUP", "1")
+            .output()
+            .expect("it runs");
+        assert_alike(way, &plain, &traced);
+        let processes = bench.processes(&program);
+        assert_eq!(processes.len(), 1, "{way}");
+        assert_eq!(support::calls(&processes[0], "getuid"), (10, 0));
+        let confined =
+            |note: &&debox::collect::Note| note.kind == debox::collect::NoteKind::Confined;
+        assert_eq!(processes[0].notes.iter().filter(confined).count(), 1);
+    }
+}
+
 /// A small file system in memory, unmounted when dropped.
 struct Small(std::path::PathBuf);
 

@@ -40,7 +40,7 @@ pub use lines::{KernelLines, Line};
 pub use record::{Limits, Record, Site as KernelSite, Sleep, Stack, TraceEntry};
 pub use report::{Report, Rung, SITES_MAX, Site, Wait};
 pub use symbols::Symbols;
-pub use thread::{Debox, Mark, adopt_kernel_symbols, kernel_symbols};
+pub use thread::{Debox, Mark, adopt_kernel_symbols, confine, is_confined, kernel_symbols};
 pub use tracer::Tracer;
 
 #[cfg(test)]

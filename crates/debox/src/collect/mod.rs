@@ -268,15 +268,18 @@ pub enum NoteKind {
     SharedMemory = 4,
     /// The program is for another architecture than the library.
     Architecture = 5,
+    /// The process gave up system calls (seccomp): threads and children it made later are not traced.
+    Confined = 6,
 }
 
 impl NoteKind {
-    const ALL: [NoteKind; 5] = [
+    const ALL: [NoteKind; 6] = [
         NoteKind::Privileged,
         NoteKind::Static,
         NoteKind::Environment,
         NoteKind::SharedMemory,
         NoteKind::Architecture,
+        NoteKind::Confined,
     ];
 }
 
