@@ -29,6 +29,8 @@ const PROGRAM: &str = r#"
 static DeBoxInfo info;
 static void handler(int number) {
     (void)number;
+    struct timespec length = {0, 3000000};
+    nanosleep(&length, NULL);
     DEBOX_CALL(SYS_getppid, getppid());
 }
 int main(void) {
@@ -36,7 +38,7 @@ int main(void) {
     if (DeBoxControl(&info, 5, 0) < 0) return 1;
     signal(SIGUSR1, handler);
     DEBOX_CALL(SYS_kill, raise(SIGUSR1));
-    printf("outer %d\n", info.syscallNum == SYS_kill);
+    printf("outer %d\n", info.syscallNum == SYS_kill && info.callNs > 3000000);
     errno = 0;
     int closed = DEBOX_CALL(SYS_close, close(-1));
     printf("close %d\n", closed == -1 && errno == EBADF && info.syscallNum == SYS_close);
