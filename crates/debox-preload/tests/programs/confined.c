@@ -1,5 +1,5 @@
-/* Gives up the calls a tracer would make, on pain of death, and then makes others: from a place it has not called from, in
- * a thread, in a child. */
+/* Gives up the calls a tracer would make, on pain of death, and then makes others: from a place it has not
+ * called from, in a thread, in a child. */
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
