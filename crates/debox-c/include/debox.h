@@ -7,9 +7,11 @@
  *     printf("%s slept %d times\n", info.psi[0].wmesg, info.psi[0].numSleeps);
  *
  * Link with libdebox.so (pkg-config --libs debox) before libc, which is where it stands by default. After
- * every system call the thread makes through libc, `info` holds that call's record, as errno holds its
- * error. With libdebox.a (pkg-config --static) nothing stands between the program and libc: wrap the calls
- * whose record you want in DEBOX_CALL.
+ * every system-call function of libc the thread calls (and after syscall(2)), `info` holds that call's
+ * record, as errno holds its error. Calls that libc makes inside another function are seen only if they
+ * slept, in the common ones of those functions (stdio, readdir, getaddrinfo, mutexes). With libdebox.a
+ * (pkg-config --static) nothing stands between the program and libc: wrap the calls whose record you want in
+ * DEBOX_CALL.
  *
  * Each thread has its own buffer: a thread gets records once it has called DeBoxControl itself. A forked
  * child goes on with its copy of the buffer, without the reactions. A signal handler's calls overwrite the
@@ -42,22 +44,23 @@ extern "C" {
 /* The sleeps of a call at one place in the kernel. */
 typedef struct PerSleepInfo {
     int numSleeps;              /* number of sleeps for the same reason */
-    int blockingLine;           /* 0: not known (see blockingFunction) */
+    int blockingLine;           /* always 0, see blockingFile and blockingFunction */
     int numWaitersEntry;        /* contenders at sleep; -1: not known */
     int numWaitersExit;         /* contenders at wake-up; -1: not known */
     struct timeval blockedTime; /* how long the process was blocked */
     uint64_t blockedNs;         /* added: the same in nanoseconds */
     uint64_t maxBlockedNs;      /* added: the longest of them */
     char wmesg[24];             /* reason for sleep: resource label such as "page-io" */
-    char blockingFile[64];      /* empty: not known */
+    char blockingFile[64];      /* always empty: the kernel's lines take seconds to look up */
     char blockingFunction[64];  /* added: kernel function it slept in */
     uint64_t blockingOffset;    /* added: and the offset in it */
     uint64_t reserved[4];
 } PerSleepInfo;
 
 /*
- * An entry of the call trace. Where the kernel has no function tracer, the entries are the frames of the
- * kernel stack at each sleep, outermost first, and deltaTime is the length of the sleep.
+ * An entry of the call trace: the frames of the kernel stack at each sleep, outermost first, with the length
+ * of the sleep as deltaTime. The paper's kernel timed every function; a stock kernel does not tell those
+ * times in band.
  */
 typedef struct CallTrace {
     unsigned long callSite; /* kernel address */
@@ -98,8 +101,10 @@ typedef struct DeBoxInfo {
 /*
  * Starts recording the calling thread's calls into resultBuf, with up to maxSleeps (0 to 5) elements of
  * psi and maxTrace (0 to 200) of ct. Called again it changes buffer and limits; with NULL it stops.
- * resultBuf must stay valid until then, or until the thread ends. Returns 0, or -1 and errno:
- * EINVAL (a limit or the size), ENOMEM.
+ * resultBuf must stay valid until then, or until the thread has ended, its destructors and exit handlers
+ * included: give a buffer on the stack up before its function returns. NULL may come from anywhere, a signal
+ * handler or a callback too. Returns 0, or -1 and errno: EINVAL (a limit or the size), ENOMEM (also once
+ * seccomp(2) has confined the process), EBUSY (called in a callback, which may only stop records).
  *
  * A refusal by the kernel is no error: see DeBoxInfo.rung and debox_rung.
  */
@@ -118,7 +123,8 @@ int debox_control_sized(DeBoxInfo *resultBuf, size_t size, int maxSleeps, int ma
  * separated by commas. With a callback, it is called with the record, the call site and `context`; system
  * calls it makes are not recorded. Without one, the order ends with ":stack" (the stack on standard
  * error), ":core" (a core of a forked copy), ":hook=COMMAND" or ":abort".
- * Returns the reaction's number, or -1 and errno: EINVAL (the order), ENXIO (records are off).
+ * Returns the reaction's number, or -1 and errno: EINVAL (the order), ENXIO (records are off), EBUSY (called
+ * in a callback). A condition on a label needs maxSleeps above 0.
  */
 typedef void (*DeBoxCallback)(const DeBoxInfo *info, const void *callSite, void *context);
 int debox_react(const char *order, DeBoxCallback callback, void *context);

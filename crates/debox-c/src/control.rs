@@ -7,7 +7,9 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 
 use debox::policy::{Filter, Order, Reaction, Rule, Trigger};
 use debox::{Limits, Record, Rung, calls};
-use debox_hook::thread::{switch_off, switch_on, watch_ends, with_tracer};
+use debox_hook::thread::{
+    is_inside, switch_off, switch_on, watch_ends, with_tracer, with_tracer_anyhow,
+};
 
 use crate::info::{DeBoxInfo, SLEEPS, TRACE, copy, rung_number};
 use crate::thread::{Thread, Wish, set_wish};
@@ -47,6 +49,9 @@ pub unsafe extern "C" fn debox_control_sized(
     if buffer.is_null() {
         switch_off();
         set_wish(None);
+        // A callback, or a handler of a signal that came in a call, may be what says so: that call must not write
+        // any more either.
+        with_tracer_anyhow(Thread::forget_buffer);
         return 0;
     }
     let within = |count: c_int, max: usize| usize::try_from(count).ok().filter(|n| *n <= max);
@@ -58,6 +63,10 @@ pub unsafe extern "C" fn debox_control_sized(
     // The structure only grows at its end, and this is the first version of it.
     if size < size_of::<DeBoxInfo>() || !buffer.is_aligned() {
         return fail(libc::EINVAL);
+    }
+    // The record that is being told about is in use, and with it the arrays that other limits would replace.
+    if is_inside() {
+        return fail(libc::EBUSY);
     }
     let wish = Wish {
         buffer,
@@ -119,6 +128,9 @@ pub unsafe extern "C" fn debox_react(
     }
     // SAFETY: the caller's promise.
     let order = unsafe { CStr::from_ptr(order) }.to_string_lossy();
+    if is_inside() {
+        return fail(libc::EBUSY);
+    }
     let number = with_tracer(|thread: &Thread| {
         let rule = match callback {
             Some(callback) => {
@@ -137,10 +149,10 @@ pub unsafe extern "C" fn debox_react(
     }
 }
 
-/// Forgets the reactions of the calling thread.
+/// Forgets the reactions of the calling thread, also from one of them.
 #[unsafe(no_mangle)]
 pub extern "C" fn debox_forget_reactions() {
-    with_tracer(|thread: &Thread| thread.forget_rules());
+    with_tracer_anyhow(Thread::forget_rules);
 }
 
 /// Copies the name of a system call; returns the length of the whole name, as `snprintf` does.

@@ -36,8 +36,16 @@ pub struct Thread {
     debox: Debox,
     buffer: Cell<*mut DeBoxInfo>,
     rules: RefCell<Vec<Rule>>,
-    explicit: Cell<Option<Mark>>,
+    /// Whether a callback has asked for all rules to go while they were in use.
+    forgotten: Cell<bool>,
+    /// Marks of calls in `DEBOX_CALL` that are under way: those of handlers interrupt others. The newest is at
+    /// `depth - 1`, modulo the length, so that calls a handler jumped out of are overwritten one day.
+    explicit: [Cell<Mark>; EXPLICIT_MAX],
+    depth: Cell<usize>,
 }
+
+/// How many calls in `DEBOX_CALL` may interrupt one another.
+const EXPLICIT_MAX: usize = 8;
 
 const ALIVE: u64 = 1;
 const BYTES: usize = size_of::<Thread>().next_multiple_of(4096);
@@ -63,22 +71,35 @@ impl Thread {
         rules.len() - 1
     }
 
-    /// Forgets all rules.
+    /// Forgets all rules: at once, or as soon as the one that asks for it has returned.
     pub fn forget_rules(&self) {
-        self.rules.borrow_mut().clear();
+        match self.rules.try_borrow_mut() {
+            Ok(mut rules) => rules.clear(),
+            Err(_) => self.forgotten.set(true),
+        }
+    }
+
+    /// Writes no more into the program's buffer, until it gives another one.
+    pub fn forget_buffer(&self) {
+        self.buffer.set(null_mut());
     }
 
     /// The first half of `DEBOX_CALL`.
     pub fn begin_explicit(&self) {
-        self.explicit.set(Some(self.debox.begin()));
+        let depth = self.depth.get();
+        self.explicit[depth % EXPLICIT_MAX].set(self.debox.begin());
+        self.depth.set(depth.wrapping_add(1));
     }
 
     /// The second half.
     pub fn end_explicit(&self, number: u32, site: usize) {
-        if let Some(mark) = self.explicit.take() {
-            self.debox.end(number, mark);
-            self.publish(site);
-        }
+        let Some(depth) = self.depth.get().checked_sub(1) else {
+            return;
+        };
+        self.depth.set(depth);
+        self.debox
+            .end(number, self.explicit[depth % EXPLICIT_MAX].get());
+        self.publish(site);
     }
 
     #[inline(always)]
@@ -93,16 +114,22 @@ impl Thread {
         if let Ok(mut rules) = self.rules.try_borrow_mut()
             && !rules.is_empty()
         {
-            react(&mut rules, &record, site);
+            self.react(&mut rules, &record, site);
         }
     }
-}
 
-#[cold]
-fn react(rules: &mut [Rule], record: &Record, site: usize) {
-    for rule in rules {
-        // A reaction that fails has nobody to tell: the program's streams are the program's.
-        let _ = rule.apply(record, site as u64);
+    #[cold]
+    fn react(&self, rules: &mut Vec<Rule>, record: &Record, site: usize) {
+        for rule in rules.iter_mut() {
+            // A reaction that fails has nobody to tell: the program's streams are the program's.
+            let _ = rule.apply(record, site as u64);
+            if self.forgotten.get() {
+                break;
+            }
+        }
+        if self.forgotten.take() {
+            rules.clear();
+        }
     }
 }
 
@@ -121,6 +148,9 @@ unsafe impl Tracer for Thread {
         {
             thread.renew(wish);
             return old;
+        }
+        if debox::is_confined() {
+            return null_mut();
         }
         let pages = if old.is_null() {
             wiped::pages(BYTES).cast::<Thread>()
@@ -144,7 +174,9 @@ unsafe impl Tracer for Thread {
             debox,
             buffer: Cell::new(wish.buffer),
             rules: RefCell::new(Vec::new()),
-            explicit: Cell::new(None),
+            forgotten: Cell::new(false),
+            explicit: [const { Cell::new(Mark::none()) }; EXPLICIT_MAX],
+            depth: Cell::new(0),
         };
         // SAFETY: pages of that size that nobody else knows; what a forked child's parent had in them is
         // gone, so nothing is dropped.
@@ -198,4 +230,14 @@ unsafe impl Tracer for Thread {
     fn passed(_site: usize) {}
 
     fn of_vfork() {}
+
+    fn confining() {
+        debox::confine(true);
+    }
+
+    fn confined(succeeded: bool) {
+        if !succeeded {
+            debox::confine(false);
+        }
+    }
 }

@@ -20,15 +20,25 @@ fn library() -> PathBuf {
 
 const PROGRAM: &str = r#"
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 #include "debox.h"
 static DeBoxInfo info;
+static void handler(int number) {
+    (void)number;
+    struct timespec length = {0, 3000000};
+    nanosleep(&length, NULL);
+    DEBOX_CALL(SYS_getppid, getppid());
+}
 int main(void) {
     struct timespec length = {0, 3000000};
     if (DeBoxControl(&info, 5, 0) < 0) return 1;
+    signal(SIGUSR1, handler);
+    DEBOX_CALL(SYS_kill, raise(SIGUSR1));
+    printf("outer %d\n", info.syscallNum == SYS_kill && info.callNs > 3000000);
     errno = 0;
     int closed = DEBOX_CALL(SYS_close, close(-1));
     printf("close %d\n", closed == -1 && errno == EBADF && info.syscallNum == SYS_close);
@@ -74,7 +84,7 @@ fn wrapped_calls_are_recorded_when_the_program_is_static_or_not() {
         let output = Command::new(&program).output().expect("it runs");
         let text = String::from_utf8_lossy(&output.stdout);
         assert_eq!(
-            text, "close 1\nsleep 1\nseen 1\nothers are not seen 1\n",
+            text, "outer 1\nclose 1\nsleep 1\nseen 1\nothers are not seen 1\n",
             "{option}: {output:?}"
         );
     }

@@ -66,7 +66,8 @@ pub unsafe trait Tracer: Sized {
     /// Before a call.
     fn begin(&self) -> Self::Mark;
 
-    /// After a call made from `site`, which returned `result`. `errno` may be changed.
+    /// After a call made from `site`, which returned `result`: all ones if it failed, in whatever way the function says
+    /// so. `errno` may be changed.
     fn end(&self, mark: Self::Mark, number: u32, site: usize, result: usize);
 
     /// After a call made while another one of the thread was under way.
@@ -86,4 +87,10 @@ pub unsafe trait Tracer: Sized {
 
     /// A call of a vfork child was let pass.
     fn of_vfork();
+
+    /// The process is about to give up system calls (seccomp(2)): from now on one of the tracer's own could be its end.
+    fn confining();
+
+    /// It has done so, or the call failed.
+    fn confined(succeeded: bool);
 }

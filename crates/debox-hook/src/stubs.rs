@@ -1,7 +1,9 @@
 //! The exported functions and what they jump to.
 
+use std::ffi::{c_int, c_long, c_uint};
+
 use crate::Tracer;
-use crate::functions::{COUNT, ENTRIES, NUMBERS};
+use crate::functions::{COUNT, ENTRIES, Function, NUMBERS};
 use crate::next;
 use crate::thread;
 
@@ -29,6 +31,93 @@ unsafe fn forward<const F: usize>([a, b, c, d, e, f, g]: [usize; 7]) -> usize {
     }
 }
 
+/// How a function says that it failed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Failure {
+    /// By -1, of an `int` that fills half a register: the usual way.
+    MinusOne,
+    /// By -1 of a whole register, whose lower half may be all ones in a result.
+    LongMinusOne,
+    /// By the number of the error.
+    Number,
+    /// By a null pointer.
+    Null,
+    /// Not at all: whatever the register holds means nothing.
+    Never,
+}
+
+const fn failure(index: usize) -> Failure {
+    use Function as F;
+    const LONG: &[F] = &[F::lseek, F::lseek64, F::times, F::syscall];
+    const NUMBER: &[F] = &[
+        F::posix_fallocate,
+        F::posix_fallocate64,
+        F::posix_fadvise,
+        F::posix_fadvise64,
+        F::posix_madvise,
+        F::posix_spawn,
+        F::posix_spawnp,
+        F::clock_nanosleep,
+        F::sigwait,
+        F::getaddrinfo,
+        F::pthread_mutex_lock,
+        F::pthread_rwlock_rdlock,
+        F::pthread_rwlock_wrlock,
+        F::pthread_join,
+    ];
+    const NULL: &[F] = &[
+        F::getcwd,
+        F::fopen,
+        F::fopen64,
+        F::opendir,
+        F::fdopendir,
+        F::realpath,
+    ];
+    // One thread gets -1 from a barrier because it was the last, not because it failed.
+    const NEVER: &[F] = &[F::sync, F::closefrom, F::pthread_barrier_wait];
+    match () {
+        () if contains(LONG, index) => Failure::LongMinusOne,
+        () if contains(NUMBER, index) => Failure::Number,
+        () if contains(NULL, index) => Failure::Null,
+        () if contains(NEVER, index) => Failure::Never,
+        () => Failure::MinusOne,
+    }
+}
+
+const fn contains(list: &[Function], index: usize) -> bool {
+    let mut at = 0;
+    while at < list.len() {
+        if list[at] as usize == index {
+            return true;
+        }
+        at += 1;
+    }
+    false
+}
+
+/// The result of a function as a tracer is told it: all ones if it failed.
+#[inline(always)]
+fn outcome<const F: usize>(result: usize) -> usize {
+    let failed = match const { failure(F) } {
+        Failure::MinusOne => result as u32 == u32::MAX,
+        Failure::LongMinusOne => result == usize::MAX,
+        Failure::Number => result as u32 != 0,
+        Failure::Null => result == 0,
+        Failure::Never => return 0,
+    };
+    if failed { usize::MAX } else { result }
+}
+
+/// Makes a call after which the tracer may make none of its own.
+#[cold]
+#[inline(never)]
+fn confining<T: Tracer>(make: impl FnOnce() -> usize) -> usize {
+    T::confining();
+    let result = make();
+    T::confined(result as u32 != u32::MAX);
+    result
+}
+
 /// A function of up to five arguments, with the call site as the sixth.
 ///
 /// # Safety
@@ -42,10 +131,13 @@ pub unsafe extern "C-unwind" fn five<T: Tracer, const F: usize>(
     e: usize,
     site: usize,
 ) -> usize {
-    thread::around::<T>(NUMBERS[F], site, false, || {
-        // SAFETY: the caller's promise.
-        unsafe { forward::<F>([a, b, c, d, e, 0, 0]) }
-    })
+    // SAFETY: the caller's promise.
+    let call = || unsafe { forward::<F>([a, b, c, d, e, 0, 0]) };
+    let make = || thread::around::<T>(NUMBERS[F], site, false, call, outcome::<F>);
+    if const { F == Function::prctl as usize } && a as c_int == libc::PR_SET_SECCOMP {
+        return confining::<T>(make);
+    }
+    make()
 }
 
 /// As [`five`], for a function of libc that makes system calls only now and then.
@@ -61,10 +153,14 @@ pub unsafe extern "C-unwind" fn quiet<T: Tracer, const F: usize>(
     e: usize,
     site: usize,
 ) -> usize {
-    thread::around::<T>(NUMBERS[F], site, true, || {
+    thread::around::<T>(
+        NUMBERS[F],
+        site,
+        true,
         // SAFETY: the caller's promise.
-        unsafe { forward::<F>([a, b, c, d, e, 0, 0]) }
-    })
+        || unsafe { forward::<F>([a, b, c, d, e, 0, 0]) },
+        outcome::<F>,
+    )
 }
 
 /// A function of up to seven arguments, with the call site before the seventh.
@@ -83,10 +179,14 @@ pub unsafe extern "C-unwind" fn seven<T: Tracer, const F: usize>(
     site: usize,
     g: usize,
 ) -> usize {
-    thread::around::<T>(NUMBERS[F], site, false, || {
+    thread::around::<T>(
+        NUMBERS[F],
+        site,
+        false,
         // SAFETY: the caller's promise.
-        unsafe { forward::<F>([a, b, c, d, e, f, g]) }
-    })
+        || unsafe { forward::<F>([a, b, c, d, e, f, g]) },
+        outcome::<F>,
+    )
 }
 
 /// As [`seven`] for `syscall`, whose first argument is the call.
@@ -105,15 +205,19 @@ pub unsafe extern "C-unwind" fn syscall_of<T: Tracer>(
     site: usize,
     g: usize,
 ) -> usize {
-    const SYSCALL: usize = crate::Function::syscall as usize;
-    thread::around::<T>(number as u32, site, false, || {
-        match next::function(SYSCALL) {
-            // SAFETY: the caller's promise.
-            Some(_) => unsafe { forward::<SYSCALL>([number, b, c, d, e, f, g]) },
-            // SAFETY: as above.
-            None => unsafe { next::raw_call(number, [b, c, d, e, f, g]) },
-        }
-    })
+    const SYSCALL: usize = Function::syscall as usize;
+    let call = || match next::function(SYSCALL) {
+        // SAFETY: the caller's promise.
+        Some(_) => unsafe { forward::<SYSCALL>([number, b, c, d, e, f, g]) },
+        // SAFETY: as above.
+        None => unsafe { next::raw_call(number, [b, c, d, e, f, g]) },
+    };
+    let make = || thread::around::<T>(number as u32, site, false, call, outcome::<SYSCALL>);
+    let modes = [libc::SECCOMP_SET_MODE_STRICT, libc::SECCOMP_SET_MODE_FILTER];
+    if number as c_long == libc::SYS_seccomp && modes.contains(&(b as c_uint)) {
+        return confining::<T>(make);
+    }
+    make()
 }
 
 /// Exports the functions of the tables for a tracer: `interpose!(TracerType)`. With a second argument, the

@@ -68,6 +68,16 @@ std::arch::global_asm!(
     bytes = const size_of::<Thread>(),
 );
 
+impl Thread {
+    /// Leaves the tracer for a state, unless the thread was switched off in there, by a callback perhaps.
+    #[inline(always)]
+    fn leave(&self, state: u8) {
+        if self.state.get() != OFF {
+            self.state.set(state);
+        }
+    }
+}
+
 /// The key whose destructor tells that a thread ends; zero: none yet, else the key and one.
 static KEY: AtomicU32 = AtomicU32::new(0);
 
@@ -118,20 +128,37 @@ pub fn with_tracer<T: Tracer, R>(f: impl FnOnce(&T) -> R) -> Option<R> {
         let tracer = unsafe { thread.data.get().cast::<T>().as_ref() }?;
         thread.state.set(INSIDE);
         let answer = f(tracer);
-        thread.state.set(state);
+        thread.leave(state);
         Some(answer)
     })
 }
 
 /// Brings the calling thread into the ready state if it is new, or a forked child's first.
 pub(crate) fn prime<T: Tracer>() {
-    around::<T>(0, 0, true, || 0);
+    around::<T>(0, 0, true, || 0, |result| result);
 }
 
 /// Runs with the tracer's data, in a state in which there are some.
 pub(crate) fn with_data<T: Tracer, R>(thread: &Thread, f: impl FnOnce(&T) -> R) -> R {
     // SAFETY: the caller has looked at the state; the data live until the thread's end.
     f(unsafe { &*thread.data.get().cast::<T>() })
+}
+
+/// Runs with the tracer's data of this thread whatever it is doing, if there are any and they are of this process. Only
+/// for what may be done while the tracer itself is at work.
+pub fn with_tracer_anyhow<T: Tracer>(f: impl FnOnce(&T)) {
+    with(|thread| {
+        // SAFETY: not null only where `start` put it, and it lives until the thread's end.
+        let tracer = unsafe { thread.data.get().cast::<T>().as_ref() };
+        if let Some(tracer) = tracer.filter(|tracer| tracer.alive()) {
+            f(tracer);
+        }
+    });
+}
+
+/// Whether the calling code runs inside the tracer: in a callback, or in a signal handler that interrupted it.
+pub fn is_inside() -> bool {
+    with(|thread| thread.state.get() == INSIDE)
 }
 
 /// Whether the calling code runs in a vfork child, which must leave its parent's memory alone.
@@ -156,17 +183,18 @@ pub(crate) fn with<R>(f: impl FnOnce(&Thread) -> R) -> R {
     f(unsafe { &*thread })
 }
 
-/// Makes a call under the eyes of the tracer.
+/// Makes a call under the eyes of the tracer, which is told its result in the form that `told` gives it.
 #[inline(always)]
 pub(crate) fn around<T: Tracer>(
     number: u32,
     site: usize,
     quiet: bool,
     call: impl FnOnce() -> usize,
+    told: impl Fn(usize) -> usize,
 ) -> usize {
     with(|thread| {
         if thread.state.get() != READY && !enter::<T>(thread) {
-            return aside::<T>(thread, number, site, quiet, call);
+            return aside::<T>(thread, number, site, quiet, call, told);
         }
         // SAFETY: the state is ready, so `start` put data there, and they live until the thread's end.
         let mut tracer = unsafe { &*thread.data.get().cast::<T>() };
@@ -189,6 +217,10 @@ pub(crate) fn around<T: Tracer>(
         thread.outer.set(stack_pointer());
         thread.state.set(IN_CALL);
         let result = call();
+        if thread.state.get() == OFF {
+            // By a signal handler that came in the call.
+            return result;
+        }
         if !tracer.alive() {
             // This is the child of a fork that was the call.
             thread.state.set(NEW);
@@ -198,13 +230,13 @@ pub(crate) fn around<T: Tracer>(
         // SAFETY: as above.
         let after = unsafe { *errno };
         if quiet {
-            tracer.end_quiet(mark, number, site, result);
+            tracer.end_quiet(mark, number, site, told(result));
         } else {
-            tracer.end(mark, number, site, result);
+            tracer.end(mark, number, site, told(result));
         }
         // SAFETY: as above.
         unsafe { *errno = after };
-        thread.state.set(READY);
+        thread.leave(READY);
         result
     })
 }
@@ -268,6 +300,7 @@ fn aside<T: Tracer>(
     site: usize,
     quiet: bool,
     call: impl FnOnce() -> usize,
+    told: impl Fn(usize) -> usize,
 ) -> usize {
     match thread.state.get() {
         IN_CALL if !quiet => {}
@@ -288,6 +321,9 @@ fn aside<T: Tracer>(
     let mark = tracer.begin_nested();
     thread.outer.set(stack_pointer());
     let result = call();
+    if thread.state.get() == OFF {
+        return result;
+    }
     if !tracer.alive() {
         thread.state.set(NEW);
         return result;
@@ -295,11 +331,11 @@ fn aside<T: Tracer>(
     thread.state.set(INSIDE);
     // SAFETY: `start` stored the address of this thread's errno.
     let after = unsafe { *errno };
-    tracer.end_nested(mark, number, site, result);
+    tracer.end_nested(mark, number, site, told(result));
     // SAFETY: as above.
     unsafe { *errno = after };
     thread.outer.set(outer);
-    thread.state.set(IN_CALL);
+    thread.leave(IN_CALL);
     result
 }
 

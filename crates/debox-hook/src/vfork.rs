@@ -53,7 +53,18 @@ pub extern "C" fn after_vfork<T: Tracer>(answer: isize) -> isize {
         let mark = unsafe { words.as_ptr().cast::<T::Mark>().read() };
         thread::with_data::<T, _>(thread, |tracer| {
             let number = libc::SYS_vfork as u32;
-            tracer.end(mark, number, thread.vfork_site.get(), answer as usize);
+            let result = if answer < 0 {
+                usize::MAX
+            } else {
+                answer as usize
+            };
+            // SAFETY: no precondition.
+            let errno = unsafe { libc::__errno_location() };
+            // SAFETY: valid for the calling thread at all times.
+            let before = unsafe { *errno };
+            tracer.end(mark, number, thread.vfork_site.get(), result);
+            // SAFETY: as above.
+            unsafe { *errno = before };
         });
         thread.state.set(READY);
     });

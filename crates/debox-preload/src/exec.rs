@@ -267,6 +267,9 @@ fn exist() {
 /// `path` is a text or null.
 unsafe fn note_program(path: usize) {
     exist();
+    if debox::is_confined() {
+        return;
+    }
     // SAFETY: the caller's promise.
     let Some(path) = (unsafe { text(path) }) else {
         return;
@@ -285,6 +288,9 @@ unsafe fn note_program(path: usize) {
 ///
 /// As for [`note_program`].
 unsafe fn note_searched(file: usize) {
+    if debox::is_confined() {
+        return exist();
+    }
     // SAFETY: the caller's promise.
     let Some(name) = (unsafe { text(file) }) else {
         return;

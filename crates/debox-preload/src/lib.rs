@@ -28,6 +28,7 @@ mod modules;
 mod process;
 mod react;
 mod stack;
+mod symbols;
 mod thread;
 
 use thread::Thread;

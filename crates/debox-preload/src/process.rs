@@ -10,13 +10,13 @@ use debox::collect::write::{Identity, Layout, Writer};
 use debox::collect::{self, Ended};
 use debox_hook::wiped;
 use os::ticks::Ticks;
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{FallocateFlags, Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::process::Resource;
 
 use crate::config::{Config, config};
-use crate::{image, modules};
+use crate::{image, modules, symbols};
 
 /// Images a process may go through before tracing gives up.
 const IMAGES_MAX: u64 = 10_000;
@@ -96,10 +96,17 @@ pub fn ends(ended: Ended) {
 fn make(config: &Config, shared: &Shared) -> Option<Writer<'static>> {
     let ticks = ticks(config);
     let layout = affordable(config.layout)?;
+    if config.limits.resolve {
+        symbols::provide(&config.directory);
+    }
     let who = image::Own::read();
-    let (file, image) = create(config, &who)?;
-    rustix::fs::ftruncate(&file, layout.bytes() as u64).ok()?;
-    let words = map(&file, layout)?;
+    let (file, path, image) = create(config, &who)?;
+    let mapped = reserve(&file, layout).and_then(|layout| Some((map(&file, layout)?, layout)));
+    let Some((words, layout)) = mapped else {
+        // An empty file would be taken for a damaged one.
+        let _ = rustix::fs::unlink(path);
+        return None;
+    };
     let (mut boot_id, mut command) = ([0; 64], vec![0; 4096]);
     let identity = Identity {
         pid: who.pid,
@@ -129,10 +136,19 @@ fn make(config: &Config, shared: &Shared) -> Option<Writer<'static>> {
     Some(writer)
 }
 
-/// The layout, cut to what the process may write: beyond the limit the kernel would send it a signal.
+/// The share of its address space, where that is limited, that a process can be expected not to miss.
+const ADDRESS_SHARE: u64 = 16;
+
+/// The layout, cut to what the process may write, since beyond the limit the kernel would send it a signal, and to what it
+/// may map, since the program's own mappings would fail.
 fn affordable(layout: Layout) -> Option<Layout> {
-    let limit = rustix::process::getrlimit(Resource::Fsize).current;
-    let fits = |layout: &Layout| limit.is_none_or(|limit| layout.bytes() as u64 <= limit);
+    let limit = |resource| rustix::process::getrlimit(resource).current;
+    let limits = [
+        limit(Resource::Fsize),
+        limit(Resource::As).map(|bytes| bytes / ADDRESS_SHARE),
+    ];
+    let least = limits.into_iter().flatten().min();
+    let fits = |layout: &Layout| least.is_none_or(|least| layout.bytes() as u64 <= least);
     [layout.lanes_max, 16, 1]
         .into_iter()
         .flat_map(|lanes_max| [layout.log_words, 8192].map(|log_words| (lanes_max, log_words)))
@@ -144,20 +160,37 @@ fn affordable(layout: Layout) -> Option<Layout> {
 }
 
 /// A new file: the first image of the process that has none yet.
-fn create(config: &Config, who: &image::Own) -> Option<(OwnedFd, u64)> {
+fn create(config: &Config, who: &image::Own) -> Option<(OwnedFd, Vec<u8>, u64)> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     for image in 0..IMAGES_MAX {
         let mut path = config.directory.clone();
         path.push(b'/');
         let name = collect::file_name(who.pid, who.start_ticks, image);
         path.extend(name.as_encoded_bytes());
-        match open(path, flags, Mode::RUSR | Mode::WUSR) {
-            Ok(file) => return Some((file, image)),
+        match open(path.as_slice(), flags, Mode::RUSR | Mode::WUSR) {
+            Ok(file) => return Some((file, path, image)),
             Err(Errno::EXIST) => {}
             Err(_) => return None,
         }
     }
     None
+}
+
+/// Gives the file its length. Where there is plenty of room, most of it is never written and takes none. Where there is not,
+/// a write through the mapping could find none, which would be the program's end (`SIGBUS`): so the file gets a share of what
+/// is left, and has it from the beginning. `None` if there is no room at all.
+fn reserve(file: &OwnedFd, layout: Layout) -> Option<Layout> {
+    const PLENTY: u64 = 2;
+    const SHARE: u64 = 8;
+    let room = rustix::fs::fstatvfs(file).ok()?;
+    let free = room.f_bavail.saturating_mul(room.f_frsize);
+    if free >= PLENTY * layout.bytes() as u64 {
+        rustix::fs::ftruncate(file, layout.bytes() as u64).ok()?;
+        return Some(layout);
+    }
+    let layout = layout.within((free / SHARE) as usize);
+    rustix::fs::fallocate(file, FallocateFlags::empty(), 0, layout.bytes() as u64).ok()?;
+    Some(layout)
 }
 
 /// Maps the file. A forked child does not inherit the mapping, so it cannot write to its parent's.

@@ -11,11 +11,19 @@ const ORDERS_MAX: usize = 8;
 /// How often each has been carried out in this process; a forked child goes on counting where its parent was.
 static FIRED: [AtomicU32; ORDERS_MAX] = [const { AtomicU32::new(0) }; ORDERS_MAX];
 
+/// How many records have met the conditions of each, for those that want one in so many.
+static MET: [AtomicU32; ORDERS_MAX] = [const { AtomicU32::new(0) }; ORDERS_MAX];
+
 /// Carries out the orders whose conditions a record meets.
 #[inline]
 pub fn react(orders: &[Order], record: &Record, site: u64) {
-    for (order, fired) in orders.iter().zip(&FIRED) {
-        if order.trigger.when.meets(record, site) {
+    for ((order, fired), met) in orders.iter().zip(&FIRED).zip(&MET) {
+        let when = &order.trigger.when;
+        if when.meets(record, site)
+            && met
+                .fetch_add(1, Ordering::Relaxed)
+                .is_multiple_of(when.one_in.max(1))
+        {
             carry_out(order, fired, record, site);
         }
     }

@@ -82,18 +82,13 @@ impl Thread {
         };
         let thread = lane.thread();
         self.writer
-            .keep(thread, site, signed(result), record, frames.addresses());
+            .keep(thread, site, result as i64, record, frames.addresses());
     }
 }
 
-/// What a function returned, as a number: those that return `int` fill half a register.
-fn signed(result: usize) -> i64 {
-    if failed(result) { -1 } else { result as i64 }
-}
-
-/// Whether a result is libc's -1, as an `int` or as a long.
+/// Whether a call failed, as the stubs say it.
 fn failed(result: usize) -> bool {
-    result as u32 == u32::MAX
+    result == usize::MAX
 }
 
 // SAFETY: the pages of `start` stay until `stop`; a fork fills them with zeros, so `alive` can be read in a
@@ -102,6 +97,9 @@ unsafe impl Tracer for Thread {
     type Mark = Mark;
 
     unsafe fn start(old: *mut Thread) -> *mut Thread {
+        if debox::is_confined() {
+            return null_mut();
+        }
         let (Some(config), Some(writer)) = (config(), process::writer()) else {
             return null_mut();
         };
@@ -187,6 +185,19 @@ unsafe impl Tracer for Thread {
             && let Some(writer) = process::current()
         {
             writer.passed();
+        }
+    }
+
+    fn confining() {
+        debox::confine(true);
+    }
+
+    fn confined(succeeded: bool) {
+        if !succeeded {
+            return debox::confine(false);
+        }
+        if let Some(writer) = process::current() {
+            writer.note(NoteKind::Confined, os::ticks::monotonic_ns(), b"seccomp");
         }
     }
 

@@ -56,6 +56,9 @@ fn every_call_is_counted_once_when_a_program_makes_known_numbers() {
         ("socketpair", (1, 0)),
         ("sendto", (20, 0)),
         ("recvfrom", (20, 0)),
+        ("lseek", (1, 0)),
+        ("fadvise64", (3, 3)),
+        ("getcwd", (1, 1)),
     ] {
         assert_eq!(calls(process, name), expected, "{name}");
     }
@@ -222,6 +225,57 @@ fn hook_runs_untraced_and_no_oftener_than_asked_when_calls_fail_the_limit() {
     let lines = std::fs::read_to_string(log).expect("the hook ran");
     assert_eq!(lines, "getppid\ngetppid\n");
     assert_eq!(bench.collection().processes.len(), 1);
+}
+
+#[test]
+fn reaction_comes_at_every_nth_call_when_one_in_n_is_asked_for() {
+    let bench = Bench::new();
+    let program = bench.compile("counted", &[]);
+    let log = bench.path().join("hook");
+    let order = format!(
+        "call=getppid,every=100:hook=echo again >> {}",
+        log.display()
+    );
+    let output = bench
+        .traced(&program)
+        .env("HEADWAY_TRACE_REACT", order)
+        .output()
+        .expect("it runs");
+    assert_eq!(output.stdout, b"done\n", "{output:?}");
+    let lines = std::fs::read_to_string(log).expect("the hook ran");
+    assert_eq!(lines.lines().count(), 3, "{lines}");
+}
+
+#[test]
+fn symbols_of_the_directory_are_taken_when_labels_are_needed_at_once() {
+    let test = "symbols_of_the_directory_are_taken_when_labels_are_needed_at_once";
+    let bench = Bench::new();
+    let program = bench.compile("sleeper", &[]);
+    let kept = || {
+        let mut command = bench.traced(&program);
+        command.env("HEADWAY_TRACE_KEEP", "call=read,label=pipe");
+        let mut child = start(command);
+        child.kill().expect("it is there");
+        child.wait().expect("it is ours");
+        let processes = bench.processes(&program);
+        let process = processes.iter().find(|process| process.pid == child.id());
+        process.expect("it was traced").kept.len()
+    };
+    if resolved(&bench, test).is_none() {
+        return;
+    }
+    assert_eq!(kept(), 5);
+    // Left by the first for the others. Without the name there is no label, so who has none has looked here.
+    let path = bench.traces().join(debox::collect::SYMBOLS_FILE);
+    let mut image = std::fs::read(&path).expect("the first process leaves it");
+    let name = b"pipe_read";
+    for at in 0..image.len() - name.len() {
+        if image[at..].starts_with(name) {
+            image[at..at + name.len()].fill(b'x');
+        }
+    }
+    std::fs::write(&path, image).expect("it is ours");
+    assert_eq!(kept(), 0);
 }
 
 #[test]

@@ -250,6 +250,103 @@ fn program_runs_untraced_when_the_directory_is_missing_or_full_of_limits() {
 }
 
 #[test]
+fn program_lives_when_it_gives_up_the_calls_a_tracer_would_make() {
+    for way in ["prctl", "syscall"] {
+        let bench = Bench::new();
+        let program = bench.compile("confined", &[]);
+        let plain = Command::new(&program).arg(way).output().expect("it runs");
+        assert_eq!(plain.status.code(), Some(3), "{way}: {plain:?}");
+        let traced = bench
+            .traced(&program)
+            .arg(way)
+            .env("HEADWAY_TRACE_WAKEUP", "1")
+            .output()
+            .expect("it runs");
+        assert_alike(way, &plain, &traced);
+        let processes = bench.processes(&program);
+        assert_eq!(processes.len(), 1, "{way}");
+        assert_eq!(support::calls(&processes[0], "getuid"), (10, 0));
+        let confined =
+            |note: &&debox::collect::Note| note.kind == debox::collect::NoteKind::Confined;
+        assert_eq!(processes[0].notes.iter().filter(confined).count(), 1);
+    }
+}
+
+/// A small file system in memory, unmounted when dropped.
+struct Small(std::path::PathBuf);
+
+impl Small {
+    fn mount(place: &Path, size: &str) -> Result<Small, String> {
+        let options = format!("size={size}");
+        let output = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &options, "headway-small"])
+            .arg(place)
+            .output()
+            .map_err(|error| format!("mount: {error}"))?;
+        match output.status.success() {
+            true => Ok(Small(place.to_owned())),
+            false => Err(support::text(&output.stderr)),
+        }
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn program_lives_and_is_counted_as_far_as_there_is_room_when_the_directory_is_nearly_full() {
+    let test =
+        "program_lives_and_is_counted_as_far_as_there_is_room_when_the_directory_is_nearly_full";
+    for (size, is_traced) in [("40m", true), ("6m", true), ("4k", false)] {
+        let bench = Bench::new();
+        let program = bench.compile("threads", &[]);
+        let _small = match Small::mount(&bench.traces(), size) {
+            Ok(small) => small,
+            Err(why) => return skip(test, why.trim()),
+        };
+        let output = bench
+            .traced(&program)
+            .env("HEADWAY_TRACE_KEEP", "all")
+            .output()
+            .expect("it runs");
+        assert_eq!(output.stdout, b"joined\n", "{size}: {output:?}");
+        assert!(output.status.success(), "{size}: {output:?}");
+        let processes = bench.processes(&program);
+        assert_eq!(!processes.is_empty(), is_traced, "{size}");
+        for process in processes {
+            let seen = support::calls(&process, "getppid").0;
+            assert!(
+                seen + process.losses.calls_without_lane >= 100_000,
+                "{size}"
+            );
+        }
+    }
+}
+
+#[test]
+fn program_has_its_memory_when_its_address_space_is_limited() {
+    let bench = Bench::new();
+    let program = bench.compile("counted", &[]);
+    let output = Command::new("sh")
+        .args([
+            "-c",
+            "ulimit -v 102400; LD_PRELOAD=$1 HEADWAY_TRACE_DIR=$2 exec $3",
+            "sh",
+        ])
+        .arg(library())
+        .arg(bench.traces())
+        .arg(&program)
+        .output()
+        .expect("it runs");
+    assert_eq!(output.stdout, b"done\n", "{output:?}");
+    let processes = bench.processes(&program);
+    assert_eq!(support::calls(&processes[0], "read"), (1000, 0));
+}
+
+#[test]
 fn programs_the_loader_leaves_alone_are_noted_when_they_are_started() {
     let bench = Bench::new();
     let program = bench.compile("threads", &["-static"]);

@@ -246,3 +246,112 @@ fn release() -> PathBuf {
     assert!(output.status.success(), "{errors}");
     target.join("release")
 }
+
+/// Compiles a text, runs it, and returns what it prints.
+fn printed(text: &str) -> String {
+    let directory = tempfile::tempdir().expect("a directory");
+    let source = directory.path().join("program.c");
+    std::fs::write(&source, text).expect("room");
+    run(&compile(directory.path(), &source, &[]), &[])
+}
+
+#[test]
+fn buffer_is_let_go_when_a_callback_stops_the_records() {
+    let output = printed(
+        r#"
+        #include <errno.h>
+        #include <stdio.h>
+        #include <string.h>
+        #include <unistd.h>
+        #include "debox.h"
+        static DeBoxInfo info, other, untouched;
+        static int told, busy;
+        static void stop(const DeBoxInfo *record, const void *site, void *context) {
+            (void)record, (void)site, (void)context;
+            told++;
+            busy = DeBoxControl(&other, 5, 0) == -1 && errno == EBUSY;
+            DeBoxControl(NULL, 0, 0);
+            memset(&info, 0x55, sizeof info);
+        }
+        int main(void) {
+            if (DeBoxControl(&info, 5, 0) < 0) return 1;
+            debox_react("call=getppid", stop, NULL);
+            getppid();
+            getppid();
+            memset(&untouched, 0x55, sizeof untouched);
+            printf("told %d, busy %d, untouched %d\n", told, busy,
+                   memcmp(&info, &untouched, sizeof info) == 0);
+            printf("off %d\n", debox_rung(NULL, 0) == -1 && errno == ENXIO);
+            return 0;
+        }"#,
+    );
+    assert_eq!(output, "told 1, busy 1, untouched 1\noff 1\n");
+}
+
+#[test]
+fn buffer_is_let_go_when_a_signal_handler_stops_the_records_in_a_call() {
+    let output = printed(
+        r#"
+        #include <errno.h>
+        #include <signal.h>
+        #include <stdio.h>
+        #include <string.h>
+        #include <sys/time.h>
+        #include <unistd.h>
+        #include "debox.h"
+        static DeBoxInfo info, untouched;
+        static void stop(int number) {
+            (void)number;
+            DeBoxControl(NULL, 0, 0);
+            memset(&info, 0x55, sizeof info);
+        }
+        int main(void) {
+            int ends[2];
+            char byte;
+            struct sigaction action = {.sa_handler = stop};
+            struct itimerval timer = {{0, 0}, {0, 20000}};
+            if (pipe(ends) < 0 || DeBoxControl(&info, 5, 0) < 0) return 1;
+            sigaction(SIGALRM, &action, NULL);
+            setitimer(ITIMER_REAL, &timer, NULL);
+            printf("interrupted %d\n", read(ends[0], &byte, 1) == -1 && errno == EINTR);
+            getppid();
+            memset(&untouched, 0x55, sizeof untouched);
+            printf("untouched %d\n", memcmp(&info, &untouched, sizeof info) == 0);
+            printf("on again %d\n", DeBoxControl(&info, 5, 0) == 0 && getppid() > 0 && info.callNs > 0
+                   && info.callNs != untouched.callNs);
+            return 0;
+        }"#,
+    );
+    assert_eq!(output, "interrupted 1\nuntouched 1\non again 1\n");
+}
+
+#[test]
+fn callback_comes_at_every_nth_call_until_it_is_forgotten() {
+    let output = printed(
+        r#"
+        #include <stdio.h>
+        #include <unistd.h>
+        #include "debox.h"
+        static DeBoxInfo info;
+        static int third, once;
+        static void count(const DeBoxInfo *record, const void *site, void *context) {
+            (void)record, (void)site;
+            ++*(int *)context;
+        }
+        static void last(const DeBoxInfo *record, const void *site, void *context) {
+            count(record, site, context);
+            debox_forget_reactions();
+        }
+        int main(void) {
+            if (DeBoxControl(&info, 5, 0) < 0) return 1;
+            debox_react("every=3,call=getppid", count, &third);
+            for (int i = 0; i < 7; i++) getppid();
+            debox_react("call=getpid", last, &once);
+            for (int i = 0; i < 7; i++) getpid();
+            for (int i = 0; i < 7; i++) getppid();
+            printf("%d %d\n", third, once);
+            return 0;
+        }"#,
+    );
+    assert_eq!(output, "3 1\n");
+}

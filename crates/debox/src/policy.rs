@@ -107,7 +107,8 @@ pub enum Reaction {
 
 /// A trigger and its reaction, with the count of what happened.
 pub struct Rule {
-    trigger: Trigger,
+    when: Keeper,
+    times_max: u32,
     reaction: Reaction,
     fired: u32,
 }
@@ -116,7 +117,8 @@ impl Rule {
     /// Not fired yet.
     pub fn new(trigger: Trigger, reaction: Reaction) -> Rule {
         Rule {
-            trigger,
+            when: Keeper::new(trigger.when),
+            times_max: trigger.times_max,
             reaction,
             fired: 0,
         }
@@ -134,8 +136,8 @@ impl Rule {
     /// The reaction could not be carried out: no process could be created, or standard error is closed. The
     /// program goes on all the same; the count has gone up.
     pub fn apply(&mut self, record: &Record, site: u64) -> std::io::Result<()> {
-        let spent = self.trigger.times_max != 0 && self.fired >= self.trigger.times_max;
-        if spent || !self.trigger.when.meets(record, site) {
+        let spent = self.times_max != 0 && self.fired >= self.times_max;
+        if spent || !self.when.keeps(record, site) {
             return Ok(());
         }
         self.fired += 1;
@@ -155,7 +157,7 @@ impl Rule {
 impl std::fmt::Debug for Rule {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Rule")
-            .field("trigger", &self.trigger)
+            .field("when", &self.when)
             .field("fired", &self.fired)
             .finish_non_exhaustive()
     }
@@ -302,6 +304,20 @@ mod tests {
                 .expect("a callback cannot fail");
         }
         assert_eq!((seen.get(), rule.fired()), (2, 2));
+    }
+
+    #[test]
+    fn reaction_comes_at_every_nth_when_one_in_n_is_asked_for() {
+        let seen = Rc::new(Cell::new(0));
+        let counter = Rc::clone(&seen);
+        let callback = move |_: &Record, _| counter.set(counter.get() + 1);
+        let trigger: Trigger = "every=3,call=read".parse().expect("a trigger");
+        let mut rule = Rule::new(trigger, Reaction::Callback(Box::new(callback)));
+        for number in [libc::SYS_read, libc::SYS_write].repeat(7) {
+            rule.apply(&record(number as u32, 1, 0), 0)
+                .expect("a callback cannot fail");
+        }
+        assert_eq!((seen.get(), rule.fired()), (3, 3));
     }
 
     #[test]

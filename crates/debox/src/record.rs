@@ -19,8 +19,8 @@ use crate::symbols::Symbols;
 pub struct Limits {
     /// Places where one call slept that are told apart. The paper's structure has 5.
     pub sleeps_max: usize,
-    /// Entries of the call trace. The paper's structure has 200. Where the kernel has no function
-    /// tracer, an entry is a frame of the stack at a sleep.
+    /// Entries of the call trace. The paper's structure has 200. An entry is a frame of the kernel stack at a
+    /// sleep, whether or not the kernel has a function tracer: that one's times do not come in band.
     pub trace_max: usize,
     /// Whether sleeps get their label and function at once. It needs the kernel's symbols, which the first
     /// [`Debox::enable`](crate::Debox::enable) of the process loads (tens of milliseconds, several
@@ -118,7 +118,7 @@ impl Site {
 pub struct TraceEntry {
     /// A kernel address.
     pub address: u64,
-    /// Nanoseconds spent below it; for a frame at a sleep, the length of the sleep.
+    /// Nanoseconds of the sleep it is a frame of.
     pub length_ns: u64,
     /// Depth, the outermost frame being 0.
     pub depth: u16,

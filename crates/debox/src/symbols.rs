@@ -2,7 +2,11 @@
 //!
 //! Loading reads and parses some ten megabytes of text, so it belongs to a process that may wait (the
 //! master, a command line), never to a worker. It answers for one boot only: addresses are random.
+//!
+//! What it makes of the text is one piece of bytes ([`Symbols::image`]), which another process of the same boot can map and
+//! use as it is: a head, the starts in order, the names. Reading it trusts no byte of it.
 
+use std::borrow::Cow;
 use std::io;
 use std::path::Path;
 
@@ -16,13 +20,26 @@ const LAST_FUNCTION_BYTES: u64 = 64 * 1024;
 
 /// The functions of the running kernel and its modules.
 pub struct Symbols {
-    /// Start of each function and of its name in `names`, by address.
-    starts: Vec<(u64, u32)>,
-    /// Names, each ended by a newline.
-    names: String,
-    hidden: bool,
-    text_start: Option<u64>,
+    /// [`head`], then for each function its start and, in half a word each, where its name begins behind the starts and how
+    /// long it is; then the names.
+    image: Cow<'static, [u8]>,
+    count: usize,
 }
+
+/// Places of the words in an image's head.
+mod head {
+    pub const MAGIC: usize = 0;
+    pub const BOOT: usize = 1;
+    pub const COUNT: usize = 3;
+    pub const HIDDEN: usize = 4;
+    pub const TEXT_START: usize = 5;
+    pub const WORDS: usize = 6;
+}
+
+const MAGIC: u64 = u64::from_ne_bytes(*b"DBXSYMS1");
+const WORD_BYTES: usize = 8;
+const ENTRY_BYTES: usize = 2 * WORD_BYTES;
+const STARTS: usize = head::WORDS * WORD_BYTES;
 
 impl Symbols {
     /// Reads /proc/kallsyms. Slow: tens of milliseconds.
@@ -39,33 +56,83 @@ impl Symbols {
         Ok(Symbols::parse(&text))
     }
 
+    /// Takes what [`Symbols::image`] gave, perhaps to another process. `None` if it is none, or of another boot.
+    pub fn from_image(image: Cow<'static, [u8]>) -> Option<Symbols> {
+        let symbols = Symbols { image, count: 0 };
+        let boot = [symbols.word(head::BOOT), symbols.word(head::BOOT + 1)];
+        if symbols.word(head::MAGIC) != MAGIC || boot != boot_words() {
+            return None;
+        }
+        let count = usize::try_from(symbols.word(head::COUNT)).ok()?;
+        let names = count.checked_mul(ENTRY_BYTES)?.checked_add(STARTS)?;
+        (names <= symbols.image.len()).then_some(Symbols { count, ..symbols })
+    }
+
+    /// All of it as one piece of bytes, for [`Symbols::from_image`].
+    pub fn image(&self) -> &[u8] {
+        &self.image
+    }
+
     /// True if the kernel gave names but no addresses. Nothing resolves then; `kernel.kptr_restrict=0`
     /// (with `kernel.perf_event_paranoid` ≤ 1) or `CAP_SYSLOG` shows them.
     pub fn hidden(&self) -> bool {
-        self.hidden
+        self.word(head::HIDDEN) != 0
     }
 
     /// The function an address lies in, and how far behind its start.
     pub fn name(&self, address: u64) -> Option<(&str, u64)> {
-        let after = self.starts.partition_point(|(start, _)| *start <= address);
-        let (start, name) = *self.starts.get(after.checked_sub(1)?)?;
-        let offset = address - start;
-        if after == self.starts.len() && offset >= LAST_FUNCTION_BYTES {
+        let after = self.after(address);
+        let last = after.checked_sub(1)?;
+        let offset = address - self.start(last);
+        if after == self.count && offset >= LAST_FUNCTION_BYTES {
             return None;
         }
-        Some((self.names[name as usize..].lines().next()?, offset))
+        Some((self.name_at(last)?, offset))
     }
 
     /// Where a function starts. Slow: it looks at every name.
     pub fn address(&self, name: &str) -> Option<u64> {
-        let named =
-            |start: &&(u64, u32)| self.names[start.1 as usize..].lines().next() == Some(name);
-        self.starts.iter().find(named).map(|(address, _)| *address)
+        let named = |index: &usize| self.name_at(*index) == Some(name);
+        (0..self.count).find(named).map(|index| self.start(index))
     }
 
     /// Where the kernel's own functions begin, which differs from boot to boot.
     pub fn text_start(&self) -> Option<u64> {
-        self.text_start
+        Some(self.word(head::TEXT_START)).filter(|start| *start != 0)
+    }
+
+    /// How many functions start at or before an address.
+    fn after(&self, address: u64) -> usize {
+        let (mut low, mut high) = (0, self.count);
+        while low < high {
+            let middle = low.midpoint(high);
+            if self.start(middle) <= address {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low
+    }
+
+    fn start(&self, index: usize) -> u64 {
+        self.word(head::WORDS + 2 * index)
+    }
+
+    fn name_at(&self, index: usize) -> Option<&str> {
+        let place = self.word(head::WORDS + 2 * index + 1);
+        let (start, length) = ((place >> 32) as usize, place as u32 as usize);
+        let start = STARTS + self.count * ENTRY_BYTES + start;
+        std::str::from_utf8(self.image.get(start..start + length)?).ok()
+    }
+
+    /// A word; zero beyond the end.
+    fn word(&self, index: usize) -> u64 {
+        let at = index * WORD_BYTES;
+        let bytes = self.image.get(at..at + WORD_BYTES);
+        bytes
+            .and_then(|bytes| bytes.try_into().ok())
+            .map_or(0, u64::from_ne_bytes)
     }
 
     /// What a stack (innermost first) was waiting for: the innermost function that is not the scheduler's
@@ -134,31 +201,50 @@ impl Symbols {
                 Err(_) => {}
             }
         }
-        Symbols {
-            text_start,
-            ..Symbols::index(functions, zeroed)
-        }
+        Symbols::index(functions, zeroed, text_start)
     }
 
-    fn index(mut functions: Vec<(u64, &str)>, zeroed: bool) -> Symbols {
+    fn index(mut functions: Vec<(u64, &str)>, zeroed: bool, text_start: Option<u64>) -> Symbols {
         // Stable, so among aliases the one listed first gives the name.
         functions.sort_by_key(|(address, _)| *address);
         functions.dedup_by_key(|(address, _)| *address);
-        let mut names = String::new();
-        let mut starts = Vec::with_capacity(functions.len());
-        for (address, name) in functions {
-            starts.push((address, names.len() as u32));
-            names.push_str(name);
-            names.push('\n');
+        let count = functions.len();
+        let hidden = functions.is_empty() && zeroed;
+        let names: usize = functions.iter().map(|(_, name)| name.len()).sum();
+        let mut image = Vec::with_capacity(STARTS + count * ENTRY_BYTES + names);
+        let [boot_high, boot_low] = boot_words();
+        for word in [
+            MAGIC,
+            boot_high,
+            boot_low,
+            count as u64,
+            u64::from(hidden),
+            text_start.unwrap_or(0),
+        ] {
+            image.extend(word.to_ne_bytes());
         }
-        let hidden = starts.is_empty() && zeroed;
+        let mut place = 0_u64;
+        for (address, name) in &functions {
+            image.extend(address.to_ne_bytes());
+            image.extend((place << 32 | name.len() as u64).to_ne_bytes());
+            place += name.len() as u64;
+        }
+        for (_, name) in &functions {
+            image.extend(name.as_bytes());
+        }
         Symbols {
-            starts,
-            names,
-            hidden,
-            text_start: None,
+            image: Cow::Owned(image),
+            count,
         }
     }
+}
+
+/// The boot addresses belong to, as two words; zero where the kernel does not tell.
+fn boot_words() -> [u64; 2] {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    let number = u128::from_str_radix(&digits, 16).unwrap_or(0);
+    [(number >> 64) as u64, number as u64]
 }
 
 #[cfg(test)]
@@ -223,6 +309,32 @@ ffffffffc0000000 t ext4_file_read_iter\t[ext4]
         };
         let place = symbols.place(site).expect("a function starts there");
         assert!(place.ends_with("+0x10"), "{place}");
+    }
+
+    #[test]
+    fn image_says_the_same_when_another_process_takes_it() {
+        let symbols = Symbols::parse(TEXT);
+        let image = symbols.image().to_vec();
+        let taken = Symbols::from_image(image.clone().into()).expect("of this boot");
+        assert_eq!(taken.name(0xffffffff81000210), Some(("vfs_read", 0x110)));
+        assert_eq!(taken.address("__schedule"), Some(0xffffffff81000600));
+        assert_eq!(taken.text_start(), Some(0xffffffff81000000));
+        assert!(!taken.hidden());
+
+        // Whatever was done to it, it says something or nothing, and reads no byte beyond its end.
+        for at in 0..image.len() {
+            let mut damaged = image.clone();
+            damaged[at] ^= 0xff;
+            if let Some(symbols) = Symbols::from_image(damaged.into()) {
+                let _ = (symbols.name(u64::MAX), symbols.name(0xffffffff81000210));
+                let _ = symbols.address("none");
+            }
+            let cut = Symbols::from_image(image[..at].to_vec().into());
+            let _ = cut.map(|symbols| symbols.name(0xffffffffc0000010).is_some());
+        }
+        let mut of_another_boot = image;
+        of_another_boot[9] ^= 1;
+        assert!(Symbols::from_image(of_another_boot.into()).is_none());
     }
 
     #[test]

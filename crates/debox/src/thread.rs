@@ -15,7 +15,7 @@ use std::cell::{Cell, Ref, RefCell};
 use std::fmt;
 use std::io::Read;
 use std::sync::OnceLock;
-use std::sync::atomic::{Ordering, compiler_fence};
+use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
 use os::errno;
 use os::fork::Home;
@@ -111,6 +111,18 @@ pub struct Mark {
     minor: u64,
     major: u64,
     aside: u64,
+}
+
+impl Mark {
+    /// That of a call which leaves no record.
+    pub const fn none() -> Mark {
+        Mark {
+            ticks: 0,
+            minor: 0,
+            major: 0,
+            aside: 0,
+        }
+    }
 }
 
 impl Debox {
@@ -310,7 +322,7 @@ impl Debox {
         }
         // A look costs 20 us, so only who asked for it pays.
         if record.as_ref().is_some_and(|r| r.limits().wakeup) {
-            self.waited_ns.set(run_queue_wait_ns());
+            self.waited_ns.set(run_queue_wait_ns().unwrap_or(0));
         }
         // Now and not at the first sleep, which may be in a signal handler.
         if record.as_ref().is_some_and(|r| r.limits().resolve) && self.ring.is_some() {
@@ -329,6 +341,11 @@ impl Debox {
         self.replace(Some(Record::new(limits)));
     }
 
+    /// Whether this is not the thread that made the handle but the child of its vfork.
+    fn is_anothers(&self) -> bool {
+        !is_confined() && gettid() != self.thread
+    }
+
     #[inline(always)]
     fn moved(&self) -> bool {
         self.ring
@@ -345,7 +362,7 @@ impl Debox {
             return;
         };
         // The child of a vfork shares the memory, and the ring is its parent's.
-        if gettid() != self.thread {
+        if self.is_anothers() {
             return;
         }
         compiler_fence(Ordering::SeqCst);
@@ -357,7 +374,7 @@ impl Debox {
         absences.settle(|absence| aside.put(absence));
         self.aside_count.set(aside.count());
         if buffer.as_ref().is_some_and(|r| r.limits().wakeup) {
-            self.waited_ns.set(run_queue_wait_ns());
+            self.waited_ns.set(run_queue_wait_ns().unwrap_or(0));
         }
         compiler_fence(Ordering::SeqCst);
     }
@@ -368,17 +385,17 @@ impl Debox {
     fn attribute(&self, record: &mut Record, mark: Mark) {
         let _errno = errno::Kept::now();
         let Some(ring) = &self.ring else { return };
-        if gettid() != self.thread {
+        if self.is_anothers() {
             // The child of a vfork: its own sleeps are seen by nobody.
             record.lost += 1;
             return;
         }
         let nested = self.aside_count.get() != mark.aside;
         if record.limits().wakeup {
-            let waited_ns = run_queue_wait_ns();
-            let since_ns = waited_ns.saturating_sub(self.waited_ns.replace(waited_ns));
+            let since_ns = run_queue_wait_ns()
+                .map(|waited_ns| waited_ns.saturating_sub(self.waited_ns.replace(waited_ns)));
             // The call inside has looked at the clock of waiting, too: the part before it is not known.
-            record.wakeup_ns = (!nested).then_some(since_ns);
+            record.wakeup_ns = since_ns.filter(|_| !nested);
         }
         let symbols = record.limits().resolve.then(kernel_symbols).flatten();
         // The thread may also lose the processor just before the first reading of the clock or just after the second.
@@ -399,7 +416,7 @@ impl Debox {
             lost += absences.record(event, |absence| add(record, absence));
         });
         absences.settle(|absence| add(record, absence));
-        if overflown {
+        if overflown && !is_confined() {
             // The kernel tells what it lost in front of its next record, which must not be another call's.
             ring.provoke();
             ring.drain(|event| lost += absences.record(event, |_| {}));
@@ -453,23 +470,47 @@ fn longest_ns(wall_ns: u64) -> u64 {
 }
 
 /// Nanoseconds the calling thread was runnable without running, since it began: the second word of
-/// /proc/thread-self/schedstat (sched-stats in the kernel's documentation). Zero where there is none.
-fn run_queue_wait_ns() -> u64 {
+/// /proc/thread-self/schedstat (sched-stats in the kernel's documentation). `None` where it cannot be read.
+fn run_queue_wait_ns() -> Option<u64> {
+    if is_confined() {
+        return None;
+    }
     let mut text = [0; 96];
-    let read = std::fs::File::open("/proc/thread-self/schedstat")
-        .and_then(|mut file| file.read(&mut text));
-    let Ok(bytes) = read else { return 0 };
-    std::str::from_utf8(&text[..bytes])
-        .ok()
-        .and_then(|text| text.split_ascii_whitespace().nth(1)?.parse().ok())
-        .unwrap_or(0)
+    let mut file = std::fs::File::open("/proc/thread-self/schedstat").ok()?;
+    let bytes = file.read(&mut text).ok()?;
+    let text = std::str::from_utf8(&text[..bytes]).ok()?;
+    text.split_ascii_whitespace().nth(1)?.parse().ok()
 }
+
+/// How many calls that give up system calls have been made or are under way.
+static CONFINED: AtomicU32 = AtomicU32::new(0);
+
+/// Says that the process gives up system calls (seccomp(2)), or takes it back. Records then do without calls of their own,
+/// which could be the end of the process: there is no time between wake-up and running in them.
+pub fn confine(yes: bool) {
+    if yes {
+        CONFINED.fetch_add(1, Ordering::Relaxed);
+    } else {
+        CONFINED.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Whether [`confine`] was said.
+pub fn is_confined() -> bool {
+    CONFINED.load(Ordering::Relaxed) > 0
+}
+
+static SYMBOLS: OnceLock<Option<Symbols>> = OnceLock::new();
 
 /// The kernel's functions, loaded once a process by whoever needs them first; `None` where they are hidden.
 /// Slow at the first call: tens of milliseconds.
 pub fn kernel_symbols() -> Option<&'static Symbols> {
-    static SYMBOLS: OnceLock<Option<Symbols>> = OnceLock::new();
     SYMBOLS
         .get_or_init(|| Symbols::load().ok().filter(|symbols| !symbols.hidden()))
         .as_ref()
+}
+
+/// Gives [`kernel_symbols`] what it would load, from a process that has loaded it. Those it has it keeps.
+pub fn adopt_kernel_symbols(symbols: Symbols) {
+    let _ = SYMBOLS.set(Some(symbols).filter(|symbols| !symbols.hidden()));
 }

@@ -113,6 +113,27 @@ fn sleeps_at_one_place_are_one_entry_and_others_are_counted_when_there_is_no_roo
 }
 
 #[test]
+fn absence_is_not_the_calls_when_it_is_longer_than_the_call() {
+    let test = "absence_is_not_the_calls_when_it_is_longer_than_the_call";
+    let debox = Debox::enable(Limits::default());
+    if !sees_stacks(&debox, test) {
+        return;
+    }
+    // Nested halves do not look at the ring before the call: what is in it stands for a processor lost between that look
+    // and the first reading of the clock.
+    std::thread::sleep(Duration::from_millis(5));
+    let mark = debox.begin_nested();
+    debox.end(libc::SYS_getpid as u32, mark);
+    let record = debox.last().expect("a record");
+    assert!(record.wall_ns < 5_000_000, "{record:#?}");
+    assert_eq!(
+        (record.slept_count(), record.blocked_ns()),
+        (0, 0),
+        "{record:#?}"
+    );
+}
+
+#[test]
 fn nothing_is_recorded_when_the_buffer_is_taken_away() {
     let debox = Debox::enable(Limits::default());
     debox.call(1, || ());

@@ -333,6 +333,12 @@ impl<'a> Gatherer<'a> {
                     process.pid,
                     crate::model::file_name(&process.exe)
                 ),
+                NoteKind::Confined => format!(
+                    "{} ({}) gave up system calls (seccomp), and with them the library's: threads and children it made later \
+                     are not traced. Use --attach.",
+                    process.pid,
+                    crate::model::file_name(&process.exe)
+                ),
                 NoteKind::Architecture => format!(
                     "{path} is for another architecture than the preload library: it was not traced. Use --attach."
                 ),

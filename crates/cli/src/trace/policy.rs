@@ -50,7 +50,7 @@ pub struct Arguments {
     /// React in the program: stack (print it), core (dump one of a fork), abort, or hook=COMMAND
     #[arg(long, value_name = "ACTION", help_heading = "Reactions")]
     react: Vec<String>,
-    /// When to react: slower-than=LENGTH, slept, call=A+B, label=A+B, site=A+B, joined by commas
+    /// When to react: slower-than=LENGTH, slept, call=A+B, label=A+B, site=0xA+0xB, every=N, joined by commas
     #[arg(
         long,
         value_name = "CONDITIONS",

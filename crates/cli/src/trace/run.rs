@@ -89,6 +89,13 @@ pub fn run(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
         .orders(arguments.outputs.needs_every_call())?;
     let library = launch::library()?;
     let session = Session::new().context("a directory for the trace")?;
+    let symbols = OnceCell::new();
+    if orders.need_labels()
+        && let Ok(symbols) = symbols.get_or_init(Symbols::load)
+    {
+        // Without it each program finds its own, which takes longer.
+        let _ = session.provide(symbols);
+    }
     let command = &arguments.command;
     let untraceable = command.first().and_then(|program| launch::examine(program));
     if let Some(why) = &untraceable {
@@ -110,7 +117,7 @@ pub fn run(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
         session,
         swept: Instant::now(),
         beside,
-        symbols: OnceCell::new(),
+        symbols,
         places: Places::default(),
         command,
         site_names: arguments.policy.site_names(),
@@ -242,8 +249,8 @@ impl Source for Recorded<'_> {
         }
         if collection.processes.is_empty() && self.untraceable.is_none() {
             gatherer.miss(
-                "No process left a record: the library was not loaded. A program that clears its environment or has \
-                 another C library than glibc does that; use --attach.",
+                "No process left a record: the library was not loaded (a program that clears its environment, or has \
+                 another C library than glibc, does that; use --attach), or /dev/shm, where records go, is full.",
             );
         }
         let mut trace = gatherer.finish();

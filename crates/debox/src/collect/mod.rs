@@ -268,15 +268,18 @@ pub enum NoteKind {
     SharedMemory = 4,
     /// The program is for another architecture than the library.
     Architecture = 5,
+    /// The process gave up system calls (seccomp): threads and children it made later are not traced.
+    Confined = 6,
 }
 
 impl NoteKind {
-    const ALL: [NoteKind; 5] = [
+    const ALL: [NoteKind; 6] = [
         NoteKind::Privileged,
         NoteKind::Static,
         NoteKind::Environment,
         NoteKind::SharedMemory,
         NoteKind::Architecture,
+        NoteKind::Confined,
     ];
 }
 
@@ -335,6 +338,10 @@ fn arguments(text: &[u8]) -> Vec<String> {
 fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
+
+/// The name of the file with the kernel's symbols ([`Symbols::image`](crate::Symbols::image)), for processes that need labels
+/// at once.
+pub const SYMBOLS_FILE: &str = "symbols";
 
 /// The name of a process's file.
 pub fn file_name(pid: u32, start_ticks: u64, image: u64) -> OsString {

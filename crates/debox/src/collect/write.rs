@@ -45,6 +45,21 @@ impl Layout {
         self.words() * WORD_BYTES
     }
 
+    /// The same or a smaller one, of so many bytes as far as that is possible: one lane and no log is the least.
+    pub const fn within(self, bytes: usize) -> Layout {
+        const fn less(one: usize, other: usize) -> usize {
+            if one < other { one } else { other }
+        }
+        let words = (bytes / WORD_BYTES).saturating_sub(HEAD_WORDS + lane::WORDS);
+        // A quarter for the log: lanes hold the sums, which are of every call.
+        let log_words = less(self.log_words, words / 4);
+        let lanes_max = less(self.lanes_max, 1 + (words - log_words) / lane::WORDS);
+        Layout {
+            lanes_max,
+            log_words,
+        }
+    }
+
     pub(super) const fn lane_start(self, index: usize) -> usize {
         HEAD_WORDS + index * lane::WORDS
     }

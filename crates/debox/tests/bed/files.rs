@@ -10,7 +10,7 @@ use rustix::fs::{Advice, CWD, Mode, fadvise, mkdirat, stat};
 
 use crate::common::skip;
 use crate::fuse::{Answer, Late, Operation};
-use crate::truth::{Attempt, Block, prove};
+use crate::truth::{Attempt, Block, Missed, alone, prove_in_turn};
 
 fn late_or_skip(test: &str) -> Option<Late> {
     Late::mount(Vec::new())
@@ -44,11 +44,12 @@ fn start_ns(debox: &Debox) -> u64 {
 #[test]
 fn every_late_answer_is_a_sleep_when_a_file_is_opened() {
     let test = "every_late_answer_is_a_sleep_when_a_file_is_opened";
+    let turn = alone();
     let Some(late) = late_or_skip(test) else {
         return;
     };
     let path = late.path().join("d1/f1");
-    prove(test, |debox| {
+    prove_in_turn(&turn, test, |debox| {
         late.schedule(&[(Operation::Lookup, &[5, 9]), (Operation::Open, &[14])]);
         let file = debox.call(libc::SYS_openat as u32, || File::open(&path));
         let (operations, blocks) = own_blocks(&late, start_ns(debox));
@@ -56,30 +57,31 @@ fn every_late_answer_is_a_sleep_when_a_file_is_opened() {
         drop(file.expect("every name is there"));
         let expected = [Operation::Lookup, Operation::Lookup, Operation::Open];
         assert_eq!(operations, expected);
-        Attempt {
+        Ok(Attempt {
             sleeps: vec![(Label::Fuse, 3)],
             blocks,
-        }
+        })
     });
 }
 
 #[test]
 fn every_late_answer_is_a_sleep_when_a_status_is_asked_for() {
     let test = "every_late_answer_is_a_sleep_when_a_status_is_asked_for";
+    let turn = alone();
     let Some(late) = late_or_skip(test) else {
         return;
     };
     let path = late.path().join("f1");
-    prove(test, |debox| {
+    prove_in_turn(&turn, test, |debox| {
         late.schedule(&[(Operation::Lookup, &[6]), (Operation::Status, &[11])]);
         let status = debox.call(libc::SYS_newfstatat as u32, || stat(&path));
         status.expect("every name is there");
         let (operations, blocks) = own_blocks(&late, start_ns(debox));
         assert_eq!(operations, [Operation::Lookup, Operation::Status]);
-        Attempt {
+        Ok(Attempt {
             sleeps: vec![(Label::Fuse, 2)],
             blocks,
-        }
+        })
     });
 }
 
@@ -105,16 +107,17 @@ fn read_cold(late: &Late, debox: &Debox, advice: Advice) -> (Vec<Operation>, Vec
 #[test]
 fn page_is_named_when_a_read_is_cold() {
     let test = "page_is_named_when_a_read_is_cold";
+    let turn = alone();
     let Some(late) = late_or_skip(test) else {
         return;
     };
-    prove(test, |debox| {
+    prove_in_turn(&turn, test, |debox| {
         let (operations, blocks) = read_cold(&late, debox, Advice::Normal);
         assert_eq!(operations, [Operation::Read]);
-        Attempt {
+        Ok(Attempt {
             sleeps: vec![(Label::PageIo, 1)],
             blocks,
-        }
+        })
     });
 }
 
@@ -125,15 +128,25 @@ fn wait_until_begun(late: &Late, operation: Operation) {
     }
 }
 
+/// Whether a call that began at this time found the other one's request still with the server, whatever it had to do first.
+fn in_time(start_ns: u64, others: &Answer) -> Result<(), Missed> {
+    const MARGIN_NS: u64 = 15_000_000;
+    if start_ns + MARGIN_NS < others.answered_ns.0 {
+        return Ok(());
+    }
+    Err(Missed("the other one was answered too soon".to_owned()))
+}
+
 #[test]
 fn inode_lock_is_named_when_another_makes_a_directory_in_the_same_one() {
     let test = "inode_lock_is_named_when_another_makes_a_directory_in_the_same_one";
+    let turn = alone();
     let Some(late) = late_or_skip(test) else {
         return;
     };
     let directory = late.path().join("d1");
     let make = |name: &str| mkdirat(CWD, directory.join(name), Mode::RWXU);
-    prove(test, |debox| {
+    prove_in_turn(&turn, test, |debox| {
         late.schedule(&[(Operation::Lookup, &[3]), (Operation::Mkdir, &[40, 10])]);
         std::thread::scope(|scope| {
             let other = scope.spawn(|| make("x1"));
@@ -152,6 +165,7 @@ fn inode_lock_is_named_when_another_makes_a_directory_in_the_same_one() {
         let answers = late.answers();
         let others = answers.iter().find(|a| a.operation == Operation::Mkdir);
         let held = others.expect("the other one's came first");
+        in_time(start_ns(debox), held)?;
         let after = blocks
             .iter()
             .position(|block| block.end_ns.0 > held.answered_ns.0)
@@ -162,24 +176,25 @@ fn inode_lock_is_named_when_another_makes_a_directory_in_the_same_one() {
             end_ns: held.answered_ns,
         });
         let asked = operations.len() as u32;
-        Attempt {
+        Ok(Attempt {
             sleeps: vec![(Label::InodeLock, 1), (Label::Fuse, asked)],
             blocks,
-        }
+        })
     });
 }
 
 #[test]
 fn dentry_lookup_is_named_when_another_looks_up_the_same_name() {
     let test = "dentry_lookup_is_named_when_another_looks_up_the_same_name";
+    let turn = alone();
     let Some(late) = late_or_skip(test) else {
         return;
     };
-    let mut turn = 0;
-    prove(test, |debox| {
+    let mut number = 0;
+    prove_in_turn(&turn, test, |debox| {
         // A name never asked for before: an entry the kernel has is asked about, not looked up.
-        turn += 1;
-        let path = late.path().join(format!("f{turn}"));
+        number += 1;
+        let path = late.path().join(format!("f{number}"));
         late.schedule(&[(Operation::Lookup, &[40, 4]), (Operation::Status, &[4])]);
         std::thread::scope(|scope| {
             let other = scope.spawn(|| stat(&path));
@@ -189,17 +204,18 @@ fn dentry_lookup_is_named_when_another_looks_up_the_same_name() {
             other.join().expect("no panic").expect("the same name");
         });
         let start_ns = start_ns(debox);
+        let theirs = late.answers()[0];
+        in_time(start_ns, &theirs)?;
         let (operations, mut blocks) = own_blocks(&late, start_ns);
         assert_eq!(operations, [Operation::Lookup, Operation::Status]);
-        let theirs = late.answers()[0];
         blocks[0].begin_ns.0 = theirs.answered_ns.0;
         blocks.push(Block {
             begin_ns: (start_ns, start_ns + 500_000),
             end_ns: theirs.answered_ns,
         });
-        Attempt {
+        Ok(Attempt {
             sleeps: vec![(Label::DentryLookup, 1), (Label::Fuse, 2)],
             blocks,
-        }
+        })
     });
 }

@@ -11,7 +11,9 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::common::skip;
-use crate::truth::{Asleep, Attempt, Block, alone, check_sleeps, debox_or_skip, prove};
+use crate::truth::{
+    Asleep, Attempt, Block, Missed, alone, check_sleeps, debox_or_skip, prove_in_turn,
+};
 
 /// Confines the calling thread to the first processor it may use.
 fn pin() {
@@ -47,6 +49,7 @@ fn voluntary_switches() -> u64 {
 #[test]
 fn preemptions_are_apart_from_sleeps_when_another_wants_the_processor() {
     let test = "preemptions_are_apart_from_sleeps_when_another_wants_the_processor";
+    let turn = alone();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _stop = StopAtEnd(&stop);
@@ -57,7 +60,7 @@ fn preemptions_are_apart_from_sleeps_when_another_wants_the_processor() {
                 std::hint::spin_loop();
             }
         });
-        prove(test, |debox| {
+        prove_in_turn(&turn, test, |debox| {
             let mut used_ns = 0;
             debox.call(0, || {
                 let before_ns = processor_ns();
@@ -68,14 +71,14 @@ fn preemptions_are_apart_from_sleeps_when_another_wants_the_processor() {
             assert!(record.preemptions.count > 0, "{record:#?}");
             // The kernel's own clock of the thread has to agree, but for the clock readings themselves.
             let tolerance_ns = (used_ns / 20).max(50_000);
-            assert!(
-                record.cpu_ns().abs_diff(used_ns) < tolerance_ns,
-                "{used_ns} ns used: {record:#?}"
-            );
-            Attempt {
+            if record.cpu_ns().abs_diff(used_ns) >= tolerance_ns {
+                // It leaves out what a hypervisor took, which no record of the machine's own can show.
+                return Err(Missed(format!("{used_ns} ns used: {record:#?}")));
+            }
+            Ok(Attempt {
                 sleeps: Vec::new(),
                 blocks: Vec::new(),
-            }
+            })
         });
     });
 }
@@ -111,18 +114,20 @@ fn wait_for_a_processor_is_told_apart_when_it_follows_a_sleep() {
     if let Err(why) = refused {
         return skip(test, &why);
     }
+    let turn = alone();
     pin();
     let sleep = Duration::from_millis(5);
-    prove(test, |debox| {
+    prove_in_turn(&turn, test, |debox| {
         let asleep = Asleep::of_this_thread();
-        let released_ns = std::thread::scope(|scope| {
+        let (taken_ns, released_ns) = std::thread::scope(|scope| {
             // Not pinned until it has seen the sleep: it would keep the other from falling asleep.
             let hog = scope.spawn(|| {
                 become_real_time().expect("allowed above");
                 asleep.wait();
                 pin();
+                let taken_ns = monotonic_ns();
                 spin(Duration::from_millis(25));
-                monotonic_ns()
+                (taken_ns, monotonic_ns())
             });
             asleep.arm();
             debox.call(libc::SYS_nanosleep as u32, || std::thread::sleep(sleep));
@@ -133,18 +138,19 @@ fn wait_for_a_processor_is_told_apart_when_it_follows_a_sleep() {
         let runnable_ns = start_ns + sleep.as_nanos() as u64;
         let waited_ns = record.wakeup_ns.expect("asked for");
         let injected_ns = released_ns.saturating_sub(runnable_ns);
-        // The hog may come too late on a busy machine; then nothing is injected, and nothing to see.
-        if injected_ns > 10_000_000 {
-            assert!(waited_ns > injected_ns / 2, "{injected_ns} ns: {record:#?}");
+        // The hog may come too late on a busy machine, even after all is over; then nothing is injected.
+        if taken_ns >= runnable_ns || injected_ns < 10_000_000 {
+            return Err(Missed(format!("{taken_ns}: taken after {runnable_ns}")));
         }
+        assert!(waited_ns > injected_ns / 2, "{injected_ns} ns: {record:#?}");
         drop(record);
-        Attempt {
+        Ok(Attempt {
             sleeps: vec![(Label::Timer, 1)],
             blocks: vec![Block {
                 begin_ns: (start_ns, start_ns),
                 end_ns: (runnable_ns, runnable_ns + 200_000),
             }],
-        }
+        })
     });
 }
 

@@ -14,6 +14,8 @@ pub use library::{NoLibrary, library};
 pub use program::{Untraceable, examine};
 pub use session::Session;
 
+use debox::policy::{Filter, Order};
+
 /// What the preload library is told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Orders {
@@ -32,6 +34,13 @@ pub struct Orders {
 }
 
 impl Orders {
+    /// Whether the programs need the labels of sleeps at once. What is no order is the library's business.
+    pub fn need_labels(&self) -> bool {
+        let by_label = |keep: Filter| !keep.labels.is_empty();
+        let reacts = |order: &String| order.parse().is_ok_and(|order: Order| order.needs_labels());
+        self.keep.parse().is_ok_and(by_label) || self.react.iter().any(reacts)
+    }
+
     /// The variables of the library's `config`.
     fn variables(&self) -> Vec<(&'static str, String)> {
         let mut variables = vec![("HEADWAY_TRACE_KEEP", self.keep.clone())];

@@ -8,7 +8,8 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use debox::collect::{Collection, Ended, Process};
+use debox::Symbols;
+use debox::collect::{Collection, Ended, Process, SYMBOLS_FILE};
 use tempfile::TempDir;
 
 /// A trace being made.
@@ -39,6 +40,15 @@ impl Session {
             directory,
             ended: Vec::new(),
         })
+    }
+
+    /// Gives programs that need labels at once what all of them would have to read, ten megabytes of text.
+    ///
+    /// # Errors
+    ///
+    /// The directory has no room.
+    pub fn provide(&self, symbols: &Symbols) -> io::Result<()> {
+        std::fs::write(self.path().join(SYMBOLS_FILE), symbols.image())
     }
 
     /// Where programs write.

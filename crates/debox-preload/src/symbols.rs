@@ -1,0 +1,100 @@
+//! The kernel's symbols, as the first process of the directory has read them: every process that needs labels at once
+//! would otherwise read ten megabytes of text, tens of milliseconds, which a build would pay a thousand times.
+//!
+//! The file is mapped and looked into where a label is needed. It may come from `headway trace`, from a process before this one,
+//! or from this one. A file of another user's, root's aside, is not taken: it could be cut off under our feet.
+
+use std::borrow::Cow;
+use std::os::fd::OwnedFd;
+use std::ptr::null_mut;
+
+use debox::collect::SYMBOLS_FILE;
+use debox::{Symbols, adopt_kernel_symbols, kernel_symbols};
+use rustix::fs::{Mode, OFlags, fstat, open, rename, unlink};
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::process::Resource;
+
+/// Makes the kernel's symbols known to this process, by the shortest way there is.
+pub fn provide(directory: &[u8]) {
+    let path = path(directory, SYMBOLS_FILE);
+    match adopted(&path) {
+        Some(symbols) => adopt_kernel_symbols(symbols),
+        None => {
+            if let Some(symbols) = kernel_symbols() {
+                write(directory, &path, symbols.image());
+            }
+        }
+    }
+}
+
+fn path(directory: &[u8], name: &str) -> Vec<u8> {
+    let mut path = directory.to_vec();
+    path.push(b'/');
+    path.extend(name.as_bytes());
+    path
+}
+
+/// The symbols in a file, if they are there, of this boot, and of somebody we trust.
+fn adopted(path: &[u8]) -> Option<Symbols> {
+    let file = open(
+        path,
+        OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW,
+        Mode::empty(),
+    )
+    .ok()?;
+    let status = fstat(&file).ok()?;
+    let own = rustix::process::geteuid().as_raw();
+    if status.st_uid != 0 && status.st_uid != own {
+        return None;
+    }
+    Symbols::from_image(Cow::Borrowed(map(
+        &file,
+        usize::try_from(status.st_size).ok()?,
+    )?))
+}
+
+/// Maps a file for good: the symbols are needed as long as the process lives.
+fn map(file: &OwnedFd, bytes: usize) -> Option<&'static [u8]> {
+    // SAFETY: a new mapping at an address of the kernel's choice aliases nothing.
+    let address = unsafe {
+        rustix::mm::mmap(
+            null_mut(),
+            bytes,
+            ProtFlags::READ,
+            MapFlags::PRIVATE,
+            file,
+            0,
+        )
+    }
+    .ok()?;
+    // SAFETY: mapped for good with that length. The file is written before it gets its name and never after.
+    Some(unsafe { std::slice::from_raw_parts(address.cast(), bytes) })
+}
+
+/// Leaves a file for the processes to come, whole or not at all.
+fn write(directory: &[u8], path: &[u8], image: &[u8]) {
+    // Beyond the limit the kernel would send the program a signal.
+    let limit = rustix::process::getrlimit(Resource::Fsize).current;
+    if limit.is_some_and(|limit| image.len() as u64 > limit) {
+        return;
+    }
+    let number = rustix::process::getpid().as_raw_pid();
+    let fresh = self::path(directory, &format!("{SYMBOLS_FILE}.{number}"));
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
+    let Ok(file) = open(fresh.as_slice(), flags, mode) else {
+        return;
+    };
+    let mut rest = image;
+    while !rest.is_empty() {
+        match rustix::io::write(&file, rest) {
+            Ok(written) if written > 0 => rest = &rest[written..],
+            Err(rustix::io::Errno::INTR) => {}
+            _ => break,
+        }
+    }
+    let named = rest.is_empty() && rename(fresh.as_slice(), path).is_ok();
+    if !named {
+        let _ = unlink(fresh.as_slice());
+    }
+}
