@@ -220,7 +220,7 @@ fn line_is_replaced_and_goes_in_the_end_when_there_is_a_terminal() {
             .iter()
             .all(|part| line.contains(part))
     };
-    assert!(lines.iter().any(|line| whole(&line)), "{lines:?}");
+    assert!(lines.iter().any(whole), "{lines:?}");
     assert!(result.contains("good replies/s"), "{result}");
     let quiet = on_a_terminal(&format!("{words} --quiet"));
     assert!(!quiet.contains("\x1b[K"), "{quiet}");
