@@ -12,6 +12,7 @@ use crate::run::RunDescription;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Spans into which the measured part of a run is cut.
 pub const BLOCKS: usize = 10;
@@ -108,7 +109,7 @@ pub struct Sleeps {
 /// Takes the rows of a run one by one.
 pub struct Collector {
     analyzer: Analyzer,
-    start_ns: u64,
+    window: Range<u64>,
     block_ns: u64,
     whole: Part,
     blocks: Vec<Part>,
@@ -124,7 +125,7 @@ impl Collector {
         let blocks = if block_ns > 0 { BLOCKS } else { 0 };
         Collector {
             analyzer: Analyzer::new(description),
-            start_ns: window.start_ns,
+            window: window.start_ns..window.end_ns,
             block_ns,
             whole: Part::new(length_ns as f64 / 1e9),
             blocks: vec![block; blocks],
@@ -134,7 +135,9 @@ impl Collector {
     /// Takes one row.
     pub fn push(&mut self, row: &Row) {
         self.analyzer.push(row);
-        self.whole.push_reply(row);
+        if self.window.contains(&row.end_ns) {
+            self.whole.push_reply(row);
+        }
         if let Some(block) = self.block(row.end_ns) {
             block.push_reply(row);
         }
@@ -148,7 +151,7 @@ impl Collector {
     }
 
     fn block(&mut self, at_ns: u64) -> Option<&mut Part> {
-        let since = at_ns.checked_sub(self.start_ns)?;
+        let since = at_ns.checked_sub(self.window.start)?;
         let index = since.checked_div(self.block_ns)?;
         self.blocks.get_mut(index as usize)
     }

@@ -39,6 +39,41 @@ fn evidence(latency_ms: impl Fn(u64) -> u64) -> Evidence {
     }
 }
 
+#[test]
+fn throughput_is_of_the_window_when_replies_end_before_and_after_it() {
+    let mut description = RunDescription::default();
+    description.load.measured = Some(Window {
+        start_ns: 2_000_000_000,
+        end_ns: 4_000_000_000,
+    });
+    let mut collector = Collector::new(&description);
+    // A reply every 10 ms of six seconds, 1000 bytes each; the first two seconds warm up.
+    for end_ns in (0..6_000_000_000).step_by(10_000_000) {
+        collector.push(&Row {
+            intended_ns: end_ns,
+            start_ns: end_ns,
+            first_byte_ns: 0,
+            end_ns,
+            size_bytes: 1_000,
+            bytes: 1_000,
+            status: 200,
+            error: Outcome::Ok,
+            connection: 0,
+            ordinal: 0,
+            class: Row::NO_CLASS,
+            target: 0,
+            warmup: end_ns < 2_000_000_000,
+        });
+    }
+    let evidence = Evidence {
+        description,
+        rows: Some(collector.finish()),
+        ..Evidence::default()
+    };
+    assert_eq!(value("rate_rps", &evidence), 100.0);
+    assert_eq!(value("throughput_mbit", &evidence), 0.8);
+}
+
 fn take(text: &str, evidence: &Evidence) -> Result<Value, String> {
     Quantity::parse(text)?.take(evidence)
 }
