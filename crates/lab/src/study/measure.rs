@@ -156,13 +156,12 @@ impl Bench<'_> {
         if let Some(bits) = spec.workload.bandwidth_bits_per_s {
             command.args(["--bandwidth", &format!("{bits}bit")]);
         }
-        let warmup = if demand.directory.is_some() {
-            spec.warmup_s
-        } else {
-            0.0
+        let (warmup, seed) = match demand.directory {
+            Some(_) => (spec.warmup_s, spec.seed()),
+            None => (0.0, spec.fill_seed()),
         };
         command.args(["--warmup", &time(warmup), "-d", &time(demand.seconds)]);
-        command.args(["--seed", &spec.repeat.to_string()]);
+        command.args(["--seed", &seed.to_string()]);
         command.args(["--label", spec.server.kind.title()]);
         match &demand.directory {
             Some(directory) => command.arg("-o").arg(directory),

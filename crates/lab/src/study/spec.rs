@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::servers::Kind;
 
 /// Raised when equal descriptions no longer mean equal measurements.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// A server and its sizes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -209,6 +209,17 @@ impl Spec {
         format!("{:016x}", checksum::of(text.as_bytes()))
     }
 
+    /// The seed of its requests: the same for all servers at one point of one repeat, and another one at every other point. If
+    /// points shared their requests, whatever the first of them brought into memory would be all that the others ask for.
+    pub fn seed(&self) -> u64 {
+        seed(&(&self.point, self.repeat))
+    }
+
+    /// The seed of the requests that fill the caches before it: none that are measured.
+    pub fn fill_seed(&self) -> u64 {
+        seed(&("fill", self.repeat))
+    }
+
     /// Those whose capacities have to be known first.
     pub fn needs(&self) -> Vec<ServerChoice> {
         match &self.point {
@@ -250,6 +261,12 @@ impl Spec {
     }
 }
 
+/// Nine digits at most, so that it can be typed.
+fn seed(of: &impl Serialize) -> u64 {
+    let text = serde_json::to_string(of).unwrap_or_default();
+    checksum::of(text.as_bytes()) % 1_000_000_000
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -282,6 +299,19 @@ mod tests {
             warmup_s: 1.0,
             repeat: 1,
         }
+    }
+
+    #[test]
+    fn requests_are_new_at_every_point_and_equal_for_every_server_when_seeds_are_drawn() {
+        let of = |change: fn(&mut Spec)| {
+            let mut changed = spec();
+            change(&mut changed);
+            changed.seed()
+        };
+        assert_eq!(of(|spec| spec.server.kind = Kind::H2o), spec().seed());
+        assert_ne!(of(|spec| spec.point = Point::Rate(10.0)), spec().seed());
+        assert_ne!(of(|spec| spec.repeat = 2), spec().seed());
+        assert_ne!(spec().fill_seed(), spec().seed());
     }
 
     #[test]
