@@ -197,3 +197,45 @@ fn read_beginning(path: &Path) {
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).unwrap();
     file.read_exact(&mut vec![0; 256 << 10]).unwrap();
 }
+
+/// A read that may not wait begins to read a missing page in, and beginning waits when the disk's queue is full: so the loop
+/// reads nothing that it has not found to be there.
+#[test]
+fn loop_reads_each_small_file_once_when_their_pages_have_gone() {
+    const NAME: &str = "loop_reads_each_small_file_once_when_their_pages_have_gone";
+    const BYTES: usize = 60_000;
+    let root = root();
+    let names: Vec<String> = (0..40).map(|number| format!("f{number}")).collect();
+    for (number, name) in names.iter().enumerate() {
+        fs::write(root.path().join(name), contents(number, BYTES)).unwrap();
+    }
+    // Contents for a part of them: each is read again from its file when it is asked for again.
+    let options = ["--workers", "1", "--content-max", "1MiB"];
+    let server = Server::start_in(root.path(), &options);
+    let ask_all = || {
+        for (number, name) in names.iter().enumerate() {
+            let reply = get(&server.address, &format!("/{name}"));
+            assert!(reply == (200, contents(number, BYTES)), "{name}");
+        }
+        server.status()
+    };
+    let before = ask_all();
+    if !sees_everything(&before["total"]["trace"]) {
+        return skip(NAME, "the tracer sees less than stacks");
+    }
+    names
+        .iter()
+        .for_each(|name| make_cold(&root.path().join(name)));
+    let after = ask_all();
+    let grown = |name| counter(&after, name) - counter(&before, name);
+    let reads = |status: &Value| {
+        status["total"]["trace"]["calls"]["preadv2"]
+            .as_u64()
+            .unwrap()
+    };
+    assert!(
+        grown("helper_reads_in") > 0,
+        "the files were in memory all the time"
+    );
+    assert_eq!(reads(&after) - reads(&before), grown("content_loaded"));
+}

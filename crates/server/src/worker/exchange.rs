@@ -69,6 +69,15 @@ enum Missing {
     Unreadable,
 }
 
+impl From<&std::io::Error> for Missing {
+    fn from(error: &std::io::Error) -> Missing {
+        match error.kind() {
+            ErrorKind::Unsupported => Missing::Opaque,
+            _ => Missing::Unreadable,
+        }
+    }
+}
+
 impl Worker {
     /// Continues with the request that a helper has answered.
     pub(super) fn resume(&mut self, connection: &mut Connection, given: Given) -> Fate {
@@ -493,6 +502,7 @@ impl Worker {
         body: &mut Vec<u8>,
     ) -> Result<(), Missing> {
         let size = source.meta().size as usize;
+        self.expect_cached(source)?;
         body.clear();
         body.resize(size, 0);
         let mut at = 0;
@@ -504,10 +514,7 @@ impl Worker {
                 Ok(Some(0)) => return Err(Missing::Changed),
                 Ok(Some(count)) => at += count,
                 Ok(None) => return Err(Missing::Cold),
-                Err(error) if error.kind() == ErrorKind::Unsupported => {
-                    return Err(Missing::Opaque);
-                }
-                Err(_) => return Err(Missing::Unreadable),
+                Err(error) => return Err(Missing::from(&error)),
             }
         }
         // Read or copied first, compared after: a rewrite in between shows in size or time.
@@ -515,6 +522,20 @@ impl Worker {
             Ok(())
         } else {
             Err(Missing::Changed)
+        }
+    }
+
+    /// An error if a page of it is surely missing. A read that may not wait would find that out as well, but it begins to
+    /// read the page in first, and beginning waits when the disk's queue is full.
+    fn expect_cached(&self, source: &OpenFile) -> Result<(), Missing> {
+        let size = source.meta().size;
+        let cached = self
+            .tracer
+            .call(Call::Residency, || self.residency.cached(source, 0, size));
+        match cached {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Missing::Cold),
+            Err(error) => Err(Missing::from(&error)),
         }
     }
 
