@@ -336,10 +336,10 @@ mod tests {
         assert!(has(Kind::NginxThreads, "aio threads;"));
         assert!(has(Kind::NginxThreads, "open_file_cache off;"));
         assert!(has(Kind::NginxCache, "aio threads;"));
-        // 20000 descriptors, less 4096 connections and 64 others.
+        // 20000 descriptors, less 12288 connections and 64 others.
         assert!(has(
             Kind::NginxCache,
-            "open_file_cache max=15840 inactive=60s;"
+            "open_file_cache max=7648 inactive=60s;"
         ));
     }
 
