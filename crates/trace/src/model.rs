@@ -318,6 +318,24 @@ impl Kept {
         let longest = self.sleeps.iter().max_by_key(|sleep| sleep.total_ns);
         longest.map(|sleep| sleep.label)
     }
+
+    /// Most other tasks asleep on the same resource as one of its sleeps began; `None` where nobody counted.
+    pub fn waiters_entry_max(&self) -> Option<u64> {
+        let counted = self
+            .sleeps
+            .iter()
+            .filter_map(|sleep| sleep.waiters_entry_max);
+        counted.max()
+    }
+
+    /// The same as one of its sleeps ended.
+    pub fn waiters_exit_max(&self) -> Option<u64> {
+        let counted = self
+            .sleeps
+            .iter()
+            .filter_map(|sleep| sleep.waiters_exit_max);
+        counted.max()
+    }
 }
 
 impl Place {
