@@ -355,3 +355,28 @@ fn callback_comes_at_every_nth_call_until_it_is_forgotten() {
     );
     assert_eq!(output, "3 1\n");
 }
+
+/// Compiles and runs a program of this directory.
+fn own(name: &str, arguments: &[&Path]) -> String {
+    let directory = tempfile::tempdir().expect("a directory");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests")
+        .join(name);
+    run(&compile(directory.path(), &source, &[]), arguments)
+}
+
+#[test]
+fn records_go_on_without_calls_of_ours_when_the_program_gives_up_calls() {
+    let expected = "call 1\nsleep 1\nwake-up 1\ntold 1\nthread 1\nchild 1\nlimits 1\noff 0\n";
+    assert_eq!(own("confined.c", &[]), expected);
+    // The names of the kernel's functions are not there yet, and may not be read any more.
+    assert_eq!(own("confined.c", &[Path::new("late")]), expected);
+}
+
+#[test]
+fn records_have_times_alone_when_a_filter_from_before_refuses_the_events() {
+    assert_eq!(
+        own("refused.c", &[]),
+        "control 0\ntimes 1\nsleeps 0, faults -1\nrung 1\nsaid 1\n"
+    );
+}
