@@ -76,7 +76,7 @@ fn event(trace: &Trace, kept: &Kept) -> Value {
     })
 }
 
-/// A sleep. Waiters are left out where nobody counted them, so that none reads as 0.
+/// A sleep. Waiters are left out where nobody counted them, so that none reads as 0; so is a line that is not known.
 fn slept(sleep: &SleepAt) -> Value {
     let mut value = json!({
         "label": sleep.label,
@@ -92,6 +92,9 @@ fn slept(sleep: &SleepAt) -> Value {
         if let Some(count) = count {
             value[name] = count.into();
         }
+    }
+    if let Some(line) = sleep.line_words() {
+        value["line"] = line.into();
     }
     value
 }
