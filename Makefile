@@ -26,5 +26,5 @@ docs: ## build the user guide into target/book
 	@scripts/setup docs
 	@PATH="$$PATH:$${CARGO_HOME:-$$HOME/.cargo}/bin" mdbook build docs
 
-install: ## build a release and install it with its man pages under PREFIX (/usr/local)
+install: ## build a release (or take BUILT=DIR) and install it with man pages and C libraries under DESTDIR, PREFIX (/usr/local)
 	@scripts/install "$(PREFIX)"

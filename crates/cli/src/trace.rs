@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use super::Failure;
 
 mod attach;
+mod lines;
 mod outputs;
 mod policy;
 mod run;

@@ -44,17 +44,18 @@ extern "C" {
 /* The sleeps of a call at one place in the kernel. */
 typedef struct PerSleepInfo {
     int numSleeps;              /* number of sleeps for the same reason */
-    int blockingLine;           /* always 0, see blockingFile and blockingFunction */
+    int blockingLine;           /* where blocked, 0 until debox_lines fills it in */
     int numWaitersEntry;        /* contenders at sleep; -1: not known */
     int numWaitersExit;         /* contenders at wake-up; -1: not known */
     struct timeval blockedTime; /* how long the process was blocked */
     uint64_t blockedNs;         /* added: the same in nanoseconds */
     uint64_t maxBlockedNs;      /* added: the longest of them */
     char wmesg[24];             /* reason for sleep: resource label such as "page-io" */
-    char blockingFile[64];      /* always empty: the kernel's lines take seconds to look up */
+    char blockingFile[64];      /* the file of it, empty until debox_lines fills it in */
     char blockingFunction[64];  /* added: kernel function it slept in */
     uint64_t blockingOffset;    /* added: and the offset in it */
-    uint64_t reserved[4];
+    uint64_t blockingAddress;   /* added: the two as a kernel address; 0: not known */
+    uint64_t reserved[3];
 } PerSleepInfo;
 
 /*
@@ -129,6 +130,17 @@ int debox_control_sized(DeBoxInfo *resultBuf, size_t size, int maxSleeps, int ma
 typedef void (*DeBoxCallback)(const DeBoxInfo *info, const void *callSite, void *context);
 int debox_react(const char *order, DeBoxCallback callback, void *context);
 void debox_forget_reactions(void);
+
+/*
+ * Fills in blockingFile and blockingLine of a record's sleeps, from the kernel's debug file: a vmlinux with
+ * DWARF, a package of its own in most distributions (linux-image-...-dbg, kernel-debuginfo), or what the
+ * environment's HEADWAY_VMLINUX names. The first time it takes seconds, and it allocates: not for signal
+ * handlers. What the file does not tell, such as functions of modules, stays empty. Returns how many sleeps
+ * have a line, or -1 and errno: ENOENT (no debug file), ENOEXEC (it is none, or another kernel's), EACCES
+ * (kernel.kptr_restrict hides addresses), EPERM (seccomp(2) has confined the process), EBUSY (called in a
+ * callback), EINVAL.
+ */
+int debox_lines(DeBoxInfo *info);
 
 /* The name of a system call, as snprintf gives it: cut to size, the whole length returned. */
 int debox_call_name(int number, char *name, size_t size);

@@ -234,7 +234,7 @@ fn ordered(order: Order) -> Rule {
     )
 }
 
-fn fail(number: c_int) -> c_int {
+pub(crate) fn fail(number: c_int) -> c_int {
     set_errno(number);
     -1
 }

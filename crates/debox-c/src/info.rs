@@ -35,7 +35,8 @@ pub struct PerSleepInfo {
     pub blockingFile: [c_char; 64],
     pub blockingFunction: [c_char; 64],
     pub blockingOffset: u64,
-    pub reserved: [u64; 4],
+    pub blockingAddress: u64,
+    pub reserved: [u64; 3],
 }
 
 /// `CallTrace`.
@@ -175,11 +176,14 @@ impl PerSleepInfo {
         self.numWaitersEntry = waiters(sleep.waiters_entry);
         self.numWaitersExit = waiters(sleep.waiters_exit);
         copy(&mut self.wmesg, sleep.label.name());
-        // The kernel's own line numbers are in its debugging information, which is not at hand here.
+        // They are in the kernel's debug file, see `debox_lines`.
         copy(&mut self.blockingFile, "");
         self.blockingLine = 0;
         copy(&mut self.blockingFunction, function(sleep.site));
         self.blockingOffset = sleep.site.map_or(0, |site| u64::from(site.offset));
+        self.blockingAddress = sleep
+            .site
+            .map_or(0, |site| site.function + u64::from(site.offset));
     }
 }
 

@@ -16,6 +16,7 @@
 
 mod control;
 mod info;
+mod lines;
 mod thread;
 
 pub use control::{
@@ -23,4 +24,5 @@ pub use control::{
     debox_forget_reactions, debox_react, debox_rung, debox_version,
 };
 pub use info::{CallTime, CallTrace, DeBoxInfo, PerSleepInfo, TimeVal};
+pub use lines::debox_lines;
 pub use thread::Thread;

@@ -196,6 +196,42 @@ fn children_of_every_kind_behave_alike_and_are_counted_when_traced() {
 }
 
 #[test]
+fn parents_records_are_whole_when_vfork_children_lived_in_its_memory() {
+    let bench = Bench::new();
+    let program = bench.compile("vforks", &[]);
+    let plain = Command::new(&program).output().expect("it runs");
+    let traced = bench.traced(&program).output().expect("it runs");
+    assert_eq!(
+        support::text(&plain.stdout),
+        "ending: 3\nsleeping: 4\nnested: 6\nexecing: 7\nthread: 3\nrefused: 1\nwritten: 4\n"
+    );
+    assert_eq!(plain.status.code(), Some(8), "{plain:?}");
+    assert_alike("vforks", &plain, &traced);
+    let processes = bench.processes(&program);
+    // The parent, and the child that became a program; the others were in their parent's memory and left nothing.
+    assert_eq!(processes.len(), 2);
+    let parent = processes.iter().find(|process| process.command.len() == 1);
+    let parent = parent.expect("the parent");
+    // The grandchild is its parent's, who is not recorded. The refused one is a failure.
+    assert_eq!(support::calls(parent, "vfork"), (6, 1));
+    assert_eq!(support::calls(parent, "getppid"), (40, 0));
+    for call in ["getuid", "clock_nanosleep"] {
+        assert_eq!(support::calls(parent, call), (0, 0), "{call}");
+    }
+    // Of the children's calls at least those of getuid, nanosleep and waitpid stand in the count.
+    assert!(parent.losses.calls_of_vfork >= 6, "{:?}", parent.losses);
+    // A parent waits until its child has ended, and that is its call's time.
+    let vforks = parent.sites.iter().filter(|site| site.name == "vfork");
+    let longest_ns = vforks.map(|site| site.wall_max_ns).max();
+    assert!(longest_ns >= Some(20_000_000), "{longest_ns:?}");
+    let child = processes.iter().find(|process| process.command.len() == 2);
+    assert_eq!(
+        support::calls(child.expect("the child"), "getppid"),
+        (10, 0)
+    );
+}
+
+#[test]
 fn program_without_the_variable_is_followed_when_that_is_asked_for() {
     let bench = Bench::new();
     let program = bench.compile("children", &[]);

@@ -157,6 +157,10 @@ fn header_and_library_agree_on_every_offset() {
             offset_of!(PerSleepInfo, blockingFunction),
         ),
         (
+            "offsetof(PerSleepInfo, blockingAddress)",
+            offset_of!(PerSleepInfo, blockingAddress),
+        ),
+        (
             "offsetof(PerSleepInfo, reserved)",
             offset_of!(PerSleepInfo, reserved),
         ),
@@ -354,4 +358,123 @@ fn callback_comes_at_every_nth_call_until_it_is_forgotten() {
         }"#,
     );
     assert_eq!(output, "3 1\n");
+}
+
+/// Compiles and runs a program of this directory.
+fn own(name: &str, arguments: &[&Path]) -> String {
+    let directory = tempfile::tempdir().expect("a directory");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests")
+        .join(name);
+    run(&compile(directory.path(), &source, &[]), arguments)
+}
+
+#[test]
+fn records_go_on_without_calls_of_ours_when_the_program_gives_up_calls() {
+    let expected = "call 1\nsleep 1\nwake-up 1\ntold 1\nthread 1\nchild 1\nlimits 1\noff 0\n";
+    assert_eq!(own("confined.c", &[]), expected);
+    // The names of the kernel's functions are not there yet, and may not be read any more.
+    assert_eq!(own("confined.c", &[Path::new("late")]), expected);
+}
+
+#[test]
+fn records_have_times_alone_when_a_filter_from_before_refuses_the_events() {
+    assert_eq!(
+        own("refused.c", &[]),
+        "control 0\ntimes 1\nsleeps 0, faults -1\nrung 1\nsaid 1\n"
+    );
+}
+
+/// Says that a test did not run, and why; also in the file `HEADWAY_SKIP_LOG` names, if it is set.
+fn skip(test: &str, reason: &str) {
+    use std::io::Write;
+    println!("SKIP: {reason}");
+    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
+        let log = std::fs::File::options()
+            .append(true)
+            .create(true)
+            .open(path);
+        let mut log = log.expect("the skip log can be appended to");
+        writeln!(log, "{test}: {reason}").expect("the skip log can be written");
+    }
+}
+
+/// Stands for a debug file of the running kernel, which would be gigabytes: a small C program with DWARF, whose few
+/// functions lie where those of the kernel do, though the file begins elsewhere.
+fn vmlinux(folder: &Path) -> PathBuf {
+    const BASE: u64 = 0x0100_0000;
+    const SOURCE: &str = "#define IN(place) __attribute__((section(place)))\n\
+        IN(\".text\") void first(void) {}\n\
+        IN(\".one\") void vfs_read(void) {}\n\
+        IN(\".two\") void schedule(void) {}\n\
+        IN(\".three\") void do_exit(void) {}\n\
+        IN(\".sleep\") void do_nanosleep(void) {\n\
+            __asm__ volatile(\".rept 4096\\n nop\\n .endr\");\n\
+        }\n";
+    let symbols = std::fs::read_to_string("/proc/kallsyms").expect("it is there");
+    let address = |name: &str| {
+        let of = |line: &str| line.split(' ').nth(2).map(str::trim) == Some(name);
+        let line = symbols
+            .lines()
+            .find(|line| of(line))
+            .expect("every kernel has it");
+        u64::from_str_radix(&line[..16], 16).expect("an address")
+    };
+    let place = |section: &str, name: &str| {
+        let place = BASE + (address(name) - address("_stext"));
+        format!("-Wl,--section-start=.{section}={place:#x}")
+    };
+    let (file, source) = (folder.join("vmlinux"), folder.join("kernel/made.c"));
+    std::fs::create_dir(folder.join("kernel")).expect("a directory");
+    std::fs::write(&source, SOURCE).expect("room");
+    let output = Command::new("cc")
+        .args([
+            "-g",
+            "-O0",
+            "-nostdlib",
+            "-static",
+            "-no-pie",
+            "-fcf-protection=none",
+        ])
+        .args([
+            "-fno-asynchronous-unwind-tables",
+            "-Wl,-e,0",
+            "-Wl,--build-id=none",
+        ])
+        .arg(format!("-Wl,-Ttext={BASE:#x}"))
+        .args([place("one", "vfs_read"), place("two", "schedule")])
+        .args([place("three", "do_exit"), place("sleep", "do_nanosleep")])
+        .arg("-o")
+        .args([&file, &source])
+        .output();
+    let output = output.expect("cc runs; scripts/setup installs it");
+    assert!(output.status.success(), "{output:?}");
+    file
+}
+
+#[test]
+fn sleep_has_its_line_when_it_is_asked_for_and_the_kernels_debug_file_is_at_hand() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lines.c");
+    let program = compile(directory.path(), &source, &[]);
+    let with = |file: &Path| {
+        let mut command = Command::new(&program);
+        command
+            .env_remove("LD_LIBRARY_PATH")
+            .env("HEADWAY_VMLINUX", file);
+        let output = command.output().expect("the program runs");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let absent = with(Path::new("/there/is/none"));
+    if absent == "not seen\n" {
+        let test = "sleep_has_its_line_when_it_is_asked_for_and_the_kernels_debug_file_is_at_hand";
+        return skip(
+            test,
+            "stacks and names (perf_event_paranoid, CAP_PERFMON, kptr_restrict)",
+        );
+    }
+    assert_eq!(absent, "-1 No such file or directory :0, untouched 1\n");
+    let found = with(&vmlinux(directory.path()));
+    assert_eq!(found, "1 found kernel/made.c:7, untouched 1\n");
 }

@@ -503,8 +503,11 @@ pub fn is_confined() -> bool {
 static SYMBOLS: OnceLock<Option<Symbols>> = OnceLock::new();
 
 /// The kernel's functions, loaded once a process by whoever needs them first; `None` where they are hidden.
-/// Slow at the first call: tens of milliseconds.
+/// Slow at the first call: tens of milliseconds. Once the process is confined ([`confine`]) they are no longer loaded.
 pub fn kernel_symbols() -> Option<&'static Symbols> {
+    if is_confined() {
+        return SYMBOLS.get()?.as_ref();
+    }
     SYMBOLS
         .get_or_init(|| Symbols::load().ok().filter(|symbols| !symbols.hidden()))
         .as_ref()

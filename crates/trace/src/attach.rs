@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use debox::{Rung, Symbols, Wait};
+use debox::{KernelLines, Rung, Symbols, Wait};
 use debox_bpf::{Attach, AttachError, KeptCall, SiteTotals, SleepTotals};
 
 use crate::model::{Kept, Place, Program, SCHEMA, Site, SleepAt, Trace, Way};
@@ -51,7 +51,7 @@ impl Observation {
         !living.is_empty()
     }
 
-    /// Everything so far.
+    /// Everything so far, with the lines of the kernel's sources if there are `lines`.
     ///
     /// # Errors
     ///
@@ -59,10 +59,12 @@ impl Observation {
     pub fn trace(
         &self,
         symbols: Option<&Symbols>,
+        lines: Option<&KernelLines>,
         places: &mut Places,
     ) -> Result<Trace, AttachError> {
         let mut builder = Builder {
             symbols,
+            lines,
             places,
             place_index: HashMap::new(),
             stack_index: HashMap::new(),
@@ -149,6 +151,7 @@ fn program(pid: u32, exe: &str, command: &[String], started_ns: u64) -> Program 
 
 struct Builder<'a> {
     symbols: Option<&'a Symbols>,
+    lines: Option<&'a KernelLines>,
     places: &'a mut Places,
     place_index: HashMap<Place, usize>,
     stack_index: HashMap<Vec<u64>, usize>,
@@ -199,7 +202,7 @@ impl Builder<'_> {
 
     fn sleep(&mut self, sleep: &SleepTotals) -> SleepAt {
         let counted = sleep.resource != debox_bpf::Resource::None;
-        SleepAt {
+        let mut at = SleepAt {
             label: sleep.label,
             symbol: sleep.symbol.clone(),
             stack: self.kernel_stack(&sleep.stack),
@@ -210,7 +213,27 @@ impl Builder<'_> {
             waiters_exit_max: counted.then_some(sleep.waiters.exit_max),
             waiters_entry_total: counted.then_some(sleep.waiters.entry_sum),
             waiters_exit_total: counted.then_some(sleep.waiters.exit_sum),
-        }
+            ..SleepAt::default()
+        };
+        at.find_line(&sleep.stack, self.symbols, self.lines);
+        at
+    }
+
+    fn kept_sleep(&mut self, sleep: &debox::Sleep) -> SleepAt {
+        let frames = sleep.stack.frames();
+        let mut at = SleepAt {
+            label: sleep.label,
+            symbol: (self.symbols).and_then(|symbols| symbols.waiting_site(frames)),
+            stack: self.kernel_stack(frames),
+            count: u64::from(sleep.count),
+            total_ns: sleep.blocked_ns,
+            max_ns: sleep.max_ns,
+            waiters_entry_max: sleep.waiters_entry.map(u64::from),
+            waiters_exit_max: sleep.waiters_exit.map(u64::from),
+            ..SleepAt::default()
+        };
+        at.find_line(frames, self.symbols, self.lines);
+        at
     }
 
     fn kept(&mut self, kept: &KeptCall, mappings: &debox_bpf::Mappings) {
@@ -218,19 +241,7 @@ impl Builder<'_> {
         let sleeps = record
             .sleeps()
             .iter()
-            .map(|sleep| SleepAt {
-                label: sleep.label,
-                symbol: self
-                    .symbols
-                    .and_then(|symbols| symbols.waiting_site(sleep.stack.frames())),
-                stack: self.kernel_stack(sleep.stack.frames()),
-                count: u64::from(sleep.count),
-                total_ns: sleep.blocked_ns,
-                max_ns: sleep.max_ns,
-                waiters_entry_max: sleep.waiters_entry.map(u64::from),
-                waiters_exit_max: sleep.waiters_exit.map(u64::from),
-                ..SleepAt::default()
-            })
+            .map(|sleep| self.kept_sleep(sleep))
             .collect();
         let mut place_of = |address| match mappings.place(kept.pid, kept.execs, address) {
             Some(place) => self.place(&place.file, place.offset),

@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 use debox::collect::{
     CallSite, Collection, Histogram, Kept as Record, NoteKind, Process, SiteSleep,
 };
-use debox::{Label, Rung, Symbols};
+use debox::{KernelLines, Label, Rung, Symbols};
 
 use crate::model::{Bucket, Kept, Place, Program, SCHEMA, Site, SleepAt, Trace, Way};
 use crate::places::Places;
@@ -21,6 +21,7 @@ type Key = (usize, u32);
 /// Puts a trace together.
 pub struct Gatherer<'a> {
     symbols: Option<&'a Symbols>,
+    lines: Option<&'a KernelLines>,
     places: &'a mut Places,
     waits: Option<Waits>,
     place_index: HashMap<Place, usize>,
@@ -49,6 +50,7 @@ impl<'a> Gatherer<'a> {
     pub fn new(way: Way, symbols: Option<&'a Symbols>, places: &'a mut Places) -> Gatherer<'a> {
         Gatherer {
             symbols,
+            lines: None,
             places,
             waits: None,
             place_index: HashMap::new(),
@@ -68,6 +70,11 @@ impl<'a> Gatherer<'a> {
     /// Gives the sleeps of programs that are added from now on their waiters.
     pub fn waits(&mut self, waits: Waits) {
         self.waits = Some(waits);
+    }
+
+    /// Gives the sleeps of programs that are added from now on the lines of the kernel's sources.
+    pub fn lines(&mut self, lines: &'a KernelLines) {
+        self.lines = Some(lines);
     }
 
     /// Adds all of a directory.
@@ -257,7 +264,7 @@ impl<'a> Gatherer<'a> {
     }
 
     fn sleep(&mut self, sleep: &SiteSleep, symbols: Option<&Symbols>) -> SleepAt {
-        SleepAt {
+        let mut at = SleepAt {
             label: symbols.map_or(sleep.label, |symbols| symbols.label(&sleep.stack)),
             symbol: symbols.map_or(sleep.symbol.clone(), |symbols| {
                 symbols.waiting_site(&sleep.stack)
@@ -267,7 +274,9 @@ impl<'a> Gatherer<'a> {
             total_ns: sleep.total_ns,
             max_ns: sleep.max_ns,
             ..SleepAt::default()
-        }
+        };
+        at.find_line(&sleep.stack, symbols, self.lines);
+        at
     }
 
     /// The index of a kernel stack (innermost address first), named.

@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use debox::{Label, Rung, Wait};
+use debox::{KernelLines, Label, Rung, Symbols, Wait};
 use serde::{Deserialize, Serialize};
 
 /// The version of the form.
@@ -155,6 +155,12 @@ pub struct SleepAt {
     pub label: Label,
     /// The kernel's own word for the place.
     pub symbol: Option<String>,
+    /// The source file of the kernel's function it slept in, where the kernel's debug file was asked for and at hand.
+    #[serde(default)]
+    pub file: Option<String>,
+    /// The line in it.
+    #[serde(default)]
+    pub line: Option<u32>,
     /// Index into [`Trace::kernel_stacks`].
     pub stack: Option<usize>,
     /// How often.
@@ -317,6 +323,54 @@ impl Kept {
     pub fn label(&self) -> Option<Label> {
         let longest = self.sleeps.iter().max_by_key(|sleep| sleep.total_ns);
         longest.map(|sleep| sleep.label)
+    }
+
+    /// Most other tasks asleep on the same resource as one of its sleeps began; `None` where nobody counted.
+    pub fn waiters_entry_max(&self) -> Option<u64> {
+        let counted = self
+            .sleeps
+            .iter()
+            .filter_map(|sleep| sleep.waiters_entry_max);
+        counted.max()
+    }
+
+    /// The same as one of its sleeps ended.
+    pub fn waiters_exit_max(&self) -> Option<u64> {
+        let counted = self
+            .sleeps
+            .iter()
+            .filter_map(|sleep| sleep.waiters_exit_max);
+        counted.max()
+    }
+}
+
+impl SleepAt {
+    /// Names the line of the function that slept; `stack` has the innermost address first.
+    pub(crate) fn find_line(
+        &mut self,
+        stack: &[u64],
+        symbols: Option<&Symbols>,
+        lines: Option<&KernelLines>,
+    ) {
+        let Some((symbols, lines)) = symbols.zip(lines) else {
+            return;
+        };
+        let site = symbols.site(stack);
+        // The offset is that of a return address, which may already be the next line's.
+        let inside = site.map(|site| site.function + u64::from(site.offset) - 1);
+        if let Some(line) = inside.and_then(|address| lines.line(address)) {
+            self.file = Some(line.file);
+            self.line = Some(line.line).filter(|line| *line > 0);
+        }
+    }
+
+    /// `file:line` as far as it is known.
+    pub fn line_words(&self) -> Option<String> {
+        let file = self.file.as_ref()?;
+        Some(match self.line {
+            Some(line) => format!("{file}:{line}"),
+            None => file.clone(),
+        })
     }
 }
 

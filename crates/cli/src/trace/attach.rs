@@ -18,6 +18,7 @@ use trace::launch::{Launched, SpawnError};
 use trace::{Observation, Places, Trace};
 
 use super::Failure;
+use super::lines::Lines;
 use super::run::{exit_code, not_started, say, words};
 use super::watch::{Held, Screen, Source};
 
@@ -109,6 +110,7 @@ pub fn gate(fifo: &Path, command: &[OsString]) -> Result<ExitCode, Failure> {
 struct Observed {
     observation: Observation,
     symbols: Option<Symbols>,
+    lines: Lines,
     places: Places,
     site_names: Option<Vec<String>>,
 }
@@ -139,6 +141,7 @@ impl Observed {
         Ok(Observed {
             observation: Observation::new(attach, gate),
             symbols: Symbols::load().ok(),
+            lines: Lines::new(arguments.run.kernel_lines),
             places: Places::default(),
             site_names: arguments.policy.site_names().map(<[String]>::to_vec),
         })
@@ -156,9 +159,13 @@ impl Source for Observed {
     }
 
     fn trace(&mut self) -> anyhow::Result<Trace> {
-        let mut trace = self
-            .observation
-            .trace(self.symbols.as_ref(), &mut self.places)?;
+        let symbols = self.symbols.as_ref();
+        let (lines, why_not) = match self.lines.get(symbols) {
+            Ok(lines) => (lines, None),
+            Err(why) => (None, Some(why)),
+        };
+        let mut trace = (self.observation).trace(symbols, lines, &mut self.places)?;
+        trace.missing.extend(why_not);
         if let Some(names) = &self.site_names {
             trace.keep_sites(names);
         }

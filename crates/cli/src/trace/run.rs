@@ -36,6 +36,10 @@ pub struct Arguments {
     /// or CAP_BPF and CAP_PERFMON); -p and --attach always do
     #[arg(long)]
     pub waiters: bool,
+    /// Name the line of the kernel's sources each sleep was at, from the kernel's debug file (a vmlinux with DWARF: the package
+    /// linux-image-…-dbg or kernel-debuginfo); takes seconds, HEADWAY_VMLINUX names a file elsewhere
+    #[arg(long)]
+    pub kernel_lines: bool,
     /// With -p: stop after this time (10s, 2m); without it, at an interrupt or the end of the processes
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     pub duration: Option<Duration>,
@@ -119,6 +123,7 @@ pub fn run(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
         beside,
         symbols,
         places: Places::default(),
+        lines: super::lines::Lines::new(arguments.run.kernel_lines),
         command,
         site_names: arguments.policy.site_names(),
         untraceable,
@@ -201,6 +206,7 @@ struct Recorded<'a> {
     /// Read at the first look at a command that takes its time, or at the end: reading takes a processor for tens of
     /// milliseconds, which a short command would have to share.
     symbols: OnceCell<std::io::Result<Symbols>>,
+    lines: super::lines::Lines,
     places: Places,
     command: &'a [OsString],
     site_names: Option<&'a [String]>,
@@ -232,6 +238,11 @@ impl Source for Recorded<'_> {
         let symbols = self.symbols.get_or_init(Symbols::load);
         let mut gatherer = Gatherer::new(Way::Preload, symbols.as_ref().ok(), &mut self.places);
         self.beside.tell(&mut gatherer, symbols.as_ref().ok());
+        match self.lines.get(symbols.as_ref().ok()) {
+            Ok(Some(lines)) => gatherer.lines(lines),
+            Ok(None) => {}
+            Err(why) => gatherer.miss(&why),
+        }
         gatherer.collection(&collection);
         if running > 0 {
             gatherer.miss(&format!(

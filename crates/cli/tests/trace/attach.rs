@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use crate::support::{Ran, compile, run, skip, sleeps, trace, traced};
 
 /// Whether BPF is there; if not, says that a test is skipped.
-fn observes(test: &str) -> bool {
+pub fn observes(test: &str) -> bool {
     let ran = run(&["--attach", "-o", "/dev/null", "--", "true"]);
     if ran.code == Some(1) {
         skip(test, "BPF (root, clang at build time, Linux 5.18)");

@@ -133,9 +133,18 @@ fn kept_calls_and_tables_have_their_waiters_when_processes_want_one_file_lock() 
     let program = program(&folder, LOCK);
     let lock = folder.path().join("lock");
     let lock = lock.to_str().expect("a path in UTF-8");
-    let (trace, ran) = traced(&["--waiters"], &[&program, lock]);
+    let history = folder.path().join("history.csv");
+    let history = history.to_str().expect("a path in UTF-8");
+    let (trace, ran) = traced(&["--waiters", "--history", history], &[&program, lock]);
     assert_eq!(ran.code, Some(0), "{}", ran.error);
     assert_eq!(trace["way"], "preload");
+    let table = std::fs::read_to_string(history).expect("written");
+    let rows = table.lines().filter(|row| row.starts_with("flock,"));
+    let counts: Vec<&str> = rows
+        .map(|row| row.rsplit(',').nth(1).expect("columns"))
+        .collect();
+    // The first lock is had at once; nobody was counted for a sleep that was none.
+    assert_eq!(counts, ["", "0", "1", "2", "3", ""]);
     assert_eq!(entries(&trace, "flock"), [0, 1, 2, 3]);
     assert_eq!(sums(&trace, "flock"), (4, 6, 3));
     // At the wake-up of the first three others are left, and so on.

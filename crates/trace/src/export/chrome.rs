@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 use super::{label, place};
-use crate::model::{Kept, Program, Trace, file_name};
+use crate::model::{Kept, Program, SleepAt, Trace, file_name};
 
 /// The whole document. Events are in the order of their times.
 pub fn chrome(trace: &Trace) -> String {
@@ -58,18 +58,7 @@ fn begun(trace: &Trace, program: &Program) -> Value {
 }
 
 fn event(trace: &Trace, kept: &Kept) -> Value {
-    let sleeps: Vec<Value> = kept
-        .sleeps
-        .iter()
-        .map(|sleep| {
-            json!({
-                "label": sleep.label,
-                "kernel": sleep.symbol,
-                "count": sleep.count,
-                "blocked_us": sleep.total_ns as f64 / 1e3,
-            })
-        })
-        .collect();
+    let sleeps: Vec<Value> = kept.sleeps.iter().map(slept).collect();
     json!({
         "ph": "X",
         "name": kept.call,
@@ -85,4 +74,63 @@ fn event(trace: &Trace, kept: &Kept) -> Value {
             "sleeps": sleeps,
         },
     })
+}
+
+/// A sleep. Waiters are left out where nobody counted them, so that none reads as 0; so is a line that is not known.
+fn slept(sleep: &SleepAt) -> Value {
+    let mut value = json!({
+        "label": sleep.label,
+        "kernel": sleep.symbol,
+        "count": sleep.count,
+        "blocked_us": sleep.total_ns as f64 / 1e3,
+    });
+    let waiters = [
+        ("waiters_entry_max", sleep.waiters_entry_max),
+        ("waiters_exit_max", sleep.waiters_exit_max),
+    ];
+    for (name, count) in waiters {
+        if let Some(count) = count {
+            value[name] = count.into();
+        }
+    }
+    if let Some(line) = sleep.line_words() {
+        value["line"] = line.into();
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use debox::Label;
+    use serde_json::{Value, json};
+
+    use crate::export::tests::kept;
+    use crate::model::{SleepAt, Trace};
+
+    #[test]
+    fn waiters_are_absent_when_nobody_counted_them() {
+        let counted = SleepAt {
+            label: Label::Pipe,
+            waiters_entry_max: Some(0),
+            waiters_exit_max: Some(3),
+            ..SleepAt::default()
+        };
+        let uncounted = SleepAt {
+            label: Label::Pipe,
+            ..SleepAt::default()
+        };
+        let trace = Trace {
+            kept: vec![kept("read", 0, None, vec![counted, uncounted])],
+            ..Trace::default()
+        };
+        let document: Value = serde_json::from_str(&super::chrome(&trace)).expect("JSON");
+        let sleeps = &document["traceEvents"][0]["args"]["sleeps"];
+        assert_eq!(sleeps[0]["waiters_entry_max"], json!(0));
+        assert_eq!(sleeps[0]["waiters_exit_max"], json!(3));
+        let names = sleeps[1].as_object().expect("an object");
+        assert!(
+            !names.keys().any(|name| name.contains("waiters")),
+            "{names:?}"
+        );
+    }
 }

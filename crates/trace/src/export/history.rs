@@ -25,6 +25,9 @@ pub(super) struct Row<'t> {
     /// Empty if it did not sleep.
     pub label: String,
     pub site: String,
+    /// See [`Kept::waiters_entry_max`]; `None` where nobody counted, which is not 0.
+    pub waiters_entry_max: Option<u64>,
+    pub waiters_exit_max: Option<u64>,
 }
 
 /// Every kept call, in the order they began.
@@ -47,20 +50,25 @@ pub(super) fn rows(trace: &Trace) -> impl Iterator<Item = Row<'_>> {
             result: kept.result,
             label: label(kept),
             site: place(trace, kept),
+            waiters_entry_max: kept.waiters_entry_max(),
+            waiters_exit_max: kept.waiters_exit_max(),
         }
     })
 }
 
-/// Comma-separated values, one row a call: numbers by call (`invocation` counts from 1), times in nanoseconds.
+/// Comma-separated values, one row a call: numbers by call (`invocation` counts from 1), times in nanoseconds. What is not
+/// known is empty.
 pub fn csv(trace: &Trace) -> String {
     let mut out = String::from(
-        "call,invocation,pid,thread,start_ns,wall_ns,in_band_ns,asleep_ns,preempted_ns,result,label,site\n",
+        "call,invocation,pid,thread,start_ns,wall_ns,in_band_ns,asleep_ns,preempted_ns,result,label,site,\
+         waiters_entry_max,waiters_exit_max\n",
     );
     for row in rows(trace) {
         let result = row.result.map(|result| result.to_string());
+        let waiters = |count: Option<u64>| count.map(|count| count.to_string()).unwrap_or_default();
         let _ = writeln!(
             out,
-            "{},{},{},{},{},{},{},{},{},{},{},{}",
+            "{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
             row.call,
             row.invocation,
             row.pid,
@@ -73,6 +81,8 @@ pub fn csv(trace: &Trace) -> String {
             result.unwrap_or_default(),
             row.label,
             quoted(&row.site),
+            waiters(row.waiters_entry_max),
+            waiters(row.waiters_exit_max),
         );
     }
     out
@@ -221,7 +231,39 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{quoted, ticks};
+    use super::{csv, quoted, ticks};
+    use crate::export::tests::kept;
+    use crate::model::{SleepAt, Trace};
+
+    #[test]
+    fn waiters_are_empty_when_nobody_counted_them() {
+        let sleep = |entry, exit| SleepAt {
+            waiters_entry_max: entry,
+            waiters_exit_max: exit,
+            ..SleepAt::default()
+        };
+        let counted = vec![
+            sleep(Some(0), Some(3)),
+            sleep(None, None),
+            sleep(Some(2), Some(0)),
+        ];
+        let trace = Trace {
+            kept: vec![
+                kept("read", 0, Some(1), counted),
+                kept("read", 1, Some(1), vec![sleep(None, None)]),
+                kept("read", 2, Some(1), vec![sleep(Some(0), Some(0))]),
+            ],
+            ..Trace::default()
+        };
+        let table = csv(&trace);
+        let lines: Vec<&str> = table.lines().collect();
+        assert!(lines[0].ends_with(",site,waiters_entry_max,waiters_exit_max"));
+        let columns = lines[0].split(',').count();
+        assert!(lines.iter().all(|line| line.split(',').count() == columns));
+        assert!(lines[1].ends_with(",2,3"), "{}", lines[1]);
+        assert!(lines[2].ends_with(",,,"), "{}", lines[2]);
+        assert!(lines[3].ends_with(",0,0"), "{}", lines[3]);
+    }
 
     #[test]
     fn steps_are_round_and_reach_the_top_when_any_length_is_shown() {

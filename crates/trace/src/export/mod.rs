@@ -27,3 +27,28 @@ fn place(trace: &Trace, kept: &Kept) -> String {
         .map(|place| place.words())
         .unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::model::{Kept, SleepAt};
+
+    /// A call that was kept.
+    pub fn kept(call: &str, start_ns: u64, result: Option<i64>, sleeps: Vec<SleepAt>) -> Kept {
+        Kept {
+            program: 0,
+            thread: 7,
+            call: call.into(),
+            place: 0,
+            result,
+            start_ns,
+            wall_ns: 90,
+            faults_minor: None,
+            faults_major: None,
+            preemptions: debox::Wait::default(),
+            wakeup_ns: None,
+            sleeps,
+            lost: 0,
+            stack: Vec::new(),
+        }
+    }
+}

@@ -16,7 +16,7 @@ use parquet::schema::parser::parse_message_type;
 use super::history::{Row, rows};
 use crate::model::Trace;
 
-/// `result` is null where it is not known, `label` where the call did not sleep.
+/// `result` is null where it is not known, `label` where the call did not sleep, the waiters where nobody counted them.
 const SCHEMA: &str = "message history {
     required binary call (utf8);
     required int64 invocation;
@@ -30,6 +30,8 @@ const SCHEMA: &str = "message history {
     optional int64 result;
     optional binary label (utf8);
     required binary site (utf8);
+    optional int64 waiters_entry_max;
+    optional int64 waiters_exit_max;
 }";
 
 /// Rows that are compressed together.
@@ -63,12 +65,10 @@ pub fn parquet(trace: &Trace) -> Result<Vec<u8>> {
 
 fn write(column: &mut ColumnWriter<'_>, at: usize, rows: &[Row<'_>]) -> Result<()> {
     match (column, at) {
-        (ColumnWriter::Int64ColumnWriter(column), RESULT) => {
-            let levels: Vec<i16> = rows
-                .iter()
-                .map(|row| i16::from(row.result.is_some()))
-                .collect();
-            let values: Vec<i64> = rows.iter().filter_map(|row| row.result).collect();
+        (ColumnWriter::Int64ColumnWriter(column), RESULT | WAITERS_ENTRY | WAITERS_EXIT) => {
+            let known: Vec<Option<i64>> = rows.iter().map(|row| optional(row, at)).collect();
+            let levels: Vec<i16> = known.iter().map(|value| value.is_some().into()).collect();
+            let values: Vec<i64> = known.into_iter().flatten().collect();
             column.write_batch(&values, Some(&levels), None)?;
         }
         (ColumnWriter::Int64ColumnWriter(column), at) => {
@@ -102,6 +102,17 @@ fn write(column: &mut ColumnWriter<'_>, at: usize, rows: &[Row<'_>]) -> Result<(
 const CALL: usize = 0;
 const RESULT: usize = 9;
 const LABEL: usize = 10;
+const WAITERS_ENTRY: usize = 12;
+const WAITERS_EXIT: usize = 13;
+
+/// The columns of numbers that may be unknown.
+fn optional(row: &Row<'_>, at: usize) -> Option<i64> {
+    match at {
+        RESULT => row.result,
+        WAITERS_ENTRY => row.waiters_entry_max.map(|count| count as i64),
+        _ => row.waiters_exit_max.map(|count| count as i64),
+    }
+}
 
 /// The columns of numbers that are always known, by their place in the schema.
 fn number(row: &Row<'_>, at: usize) -> u64 {
@@ -123,32 +134,16 @@ mod tests {
     use parquet::file::reader::{FileReader, SerializedFileReader};
     use parquet::record::Field;
 
-    use crate::model::{Kept, Place, SleepAt, Trace};
-
-    fn kept(call: &str, start_ns: u64, result: Option<i64>, sleeps: Vec<SleepAt>) -> Kept {
-        Kept {
-            program: 0,
-            thread: 7,
-            call: call.into(),
-            place: 0,
-            result,
-            start_ns,
-            wall_ns: 90,
-            faults_minor: None,
-            faults_major: None,
-            preemptions: debox::Wait::default(),
-            wakeup_ns: None,
-            sleeps,
-            lost: 0,
-            stack: Vec::new(),
-        }
-    }
+    use crate::export::tests::kept;
+    use crate::model::{Place, SleepAt, Trace};
 
     #[test]
     fn rows_have_names_types_and_nulls_when_a_file_is_read_back() {
         let sleep = SleepAt {
             label: Label::Pipe,
             total_ns: 40,
+            waiters_entry_max: Some(0),
+            waiters_exit_max: Some(3),
             ..SleepAt::default()
         };
         let trace = Trace {
@@ -183,5 +178,10 @@ mod tests {
         assert_eq!(field(1, "result"), Some(Field::Null));
         assert_eq!(field(0, "label"), Some(Field::Str("pipe".into())));
         assert_eq!(field(1, "label"), Some(Field::Null));
+        // Nobody else is a count; that nobody counted is none.
+        assert_eq!(field(0, "waiters_entry_max"), Some(Field::Long(0)));
+        assert_eq!(field(0, "waiters_exit_max"), Some(Field::Long(3)));
+        assert_eq!(field(1, "waiters_entry_max"), Some(Field::Null));
+        assert_eq!(field(1, "waiters_exit_max"), Some(Field::Null));
     }
 }

@@ -1,7 +1,7 @@
 //! The longest calls that were kept, on a time line.
 
 use super::Style;
-use crate::model::{Kept, SleepAt, Trace};
+use crate::model::{Kept, Trace};
 use crate::table::Table;
 use crate::units::{NONE, counted, time};
 
@@ -56,9 +56,7 @@ pub(super) fn table(trace: &Trace, style: &Style) -> String {
 
 /// Most other tasks asleep on the same resource when a sleep of the call began and ended, where they were counted.
 fn others(kept: &Kept) -> Option<String> {
-    let most = |of: fn(&SleepAt) -> Option<u64>| kept.sleeps.iter().filter_map(of).max();
-    let entry = most(|sleep| sleep.waiters_entry_max)?;
-    let exit = most(|sleep| sleep.waiters_exit_max)?;
+    let (entry, exit) = kept.waiters_entry_max().zip(kept.waiters_exit_max())?;
     Some(format!("{}/{}", counted(entry), counted(exit)))
 }
 

@@ -9,7 +9,7 @@ use crate::model::{SleepAt, Trace};
 use crate::table::Table;
 use crate::units::{NONE, counted, percent, plural, time};
 
-/// Sleeps that are one row: their label and kernel symbol.
+/// Sleeps that are one row: of one label, kernel symbol and line.
 #[derive(Default)]
 struct Sum {
     count: u64,
@@ -67,9 +67,9 @@ impl Waiters {
 
 /// Time, label, kernel function; what is no blocking, such as waiting for events, stands last.
 pub(super) fn waits(trace: &Trace, style: &Style) -> String {
-    let mut sums: BTreeMap<(Label, Option<&str>), Sum> = BTreeMap::new();
+    let mut sums: BTreeMap<(Label, Option<&str>, Option<String>), Sum> = BTreeMap::new();
     for sleep in trace.sites.iter().flat_map(|site| &site.sleeps) {
-        let key = (sleep.label, sleep.symbol.as_deref());
+        let key = (sleep.label, sleep.symbol.as_deref(), sleep.line_words());
         sums.entry(key).or_default().add(sleep);
     }
     let title = style.heading("What it waited for") + "\n";
@@ -80,7 +80,7 @@ pub(super) fn waits(trace: &Trace, style: &Style) -> String {
         };
     }
     let mut rows: Vec<_> = sums.into_iter().collect();
-    rows.sort_by_key(|((label, _), sum)| (label.is_idle(), std::cmp::Reverse(sum.total_ns)));
+    rows.sort_by_key(|((label, ..), sum)| (label.is_idle(), std::cmp::Reverse(sum.total_ns)));
     let all_ns: u64 = rows.iter().map(|(_, sum)| sum.total_ns).sum();
     let waiters = rows.iter().any(|(_, sum)| sum.waiters.sleeps > 0);
     let mut headings = vec![
@@ -97,14 +97,14 @@ pub(super) fn waits(trace: &Trace, style: &Style) -> String {
     }
     let mut table = Table::new(&headings);
     let (shown, more) = style.first(&rows, "places");
-    for ((label, symbol), sum) in shown {
+    for ((label, symbol, line), sum) in shown {
         let mut cells = vec![
             time(sum.total_ns),
             percent(sum.total_ns, all_ns),
             counted(sum.count),
             time(sum.max_ns),
             label.to_string(),
-            symbol.unwrap_or(NONE).to_owned(),
+            kernel_words(*symbol, line.as_deref()),
         ];
         if waiters {
             cells.insert(4, sum.waiters.mean());
@@ -113,6 +113,12 @@ pub(super) fn waits(trace: &Trace, style: &Style) -> String {
         table.row(cells);
     }
     title + &table.lines(style.width, |text| style.columns(text)) + &more
+}
+
+/// The kernel's function, with its line where that is known.
+fn kernel_words(symbol: Option<&str>, line: Option<&str>) -> String {
+    let symbol = symbol.unwrap_or(NONE);
+    line.map_or_else(|| symbol.to_owned(), |line| format!("{symbol} ({line})"))
 }
 
 /// Zero sleeps are a finding only if sleeps could be seen.

@@ -1,0 +1,45 @@
+//! The lines of the kernel's sources, for `--kernel-lines`.
+//!
+//! The debug file has some gigabyte and takes seconds to read, so it is read only if that was asked for, once, and when
+//! the command has ended (with `--live`, at the first look).
+
+use std::cell::OnceCell;
+use std::io;
+
+use debox::{KernelLines, Symbols};
+
+/// The debug file, if it is wanted.
+pub struct Lines {
+    wanted: bool,
+    found: OnceCell<io::Result<KernelLines>>,
+}
+
+impl Lines {
+    /// Reads nothing yet.
+    pub fn new(wanted: bool) -> Lines {
+        Lines {
+            wanted,
+            found: OnceCell::new(),
+        }
+    }
+
+    /// The lines; none if they are not wanted.
+    ///
+    /// # Errors
+    ///
+    /// A sentence that says why there are none.
+    pub fn get(&self, symbols: Option<&Symbols>) -> Result<Option<&KernelLines>, String> {
+        let without = "Kernel functions have no file and line";
+        if !self.wanted {
+            return Ok(None);
+        }
+        let Some(symbols) = symbols else {
+            return Err(format!(
+                "{without}: the kernel's symbols are not to be read."
+            ));
+        };
+        let found = self.found.get_or_init(|| KernelLines::find(symbols));
+        let lines = found.as_ref().map_err(|why| format!("{without}: {why}."))?;
+        Ok(Some(lines))
+    }
+}
