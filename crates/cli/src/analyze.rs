@@ -3,7 +3,7 @@
 //! Opens the directory, lets `latency` do the mathematics, and prints. It writes nothing and asks nobody.
 //! A run that was cut off is analysed as far as it got, and the first lines say so.
 
-mod table;
+pub mod table;
 mod text;
 mod profile;
 

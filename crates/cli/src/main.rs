@@ -17,6 +17,7 @@ mod report;
 mod analyze;
 mod lab;
 mod study;
+mod schedule;
 mod children;
 mod documents;
 mod output;
@@ -45,6 +46,7 @@ enum Command {
     Analyze(analyze::Arguments),
     Lab(Box<lab::Arguments>),
     Study(study::Arguments),
+    Schedule(Box<schedule::Arguments>),
     /// Prints a completion script for a shell.
     Completions {
         /// Which shell.
@@ -109,6 +111,7 @@ fn main() -> ExitCode {
         Command::Profile(arguments) => profile::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
         Command::Study(arguments) => study::run(&arguments),
+        Command::Schedule(arguments) => schedule::run(&arguments),
         Command::Analyze(arguments) => analyze::run(&arguments),
         Command::Completions { shell } => documents::completions(shell, Arguments::command()),
         Command::Man { directory } => documents::man(&directory, Arguments::command()),

@@ -73,7 +73,7 @@ fn replaceable(path: &Path) -> anyhow::Result<()> {
 }
 
 /// Writes beside the final name first, so a reader never meets half a page.
-fn write(path: &Path, page: &str) -> anyhow::Result<()> {
+pub fn write(path: &Path, page: &str) -> anyhow::Result<()> {
     let name = path
         .file_name()
         .with_context(|| format!("{}: names no file", path.display()))?;

@@ -5,12 +5,15 @@
 //! figure, and every drawing has its numbers as a table beside it. Nothing is measured or judged here: figures
 //! come from `latency`, and what a run does not know is left out, never guessed.
 //!
+//! [`cumulative_svg`] draws one distribution as a picture of its own, for results that are no run directory.
+//!
 //! `subject` reads the runs, `section` says one thing each about them, `figure` and `chart` draw, `page` puts
 //! it together. Text that came from outside is escaped where it enters an element, in `html`.
 //!
 //! Sources: the figures of chapter 3 of the dissertation, named in their captions.
 #![forbid(unsafe_code)]
 
+mod alone;
 mod page;
 mod section;
 mod study;
@@ -24,6 +27,7 @@ mod units;
 
 use std::path::PathBuf;
 
+pub use alone::{Cumulative, cumulative_svg};
 pub use html::escaped;
 pub use latency::OpenError;
 pub use study::page as study_page;

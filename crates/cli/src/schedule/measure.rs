@@ -1,0 +1,147 @@
+//! `headway schedule measure`: a matrix of slow-downs from programs that are run.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use counters::schedule::measure::{MeasureError, Plan, Program, is_one_core};
+
+use super::super::Failure;
+use super::{MATRIX_MARK, deliver, replaceable};
+
+const EXAMPLES: &str = "\
+Examples:
+  headway schedule measure --cpus 0,1 -o matrix.csv -- 'gzip -9 <a >/dev/null' 'sort b >/dev/null' 'sha256sum c'
+  headway schedule measure --cpus 0,4 --name zip --name sort --runs 5 -- 'gzip -9 <a >/dev/null' 'sort b >/dev/null'
+
+Each PROGRAM is a line for sh -c that ends by itself with success. Each runs alone on both CPUs first, then beside each other one;
+whoever ends first is started again, so that every run that counts has company from beginning to end. Entries are
+ratios of medians. For SMT, name two threads of one core: lscpu -e shows which. Let nothing else run on them.
+
+Ctrl-C ends all programs. Exit codes: 0 done, 1 failed or interrupted, 2 wrong use.";
+
+/// Measures a matrix: runs programs alone and in pairs on two CPUs.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Measure {
+    /// The two CPUs, in the kernel's numbering
+    #[arg(long, value_name = "A,B", value_parser = two_cpus)]
+    cpus: [usize; 2],
+    /// What a program is called in the matrix, once for each in their order [default: its line]
+    #[arg(long, value_name = "NAME")]
+    name: Vec<String>,
+    /// Whole runs of each program alone and in each pair
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    runs: u32,
+    /// The longest that a run may take, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = seconds)]
+    time_limit: Duration,
+    /// Keep what the programs print in DIR/1.out, DIR/2.out … instead of discarding it
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+    /// The file to write [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Print nothing but the matrix and trouble
+    #[arg(long, short)]
+    quiet: bool,
+    /// The programs, two or more
+    #[arg(value_name = "PROGRAM", required = true, num_args = 2.., last = true)]
+    programs: Vec<String>,
+}
+
+impl Measure {
+    /// Measures and writes.
+    pub fn run(&self) -> Result<(), Failure> {
+        let plan = self.plan()?;
+        if let Some(path) = &self.output {
+            replaceable(path, MATRIX_MARK)?;
+        }
+        let interrupted = Arc::new(AtomicBool::new(false));
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            signal_hook::flag::register(signal, Arc::clone(&interrupted))
+                .context("catching signals")?;
+        }
+        self.say(&self.about_cpus());
+        let matrix = plan
+            .run(&interrupted, &mut |line| self.say(line))
+            .map_err(failure)?;
+        deliver(&matrix, self.output.as_deref())
+    }
+
+    fn plan(&self) -> Result<Plan, Failure> {
+        let names = match self.name.len() {
+            0 => &self.programs,
+            count if count == self.programs.len() => &self.name,
+            count => {
+                let programs = self.programs.len();
+                return Err(Failure::Use(format!(
+                    "--name is given {count} times for {programs} programs; name all of them or none"
+                )));
+            }
+        };
+        let programs = names
+            .iter()
+            .zip(&self.programs)
+            .map(|(name, command)| Program {
+                name: name.trim().to_owned(),
+                command: command.clone(),
+            });
+        Ok(Plan {
+            programs: programs.collect(),
+            cpus: self.cpus,
+            runs: self.runs,
+            time_limit: self.time_limit,
+            keep: self.keep.clone(),
+        })
+    }
+
+    fn about_cpus(&self) -> String {
+        let [a, b] = self.cpus;
+        match is_one_core(a, b) {
+            Some(true) => format!("CPUs {a} and {b} are threads of one core"),
+            Some(false) => format!(
+                "CPUs {a} and {b} are different cores: their programs share caches and memory, not a core"
+            ),
+            None => {
+                format!("the kernel does not say whether CPUs {a} and {b} are threads of one core")
+            }
+        }
+    }
+
+    fn say(&self, line: &str) {
+        if !self.quiet {
+            // If nobody listens it is measured all the same.
+            let _ = writeln!(io::stderr(), "{line}");
+        }
+    }
+}
+
+/// CPUs and names are the words of the user; what programs do is not.
+fn failure(error: MeasureError) -> Failure {
+    match error {
+        MeasureError::Cpu { .. } | MeasureError::SameCpu(_) => {
+            Failure::Use(format!("--cpus: {error}"))
+        }
+        MeasureError::Programs(_) => Failure::Use(format!("{error} (--name)")),
+        other => Failure::Work(other.into()),
+    }
+}
+
+fn two_cpus(word: &str) -> Result<[usize; 2], String> {
+    let pair = word
+        .split_once(',')
+        .and_then(|(a, b)| Some([a.trim().parse().ok()?, b.trim().parse().ok()?]));
+    pair.ok_or_else(|| "two numbers are wanted, as in 0,1".into())
+}
+
+fn seconds(word: &str) -> Result<Duration, String> {
+    match word.parse::<f64>() {
+        Ok(value) if (0.001..=86_400.0).contains(&value) => Ok(Duration::from_secs_f64(value)),
+        _ => Err("a number of seconds is wanted, 0.001 to 86400".into()),
+    }
+}

@@ -1,0 +1,172 @@
+//! One drawing as a file of its own: an SVG picture that needs no page around it.
+//!
+//! The charts of the page get their colours from its style sheet, by variables that programs other than browsers do not
+//! know. Here the few rules that a chart needs are inside it, with plain colours on white paper, so that viewers,
+//! converters and text processors show the same.
+
+use crate::chart::{Axis, Chart, Look, Mark, Point, Scale, Size};
+use crate::html::escaped;
+
+const STYLE: &str = "svg{font-family:system-ui,'Liberation Sans',Arial,sans-serif}\
+    text{font-size:12px;fill:#55606c}.mid{text-anchor:middle}.end{text-anchor:end}\
+    .grid{stroke:#e9ecf0;fill:none}.axis{stroke:#d8dde3;fill:none}\
+    .level{stroke:#55606c;stroke-dasharray:2 4;fill:none}\
+    .line{stroke:#0a50a6;stroke-width:2;fill:none}.point{fill:#0a50a6;stroke:#fff}";
+
+/// A cumulative distribution to be drawn.
+#[derive(Clone, Debug, Default)]
+pub struct Cumulative<'a> {
+    /// Its name, for those who hear it.
+    pub title: &'a str,
+    /// What can be seen in it, for those who hear it.
+    pub description: &'a str,
+    /// What is measured, under the horizontal axis.
+    pub x_title: &'a str,
+    /// Of what the shares are, over the vertical axis.
+    pub y_title: &'a str,
+    /// Values and the shares, 0 to 1, that do not exceed them, ascending.
+    pub points: &'a [(f64, f64)],
+    /// Values that get a dotted line, and what a pointer is told that rests on its upper end.
+    pub marked: &'a [(f64, String)],
+}
+
+/// The picture, a whole SVG document. Words are escaped here.
+///
+/// ```
+/// use headway_report::{Cumulative, cumulative_svg};
+/// let picture = cumulative_svg(&Cumulative {
+///     title: "Speed-ups",
+///     x_title: "speed-up (%)",
+///     y_title: "share of schedules",
+///     points: &[(12.0, 0.0), (20.0, 0.5), (26.0, 1.0)],
+///     marked: &[(20.0, "mean".into())],
+///     ..Cumulative::default()
+/// });
+/// assert!(picture.starts_with("<svg xmlns="));
+/// ```
+pub fn cumulative_svg(of: &Cumulative) -> String {
+    let look = Look::of_run(0);
+    let mut marks: Vec<Mark> = of
+        .marked
+        .iter()
+        .map(|&(x, _)| Mark::Guide {
+            from: (x, 0.0),
+            to: (x, 1.0),
+        })
+        .collect();
+    marks.push(Mark::Line {
+        points: of.points.to_vec(),
+        look,
+        class: "",
+        says: of.title.into(),
+    });
+    let ends = of.marked.iter().map(|(x, says)| Point {
+        at: (*x, 1.0),
+        interval: None,
+        says: says.clone(),
+    });
+    marks.push(Mark::Points {
+        points: ends.collect(),
+        look,
+    });
+    let values = of.points.iter().map(|(x, _)| *x);
+    let chart = Chart {
+        size: Size::WIDE,
+        title: of.title.into(),
+        description: of.description.into(),
+        x: Axis {
+            scale: around(values.chain(of.marked.iter().map(|(x, _)| *x))),
+            title: of.x_title.into(),
+            format: |value| format!("{value:.2}"),
+        },
+        y: Axis {
+            scale: Scale::Linear {
+                low: 0.0,
+                high: 1.0,
+            },
+            title: of.y_title.into(),
+            format: crate::units::percent,
+        },
+        marks,
+        left_min: 48.0,
+    };
+    document(&chart.svg("alone"), of)
+}
+
+/// A little more than the values need; a step of one when there is but one value.
+fn around(values: impl Iterator<Item = f64>) -> Scale {
+    let finite = values.filter(|value| value.is_finite());
+    let (low, high) = finite.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
+        (f64::min(low, value), f64::max(high, value))
+    });
+    if low > high {
+        return Scale::Linear {
+            low: 0.0,
+            high: 1.0,
+        };
+    }
+    let room = if high > low { (high - low) * 0.03 } else { 0.5 };
+    Scale::Linear {
+        low: low - room,
+        high: high + room,
+    }
+}
+
+/// The chart with a name space, its style and paper: it was made for the inside of a page.
+fn document(svg: &str, of: &Cumulative) -> String {
+    let space = "<svg xmlns=\"http://www.w3.org/2000/svg\" ";
+    let svg = svg.replacen("<svg ", space, 1);
+    // Its words are escaped, so this is where its description ends.
+    let described = format!("{}</desc>", escaped(of.description));
+    let inside =
+        format!("{described}<style>{STYLE}</style><path fill=\"#fff\" d=\"M0 0h740v380h-740z\"/>");
+    svg.replacen(&described, &inside, 1) + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn picture(points: &[(f64, f64)], marked: &[(f64, String)]) -> String {
+        cumulative_svg(&Cumulative {
+            title: "a <b>",
+            description: "c & d",
+            x_title: "x",
+            y_title: "y",
+            points,
+            marked,
+        })
+    }
+
+    #[test]
+    fn curve_marks_style_and_paper_are_there_when_a_distribution_is_drawn() {
+        let svg = picture(
+            &[(12.0, 0.0), (19.0, 0.4), (26.0, 1.0)],
+            &[(20.0, "mean <i>".into())],
+        );
+        assert!(
+            svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\" "),
+            "{svg}"
+        );
+        for part in [
+            "<style>",
+            "fill=\"#fff\"",
+            "class=\"line",
+            "class=\"level\"",
+            "mean &lt;i&gt;",
+            ">20<",
+            ">100\u{202f}%<",
+        ] {
+            assert_eq!(svg.matches(part).count(), 1, "{part} in {svg}");
+        }
+        assert!(!svg.contains("var(") && !svg.contains("<b>"));
+    }
+
+    #[test]
+    fn a_picture_without_nonsense_is_drawn_when_there_is_one_value_or_none() {
+        for points in [&[(5.0, 0.0), (5.0, 1.0)][..], &[]] {
+            let svg = picture(points, &[]);
+            assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+        }
+    }
+}
