@@ -16,6 +16,7 @@ mod helpers;
 mod log;
 mod memory;
 mod orders;
+mod small;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -4,7 +4,6 @@
 //! are held and nothing after it is looked at; when the answer comes the head is parsed again, which
 //! costs less than keeping borrowed pieces of it alive across turns.
 
-use std::io::ErrorKind;
 use std::rc::Rc;
 
 use debox::Call;
@@ -15,10 +14,11 @@ use http::{Framing, Head, Method, Parsed, Reject, Status, Target};
 use rustix::io::Errno;
 
 use super::flow::ASKS_MAX;
+use super::small::Missing;
 use super::{Fate, Worker};
 use crate::connection::{Body, Connection, Phase};
 use crate::lookup::{Found, FoundPage};
-use crate::request::{Content, Entry, Outgoing, Piece, Site, Variant};
+use crate::request::{Entry, Outgoing, Piece, Site, Variant};
 use crate::respond::{self, Context, Representation};
 use crate::send;
 
@@ -59,23 +59,6 @@ pub(super) enum Served {
     Sending,
     /// The connection is of no more use.
     Close,
-}
-
-/// Why a small file is not in memory.
-enum Missing {
-    Cold,
-    Opaque,
-    Changed,
-    Unreadable,
-}
-
-impl From<&std::io::Error> for Missing {
-    fn from(error: &std::io::Error) -> Missing {
-        match error.kind() {
-            ErrorKind::Unsupported => Missing::Opaque,
-            _ => Missing::Unreadable,
-        }
-    }
 }
 
 impl Worker {
@@ -451,92 +434,6 @@ impl Worker {
             .push_back(Piece::Content(content.clone(), rest));
         drop(place);
         Some(self.after_send(connection, send::Progress::SocketFull))
-    }
-
-    /// The small file's content, from memory or read without waiting.
-    fn content(
-        &mut self,
-        entry: &Rc<Entry>,
-        representation: &Representation<'_>,
-        copy: Option<&OpenFile>,
-    ) -> Result<Rc<Content>, Missing> {
-        let variant = representation.variant;
-        if let Some(content) = &*entry.prepared.contents[variant].borrow() {
-            self.counters.content_hit += 1;
-            return Ok(content.clone());
-        }
-        if copy.is_some_and(|copy| copy.meta().size != representation.file.meta().size) {
-            return Err(Missing::Changed);
-        }
-        let source = copy.unwrap_or(representation.file);
-        let mut body = std::mem::take(&mut self.body);
-        let read = self.read_small(source, representation.file, &mut body);
-        let content = read.map(|()| {
-            let plain = Context {
-                rules: &self.rules,
-                date: &self.date,
-                keep_alive: true,
-                old: false,
-                head_only: false,
-                target: None,
-            };
-            Rc::new(respond::prepare(
-                &plain,
-                representation,
-                &body,
-                self.shelf.total(),
-            ))
-        });
-        self.body = body;
-        let content = content?;
-        self.counters.content_loaded += 1;
-        self.shelf.put(entry, variant, &content);
-        Ok(content)
-    }
-
-    /// Reads all of `source`, which is `file` or a copy of it.
-    fn read_small(
-        &self,
-        source: &OpenFile,
-        file: &OpenFile,
-        body: &mut Vec<u8>,
-    ) -> Result<(), Missing> {
-        let size = source.meta().size as usize;
-        self.expect_cached(source)?;
-        body.clear();
-        body.resize(size, 0);
-        let mut at = 0;
-        while at < size {
-            let read = self.tracer.call(Call::ReadNowait, || {
-                files::read_nowait(source, &mut body[at..], at as u64)
-            });
-            match read {
-                Ok(Some(0)) => return Err(Missing::Changed),
-                Ok(Some(count)) => at += count,
-                Ok(None) => return Err(Missing::Cold),
-                Err(error) => return Err(Missing::from(&error)),
-            }
-        }
-        // Read or copied first, compared after: a rewrite in between shows in size or time.
-        if self.is_unchanged(file) {
-            Ok(())
-        } else {
-            Err(Missing::Changed)
-        }
-    }
-
-    /// An error if a page of it is surely missing. A read that may not wait would find that out as well, but it begins to
-    /// read the page in first, and beginning waits when the disk's queue is full.
-    fn expect_cached(&self, source: &OpenFile) -> Result<(), Missing> {
-        let size = source.meta().size;
-        let cached = self
-            .tracer
-            .call(Call::Residency, || self.residency.cached(source, 0, size));
-        match cached {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(Missing::Cold),
-            Err(error) => Err(Missing::from(&error)),
-        }
     }
 
     /// The request waits for a helper.
