@@ -1,4 +1,4 @@
-//! `headway fileset`: makes the documents of a measurement, verifies and shows them.
+//! `headway fileset`: makes the documents of a measurement, verifies, shows and reads them.
 //!
 //! Glue: words become a shape, the library does the work, and its answers are put into words. Results go to
 //! standard output; progress goes to standard error, and only when that is a terminal.
@@ -27,6 +27,7 @@ Examples:
   headway fileset create /srv/set --log access.log        the sizes and popularity of a real site
   headway fileset verify /srv/set                         is it still what was made?
   headway fileset show /srv/set                           how much of it do most requests need?
+  headway fileset read /srv/set --requests 200000         as much in memory as after so many
 
 Exit codes: 0 done, 1 failed or different, 2 wrong use.";
 
@@ -49,7 +50,7 @@ The directory must be new or empty. If it is interrupted, give the same command 
 and overwrites nothing. The same words give the same bytes on every machine.
 Exit codes: 0 done, 1 failed, 2 wrong use.";
 
-/// Makes, verifies and shows sets of files to measure a server with.
+/// Makes, verifies, shows and reads sets of files to measure a server with.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct Arguments {
@@ -62,6 +63,7 @@ enum Action {
     Create(Create),
     Verify(Verify),
     Show(Show),
+    Read(Read),
 }
 
 /// Makes a file set in a directory, or completes one that was interrupted.
@@ -128,6 +130,37 @@ struct Show {
     json: bool,
 }
 
+const READ_EXAMPLES: &str = "\
+Examples:
+  headway fileset read /srv/set --requests 200000
+  headway lab exec NAME server -- headway fileset read DIR --requests 200000 --seed 7
+
+Files are read whole and in the order in which `headway load` with that seed would ask for them, by one thread.
+Exit codes: 0 done, 1 failed, 2 wrong use.";
+
+/// Reads files as requests for them would, so that the page cache is as full as after so many.
+#[derive(Debug, Args)]
+#[command(after_help = READ_EXAMPLES)]
+struct Read {
+    /// The directory of the set
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// How many files to read
+    #[arg(long, short = 'n', value_name = "N", allow_hyphen_values = true)]
+    requests: u64,
+    /// Of the order in which they are read
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        allow_hyphen_values = true
+    )]
+    seed: u64,
+    /// Print nothing but trouble
+    #[arg(long, short)]
+    quiet: bool,
+}
+
 #[derive(Debug, Args)]
 struct Common {
     /// Threads that work at once [default: one a processor, 8 at most]
@@ -143,6 +176,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         Action::Create(create) => create.run(),
         Action::Verify(verify) => verify.run(),
         Action::Show(show) => show.run(),
+        Action::Read(read) => read.run(),
     }
 }
 
@@ -422,6 +456,29 @@ impl Show {
             "complete": manifest.complete(),
             "top": top,
         })
+    }
+}
+
+impl Read {
+    fn run(&self) -> Result<(), Failure> {
+        let begun = Instant::now();
+        let manifest = Manifest::load(&self.directory)?;
+        let mut line = ProgressLine::new("read", self.quiet);
+        let read = fileset::read(&manifest, self.requests, self.seed, &mut |progress| {
+            line.show(progress);
+        });
+        line.clear();
+        let bytes = Amount(read?);
+        if !self.quiet {
+            let (directory, requests) = (self.directory.display(), self.requests);
+            let seconds = begun.elapsed().as_secs_f64();
+            let mut out = output::stdout();
+            writeln!(
+                out,
+                "{directory}: {requests} files, {bytes} read in {seconds:.1} s"
+            )?;
+        }
+        Ok(())
     }
 }
 

@@ -132,6 +132,33 @@ fn the_other_profiles_are_chosen_when_their_words_are_used() {
 }
 
 #[test]
+fn files_are_read_as_their_popularity_says_when_a_set_is_read() {
+    let (_kept, set) = place();
+    done(&["create", &set, "--file-size", "1000", "--count", "50"]);
+    let out = done(&["read", &set, "--requests", "300"]);
+    assert!(out.contains("300 files, 300 kB read"), "{out}");
+    assert_eq!(done(&["read", &set, "-n", "300", "--quiet"]), "");
+
+    // Few requests leave some of fifty files alone, many do not: one that is gone is noticed by many only.
+    fs::remove_file(Path::new(&set).join("dir00000/file007")).unwrap();
+    let missed = |requests: &str| {
+        let seeds: Vec<String> = (1..=8).map(|seed| seed.to_string()).collect();
+        let codes = seeds
+            .iter()
+            .map(|seed| run(&["read", &set, "-n", requests, "--seed", seed]).0);
+        codes.filter(|&code| code == 1).count()
+    };
+    assert!(missed("3") < 8);
+    assert_eq!(missed("2000"), 8);
+    let (code, _, err) = run(&["read", &set, "-n", "2000"]);
+    assert_eq!(code, 1);
+    assert!(
+        err.contains("dir00000/file007") && err.contains("fileset verify"),
+        "{err}"
+    );
+}
+
+#[test]
 fn bytes_are_the_same_when_the_words_are_and_others_when_the_seed_is_not() {
     let sets: Vec<_> = ["1", "1", "2"]
         .iter()

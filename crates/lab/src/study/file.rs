@@ -64,7 +64,7 @@ pub struct Environment {
     pub memory: Option<Scaled<String>>,
     pub link: Option<Scaled<String>>,
     pub cpu: Option<Scaled<f64>>,
-    pub fill: Option<Scaled<String>>,
+    pub fill: Option<Scaled<u64>>,
 }
 
 /// `[workload.NAME]`

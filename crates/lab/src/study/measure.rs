@@ -26,6 +26,12 @@ use crate::servers::{Server, Usage};
 /// What a client gets to write its run down, after its last request.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// One request in so many of the filling is asked of the server.
+const OWN_SHARE: u64 = 10;
+
+/// A server that answers fewer requests a second with a quick disk is given up.
+const SLOWEST_PER_S: f64 = 100.0;
+
 /// A server, its place, and the probes whose files are there.
 pub(super) struct Bench<'a> {
     pub place: &'a Place,
@@ -39,29 +45,54 @@ struct Demand<'a> {
     set: String,
     rate: Option<f64>,
     spec: &'a Spec,
-    seconds: f64,
+    amount: Amount,
     directory: Option<PathBuf>,
+}
+
+/// When a load ends.
+#[derive(Clone, Copy)]
+enum Amount {
+    Seconds(f64),
+    Requests(u64),
 }
 
 impl Bench<'_> {
     /// Fills the caches while the disk answers at once: a slow one would need minutes, and they are not what is measured.
+    /// The kernel's by a reader under the server's memory limit, so that they are equal for a quick and for a slow
+    /// server; then the server's own by requests.
     pub fn fill(&self, spec: &Spec) -> Result<(), Stopped> {
-        let seconds = spec.environment.fill_s;
-        if seconds <= 0.0 {
+        let requests = spec.environment.fill_requests;
+        if requests == 0 {
             return Ok(());
         }
         self.order(Order::Fast)?;
+        let filled = self
+            .read(requests, spec)
+            .and_then(|()| self.ask(requests / OWN_SHARE, spec));
+        self.order(Order::Model)?;
+        filled
+    }
+
+    fn read(&self, requests: u64, spec: &Spec) -> Result<(), Stopped> {
+        let mut command = self.place.command(Side::Server, crate::headway());
+        command.args(["fileset", "read", "--quiet"]);
+        command.args(["--requests", &requests.to_string()]);
+        command.args(["--seed", &spec.fill_seed().to_string()]);
+        command.arg(self.place.root().join("set"));
+        super::client::finish(&mut command, self.interrupted)
+    }
+
+    fn ask(&self, requests: u64, spec: &Spec) -> Result<(), Stopped> {
         let demand = Demand {
             set: "set".to_owned(),
             rate: None,
             spec,
-            seconds,
+            amount: Amount::Requests(requests),
             directory: None,
         };
         let mut client = self.start(&demand)?;
-        let filled = client.finish(self.interrupted, deadline(seconds));
-        self.order(Order::Model)?;
-        filled.map(drop)
+        let slow_s = requests as f64 / SLOWEST_PER_S;
+        client.finish(self.interrupted, deadline(slow_s)).map(drop)
     }
 
     /// Measures into an empty directory.
@@ -71,7 +102,7 @@ impl Bench<'_> {
             set: "set".to_owned(),
             rate,
             spec,
-            seconds: spec.seconds,
+            amount: Amount::Seconds(spec.seconds),
             directory: Some(run.clone()),
         };
         let mut others = Vec::new();
@@ -87,7 +118,7 @@ impl Bench<'_> {
                     set: hot(at.unwrap_or(0)),
                     rate: Some(probe.rate_rps),
                     spec,
-                    seconds: spec.seconds,
+                    amount: Amount::Seconds(spec.seconds),
                     directory: Some(run.clone()),
                 })?
             }
@@ -158,9 +189,14 @@ impl Bench<'_> {
         }
         let (warmup, seed) = match demand.directory {
             Some(_) => (spec.warmup_s, spec.seed()),
-            None => (0.0, spec.fill_seed()),
+            // Other ones than the reader's: these may be new to the kernel's caches, as any are.
+            None => (0.0, spec.fill_seed() + 1),
         };
-        command.args(["--warmup", &time(warmup), "-d", &time(demand.seconds)]);
+        command.args(["--warmup", &time(warmup)]);
+        match demand.amount {
+            Amount::Seconds(seconds) => command.args(["-d", &time(seconds)]),
+            Amount::Requests(count) => command.args(["--requests", &count.to_string()]),
+        };
         command.args(["--seed", &seed.to_string()]);
         command.args(["--label", spec.server.kind.title()]);
         match &demand.directory {

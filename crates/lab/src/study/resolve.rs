@@ -475,7 +475,6 @@ impl Resolver<'_> {
             .map(|link| link.parse::<Bandwidth>())
             .transpose()
             .map_err(wrong)?;
-        let fill = self.time(written.fill.as_ref(), &wrong)?;
         let filesystem = written.filesystem.unwrap_or_else(|| "ext4".to_owned());
         if !matches!(filesystem.as_str(), "ext4" | "xfs") {
             return Err(wrong(format!("no file system {filesystem:?}: ext4 or xfs")));
@@ -489,7 +488,7 @@ impl Resolver<'_> {
             memory_bytes: size(&written.memory)?,
             link_bits: link.map(|link| link.bits_per_s),
             cpu: written.cpu.as_ref().map(|cpu| *cpu.at(self.scale)),
-            fill_s: fill.unwrap_or(0.0),
+            fill_requests: written.fill.as_ref().map_or(0, |fill| *fill.at(self.scale)),
         })
     }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::servers::Kind;
 
 /// Raised when equal descriptions no longer mean equal measurements.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// A server and its sizes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -61,8 +61,8 @@ pub struct Environment {
     pub link_bits: Option<u64>,
     /// Share of one core.
     pub cpu: Option<f64>,
-    /// Length of the unrecorded filling of the caches.
-    pub fill_s: f64,
+    /// Unrecorded requests that fill the caches: so many by a reader, a tenth of them asked of the server as well.
+    pub fill_requests: u64,
 }
 
 impl Environment {
@@ -283,7 +283,7 @@ mod tests {
                 memory_bytes: Some(130_000_000),
                 link_bits: Some(1_000_000_000),
                 cpu: None,
-                fill_s: 3.0,
+                fill_requests: 3000,
             },
             workload: Workload {
                 connections: 256,

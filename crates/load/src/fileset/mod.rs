@@ -2,7 +2,7 @@
 //!
 //! [`Shape`] says in a few numbers what a set consists of: SPECweb99's or SPECweb96's files, equal files, or those of a
 //! real site's log. [`create`] writes it, [`verify()`] compares it with its [`Manifest`]. [`Popularity`] has the weight
-//! of each file, and [`Requests`] is the endless stream of a seed. No file is ever read to know what
+//! of each file, [`Requests`] is the endless stream of a seed, and [`read()`] reads files in its order. No file is ever read to know what
 //! it holds: [`Content`] is a function of the seed and the file's number.
 //!
 //! Sources: Ruan's dissertation (2005) section 1.1; SPEC's public workload description of SPECweb96.
@@ -13,6 +13,7 @@ mod content;
 mod create;
 mod manifest;
 mod popularity;
+mod read;
 mod shape;
 mod site;
 mod verify;
@@ -23,6 +24,7 @@ pub use content::Content;
 pub use create::{CreateError, Created, Progress, create};
 pub use manifest::{File, LIST_NAME, MANIFEST_NAME, Manifest, ManifestError};
 pub use popularity::{Popularity, Requests};
+pub use read::{ReadError, read};
 pub use shape::{
     FILES_MAX, FILES_PER_DIRECTORY, FileIndex, NO_CLASS, PAGE_BYTES, Profile, Shape, ShapeError,
     specweb_bytes, specweb_directories,

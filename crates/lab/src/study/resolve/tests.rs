@@ -13,7 +13,7 @@ set = { quick = "400MB", full = "3GB" }
 disk = "ide-5400"
 memory = { quick = "130MB", full = "1GB" }
 link = "1Gbit"
-fill = "3s"
+fill = 3000
 [environment.fits]
 extends = "disk"
 set = "65MB"
