@@ -188,7 +188,7 @@ struct Bounds {
     /// Helper processes at least [default: 1]
     #[arg(long, value_name = "N")]
     helpers_min: Option<usize>,
-    /// Helper processes at most [default: 16]
+    /// Helper processes at most [default: 16, fewer where memory is short]
     #[arg(long, value_name = "N")]
     helpers_max: Option<usize>,
     /// Jobs that may wait for a helper; beyond, new requests are answered 503 [default: 4096]

@@ -3,7 +3,7 @@
 //! What it does: receives one request at a time on a `SOCK_SEQPACKET` socket, carries it out with
 //! ordinary blocking calls, answers with descriptors attached, and ends when the worker closes.
 //! What it refuses: to open anything but regular files and directories beneath its roots, and to
-//! grow: its memory is a message, a window, and at most one listing.
+//! grow: its memory is a message, a small buffer, and at most one listing.
 //!
 //! Sources: the Flash papers' helper processes (dissertation 2.3), `crate::protocol`.
 
@@ -25,6 +25,8 @@ use std::num::NonZeroU64;
 
 /// A file that is found is also read in: whole up to this size, else its first window.
 const SMALL_BYTES: u64 = 64 * 1024;
+/// Contents pass through so much memory: there are many helpers, and what they take the page cache lacks.
+const SCRATCH_BYTES: usize = 32 * 1024;
 /// Contents are copied at most so far at a time: as much as a small file may be configured to have.
 const COPY_BYTES_MAX: u64 = 64 * WINDOW_BYTES;
 
@@ -42,7 +44,7 @@ const COPY_BYTES_MAX: u64 = 64 * WINDOW_BYTES;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn helper_main(socket: OwnedFd, render: &dyn Fn(&Directory) -> Vec<u8>) -> io::Result<()> {
-    let scratch = vec![0; WINDOW_BYTES as usize];
+    let scratch = vec![0; SCRATCH_BYTES];
     let roots = Roots::default();
     let mut helper = Helper {
         socket,

@@ -85,12 +85,13 @@ pub(super) fn check(
 }
 
 fn build(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> Config {
-    let (helpers_min, helpers_max) = helpers(from, to);
+    let cpus = environment.cpus.min(256);
+    let workers = number("workers", &from.workers, cpus, 1..=256, to);
+    let helpers_most = memory::default_helpers_max(workers, environment.memory_bytes);
+    let (helpers_min, helpers_max) = helpers(from, helpers_most, to);
     let (connections_max, descriptors_max) = descriptors(from, helpers_max, environment, to);
     let (opening, send) = axes(from);
     let small_file = send.default_small_file_bytes();
-    let cpus = environment.cpus.min(256);
-    let workers = number("workers", &from.workers, cpus, 1..=256, to);
     let share = memory::default_content_bytes(workers, environment.memory_bytes);
     // Without small files in memory there is nothing to take memory for.
     let content = if small_file == 0 { 0 } else { share };
@@ -187,12 +188,13 @@ fn axes(from: &Settings) -> (Opening, SendMethod) {
 }
 
 /// The least and the most helpers.
-fn helpers(from: &Settings, to: &mut Findings<'_>) -> (usize, usize) {
+fn helpers(from: &Settings, most: usize, to: &mut Findings<'_>) -> (usize, usize) {
     let Some(item) = &from.helpers else {
-        return (
-            number("helpers-min", &from.helpers_min, 1, 1..=256, to),
-            number("helpers-max", &from.helpers_max, 16, 1..=256, to),
-        );
+        let min = number("helpers-min", &from.helpers_min, 1, 1..=256, to);
+        // Who asks for more at least than is the rule at most has asked for as many at most.
+        let most = most.max(min);
+        let max = number("helpers-max", &from.helpers_max, most, 1..=256, to);
+        return (min, max);
     };
     let (count, place) = (*item.get_ref(), Some(item.span()));
     if count.min < 1 || count.max > 256 {

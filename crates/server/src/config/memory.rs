@@ -24,7 +24,12 @@ const DEFAULT_CONTENT_BYTES: u64 = 64 << 20;
 pub(super) const WINDOW_BYTES_LEAST: u64 = 2 << 20;
 /// The defaults of all workers together stay below this part of the memory: what they do not take is the
 /// page cache's, and that holds every file, not the small ones alone.
-const DEFAULT_SHARE: u64 = 10;
+const DEFAULT_SHARE: u64 = 20;
+/// Helpers a worker where nobody has said how many, unless memory is short. More keep a disk busier, but each takes
+/// memory from the page cache (study 10).
+const DEFAULT_HELPERS: u64 = 16;
+/// What a helper takes of its own, with what the kernel keeps for it.
+const HELPER_BYTES: u64 = 1 << 20;
 
 /// The memory there is for all workers: what the kernel calls available, or the least limit of the
 /// control groups around this process.
@@ -81,6 +86,13 @@ pub(super) fn default_content_bytes(workers: usize, available_bytes: u64) -> u64
     let share = available_bytes / DEFAULT_SHARE / workers.max(1) as u64;
     let small = share.saturating_sub(REST_BYTES) / 5 * 4;
     (small >> 20 << 20).clamp(1 << 20, DEFAULT_CONTENT_BYTES)
+}
+
+/// The most helpers of a worker where nobody has said how many: those of all workers together stay below the same
+/// part of the memory, but two a worker there must be, so that a large file does not hold up every small one.
+pub(super) fn default_helpers_max(workers: usize, available_bytes: u64) -> usize {
+    let share = available_bytes / DEFAULT_SHARE / workers.max(1) as u64;
+    (share / HELPER_BYTES).clamp(2, DEFAULT_HELPERS) as usize
 }
 
 /// The share of larger files' windows where nobody has said any: in proportion to that of small files.
@@ -174,7 +186,12 @@ mod tests {
     #[test]
     fn default_is_smaller_when_memory_is_short() {
         assert_eq!(default_content_bytes(2, 24 << 30), 64 << 20);
-        assert_eq!(default_content_bytes(2, 512 << 20), 7 << 20);
+        assert_eq!(default_content_bytes(2, 1 << 30), 7 << 20);
+        assert_eq!(default_helpers_max(2, 24 << 30), 16);
+        assert_eq!(default_helpers_max(1, 400 << 20), 16);
+        assert_eq!(default_helpers_max(4, 400 << 20), 5);
+        assert_eq!(default_helpers_max(64, 400 << 20), 2);
+        assert_eq!(default_helpers_max(0, u64::MAX), 16);
         assert_eq!(default_window_bytes(64 << 20), 16 << 20);
         assert_eq!(default_window_bytes(1 << 20), WINDOW_BYTES_LEAST);
         assert_eq!(default_content_bytes(8, 512 << 20), 1 << 20);
