@@ -53,7 +53,8 @@ fn render_table(out: &mut String, table: &Table) {
     let mut lines: Vec<(String, Vec<String>)> = vec![(table.corner.clone(), table.columns.clone())];
     let mut notes = Vec::new();
     for row in &table.paper {
-        let cells = row.cells.iter().map(|cell| paper_cell(cell, table));
+        let cells = row.cells.iter().enumerate();
+        let cells = cells.map(|(column, cell)| paper_cell(cell, table, column));
         lines.push((format!("paper: {}", row.row), cells.collect()));
     }
     for row in &table.ours {
@@ -63,17 +64,7 @@ fn render_table(out: &mut String, table: &Table) {
         ));
     }
     aligned(out, &lines);
-    let other = |cell: &&OurCell| {
-        cell.missing
-            .as_deref()
-            .is_some_and(|why| why.contains(OTHER_SCALE))
-    };
-    if table
-        .ours
-        .iter()
-        .flat_map(|row| &row.cells)
-        .any(|cell| other(&cell))
-    {
+    if table.ours.iter().flat_map(|row| &row.cells).any(left_out) {
         out.push_str("  · stands for what this scale leaves out\n");
     }
     for (at, note) in notes.iter().enumerate() {
@@ -85,10 +76,23 @@ fn our_cells(row: &OurRow, table: &Table, notes: &mut Vec<String>) -> Vec<String
     if let Some(why) = &row.absent {
         return vec![format!("– {}", mark(notes, why))];
     }
+    // A row without any value has one reason, however many figures it misses.
+    let empty = row.cells.iter().all(|cell| cell.value.is_none());
+    let mut tried = row.cells.iter().filter(|cell| !left_out(cell));
+    let common = tried.next().filter(|_| empty);
     row.cells
         .iter()
-        .map(|cell| our_cell(cell, table, notes))
+        .map(|cell| match common {
+            Some(common) if !left_out(cell) => our_cell(common, table, notes),
+            _ => our_cell(cell, table, notes),
+        })
         .collect()
+}
+
+/// Whether only the other scale measures it.
+fn left_out(cell: &OurCell) -> bool {
+    let why = cell.missing.as_deref();
+    why.is_some_and(|why| why.contains(OTHER_SCALE))
 }
 
 fn our_cell(cell: &OurCell, table: &Table, notes: &mut Vec<String>) -> String {
@@ -130,13 +134,10 @@ fn mark(notes: &mut Vec<String>, why: &str) -> String {
     format!("{})", at + 1)
 }
 
-fn paper_cell(cell: &PaperCell, table: &Table) -> String {
+fn paper_cell(cell: &PaperCell, table: &Table, column: usize) -> String {
     match cell {
-        // As printed, even where ours has other digits.
-        PaperCell::Number(value) => match table.digits {
-            Some(digits) => format!("{value:.*}", usize::from(digits)),
-            None => value.to_string(),
-        },
+        // As printed, even where ours has other digits: 450.0 among 437.5 stays 450.0.
+        PaperCell::Number(value) => format!("{value:.*}", table.paper_decimals(column)),
         PaperCell::Text(text) => text.clone(),
     }
 }
@@ -335,6 +336,44 @@ Claims
                          the loop was busy
 ";
         assert_eq!(render(&result), expected);
+    }
+
+    #[test]
+    fn digits_are_the_papers_when_a_number_ends_with_a_nought() {
+        let row = |value: f64| PaperRow {
+            row: value.to_string(),
+            cells: vec![PaperCell::Number(value)],
+        };
+        let table = Table {
+            columns: vec!["capacity".into()],
+            paper: vec![row(437.5), row(450.0)],
+            ..Table::default()
+        };
+        let mut out = String::new();
+        render_table(&mut out, &table);
+        assert!(out.contains("paper: 450       450.0"), "{out}");
+    }
+
+    #[test]
+    fn reason_is_said_once_when_a_row_has_no_value() {
+        let missing = |why: &str| OurCell {
+            missing: Some(why.into()),
+            ..OurCell::default()
+        };
+        let other = format!("a point: {OTHER_SCALE}");
+        let row = OurRow {
+            row: "h2o".into(),
+            cells: vec![
+                missing(&other),
+                missing("median_ms: no package"),
+                missing("mean_ms: no package"),
+            ],
+            ..OurRow::default()
+        };
+        let mut notes = Vec::new();
+        let cells = our_cells(&row, &Table::default(), &mut notes);
+        assert_eq!(cells, ["·", "– 1)", "– 1)"]);
+        assert_eq!(notes, ["median_ms: no package"]);
     }
 
     #[test]

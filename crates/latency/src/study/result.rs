@@ -188,6 +188,22 @@ pub struct Table {
     pub ours: Vec<OurRow>,
 }
 
+impl Table {
+    /// The most digits after the point that the paper prints a number of this column with, so that 450.0 among 437.5 stays
+    /// 450.0.
+    pub fn paper_decimals(&self, column: usize) -> usize {
+        let cells = self.paper.iter().filter_map(|row| row.cells.get(column));
+        let digits = cells.map(|cell| match cell {
+            PaperCell::Number(number) => number
+                .to_string()
+                .split_once('.')
+                .map_or(0, |(_, after)| after.len()),
+            PaperCell::Text(_) => 0,
+        });
+        digits.max().unwrap_or(0)
+    }
+}
+
 /// A row of the paper.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

@@ -80,25 +80,12 @@ fn paper_row(out: &mut String, table: &Table, row: &PaperRow) {
     );
     for (column, cell) in row.cells.iter().enumerate() {
         let text = match cell {
-            PaperCell::Number(number) => format!("{number:.*}", decimals(table, column)),
+            PaperCell::Number(number) => format!("{number:.*}", table.paper_decimals(column)),
             PaperCell::Text(text) => escaped(text),
         };
         let _ = write!(out, "<td>{text}</td>");
     }
     out.push_str("</tr>");
-}
-
-/// The most digits after the point that a number of this column is printed with.
-fn decimals(table: &Table, column: usize) -> usize {
-    let cells = table.paper.iter().filter_map(|row| row.cells.get(column));
-    let digits = cells.map(|cell| match cell {
-        PaperCell::Number(number) => number
-            .to_string()
-            .split_once('.')
-            .map_or(0, |(_, after)| after.len()),
-        PaperCell::Text(_) => 0,
-    });
-    digits.max().unwrap_or(0)
 }
 
 fn our_row(out: &mut String, table: &Table, row: &OurRow, notes: &mut Vec<String>) {
@@ -416,7 +403,7 @@ mod tests {
             paper: vec![row([67.4, 450.0]), row([181.0, 336.0])],
             ..Table::default()
         };
-        assert_eq!([decimals(&table, 0), decimals(&table, 1)], [1, 0]);
+        assert_eq!([table.paper_decimals(0), table.paper_decimals(1)], [1, 0]);
         let mut out = String::new();
         paper_row(&mut out, &table, &table.paper[1]);
         assert!(out.contains("<td>181.0</td><td>336</td>"), "{out}");
