@@ -1,0 +1,334 @@
+//! What one entry of a study's file means at a scale: a measure, a server, an environment, a workload.
+//!
+//! An entry of the study comes before one of the same name in `common.toml`; an environment takes what it does not say from
+//! the one that it extends. What makes no sense is named with its line.
+
+use std::ops::Range;
+
+use load::fileset::Amount;
+use load::words::{Bandwidth, Time};
+use toml::Spanned;
+
+use super::{Measure, Named, Texts, Usual};
+use crate::servers::Kind;
+use crate::study::StudyError;
+use crate::study::file::{self, File, Helpers};
+use crate::study::scaled::{Scale, Scaled};
+use crate::study::spec::{Environment, Fault, Observer, Probe, ServerChoice, Workload};
+
+/// Two files and a scale, in which names are looked up.
+pub(super) struct Resolver<'a> {
+    pub texts: Texts<'a>,
+    pub scale: Scale,
+    pub common: &'a File,
+    pub file: &'a File,
+}
+
+impl Resolver<'_> {
+    pub fn measure(&self, spanned: &Spanned<file::Measure>) -> Result<Measure, StudyError> {
+        let (span, written) = (spanned.span(), spanned.get_ref());
+        let lack = |what: &str| {
+            self.texts.error(
+                span.clone(),
+                format!("the measure {:?} has no {what}", written.name),
+            )
+        };
+        let servers = written.servers.as_ref().ok_or_else(|| lack("servers"))?;
+        let points = written.points.as_ref().ok_or_else(|| lack("points"))?;
+        let usual = self.usual(&span)?;
+        let observe = match written.observe.as_deref() {
+            None => None,
+            Some("trace") => Some(Observer::Trace),
+            Some("runnable") => Some(Observer::Runnable),
+            Some(other) => {
+                let why = format!("no observer {other:?}: trace or runnable");
+                return Err(self.texts.error(span, why));
+            }
+        };
+        let repeats = written.repeats.as_ref();
+        let number = |value: &Option<Scaled<f64>>, usual: f64| {
+            value.as_ref().map_or(usual, |value| *value.at(self.scale))
+        };
+        let measure = Measure {
+            name: written.name.clone(),
+            environment_name: written.environment.clone(),
+            environment: self.environment(&written.environment, &span)?,
+            workload: self.workload(&written.workload, &span)?,
+            servers: servers.at(self.scale).clone(),
+            servers_ever: ever(servers),
+            points: points.at(self.scale).clone(),
+            points_ever: ever(points),
+            observe,
+            fault: self.fault(written, &span)?,
+            probe: self.probe(written, &span)?,
+            repeats: repeats.map_or(usual.repeats, |repeats| *repeats.at(self.scale)),
+            seconds: number(&written.seconds, usual.seconds),
+            warmup_s: number(&written.warmup, usual.warmup_s),
+            usual,
+        };
+        match measure.repeats > 0 && measure.seconds > 0.0 && measure.warmup_s >= 0.0 {
+            true => Ok(measure),
+            false => Err(self
+                .texts
+                .error(span, "repeats and seconds are above 0, warmup is 0 or more")),
+        }
+    }
+
+    /// The scale's own values: the study's before the common ones.
+    fn usual(&self, span: &Range<usize>) -> Result<Usual, StudyError> {
+        let of = |file: &File| {
+            let mut entries = file.scale.iter();
+            let found = entries.find(|(name, _)| name.get_ref() == self.scale.name());
+            found.map(|(_, table)| *table).unwrap_or_default()
+        };
+        let (own, common) = (of(self.file), of(self.common));
+        let lack = |what: &str| {
+            self.texts.error(
+                span.clone(),
+                format!("[scale.{}] has no {what}", self.scale),
+            )
+        };
+        Ok(Usual {
+            repeats: own
+                .repeats
+                .or(common.repeats)
+                .ok_or_else(|| lack("repeats"))?,
+            seconds: own
+                .seconds
+                .or(common.seconds)
+                .ok_or_else(|| lack("seconds"))?,
+            warmup_s: own.warmup.or(common.warmup).unwrap_or(0.0),
+        })
+    }
+
+    /// A server by its name: an entry, or a kind with its defaults.
+    pub fn server(&self, name: &str, span: Range<usize>) -> Result<Named, StudyError> {
+        let entry = self
+            .file
+            .server
+            .get(name)
+            .or_else(|| self.common.server.get(name));
+        let Some(entry) = entry else {
+            return match name.parse::<Kind>() {
+                Ok(kind) => Ok(Named {
+                    label: kind.title().to_owned(),
+                    choice: ServerChoice::new(kind),
+                }),
+                Err(error) => Err(self.texts.error(span, error.to_string())),
+            };
+        };
+        let span = self.own_span(entry, self.file.server.contains_key(name));
+        let written = entry.get_ref();
+        let kind: Kind = written
+            .kind
+            .parse()
+            .map_err(|error: crate::servers::UnknownKind| {
+                self.texts
+                    .error(span.clone(), format!("[server.{name}]: {error}"))
+            })?;
+        let number =
+            |value: &Option<Scaled<usize>>| value.as_ref().map(|value| *value.at(self.scale));
+        let helpers = match written
+            .helpers
+            .as_ref()
+            .map(|helpers| helpers.at(self.scale))
+        {
+            None => None,
+            Some(Helpers::Number(number)) => Some(*number),
+            Some(Helpers::Word(word)) if word == "adaptive" => None,
+            Some(Helpers::Word(word)) => {
+                let why =
+                    format!("[server.{name}]: helpers are a number or \"adaptive\", not {word:?}");
+                return Err(self.texts.error(span, why));
+            }
+        };
+        Ok(Named {
+            label: written
+                .label
+                .clone()
+                .unwrap_or_else(|| kind.title().to_owned()),
+            choice: ServerChoice {
+                kind,
+                workers: number(&written.workers),
+                processes: number(&written.processes),
+                helpers,
+                access_log: written.access_log,
+                arguments: written.arguments.clone(),
+            },
+        })
+    }
+
+    /// The place of an entry in the study's file; one of the common file has none there.
+    fn own_span<T>(&self, entry: &Spanned<T>, own: bool) -> Range<usize> {
+        if own { entry.span() } else { 0..0 }
+    }
+
+    fn environment(&self, name: &str, span: &Range<usize>) -> Result<Environment, StudyError> {
+        let written = self.inherited(name, span, 0)?;
+        let wrong = |why: String| {
+            self.texts
+                .error(span.clone(), format!("[environment.{name}]: {why}"))
+        };
+        let size = |value: &Option<Scaled<String>>| -> Result<Option<u64>, StudyError> {
+            let text = value.as_ref().map(|value| value.at(self.scale));
+            let amount = text.map(|text| text.parse::<Amount>().map(|amount| amount.0));
+            amount.transpose().map_err(wrong)
+        };
+        let Some(set_bytes) = size(&written.set)? else {
+            return Err(wrong("it has no set; write set = \"400MB\"".to_owned()));
+        };
+        let disk = written
+            .disk
+            .as_ref()
+            .map(|disk| disk.at(self.scale).clone());
+        if let Some(model) = &disk {
+            model.parse::<crate::disk::Model>().map_err(wrong)?;
+        }
+        let link = written.link.as_ref().map(|link| link.at(self.scale));
+        let link = link
+            .map(|link| link.parse::<Bandwidth>())
+            .transpose()
+            .map_err(wrong)?;
+        let filesystem = written.filesystem.unwrap_or_else(|| "ext4".to_owned());
+        if !matches!(filesystem.as_str(), "ext4" | "xfs") {
+            return Err(wrong(format!("no file system {filesystem:?}: ext4 or xfs")));
+        }
+        Ok(Environment {
+            lab: written.lab.unwrap_or(true),
+            set_bytes,
+            profile: written.profile.unwrap_or_else(|| "specweb99".to_owned()),
+            disk,
+            filesystem,
+            memory_bytes: size(&written.memory)?,
+            link_bits: link.map(|link| link.bits_per_s),
+            cpu: written.cpu.as_ref().map(|cpu| *cpu.at(self.scale)),
+            fill_requests: written.fill.as_ref().map_or(0, |fill| *fill.at(self.scale)),
+        })
+    }
+
+    /// An environment with what it takes from others.
+    fn inherited(
+        &self,
+        name: &str,
+        span: &Range<usize>,
+        depth: u32,
+    ) -> Result<file::Environment, StudyError> {
+        let environments = [&self.file.environment, &self.common.environment];
+        let found = environments.iter().find_map(|all| all.get(name));
+        let Some(found) = found.filter(|_| depth < 8) else {
+            let why = match depth {
+                8 => format!("the environment {name:?} extends itself"),
+                _ => format!("there is no environment {name:?}; write [environment.{name}]"),
+            };
+            return Err(self.texts.error(span.clone(), why));
+        };
+        let own = found.get_ref().clone();
+        let Some(base) = &own.extends else {
+            return Ok(own);
+        };
+        let base = self.inherited(base, span, depth + 1)?;
+        Ok(file::Environment {
+            extends: None,
+            lab: own.lab.or(base.lab),
+            set: own.set.or(base.set),
+            profile: own.profile.or(base.profile),
+            disk: own.disk.or(base.disk),
+            filesystem: own.filesystem.or(base.filesystem),
+            memory: own.memory.or(base.memory),
+            link: own.link.or(base.link),
+            cpu: own.cpu.or(base.cpu),
+            fill: own.fill.or(base.fill),
+        })
+    }
+
+    fn time(
+        &self,
+        value: Option<&Scaled<String>>,
+        wrong: &dyn Fn(String) -> StudyError,
+    ) -> Result<Option<f64>, StudyError> {
+        let text = value.map(|value| value.at(self.scale));
+        let time = text.map(|text| text.parse::<Time>().map(|time| time.0.as_secs_f64()));
+        time.transpose().map_err(wrong)
+    }
+
+    fn workload(&self, name: &str, span: &Range<usize>) -> Result<Workload, StudyError> {
+        let workloads = [&self.file.workload, &self.common.workload];
+        let Some(found) = workloads.iter().find_map(|all| all.get(name)) else {
+            let why = format!("there is no workload {name:?}; write [workload.{name}]");
+            return Err(self.texts.error(span.clone(), why));
+        };
+        let written = found.get_ref();
+        let wrong = |why: String| {
+            self.texts
+                .error(span.clone(), format!("[workload.{name}]: {why}"))
+        };
+        let number = |value: &Option<Scaled<u64>>, usual: u64| {
+            value.as_ref().map_or(usual, |value| *value.at(self.scale))
+        };
+        let bandwidth = written.bandwidth.as_ref().map(|word| word.at(self.scale));
+        let bandwidth = bandwidth
+            .map(|word| word.parse::<Bandwidth>())
+            .transpose()
+            .map_err(wrong)?;
+        Ok(Workload {
+            connections: number(&written.connections, 1024),
+            requests_per_connection: number(&written.requests_per_connection, 5),
+            timeout_s: self.time(written.timeout.as_ref(), &wrong)?,
+            bandwidth_bits_per_s: bandwidth.map(|found| found.bits_per_s),
+        })
+    }
+
+    fn fault(
+        &self,
+        measure: &file::Measure,
+        span: &Range<usize>,
+    ) -> Result<Option<Fault>, StudyError> {
+        let Some(written) = &measure.fault else {
+            return Ok(None);
+        };
+        let wrong = |why: String| self.texts.error(span.clone(), format!("fault: {why}"));
+        let factor = match (written.kind.as_str(), written.factor) {
+            ("stall", None) => None,
+            ("slow", Some(factor)) if factor > 0.0 => Some(factor),
+            ("slow", _) => return Err(wrong("a slow disk has a factor above 0".to_owned())),
+            (other, _) => {
+                return Err(wrong(format!(
+                    "no fault {other:?}: stall, or slow with a factor"
+                )));
+            }
+        };
+        Ok(Some(Fault {
+            factor,
+            at_s: self.time(Some(&written.at), &wrong)?.unwrap_or(0.0),
+            for_s: self.time(Some(&written.length), &wrong)?.unwrap_or(0.0),
+        }))
+    }
+
+    fn probe(
+        &self,
+        measure: &file::Measure,
+        span: &Range<usize>,
+    ) -> Result<Option<Probe>, StudyError> {
+        let Some(written) = &measure.probe else {
+            return Ok(None);
+        };
+        let size = written.file_size.parse::<Amount>();
+        let size = size.map_err(|why| self.texts.error(span.clone(), format!("probe: {why}")))?;
+        Ok(Some(Probe {
+            count: written.count,
+            file_bytes: size.0,
+            rate_rps: written.rate,
+        }))
+    }
+}
+
+/// Everything a list says at any scale, each once.
+fn ever(list: &Scaled<Vec<String>>) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for word in Scale::ALL.iter().flat_map(|scale| list.at(*scale)) {
+        if !all.contains(word) {
+            all.push(word.clone());
+        }
+    }
+    all
+}

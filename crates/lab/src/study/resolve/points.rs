@@ -1,0 +1,54 @@
+//! Points of a measure: from words such as `80% of best-peer in disk` to whose capacity is meant, and where it is taken.
+
+use super::{Measure, Study};
+use crate::study::spec::{Elsewhere, Of, Point};
+
+impl Study {
+    /// A point from its words; `None` if they are none.
+    pub(in crate::study) fn point(&self, measure: &Measure, words: &str) -> Option<Point> {
+        if words == "capacity" {
+            return Some(Point::Capacity);
+        }
+        if let Some(rate) = words.strip_suffix("/s") {
+            let rate: f64 = rate.trim().parse().ok()?;
+            return (rate > 0.0 && rate.is_finite()).then_some(Point::Rate(rate));
+        }
+        let (words, other) = match words.split_once(" in ") {
+            Some((words, name)) => (words, Some(self.measure(name.trim())?)),
+            None => (words, None),
+        };
+        let (percent, of) = match words.split_once(" of ") {
+            Some((percent, name)) => (percent, self.whose(other.unwrap_or(measure), name.trim())?),
+            None => (words, Of::Own),
+        };
+        let percent: f64 = percent.trim().strip_suffix('%')?.trim().parse().ok()?;
+        let share = percent / 100.0;
+        let elsewhere = other.map(|other| {
+            Box::new(Elsewhere {
+                environment: other.environment.clone(),
+                workload: other.workload.clone(),
+            })
+        });
+        (share > 0.0 && share <= 100.0).then_some(Point::Share {
+            share,
+            of,
+            elsewhere,
+        })
+    }
+
+    /// Whose capacity a word means among the servers of a measure.
+    fn whose(&self, measure: &Measure, word: &str) -> Option<Of> {
+        let choices = |ours_too: bool| {
+            let names = measure.servers.iter();
+            let meant = names.filter(|name| ours_too || !self.is_ours(name));
+            let choices = meant.filter_map(|name| self.choice(name).cloned());
+            choices.collect::<Vec<_>>()
+        };
+        Some(match word {
+            "best-peer" => Of::Highest(choices(false)),
+            "best" => Of::Highest(choices(true)),
+            "slowest" => Of::Lowest(choices(true)),
+            name => Of::Server(Box::new(self.choice(name)?.clone())),
+        })
+    }
+}
