@@ -26,6 +26,15 @@ use crate::servers::{Server, Usage};
 /// What a client gets to write its run down, after its last request.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// A server rests when it has not read from its disk for so long ...
+const REST: Duration = Duration::from_millis(300);
+
+/// ... and has hardly computed: its own clocks go on.
+const REST_CPU_MS: f64 = 30.0;
+
+/// One that does not rest after so long is measured as it is.
+const RESTLESS: Duration = Duration::from_secs(30);
+
 /// One request in so many of the filling is asked of the server.
 const OWN_SHARE: u64 = 10;
 
@@ -93,6 +102,31 @@ impl Bench<'_> {
         let mut client = self.start(&demand)?;
         let slow_s = requests as f64 / SLOWEST_PER_S;
         client.finish(self.interrupted, deadline(slow_s)).map(drop)
+    }
+
+    /// Waits until the server and its disk rest: an overloaded one goes on with what the clients of the point before
+    /// have long given up, and would be measured with that.
+    pub fn settle(&self) -> Result<(), Stopped> {
+        let begun = Instant::now();
+        let mut before = self.done();
+        while begun.elapsed() < RESTLESS {
+            if self.interrupted.load(Ordering::Relaxed) {
+                return Err(Stopped::Interrupted);
+            }
+            thread::sleep(REST);
+            let now = self.done();
+            if now.0 == before.0 && now.1 - before.1 <= REST_CPU_MS {
+                return Ok(());
+            }
+            before = now;
+        }
+        Ok(())
+    }
+
+    /// Reads of the disk and processor time so far.
+    fn done(&self) -> (u64, f64) {
+        let reads = self.place.disk().map_or(0, |disk| disk.reads);
+        (reads, self.server.usage().cpu_ms)
     }
 
     /// Measures into an empty directory.

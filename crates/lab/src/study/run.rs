@@ -189,6 +189,11 @@ impl Work<'_> {
             Ok(rate) => rate,
             Err(why) => return self.failed(spec, None, &why),
         };
+        match bench.settle() {
+            Ok(()) => {}
+            Err(Stopped::Interrupted) => return Err(RunError::Interrupted),
+            Err(Stopped::Failed(why)) => return self.failed(spec, None, &why),
+        }
         let key = spec.key();
         let directory = self.store.clear(&key)?;
         let version = Some(bench.server.version().to_owned());
