@@ -175,6 +175,14 @@ impl Lab {
             .into()
     }
 
+    /// Where clients may ask from; none without a link.
+    pub fn client_ips(&self) -> Vec<std::net::IpAddr> {
+        let ends = self.state.addresses.iter();
+        ends.flat_map(|ends| ends.clients())
+            .map(Into::into)
+            .collect()
+    }
+
     /// The disk.
     pub fn disk(&self) -> Option<&Disk> {
         self.disk.as_ref()

@@ -33,7 +33,7 @@ pub struct LinkSpec {
 pub struct Addresses {
     /// Inside the name space.
     pub server: Ipv4Addr,
-    /// On the machine.
+    /// On the machine: the first of several.
     pub client: Ipv4Addr,
 }
 
@@ -50,6 +50,18 @@ pub struct Direction {
     pub waiting_bytes: u64,
 }
 
+/// A client that opens and gives up thousands of connections a second uses up the ports of one address: 28,000, each
+/// kept for a minute after its connection. The time in which it finds that out would be the server's in every figure.
+const CLIENTS: u32 = 16;
+
+impl Addresses {
+    /// Every address of the client's end.
+    pub fn clients(&self) -> impl Iterator<Item = Ipv4Addr> {
+        let first = self.client.to_bits();
+        (first..first + CLIENTS).map(Ipv4Addr::from_bits)
+    }
+}
+
 /// What a link says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LinkStatus {
@@ -59,6 +71,8 @@ pub struct LinkStatus {
     pub server_ip: Ipv4Addr,
     /// The client's end.
     pub client_ip: Ipv4Addr,
+    /// All its addresses: for a client that would run out of ports.
+    pub client_ips: Vec<Ipv4Addr>,
     /// What the server sent.
     pub to_client: Direction,
     /// What the client sent.
@@ -127,7 +141,9 @@ pub(crate) fn make_link(names: &Names, link: &LinkSpec, ends: Addresses) -> Resu
     // Nothing here speaks IPv6; without this each end would send router solicitations into the measurement.
     tool::run_line(&format!("ip link set {client} addrgenmode none"))?;
     tool::run_line(&format!("ip -n {space} link set {server} addrgenmode none"))?;
-    tool::run_line(&format!("ip addr add {}/24 dev {client}", ends.client))?;
+    for address in ends.clients() {
+        tool::run_line(&format!("ip addr add {address}/24 dev {client}"))?;
+    }
     tool::run_line(&format!(
         "ip -n {space} addr add {}/24 dev {server}",
         ends.server
@@ -223,6 +239,7 @@ pub(crate) fn status(
         bits_per_second: link.bits_per_second,
         server_ip: ends.server,
         client_ip: ends.client,
+        client_ips: ends.clients().collect(),
         to_client: show(&format!(" -n {}", names.space), &names.server_device)?,
         to_server: show("", &names.client_device)?,
     })

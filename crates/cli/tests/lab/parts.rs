@@ -111,6 +111,11 @@ fn rate_is_kept_when_bytes_cross_the_link() {
         return;
     }
     let lab = Lab::up(&["--link", "100Mbit"]);
+    let link = lab.status()["link"].clone();
+    let clients = link["client_ips"].as_array().expect("addresses").clone();
+    assert_eq!((clients.len(), &clients[0]), (16, &link["client_ip"]));
+    let last = clients[15].as_str().expect("an address");
+    std::net::UdpSocket::bind((last, 0)).expect("the machine has it");
     let root = tempfile::tempdir().expect("a directory");
     std::fs::write(root.path().join("big"), vec![7; 4_000_000]).expect("written");
     let ready = root.path().join("ready");

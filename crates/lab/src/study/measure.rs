@@ -208,6 +208,9 @@ impl Bench<'_> {
         command
             .arg("--fileset")
             .arg(self.place.manifest(&demand.set));
+        for address in self.place.clients() {
+            command.args(["--source", &address.to_string()]);
+        }
         match demand.rate {
             Some(rate) => command.args(["--rate", &format!("{rate:.3}")]),
             None => command.args(["--closed", "-c", &spec.workload.connections.to_string()]),

@@ -175,6 +175,11 @@ impl Place {
         }
     }
 
+    /// Where the clients ask from, if that has to be said.
+    pub fn clients(&self) -> Vec<IpAddr> {
+        self.lab.as_ref().map_or_else(Vec::new, Lab::client_ips)
+    }
+
     /// An address that a server may listen on.
     pub fn address(&self) -> Result<SocketAddr, PlaceError> {
         let ip = self
