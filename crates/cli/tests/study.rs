@@ -19,6 +19,10 @@ lab = false
 set = "5MB"
 [workload.few]
 connections = 4
+[workload.impatient]
+connections = 4
+bandwidth = "100kbit"
+timeout = "20ms"
 "#;
 
 const STUDY: &str = r#"
@@ -209,6 +213,31 @@ fn what_is_done_is_not_measured_again_when_the_run_was_killed() {
         first.iter().all(|kept| second.contains(kept)),
         "{first:?} {second:?}"
     );
+}
+
+#[test]
+fn server_is_started_anew_when_it_has_failed_its_clients() {
+    for (workload, anew) in [("few", false), ("impatient", true)] {
+        let bed = Bed::new();
+        let study = format!(
+            "number = 91\nname = 'two'\ntitle = 'Two points'\n[[measure]]\nname = 'm'\nenvironment = 'plain'\n\
+             workload = '{workload}'\nservers = ['headway']\npoints = ['100/s', '120/s']\n"
+        );
+        fs::write(bed.path("two.toml"), study).expect("room");
+        let ran = bed.run(&["run", "two.toml", "-o", "out"]);
+        assert!(ran.status.success(), "{}", words(&ran.stderr));
+        let mut done = bed.done();
+        done.sort_by_key(|(_, at)| *at);
+        assert_eq!(done.len(), 2);
+        // The server says how long it has been there, before and after each point.
+        let lives = |at: usize, when: &str| {
+            let status = done[at].0.with_file_name("run/server.json");
+            let text = fs::read_to_string(&status).expect("counters of our server");
+            let status: Value = serde_json::from_str(&text).expect("JSON");
+            status[when]["total"]["uptime_ms"].as_u64().expect("a time")
+        };
+        assert_eq!(lives(1, "before") < lives(0, "after"), anew, "{workload}");
+    }
 }
 
 /// Processes whose words name a path below this one.

@@ -137,23 +137,33 @@ impl Work<'_> {
     ) -> Result<(), RunError> {
         let waiting = |spec: &&Spec| !self.store.is_done(&spec.key());
         let pending: Vec<&Spec> = session.specs.iter().filter(waiting).collect();
-        let Some(first) = pending.first() else {
-            return Ok(());
-        };
-        self.stopped()?;
-        if let Err(reason) = available(session.server.kind) {
-            let why = format!("{}: {reason}", session.server.kind);
-            return pending
-                .iter()
-                .try_for_each(|spec| self.failed(spec, None, &why));
+        let mut rest = &pending[..];
+        while !rest.is_empty() {
+            self.stopped()?;
+            let done = self.spell(place, probes, &session.server, rest)?;
+            rest = &rest[done..];
         }
-        let server = match start(place, &session.server) {
+        Ok(())
+    }
+
+    /// Starts the server and measures what it has to be measured at, until it has failed its clients: requests that timed
+    /// out stay in its queues, its processes wait for clients that are gone, and the next point would measure that. Says how
+    /// many are done.
+    fn spell(
+        &mut self,
+        place: &Place,
+        probes: &[Probe],
+        choice: &ServerChoice,
+        pending: &[&Spec],
+    ) -> Result<usize, RunError> {
+        if let Err(reason) = available(choice.kind) {
+            return self.all_failed(pending, &format!("{}: {reason}", choice.kind));
+        }
+        let server = match start(place, choice) {
             Ok(server) => server,
             Err(why) => {
                 self.stopped()?;
-                return pending
-                    .iter()
-                    .try_for_each(|spec| self.failed(spec, None, &why));
+                return self.all_failed(pending, &why);
             }
         };
         let bench = Bench {
@@ -162,38 +172,49 @@ impl Work<'_> {
             probes,
             interrupted: self.interrupted,
         };
-        let done = match bench.fill(first) {
-            Ok(()) => pending
-                .iter()
-                .try_for_each(|spec| self.measure(&bench, spec)),
+        let done = match bench.fill(pending[0]) {
+            Ok(()) => self.until_trouble(&bench, pending),
             Err(Stopped::Interrupted) => Err(RunError::Interrupted),
             Err(Stopped::Failed(why)) => {
-                let why = format!("filling the caches: {why}");
-                pending
-                    .iter()
-                    .try_for_each(|spec| self.failed(spec, None, &why))
+                self.all_failed(pending, &format!("filling the caches: {why}"))
             }
         };
         let ended = server.stop();
-        done?;
+        let done = done?;
         match ended {
-            Ok(_) => Ok(()),
+            Ok(_) => Ok(done),
             Err(error) => Err(RunError::Left(error.to_string())),
         }
     }
 
-    fn measure(&mut self, bench: &Bench, spec: &Spec) -> Result<(), RunError> {
+    fn until_trouble(&mut self, bench: &Bench, pending: &[&Spec]) -> Result<usize, RunError> {
+        for (at, spec) in pending.iter().enumerate() {
+            if let Came::InTrouble = self.measure(bench, spec)? {
+                return Ok(at + 1);
+            }
+        }
+        Ok(pending.len())
+    }
+
+    fn all_failed(&mut self, pending: &[&Spec], why: &str) -> Result<usize, RunError> {
+        for spec in pending {
+            self.failed(spec, None, why)?;
+        }
+        Ok(pending.len())
+    }
+
+    fn measure(&mut self, bench: &Bench, spec: &Spec) -> Result<Came, RunError> {
         self.stopped()?;
         let capacity = |server: &ServerChoice| self.capacity(spec, server);
         let rate = match rate(spec, &capacity) {
             Ok(rate) => rate,
-            Err(why) => return self.failed(spec, None, &why),
+            Err(why) => {
+                self.failed(spec, None, &why)?;
+                return Ok(Came::Through);
+            }
         };
-        match bench.settle() {
-            Ok(()) => {}
-            Err(Stopped::Interrupted) => return Err(RunError::Interrupted),
-            Err(Stopped::Failed(why)) => return self.failed(spec, None, &why),
-        }
+        bench.settle();
+        self.stopped()?;
         let key = spec.key();
         let directory = self.store.clear(&key)?;
         let version = Some(bench.server.version().to_owned());
@@ -209,13 +230,16 @@ impl Work<'_> {
                 self.at += 1;
                 let line = format!("{}: {}", self.place_of(spec), outcome(&directory));
                 self.listener.say(&line);
-                Ok(())
+                Ok(came(&directory))
             }
             Err(Stopped::Interrupted) => {
                 self.store.clear(&key)?;
                 Err(RunError::Interrupted)
             }
-            Err(Stopped::Failed(why)) => self.failed(spec, version, &why),
+            Err(Stopped::Failed(why)) => {
+                self.failed(spec, version, &why)?;
+                Ok(Came::InTrouble)
+            }
         }
     }
 
@@ -256,6 +280,21 @@ impl Work<'_> {
             let _ = write!(words, ", repeat {}", spec.repeat);
         }
         words.to_lowercase()
+    }
+}
+
+/// How a server came through a measurement.
+enum Came {
+    Through,
+    InTrouble,
+}
+
+fn came(directory: &std::path::Path) -> Came {
+    let run = Run::open(directory.join("run"));
+    let summary = run.ok().and_then(|run| run.description().summary.clone());
+    match summary {
+        Some(summary) if summary.errors == 0 => Came::Through,
+        _ => Came::InTrouble,
     }
 }
 
