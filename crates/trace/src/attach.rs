@@ -280,6 +280,8 @@ impl Builder<'_> {
             sleeps,
             lost: u64::from(record.sleeps_dropped) + record.lost,
             stack,
+            functions: Vec::new(),
+            functions_dropped: 0,
         });
     }
 

@@ -4,6 +4,7 @@
 mod anomaly;
 mod attach;
 mod bad_input;
+mod functions;
 mod kernel_lines;
 mod outputs;
 mod programs;
