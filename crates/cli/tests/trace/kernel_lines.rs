@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use serde_json::Value;
+
 use crate::made_kernel::{SLEEP_LINE, vmlinux};
 use crate::support::{Ran, missing, sees_stacks, trace, traced};
 
@@ -40,9 +42,22 @@ fn sleep_has_its_line_when_it_is_observed_from_outside() {
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
-    let ran = summary(&vmlinux(folder.path(), 0), &["--attach"]);
-    let words = format!("do_nanosleep ({SLEEP_LINE})");
-    assert!(ran.out.contains(&words), "{}", ran.out);
+    let ran = summary(&vmlinux(folder.path(), 0), &["--attach", "--json"]);
+    let trace: Value = serde_json::from_str(&ran.out).expect("JSON");
+    // The sums by site and the calls that were kept, which come by different ways.
+    for calls in ["sites", "kept"] {
+        let sleeps = trace[calls].as_array().expect("a list").iter();
+        let sleeps = sleeps
+            .filter_map(|call| call["sleeps"].as_array())
+            .flatten();
+        let lines: Vec<String> = sleeps
+            .filter_map(|sleep| Some(format!("{}:{}", sleep["file"].as_str()?, sleep["line"])))
+            .collect();
+        assert!(
+            lines.iter().any(|line| line == SLEEP_LINE),
+            "{calls}: {lines:?}"
+        );
+    }
 }
 
 #[test]
