@@ -94,7 +94,7 @@ impl FunctionsError {
 ///
 /// It needs root and Linux 6.11 with `CONFIG_FUNCTION_GRAPH_TRACER`. A call of a followed thread takes several times as long in
 /// the kernel; other threads' calls are a little slower too, since every kernel function looks whether it is to be traced.
-/// Dropping the value ends that. A process that is killed leaves its instance behind, until [`remove_instance`] or the
+/// Dropping the value ends that. One at a time in a process. A process that is killed leaves its instance behind, until [`remove_instance`] or the
 /// next [`FunctionTimes::start`] of whatever process removes it.
 ///
 /// ```no_run
@@ -188,7 +188,7 @@ impl FunctionTimes {
     }
 
     /// Replaces the call trace of the calling thread's last record by the functions of that call. False, and the stacks are left
-    /// as they are, if none is known. What was read for earlier calls is forgotten.
+    /// as they are, if none is known. What was read of this thread's earlier calls is forgotten.
     pub fn merge(&mut self, debox: &Debox) -> bool {
         let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let mut merged = false;
@@ -210,7 +210,7 @@ impl FunctionTimes {
                 merged = true;
             }
         });
-        self.trees.forget();
+        self.trees.forget(thread);
         self.instance.go_on().is_ok() && merged
     }
 

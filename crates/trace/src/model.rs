@@ -297,6 +297,11 @@ impl Trace {
         sleeps.any(|sleep| sleep.waiters_entry_max.is_some())
     }
 
+    /// Whether the kernel's functions were timed in some call.
+    pub fn has_functions(&self) -> bool {
+        self.kept.iter().any(|kept| !kept.functions.is_empty())
+    }
+
     /// How long it took.
     pub fn length_ns(&self) -> u64 {
         self.ended_ns.saturating_sub(self.started_ns)

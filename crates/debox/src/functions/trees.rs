@@ -163,10 +163,11 @@ impl Trees {
         self.dropped
     }
 
-    /// Forgets everything but trees that are not yet whole.
-    pub fn forget(&mut self) {
-        self.whole.clear();
-        self.total = 0;
+    /// Forgets the whole trees of a thread.
+    pub fn forget(&mut self, thread: u32) {
+        let trees = self.whole.remove(&thread).unwrap_or_default();
+        let functions: usize = trees.iter().map(|tree| tree.functions.len()).sum();
+        self.total -= functions;
     }
 
     /// Drops the shorter half: a policy keeps long calls far more often than short ones.
@@ -281,6 +282,19 @@ mod tests {
         assert!((45..=55).contains(&trees.dropped()), "{}", trees.dropped());
         assert_eq!(starts(&trees.of(1, 100_000, 500)), [100_000]);
         assert_eq!(trees.of(1, 3_000, 500), Functions::default());
+    }
+
+    #[test]
+    fn other_threads_are_remembered_when_one_is_forgotten() {
+        let mut trees = Trees::new(4, 100);
+        for thread in [1, 2] {
+            exit(&mut trees, thread, 1, 110, 120);
+            exit(&mut trees, thread, 0, 100, 200);
+        }
+        trees.forget(1);
+        assert_eq!(trees.of(1, 90, 200), Functions::default());
+        assert_eq!(starts(&trees.of(2, 90, 200)), [100, 110]);
+        assert_eq!(trees.total, 2);
     }
 
     #[test]
