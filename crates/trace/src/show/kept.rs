@@ -3,7 +3,7 @@
 use super::Style;
 use crate::model::{FunctionAt, Kept, Trace};
 use crate::table::Table;
-use crate::units::{NONE, counted, time};
+use crate::units::{NONE, counted, time, time_or_none};
 
 /// How many frames of a stack fit below a row without burying the table.
 const FRAMES_MAX: usize = 12;
@@ -14,7 +14,7 @@ const FUNCTIONS_MAX: usize = 16;
 /// Functions shorter than this part of their call do not explain it.
 const PART_MIN: u64 = 10;
 
-/// The column of the waiters, behind the lengths.
+/// The column of the waiters, behind the lengths, and that of the waits for a processor before it.
 const OTHERS: usize = 5;
 
 pub(super) fn table(trace: &Trace, style: &Style) -> String {
@@ -43,11 +43,18 @@ pub(super) fn table(trace: &Trace, style: &Style) -> String {
     if counted_waiters {
         headings.insert(OTHERS, "OTHERS IN/OUT");
     }
+    let timed_wakeups = longest.iter().any(|kept| kept.wakeup_ns.is_some());
+    if timed_wakeups {
+        headings.insert(OTHERS, "RUNNABLE");
+    }
     let mut table = Table::new(&headings);
     for kept in &longest {
         let mut cells = row(trace, kept);
         if counted_waiters {
             cells.insert(OTHERS, others(kept).unwrap_or_else(|| NONE.into()));
+        }
+        if timed_wakeups {
+            cells.insert(OTHERS, time_or_none(kept.wakeup_ns));
         }
         table.row(cells);
     }
@@ -142,7 +149,7 @@ fn functions(kept: &Kept) -> String {
 #[cfg(test)]
 mod tests {
     use crate::export::tests::kept;
-    use crate::model::FunctionAt;
+    use crate::model::{FunctionAt, Trace};
 
     fn function(name: &str, depth: u16, start_ns: u64, length_ns: u64) -> FunctionAt {
         FunctionAt {
@@ -151,6 +158,26 @@ mod tests {
             start_ns,
             length_ns,
         }
+    }
+
+    #[test]
+    fn waits_for_a_processor_have_a_column_when_they_were_asked_for() {
+        let style = crate::show::Style {
+            width: 160,
+            colour: false,
+            rows_max: 0,
+        };
+        let mut trace = Trace {
+            kept: vec![kept("read", 0, None, Vec::new())],
+            ..Trace::default()
+        };
+        assert!(!super::table(&trace, &style).contains("RUNNABLE"));
+        trace.kept[0].wakeup_ns = Some(3_210_000);
+        let table = super::table(&trace, &style);
+        assert!(
+            table.contains("RUNNABLE") && table.contains("3.21 ms"),
+            "{table}"
+        );
     }
 
     #[test]
