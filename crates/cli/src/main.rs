@@ -67,6 +67,12 @@ enum Command {
     /// The log process of `serve`, started by its master.
     #[command(hide = true)]
     ServeLog,
+    /// Beside `trace --functions`: takes the kernel's tracer out again should that be killed.
+    #[command(hide = true)]
+    TraceGuard {
+        /// The trace instance.
+        place: PathBuf,
+    },
     /// A command of `trace --attach` that waits until it is observed.
     #[command(hide = true)]
     TraceGate {
@@ -101,6 +107,9 @@ fn main() -> ExitCode {
         }
         Command::TraceGate { fifo, command } => {
             return trace::gate(&fifo, &command).unwrap_or_else(|failure| failed(&failure));
+        }
+        Command::TraceGuard { place } => {
+            return trace::guard(&place).unwrap_or_else(|failure| failed(&failure));
         }
         Command::Lab(arguments) => {
             return lab::run(&arguments).unwrap_or_else(|failure| failed(&failure));

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use super::Failure;
 
 mod attach;
+mod functions;
 mod lines;
 mod outputs;
 mod policy;
@@ -22,6 +23,7 @@ const EXAMPLES: &str = "\
 Examples:
   headway trace -- tar czf /tmp/src.tgz src           what tar, and the gzip it starts, waited for
   headway trace --waiters -- make -j8                 and how many others waited for the same lock, file or futex
+  headway trace --functions -- git status             and which kernel functions took the time of each (root)
   headway trace --slower-than 1ms -- ./server         keep only calls above 1 ms, each with its time and place
   headway trace --stacks --folded out.folded -- make  stacks of the time asleep, for a flame graph
   headway trace --history fork.svg --call fork,clone,vfork -- make
@@ -105,6 +107,8 @@ enum Part {
 
 /// The process behind the gate of `--attach`.
 pub use attach::gate;
+/// The process beside `--functions`.
+pub use functions::guard;
 
 /// Runs the command, or shows a kept trace. The exit code is that of the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {

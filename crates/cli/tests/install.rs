@@ -151,6 +151,8 @@ fn c_programs_find_the_library_by_pkg_config_when_it_is_installed() {
         "{description}"
     );
     assert!(!description.contains('@'), "{description}");
+    let version = format!("\nVersion: {}\n", env!("CARGO_PKG_VERSION"));
+    assert!(description.contains(&version), "{description}");
 
     let source = scratch.path().join("copy.c");
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../debox-c/examples/copy.c");
@@ -190,13 +192,24 @@ fn nothing_is_installed_when_something_was_not_built_or_the_prefix_is_relative()
         return;
     }
     let scratch = tempfile::tempdir().expect("a directory");
-    let (empty, staging) = (scratch.path().join("empty"), scratch.path().join("staging"));
-    std::fs::create_dir(&empty).expect("a directory");
-    for (prefix, told) in [
-        (PREFIX, "empty/headway is not there"),
-        ("opt", "absolute path"),
+    let folder = |name: &str| {
+        let folder = scratch.path().join(name);
+        std::fs::create_dir(&folder).expect("a directory");
+        folder
+    };
+    let (empty, half) = (folder("empty"), folder("half"));
+    let staging = scratch.path().join("staging");
+    // What could be put in place before the one that is missing is looked at.
+    for file in ["headway", "libdebox.so", "libdebox_c.a"] {
+        let built = Path::new(env!("CARGO_BIN_EXE_headway"));
+        std::os::unix::fs::symlink(built, half.join(file)).expect("room");
+    }
+    for (built, prefix, told) in [
+        (&empty, PREFIX, "empty/headway is not there"),
+        (&half, PREFIX, "half/libdebox_preload.so is not there"),
+        (&empty, "opt", "absolute path"),
     ] {
-        let output = install(&empty, &staging, prefix);
+        let output = install(built, &staging, prefix);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(
             !output.status.success() && errors.contains(told),

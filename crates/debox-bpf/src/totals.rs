@@ -209,10 +209,7 @@ fn call_name(call: Option<u32>) -> String {
     match call {
         None => "outside calls".to_owned(),
         Some(number) if number & COMPAT != 0 => format!("32-bit call {}", number & !COMPAT),
-        Some(number) => match debox::calls::name(number) {
-            "unknown" => format!("call {number}"),
-            name => name.to_owned(),
-        },
+        Some(number) => debox::calls::words(number).into_owned(),
     }
 }
 

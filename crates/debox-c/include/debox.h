@@ -61,7 +61,7 @@ typedef struct PerSleepInfo {
 /*
  * An entry of the call trace: the frames of the kernel stack at each sleep, outermost first, with the length
  * of the sleep as deltaTime. The paper's kernel timed every function; a stock kernel does not tell those
- * times in band.
+ * times in band. Where it has function_graph, `headway trace --functions` tells them beside.
  */
 typedef struct CallTrace {
     unsigned long callSite; /* kernel address */

@@ -1,5 +1,8 @@
 //! The example programs, compiled as their comments say and run.
 
+#[path = "../../debox/tests/common/made_kernel.rs"]
+mod made_kernel;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -399,59 +402,6 @@ fn skip(test: &str, reason: &str) {
     }
 }
 
-/// Stands for a debug file of the running kernel, which would be gigabytes: a small C program with DWARF, whose few
-/// functions lie where those of the kernel do, though the file begins elsewhere.
-fn vmlinux(folder: &Path) -> PathBuf {
-    const BASE: u64 = 0x0100_0000;
-    const SOURCE: &str = "#define IN(place) __attribute__((section(place)))\n\
-        IN(\".text\") void first(void) {}\n\
-        IN(\".one\") void vfs_read(void) {}\n\
-        IN(\".two\") void schedule(void) {}\n\
-        IN(\".three\") void do_exit(void) {}\n\
-        IN(\".sleep\") void do_nanosleep(void) {\n\
-            __asm__ volatile(\".rept 4096\\n nop\\n .endr\");\n\
-        }\n";
-    let symbols = std::fs::read_to_string("/proc/kallsyms").expect("it is there");
-    let address = |name: &str| {
-        let of = |line: &str| line.split(' ').nth(2).map(str::trim) == Some(name);
-        let line = symbols
-            .lines()
-            .find(|line| of(line))
-            .expect("every kernel has it");
-        u64::from_str_radix(&line[..16], 16).expect("an address")
-    };
-    let place = |section: &str, name: &str| {
-        let place = BASE + (address(name) - address("_stext"));
-        format!("-Wl,--section-start=.{section}={place:#x}")
-    };
-    let (file, source) = (folder.join("vmlinux"), folder.join("kernel/made.c"));
-    std::fs::create_dir(folder.join("kernel")).expect("a directory");
-    std::fs::write(&source, SOURCE).expect("room");
-    let output = Command::new("cc")
-        .args([
-            "-g",
-            "-O0",
-            "-nostdlib",
-            "-static",
-            "-no-pie",
-            "-fcf-protection=none",
-        ])
-        .args([
-            "-fno-asynchronous-unwind-tables",
-            "-Wl,-e,0",
-            "-Wl,--build-id=none",
-        ])
-        .arg(format!("-Wl,-Ttext={BASE:#x}"))
-        .args([place("one", "vfs_read"), place("two", "schedule")])
-        .args([place("three", "do_exit"), place("sleep", "do_nanosleep")])
-        .arg("-o")
-        .args([&file, &source])
-        .output();
-    let output = output.expect("cc runs; scripts/setup installs it");
-    assert!(output.status.success(), "{output:?}");
-    file
-}
-
 #[test]
 fn sleep_has_its_line_when_it_is_asked_for_and_the_kernels_debug_file_is_at_hand() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -475,6 +425,7 @@ fn sleep_has_its_line_when_it_is_asked_for_and_the_kernels_debug_file_is_at_hand
         );
     }
     assert_eq!(absent, "-1 No such file or directory :0, untouched 1\n");
-    let found = with(&vmlinux(directory.path()));
-    assert_eq!(found, "1 found kernel/made.c:7, untouched 1\n");
+    let found = with(&made_kernel::vmlinux(directory.path(), 0));
+    let line = made_kernel::SLEEP_LINE;
+    assert_eq!(found, format!("1 found {line}, untouched 1\n"));
 }

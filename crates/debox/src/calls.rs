@@ -1,10 +1,20 @@
 //! Names of system calls by their numbers, which differ between architectures.
 
+use std::borrow::Cow;
+
 use syscalls::Sysno;
 
 /// The name of a system call of this architecture; `unknown` for a number that is none.
 pub fn name(number: u32) -> &'static str {
     Sysno::new(number as usize).map_or("unknown", |call| call.name())
+}
+
+/// The name for people, who can look a number up that has none: `call 9999`.
+pub fn words(number: u32) -> Cow<'static, str> {
+    match Sysno::new(number as usize) {
+        Some(call) => Cow::Borrowed(call.name()),
+        None => Cow::Owned(format!("call {number}")),
+    }
 }
 
 /// The number of a system call by its name.
@@ -14,7 +24,7 @@ pub fn number(name: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::{name, number};
+    use super::{name, number, words};
 
     #[test]
     fn name_and_number_lead_to_each_other_when_the_call_exists() {
@@ -27,5 +37,6 @@ mod tests {
     #[test]
     fn there_is_no_name_when_the_number_is_none() {
         assert_eq!((name(9999), number("reed")), ("unknown", None));
+        assert_eq!((words(9999), words(0)), ("call 9999".into(), "read".into()));
     }
 }

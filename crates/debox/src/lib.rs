@@ -21,6 +21,7 @@ mod aside;
 mod call;
 pub mod calls;
 pub mod collect;
+mod functions;
 mod labels;
 mod ledger;
 #[cfg(feature = "lines")]
@@ -34,6 +35,7 @@ mod thread;
 mod tracer;
 
 pub use call::Call;
+pub use functions::{Function, FunctionTimes, Functions, FunctionsError, remove_instance};
 pub use labels::Label;
 #[cfg(feature = "lines")]
 pub use lines::{KernelLines, Line};

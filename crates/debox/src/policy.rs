@@ -181,7 +181,7 @@ fn write_stack(record: &Record) -> std::io::Result<()> {
 
     let mut text = format!(
         "debox: {} took {:.1} us in process {}\n",
-        crate::calls::name(record.number),
+        crate::calls::words(record.number),
         record.wall_ns as f64 / 1e3,
         std::process::id()
     );
@@ -207,7 +207,7 @@ fn run_hook(command: &str, record: &Record) -> std::io::Result<()> {
         .args(["-c", command])
         // The hook is none of the traced program's.
         .env_remove("HEADWAY_TRACE_DIR")
-        .env("HEADWAY_CALL", crate::calls::name(record.number))
+        .env("HEADWAY_CALL", crate::calls::words(record.number).as_ref())
         .env("HEADWAY_WALL_NS", record.wall_ns.to_string())
         .env("HEADWAY_LABEL", label)
         .env("HEADWAY_PID", std::process::id().to_string())

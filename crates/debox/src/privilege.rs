@@ -4,6 +4,7 @@ use std::io;
 
 use os::perf::{Detail, Ring};
 
+use crate::functions;
 use crate::report::Rung;
 
 /// 64 KiB: about 250 sleeps within a single call, before records are lost.
@@ -38,23 +39,17 @@ pub(crate) fn forked() -> Rung {
     Rung::Off { why }
 }
 
-/// What the call trace of a record holds. A function tracer writes into buffers of its own, which the traced
-/// thread cannot read in band; so where the kernel has one, how to run it beside is all there is to say.
+/// What the call trace of a record holds. A function tracer writes into rings of its own, which cost the thread a multiple
+/// of its time: so where the kernel has one, it is not switched on by itself.
 pub(crate) fn trace_source(rung: &Rung) -> String {
     if *rung != Rung::Stacks {
         return "there is no call trace without kernel stacks".to_owned();
     }
     let stacks = "the call trace is the kernel stack at each sleep";
-    let lists = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"]
-        .map(|place| std::fs::read_to_string(format!("{place}/available_tracers")));
-    let has = |list: &io::Result<String>| {
-        list.as_ref()
-            .is_ok_and(|list| list.split_ascii_whitespace().any(|t| t == "function_graph"))
-    };
-    if lists.iter().any(has) {
+    if functions::is_offered() {
         return format!(
-            "{stacks}; this kernel also has function_graph, which times every function out of band: \
-             `trace-cmd record -p function_graph -P PID`"
+            "{stacks}; this kernel also has function_graph, which times every function (FunctionTimes, or \
+             `headway trace --functions`)"
         );
     }
     format!(

@@ -20,7 +20,7 @@ pub struct Limits {
     /// Places where one call slept that are told apart. The paper's structure has 5.
     pub sleeps_max: usize,
     /// Entries of the call trace. The paper's structure has 200. An entry is a frame of the kernel stack at a
-    /// sleep, whether or not the kernel has a function tracer: that one's times do not come in band.
+    /// sleep, until [`FunctionTimes::merge`](crate::FunctionTimes::merge) replaces them by the functions of the call.
     pub trace_max: usize,
     /// Whether sleeps get their label and function at once. It needs the kernel's symbols, which the first
     /// [`Debox::enable`](crate::Debox::enable) of the process loads (tens of milliseconds, several
@@ -113,12 +113,12 @@ impl Site {
     }
 }
 
-/// An entry of the call trace: the paper's `CallTrace`.
+/// An entry of the call trace: the paper's `CallTrace`. A frame of the stack at a sleep, or a function of the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceEntry {
-    /// A kernel address.
+    /// A kernel address: a return address of the stack, or one at the start of the function.
     pub address: u64,
-    /// Nanoseconds of the sleep it is a frame of.
+    /// Nanoseconds of the sleep it is a frame of, or of the function.
     pub length_ns: u64,
     /// Depth, the outermost frame being 0.
     pub depth: u16,
@@ -279,6 +279,19 @@ impl Record {
             });
         } else {
             self.sleeps_dropped += 1;
+        }
+    }
+
+    /// Puts other entries in the place of the call trace, as many as there is room for.
+    pub(crate) fn set_trace(&mut self, entries: impl Iterator<Item = TraceEntry>, dropped: u64) {
+        self.trace.clear();
+        self.trace_dropped = u32::try_from(dropped).unwrap_or(u32::MAX);
+        for entry in entries {
+            if self.trace.len() < self.limits.trace_max {
+                self.trace.push(entry);
+            } else {
+                self.trace_dropped = self.trace_dropped.saturating_add(1);
+            }
         }
     }
 

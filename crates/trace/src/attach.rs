@@ -268,7 +268,7 @@ impl Builder<'_> {
         self.trace.kept.push(Kept {
             program,
             thread: kept.tid,
-            call: debox::calls::name(record.number).to_owned(),
+            call: debox::calls::words(record.number).into_owned(),
             place,
             result: None,
             start_ns: record.start_ns,
@@ -280,6 +280,8 @@ impl Builder<'_> {
             sleeps,
             lost: u64::from(record.sleeps_dropped) + record.lost,
             stack,
+            functions: Vec::new(),
+            functions_dropped: 0,
         });
     }
 

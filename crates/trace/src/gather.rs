@@ -260,6 +260,8 @@ impl<'a> Gatherer<'a> {
             sleeps,
             lost: u64::from(record.sleeps_dropped) + record.lost,
             stack,
+            functions: Vec::new(),
+            functions_dropped: 0,
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! `launch` runs a command with the preload library and leaves its streams, signals and exit code alone; `gather`
 //! turns what the traced programs left ([`debox::collect`]) into a [`Trace`], resolved by `places`, and `waiters` adds
-//! what an observer counted beside; `show`
+//! what an observer counted beside, `functions` what the kernel's tracer timed; `show`
 //! writes it as text, `export` as files for other programs, `live` as a view that is kept up to date.
 //! It refuses to write anything on a stream of the traced program.
 //!
@@ -11,6 +11,7 @@
 
 mod attach;
 pub mod export;
+mod functions;
 mod gather;
 pub mod launch;
 pub mod live;
@@ -24,7 +25,7 @@ mod waiters;
 pub use attach::Observation;
 pub use gather::Gatherer;
 pub use model::{
-    Bucket, FILE_NAME, Kept, Outcome, Place, Program, SCHEMA, Site, SleepAt, Trace, Way,
+    Bucket, FILE_NAME, FunctionAt, Kept, Outcome, Place, Program, SCHEMA, Site, SleepAt, Trace, Way,
 };
 pub use places::Places;
 pub use waiters::Waits;

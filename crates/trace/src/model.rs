@@ -213,6 +213,25 @@ pub struct Kept {
     pub lost: u64,
     /// The program's stack, innermost first, as indices into [`Trace::places`]; empty if not asked for.
     pub stack: Vec<usize>,
+    /// The kernel's functions it ran, in the order they were called; empty where they were not timed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub functions: Vec<FunctionAt>,
+    /// Shorter ones, for which there was no room.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub functions_dropped: u64,
+}
+
+/// A function of the kernel, timed from its call to its return.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FunctionAt {
+    /// Its name; its address where the kernel's symbols are hidden.
+    pub name: String,
+    /// How many of the functions before it are around it.
+    pub depth: u16,
+    /// When it was called.
+    pub start_ns: u64,
+    /// Sleeps included.
+    pub length_ns: u64,
 }
 
 /// A place in a program's code.
@@ -278,6 +297,11 @@ impl Trace {
         sleeps.any(|sleep| sleep.waiters_entry_max.is_some())
     }
 
+    /// Whether the kernel's functions were timed in some call.
+    pub fn has_functions(&self) -> bool {
+        self.kept.iter().any(|kept| !kept.functions.is_empty())
+    }
+
     /// How long it took.
     pub fn length_ns(&self) -> u64 {
         self.ended_ns.saturating_sub(self.started_ns)
@@ -294,6 +318,10 @@ impl Trace {
             self.programs.iter().map(|program| program.pid).collect();
         pids.len()
     }
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 #[derive(Deserialize)]

@@ -18,6 +18,7 @@ use trace::launch::{Launched, SpawnError};
 use trace::{Observation, Places, Trace};
 
 use super::Failure;
+use super::functions::Functions;
 use super::lines::Lines;
 use super::run::{exit_code, not_started, say, words};
 use super::watch::{Held, Screen, Source};
@@ -111,6 +112,7 @@ struct Observed {
     observation: Observation,
     symbols: Option<Symbols>,
     lines: Lines,
+    functions: Functions,
     places: Places,
     site_names: Option<Vec<String>>,
 }
@@ -138,10 +140,13 @@ impl Observed {
                 | AttachError::TooMany { .. } => Failure::Use(error.to_string()),
                 error => Failure::from(error),
             })?;
+        let mut functions = Functions::new(arguments.run.functions);
+        functions.follow_processes(&pids.pids);
         Ok(Observed {
             observation: Observation::new(attach, gate),
             symbols: Symbols::load().ok(),
             lines: Lines::new(arguments.run.kernel_lines),
+            functions,
             places: Places::default(),
             site_names: arguments.policy.site_names().map(<[String]>::to_vec),
         })
@@ -155,6 +160,7 @@ impl Source for Observed {
     }
 
     fn poll(&mut self) -> anyhow::Result<bool> {
+        self.functions.poll();
         Ok(self.observation.poll())
     }
 
@@ -169,6 +175,7 @@ impl Source for Observed {
         if let Some(names) = &self.site_names {
             trace.keep_sites(names);
         }
+        self.functions.add(&mut trace, symbols);
         Ok(trace)
     }
 }

@@ -13,6 +13,7 @@ use trace::launch::{self, Session, SpawnError, Untraceable};
 use trace::{Gatherer, Outcome, Places, Trace, Waits, Way};
 
 use super::Failure;
+use super::functions::{self, Functions};
 use super::watch::{Held, Screen, Source};
 
 /// How often records of ended processes are taken out of the directory.
@@ -36,6 +37,11 @@ pub struct Arguments {
     /// or CAP_BPF and CAP_PERFMON); -p and --attach always do
     #[arg(long)]
     pub waiters: bool,
+    /// Time the kernel's functions in each kept call, the N longest (200), by its function_graph tracer: root and Linux 6.11.
+    /// Calls take several times as long; where the tracer is missing the summary says so
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "200",
+        value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub functions: Option<u32>,
     /// Name the line of the kernel's sources each sleep was at, from the kernel's debug file (a vmlinux with DWARF: the package
     /// linux-image-…-dbg or kernel-debuginfo); takes seconds, HEADWAY_VMLINUX names a file elsewhere
     #[arg(long)]
@@ -110,7 +116,9 @@ pub fn run(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
     let screen = Screen::new(arguments.run.live)?;
     let _events = events_kept_ready();
     let beside = Counted::start(arguments.run.waiters);
-    let mut launched = match launch::spawn(command, session.path(), &library, &orders, streams) {
+    let mut functions = Functions::new(arguments.run.functions);
+    let start = || launch::spawn(command, session.path(), &library, &orders, streams);
+    let mut launched = match functions.starting(start) {
         Ok(launched) => launched,
         Err(error) => {
             drop(screen);
@@ -121,6 +129,7 @@ pub fn run(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
         session,
         swept: Instant::now(),
         beside,
+        functions,
         symbols,
         places: Places::default(),
         lines: super::lines::Lines::new(arguments.run.kernel_lines),
@@ -203,6 +212,7 @@ struct Recorded<'a> {
     session: Session,
     swept: Instant,
     beside: Counted,
+    functions: Functions,
     /// Read at the first look at a command that takes its time, or at the end: reading takes a processor for tens of
     /// milliseconds, which a short command would have to share.
     symbols: OnceCell<std::io::Result<Symbols>>,
@@ -216,12 +226,14 @@ struct Recorded<'a> {
 impl Source for Recorded<'_> {
     fn every(&self) -> Duration {
         match self.beside.beside {
+            _ if self.functions.are_timed() => functions::POLL,
             Some(_) => POLL,
             None => SWEEP,
         }
     }
 
     fn poll(&mut self) -> anyhow::Result<bool> {
+        self.functions.poll();
         if let Some(beside) = &mut self.beside.beside {
             beside.poll();
         }
@@ -269,6 +281,7 @@ impl Source for Recorded<'_> {
         if let Some(names) = self.site_names {
             trace.keep_sites(names);
         }
+        self.functions.add(&mut trace, symbols.as_ref().ok());
         Ok(trace)
     }
 }

@@ -115,6 +115,23 @@ fn program_is_run_and_the_way_out_named_when_it_is_static() {
 }
 
 #[test]
+fn calls_that_have_no_name_keep_their_numbers_when_a_program_makes_some() {
+    let source = "#include <unistd.h>\n#include <sys/syscall.h>\n\
+                  int main(void) { syscall(9998); syscall(9999); syscall(9999); return 0; }\n";
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = compile(folder.path(), source, &[]);
+    let (trace, _) = traced(&[], &[program.to_str().expect("a path in UTF-8")]);
+    let sites = trace["sites"].as_array().expect("sites").iter();
+    let calls: u64 = sites
+        .clone()
+        .filter(|site| site["call"] == "call 9999")
+        .filter_map(|site| site["count"].as_u64())
+        .sum();
+    assert_eq!(calls, 2);
+    assert!(sites.clone().any(|site| site["call"] == "call 9998"));
+}
+
+#[test]
 fn call_sites_are_offsets_when_the_program_is_stripped() {
     let folder = tempfile::tempdir().expect("a folder");
     let source = "#include <unistd.h>\nint main(void) { return read(-1, 0, 0) == -1 ? 0 : 1; }";

@@ -1,69 +1,11 @@
-//! `--kernel-lines`: the debug file of the kernel is gigabytes and belongs to one kernel, so a made one stands for it: a
-//! small C program with DWARF, whose few functions lie where those of the running kernel do.
+//! `--kernel-lines`, with a made debug file in the place of the kernel's own.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
-use debox::Symbols;
+use serde_json::Value;
 
+use crate::made_kernel::{SLEEP_LINE, vmlinux};
 use crate::support::{Ran, missing, sees_stacks, trace, traced};
-
-/// Where the made file begins; the running kernel is elsewhere, by an offset that has to be found.
-const BASE: u64 = 0x0100_0000;
-
-/// The function a timer's sleep is in, as long as it has to be: one line of a made source. Before it those by which a
-/// debug file is seen to be the running kernel's.
-const SOURCE: &str = r#"
-#define IN(place) __attribute__((section(place)))
-IN(".text") void first(void) {}
-IN(".one") void vfs_read(void) {}
-IN(".two") void schedule(void) {}
-IN(".three") void do_exit(void) {}
-IN(".sleep") void do_nanosleep(void) {
-    __asm__ volatile(".rept 4096\n nop\n .endr");
-}
-"#;
-
-/// The line of `SOURCE` that fills the function.
-const LINE: u32 = 8;
-
-/// A debug file for the running kernel, whose functions are `moved` bytes from where they should be.
-fn vmlinux(folder: &Path, symbols: &Symbols, moved: u64) -> PathBuf {
-    let sources = folder.join("kernel/time");
-    std::fs::create_dir_all(&sources).expect("a directory");
-    std::fs::write(sources.join("made.c"), SOURCE).expect("room");
-    let start = symbols.text_start().expect("seen");
-    let place = |section: &str, name: &str| {
-        let address = symbols.address(name).expect("every kernel has it");
-        let address = BASE + (address - start) + moved;
-        format!("-Wl,--section-start=.{section}={address:#x}")
-    };
-    let file = folder.join("vmlinux");
-    let output = Command::new("cc")
-        .args([
-            "-g",
-            "-O0",
-            "-nostdlib",
-            "-static",
-            "-no-pie",
-            "-fcf-protection=none",
-        ])
-        .args([
-            "-fno-asynchronous-unwind-tables",
-            "-Wl,-e,0",
-            "-Wl,--build-id=none",
-        ])
-        .arg(format!("-Wl,-Ttext={BASE:#x}"))
-        .args([place("one", "vfs_read"), place("two", "schedule")])
-        .args([place("three", "do_exit"), place("sleep", "do_nanosleep")])
-        .arg("-o")
-        .arg(&file)
-        .arg(sources.join("made.c"))
-        .output();
-    let output = output.expect("cc runs; scripts/setup installs it");
-    assert!(output.status.success(), "{output:?}");
-    file
-}
 
 /// The summary of a command that sleeps, with this debug file.
 fn summary(vmlinux: &Path, options: &[&str]) -> Ran {
@@ -82,14 +24,14 @@ fn sleep_has_its_line_when_the_kernels_debug_file_is_at_hand() {
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
-    let symbols = Symbols::load().expect("seen");
-    let file = vmlinux(folder.path(), &symbols, 0);
-    let words = format!("do_nanosleep (kernel/time/made.c:{LINE})");
+    let file = vmlinux(folder.path(), 0);
+    let words = format!("do_nanosleep ({SLEEP_LINE})");
     let ran = summary(&file, &[]);
     assert!(ran.out.contains(&words), "{}", ran.out);
     assert!(!ran.out.contains("no file and line"), "{}", ran.out);
     let ran = summary(&file, &["--json"]);
-    let expected = format!("\"file\":\"kernel/time/made.c\",\"line\":{LINE}");
+    let (file, line) = SLEEP_LINE.split_once(':').expect("file:line");
+    let expected = format!("\"file\":\"{file}\",\"line\":{line}");
     assert!(ran.out.contains(&expected), "{}", ran.out);
 }
 
@@ -100,10 +42,22 @@ fn sleep_has_its_line_when_it_is_observed_from_outside() {
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
-    let symbols = Symbols::load().expect("seen");
-    let ran = summary(&vmlinux(folder.path(), &symbols, 0), &["--attach"]);
-    let words = format!("do_nanosleep (kernel/time/made.c:{LINE})");
-    assert!(ran.out.contains(&words), "{}", ran.out);
+    let ran = summary(&vmlinux(folder.path(), 0), &["--attach", "--json"]);
+    let trace: Value = serde_json::from_str(&ran.out).expect("JSON");
+    // The sums by site and the calls that were kept, which come by different ways.
+    for calls in ["sites", "kept"] {
+        let sleeps = trace[calls].as_array().expect("a list").iter();
+        let sleeps = sleeps
+            .filter_map(|call| call["sleeps"].as_array())
+            .flatten();
+        let lines: Vec<String> = sleeps
+            .filter_map(|sleep| Some(format!("{}:{}", sleep["file"].as_str()?, sleep["line"])))
+            .collect();
+        assert!(
+            lines.iter().any(|line| line == SLEEP_LINE),
+            "{calls}: {lines:?}"
+        );
+    }
 }
 
 #[test]
@@ -113,8 +67,7 @@ fn summary_says_why_there_are_no_lines_when_the_debug_file_is_anothers_or_absent
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
-    let symbols = Symbols::load().expect("seen");
-    let others = vmlinux(folder.path(), &symbols, 4096);
+    let others = vmlinux(folder.path(), 4096);
     for (file, why) in [
         (others.as_path(), "it belongs to another kernel"),
         (Path::new("/there/is/none"), "no debug file of this kernel"),

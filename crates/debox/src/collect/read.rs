@@ -383,7 +383,7 @@ fn empty_site(address: u64, call: u32) -> CallSite {
     CallSite {
         address,
         call,
-        name: calls::name(call).to_owned(),
+        name: calls::words(call).into_owned(),
         count: 0,
         errors: 0,
         wall_ns: 0,
@@ -457,7 +457,7 @@ fn kept_entry(words: &Words) -> Kept {
     Kept {
         thread: (words.get(entry::CALL) >> 32) as u32,
         call: number,
-        name: calls::name(number).to_owned(),
+        name: calls::words(number).into_owned(),
         site: words.get(entry::SITE),
         result: words.get(entry::RESULT) as i64,
         start_ns: words.get(entry::START_NS),

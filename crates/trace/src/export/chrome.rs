@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 use super::{label, place};
-use crate::model::{Kept, Program, SleepAt, Trace, file_name};
+use crate::model::{FunctionAt, Kept, Program, SleepAt, Trace, file_name};
 
 /// The whole document. Events are in the order of their times.
 pub fn chrome(trace: &Trace) -> String {
@@ -15,6 +15,7 @@ pub fn chrome(trace: &Trace) -> String {
     let call = |kept: &Kept| (kept.start_ns, event(trace, kept));
     let mut timed: Vec<(u64, Value)> = trace.programs.iter().map(begin).collect();
     timed.extend(trace.kept.iter().map(call));
+    timed.extend(trace.kept.iter().flat_map(|kept| functions(trace, kept)));
     timed.sort_by_key(|(start_ns, _)| *start_ns);
     events.extend(timed.into_iter().map(|(_, event)| event));
     let document = json!({
@@ -76,6 +77,28 @@ fn event(trace: &Trace, kept: &Kept) -> Value {
     })
 }
 
+/// The kernel functions of a call, which viewers draw below it. They are cut to the call, whose clock is another one: what
+/// sticks out would be drawn beside it.
+fn functions(trace: &Trace, kept: &Kept) -> Vec<(u64, Value)> {
+    let pid = trace.programs.get(kept.program).map(|program| program.pid);
+    let within = |ns: u64| ns.clamp(kept.start_ns, kept.start_ns + kept.wall_ns);
+    let event = |function: &FunctionAt| {
+        let start_ns = within(function.start_ns);
+        let end_ns = within(function.start_ns + function.length_ns);
+        let value = json!({
+            "ph": "X",
+            "name": function.name,
+            "cat": "kernel",
+            "pid": pid,
+            "tid": kept.thread,
+            "ts": us(trace, start_ns),
+            "dur": (end_ns - start_ns) as f64 / 1e3,
+        });
+        (start_ns, value)
+    };
+    kept.functions.iter().map(event).collect()
+}
+
 /// A sleep. Waiters are left out where nobody counted them, so that none reads as 0; so is a line that is not known.
 fn slept(sleep: &SleepAt) -> Value {
     let mut value = json!({
@@ -105,7 +128,41 @@ mod tests {
     use serde_json::{Value, json};
 
     use crate::export::tests::kept;
-    use crate::model::{SleepAt, Trace};
+    use crate::model::{FunctionAt, SleepAt, Trace};
+
+    #[test]
+    fn functions_are_inside_their_call_when_their_clock_is_another() {
+        let mut call = kept("read", 5_000, None, Vec::new());
+        call.start_ns = 5_000;
+        call.wall_ns = 1_000;
+        let function = |depth, start_ns, length_ns| FunctionAt {
+            name: format!("f{depth}"),
+            depth,
+            start_ns,
+            length_ns,
+        };
+        call.functions = vec![function(0, 4_900, 1_300), function(1, 5_200, 300)];
+        let trace = Trace {
+            kept: vec![call],
+            ..Trace::default()
+        };
+        let document: Value = serde_json::from_str(&super::chrome(&trace)).expect("JSON");
+        let events = document["traceEvents"].as_array().expect("a list");
+        let places: Vec<_> = (events.iter())
+            .map(|event| {
+                (
+                    event["name"].clone(),
+                    event["ts"].clone(),
+                    event["dur"].clone(),
+                )
+            })
+            .collect();
+        let expected = [("read", 5.0, 1.0), ("f0", 5.0, 1.0), ("f1", 5.2, 0.3)];
+        assert_eq!(
+            places,
+            expected.map(|(name, ts, dur)| (json!(name), json!(ts), json!(dur)))
+        );
+    }
 
     #[test]
     fn waiters_are_absent_when_nobody_counted_them() {

@@ -29,7 +29,7 @@ fn place(trace: &Trace, kept: &Kept) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use crate::model::{Kept, SleepAt};
 
     /// A call that was kept.
@@ -49,6 +49,8 @@ mod tests {
             sleeps,
             lost: 0,
             stack: Vec::new(),
+            functions: Vec::new(),
+            functions_dropped: 0,
         }
     }
 }

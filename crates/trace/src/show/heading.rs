@@ -65,7 +65,11 @@ fn sight(trace: &Trace) -> String {
         Way::Preload if trace.has_waiters() => "; waiters are counted beside, by BPF",
         _ => "",
     };
-    format!("seen {way}: {sees}{waiters}")
+    let functions = match trace.has_functions() {
+        true => "; kernel functions are timed beside, by function_graph, which makes calls longer",
+        false => "",
+    };
+    format!("seen {way}: {sees}{waiters}{functions}")
 }
 
 /// One line a sentence, wrapped.
@@ -131,6 +135,25 @@ pub(super) fn programs(trace: &Trace, style: &Style) -> String {
 
 #[cfg(test)]
 mod tests {
+    use crate::export::tests::kept;
+    use crate::model::{FunctionAt, Trace};
+
+    #[test]
+    fn way_is_told_when_functions_were_timed_beside() {
+        let mut trace = Trace {
+            kept: vec![kept("read", 0, None, Vec::new())],
+            ..Trace::default()
+        };
+        assert!(!super::sight(&trace).contains("function_graph"));
+        trace.kept[0].functions.push(FunctionAt {
+            name: "vfs_read".to_owned(),
+            depth: 0,
+            start_ns: 0,
+            length_ns: 80,
+        });
+        assert!(super::sight(&trace).contains("function_graph"));
+    }
+
     #[test]
     fn paragraph_hangs_when_it_is_longer_than_the_line() {
         let text = super::wrapped("one two three four", "- ", 12);

@@ -1,14 +1,20 @@
 //! The longest calls that were kept, on a time line.
 
 use super::Style;
-use crate::model::{Kept, Trace};
+use crate::model::{FunctionAt, Kept, Trace};
 use crate::table::Table;
-use crate::units::{NONE, counted, time};
+use crate::units::{NONE, counted, time, time_or_none};
 
 /// How many frames of a stack fit below a row without burying the table.
 const FRAMES_MAX: usize = 12;
 
-/// The column of the waiters, behind the lengths.
+/// How many timed kernel functions; a read that waits for a page is twelve deep.
+const FUNCTIONS_MAX: usize = 16;
+
+/// Functions shorter than this part of their call do not explain it.
+const PART_MIN: u64 = 10;
+
+/// The column of the waiters, behind the lengths, and that of the waits for a processor before it.
 const OTHERS: usize = 5;
 
 pub(super) fn table(trace: &Trace, style: &Style) -> String {
@@ -37,11 +43,18 @@ pub(super) fn table(trace: &Trace, style: &Style) -> String {
     if counted_waiters {
         headings.insert(OTHERS, "OTHERS IN/OUT");
     }
+    let timed_wakeups = longest.iter().any(|kept| kept.wakeup_ns.is_some());
+    if timed_wakeups {
+        headings.insert(OTHERS, "RUNNABLE");
+    }
     let mut table = Table::new(&headings);
     for kept in &longest {
         let mut cells = row(trace, kept);
         if counted_waiters {
             cells.insert(OTHERS, others(kept).unwrap_or_else(|| NONE.into()));
+        }
+        if timed_wakeups {
+            cells.insert(OTHERS, time_or_none(kept.wakeup_ns));
         }
         table.row(cells);
     }
@@ -51,7 +64,7 @@ pub(super) fn table(trace: &Trace, style: &Style) -> String {
         counted(all as u64)
     );
     let lines = table.lines(style.width, |text| style.columns(text));
-    style.heading(&title) + "\n" + &with_stacks(trace, &longest, &lines)
+    style.heading(&title) + "\n" + &with_details(trace, &longest, &lines)
 }
 
 /// Most other tasks asleep on the same resource when a sleep of the call began and ended, where they were counted.
@@ -85,8 +98,8 @@ fn row(trace: &Trace, kept: &Kept) -> Vec<String> {
     ]
 }
 
-/// Each row's stack below it, where there is one.
-fn with_stacks(trace: &Trace, longest: &[&Kept], lines: &str) -> String {
+/// Each row's stack and functions below it, where there are some.
+fn with_details(trace: &Trace, longest: &[&Kept], lines: &str) -> String {
     let mut lines = lines.lines();
     let mut out = String::new();
     out.extend(lines.next().map(|heading| format!("{heading}\n")));
@@ -107,6 +120,82 @@ fn with_stacks(trace: &Trace, longest: &[&Kept], lines: &str) -> String {
                 kept.stack.len() - FRAMES_MAX - 1
             ));
         }
+        out.push_str(&functions(kept));
     }
     out
+}
+
+/// The functions most of the call's time went through, as they called each other.
+fn functions(kept: &Kept) -> String {
+    let matters = |function: &&FunctionAt| function.length_ns >= kept.wall_ns / PART_MIN;
+    let mut chosen: Vec<&FunctionAt> = kept.functions.iter().filter(matters).collect();
+    // The longest are around the others, so what is left is one tree.
+    chosen.sort_by_key(|function| (std::cmp::Reverse(function.length_ns), function.depth));
+    chosen.truncate(FUNCTIONS_MAX);
+    chosen.sort_by_key(|function| (function.start_ns, function.depth));
+    let line = |function: &&FunctionAt| {
+        let indent = usize::from(function.depth) * 2;
+        let length = time(function.length_ns);
+        format!("      → {length:>9}  {:indent$}{}\n", "", function.name)
+    };
+    let mut out: String = chosen.iter().map(line).collect();
+    let rest = kept.functions.len() as u64 + kept.functions_dropped - chosen.len() as u64;
+    if rest > 0 {
+        out.push_str(&format!("      → … {} shorter ones\n", counted(rest)));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::export::tests::kept;
+    use crate::model::{FunctionAt, Trace};
+
+    fn function(name: &str, depth: u16, start_ns: u64, length_ns: u64) -> FunctionAt {
+        FunctionAt {
+            name: name.to_owned(),
+            depth,
+            start_ns,
+            length_ns,
+        }
+    }
+
+    #[test]
+    fn waits_for_a_processor_have_a_column_when_they_were_asked_for() {
+        let style = crate::show::Style {
+            width: 160,
+            colour: false,
+            rows_max: 0,
+        };
+        let mut trace = Trace {
+            kept: vec![kept("read", 0, None, Vec::new())],
+            ..Trace::default()
+        };
+        assert!(!super::table(&trace, &style).contains("RUNNABLE"));
+        trace.kept[0].wakeup_ns = Some(3_210_000);
+        let table = super::table(&trace, &style);
+        assert!(
+            table.contains("RUNNABLE") && table.contains("3.21 ms"),
+            "{table}"
+        );
+    }
+
+    #[test]
+    fn functions_that_took_the_time_are_shown_as_they_call_each_other() {
+        let mut kept = kept("read", 0, None, Vec::new());
+        kept.wall_ns = 1_000_000;
+        kept.functions = vec![
+            function("__x64_sys_read", 0, 100, 990_000),
+            function("fdget_pos", 1, 150, 200),
+            function("vfs_read", 1, 500, 980_000),
+            function("schedule", 2, 900, 900_000),
+        ];
+        kept.functions_dropped = 1200;
+        let expected = "      →    990 µs  __x64_sys_read\n      →    980 µs    vfs_read\n      →    900 µs      schedule\n      \
+                        → … 1,201 shorter ones\n";
+        assert_eq!(super::functions(&kept), expected);
+        kept.functions.clear();
+        kept.functions_dropped = 0;
+        assert_eq!(super::functions(&kept), "");
+    }
 }

@@ -1,0 +1,154 @@
+//! `--functions`: the kernel's own functions, timed beside by its tracer.
+//!
+//! The tracer is the kernel's and outlives this program. So a process of ours waits beside it for this one's end, however that
+//! comes about, and takes the tracer out again.
+
+use anyhow::Context;
+use debox::{FunctionTimes, FunctionsError, Symbols};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+use trace::Trace;
+
+use super::Failure;
+
+/// How often the rings are emptied: they hold what a busy processor writes in some ten times as long.
+pub const POLL: Duration = Duration::from_millis(5);
+
+/// The tracer, if it is wanted and there is one.
+#[derive(Default)]
+pub struct Functions {
+    // Goes before the guard, which then finds nothing to do.
+    times: Option<FunctionTimes>,
+    _guard: Option<Guard>,
+    why_not: Option<FunctionsError>,
+}
+
+impl Functions {
+    /// Prepares to keep up to so many functions of each call.
+    pub fn new(functions_max: Option<u32>) -> Functions {
+        let Some(most) = functions_max else {
+            return Functions::default();
+        };
+        // Without the guard the tracer might stay; its absence is a fault of ours and shows as any other.
+        let started = FunctionTimes::instance().map(|place| Guard::over(&place).ok());
+        match started.and_then(|guard| Ok((guard, FunctionTimes::start(most as usize)?))) {
+            Ok((guard, times)) => Functions {
+                times: Some(times),
+                _guard: guard,
+                why_not: None,
+            },
+            Err(why) => Functions {
+                why_not: Some(why),
+                ..Functions::default()
+            },
+        }
+    }
+
+    /// Whether functions are timed.
+    pub fn are_timed(&self) -> bool {
+        self.times.is_some()
+    }
+
+    /// Does something that starts a process, whose calls are followed from the first one on. What a followed thread starts is
+    /// followed too; so a thread of its own does it, and this program is left alone.
+    pub fn starting<T: Send>(&mut self, start: impl FnOnce() -> T + Send) -> T {
+        if !self.are_timed() {
+            return start();
+        }
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                self.follow(&[rustix::thread::gettid().as_raw_nonzero().get() as u32]);
+                start()
+            });
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Follows all threads of processes.
+    pub fn follow_processes(&mut self, pids: &[u32]) {
+        let tasks = |pid: &u32| std::fs::read_dir(format!("/proc/{pid}/task"));
+        let entries = pids.iter().flat_map(tasks).flatten().flatten();
+        let threads: Vec<u32> = entries
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+            .collect();
+        self.follow(&threads);
+    }
+
+    fn follow(&mut self, threads: &[u32]) {
+        if let Some(times) = &mut self.times
+            && let Err(why) = times.follow(threads)
+        {
+            self.why_not = Some(why);
+            self.times = None;
+        }
+    }
+
+    /// Empties the rings.
+    pub fn poll(&mut self) {
+        if let Some(times) = &mut self.times {
+            times.poll();
+        }
+    }
+
+    /// Gives the kept calls their functions, or says why there are none and what there is instead.
+    pub fn add(&mut self, trace: &mut Trace, symbols: Option<&Symbols>) {
+        self.poll();
+        if let Some(times) = &self.times {
+            trace.add_functions(times, symbols);
+        }
+        if let Some(why) = &self.why_not {
+            trace.missing.push(format!(
+                "Kernel functions are not timed: {why}. The call trace is the kernel stack at each sleep instead \
+                 (`kernel_stacks` of --json, --folded)."
+            ));
+        }
+    }
+}
+
+/// A process that removes the trace instance once the one end of a pipe is closed, of which we hold the other.
+struct Guard(Child);
+
+impl Guard {
+    /// In a process group of its own, so that Ctrl-C is not meant for it.
+    fn over(place: &Path) -> anyhow::Result<Guard> {
+        let program = std::env::current_exe().context("the path of this program")?;
+        let child = Command::new(program)
+            .arg("trace-guard")
+            .arg(place)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .context("starting the guard")?;
+        Ok(Guard(child))
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        // Its word is not needed; it must not be left a zombie.
+        let _ = self.0.wait();
+    }
+}
+
+/// The guard: waits for the end of whoever started it, and removes what that one left.
+pub fn guard(place: &Path) -> Result<ExitCode, Failure> {
+    // What ends its starter is often sent to all processes there are.
+    let told = Arc::new(AtomicBool::new(false));
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&told)).context("the handler of signals")?;
+    }
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    debox::remove_instance(place).with_context(|| place.display().to_string())?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,308 @@
+//! The functions the kernel ran for a call, each with its time: the paper's `CallTrace`, where the kernel has the tracer
+//! `function_graph`.
+//!
+//! The kernel writes every function of the threads that are followed into rings of its own, out of band; here they are read
+//! and put to the calls they belong to, by thread and time. It costs the followed threads a multiple of their time in the
+//! kernel, so it is for looking into a program and never switched on by itself. Without it the call trace of a
+//! [`Record`](crate::Record) is the stack at each sleep.
+//!
+//! `instance` makes the trace instance and takes it away, `page` and `format` read what it holds, `trees` keeps it.
+//!
+//! Source: Documentation/trace/ftrace.rst of the kernel, "function graph tracer".
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use crate::record::TraceEntry;
+use crate::thread::Debox;
+
+mod format;
+mod instance;
+mod page;
+mod trees;
+
+use format::ExitFormat;
+use instance::Instance;
+use trees::Trees;
+
+pub use instance::remove as remove_instance;
+pub use trees::{Function, Functions};
+
+pub(crate) use instance::is_offered;
+
+/// Functions of all calls together: some 32 MB.
+const TOTAL_MAX: usize = 1 << 20;
+
+/// Pages read of one ring before the others have their turn.
+const PAGES_A_TURN: usize = 4096;
+
+/// Why kernel functions are not timed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FunctionsError {
+    /// There is no tracefs to be seen.
+    #[error(
+        "tracefs is not mounted; `mount -t tracefs nodev /sys/kernel/tracing` mounts it, if the kernel has it"
+    )]
+    NoTracefs,
+    /// It is there and closed.
+    #[error(
+        "/sys/kernel/tracing is closed to this user; run as root (and not under kernel lockdown)"
+    )]
+    NotPermitted,
+    /// The kernel was built without the tracer.
+    #[error("this kernel has no function_graph tracer (CONFIG_FUNCTION_GRAPH_TRACER)")]
+    NoTracer,
+    /// The tracer works for the global buffer only, which others may use.
+    #[error(
+        "this kernel gives function_graph to its one global buffer only, which is not ours to take; Linux 6.11 and later \
+         have it in instances"
+    )]
+    NoInstances,
+    /// The event lacks a field.
+    #[error(
+        "the event funcgraph_exit of this kernel lacks a field that it has in Linux 6.12, so no function can be read"
+    )]
+    Format,
+    /// Something failed on a file of tracefs.
+    #[error("{what} {}: {source}", path.display())]
+    Io {
+        /// Making, writing, …
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl FunctionsError {
+    fn io(what: &'static str, path: &Path, source: io::Error) -> FunctionsError {
+        match source.kind() {
+            io::ErrorKind::PermissionDenied => FunctionsError::NotPermitted,
+            _ => FunctionsError::Io {
+                what,
+                path: path.to_owned(),
+                source,
+            },
+        }
+    }
+}
+
+/// Times the kernel's functions in the calls of some threads.
+///
+/// It needs root and Linux 6.11 with `CONFIG_FUNCTION_GRAPH_TRACER`. A call of a followed thread takes several times as long in
+/// the kernel; other threads' calls are a little slower too, since every kernel function looks whether it is to be traced.
+/// Dropping the value ends that. One at a time in a process. A process that is killed leaves its instance behind, until [`remove_instance`] or the
+/// next [`FunctionTimes::start`] of whatever process removes it.
+///
+/// ```no_run
+/// use headway_debox::{Debox, FunctionTimes, Limits};
+///
+/// let mut times = FunctionTimes::start(200)?;
+/// times.follow(&[rustix::thread::gettid().as_raw_nonzero().get() as u32])?;
+/// let debox = Debox::enable(Limits { trace_max: 200, ..Limits::default() });
+/// debox.call(0, || { /* a system call */ });
+/// times.merge(&debox);
+/// for entry in debox.last().expect("records are on").trace() {
+///     println!("{:1$}{2:#x} {3} ns", "", usize::from(entry.depth), entry.address, entry.length_ns);
+/// }
+/// # Ok::<(), headway_debox::FunctionsError>(())
+/// ```
+#[derive(Debug)]
+pub struct FunctionTimes {
+    // Closed before the instance goes, which the kernel keeps as long as they are open. Opened after the tracer is set, which the
+    // kernel leaves alone as long.
+    rings: Vec<File>,
+    instance: Instance,
+    format: ExitFormat,
+    page: Vec<u8>,
+    trees: Trees,
+    lost: u64,
+}
+
+impl FunctionTimes {
+    /// Prepares the tracer; [`FunctionTimes::follow`] begins. Of each call up to `functions_max` functions are kept, the longest.
+    ///
+    /// # Errors
+    ///
+    /// What [`FunctionsError`] lists; each text says what to do.
+    pub fn start(functions_max: usize) -> Result<FunctionTimes, FunctionsError> {
+        let instance = Instance::make()?;
+        Ok(FunctionTimes {
+            rings: Vec::new(),
+            format: instance.format()?,
+            page: vec![0; instance.page_bytes()?],
+            instance,
+            trees: Trees::new(functions_max, TOTAL_MAX),
+            lost: 0,
+        })
+    }
+
+    /// Where [`FunctionTimes::start`] of this process makes its instance, for someone who removes it should the process be killed.
+    ///
+    /// # Errors
+    ///
+    /// There is no tracefs for this user.
+    pub fn instance() -> Result<PathBuf, FunctionsError> {
+        Instance::place()
+    }
+
+    /// Follows these threads (the numbers of gettid(2), those of the first process name space), and the threads and processes
+    /// they start from now on.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refused.
+    pub fn follow(&mut self, threads: &[u32]) -> Result<(), FunctionsError> {
+        self.instance.follow(threads)?;
+        if self.rings.is_empty() && !threads.is_empty() {
+            self.rings = self.instance.rings()?;
+        }
+        Ok(())
+    }
+
+    /// Takes what the kernel has written. Call it a hundred times a second: a ring holds no more of a busy processor.
+    pub fn poll(&mut self) {
+        for ring in &mut self.rings {
+            for _ in 0..PAGES_A_TURN {
+                let bytes = match ring.read(&mut self.page) {
+                    Ok(bytes @ 1..) => bytes,
+                    // Empty, or interrupted: there will be another turn.
+                    Ok(0) | Err(_) => break,
+                };
+                self.lost += page::read(&self.page[..bytes], |event| {
+                    if let Some(exit) = self.format.read(event.bytes) {
+                        self.trees.add(exit, event.time_ns);
+                    }
+                });
+            }
+        }
+    }
+
+    /// The functions of one call. They are put to calls by time, and the clock of in-band records is right to 5 µs: of calls that
+    /// follow each other more closely, a function at the edge may be told of the neighbour.
+    pub fn of(&self, thread: u32, start_ns: u64, wall_ns: u64) -> Functions {
+        self.trees.of(thread, start_ns, wall_ns)
+    }
+
+    /// Replaces the call trace of the calling thread's last record by the functions of that call. False, and the stacks are left
+    /// as they are, if none is known. What was read of this thread's earlier calls is forgotten.
+    pub fn merge(&mut self, debox: &Debox) -> bool {
+        let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        let mut merged = false;
+        // Reading would be traced too if this thread is, and each read leave more than it takes.
+        if self.instance.stop().is_err() {
+            return false;
+        }
+        debox.amend(|record| {
+            self.poll();
+            let found = self.trees.of(thread, record.start_ns, record.wall_ns);
+            let entry = |function: &Function| TraceEntry {
+                address: function.address,
+                length_ns: function.length_ns,
+                depth: function.depth,
+            };
+            if !found.functions.is_empty() {
+                let entries = found.functions.iter().map(entry);
+                record.set_trace(entries, found.dropped);
+                merged = true;
+            }
+        });
+        self.trees.forget(thread);
+        self.instance.go_on().is_ok() && merged
+    }
+
+    /// What was not seen, in sentences without a full stop; empty if nothing is missing.
+    pub fn missing(&self) -> Vec<String> {
+        let mut missing = self.instance.remarks();
+        if self.lost > 0 {
+            missing.push(format!(
+                "{} records of kernel functions were overwritten before they could be read, so functions are missing",
+                self.lost
+            ));
+        }
+        if self.trees.dropped() > 0 {
+            missing.push(format!(
+                "the functions of {} shorter calls were dropped for those of longer ones",
+                self.trees.dropped()
+            ));
+        }
+        missing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::format::ExitFormat;
+    use super::page;
+    use super::trees::Trees;
+
+    /// What a ring held as a shell had run `sleep 0.03` under Linux 6.12 (Debian 13), with a filter for few functions.
+    const PAGE: &[u8] = include_bytes!("../tests/data/functions/page");
+    const FORMAT: &str = include_str!("../tests/data/functions/format");
+
+    /// Those of its functions that sleeping calls, by what `System.map` of that kernel says.
+    const SLEEPING: [(u64, &str); 5] = [
+        (0xffff_ffff_8100_82b0, "x64_sys_call"),
+        (0xffff_ffff_811a_8460, "__x64_sys_clock_nanosleep"),
+        (0xffff_ffff_8119_bab0, "hrtimer_nanosleep"),
+        (0xffff_ffff_81cb_e1a0, "do_nanosleep"),
+        (0xffff_ffff_81cb_7080, "schedule"),
+    ];
+
+    #[test]
+    fn functions_of_a_sleep_are_timed_when_a_recorded_ring_is_read() {
+        let format = ExitFormat::parse(FORMAT).expect("a kernel wrote it");
+        let mut trees = Trees::new(200, 10_000);
+        let mut events = 0;
+        let lost = page::read(PAGE, |event| {
+            events += 1;
+            if let Some(exit) = format.read(event.bytes) {
+                trees.add(exit, event.time_ns);
+            }
+        });
+        assert_eq!((events, lost), (98, 0));
+        // The kernel's own view of the same ring: 36495.31 us for the outermost, 31804.90 us for schedule.
+        let found = trees.of(150, 4_423_930_000, 36_500_000);
+        assert_eq!(found.dropped, 0);
+        let functions = &found.functions;
+        let outer = functions
+            .iter()
+            .find(|function| function.length_ns == 36_495_313);
+        let at = functions
+            .iter()
+            .position(|function| Some(function) == outer)
+            .expect("it is there");
+        let chain = &functions[at..];
+        let chain: Vec<_> = chain
+            .iter()
+            .filter(|function| function.length_ns > 1_000_000)
+            .collect();
+        let names: Vec<&str> = chain
+            .iter()
+            .map(|function| name(function.address))
+            .collect();
+        assert_eq!(names, SLEEPING.map(|(_, name)| name));
+        let depths: Vec<u16> = chain.iter().map(|function| function.depth).collect();
+        assert_eq!(depths, [0, 1, 2, 3, 4]);
+        assert_eq!(chain[4].length_ns, 31_804_906);
+        // Each within its caller, to what reading two clocks one after the other can be apart.
+        for pair in chain.windows(2) {
+            let ends = [pair[0], pair[1]].map(|function| function.start_ns + function.length_ns);
+            assert!(
+                pair[1].start_ns >= pair[0].start_ns && ends[1] <= ends[0],
+                "{pair:?}"
+            );
+        }
+    }
+
+    fn name(address: u64) -> &'static str {
+        // The tracer stands behind the landing instruction a function may begin with.
+        let known = SLEEPING
+            .iter()
+            .find(|(start, _)| (*start..start + 8).contains(&address));
+        known.map_or("another", |(_, name)| name)
+    }
+}

@@ -1,0 +1,336 @@
+//! From functions in the order they return to the calls of each thread, with a bound on all of them.
+//!
+//! A function is never shorter than one it calls. So where there is room for some functions only, the longest of them are
+//! kept, and they are a tree all the same: what is left out are leaves.
+
+use std::collections::HashMap;
+
+use super::format::Exit;
+
+/// A kernel function, timed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Function {
+    /// Where it starts, or a few bytes behind that.
+    pub address: u64,
+    /// How many timed functions it was called from.
+    pub depth: u16,
+    /// When it was called, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub start_ns: u64,
+    /// Until it returned, sleeps included.
+    pub length_ns: u64,
+}
+
+/// A function that was entered from outside the kernel, and what it called.
+#[derive(Debug)]
+struct Tree {
+    start_ns: u64,
+    length_ns: u64,
+    functions: Vec<Function>,
+    dropped: u64,
+}
+
+/// The functions of one system call, in the order they were called.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Functions {
+    /// The longest, as many as there was room for; empty if none is known.
+    pub functions: Vec<Function>,
+    /// Shorter ones that found no room.
+    pub dropped: u64,
+}
+
+/// What a thread has returned from in a call that is under way.
+#[derive(Debug, Default)]
+struct Pending {
+    functions: Vec<Function>,
+    dropped: u64,
+    last_ns: u64,
+}
+
+/// What threads have called.
+#[derive(Debug)]
+pub struct Trees {
+    /// Of each tree.
+    functions_max: usize,
+    /// Of all trees.
+    total_max: usize,
+    total: usize,
+    pending: HashMap<u32, Pending>,
+    pending_total: usize,
+    whole: HashMap<u32, Vec<Tree>>,
+    /// Trees that made room for longer ones.
+    dropped: u64,
+}
+
+impl Trees {
+    pub fn new(functions_max: usize, total_max: usize) -> Trees {
+        Trees {
+            functions_max,
+            total_max,
+            total: 0,
+            pending: HashMap::new(),
+            pending_total: 0,
+            whole: HashMap::new(),
+            dropped: 0,
+        }
+    }
+
+    /// Takes a function that has returned at `end_ns`.
+    pub fn add(&mut self, exit: Exit, end_ns: u64) {
+        let function = Function {
+            address: exit.address,
+            depth: exit.depth,
+            start_ns: end_ns.saturating_sub(exit.length_ns),
+            length_ns: exit.length_ns,
+        };
+        if exit.depth > 0 {
+            return self.wait(exit.thread, function, end_ns);
+        }
+        let inner = self.pending.remove(&exit.thread).unwrap_or_default();
+        self.pending_total -= inner.functions.len();
+        let (mut functions, mut dropped) = (inner.functions, inner.dropped);
+        // A thread of the same number may have ended in the middle of a call.
+        functions.retain(|inner| inner.start_ns >= function.start_ns);
+        functions.push(function);
+        dropped += shorten(&mut functions, self.functions_max);
+        self.total += functions.len();
+        self.whole.entry(exit.thread).or_default().push(Tree {
+            start_ns: function.start_ns,
+            length_ns: function.length_ns,
+            functions,
+            dropped,
+        });
+        if self.total > self.total_max {
+            self.make_room();
+        }
+    }
+
+    /// Keeps a function until the outermost one returns.
+    fn wait(&mut self, thread: u32, function: Function, end_ns: u64) {
+        let pending = self.pending.entry(thread).or_default();
+        pending.functions.push(function);
+        pending.last_ns = end_ns;
+        self.pending_total += 1;
+        if pending.functions.len() >= 2 * self.functions_max.max(64) {
+            let gone = shorten(&mut pending.functions, self.functions_max);
+            pending.dropped += gone;
+            self.pending_total -= gone as usize;
+        }
+        if self.pending_total > self.total_max {
+            self.give_up_waiting();
+        }
+    }
+
+    /// Threads that ended in a call never return from it. Those not heard of for longest are taken for such; if one of them
+    /// goes on after all, its call says how many functions are gone.
+    fn give_up_waiting(&mut self) {
+        let mut lasts: Vec<u64> = self.pending.values().map(|thread| thread.last_ns).collect();
+        let half = lasts.len() / 2;
+        let (_, &mut last_ns, _) = lasts.select_nth_unstable(half);
+        for thread in self.pending.values_mut() {
+            if thread.last_ns <= last_ns {
+                self.pending_total -= thread.functions.len();
+                thread.dropped += thread.functions.len() as u64;
+                thread.functions = Vec::new();
+            }
+        }
+    }
+
+    /// The functions of a call of a thread: all whose outermost function lies more inside that time than outside.
+    pub fn of(&self, thread: u32, start_ns: u64, wall_ns: u64) -> Functions {
+        let mut found = Functions::default();
+        let Some(trees) = self.whole.get(&thread) else {
+            return found;
+        };
+        // Trees are whole in the order of their ends; a thread runs one at a time.
+        let first = trees.partition_point(|tree| tree.start_ns + tree.length_ns < start_ns);
+        let end_ns = start_ns + wall_ns;
+        for tree in trees[first..]
+            .iter()
+            .take_while(|tree| tree.start_ns <= end_ns)
+        {
+            let middle_ns = tree.start_ns + tree.length_ns / 2;
+            if (start_ns..=end_ns).contains(&middle_ns) {
+                found.functions.extend(&tree.functions);
+                found.dropped += tree.dropped;
+            }
+        }
+        found.dropped += shorten(&mut found.functions, self.functions_max);
+        found
+    }
+
+    /// Trees that are not there any more, since longer ones needed the room.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Forgets the whole trees of a thread.
+    pub fn forget(&mut self, thread: u32) {
+        let trees = self.whole.remove(&thread).unwrap_or_default();
+        let functions: usize = trees.iter().map(|tree| tree.functions.len()).sum();
+        self.total -= functions;
+    }
+
+    /// Drops the shorter half: a policy keeps long calls far more often than short ones.
+    fn make_room(&mut self) {
+        let mut lengths: Vec<u64> = (self.whole.values().flatten())
+            .map(|tree| tree.length_ns)
+            .collect();
+        let half = lengths.len() / 2;
+        let (_, &mut least_ns, _) = lengths.select_nth_unstable(half);
+        let before = lengths.len();
+        for trees in self.whole.values_mut() {
+            trees.retain(|tree| tree.length_ns > least_ns);
+        }
+        self.whole.retain(|_, trees| !trees.is_empty());
+        let left = self.whole.values().flatten();
+        self.total = left.clone().map(|tree| tree.functions.len()).sum();
+        self.dropped += (before - left.count()) as u64;
+    }
+}
+
+/// Keeps the longest, in the order they were called. Returns how many went.
+fn shorten(functions: &mut Vec<Function>, most: usize) -> u64 {
+    let gone = functions.len().saturating_sub(most);
+    if gone > 0 {
+        // Of those of one length the outer ones stay, or a function would be left without its caller.
+        functions.sort_by_key(|function| (std::cmp::Reverse(function.length_ns), function.depth));
+        functions.truncate(most);
+    }
+    functions.sort_by_key(|function| (function.start_ns, function.depth));
+    gone as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Function, Functions, Trees};
+    use crate::functions::format::Exit;
+
+    /// A function that returns at this time.
+    fn exit(trees: &mut Trees, thread: u32, depth: u16, start_ns: u64, end_ns: u64) {
+        let exit = Exit {
+            thread,
+            // Something to know it by.
+            address: start_ns,
+            depth,
+            length_ns: end_ns - start_ns,
+        };
+        trees.add(exit, end_ns);
+    }
+
+    fn starts(functions: &Functions) -> Vec<u64> {
+        functions
+            .functions
+            .iter()
+            .map(|function| function.start_ns)
+            .collect()
+    }
+
+    #[test]
+    fn functions_are_those_of_the_call_when_threads_and_calls_follow_each_other() {
+        let mut trees = Trees::new(10, 1000);
+        exit(&mut trees, 1, 1, 110, 130);
+        exit(&mut trees, 2, 0, 105, 195);
+        exit(&mut trees, 1, 0, 100, 150);
+        exit(&mut trees, 1, 0, 200, 260);
+        // Still under way.
+        exit(&mut trees, 1, 1, 310, 320);
+        assert_eq!(starts(&trees.of(1, 95, 60)), [100, 110]);
+        assert_eq!(starts(&trees.of(1, 195, 70)), [200]);
+        assert_eq!(starts(&trees.of(2, 100, 100)), [105]);
+        // Both of them, as a call whose return makes work of its own has.
+        assert_eq!(starts(&trees.of(1, 90, 200)), [100, 110, 200]);
+        assert_eq!(trees.of(3, 0, 1000), Functions::default());
+        assert_eq!(trees.of(1, 300, 50), Functions::default());
+    }
+
+    #[test]
+    fn neighbours_stay_outside_when_they_touch_the_calls_edge() {
+        let mut trees = Trees::new(10, 1000);
+        exit(&mut trees, 1, 0, 100, 200);
+        exit(&mut trees, 1, 0, 210, 300);
+        // The call began at 190 as its clock sees it.
+        assert_eq!(starts(&trees.of(1, 190, 115)), [210]);
+    }
+
+    #[test]
+    fn longest_functions_stay_with_their_callers_when_there_is_room_for_few() {
+        let mut trees = Trees::new(3, 10_000);
+        // A thousand short ones in the second of two calls, the first of which is longer.
+        exit(&mut trees, 1, 1, 1_010, 1_900);
+        for at in 0..1000 {
+            exit(&mut trees, 1, 2, 2_000 + 2 * at, 2_001 + 2 * at);
+        }
+        exit(&mut trees, 1, 1, 2_000, 4_000);
+        exit(&mut trees, 1, 0, 1_000, 4_100);
+        let found = trees.of(1, 900, 4_000);
+        assert_eq!(starts(&found), [1_000, 1_010, 2_000]);
+        assert_eq!(found.dropped, 1000);
+        let depths: Vec<u16> = found
+            .functions
+            .iter()
+            .map(|function| function.depth)
+            .collect();
+        assert_eq!(depths, [0, 1, 1]);
+    }
+
+    #[test]
+    fn shorter_calls_make_room_and_are_counted_when_there_are_too_many() {
+        let mut trees = Trees::new(4, 100);
+        for call in 0..101_u64 {
+            exit(&mut trees, 1, 0, 1000 * call, 1000 * call + call);
+        }
+        assert!((45..=55).contains(&trees.dropped()), "{}", trees.dropped());
+        assert_eq!(starts(&trees.of(1, 100_000, 500)), [100_000]);
+        assert_eq!(trees.of(1, 3_000, 500), Functions::default());
+    }
+
+    #[test]
+    fn other_threads_are_remembered_when_one_is_forgotten() {
+        let mut trees = Trees::new(4, 100);
+        for thread in [1, 2] {
+            exit(&mut trees, thread, 1, 110, 120);
+            exit(&mut trees, thread, 0, 100, 200);
+        }
+        trees.forget(1);
+        assert_eq!(trees.of(1, 90, 200), Functions::default());
+        assert_eq!(starts(&trees.of(2, 90, 200)), [100, 110]);
+        assert_eq!(trees.total, 2);
+    }
+
+    #[test]
+    fn calls_under_way_have_a_bound_when_threads_end_in_them() {
+        let mut trees = Trees::new(4, 100);
+        for thread in 1..=101 {
+            exit(
+                &mut trees,
+                thread,
+                1,
+                10 * u64::from(thread),
+                10 * u64::from(thread) + 5,
+            );
+        }
+        assert!(trees.pending_total <= 50, "{}", trees.pending_total);
+        exit(&mut trees, 1, 0, 5, 2000);
+        exit(&mut trees, 101, 0, 1005, 2000);
+        let (old, new) = (trees.of(1, 0, 3000), trees.of(101, 0, 3000));
+        assert_eq!((starts(&old), old.dropped), (vec![5], 1));
+        assert_eq!((starts(&new), new.dropped), (vec![1005, 1010], 0));
+    }
+
+    #[test]
+    fn unfinished_call_is_nobodys_when_its_thread_ended_in_it() {
+        let mut trees = Trees::new(4, 100);
+        exit(&mut trees, 1, 3, 100, 110);
+        exit(&mut trees, 1, 0, 500, 600);
+        let found = trees.of(1, 450, 200).functions;
+        assert_eq!(
+            found,
+            [Function {
+                address: 500,
+                depth: 0,
+                start_ns: 500,
+                length_ns: 100
+            }]
+        );
+    }
+}
