@@ -363,6 +363,42 @@ fn programs_inside_end_when_the_lab_goes_down() {
 }
 
 #[test]
+fn programs_that_wait_for_a_stalled_disk_end_when_the_lab_goes_down() {
+    let test = "programs_that_wait_for_a_stalled_disk_end_when_the_lab_goes_down";
+    if !can(test, &["disk", "memory limit"]) {
+        return;
+    }
+    let parts = [
+        "--disk",
+        "nvme",
+        "--disk-size",
+        "64MiB",
+        "--memory",
+        "64MiB",
+    ];
+    let lab = Lab::up(&parts);
+    let fill = ["lab", "load", &lab.name, "--", "mkdir", "-p", "a/b/c"];
+    assert!(headway(&fill).status().expect("started").success());
+    let mount = lab.status()["disk"]["mount_point"].clone();
+    let inode = format!("{}/a/b/c", mount.as_str().expect("a path"));
+    let stall = ["lab", "disk", "--name", &lab.name, "stall", "60s"];
+    assert!(headway(&stall).status().expect("started").success());
+    let mut reader = lab.exec("server", &["stat", &inode]);
+    let mut reader = Ended(reader.stdout(Stdio::null()).spawn().expect("started"));
+    // D: not even SIGKILL wakes it.
+    let state = format!("/proc/{}/stat", reader.0.id());
+    wait_until("it waits for the disk", || {
+        let text = std::fs::read_to_string(&state).unwrap_or_default();
+        text.contains("(stat) D ")
+    });
+    let output = lab.down();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(traces_of(&lab.name), Vec::<String>::new());
+    // Told to end, or answered just before.
+    reader.0.wait().expect("ended");
+}
+
+#[test]
 fn disk_keeps_its_delays_and_its_holder_is_named_when_it_is_in_use() {
     let test = "disk_keeps_its_delays_and_its_holder_is_named_when_it_is_in_use";
     if !can(test, &["disk"]) {
