@@ -15,6 +15,7 @@ use lab::study::{self, Listener, Options, Plan, RunError, Scale, Store, Study};
 use latency::StudyResult;
 use load::client::environment::dated;
 use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::Failure;
 
@@ -64,8 +65,9 @@ Examples:
   headway study run all -o out --only headway,nginx --plan
 
 Measurements that several studies ask for are made once. An interrupted run goes on when the same command is given
-again; what failed is tried again. What this machine cannot make (a slow disk needs root, a peer has to be
-installed: scripts/setup bench) stands in the tables with the reason, and the rest runs.
+again; what failed is tried again. Of a run that was killed, the server and the lab are removed first. What this machine
+cannot make (a slow disk needs root, a peer has to be installed: scripts/setup bench) stands in the tables with the
+reason, and the rest runs.
 Exit codes: 0 done, 1 failed or interrupted, 2 wrong use.";
 
 /// Measures what is not measured yet, then prints the paper's tables beside ours, and what became of the claims.
@@ -270,9 +272,10 @@ impl Run {
             interrupted: &interrupted,
         };
         let ended = study::run(&plan, &store, &options, &mut lines);
-        let command: Vec<String> = std::env::args_os()
-            .map(|word| word.to_string_lossy().into_owned())
-            .collect();
+        // By its name alone: where the program lies here helps nobody to repeat it.
+        let words = std::env::args_os().skip(1);
+        let words = words.map(|word| word.to_string_lossy().into_owned());
+        let command: Vec<String> = std::iter::once("headway".to_owned()).chain(words).collect();
         let results = study::results(&studies, &store, &command);
         for result in &results {
             store.write_result(result)?;
@@ -387,10 +390,11 @@ impl Summary {
     }
 }
 
-/// Set by the first SIGINT or SIGTERM: the server and the lab are removed, then the study ends.
+/// Set by the first SIGINT, SIGTERM or SIGHUP (a terminal that was closed): the server and the lab are removed, then the
+/// study ends.
 fn interrupt() -> Result<Arc<AtomicBool>, Failure> {
     let flag = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&flag)).context("catching signals")?;
     }
     Ok(flag)

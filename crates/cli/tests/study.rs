@@ -89,6 +89,19 @@ impl Bed {
         serde_json::from_str(&text).expect("JSON")
     }
 
+    /// Processes of the run that is at work, or was killed: those that live, with their words.
+    fn noted(&self) -> Vec<(String, String)> {
+        let text = fs::read_to_string(self.path("out/running.json")).unwrap_or_default();
+        let journal: Value = serde_json::from_str(&text).unwrap_or_default();
+        let processes = journal["processes"].as_array().cloned().unwrap_or_default();
+        let lines = processes.iter().map(|process| {
+            let pid = process["pid"].to_string();
+            let line = command_line(&pid);
+            (pid, line)
+        });
+        lines.filter(|(_, line)| !line.is_empty()).collect()
+    }
+
     /// Keys of the measurements that are done, with the moments of their records.
     fn done(&self) -> Vec<(PathBuf, std::time::SystemTime)> {
         let entries = fs::read_dir(self.path("out/measurements"))
@@ -168,7 +181,7 @@ fn tables_and_claims_come_out_when_a_study_is_run() {
 }
 
 #[test]
-fn what_is_done_is_not_measured_again_when_the_run_was_killed() {
+fn what_is_done_is_not_measured_again_when_the_run_was_interrupted() {
     let bed = Bed::new();
     let mut child = bed
         .command(&["run", "tiny.toml", "-o", "out", "--quiet"])
@@ -180,7 +193,7 @@ fn what_is_done_is_not_measured_again_when_the_run_was_killed() {
     while bed.done().is_empty() && begun.elapsed() < Duration::from_secs(60) {
         std::thread::sleep(Duration::from_millis(5));
     }
-    // SIGTERM stands for Ctrl-C: the server under test has to go, too, which SIGKILL would not let it.
+    // SIGTERM stands for Ctrl-C.
     let pid = child.id().to_string();
     assert!(
         Command::new("kill")
@@ -238,6 +251,59 @@ fn server_is_started_anew_when_it_has_failed_its_clients() {
         };
         assert_eq!(lives(1, "before") < lives(0, "after"), anew, "{workload}");
     }
+}
+
+#[test]
+fn what_a_killed_run_left_is_cleared_when_the_same_command_goes_on() {
+    let bed = Bed::new();
+    let words_of_run = ["run", "tiny.toml", "-o", "out"];
+    let mut command = bed.command(&words_of_run);
+    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let mut child = child.expect("headway starts");
+    let begun = Instant::now();
+    // A server runs and something is measured.
+    let mut serving = Vec::new();
+    while bed.done().is_empty() || serving.is_empty() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "no server");
+        std::thread::sleep(Duration::from_millis(2));
+        serving = bed.noted();
+        serving.retain(|(_, line)| line.contains("\0serve\0"));
+    }
+    child.kill().expect("our child");
+    child.wait().expect("an end");
+    let first = bed.done();
+    let there: Vec<_> = bed.noted();
+    assert!(
+        serving.iter().any(|server| there.contains(server)),
+        "the server outlives a kill: {there:?}"
+    );
+    let scratch = bed.result("running.json")["scratch"].clone();
+    let scratch = PathBuf::from(scratch.as_str().expect("a scratch directory"));
+    assert!(scratch.exists());
+
+    let ran = bed.run(&words_of_run);
+    let said = words(&ran.stderr);
+    assert!(ran.status.success(), "{said}");
+    assert!(said.contains("cleared what a killed run left: "), "{said}");
+    assert!(
+        said.contains(&format!("going on: {} of", first.len())),
+        "{said}"
+    );
+    assert!(!scratch.exists());
+    for (pid, line) in there {
+        assert_ne!(command_line(&pid), line, "process {pid} is left");
+    }
+    let second = bed.done();
+    assert_eq!(second.len(), 3);
+    assert!(
+        first.iter().all(|kept| second.contains(kept)),
+        "{first:?} {second:?}"
+    );
+    assert!(!bed.path("out/running.json").exists());
+}
+
+fn command_line(pid: &str) -> String {
+    words(&fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default())
 }
 
 /// Processes whose words name a path below this one.

@@ -54,19 +54,23 @@ pub(crate) fn check(share: f64) -> Result<(), LabError> {
 
 /// Makes the group and sets its quota.
 pub(crate) fn make(name: &str, share: f64) -> Result<Group, LabError> {
-    let (period_us, quota_us) = period_and_quota_us(share)?;
     let hierarchy = groups::find("cpu").ok_or_else(|| {
         LabError::Value("no mounted control group hierarchy has the cpu controller".into())
     })?;
     let group = hierarchy.make(name, "cpu")?;
+    limit(&group, share)?;
+    Ok(group)
+}
+
+fn limit(group: &Group, share: f64) -> Result<(), LabError> {
+    let (period_us, quota_us) = period_and_quota_us(share)?;
     match group.version {
         Version::V1 => {
             group.set("cpu.cfs_period_us", &period_us.to_string())?;
-            group.set("cpu.cfs_quota_us", &quota_us.to_string())?;
+            group.set("cpu.cfs_quota_us", &quota_us.to_string())
         }
-        Version::V2 => group.set("cpu.max", &format!("{quota_us} {period_us}"))?,
+        Version::V2 => group.set("cpu.max", &format!("{quota_us} {period_us}")),
     }
-    Ok(group)
 }
 
 /// What the group says of itself; `None` when it has no quota.
@@ -152,6 +156,51 @@ mod tests {
         for share in [0.0, -1.0, 0.000_9, 4096.0, f64::NAN, f64::INFINITY] {
             assert!(period_and_quota_us(share).is_err(), "{share}");
         }
+    }
+
+    #[test]
+    fn quota_is_set_and_read_when_the_version_is_1() {
+        // No quota, as in a new group.
+        let files = [
+            ("cpu.cfs_period_us", "250000"),
+            ("cpu.cfs_quota_us", "-1"),
+            (
+                "cpu.stat",
+                "nr_periods 9\nnr_throttled 4\nthrottled_time 7000000\n",
+            ),
+        ];
+        let (_directory, group) = groups::fixture(Version::V1, &files);
+        assert_eq!(status(&group), None);
+        limit(&group, 0.1).expect("set");
+        let read = |name| std::fs::read_to_string(group.file(name)).expect("there");
+        assert!(read("cpu.cfs_period_us").starts_with("10000"));
+        assert_eq!(read("cpu.cfs_quota_us"), "1000");
+        std::fs::write(group.file("cpu.cfs_period_us"), "10000\n").expect("written");
+        let expected = QuotaStatus {
+            share: 0.1,
+            period_us: 10_000,
+            quota_us: 1_000,
+            throttled_periods: 4,
+            throttled_us: 7_000,
+        };
+        assert_eq!(status(&group), Some(expected));
+    }
+
+    #[test]
+    fn quota_is_set_and_read_when_the_version_is_2() {
+        let stat = "usage_usec 100\nnr_periods 9\nnr_throttled 4\nthrottled_usec 7000\n";
+        let files = [("cpu.max", "max 100000"), ("cpu.stat", stat)];
+        let (_directory, group) = groups::fixture(Version::V2, &files);
+        assert_eq!(status(&group), None);
+        limit(&group, 0.1).expect("set");
+        let expected = QuotaStatus {
+            share: 0.1,
+            period_us: 10_000,
+            quota_us: 1_000,
+            throttled_periods: 4,
+            throttled_us: 7_000,
+        };
+        assert_eq!(status(&group), Some(expected));
     }
 
     #[test]

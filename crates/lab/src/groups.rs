@@ -192,6 +192,18 @@ fn write(path: &Path, value: &str) -> Result<(), LabError> {
         .map_err(LabError::file(format!("writing {value} to"), path))
 }
 
+/// Groups of either version for tests on a machine that has one of them: files in a plain directory. Unlike the kernel's
+/// they keep the end of a longer text that was there before.
+#[cfg(test)]
+pub(crate) fn fixture(version: Version, files: &[(&str, &str)]) -> (tempfile::TempDir, Group) {
+    let directory = tempfile::tempdir().expect("a directory");
+    for (name, text) in files {
+        fs::write(directory.path().join(name), text).expect("written");
+    }
+    let path = directory.path().to_owned();
+    (directory, Group { version, path })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -210,6 +222,47 @@ mod tests {
         let found = find_in(BOTH, "cpu").expect("mounted");
         assert_eq!(found.root, Path::new("/sys/fs/cgroup/cpu,cpuacct"));
         assert_eq!(find_in(BOTH, "io"), None);
+    }
+
+    #[test]
+    fn controller_is_where_it_is_when_a_machine_has_both_versions() {
+        let root = tempfile::tempdir().expect("a directory");
+        fs::write(root.path().join("cgroup.controllers"), "hugetlb cpu\n").expect("written");
+        let memory = BOTH.lines().next_back().expect("its last line");
+        let unified = root.path().display();
+        // As systemd's hybrid layout has it: memory in version 1, and what is left in version 2.
+        let hybrid = format!("{memory}\n41 31 0:38 / {unified} rw,relatime - cgroup2 cgroup2 rw\n");
+        let version = |controller| find_in(&hybrid, controller).map(|found| found.version);
+        assert_eq!(version("memory"), Some(Version::V1));
+        assert_eq!(version("cpu"), Some(Version::V2));
+        assert_eq!(version("io"), None);
+    }
+
+    #[test]
+    fn reason_is_told_when_a_container_may_not_enable_a_controller() {
+        let root = tempfile::tempdir().expect("a directory");
+        // No `cgroup.subtree_control` that could be written, as where the hierarchy is read-only.
+        let hierarchy = Hierarchy {
+            version: Version::V2,
+            root: root.path().to_owned(),
+        };
+        let error = hierarchy
+            .make("headway-lab-x", "memory")
+            .expect_err("refused");
+        let words = error.to_string();
+        assert!(words.starts_with("writing +memory to "), "{words}");
+        assert!(!root.path().join("headway-lab-x").exists());
+    }
+
+    #[test]
+    fn processes_are_those_of_the_group_when_it_is_asked_and_joined() {
+        for version in [Version::V1, Version::V2] {
+            let (_directory, group) = fixture(version, &[("cgroup.procs", "12\n345\n")]);
+            assert_eq!(group.processes(), [12, 345]);
+            group.join().expect("written");
+            let text = fs::read_to_string(group.file("cgroup.procs")).expect("there");
+            assert!(text.starts_with('0'), "{text}");
+        }
     }
 
     #[test]

@@ -126,16 +126,8 @@ fn refaults(group: &Group) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::groups::fixture as group;
     use std::fs;
-
-    fn group(version: Version, files: &[(&str, &str)]) -> (tempfile::TempDir, Group) {
-        let directory = tempfile::tempdir().expect("a directory");
-        for (name, text) in files {
-            fs::write(directory.path().join(name), text).expect("written");
-        }
-        let path = directory.path().to_owned();
-        (directory, Group { version, path })
-    }
 
     #[test]
     fn limit_and_swap_are_set_when_the_version_is_2() {
@@ -145,6 +137,73 @@ mod tests {
         let read = |name| fs::read_to_string(group.file(name)).expect("there");
         assert!(read("memory.max").starts_with("67108864"));
         assert!(read("memory.swap.max").starts_with('0'));
+    }
+
+    #[test]
+    fn limit_and_swap_are_set_when_the_version_is_1() {
+        // A new group's: the largest number of pages, and the machine's own swappiness.
+        let files = [
+            ("memory.limit_in_bytes", "9223372036854771712"),
+            ("memory.memsw.limit_in_bytes", "9223372036854771712"),
+            ("memory.swappiness", "60"),
+        ];
+        let (_directory, group) = group(Version::V1, &files);
+        limit(&group, 64 << 20).expect("set");
+        let read = |name| fs::read_to_string(group.file(name)).expect("there");
+        assert!(read("memory.limit_in_bytes").starts_with("67108864"));
+        assert!(read("memory.memsw.limit_in_bytes").starts_with("67108864"));
+        assert!(read("memory.swappiness").starts_with('0'));
+    }
+
+    #[test]
+    fn limit_is_set_when_the_kernel_does_not_account_for_swap() {
+        let (_directory, one) = group(Version::V1, &[("memory.limit_in_bytes", "")]);
+        limit(&one, 64 << 20).expect("set");
+        let (_directory, two) = group(Version::V2, &[("memory.max", "max")]);
+        limit(&two, 64 << 20).expect("set");
+    }
+
+    #[test]
+    fn status_is_read_when_the_version_is_1() {
+        let files = [
+            ("memory.limit_in_bytes", "67108864\n"),
+            ("memory.usage_in_bytes", "5000000\n"),
+            (
+                "memory.stat",
+                "cache 4000000\nrss 1000\nworkingset_refault_file 12\n",
+            ),
+            ("memory.max_usage_in_bytes", "6000000\n"),
+        ];
+        let (_directory, group) = group(Version::V1, &files);
+        let expected = MemoryStatus {
+            limit_bytes: Some(64 << 20),
+            used_bytes: 5_000_000,
+            cache_bytes: 4_000_000,
+            peak_bytes: Some(6_000_000),
+            refaults: 12,
+            cgroup_version: 1,
+        };
+        assert_eq!(status(&group), Some(expected));
+    }
+
+    #[test]
+    fn caches_are_emptied_by_the_kernels_own_order_when_it_has_one() {
+        let (_directory, one) = group(Version::V1, &[("memory.force_empty", "")]);
+        empty(&one).expect("ordered");
+        let order = |group: &Group, name| fs::read_to_string(group.file(name)).expect("there");
+        assert_eq!(order(&one, "memory.force_empty"), "0");
+        let files = [("memory.current", "4096\n"), ("memory.reclaim", "")];
+        let (_directory, two) = group(Version::V2, &files);
+        empty(&two).expect("ordered");
+        assert_eq!(order(&two, "memory.reclaim"), "4096");
+    }
+
+    #[test]
+    fn group_is_no_memory_group_when_it_has_no_such_files() {
+        for version in [Version::V1, Version::V2] {
+            let (_directory, group) = group(version, &[("cpu.stat", "nr_periods 1\n")]);
+            assert_eq!(status(&group), None);
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
-use crate::disk::Disk;
+use crate::disk::{Disk, Order};
 use crate::error::LabError;
 use crate::lab::groups_of;
 use crate::state::Home;
@@ -36,6 +36,10 @@ pub(crate) fn everything(home: &Home) -> Vec<String> {
     };
     let names = network::names(&home.name);
     wait_for_tools(home, &names);
+    // Not even SIGKILL ends who waits for a stalled disk's inode. Without a disk that answers there is nobody to be told.
+    if let Ok(disk) = Disk::open(&home.path) {
+        let _ = disk.order(Order::Fast);
+    }
     attempt(end_processes(home, &names));
     if home.path.is_dir() {
         attempt(Disk::undo(&home.path).map_err(LabError::from));

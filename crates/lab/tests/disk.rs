@@ -10,7 +10,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use headway_lab::disk::{
-    Disk, DiskError, DiskSpec, Fault, FaultPlan, Mechanics, Model, Order, Parallel, process_main,
+    Disk, DiskError, DiskSpec, Fault, FaultPlan, Filesystem, Mechanics, Model, Order, Parallel,
+    process_main,
 };
 use load::random::Random;
 
@@ -120,6 +121,13 @@ fn skip(test: &str, reason: &str) {
 
 fn spec(model: Model) -> DiskSpec {
     DiskSpec::new(model, 64 << 20)
+}
+
+fn xfs() -> DiskSpec {
+    DiskSpec {
+        filesystem: Filesystem::Xfs,
+        ..DiskSpec::new(Model::Nvme, 320 << 20)
+    }
 }
 
 fn slow_parallel() -> Model {
@@ -269,6 +277,48 @@ fn everything_is_read_again_when_the_disk_was_cooled() {
     assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
     disk.make_writable().expect("nothing is open");
     File::create(disk.mount_point().join("new")).expect("room");
+    fixture.stop();
+}
+
+#[test]
+fn everything_is_read_again_when_the_file_system_is_xfs() {
+    let test = "everything_is_read_again_when_the_file_system_is_xfs";
+    let Some(fixture) = Fixture::start(test, &xfs()) else {
+        return;
+    };
+    let path = fixture.cold_file();
+    let disk = fixture.disk();
+    let place = rustix::fs::statfs(disk.mount_point()).expect("mounted");
+    // XFS_SUPER_MAGIC, statfs(2).
+    assert_eq!(place.f_type as u32, 0x5846_5342);
+    // Of one seed, and so with one name, which xfs would refuse by itself.
+    let twin = Fixture::start(test, &xfs()).expect("the first one worked");
+    let reads = || {
+        disk.order(Order::Model).expect("it answers");
+        assert_eq!(fs::read(&path).expect("there").len() as u64, FILE_BYTES);
+        disk.statistics().expect("it answers").read_bytes
+    };
+    assert!((FILE_BYTES + PAGE_BYTES..FILE_BYTES * 11 / 10).contains(&reads()));
+    assert_eq!(reads(), 0);
+    disk.cool().expect("nothing is open");
+    assert!(reads() > FILE_BYTES);
+    File::create(disk.mount_point().join("new")).expect_err("read-only");
+    disk.make_writable().expect("nothing is open");
+    File::create(disk.mount_point().join("new")).expect("room");
+    twin.stop();
+    fixture.stop();
+}
+
+#[test]
+fn nothing_is_left_when_the_disk_process_below_xfs_was_killed() {
+    let test = "nothing_is_left_when_the_disk_process_below_xfs_was_killed";
+    let Some(fixture) = Fixture::start(test, &xfs()) else {
+        return;
+    };
+    // Written and not yet on the disk: the log cannot be closed in order.
+    fs::write(fixture.disk().mount_point().join("new"), [1; 100_000]).expect("room");
+    let pid = fixture.disk().pid().expect("it runs");
+    signal(pid, rustix::process::Signal::KILL);
     fixture.stop();
 }
 

@@ -4,4 +4,5 @@ mod support;
 
 mod crash;
 mod parts;
+mod study;
 mod words;

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::process::{Child, Stdio};
 use std::time::Instant;
 
-use super::support::{Lab, can, headway, text, traces_of, wait_until};
+use super::support::{Lab, can, headway, name, skip, text, traces_of, wait_until};
 
 const MIB: u64 = 1 << 20;
 
@@ -102,6 +102,45 @@ fn cache_is_bounded_when_three_times_the_limit_is_read() {
         .expect("started");
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(resident(), 0);
+}
+
+#[test]
+fn server_reads_xfs_when_the_lab_was_told_so() {
+    let test = "server_reads_xfs_when_the_lab_was_told_so";
+    if !can(test, &["disk", "memory limit"]) {
+        return;
+    }
+    let parts = [
+        "--disk",
+        "nvme",
+        "--disk-size",
+        "320MiB",
+        "--filesystem",
+        "xfs",
+        "--memory",
+        "64MiB",
+        "--fileset",
+        "6MB",
+    ];
+    let lab = Lab { name: name() };
+    let output = lab.making(&parts).output().expect("started");
+    let said = text(&output.stderr);
+    if said.contains("needs the program mkfs.xfs") || said.contains("xfs in the kernel") {
+        return skip(test, said.lines().next().unwrap_or_default());
+    }
+    assert!(output.status.success(), "{said}");
+    let status = lab.status();
+    let mount = status["disk"]["mount_point"].as_str().expect("a path");
+    assert_eq!(
+        lab.answer("server", &["stat", "--file-system", "--format=%T", mount]),
+        "xfs"
+    );
+    let set = format!("{mount}/set");
+    let own = env!("CARGO_BIN_EXE_headway");
+    lab.answer("server", &[own, "fileset", "verify", &set]);
+    let disk = &lab.status()["disk"];
+    let read = disk["totals"]["read_bytes"].as_u64().expect("a number");
+    assert!(read > 5_000_000, "{disk}");
 }
 
 #[test]
@@ -321,6 +360,42 @@ fn programs_inside_end_when_the_lab_goes_down() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(!child.wait().expect("ended").success());
     assert_eq!(traces_of(&lab.name), Vec::<String>::new());
+}
+
+#[test]
+fn programs_that_wait_for_a_stalled_disk_end_when_the_lab_goes_down() {
+    let test = "programs_that_wait_for_a_stalled_disk_end_when_the_lab_goes_down";
+    if !can(test, &["disk", "memory limit"]) {
+        return;
+    }
+    let parts = [
+        "--disk",
+        "nvme",
+        "--disk-size",
+        "64MiB",
+        "--memory",
+        "64MiB",
+    ];
+    let lab = Lab::up(&parts);
+    let fill = ["lab", "load", &lab.name, "--", "mkdir", "-p", "a/b/c"];
+    assert!(headway(&fill).status().expect("started").success());
+    let mount = lab.status()["disk"]["mount_point"].clone();
+    let inode = format!("{}/a/b/c", mount.as_str().expect("a path"));
+    let stall = ["lab", "disk", "--name", &lab.name, "stall", "60s"];
+    assert!(headway(&stall).status().expect("started").success());
+    let mut reader = lab.exec("server", &["stat", &inode]);
+    let mut reader = Ended(reader.stdout(Stdio::null()).spawn().expect("started"));
+    // D: not even SIGKILL wakes it.
+    let state = format!("/proc/{}/stat", reader.0.id());
+    wait_until("it waits for the disk", || {
+        let text = std::fs::read_to_string(&state).unwrap_or_default();
+        text.contains("(stat) D ")
+    });
+    let output = lab.down();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(traces_of(&lab.name), Vec::<String>::new());
+    // Told to end, or answered just before.
+    reader.0.wait().expect("ended");
 }
 
 #[test]

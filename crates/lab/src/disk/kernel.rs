@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
-
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -177,8 +177,14 @@ pub(crate) fn mount_files(
     if read_only {
         flags |= MountFlags::RDONLY;
     }
-    mount(device, &places.files, filesystem.name(), flags, options)
-        .map_err(|cause| DiskError::io("mounting the disk", &places.files, cause.into()))
+    mount(device, &places.files, filesystem.name(), flags, options).map_err(|cause| match cause {
+        // mount(2): the file system is not configured in the kernel.
+        Errno::NODEV => DiskError::Missing {
+            what: format!("{} in the kernel", filesystem.name()),
+            remedy: "load its module, or take another file system",
+        },
+        cause => DiskError::io("mounting the disk", &places.files, cause.into()),
+    })
 }
 
 /// Whether something is mounted on this path, and how often.
@@ -239,29 +245,37 @@ pub(crate) fn is_free(device: &Path) -> bool {
     open.is_ok()
 }
 
-/// Processes that keep what is below a path: with a file open there, or with a mount of it in a name space of their
-/// own. At most some, in words.
+/// Processes that keep what is below a path: with a file open there, or else with a mount of it in a name space of their
+/// own. Not both: where mounts are shared, as with a container's first process, that one goes with ours. At most some,
+/// in words.
 pub(crate) fn holders(path: &Path) -> String {
-    const NAMED_MAX: usize = 5;
     let own = fs::read_link("/proc/self/ns/mnt").ok();
+    let elsewhere = |process: &Path| {
+        fs::read_link(process.join("ns/mnt")).ok() != own
+            && mounts_in(&process.join("mountinfo"), path) > 0
+    };
+    let mut names = named(|process| has_open(process, path));
+    if names.is_empty() {
+        names = named(elsewhere);
+    }
+    if names.is_empty() {
+        return "nobody who can be found".to_owned();
+    }
+    format!("process {}", names.join(", "))
+}
+
+/// Numbers and names of the first processes for which it is so.
+fn named(so: impl Fn(&Path) -> bool) -> Vec<String> {
+    const NAMED_MAX: usize = 5;
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let names: Vec<String> = entries
-        .filter(|entry| {
-            let process = entry.path();
-            let elsewhere = fs::read_link(process.join("ns/mnt")).ok() != own;
-            let mounted = || mounts_in(&process.join("mountinfo"), path) > 0;
-            (elsewhere && mounted()) || has_open(&process, path)
-        })
+    entries
+        .filter(|entry| so(&entry.path()))
         .filter_map(|entry| {
             let name = fs::read_to_string(entry.path().join("comm")).ok()?;
             Some(format!("{} ({})", entry.file_name().display(), name.trim()))
         })
         .take(NAMED_MAX)
-        .collect();
-    if names.is_empty() {
-        return "nobody who can be found".to_owned();
-    }
-    format!("process {}", names.join(", "))
+        .collect()
 }
 
 fn has_open(process: &Path, path: &Path) -> bool {

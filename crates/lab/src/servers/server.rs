@@ -81,6 +81,21 @@ impl Server {
         prefix: impl Fn(&OsStr) -> Command,
         scratch: &Path,
     ) -> Result<Server, ServerError> {
+        Server::start_telling(spec, prefix, scratch, |_| {})
+    }
+
+    /// As [`Server::start`]; tells of the first process before it waits for the server, so that a caller can
+    /// note whom to end should it be killed itself.
+    ///
+    /// # Errors
+    ///
+    /// As [`Server::start`].
+    pub fn start_telling(
+        spec: &ServerSpec,
+        prefix: impl Fn(&OsStr) -> Command,
+        scratch: &Path,
+        tell: impl FnOnce(Process),
+    ) -> Result<Server, ServerError> {
         let kind = spec.kind;
         let installed =
             available(kind).map_err(|reason| ServerError::Unavailable { kind, reason })?;
@@ -110,6 +125,7 @@ impl Server {
             status: None,
             ended: false,
         };
+        tell(server.leader);
         // An error drops the server, which ends it.
         server.wait_until_ready(launch.population)?;
         Ok(server)

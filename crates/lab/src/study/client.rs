@@ -12,6 +12,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::journal::Journal;
+use crate::servers::Process;
+use crate::servers::tree::Stat;
+
 /// Between two looks at a child.
 pub(super) const LOOK: Duration = Duration::from_millis(10);
 
@@ -35,8 +39,8 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Starts it; what it writes to standard error is kept for the reason of a failure.
-    pub fn start(command: &mut Command, name: &str) -> Result<Running, Stopped> {
+    /// Starts it and notes it; what it writes to standard error is kept for the reason of a failure.
+    pub fn start(command: &mut Command, name: &str, journal: &Journal) -> Result<Running, Stopped> {
         let spawned = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -45,6 +49,9 @@ impl Running {
             .spawn();
         let mut child =
             spawned.map_err(|error| Stopped::Failed(format!("starting {name}: {error}")))?;
+        let pid = child.id() as i32;
+        let started = Stat::of(pid).map_or(0, |stat| stat.started);
+        journal.process(Process { pid, started });
         let words = child.stderr.take().map(|mut stderr| {
             thread::spawn(move || {
                 let mut text = Vec::new();
@@ -121,9 +128,12 @@ impl Drop for Running {
 }
 
 /// Runs a program to its end.
-pub(super) fn finish(command: &mut Command, interrupted: &AtomicBool) -> Result<(), Stopped> {
-    let name = "headway".to_owned();
-    let mut running = Running::start(command, &name)?;
+pub(super) fn finish(
+    command: &mut Command,
+    interrupted: &AtomicBool,
+    journal: &Journal,
+) -> Result<(), Stopped> {
+    let mut running = Running::start(command, "headway", journal)?;
     // Files of many gigabytes take their time; only an interruption ends this.
     let far = Instant::now() + Duration::from_secs(24 * 3600);
     let status = running.finish(interrupted, far)?;

@@ -43,7 +43,7 @@ const SLOWEST_PER_S: f64 = 100.0;
 
 /// A server, its place, and the probes whose files are there.
 pub(super) struct Bench<'a> {
-    pub place: &'a Place,
+    pub place: &'a Place<'a>,
     pub server: &'a Server,
     pub probes: &'a [Probe],
     pub interrupted: &'a AtomicBool,
@@ -88,7 +88,7 @@ impl Bench<'_> {
         command.args(["--requests", &requests.to_string()]);
         command.args(["--seed", &spec.fill_seed().to_string()]);
         command.arg(self.place.root().join("set"));
-        super::client::finish(&mut command, self.interrupted)
+        super::client::finish(&mut command, self.interrupted, self.place.journal())
     }
 
     fn ask(&self, requests: u64, spec: &Spec) -> Result<(), Stopped> {
@@ -236,7 +236,7 @@ impl Bench<'_> {
             Some(directory) => command.arg("-o").arg(directory),
             None => command.arg("--no-output"),
         };
-        Running::start(&mut command, "headway load")
+        Running::start(&mut command, "headway load", self.place.journal())
     }
 
     fn wait(&self, until: Instant, client: &mut Running) -> Result<(), Stopped> {
@@ -291,7 +291,8 @@ impl Bench<'_> {
                 command.args(["--duration", &format!("{:.0}ms", spec.seconds * 1e3)]);
                 let kept = directory.join("trace");
                 command.arg("--keep").arg(&kept);
-                let running = Running::start(&mut command, "headway trace")?;
+                let journal = self.place.journal();
+                let running = Running::start(&mut command, "headway trace", journal)?;
                 Watch::Trace(
                     Box::new(running),
                     kept,

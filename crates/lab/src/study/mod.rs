@@ -15,6 +15,7 @@ mod check;
 mod spec;
 pub mod library;
 mod plan;
+mod journal;
 mod place;
 mod client;
 mod measure;

@@ -15,6 +15,7 @@ use std::sync::atomic::AtomicBool;
 use tempfile::TempDir;
 
 use super::client::{self, Stopped};
+use super::journal::{self, Journal};
 use super::spec::{Environment, Probe};
 use crate::disk::{DiskSpec, DiskStatistics, Filesystem, Order};
 use crate::{Lab, LabError, LabSpec, LinkSpec, Side};
@@ -26,7 +27,8 @@ pub(super) const READY: &str = "/ready.txt";
 const SPARE_BYTES: u64 = 96 << 20;
 
 /// An environment that is up.
-pub(super) struct Place {
+pub(super) struct Place<'a> {
+    journal: &'a Journal,
     lab: Option<Lab>,
     root: PathBuf,
     scratch: TempDir,
@@ -52,25 +54,32 @@ impl From<Stopped> for PlaceError {
     }
 }
 
-impl Place {
+impl<'a> Place<'a> {
     /// Makes the environment with its files, cold.
     pub fn up(
         environment: &Environment,
         probes: &[Probe],
         interrupted: &AtomicBool,
-    ) -> Result<Place, PlaceError> {
-        let scratch = tempfile::Builder::new().prefix("headway-study-").tempdir();
+        journal: &'a Journal,
+    ) -> Result<Place<'a>, PlaceError> {
+        let noted = |error: std::io::Error| {
+            PlaceError::Files(format!("noting what is begun in the directory: {error}"))
+        };
+        let scratch = tempfile::Builder::new().prefix(journal::SCRATCH).tempdir();
         let scratch =
             scratch.map_err(|error| PlaceError::Files(format!("a scratch directory: {error}")))?;
+        journal.scratch(scratch.path()).map_err(noted)?;
         // Peers give up root's rights and still have to find their configuration.
         open_to_all(scratch.path())?;
         let mut place = Place {
+            journal,
             lab: None,
             root: scratch.path().join("www"),
             scratch,
         };
         if environment.lab {
             let spec = lab_spec(environment)?;
+            journal.lab(&spec.name).map_err(noted)?;
             place.lab = Some(Lab::up_unless(&spec, interrupted)?);
         }
         let made = place.fill_disk(environment, probes, interrupted);
@@ -138,7 +147,7 @@ impl Place {
             .args(["fileset", "create", "--quiet"])
             .args(words)
             .arg(&folder);
-        client::finish(&mut command, interrupted)?;
+        client::finish(&mut command, interrupted, self.journal)?;
         let manifest = self.manifest(name);
         let copied = fs::create_dir_all(&manifest).and_then(|()| {
             let name = load::fileset::MANIFEST_NAME;
@@ -155,6 +164,11 @@ impl Place {
     /// The copy of a set's manifest.
     pub fn manifest(&self, name: &str) -> PathBuf {
         self.scratch.path().join("manifests").join(name)
+    }
+
+    /// Where processes are noted.
+    pub fn journal(&self) -> &Journal {
+        self.journal
     }
 
     /// The document root.
@@ -230,7 +244,8 @@ fn open_to_all(path: &Path) -> Result<(), PlaceError> {
 }
 
 fn lab_spec(environment: &Environment) -> Result<LabSpec, PlaceError> {
-    let name = format!("study-{}", std::process::id());
+    let own = journal::own();
+    let name = format!("study-{}-{}", own.pid, own.started);
     let (server_cpus, client_cpus) = crate::usual_split();
     let disk = match &environment.disk {
         None => None,

@@ -2,7 +2,7 @@
 //!
 //! A server that does not start, a part of the lab that this machine cannot make, a load that fails: each costs its own
 //! measurements, whose records say why, and the rest goes on. They are tried again the next time. An interruption ends the
-//! server and the lab, leaves what is done, and the same command goes on.
+//! server and the lab, leaves what is done, and the same command goes on. After a kill it first clears what is left (`journal`).
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +13,7 @@ use latency::run::Verdict;
 use load::words::readable::{millis, number};
 
 use super::client::Stopped;
+use super::journal::Journal;
 use super::measure::{Bench, is_closed};
 use super::place::{Place, PlaceError, READY};
 use super::plan::{Group, Plan, Session, rate};
@@ -32,6 +33,11 @@ pub enum RunError {
     /// A lab is left.
     #[error("{0}")]
     Left(String),
+    /// Something of an earlier run is left.
+    #[error(
+        "what a killed run left here could not be cleared: {0}; end that, then give the same command again"
+    )]
+    Earlier(String),
 }
 
 /// Who hears of the progress.
@@ -56,12 +62,17 @@ pub fn run(
     options: &Options<'_>,
     listener: &mut dyn Listener,
 ) -> Result<(), RunError> {
+    let (journal, cleared) = Journal::open(store.path()).map_err(RunError::Earlier)?;
+    if let Some(words) = cleared {
+        listener.say(&format!("cleared what a killed run left: {words}"));
+    }
     let done = plan
         .specs()
         .filter(|spec| store.is_done(&spec.key()))
         .count();
     let mut work = Work {
         store,
+        journal: &journal,
         interrupted: options.interrupted,
         listener,
         at: done,
@@ -74,11 +85,14 @@ pub fn run(
             plan.len()
         ));
     }
-    plan.groups.iter().try_for_each(|group| work.group(group))
+    let ended = plan.groups.iter().try_for_each(|group| work.group(group));
+    journal.settle();
+    ended
 }
 
 struct Work<'a> {
     store: &'a Store,
+    journal: &'a Journal,
     interrupted: &'a AtomicBool,
     listener: &'a mut dyn Listener,
     at: usize,
@@ -105,15 +119,18 @@ impl Work<'_> {
         let words = group.environment.words();
         self.listener.say(&format!("environment: {words}"));
         let probes = probes(&pending);
-        match Place::up(&group.environment, &probes, self.interrupted) {
+        let journal = self.journal;
+        match Place::up(&group.environment, &probes, self.interrupted, journal) {
             Ok(place) => {
                 let done = group
                     .sessions
                     .iter()
                     .try_for_each(|session| self.session(&place, &probes, session));
-                let down = place.down();
-                done?;
-                down.map_err(|error| RunError::Left(error.to_string()))
+                // A lab that stays counts more than why the work ended.
+                place
+                    .down()
+                    .map_err(|error| RunError::Left(error.to_string()))?;
+                done
             }
             Err(PlaceError::Interrupted) => Err(RunError::Interrupted),
             Err(_) if self.interrupted.load(Ordering::Relaxed) => Err(RunError::Interrupted),
@@ -157,7 +174,7 @@ impl Work<'_> {
         pending: &[&Spec],
     ) -> Result<usize, RunError> {
         if let Err(reason) = available(choice.kind) {
-            return self.all_failed(pending, &format!("{}: {reason}", choice.kind));
+            return self.all_failed(pending, &reason.to_string());
         }
         let server = match start(place, choice) {
             Ok(server) => server,
@@ -376,7 +393,9 @@ fn start(place: &Place, choice: &ServerChoice) -> Result<Server, String> {
     spec.sizes.workers = choice.workers.unwrap_or(spec.sizes.workers);
     spec.sizes.clients = choice.processes.unwrap_or(spec.sizes.clients);
     let prefix = |program: &std::ffi::OsStr| place.command(crate::Side::Server, program);
-    Server::start(&spec, prefix, place.scratch()).map_err(|error| in_one_line(&error.to_string()))
+    let note = |leader| place.journal().process(leader);
+    Server::start_telling(&spec, prefix, place.scratch(), note)
+        .map_err(|error| in_one_line(&error.to_string()))
 }
 
 /// `nginx`, `flash (helpers 5)`.

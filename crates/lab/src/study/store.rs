@@ -6,6 +6,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -80,8 +81,13 @@ impl Store {
             return Err(StoreError::Foreign(path.to_owned()));
         }
         let lock = File::open(path).map_err(io_at(path))?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| StoreError::Busy(path.to_owned()))?;
+        // Of a run that was just killed, a child between fork and exec may still have the lock.
+        let locked = crate::processes::wait_until(Duration::from_secs(1), || {
+            flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok()
+        });
+        if !locked {
+            return Err(StoreError::Busy(path.to_owned()));
+        }
         let store = Store {
             path: path.to_owned(),
             _lock: Some(lock),
