@@ -106,8 +106,8 @@ static const char *set_enable(cmd_parms *command, void *unused, int on) {
     }
     const ap_directive_t *section = command->directive->parent;
     if (ap_check_cmd_context(command, NOT_IN_LOCATION | NOT_IN_FILES) || !section ||
-        strcasecmp(section->directive, "<Directory") != 0 || command->path[0] != '/' ||
-        apr_fnmatch_test(command->path)) {
+        strcasecmp(section->directive, "<Directory") != 0 || section->args[0] == '~' ||
+        command->path[0] != '/' || apr_fnmatch_test(command->path)) {
         return "HeadwayEnable: allowed in a server, a virtual host, or a <Directory> without patterns";
     }
     struct place *place = apr_array_push(settings->places);

@@ -197,7 +197,12 @@ fn files_are_right_when_threads_and_processes_ask_at_once() {
     let place = Place::new(20);
     let backend = place.backend();
     let said = place.run(&["5000", "threads", "80", "5"], &place.files);
-    assert_eq!((said.count("opened"), said.count("fallbacks")), (8000, 0));
+    assert_eq!(
+        (said.count("opened"), said.count("fallbacks")),
+        (8000, 0),
+        "{}",
+        said.counted
+    );
     assert!(said.count("asked") > 500, "{}", said.counted);
     let said = place.run(&["5000", "fork", "8", "5"], &place.files);
     assert_eq!((said.count("opened"), said.count("fallbacks")), (1700, 0));

@@ -7,7 +7,9 @@
 mod disks;
 
 mod client;
+mod command;
 mod conversations;
+mod faults;
 mod preload;
 mod support;
 mod tree;

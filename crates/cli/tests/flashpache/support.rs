@@ -101,7 +101,7 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 pub struct Backend {
     child: Child,
     pub socket: PathBuf,
-    status: String,
+    pub status: String,
 }
 
 impl Backend {
@@ -245,6 +245,13 @@ impl Apache {
         fs::read_to_string(self.folder.path().join(name)).unwrap_or_default()
     }
 
+    /// Ends it, and gives what a log has when all is written.
+    pub fn end(mut self, name: &str) -> String {
+        kill_process(self.pid(), Signal::TERM).unwrap();
+        self.child.wait().unwrap();
+        self.log(name)
+    }
+
     /// A line of the module on the status page.
     pub fn counter(&self, name: &str) -> u64 {
         let text = get(&self.address, "/server-status?auto");
@@ -263,8 +270,11 @@ impl Apache {
 
 impl Drop for Apache {
     fn drop(&mut self) {
-        let _ = kill_process(self.pid(), Signal::TERM);
-        let _ = self.child.wait();
+        // Its number is nobody else's before it has been waited for.
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = kill_process(self.pid(), Signal::TERM);
+            let _ = self.child.wait();
+        }
     }
 }
 

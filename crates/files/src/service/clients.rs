@@ -117,7 +117,9 @@ impl Clients {
         let client = self.slots[token.slot() as usize].take()?;
         self.free.push(token.slot());
         self.stalls.clear(token.slot() as usize);
-        events.forget(client.socket.as_fd());
+        // Not left to its closing: while a thread starts a helper, the child has a copy of every descriptor until it
+        // executes, and the kernel would go on to tell of the old socket under the number of the next client's.
+        let _ = events.remove(client.socket.as_fd());
         Some(client)
     }
 
