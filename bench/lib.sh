@@ -8,6 +8,7 @@
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 headway=${HEADWAY:-$repository/target/release/headway}
+apache_module=$(dirname "$headway")/mod_headway.so
 bench_tools=$repository/target/bench-tools/release
 server_cpu=${HEADWAY_BENCH_SERVER_CPU:-0}
 client_cpu=${HEADWAY_BENCH_CLIENT_CPU:-1}
@@ -118,6 +119,7 @@ peer_configuration() {
 server_available() {
     case $1 in
         headway) [ -x "$headway" ] || { say "leaving out headway: no $headway"; return 1; } ;;
+        flashpache) [ -f "$apache_module" ] || { say "leaving out $1: no $apache_module (make -C apache OUT=$(dirname "$headway"))"; return 1; } ;;
         floor*) [ -x "$bench_tools/floor" ] || { say "leaving out the floor: no $bench_tools/floor"; return 1; } ;;
         *) command -v "${1%-*}" >/dev/null || { say "leaving out $1: not installed"; return 1; } ;;
     esac
@@ -139,6 +141,13 @@ server_start() {
         h2o) command=(h2o -m worker -c "$(peer_configuration "$name" "$root" "$port")") ;;
         apache2|apache2-prefork)
             command=(apache2 -D FOREGROUND -f "$(peer_configuration apache "$root" "$port" "$name")") ;;
+        # Apache as above, with our module and the service beside it.
+        flashpache)
+            local configuration socket=$scratch/$name-$port.sock
+            configuration=$(peer_configuration apache "$root" "$port" "$name")
+            printf '%s\n' "LoadModule headway_module $apache_module" "HeadwayBackend $socket" "HeadwayEnable On" >>"$configuration"
+            command=("$headway" backend --quiet --root "$root" --socket "$socket" --allow-user nobody
+                     -- apache2 -D FOREGROUND -f "$configuration") ;;
         *) die "$name: not a server this bench knows" ;;
     esac
     : >"$root/ready.txt"
@@ -266,7 +275,7 @@ version_of() {
         nginx) nginx -v 2>&1 | sed 's/.*nginx\///' ;;
         lighttpd) lighttpd -v | sed -n '1s/^lighttpd\/\([^ ]*\).*/\1/p' ;;
         h2o) h2o --version | sed -n '1s/h2o version //p' ;;
-        apache2) apache2 -v | sed -n '1s/.*Apache\/\([^ ]*\).*/\1/p' ;;
+        apache2|flashpache) apache2 -v | sed -n '1s/.*Apache\/\([^ ]*\).*/\1/p' ;;
         # It ends with 1 after saying its version.
         wrk) { wrk -v 2>&1 || true; } | sed -n '1s/^wrk \(debian\/\)\{0,1\}\([^ ]*\).*/\2/p' ;;
         h2load) h2load --version | sed 's/.*\///' ;;

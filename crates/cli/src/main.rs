@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 mod serve;
+mod backend;
 mod trace;
 mod fileset;
 mod load;
@@ -38,6 +39,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(Box<serve::Arguments>),
+    Backend(Box<backend::Arguments>),
     Trace(Box<trace::Arguments>),
     Fileset(fileset::Arguments),
     Load(Box<load::Arguments>),
@@ -115,6 +117,7 @@ fn main() -> ExitCode {
             return lab::run(&arguments).unwrap_or_else(|failure| failed(&failure));
         }
         Command::Serve(arguments) => serve::run(&arguments),
+        Command::Backend(arguments) => backend::run(&arguments),
         Command::Fileset(arguments) => fileset::run(&arguments),
         Command::Load(arguments) => load::run(&arguments),
         Command::Profile(arguments) => profile::run(&arguments),

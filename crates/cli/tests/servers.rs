@@ -94,6 +94,48 @@ fn preset_serves_and_says_its_status_when_the_lab_has_started_it() {
     assert_eq!(left.len(), 1, "only the root is left: {left:?}");
 }
 
+/// Puts our module for Apache beside this program, where the lab looks for it.
+fn build_module() -> Result<(), String> {
+    let apxs = Command::new("apxs").arg("-q").arg("CC").output();
+    if !apxs.is_ok_and(|output| output.status.success()) {
+        return Err("no apxs: scripts/setup installs it".into());
+    }
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let place = own.parent().unwrap_or(Path::new("."));
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../apache");
+    let mut make = Command::new("make");
+    make.arg("-C")
+        .arg(folder)
+        .arg(format!("OUT={}", place.display()));
+    run(&mut make).map(drop)
+}
+
+#[test]
+fn flashpache_serves_and_all_of_it_ends_when_the_lab_has_started_it() {
+    let test = "flashpache_serves_and_all_of_it_ends_when_the_lab_has_started_it";
+    if let Err(reason) = build_module() {
+        return skip(test, &reason);
+    }
+    let folder = folder();
+    let root = root(folder.path());
+    for (kind, workers) in [(Kind::Flashpache, 8), (Kind::FlashpacheEvent, 1)] {
+        if let Err(reason) = available(kind) {
+            return skip(test, &reason.to_string());
+        }
+        let spec = spec(kind, &root);
+        let server = Server::start(&spec, plainly, folder.path()).expect("a server");
+        assert!(server.get("/file.bin").expect("an answer").body == content());
+        assert!(server.folder().join("open.sock").exists(), "the service");
+        // Neither Apache's first process nor the service and its helpers.
+        assert_eq!(server.workers().len(), workers, "{kind}");
+        let pids = server.pids();
+        assert!(pids.len() > workers + 2, "{kind}: {pids:?}");
+        let ended = server.stop().expect("its end");
+        assert!(ended.politely, "{kind}: {ended:?}");
+        assert!(none_lives(&pids), "{kind}");
+    }
+}
+
 #[test]
 fn second_start_fails_and_the_first_goes_on_when_the_port_is_taken() {
     let folder = folder();

@@ -32,6 +32,7 @@ mod resolve;
 mod retire;
 mod revalidate;
 mod root;
+pub mod service;
 
 pub use answer::{Answer, Failure, FoundFile, Probe};
 pub use file::{Meta, OpenFile};

@@ -54,7 +54,7 @@ pub const RETIRE_MAX: usize = 64;
 
 /// A message that is not one of the table's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("malformed helper message: {what}")]
+#[error("malformed message: {what}")]
 pub struct Malformed {
     /// What is wrong with it.
     pub what: &'static str,

@@ -8,6 +8,7 @@ pub mod fork;
 pub mod listen;
 pub mod mapping;
 pub mod open;
+pub mod peer;
 pub mod perf;
 pub mod process;
 pub mod residency;

@@ -14,6 +14,9 @@ const MORE_PLACES: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 /// Where Debian and Ubuntu put Apache's modules, as `bench/peers/apache.conf` has it.
 const APACHE_MODULES: &str = "/usr/lib/apache2/modules";
 
+/// Our module for it.
+const APACHE_MODULE: &str = "mod_headway.so";
+
 /// A server that can be started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Installed {
@@ -42,6 +45,12 @@ pub enum Reason {
         /// The file looked for.
         path: PathBuf,
     },
+    /// Our module for Apache has not been built.
+    #[error(
+        "mod_headway is neither installed nor beside the headway program; `make -C apache install` installs it, \
+         `make -C apache OUT=DIR` builds it into a folder"
+    )]
+    NoModule,
     /// The program does not say its version.
     #[error("{} does not start: {said}", program.display())]
     Broken {
@@ -71,11 +80,14 @@ pub fn available(kind: Kind) -> Result<Installed, Reason> {
                 version: env!("CARGO_PKG_VERSION").into(),
             });
         }
-        Family::Apache { mpm } => {
+        Family::Apache { mpm, service } => {
             find("apache2")?;
             let path = Path::new(APACHE_MODULES).join(format!("mod_mpm_{mpm}.so"));
             if !path.exists() {
                 return Err(Reason::PartMissing { path });
+            }
+            if service {
+                module().ok_or(Reason::NoModule)?;
             }
             ("apache2", "-v", "Apache/")
         }
@@ -86,10 +98,27 @@ pub fn available(kind: Kind) -> Result<Installed, Reason> {
     };
     let program = find(program)?;
     let version = version(&program, ask, before)?;
+    // The service is the first process then, and starts Apache.
+    let is_beside = kind.has_service();
     Ok(Installed {
-        program: Some(program),
+        program: (!is_beside).then_some(program),
         version,
     })
+}
+
+/// Apache's program by its whole path.
+pub(super) fn apache() -> Option<PathBuf> {
+    find("apache2").ok()
+}
+
+/// Our module for Apache: the one that was built beside this program, or the installed one.
+pub(super) fn module() -> Option<PathBuf> {
+    let own = std::env::current_exe().ok();
+    let own = own.and_then(|program| Some(program.parent()?.join(APACHE_MODULE)));
+    let installed = Path::new(APACHE_MODULES).join(APACHE_MODULE);
+    own.into_iter()
+        .chain([installed])
+        .find(|path| path.is_file())
 }
 
 /// Debian's packages are called like their programs, for all of them.

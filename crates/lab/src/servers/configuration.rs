@@ -10,6 +10,7 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use super::available;
 use super::error::ServerError;
 use super::kind::Family;
 use super::spec::{ServerSpec, Sizes};
@@ -28,6 +29,9 @@ const OTHER_DESCRIPTORS: usize = 64;
 
 /// What our server writes when it serves; the address of its status page stands there.
 pub(super) const READY_FILE: &str = "ready.json";
+
+/// Where the open-file service listens, in the server's folder.
+const SERVICE_SOCKET: &str = "open.sock";
 
 /// A command line, and what it brings into being.
 #[derive(Debug)]
@@ -69,7 +73,14 @@ pub(super) fn prepare(
 
 fn arguments(family: Family, spec: &ServerSpec, file: &Path, folder: &Path) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = match family {
-        Family::Apache { .. } => vec!["-D".into(), "FOREGROUND".into(), "-f".into(), file.into()],
+        Family::Apache { service, .. } => {
+            let mut words = match service {
+                true => beside(spec, folder),
+                false => Vec::new(),
+            };
+            words.extend(["-D".into(), "FOREGROUND".into(), "-f".into(), file.into()]);
+            words
+        }
         Family::Nginx { .. } => {
             let log = folder.join("nginx.error");
             vec![
@@ -90,6 +101,32 @@ fn arguments(family: Family, spec: &ServerSpec, file: &Path, folder: &Path) -> V
         arguments.extend(["-D".into(), "ACCESS_LOG".into()]);
     }
     arguments
+}
+
+/// The open-file service, which starts Apache and ends with it.
+fn beside(spec: &ServerSpec, folder: &Path) -> Vec<OsString> {
+    let mut words: Vec<OsString> = vec!["backend".into(), "--quiet".into()];
+    let mut add = |name: &str, value: OsString| words.extend([name.into(), value]);
+    add("--root", spec.root.clone().into());
+    add("--socket", folder.join(SERVICE_SOCKET).into());
+    add("--allow-user", identity().0.into());
+    if let Some(helpers) = spec.sizes.helpers {
+        add("--helpers", helpers.to_string().into());
+    }
+    // That it is there has been looked at; without it the start fails with its name.
+    let apache = available::apache().unwrap_or_else(|| "apache2".into());
+    words.extend(["--".into(), apache.into()]);
+    words
+}
+
+/// What Flashpache's Apache has more than the plain one.
+fn module_settings(folder: &Path) -> String {
+    let module = available::module().unwrap_or_else(|| "mod_headway.so".into());
+    format!(
+        "\nLoadModule headway_module {}\nHeadwayBackend {}\nHeadwayEnable On\n",
+        module.display(),
+        folder.join(SERVICE_SOCKET).display()
+    )
 }
 
 /// Our own presets: everything on the command line. Those of the default preset need no name.
@@ -151,7 +188,7 @@ fn fill(spec: &ServerSpec, folder: &Path, descriptors: u64) -> String {
     ];
     let log = folder.join("access.log");
     let (template, more) = match spec.kind.family() {
-        Family::Apache { mpm } => {
+        Family::Apache { mpm, .. } => {
             if mpm != "prefork" {
                 // Apache would round down to whole processes.
                 set(&mut values, "CLIENTS", (children * threads).to_string());
@@ -180,11 +217,13 @@ fn fill(spec: &ServerSpec, folder: &Path, descriptors: u64) -> String {
         Family::Headway | Family::Absent(_) => ("", Vec::new()),
     };
     values.extend(more);
-    let filled = values
-        .iter()
-        .fold(template.to_owned(), |text, (name, value)| {
-            text.replace(&format!("@{name}@"), value)
-        });
+    let mut template = template.to_owned();
+    if spec.kind.has_service() {
+        template += &module_settings(folder);
+    }
+    let filled = values.iter().fold(template, |text, (name, value)| {
+        text.replace(&format!("@{name}@"), value)
+    });
     match identity_is_root() {
         true => filled,
         // It takes any name for an order to change to that user, which only root can.
@@ -235,7 +274,7 @@ fn children_and_threads(clients: usize) -> (usize, usize) {
 fn population(family: Family, sizes: &Sizes) -> Population {
     let (children, threads) = children_and_threads(sizes.clients);
     let (processes, tasks) = match family {
-        Family::Apache { mpm: "prefork" } => (1 + sizes.clients, 1 + sizes.clients),
+        Family::Apache { mpm: "prefork", .. } => (1 + sizes.clients, 1 + sizes.clients),
         // In each process the first thread watches and one more listens.
         Family::Apache { .. } => (1 + children, 1 + children * (threads + 2)),
         Family::Nginx { .. } => (1 + sizes.workers, 1 + sizes.workers),
@@ -244,7 +283,12 @@ fn population(family: Family, sizes: &Sizes) -> Population {
         Family::Civetweb => (1, 1 + sizes.clients),
         _ => (1, 1),
     };
-    Population { processes, tasks }
+    // The service comes first; its helpers and threads are as many as they are.
+    let service = usize::from(matches!(family, Family::Apache { service: true, .. }));
+    Population {
+        processes: processes + service,
+        tasks: tasks + service,
+    }
 }
 
 fn identity_is_root() -> bool {
@@ -389,6 +433,29 @@ mod tests {
         assert!(!defined(&spec));
         spec.access_log = true;
         assert!(defined(&spec));
+    }
+
+    #[test]
+    fn service_starts_apache_when_the_kind_has_one() {
+        let mut spec = spec(Kind::Flashpache);
+        spec.sizes.helpers = Some(3);
+        let (file, folder) = (Path::new("/f"), Path::new("/run/scratch"));
+        let words = arguments(spec.kind.family(), &spec, file, folder);
+        let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+        let line = words.join(" ");
+        assert!(
+            line.starts_with("backend --quiet --root /srv/files --socket /run/scratch/open.sock")
+        );
+        assert!(line.contains(" --helpers 3 -- "), "{line}");
+        assert!(line.ends_with("apache2 -D FOREGROUND -f /f"), "{line}");
+        assert!(settings(&filled(&spec)).contains(&"HeadwayEnable On".into()));
+        spec.kind = Kind::ApachePrefork;
+        assert!(!filled(&spec).contains("Headway"));
+        let population = |kind: Kind| population(kind.family(), &spec.sizes).processes;
+        assert_eq!(
+            population(Kind::Flashpache),
+            population(Kind::ApachePrefork) + 1
+        );
     }
 
     #[test]

@@ -29,6 +29,7 @@ pub enum Kind {
     H2o,
     Civetweb,
     Flashpache,
+    FlashpacheEvent,
     Haboob,
     Knot,
     Tux,
@@ -43,6 +44,8 @@ pub enum Family {
     Apache {
         /// `prefork`, `worker` or `event`.
         mpm: &'static str,
+        /// Our open-file service beside it, and our module in it.
+        service: bool,
     },
     /// nginx, its loop sending files itself or by its pool of threads.
     Nginx {
@@ -92,6 +95,10 @@ const fn row(
     }
 }
 
+const fn apache(mpm: &'static str, service: bool) -> Family {
+    Family::Apache { mpm, service }
+}
+
 const fn nginx(threads: bool, cache: bool) -> Family {
     Family::Nginx { threads, cache }
 }
@@ -137,21 +144,21 @@ pub const TABLE: &[Row] = &[
         Kind::ApachePrefork,
         "apache-prefork",
         "Apache (prefork)",
-        Family::Apache { mpm: "prefork" },
+        apache("prefork", false),
         "the process of that connection",
     ),
     row(
         Kind::ApacheWorker,
         "apache-worker",
         "Apache (worker)",
-        Family::Apache { mpm: "worker" },
+        apache("worker", false),
         "the thread of that connection",
     ),
     row(
         Kind::ApacheEvent,
         "apache-event",
         "Apache (event)",
-        Family::Apache { mpm: "event" },
+        apache("event", false),
         "a thread of the pool; idle connections wait in a listener",
     ),
     row(
@@ -200,10 +207,15 @@ pub const TABLE: &[Row] = &[
         Kind::Flashpache,
         "flashpache",
         "Flashpache",
-        Family::Absent(
-            "Apache with the open-file service needs mod_headway, which this version does not have",
-        ),
-        "a helper of the open-file service, for open",
+        apache("prefork", true),
+        "a helper of the open-file service, for names and the beginnings of files",
+    ),
+    row(
+        Kind::FlashpacheEvent,
+        "flashpache-event",
+        "Flashpache (event)",
+        apache("event", true),
+        "a helper of the open-file service, for names and the beginnings of files",
     ),
     row(
         Kind::Haboob,
@@ -262,6 +274,11 @@ impl Kind {
     /// What starts it.
     pub fn family(self) -> Family {
         self.row().family
+    }
+
+    /// Apache with our open-file service: ours in part, so no peer that we are compared with.
+    pub fn has_service(self) -> bool {
+        matches!(self.family(), Family::Apache { service: true, .. })
     }
 
     /// One of ours, a preset of `headway serve`.

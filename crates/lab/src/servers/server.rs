@@ -400,6 +400,12 @@ fn workers(leader: Process, spec: &ServerSpec) -> Vec<i32> {
     };
     match spec.kind.family() {
         Family::Headway => others().filter(is_ours).collect(),
+        // The service is the leader; Apache's first process and the helpers are its children.
+        Family::Apache { service: true, .. } => {
+            let is_worker =
+                |pid: &i32| Stat::of(*pid).is_some_and(|stat| stat.parent != leader.pid);
+            others().filter(is_worker).collect()
+        }
         Family::Apache { .. } | Family::Nginx { .. } => others().collect(),
         Family::Lighttpd if spec.sizes.workers > 1 => others().collect(),
         _ => vec![leader.pid],

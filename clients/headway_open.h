@@ -1,0 +1,88 @@
+/*
+ * headway_open.h: open files without waiting for the disk, with the help of `headway backend`.
+ *
+ * A file is opened by this process itself, with its own rights, by a call that cannot wait (openat2 with
+ * RESOLVE_CACHED, Linux 5.12). Only where the kernel says that it would have to wait, or where the file's
+ * beginning is not in memory, the service is asked: its helpers look the name up and read the file in, for
+ * all who ask at once. Then the file is opened again, the same way. The service's answer is advice: whatever
+ * it says, the file, the error and the permission are the kernel's own answer to this process. Without the
+ * service, or when it does not answer in time, the file is opened by an ordinary call.
+ *
+ * Every function may be called from any thread and after fork. None is safe in a signal handler. The protocol
+ * is in docs/src/open-file-protocol.md.
+ */
+#ifndef HEADWAY_OPEN_H
+#define HEADWAY_OPEN_H
+
+#include <linux/stat.h> /* struct statx, without _GNU_SOURCE, too */
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/stat.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What a client counts. It may lie in memory that processes share; all fields only grow. */
+struct headway_statistics {
+    uint64_t opened;      /* calls of headway_open and headway_openat */
+    uint64_t asked;       /* questions that the service answered */
+    uint64_t asked_names; /* of the questions put: a name was not in the kernel's cache */
+    uint64_t asked_pages; /* of the questions put: the file's beginning was not in memory */
+    uint64_t waited_us;   /* microseconds spent waiting for answers */
+    uint64_t fallbacks;   /* calls that were made as if there were no service, because it gave no answer */
+    uint64_t timeouts;    /* of these: no answer in time */
+    uint64_t unreachable; /* of these: nobody listens, or the service turned us away */
+    uint64_t refused;     /* of these: it was busy, or speaks another version of the protocol */
+    uint64_t elsewhere;   /* paths outside the service's roots */
+    uint64_t unhelped;    /* answered, and the kernel would still have to wait: opened by an ordinary call */
+    uint64_t retries;     /* connections that ended under a question, which was put again */
+    uint64_t replaced;    /* files that another one had replaced between the answer and the opening */
+};
+
+/* How to reach the service. Zero, or a null pointer, stands for the default. */
+struct headway_options {
+    size_t size;                           /* sizeof(struct headway_options): it may grow */
+    const char *socket;                    /* the service's socket; required */
+    unsigned timeout_ms;                   /* how long an answer is waited for; 5000 */
+    unsigned retry_ms;                     /* after a time-out nothing is asked for so long; 1000 */
+    uint64_t read_in;                      /* bytes of a file to have in memory; 1 MiB. UINT64_MAX: none */
+    int no_fallback;                       /* fail with ETIMEDOUT instead of waiting for the disk */
+    struct headway_statistics *statistics; /* where to count; memory of its own */
+};
+
+struct headway_client;
+
+/* An open file. */
+struct headway_file {
+    int fd;              /* opened for reading by this process, close-on-exec; nobody shares its offset */
+    struct statx status; /* STATX_BASIC_STATS of it */
+    char validator[56];  /* changes with the file: inode, size and modification time; fit for an entity tag */
+};
+
+/* A client, which connects when it first has to ask. NULL with errno: EINVAL (no socket, or a path too long
+ * for one), ENOMEM. */
+struct headway_client *headway_client_new(const struct headway_options *options);
+
+/* Closes its connections. No other thread may use it any more. NULL is allowed. */
+void headway_client_free(struct headway_client *client);
+
+/* The numbers so far. */
+const struct headway_statistics *headway_client_statistics(const struct headway_client *client);
+
+/* Opens a file for reading. 0, or -1 with errno as open(2) would set it (ETIMEDOUT: see no_fallback). The
+ * path may also name a directory. A FIFO or a device is not waited for (O_NONBLOCK). */
+int headway_open(struct headway_client *client, const char *path, struct headway_file *file);
+
+/* As openat(2) with these flags, for reading only: O_CREAT, O_TRUNC, O_TMPFILE and writing are EINVAL. */
+int headway_openat(struct headway_client *client, int directory, const char *path, int flags);
+
+/* Brings what openat(2), stat(2) and the like will need of a path into memory, and answers with the error
+ * they will meet: 0, or -1 with errno. With AT_SYMLINK_NOFOLLOW a symbolic link at the end is not followed.
+ */
+int headway_touch(struct headway_client *client, int directory, const char *path, int flags);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,74 @@
+//! Starts helpers for the service in a thread of its own: fork and exec wait, and the service's loop may not.
+
+use files::service::Remote;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+/// Helpers that have ended are collected so often.
+const REAP_EVERY: Duration = Duration::from_secs(1);
+
+/// The thread's two ends, until it starts.
+pub struct Spawner {
+    wanted: Receiver<usize>,
+    ask: Sender<usize>,
+}
+
+impl Spawner {
+    /// Nothing is started yet.
+    pub fn new() -> Spawner {
+        let (ask, wanted) = channel();
+        Spawner { wanted, ask }
+    }
+
+    /// What the service calls when it wants helpers.
+    pub fn asker(&self) -> Box<dyn FnMut(usize)> {
+        let ask = self.ask.clone();
+        Box::new(move |count| {
+            // The thread lives as long as the service.
+            let _ = ask.send(count);
+        })
+    }
+
+    /// Start the thread.
+    pub fn start(self, remote: Remote) -> std::io::Result<()> {
+        let Spawner { wanted, ask } = self;
+        // The service has the other sender, and its end is the thread's.
+        drop(ask);
+        let thread = std::thread::Builder::new().name("spawner".into());
+        thread.spawn(move || work(&wanted, &remote)).map(drop)
+    }
+}
+
+fn work(wanted: &Receiver<usize>, remote: &Remote) {
+    let mut children: Vec<Child> = Vec::new();
+    loop {
+        match wanted.recv_timeout(REAP_EVERY) {
+            Ok(count) => (0..count).for_each(|_| match helper(remote) {
+                Ok(child) => children.push(child),
+                Err(_) => remote.no_helper(),
+            }),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        children.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+    }
+}
+
+/// This binary again, by /proc/self/exe so that it is the same version after an upgrade. It ends itself when the
+/// service's end of the socket closes.
+fn helper(remote: &Remote) -> std::io::Result<Child> {
+    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    let (ours, theirs) = socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
+    let child = Command::new("/proc/self/exe")
+        .arg0("headway")
+        .arg("serve-helper")
+        .stdin(theirs)
+        .stdout(Stdio::null())
+        .process_group(0)
+        .spawn()?;
+    remote.helper(ours, child.id());
+    Ok(child)
+}

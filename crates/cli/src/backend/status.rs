@@ -1,0 +1,149 @@
+//! The service's counters over HTTP: for people at `/`, for Prometheus at `/metrics`.
+//!
+//! One client at a time, two seconds each, no input but a path: for an administrator and a scraper, not for the
+//! world. A request by a foreign host name is refused on the loopback address, so that no web page that a browser
+//! of this machine shows can read it.
+
+use anyhow::Context;
+use files::service::{Remote, ServiceStatistics};
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(2);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const HEAD_BYTES_MAX: usize = 8 * 1024;
+
+/// Listen, and answer in a thread for as long as the process lives. Returns the address, whose port may have been
+/// left open.
+pub fn start(wanted: SocketAddr, remote: Remote) -> anyhow::Result<SocketAddr> {
+    let listener = TcpListener::bind(wanted).with_context(|| format!("--status {wanted}"))?;
+    let address = listener.local_addr()?;
+    let serve = move || {
+        loop {
+            match listener.accept() {
+                // A client that goes away or is too slow is its own loss.
+                Ok((client, _)) => drop(answer(client, &remote)),
+                Err(_) => std::thread::sleep(ACCEPT_PAUSE),
+            }
+        }
+    };
+    std::thread::Builder::new()
+        .name("status".into())
+        .spawn(serve)?;
+    Ok(address)
+}
+
+fn answer(mut client: TcpStream, remote: &Remote) -> io::Result<()> {
+    client.set_read_timeout(Some(PATIENCE))?;
+    client.set_write_timeout(Some(PATIENCE))?;
+    let mut head = Vec::new();
+    let mut buffer = [0; 1024];
+    while !head.windows(4).any(|end| end == b"\r\n\r\n") && head.len() < HEAD_BYTES_MAX {
+        match client.read(&mut buffer)? {
+            0 => return Ok(()),
+            count => head.extend_from_slice(&buffer[..count]),
+        }
+    }
+    let local = client.local_addr()?.ip().is_loopback();
+    let head = String::from_utf8_lossy(&head);
+    let (status, kind, body) = respond(&head, local, &|| remote.statistics());
+    write!(
+        client,
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nCache-Control: no-store\r\n\
+         X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+const TEXT: &str = "text/plain; charset=utf-8";
+
+fn respond(
+    head: &str,
+    local: bool,
+    ask: &dyn Fn() -> Option<ServiceStatistics>,
+) -> (&'static str, &'static str, String) {
+    let mut words = head.lines().next().unwrap_or_default().split(' ');
+    let (method, path) = (words.next(), words.next());
+    if method != Some("GET") {
+        return ("405 Method Not Allowed", TEXT, "GET only\n".into());
+    }
+    if local && host(head).is_some_and(|host| !is_local(host)) {
+        let told = "ask by address or as localhost\n".into();
+        return ("403 Forbidden", TEXT, told);
+    }
+    let Some(statistics) = ask() else {
+        let told = "the service is stopping\n".into();
+        return ("503 Service Unavailable", TEXT, told);
+    };
+    let text = statistics.prometheus();
+    match path {
+        Some("/metrics") => ("200 OK", "text/plain; version=0.0.4", text),
+        Some("/") => ("200 OK", TEXT, for_people(&text)),
+        _ => ("404 Not Found", TEXT, "/, /metrics\n".into()),
+    }
+}
+
+/// Each counter with its help on one line.
+fn for_people(text: &str) -> String {
+    let (mut out, mut help) = (String::new(), "");
+    for line in text.lines() {
+        if let Some(told) = line.strip_prefix("# HELP ") {
+            help = told.split_once(' ').map_or("", |(_, help)| help);
+        } else if !line.starts_with('#')
+            && let Some((_, value)) = line.split_once(' ')
+        {
+            out += &format!("{value:>12}  {help}\n");
+        }
+    }
+    out
+}
+
+fn host(head: &str) -> Option<&str> {
+    let mut lines = head.lines().skip(1);
+    lines.find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("host").then(|| value.trim())
+    })
+}
+
+fn is_local(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let bare = name.trim_start_matches('[').trim_end_matches(']');
+    name.eq_ignore_ascii_case("localhost") || bare.parse::<std::net::IpAddr>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(head: &str) -> &'static str {
+        respond(head, true, &|| Some(ServiceStatistics::default())).0
+    }
+
+    #[test]
+    fn counters_are_shown_when_they_are_asked_for_by_address() {
+        assert_eq!(
+            status("GET / HTTP/1.1\r\nHost: 127.0.0.1:9\r\n\r\n"),
+            "200 OK"
+        );
+        assert_eq!(
+            status("GET /metrics HTTP/1.1\r\nhost: [::1]:9\r\n\r\n"),
+            "200 OK"
+        );
+        assert_eq!(status("GET /x HTTP/1.1\r\n\r\n"), "404 Not Found");
+        assert_eq!(status("POST / HTTP/1.1\r\n\r\n"), "405 Method Not Allowed");
+        assert_eq!(
+            status("GET / HTTP/1.1\r\nHost: rebound.example:9\r\n\r\n"),
+            "403 Forbidden"
+        );
+        let people = for_people(&ServiceStatistics::default().prometheus());
+        assert!(
+            people.contains("0  names known to the kernel\n"),
+            "{people}"
+        );
+    }
+}

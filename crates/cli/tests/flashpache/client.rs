@@ -1,0 +1,421 @@
+//! The C library: what it answers is what open(2) would have, whatever becomes of the service.
+
+use super::support::{Backend, clients, folder, is_root, make_cold, skip, wait_until};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketType, accept, bind, listen, recv, sendmsg, socket,
+};
+use rustix::process::Signal;
+use std::ffi::OsStr;
+use std::fs;
+use std::io::IoSlice;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+
+/// The compiled test program.
+fn program() -> &'static Path {
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let (libraries, folder) = (clients().unwrap(), Path::new(env!("CARGO_MANIFEST_DIR")));
+        let out = libraries.join("exercise");
+        let compiled = Command::new("cc")
+            .args(["-O1", "-Wall", "-Werror", "-pthread", "-o"])
+            .arg(&out)
+            .arg(folder.join("tests/flashpache/exercise.c"))
+            .arg("-I")
+            .arg(folder.join("../../clients"))
+            .arg(libraries.join("libheadway_open.a"))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&compiled.stderr).into_owned();
+        assert!(compiled.status.success(), "{said}");
+        out
+    })
+}
+
+/// Files whose contents are their names, in a folder with a place for a socket.
+struct Place {
+    folder: tempfile::TempDir,
+    files: Vec<PathBuf>,
+}
+
+impl Place {
+    fn new(count: usize) -> Place {
+        let folder = folder();
+        fs::create_dir(folder.path().join("root")).unwrap();
+        let mut place = Place {
+            folder,
+            files: Vec::new(),
+        };
+        for number in 0..count {
+            let file = place.put(format!("file-{number}"));
+            place.files.push(file);
+        }
+        place
+    }
+
+    fn root(&self) -> PathBuf {
+        self.folder.path().join("root")
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("socket")
+    }
+
+    fn put(&self, name: impl AsRef<OsStr>) -> PathBuf {
+        let path = self.root().join(Path::new(name.as_ref()));
+        fs::write(&path, name.as_ref().as_bytes().repeat(20)).unwrap();
+        path
+    }
+
+    fn backend(&self) -> Backend {
+        Backend::start(&self.root(), &self.socket())
+    }
+
+    fn command(&self, words: &[&str], paths: &[PathBuf]) -> Command {
+        let mut command = Command::new(program());
+        command.arg(self.socket()).args(words).args(paths);
+        command
+    }
+
+    fn run(&self, words: &[&str], paths: &[PathBuf]) -> Said {
+        Said::of(self.command(words, paths).output().unwrap())
+    }
+}
+
+/// What the program printed.
+struct Said {
+    lines: Vec<String>,
+    counted: String,
+}
+
+impl Said {
+    fn of(output: Output) -> Said {
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}: {text}{error}", output.status);
+        let mut lines: Vec<String> = text.lines().map(Into::into).collect();
+        let counted = lines.pop().unwrap_or_default();
+        Said { lines, counted }
+    }
+
+    fn count(&self, name: &str) -> u64 {
+        let mut words = self.counted.split(' ').skip_while(|word| *word != name);
+        words
+            .nth(1)
+            .unwrap_or_else(|| panic!("{name}: {}", self.counted))
+            .parse()
+            .unwrap()
+    }
+
+    /// Every file was what its name says.
+    fn is_right(&self) -> bool {
+        !self.lines.is_empty() && self.lines.iter().all(|line| line.starts_with("right "))
+    }
+}
+
+#[test]
+fn service_is_asked_when_pages_or_names_are_not_in_memory_and_only_then() {
+    let place = Place::new(3);
+    let backend = place.backend();
+    make_cold(&place.files[1]);
+    let below = place.files[0].join("below");
+    let paths = [&place.files[..], &[below]].concat();
+    let said = place.run(&["5000", "open"], &paths);
+    assert!(
+        said.lines[..3]
+            .iter()
+            .all(|line| line.starts_with("right "))
+    );
+    assert_eq!(said.lines[3], "ENOTDIR");
+    assert_eq!(
+        (
+            said.count("opened"),
+            said.count("pages"),
+            said.count("names")
+        ),
+        (4, 1, 1)
+    );
+    assert_eq!((said.count("asked"), said.count("fallbacks")), (2, 0));
+    assert_eq!(backend.counter("requests_total"), 2);
+}
+
+#[test]
+fn answers_are_those_of_open_when_names_are_strange() {
+    let place = Place::new(0);
+    let _backend = place.backend();
+    let strange: Vec<u8> = (1..=255).filter(|byte| *byte != b'/').collect();
+    let mut paths: Vec<PathBuf> = strange
+        .chunks(100)
+        .map(|name| place.put(OsStr::from_bytes(name)))
+        .collect();
+    let long = place.root().join("n".repeat(256));
+    let longest = place.root().join("n/".repeat(2100));
+    paths.extend([long, longest, place.root().join("none"), place.root()]);
+    let said = place.run(&["5000", "open"], &paths);
+    assert!(
+        said.lines[..3]
+            .iter()
+            .all(|line| line.starts_with("right ")),
+        "{:?}",
+        said.lines
+    );
+    assert_eq!(
+        said.lines[3..],
+        ["ENAMETOOLONG", "ENAMETOOLONG", "ENOENT", "special"]
+    );
+    let outside = place.run(&["5000", "open"], &["/etc/hostname/below".into()]);
+    assert_eq!(
+        (&*outside.lines[0], outside.count("elsewhere")),
+        ("ENOTDIR", 1)
+    );
+}
+
+#[test]
+fn size_is_right_when_a_file_is_beyond_four_gigabytes() {
+    let place = Place::new(0);
+    let _backend = place.backend();
+    let large = place.put("large");
+    fs::File::options()
+        .write(true)
+        .open(&large)
+        .unwrap()
+        .set_len((5 << 30) + 1)
+        .unwrap();
+    make_cold(&large);
+    let said = place.run(&["5000", "open"], &[large]);
+    assert!(said.lines[0].contains("-140000001-"), "{:?}", said.lines);
+}
+
+#[test]
+fn files_are_right_when_threads_and_processes_ask_at_once() {
+    let place = Place::new(20);
+    let backend = place.backend();
+    let said = place.run(&["5000", "threads", "80", "5"], &place.files);
+    assert_eq!(
+        (said.count("opened"), said.count("fallbacks")),
+        (8000, 0),
+        "{}",
+        said.counted
+    );
+    assert!(said.count("asked") > 500, "{}", said.counted);
+    let said = place.run(&["5000", "fork", "8", "5"], &place.files);
+    assert_eq!((said.count("opened"), said.count("fallbacks")), (1700, 0));
+    assert!(backend.counter("coalesced_total") > 0);
+    assert_eq!(backend.counter("malformed_total"), 0);
+    wait_until("clients stay", || backend.counter("clients") == 0);
+}
+
+#[test]
+fn files_are_opened_when_there_is_no_service() {
+    let place = Place::new(3);
+    make_cold(&place.files[0]);
+    let below = place.files[0].join("below");
+    let said = place.run(&["5000", "open"], &place.files);
+    assert!(said.is_right());
+    assert_eq!((said.count("unreachable"), said.count("fallbacks")), (1, 1));
+    // Without fall-back what is in memory is opened all the same.
+    let said = place.run(&["5000", "strict"], &[place.files[1].clone(), below]);
+    assert!(said.lines[0].starts_with("right "));
+    assert_eq!(said.lines[1], "ETIMEDOUT");
+}
+
+#[test]
+fn files_are_opened_when_the_service_stands_still() {
+    let place = Place::new(3);
+    let backend = place.backend();
+    backend.signal(Signal::STOP);
+    let below = |number: usize| place.files[number].join("below");
+    let said = place.run(&["100", "open"], &[below(0), below(1), below(2)]);
+    assert_eq!(said.lines, ["ENOTDIR"; 3]);
+    // The first waits in vain; the others do not try.
+    assert_eq!((said.count("timeouts"), said.count("fallbacks")), (1, 3));
+    let said = place.run(&["100", "strict"], &[below(0)]);
+    assert_eq!(said.lines, ["ETIMEDOUT"]);
+    backend.signal(Signal::CONT);
+    let said = place.run(&["5000", "open"], &[below(0)]);
+    assert_eq!(said.count("asked"), 1);
+}
+
+fn start(mut command: Command) -> Child {
+    command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn no_request_is_lost_when_the_service_is_killed_and_restarted_under_load() {
+    let place = Place::new(20);
+    let mut backend = place.backend();
+    let child = start(place.command(&["5000", "threads", "8", "300"], &place.files));
+    for _ in 0..5 {
+        wait_until("nobody asks", || backend.counter("requests_total") > 20);
+        backend.kill();
+        backend = place.backend();
+    }
+    let said = Said::of(child.wait_with_output().unwrap());
+    assert_eq!(said.count("opened"), 8 * 300 * 20);
+    assert!(said.count("retries") > 0, "{}", said.counted);
+    assert_eq!(said.count("timeouts"), 0);
+}
+
+#[test]
+fn permission_is_the_clients_when_the_service_has_more() {
+    const NAME: &str = "permission_is_the_clients_when_the_service_has_more";
+    if !is_root() {
+        return skip(NAME, "root, to become another user");
+    }
+    let place = Place::new(2);
+    let _backend = place.backend();
+    let secret = &place.files[0];
+    fs::set_permissions(secret, fs::Permissions::from_mode(0o600)).unwrap();
+    let hidden = place.root().join("hidden");
+    fs::create_dir(&hidden).unwrap();
+    fs::write(hidden.join("file"), "file").unwrap();
+    fs::set_permissions(&hidden, fs::Permissions::from_mode(0o700)).unwrap();
+    let paths = [secret.clone(), hidden.join("file"), place.files[1].clone()];
+    // The service has them in its cache.
+    let all = place.run(&["5000", "open"], &paths);
+    assert!(all.is_right());
+    let nobody = place.run(&["5000", "as", "65534"], &paths);
+    assert_eq!(nobody.lines[..2], ["EACCES", "EACCES"]);
+    assert!(nobody.lines[2].starts_with("right "));
+}
+
+#[test]
+fn error_is_that_of_open_when_descriptors_run_out() {
+    let place = Place::new(2);
+    let _backend = place.backend();
+    make_cold(&place.files[0]);
+    make_cold(&place.files[1]);
+    let none = place.run(&["5000", "few", "0"], &place.files);
+    assert_eq!(none.lines, ["EMFILE", "EMFILE"]);
+    // One for the file, none for a connection; then one for that, none for what it passes.
+    for (few, asked) in [("1", 0), ("2", 2)] {
+        place.files.iter().for_each(|file| make_cold(file));
+        let said = place.run(&["5000", "few", few], &place.files);
+        assert!(said.is_right(), "{few}: {:?}", said.lines);
+        assert_eq!(said.count("asked"), asked, "{few}: {}", said.counted);
+    }
+}
+
+#[test]
+fn clients_open_their_files_when_the_service_has_no_descriptors() {
+    let place = Place::new(30);
+    // Enough to start, and for a few clients.
+    let script = "ulimit -n 24; exec \"$0\" backend --quiet --root \"$1\" --socket \"$2\"";
+    let mut backend = Command::new("sh")
+        .args(["-c", script])
+        .arg(env!("CARGO_BIN_EXE_headway"))
+        .args([place.root(), place.socket()])
+        .spawn()
+        .unwrap();
+    wait_until("no socket", || place.socket().exists());
+    let said = place.run(&["2000", "threads", "60", "3"], &place.files);
+    assert_eq!(said.count("opened"), 60 * 3 * 30);
+    let pid = rustix::process::Pid::from_child(&backend);
+    assert!(backend.try_wait().unwrap().is_none(), "the service ended");
+    rustix::process::kill_process(pid, Signal::TERM).unwrap();
+    backend.wait().unwrap();
+}
+
+/// A service that answers everything with these bytes and a descriptor.
+fn impostor(
+    place: &Place,
+    answer: impl Fn(&[u8]) -> Vec<u8> + Send + 'static,
+    file: Option<PathBuf>,
+) {
+    let listener = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    bind(&listener, &SocketAddrUnix::new(place.socket()).unwrap()).unwrap();
+    listen(&listener, 10).unwrap();
+    let file: Option<OwnedFd> =
+        file.map(|path| rustix::fs::open(path, OFlags::RDONLY, Mode::empty()).unwrap());
+    // It ends with the test's process.
+    std::thread::spawn(move || {
+        while let Ok(client) = accept(&listener) {
+            let mut request = [0; 5000];
+            while let Ok((length @ 1.., _)) = recv(&client, &mut request[..], RecvFlags::empty()) {
+                let mut space =
+                    [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+                let mut control = SendAncillaryBuffer::new(&mut space);
+                let files: Vec<_> = file.iter().map(|file| file.as_fd()).collect();
+                if !files.is_empty() {
+                    control.push(SendAncillaryMessage::ScmRights(&files));
+                }
+                let bytes = answer(&request[..length]);
+                // The client may have hung up.
+                let _ = sendmsg(
+                    &client,
+                    &[IoSlice::new(&bytes)],
+                    &mut control,
+                    SendFlags::NOSIGNAL,
+                );
+            }
+        }
+    });
+}
+
+/// A reply in the protocol's layout: a file, which is attached.
+fn reply(request: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; 72];
+    bytes[..8].copy_from_slice(b"HWOF\x01\x00\x01\x01");
+    bytes[8..16].copy_from_slice(&request[8..16]);
+    bytes
+}
+
+#[test]
+fn right_file_is_opened_when_the_service_passes_another() {
+    let place = Place::new(2);
+    make_cold(&place.files[0]);
+    impostor(&place, reply, Some(place.files[1].clone()));
+    let said = place.run(&["5000", "open"], &place.files[..1]);
+    assert!(said.is_right());
+    assert_eq!((said.count("asked"), said.count("replaced")), (1, 1));
+}
+
+#[test]
+fn files_are_opened_when_the_service_speaks_another_version_or_nonsense() {
+    let newer = |request: &[u8]| {
+        let mut bytes = reply(request);
+        bytes[4] = 2;
+        bytes[6] = 6;
+        bytes
+    };
+    let other_number = |request: &[u8]| {
+        let mut bytes = reply(request);
+        bytes[8] ^= 1;
+        bytes
+    };
+    let below = |place: &Place| vec![place.files[0].join("below"), place.files[1].join("below")];
+    let place = Place::new(2);
+    impostor(&place, newer, Some(place.files[1].clone()));
+    let said = place.run(&["5000", "open"], &below(&place));
+    assert_eq!(said.lines, ["ENOTDIR"; 2]);
+    // Once is enough.
+    assert_eq!((said.count("refused"), said.count("fallbacks")), (1, 2));
+    for (nonsense, counter) in [
+        (
+            Box::new(|_: &[u8]| b"nonsense".to_vec()) as Box<dyn Fn(&[u8]) -> Vec<u8> + Send>,
+            "unreachable",
+        ),
+        (Box::new(|_: &[u8]| vec![0; 4000]), "unreachable"),
+        (
+            Box::new(|request: &[u8]| reply(request)[..40].to_vec()),
+            "unreachable",
+        ),
+        (Box::new(other_number), "timeouts"),
+    ] {
+        let place = Place::new(2);
+        impostor(&place, nonsense, Some(place.files[1].clone()));
+        let said = place.run(&["100", "open"], &below(&place));
+        assert_eq!(said.lines, ["ENOTDIR"; 2]);
+        assert!(said.count(counter) > 0, "{counter}: {}", said.counted);
+    }
+}

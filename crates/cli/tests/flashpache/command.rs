@@ -1,0 +1,183 @@
+//! The command itself: its words, its status page, and a server beside it.
+
+use super::support::{Backend, clients, exchange, folder, get, module, skip, wait_until};
+use rustix::process::{Pid, Signal, kill_process};
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn backend(root: &Path, words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_headway"));
+    command
+        .args(["backend", "--quiet", "--root"])
+        .arg(root)
+        .args(words);
+    command
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn use_is_wrong_when_root_socket_or_user_are() {
+    let folder = folder();
+    let root = folder.path();
+    let socket = root.join("socket").display().to_string();
+    std::fs::write(root.join("file"), "").unwrap();
+    let file = root.join("file").display().to_string();
+    let none = root.join("none");
+    for (root, words, why) in [
+        (&*none, vec!["--socket", &socket], "cannot open the root"),
+        (root, vec!["--socket", &file], "no socket"),
+        (root, vec!["--socket", "/nonexistent/socket"], "cannot bind"),
+        (
+            root,
+            vec!["--socket", &socket, "--allow-user", "no-such-user"],
+            "give the number",
+        ),
+        (
+            root,
+            vec!["--socket", &socket, "--helpers", "none"],
+            "--helpers",
+        ),
+    ] {
+        let output = backend(root, &words).output().unwrap();
+        assert_eq!(
+            output.status.code(),
+            Some(2),
+            "{words:?}: {}",
+            said(&output)
+        );
+        assert!(said(&output).contains(why), "{words:?}: {}", said(&output));
+    }
+    assert!(root.join("file").exists());
+}
+
+#[test]
+fn counters_are_shown_when_the_status_page_is_asked() {
+    let folder = folder();
+    let backend = Backend::start(folder.path(), &folder.path().join("socket"));
+    assert_eq!(backend.counter("requests_total"), 0);
+    assert!(get(&backend.status, "/").contains("0  requests of this protocol version"));
+    // A page of elsewhere must not be able to read it.
+    let reply = exchange(
+        &backend.status,
+        b"GET / HTTP/1.1\r\nHost: rebound.test\r\n\r\n",
+    );
+    assert!(reply.starts_with(b"HTTP/1.1 403 "));
+    wait_until("no helper", || backend.counter("helpers") == 1);
+}
+
+#[test]
+fn service_ends_with_the_server_that_it_has_started() {
+    let folder = folder();
+    let socket = folder.path().join("socket");
+    let words = |command: &str| {
+        let socket = socket.to_str().unwrap().to_owned();
+        [
+            "--socket".into(),
+            socket,
+            "--".into(),
+            "sh".into(),
+            "-c".into(),
+            command.to_owned(),
+        ]
+    };
+    let run = |command: &str| {
+        let words = words(command);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        backend(folder.path(), &words)
+    };
+    let look = format!("test -S {}", socket.display());
+    let output = run(&look).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let output = run("exit 3").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        said(&output).contains("exit status: 3"),
+        "{}",
+        said(&output)
+    );
+    assert!(!socket.exists());
+    // A signal is handed on, and an end by it is no failure.
+    let mut running = run("sleep 1000").spawn().unwrap();
+    wait_until("no socket", || socket.exists());
+    let children = format!("/proc/{0}/task/{0}/children", running.id());
+    wait_until("no child", || {
+        let children = std::fs::read_to_string(&children).unwrap_or_default();
+        let name =
+            |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        children
+            .split_whitespace()
+            .any(|pid| matches!(name(pid).trim(), "sh" | "sleep"))
+    });
+    kill_process(Pid::from_child(&running), Signal::TERM).unwrap();
+    assert_eq!(running.wait().unwrap().code(), Some(0));
+    assert!(!socket.exists());
+}
+
+#[test]
+fn command_is_named_when_it_cannot_be_started() {
+    let folder = folder();
+    let socket = folder.path().join("socket");
+    let words = [
+        "--socket",
+        socket.to_str().unwrap(),
+        "--",
+        "/nonexistent/server",
+    ];
+    let output = backend(folder.path(), &words).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        said(&output).contains("/nonexistent/server"),
+        "{}",
+        said(&output)
+    );
+}
+
+/// `make install` of a folder, below a directory.
+fn install(folder: &str, built: &Path, below: &Path) {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .join(folder);
+    let made = Command::new("make")
+        .arg("-C")
+        .arg(here)
+        .arg(format!("OUT={}", built.display()))
+        .arg(format!("DESTDIR={}", below.display()))
+        .args(["PREFIX=/usr", "VERSION=1.2.3", "install"])
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{folder}: {}", said(&made));
+}
+
+#[test]
+fn files_are_in_their_places_when_clients_and_module_are_installed() {
+    let below = folder();
+    install("clients", clients().unwrap(), below.path());
+    for name in [
+        "libheadway_open.so",
+        "libheadway_open.a",
+        "libheadway_preload.so",
+    ] {
+        assert!(below.path().join("usr/lib").join(name).is_file(), "{name}");
+    }
+    assert!(below.path().join("usr/include/headway_open.h").is_file());
+    let pc =
+        std::fs::read_to_string(below.path().join("usr/lib/pkgconfig/headway_open.pc")).unwrap();
+    assert!(
+        pc.contains("prefix=/usr\n") && pc.contains("Version: 1.2.3\n"),
+        "{pc}"
+    );
+    match module() {
+        Err(why) => skip(
+            "files_are_in_their_places_when_clients_and_module_are_installed",
+            &why,
+        ),
+        Ok(module) => {
+            install("apache", module.parent().unwrap(), below.path());
+            let mods = below.path().join("etc/apache2/mods-available");
+            assert!(mods.join("headway.load").is_file() && mods.join("headway.conf").is_file());
+        }
+    }
+}

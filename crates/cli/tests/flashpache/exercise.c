@@ -1,0 +1,149 @@
+/*
+ * exercise.c: a program with libheadway_open, for the tests. Every file's contents are its own name,
+ * repeated.
+ *
+ *   exercise SOCKET TIMEOUT_MS open PATH...          one line for each: its name from its contents, or errno
+ *   exercise SOCKET TIMEOUT_MS strict PATH...        the same without fall-back
+ *   exercise SOCKET TIMEOUT_MS as UID PATH...        the same as another user
+ *   exercise SOCKET TIMEOUT_MS few N PATH...         the same with N descriptors left
+ *   exercise SOCKET TIMEOUT_MS threads N TIMES PATH... each thread opens all of them so often, out of memory
+ * before exercise SOCKET TIMEOUT_MS fork N TIMES PATH...  the same in processes, after the parent has
+ * connected
+ *
+ * The last line is what the client has counted. Exit code 1: a file was not what its name says, or
+ * descriptors leaked.
+ */
+#define _GNU_SOURCE
+#include "headway_open.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static struct headway_client *client;
+static struct headway_options options = {.size = sizeof options};
+static char **paths;
+static int times;
+
+static int descriptors(void) {
+    DIR *folder = opendir("/proc/self/fd");
+    int count = 0;
+    while (readdir(folder)) count++;
+    closedir(folder);
+    return count;
+}
+
+/* 0: the file begins with its own name. */
+static int check(const char *path, struct headway_file *file) {
+    const char *name = strrchr(path, '/') + 1;
+    char begin[256] = {0};
+    ssize_t length = read(file->fd, begin, strlen(name));
+    return length < 0 || memcmp(begin, name, strlen(name)) != 0;
+}
+
+static void *work(void *unused) {
+    (void)unused;
+    for (int i = 0; i < times; i++) {
+        for (char **path = paths; *path; path++) {
+            struct headway_file file;
+            int cold = open(*path, O_RDONLY | O_CLOEXEC);
+            posix_fadvise(cold, 0, 0, POSIX_FADV_DONTNEED);
+            close(cold);
+            if (headway_open(client, *path, &file) < 0 || check(*path, &file)) {
+                fprintf(stderr, "%s: %s\n", *path, strerror(errno));
+                exit(1);
+            }
+            close(file.fd);
+        }
+    }
+    return NULL;
+}
+
+static int in_threads(int count) {
+    pthread_t threads[count];
+    for (int i = 0; i < count; i++) pthread_create(&threads[i], NULL, work, NULL);
+    for (int i = 0; i < count; i++) pthread_join(threads[i], NULL);
+    return 0;
+}
+
+static int in_processes(int count) {
+    int failed = 0, status;
+    work(NULL);
+    for (int i = 0; i < count; i++) {
+        if (fork() == 0) {
+            in_threads(2);
+            _exit(0);
+        }
+    }
+    while (wait(&status) > 0) failed |= status != 0;
+    return failed;
+}
+
+static int one_by_one(void) {
+    for (char **path = paths; *path; path++) {
+        struct headway_file file;
+        if (headway_open(client, *path, &file) < 0) {
+            printf("%s\n", strerrorname_np(errno));
+            continue;
+        }
+        if (S_ISREG(file.status.stx_mode))
+            printf("%s %s\n", check(*path, &file) ? "wrong" : "right", file.validator);
+        else
+            printf("special\n");
+        close(file.fd);
+    }
+    return 0;
+}
+
+static void leave_few(int count) {
+    int top = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    struct rlimit limit = {(rlim_t)(top + count), (rlim_t)(top + count)};
+    close(top);
+    setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+int main(int argc, char **argv) {
+    struct headway_statistics *counted =
+        mmap(NULL, sizeof *counted, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    const char *mode = argc > 3 ? argv[3] : "";
+    int number = argc > 4 ? atoi(argv[4]) : 0, failed;
+    options.socket = argv[1];
+    options.timeout_ms = (unsigned)atoi(argv[2]);
+    options.statistics = counted;
+    options.no_fallback = strcmp(mode, "strict") == 0;
+    client = headway_client_new(&options);
+    int before = descriptors();
+    paths = argv + 4;
+    if (strcmp(mode, "threads") == 0 || strcmp(mode, "fork") == 0) {
+        times = atoi(argv[5]);
+        paths = argv + 6;
+        failed = mode[0] == 't' ? in_threads(number) : in_processes(number);
+    } else {
+        if (strcmp(mode, "as") == 0) {
+            paths++;
+            if (setgroups(0, NULL) || setgid((gid_t)number) || setuid((uid_t)number)) return 2;
+        }
+        if (strcmp(mode, "few") == 0) {
+            paths++;
+            leave_few(number);
+        }
+        failed = one_by_one();
+    }
+    headway_client_free(client);
+    if (strcmp(mode, "few") != 0 && descriptors() != before) failed = 1;
+    printf("opened %lu asked %lu names %lu pages %lu fallbacks %lu timeouts %lu unreachable %lu refused %lu "
+           "elsewhere %lu unhelped %lu retries %lu replaced %lu\n",
+           counted->opened, counted->asked, counted->asked_names, counted->asked_pages, counted->fallbacks,
+           counted->timeouts, counted->unreachable, counted->refused, counted->elsewhere, counted->unhelped,
+           counted->retries, counted->replaced);
+    return failed;
+}

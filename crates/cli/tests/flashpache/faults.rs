@@ -1,0 +1,337 @@
+//! Apache with the module when the service fails, and directives that are wrong.
+
+use super::support::{
+    Apache, Backend, base, exchange, folder, get, make_cold, module, skip, wait_until,
+};
+use rustix::process::Signal;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+const FILES: usize = 40;
+
+/// A root with files that say their names, and room for a socket.
+struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Place {
+        let folder = folder();
+        fs::create_dir(folder.path().join("root")).unwrap();
+        let place = Place { folder };
+        for number in 0..FILES {
+            fs::write(place.file(number), format!("file {number} ").repeat(1000)).unwrap();
+        }
+        place
+    }
+
+    fn root(&self) -> PathBuf {
+        self.folder.path().join("root")
+    }
+
+    fn file(&self, number: usize) -> PathBuf {
+        self.root().join(format!("f{number}"))
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("socket")
+    }
+
+    fn backend(&self) -> Backend {
+        Backend::start(&self.root(), &self.socket())
+    }
+
+    fn configuration(&self, module: &Path, more: &str) -> String {
+        format!(
+            "{}LoadModule headway_module {}\nHeadwayBackend {}\nDocumentRoot {}\n{more}\n",
+            base(),
+            module.display(),
+            self.socket().display(),
+            self.root().display()
+        )
+    }
+
+    /// A file that has to be read from the disk first is what its name says.
+    fn is_right(&self, address: &str, number: usize) -> bool {
+        make_cold(&self.file(number));
+        get(address, &format!("/f{number}")) == format!("file {number} ").repeat(1000)
+    }
+}
+
+/// The module, or a word about why the test is left out.
+fn built(test: &str) -> Option<PathBuf> {
+    module().map_err(|why| skip(test, &why)).ok()
+}
+
+#[test]
+fn no_request_of_apache_is_lost_when_the_service_is_killed_and_restarted() {
+    let Some(module) =
+        built("no_request_of_apache_is_lost_when_the_service_is_killed_and_restarted")
+    else {
+        return;
+    };
+    for mpm in ["prefork", "event"] {
+        let place = Place::new();
+        let mut backend = place.backend();
+        let apache = Apache::start(mpm, &place.configuration(&module, "HeadwayEnable On"));
+        let (over, right) = (AtomicBool::new(false), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for client in 0..4 {
+                let (place, apache, over, right) = (&place, &apache, &over, &right);
+                scope.spawn(move || {
+                    for number in (client..FILES).step_by(4).cycle() {
+                        if over.load(Ordering::Relaxed) {
+                            return;
+                        }
+                        assert!(place.is_right(&apache.address, number), "{mpm}: {number}");
+                        right.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            for _ in 0..3 {
+                wait_until("nobody asks", || backend.counter("requests_total") > 20);
+                backend.kill();
+                let before = right.load(Ordering::Relaxed);
+                wait_until("nobody is served", || {
+                    right.load(Ordering::Relaxed) > before + 20
+                });
+                backend = place.backend();
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        assert!(apache.counter("Unreachable") > 0 && apache.counter("Asked") > 0);
+        assert_eq!(apache.counter("Timeouts"), 0);
+    }
+}
+
+#[test]
+fn descriptors_of_apache_stay_as_many_when_thousands_of_files_were_sent() {
+    let Some(module) =
+        built("descriptors_of_apache_stay_as_many_when_thousands_of_files_were_sent")
+    else {
+        return;
+    };
+    let place = Place::new();
+    let _backend = place.backend();
+    // One thread in one process, so that it is known who has served.
+    let one = "HeadwayEnable On\nServerLimit 1\nStartServers 1\nThreadsPerChild 1\nMaxRequestWorkers 1\nKeepAlive On\n\
+               MaxKeepAliveRequests 0\n";
+    let apache = Apache::start("worker", &place.configuration(&module, one));
+    let child = || {
+        let path = format!("/proc/{0}/task/{0}/children", apache.pid().as_raw_nonzero());
+        let children = fs::read_to_string(path).unwrap();
+        children.trim().to_owned()
+    };
+    let descriptors = || {
+        fs::read_dir(format!("/proc/{}/fd", child()))
+            .unwrap()
+            .count()
+    };
+    let rounds = |count: usize| {
+        for _ in 0..count {
+            let requests = (0..FILES).map(|number| {
+                make_cold(&place.file(number));
+                format!("GET /f{number} HTTP/1.1\r\nHost: x\r\n\r\nGET /none HTTP/1.1\r\nHost: x\r\n\r\n")
+            });
+            let last = "GET /f0 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".into();
+            let requests: String = requests.chain([last]).collect();
+            let reply = exchange(&apache.address, requests.as_bytes());
+            let text = String::from_utf8_lossy(&reply);
+            assert_eq!(text.matches("HTTP/1.1 200 ").count(), FILES + 1);
+        }
+    };
+    rounds(2);
+    let (before, who) = (descriptors(), child());
+    rounds(25);
+    assert_eq!(child(), who);
+    // A connection that has just been closed may still linger.
+    wait_until("descriptors are left", || descriptors() <= before);
+    assert!(apache.counter("Asked") > 900);
+}
+
+#[test]
+fn answer_is_503_when_fall_back_is_off_and_nobody_answers() {
+    let Some(module) = built("answer_is_503_when_fall_back_is_off_and_nobody_answers") else {
+        return;
+    };
+    let place = Place::new();
+    let more = "HeadwayEnable On\nHeadwayFallback Off\nHeadwayTimeout 200";
+    let apache = Apache::start("event", &place.configuration(&module, more));
+    let status = |target: &str| {
+        let reply = exchange(
+            &apache.address,
+            format!("GET {target} HTTP/1.0\r\n\r\n").as_bytes(),
+        );
+        String::from_utf8_lossy(&reply[9..12]).into_owned()
+    };
+    // Known to the kernel, so nobody has to be asked.
+    assert_eq!(status("/f1"), "200");
+    make_cold(&place.file(2));
+    assert_eq!(status("/f2"), "503");
+    let backend = place.backend();
+    make_cold(&place.file(3));
+    assert_eq!(status("/f3"), "200");
+    backend.signal(Signal::STOP);
+    make_cold(&place.file(4));
+    assert_eq!(status("/f4"), "503");
+    backend.signal(Signal::CONT);
+    // For a second nobody asks, and a status page whose path no file has is 503, too.
+    wait_until("the service is not asked again", || {
+        get(&apache.address, "/server-status?auto").contains("HeadwayTimeouts: 1\n")
+    });
+}
+
+#[test]
+fn names_alone_are_asked_for_when_nothing_is_to_be_preloaded() {
+    let Some(module) = built("names_alone_are_asked_for_when_nothing_is_to_be_preloaded") else {
+        return;
+    };
+    let place = Place::new();
+    let _backend = place.backend();
+    let more = "HeadwayEnable On\nHeadwayPreload 0";
+    let apache = Apache::start("prefork", &place.configuration(&module, more));
+    assert!(place.is_right(&apache.address, 0));
+    assert_eq!(get(&apache.address, "/f0/below").lines().count(), 7);
+    assert_eq!(apache.counter("AskedPages"), 0);
+    assert!(apache.counter("AskedNames") > 0);
+}
+
+#[test]
+fn places_are_on_and_off_when_directories_say_so() {
+    let Some(module) = built("places_are_on_and_off_when_directories_say_so") else {
+        return;
+    };
+    let place = Place::new();
+    let _backend = place.backend();
+    for folder in ["on", "on/off", "onlooker"] {
+        fs::create_dir(place.root().join(folder)).unwrap();
+        fs::write(place.root().join(folder).join("f"), "x").unwrap();
+    }
+    let root = place.root().display().to_string();
+    let more = format!(
+        "<Directory {root}/on>\nHeadwayEnable On\n</Directory>\n<Directory {root}/on/off/>\nHeadwayEnable Off\n</Directory>"
+    );
+    let apache = Apache::start("prefork", &place.configuration(&module, &more));
+    for (target, opened) in [
+        ("/on/f", 1),
+        ("/on/off/f", 0),
+        ("/onlooker/f", 0),
+        ("/f0", 0),
+        ("/on/none", 1),
+    ] {
+        let before = apache.counter("Opened");
+        get(&apache.address, target);
+        assert_eq!(apache.counter("Opened") - before, opened, "{target}");
+    }
+}
+
+#[test]
+fn files_are_whole_when_they_are_asked_for_over_http_2() {
+    const NAME: &str = "files_are_whole_when_they_are_asked_for_over_http_2";
+    let Some(module) = built(NAME) else { return };
+    let curl = Command::new("curl").arg("--version").output();
+    let can = curl.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("HTTP2"));
+    if !can {
+        return skip(NAME, "no curl with HTTP/2");
+    }
+    let place = Place::new();
+    let _backend = place.backend();
+    let more = "LoadModule http2_module /usr/lib/apache2/modules/mod_http2.so\nProtocols h2c http/1.1\nHeadwayEnable On";
+    let apache = Apache::start("event", &place.configuration(&module, more));
+    let out = place.folder.path().join("out");
+    fs::create_dir(&out).unwrap();
+    for round in 0..3 {
+        (0..FILES).for_each(|number| make_cold(&place.file(number)));
+        // A connection for each: curl 7.88 gives up with several streams on one, whoever serves.
+        let fetched = Command::new("curl")
+            .args([
+                "--silent",
+                "--fail",
+                "--http2-prior-knowledge",
+                "--parallel",
+                "--parallel-immediate",
+            ])
+            .args(["--parallel-max", "40"])
+            .arg(format!("http://{}/f[0-{}]", apache.address, FILES - 1))
+            .arg("-o")
+            .arg(out.join("#1"))
+            .stderr(Stdio::null())
+            .status()
+            .unwrap();
+        assert!(fetched.success(), "{round}: {fetched}");
+        for number in 0..FILES {
+            let got = fs::read(out.join(number.to_string())).unwrap();
+            assert!(
+                got == fs::read(place.file(number)).unwrap(),
+                "{round}: {number}"
+            );
+        }
+    }
+    assert!(apache.counter("Asked") > 50);
+}
+
+/// What Apache says of a configuration that it refuses.
+fn refusal(place: &Place, module: &Path, more: &str) -> String {
+    let text = place
+        .configuration(module, more)
+        .replace("@MPM@", "prefork")
+        .replace("@PORT@", "1")
+        .replace("@FOLDER@", place.folder.path().to_str().unwrap());
+    let file = place.folder.path().join("refused.conf");
+    fs::File::create(&file)
+        .unwrap()
+        .write_all(text.as_bytes())
+        .unwrap();
+    let output = Command::new("/usr/sbin/apache2")
+        .args(["-t", "-f"])
+        .arg(&file)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(!output.status.success(), "{more} is taken");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn configuration_is_refused_with_the_reason_when_a_directive_is_wrong() {
+    let Some(module) = built("configuration_is_refused_with_the_reason_when_a_directive_is_wrong")
+    else {
+        return;
+    };
+    let place = Place::new();
+    for (wrong, why) in [
+        (
+            "HeadwayTimeout soon",
+            "HeadwayTimeout: a number from 1 to 600000",
+        ),
+        ("HeadwayTimeout 0", "a number from 1"),
+        ("HeadwayPreload -1", "a number from 0"),
+        ("HeadwayEnable perhaps", "must be On or Off"),
+        (
+            "<Location /x>\nHeadwayEnable On\n</Location>",
+            "without patterns",
+        ),
+        (
+            "<Directory /srv/*>\nHeadwayEnable On\n</Directory>",
+            "without patterns",
+        ),
+        (
+            "<DirectoryMatch /srv>\nHeadwayEnable On\n</DirectoryMatch>",
+            "without patterns",
+        ),
+        (
+            "<Directory ~ /srv>\nHeadwayEnable On\n</Directory>",
+            "without patterns",
+        ),
+        (
+            "<VirtualHost *>\nHeadwayBackend /x\n</VirtualHost>",
+            "VirtualHost",
+        ),
+    ] {
+        let said = refusal(&place, &module, wrong);
+        assert!(said.contains(why), "{wrong}: {said}");
+    }
+}

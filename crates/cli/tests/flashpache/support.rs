@@ -1,0 +1,318 @@
+//! The open-file service, Apache with and without our module, and what is compiled for them.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Patience for things that must happen but are not timed.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Says that a test did not run, and why; also in the file `HEADWAY_SKIP_LOG` names, if it is set.
+pub fn skip(test: &str, reason: &str) {
+    println!("SKIP: {test}: {reason}");
+    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
+        let mut log = File::options()
+            .append(true)
+            .create(true)
+            .open(path)
+            .unwrap();
+        writeln!(log, "{test}: {reason}").unwrap();
+    }
+}
+
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn make(folder: &str) -> Result<PathBuf, String> {
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("flashpache-{folder}"));
+    let made = Command::new("make")
+        .arg("-C")
+        .arg(repository().join(folder))
+        .arg(format!("OUT={}", out.display()))
+        .arg("CFLAGS=-Werror")
+        .output()
+        .map_err(|error| format!("make: {error}"))?;
+    let said = String::from_utf8_lossy(&made.stderr).into_owned();
+    assert!(made.status.success(), "make {folder}: {said}");
+    Ok(out)
+}
+
+/// The folder of the compiled C clients.
+pub fn clients() -> Result<&'static Path, String> {
+    static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let made = MADE.get_or_init(|| make("clients"));
+    made.as_deref().map_err(Clone::clone)
+}
+
+/// The compiled module, where there are Apache and its headers.
+pub fn module() -> Result<PathBuf, String> {
+    static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let made = MADE.get_or_init(|| {
+        for program in ["apxs", "apache2"] {
+            let there = ["/usr/bin", "/usr/sbin", "/usr/local/bin"]
+                .iter()
+                .any(|place| Path::new(place).join(program).is_file());
+            if !there {
+                return Err(format!("no {program}: scripts/setup installs it"));
+            }
+        }
+        make("apache")
+    });
+    Ok(made.clone()?.join("mod_headway.so"))
+}
+
+/// A folder that Apache's user may pass through, on a file system with a page cache of the usual kind.
+pub fn folder() -> tempfile::TempDir {
+    tempfile::Builder::new()
+        .permissions(fs::Permissions::from_mode(0o755))
+        .tempdir_in(env!("CARGO_TARGET_TMPDIR"))
+        .unwrap()
+}
+
+/// Takes a file's pages out of memory.
+pub fn make_cold(path: &Path) {
+    let file = File::open(path).unwrap();
+    file.sync_all().unwrap();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+}
+
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A running `headway backend`; ended when dropped.
+pub struct Backend {
+    child: Child,
+    pub socket: PathBuf,
+    pub status: String,
+}
+
+impl Backend {
+    pub fn start(root: &Path, socket: &Path) -> Backend {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_headway"))
+            .args(["backend", "--status", "127.0.0.1:0"])
+            .args(["--allow-user", "www-data", "--allow-user", "nobody"])
+            .arg("--root")
+            .arg(root)
+            .arg("--socket")
+            .arg(socket)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut said = BufReader::new(child.stderr.take().unwrap());
+        said.read_line(&mut line).unwrap();
+        let status = line
+            .split("http://")
+            .nth(1)
+            .unwrap_or_else(|| panic!("{line}"));
+        Backend {
+            child,
+            socket: socket.into(),
+            status: status.trim_end().trim_end_matches('/').to_owned(),
+        }
+    }
+
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).unwrap();
+    }
+
+    /// Ends it without a chance to tidy up.
+    pub fn kill(mut self) {
+        self.signal(Signal::KILL);
+        self.child.wait().unwrap();
+    }
+
+    /// One of its counters.
+    pub fn counter(&self, name: &str) -> u64 {
+        let text = get(&self.status, "/metrics");
+        let name = format!("headway_open_{name} ");
+        let value = text.lines().find_map(|line| line.strip_prefix(&name));
+        value
+            .unwrap_or_else(|| panic!("{name}: {text}"))
+            .parse()
+            .unwrap()
+    }
+}
+
+impl Drop for Backend {
+    fn drop(&mut self) {
+        // It may have been killed, and may be stopped.
+        let _ = kill_process(self.pid(), Signal::TERM);
+        let _ = kill_process(self.pid(), Signal::CONT);
+        let _ = self.child.wait();
+    }
+}
+
+/// A body by the simplest of requests.
+pub fn get(address: &str, target: &str) -> String {
+    let request = format!("GET {target} HTTP/1.0\r\nHost: {address}\r\n\r\n");
+    let reply = exchange(address, request.as_bytes());
+    let reply = String::from_utf8_lossy(&reply).into_owned();
+    reply
+        .split_once("\r\n\r\n")
+        .unwrap_or_default()
+        .1
+        .to_owned()
+}
+
+/// Sends bytes, and reads until the server closes.
+pub fn exchange(address: &str, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    // The server may answer and close before all has arrived.
+    let _ = stream.write_all(bytes);
+    let _ = stream.shutdown(Shutdown::Write);
+    let mut reply = Vec::new();
+    match stream.read_to_end(&mut reply) {
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+            panic!(
+                "{}: no end after {}",
+                String::from_utf8_lossy(bytes),
+                String::from_utf8_lossy(&reply)
+            )
+        }
+        _ => reply,
+    }
+}
+
+/// A running Apache; ended when dropped.
+pub struct Apache {
+    child: Child,
+    pub address: String,
+    pub folder: tempfile::TempDir,
+}
+
+impl Apache {
+    /// `configuration` has the places `@MPM@`, `@PORT@` and `@FOLDER@` filled in.
+    pub fn start(mpm: &str, configuration: &str) -> Apache {
+        let port = TcpListener::bind("127.0.0.1:0")
+            .and_then(|listener| listener.local_addr())
+            .unwrap()
+            .port();
+        let folder = folder();
+        let text = configuration
+            .replace("@MPM@", mpm)
+            .replace("@PORT@", &port.to_string())
+            .replace("@FOLDER@", folder.path().to_str().unwrap());
+        let file = folder.path().join("apache.conf");
+        fs::write(&file, text).unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let child = Command::new("/usr/sbin/apache2")
+            .args(["-D", "FOREGROUND", "-f"])
+            .arg(&file)
+            .stdin(Stdio::null())
+            // Its end is a SIGTERM for all of its group.
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        let mut apache = Apache {
+            child,
+            address: format!("127.0.0.1:{port}"),
+            folder,
+        };
+        let address = apache.address.clone();
+        wait_until("Apache does not listen", || {
+            let ended = apache.child.try_wait().unwrap();
+            assert!(ended.is_none(), "Apache ended: {}", apache.log("error.log"));
+            TcpStream::connect(&address).is_ok()
+        });
+        apache
+    }
+
+    pub fn log(&self, name: &str) -> String {
+        fs::read_to_string(self.folder.path().join(name)).unwrap_or_default()
+    }
+
+    /// Ends it, and gives what a log has when all is written.
+    pub fn end(mut self, name: &str) -> String {
+        kill_process(self.pid(), Signal::TERM).unwrap();
+        self.child.wait().unwrap();
+        self.log(name)
+    }
+
+    /// A line of the module on the status page.
+    pub fn counter(&self, name: &str) -> u64 {
+        let text = get(&self.address, "/server-status?auto");
+        let name = format!("Headway{name}: ");
+        let value = text.lines().find_map(|line| line.strip_prefix(&name));
+        value
+            .unwrap_or_else(|| panic!("{name}: {text}"))
+            .parse()
+            .unwrap()
+    }
+
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+}
+
+impl Drop for Apache {
+    fn drop(&mut self) {
+        // Its number is nobody else's before it has been waited for.
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = kill_process(self.pid(), Signal::TERM);
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// What every configuration of these tests begins with. Apache gives up root's rights if it has them.
+pub fn base() -> String {
+    let modules = [
+        "alias",
+        "allowmethods",
+        "asis",
+        "auth_basic",
+        "authn_core",
+        "authn_file",
+        "authz_core",
+        "authz_host",
+        "authz_user",
+        "autoindex",
+        "deflate",
+        "dir",
+        "env",
+        "expires",
+        "filter",
+        "headers",
+        "include",
+        "mime",
+        "negotiation",
+        "rewrite",
+        "setenvif",
+        "status",
+        "substitute",
+    ];
+    let mut text = String::from(
+        "ServerRoot @FOLDER@\nLoadModule mpm_@MPM@_module /usr/lib/apache2/modules/mod_mpm_@MPM@.so\n",
+    );
+    for name in modules {
+        text += &format!("LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so\n");
+    }
+    if is_root() {
+        text += "User www-data\nGroup www-data\n";
+    }
+    text + include_str!("base.conf")
+}

@@ -1,0 +1,225 @@
+//! The service's clients: who they are, what they have asked, what they have not taken yet.
+//!
+//! No client can hold up another: nothing here waits, a client has at most [`REQUESTS_MAX`] requests under way and is
+//! not read from beyond that, its socket takes a few answers only, and one that does not take them is closed.
+
+use crate::file::OpenFile;
+use crate::service::wire::{Answered, Reply, encode_reply};
+use event::{Deadlines, Events, Interest, Token};
+use os::rights::{Wait, send_with_descriptors};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::{Errno, IoSlice};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Requests of one client under way, answers it has not taken included.
+pub(super) const REQUESTS_MAX: usize = 16;
+/// A client that has not taken an answer for so long is closed.
+const STALL: Duration = Duration::from_secs(10);
+/// What the kernel holds for a client that does not read: a few answers. Descriptors on their way count against
+/// all of this user's (unix(7), `ETOOMANYREFS`), so they must not pile up.
+const SEND_BUFFER_BYTES: usize = 4096;
+
+/// An answer on its way, with the file that goes beside it.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    pub(super) reply: Reply,
+    pub(super) file: Option<Rc<OpenFile>>,
+}
+
+/// One connected client.
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) socket: OwnedFd,
+    pub(super) token: Token,
+    /// Requests of it that a helper works for, by the finder's numbers.
+    pub(super) asks: Vec<u64>,
+    replies: VecDeque<Outgoing>,
+    interest: Interest,
+}
+
+impl Client {
+    /// It may have one more request under way.
+    pub(super) fn has_room(&self) -> bool {
+        self.asks.len() + self.replies.len() < REQUESTS_MAX
+    }
+}
+
+/// Whether a client is still there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum State {
+    Alive,
+    /// Close it.
+    Gone,
+}
+
+/// All clients, by slot.
+#[derive(Debug)]
+pub(super) struct Clients {
+    slots: Vec<Option<Client>>,
+    free: Vec<u32>,
+    generation: u32,
+    stalls: Deadlines,
+    pub(super) without_descriptor: u64,
+}
+
+impl Clients {
+    pub(super) fn new() -> Clients {
+        Clients {
+            slots: Vec::new(),
+            free: Vec::new(),
+            generation: 0,
+            stalls: Deadlines::new(Deadlines::TICK_DEFAULT),
+            without_descriptor: 0,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Take a client in and register it.
+    pub(super) fn insert(
+        &mut self,
+        socket: OwnedFd,
+        kind: u8,
+        events: &mut Events,
+    ) -> std::io::Result<()> {
+        rustix::net::sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES)?;
+        let slot = self.free.last().copied().unwrap_or(self.slots.len() as u32);
+        self.generation = self.generation.wrapping_add(1);
+        let token = Token::new(kind, slot, self.generation);
+        events.add(socket.as_fd(), token, Interest::READ)?;
+        let client = Client {
+            socket,
+            token,
+            asks: Vec::new(),
+            replies: VecDeque::new(),
+            interest: Interest::READ,
+        };
+        match self.free.pop() {
+            Some(slot) => self.slots[slot as usize] = Some(client),
+            None => self.slots.push(Some(client)),
+        }
+        Ok(())
+    }
+
+    /// The client of a token, if it is still the same.
+    pub(super) fn get(&mut self, token: Token) -> Option<&mut Client> {
+        let client = self.slots.get_mut(token.slot() as usize)?.as_mut()?;
+        (client.token == token).then_some(client)
+    }
+
+    /// Take a client out; its socket closes when the result is dropped.
+    pub(super) fn remove(&mut self, token: Token, events: &mut Events) -> Option<Client> {
+        self.get(token)?;
+        let client = self.slots[token.slot() as usize].take()?;
+        self.free.push(token.slot());
+        self.stalls.clear(token.slot() as usize);
+        // Not left to its closing: while a thread starts a helper, the child has a copy of every descriptor until it
+        // executes, and the kernel would go on to tell of the old socket under the number of the next client's.
+        let _ = events.remove(client.socket.as_fd());
+        Some(client)
+    }
+
+    /// Send an answer, or keep it until there is room.
+    pub(super) fn answer(
+        &mut self,
+        token: Token,
+        outgoing: Outgoing,
+        now_ms: u64,
+        events: &mut Events,
+    ) -> State {
+        let Some(client) = self.get(token) else {
+            return State::Alive;
+        };
+        client.replies.push_back(outgoing);
+        if client.replies.len() > 1 {
+            return State::Alive;
+        }
+        self.flush(token, now_ms, events)
+    }
+
+    /// Send what a client's socket takes.
+    pub(super) fn flush(&mut self, token: Token, now_ms: u64, events: &mut Events) -> State {
+        let Some(client) = self.slots[token.slot() as usize].as_mut() else {
+            return State::Alive;
+        };
+        let before = client.replies.len();
+        while let Some(first) = client.replies.front_mut() {
+            match send(&client.socket, first) {
+                Ok(true) => drop(client.replies.pop_front()),
+                Ok(false) => break,
+                // Many answers wait in other sockets. This client can do without the descriptor.
+                Err(Errno::TOOMANYREFS) if first.file.is_some() => {
+                    first.file = None;
+                    self.without_descriptor += 1;
+                }
+                Err(_) => return State::Gone,
+            }
+        }
+        let slot = token.slot() as usize;
+        match client.replies.len() {
+            0 => self.stalls.clear(slot),
+            // It has taken something, or is waited for from now on.
+            left if left < before || before <= 1 => {
+                self.stalls.set(slot, now_ms + STALL.as_millis() as u64);
+            }
+            _ => {}
+        }
+        self.heed(token, events)
+    }
+
+    /// Be told of what a client may do now.
+    pub(super) fn heed(&mut self, token: Token, events: &mut Events) -> State {
+        let Some(client) = self.get(token) else {
+            return State::Alive;
+        };
+        let interest = match (client.has_room(), client.replies.is_empty()) {
+            (true, true) => Interest::READ,
+            (true, false) => Interest::BOTH,
+            (false, false) => Interest::WRITE,
+            (false, true) => Interest::NONE,
+        };
+        if interest != client.interest {
+            client.interest = interest;
+            let (socket, token) = (client.socket.as_fd(), client.token);
+            if events.modify(socket, token, interest).is_err() {
+                return State::Gone;
+            }
+        }
+        State::Alive
+    }
+
+    /// When [`Clients::stalled`] has something to say at the earliest.
+    pub(super) fn next_ms(&self) -> Option<u64> {
+        self.stalls.next_ms()
+    }
+
+    /// Clients that have not taken an answer for too long.
+    pub(super) fn stalled(&mut self, now_ms: u64) -> Vec<Token> {
+        let mut slots = Vec::new();
+        self.stalls.expire(now_ms, &mut slots);
+        let tokens = slots
+            .into_iter()
+            .filter_map(|slot| self.slots[slot].as_ref());
+        tokens.map(|client| client.token).collect()
+    }
+}
+
+/// `Ok(false)` when the socket is full.
+fn send(socket: &OwnedFd, outgoing: &mut Outgoing) -> Result<bool, Errno> {
+    if let Answered::File { descriptor, .. } = &mut outgoing.reply.answered {
+        *descriptor = outgoing.file.is_some();
+    }
+    let bytes = encode_reply(&outgoing.reply);
+    let file = outgoing.file.as_ref().map(|file| file.as_fd());
+    let sent = send_with_descriptors(
+        socket,
+        &[IoSlice::new(&bytes)],
+        file.as_slice(),
+        Wait::Never,
+    )?;
+    Ok(sent.is_some())
+}

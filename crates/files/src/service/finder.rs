@@ -1,0 +1,351 @@
+//! From a path to an answer without waiting: the shared name cache, the kernel's, then the helpers.
+//!
+//! Equal questions of several clients are one job of the pool, so a file that a thousand clients ask for at once is
+//! looked up and read in once.
+
+use super::clients::Outgoing;
+use super::wire::{Answered, Reply, Request};
+use crate::answer::{Answer, Failure, Probe};
+use crate::file::OpenFile;
+use crate::names::{Names, NamesBounds};
+use crate::pool::{Done, Outcome, Pool, PoolLimits, Waiter};
+use crate::protocol::Want;
+use crate::residency::Residency;
+use crate::resolve::resolve_cached;
+use crate::revalidate::{Revalidation, revalidate_cached};
+use crate::root::{RootConfig, RootError, RootId, Roots};
+use event::Token;
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// Remembered names given up when descriptors run out, a few at a time.
+const SHED: usize = 64;
+
+/// One request that a helper works for.
+#[derive(Debug)]
+struct Ask {
+    client: Token,
+    number: u64,
+    descriptor: bool,
+    read_in: u64,
+    /// Once it is open.
+    file: Option<Rc<OpenFile>>,
+}
+
+/// How many names came from where.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sources {
+    pub(super) hits: u64,
+    pub(super) probed: u64,
+    pub(super) helped: u64,
+    pub(super) read_in: u64,
+}
+
+/// Finds files.
+#[derive(Debug)]
+pub(super) struct Finder {
+    roots: Rc<Roots>,
+    /// The roots' paths, without a slash at the end; the longest first.
+    prefixes: Vec<(Vec<u8>, RootId)>,
+    pub(super) names: Names<()>,
+    pub(super) pool: Pool,
+    residency: Residency,
+    revalidate_ms: u64,
+    read_in_max: u64,
+    asks: HashMap<u64, Ask>,
+    next: u64,
+    pub(super) sources: Sources,
+}
+
+/// What became of a request for now.
+pub(super) enum Begun {
+    Answered(Outgoing),
+    /// A helper works for it; its number.
+    Asked(u64),
+}
+
+impl Finder {
+    pub(super) fn new(
+        roots: &[PathBuf],
+        names: NamesBounds,
+        helpers: PoolLimits,
+        revalidate_ms: u64,
+        read_in_max: u64,
+    ) -> Result<Finder, RootError> {
+        let configs: Vec<_> = roots.iter().map(|root| config(root)).collect();
+        let opened = Rc::new(Roots::open(&configs)?);
+        let mut prefixes: Vec<_> = (0..)
+            .zip(roots)
+            .map(|(number, root)| (trimmed(root), RootId(number)))
+            .collect();
+        prefixes.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
+        let limits = PoolLimits {
+            want: Want::FileReadIn,
+            ..helpers
+        };
+        Ok(Finder {
+            pool: Pool::new(limits, Rc::clone(&opened)),
+            roots: opened,
+            prefixes,
+            names: Names::new(names),
+            residency: Residency::detect(),
+            revalidate_ms,
+            read_in_max,
+            asks: HashMap::new(),
+            next: 0,
+            sources: Sources::default(),
+        })
+    }
+
+    /// Answer a request, or put helpers to it.
+    pub(super) fn begin(&mut self, client: Token, request: &Request<'_>, now_ms: u64) -> Begun {
+        let ask = Ask {
+            client,
+            number: request.number,
+            descriptor: request.descriptor,
+            read_in: request.read_in.min(self.read_in_max),
+            file: None,
+        };
+        let Some((root, path)) = self.locate(request.path) else {
+            return Begun::Answered(ask.reply(Answered::Elsewhere, None));
+        };
+        let id = self.next;
+        self.next += 1;
+        match self.known(root, path, now_ms) {
+            Some(answer) => self.settle(id, ask, &answer),
+            None => {
+                self.sources.helped += 1;
+                match self.pool.resolve(root, path, Waiter::new(id)) {
+                    Ok(()) => {
+                        self.asks.insert(id, ask);
+                        Begun::Asked(id)
+                    }
+                    Err(_) => Begun::Answered(ask.reply(Answered::Busy, None)),
+                }
+            }
+        }
+    }
+
+    /// Take a finished job: append who is to be told what, and the numbers that are settled.
+    pub(super) fn resume(
+        &mut self,
+        done: Done,
+        now_ms: u64,
+        out: &mut Vec<(Token, u64, Outgoing)>,
+    ) {
+        match done.outcome {
+            Outcome::Resolved { root, path, answer } => {
+                let entry = self.names.insert(root, &path, answer, now_ms);
+                for id in done.waiters {
+                    let Some(ask) = self.asks.remove(&id) else {
+                        continue;
+                    };
+                    let client = ask.client;
+                    if let Begun::Answered(outgoing) = self.settle(id, ask, &entry.answer) {
+                        out.push((client, id, outgoing));
+                    }
+                }
+            }
+            Outcome::ReadIn { result, .. } => {
+                for id in done.waiters {
+                    if let Some(ask) = self.asks.remove(&id) {
+                        let outgoing = ask.found(result.is_ok());
+                        out.push((ask.client, id, outgoing));
+                    }
+                }
+            }
+            // Asked for by nobody here.
+            Outcome::Touched { .. } | Outcome::Listed { .. } | Outcome::Read { .. } => {}
+        }
+    }
+
+    /// A client has gone: nobody waits for this any more.
+    pub(super) fn leave(&mut self, id: u64) {
+        if self.asks.remove(&id).is_some() {
+            self.pool.leave(id);
+        }
+    }
+
+    /// Descriptors have run out: forget names that hold some.
+    pub(super) fn shed(&mut self) {
+        self.names.shed(SHED);
+    }
+
+    /// Which root a path is below, and the rest of it. Only strings: the kernel confines what follows.
+    fn locate<'a>(&self, path: &'a [u8]) -> Option<(RootId, &'a [u8])> {
+        self.prefixes.iter().find_map(|(prefix, root)| {
+            let rest = path.strip_prefix(prefix.as_slice())?;
+            if !rest.is_empty() && rest[0] != b'/' {
+                return None;
+            }
+            let start = rest.iter().take_while(|byte| **byte == b'/').count();
+            Some((*root, &rest[start..]))
+        })
+    }
+
+    /// What is known without waiting.
+    fn known(&mut self, root: RootId, path: &[u8], now_ms: u64) -> Option<Answer> {
+        let retire = self.pool.retire_list();
+        if let Some(entry) = self.names.get(root, path).cloned() {
+            let age_ms = now_ms.saturating_sub(entry.checked_ms.get());
+            let state = if age_ms < self.revalidate_ms {
+                Revalidation::Same
+            } else {
+                revalidate_cached(&self.roots, root, path, &entry.answer, &retire)
+            };
+            match state {
+                Revalidation::Same => {
+                    if age_ms >= self.revalidate_ms {
+                        entry.checked_ms.set(now_ms);
+                    }
+                    self.sources.hits += 1;
+                    return Some(entry.answer.clone());
+                }
+                Revalidation::Changed => drop(self.names.remove(root, path)),
+                Revalidation::WouldBlock => return None,
+            }
+        }
+        match resolve_cached(&self.roots, root, path, &retire) {
+            Probe::Answered(answer) => {
+                self.sources.probed += 1;
+                Some(self.names.insert(root, path, answer, now_ms).answer.clone())
+            }
+            Probe::WouldBlock => None,
+        }
+    }
+
+    /// From what a name is to what the client is told; a file's beginning may have to be read in before.
+    fn settle(&mut self, id: u64, mut ask: Ask, answer: &Answer) -> Begun {
+        let answered = match answer {
+            Answer::File(found) => {
+                ask.file = Some(Rc::clone(&found.file));
+                return self.read_in(id, ask, &found.file);
+            }
+            Answer::Redirect | Answer::Directory => Answered::Directory,
+            Answer::Failed(Failure::Overloaded) => Answered::Busy,
+            Answer::Failed(failure) => {
+                if *failure == Failure::Exhausted {
+                    self.shed();
+                }
+                Answered::Failed {
+                    errno: errno(*failure).raw_os_error().unsigned_abs(),
+                }
+            }
+        };
+        Begun::Answered(ask.reply(answered, None))
+    }
+
+    fn read_in(&mut self, id: u64, ask: Ask, file: &Rc<OpenFile>) -> Begun {
+        let length = ask.read_in.min(file.meta().size);
+        // An error means that nobody can tell: a helper reads, which is always right.
+        if length == 0 || self.residency.resident(file, 0, length).unwrap_or(false) {
+            return Begun::Answered(ask.found(true));
+        }
+        self.sources.read_in += 1;
+        let waiter = Waiter {
+            token: id,
+            admitted: true,
+        };
+        match self.pool.read_in(file, 0, length, Some(waiter)) {
+            Ok(()) => {
+                self.asks.insert(id, ask);
+                Begun::Asked(id)
+            }
+            Err(_) => Begun::Answered(ask.found(false)),
+        }
+    }
+}
+
+impl Ask {
+    fn reply(&self, answered: Answered, file: Option<Rc<OpenFile>>) -> Outgoing {
+        let number = self.number;
+        Outgoing {
+            reply: Reply { number, answered },
+            file,
+        }
+    }
+
+    fn found(&self, in_memory: bool) -> Outgoing {
+        let Some(file) = &self.file else {
+            return self.reply(Answered::Busy, None);
+        };
+        let answered = Answered::File {
+            meta: *file.meta(),
+            descriptor: self.descriptor,
+            in_memory,
+        };
+        self.reply(answered, self.descriptor.then(|| Rc::clone(file)))
+    }
+}
+
+fn config(root: &Path) -> RootConfig {
+    RootConfig {
+        directory: root.into(),
+        index: Vec::new(),
+        siblings: false,
+        dotfiles: true,
+    }
+}
+
+fn trimmed(root: &Path) -> Vec<u8> {
+    let bytes = root.as_os_str().as_bytes();
+    let end = bytes.iter().rposition(|byte| *byte != b'/');
+    bytes[..end.map_or(0, |last| last + 1)].to_vec()
+}
+
+/// What opening would have told the client, for its statistics; it asks the kernel itself in any case.
+fn errno(failure: Failure) -> Errno {
+    match failure {
+        Failure::NotFound => Errno::NOENT,
+        Failure::NameTooLong => Errno::NAMETOOLONG,
+        Failure::Forbidden => Errno::ACCESS,
+        Failure::NotRegular => Errno::NXIO,
+        Failure::Exhausted => Errno::MFILE,
+        Failure::Io | Failure::Overloaded | Failure::GivenUp => Errno::IO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn located(roots: &[&str], path: &str) -> Option<(u32, String)> {
+        let prefixes = (0..)
+            .zip(roots)
+            .map(|(number, root)| (trimmed(Path::new(root)), RootId(number)));
+        let mut finder = Finder::new(
+            &[],
+            NamesBounds {
+                entries_max: 0,
+                descriptors_max: 0,
+            },
+            PoolLimits::default(),
+            0,
+            0,
+        )
+        .unwrap();
+        finder.prefixes = prefixes.collect();
+        finder
+            .prefixes
+            .sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
+        let (root, rest) = finder.locate(path.as_bytes())?;
+        Some((root.0, String::from_utf8_lossy(rest).into_owned()))
+    }
+
+    #[test]
+    fn root_is_the_deepest_one_when_roots_are_nested() {
+        let roots = ["/srv", "/srv/www/", "/srv/w"];
+        let at = |path| located(&roots, path);
+        assert_eq!(at("/srv/www/a/b"), Some((1, "a/b".into())));
+        assert_eq!(at("/srv/www//a"), Some((1, "a".into())));
+        assert_eq!(at("/srv/wwwx"), Some((0, "wwwx".into())));
+        assert_eq!(at("/srv/w/"), Some((2, String::new())));
+        assert_eq!(at("/srv"), Some((0, String::new())));
+        assert_eq!(at("/srvx"), None);
+        assert_eq!(at("/"), None);
+        assert_eq!(located(&["/"], "/etc/x"), Some((0, "etc/x".into())));
+    }
+}

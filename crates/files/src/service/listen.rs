@@ -1,0 +1,126 @@
+//! The service's socket in the file system: made without a moment in which clients find nothing, and removed
+//! only while it is still ours.
+
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{Mode, Stat, chmod, rename, stat, unlink};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// Clients that have connected and wait to be accepted; the kernel cuts it to net.core.somaxconn.
+const BACKLOG: i32 = 4096;
+
+/// The socket cannot be listened on. Nothing has been replaced.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// Another service answers there.
+    #[error("{}: another service listens there; end it first, or choose another path", .0.display())]
+    InUse(PathBuf),
+    /// There is a file of another kind.
+    #[error("{}: there is a file of that name which is no socket; it is left alone", .0.display())]
+    NoSocket(PathBuf),
+    /// A call failed.
+    #[error("{}: cannot {what}: {why}", path.display())]
+    System {
+        /// The socket's path.
+        path: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        why: Errno,
+    },
+}
+
+/// A listening socket with its name.
+#[derive(Debug)]
+pub(super) struct Listener {
+    pub(super) socket: OwnedFd,
+    path: PathBuf,
+    /// The name's inode, as made by us.
+    identity: (u64, u64),
+}
+
+impl Listener {
+    /// Bind beside the name and rename over it, so that a client finds the old socket or the new one, never none.
+    /// Everybody may connect: who is served is decided by credentials, which cannot be forged.
+    pub(super) fn bind(path: &Path) -> Result<Listener, ListenError> {
+        let error = |what| {
+            move |why| ListenError::System {
+                path: path.into(),
+                what,
+                why,
+            }
+        };
+        check_unused(path)?;
+        let mut beside = OsString::from(path);
+        beside.push(format!(".{}", std::process::id()));
+        let beside = PathBuf::from(beside);
+        let address = SocketAddrUnix::new(&beside).map_err(error("use the path"))?;
+        let socket = stream().map_err(error("make a socket"))?;
+        // Left by a process of our number that was killed right here.
+        let _ = unlink(&beside);
+        bind(&socket, &address).map_err(error("bind"))?;
+        let made = chmod(&beside, Mode::from_raw_mode(0o666))
+            .and_then(|()| listen(&socket, BACKLOG))
+            .and_then(|()| stat(&beside))
+            .and_then(|made| rename(&beside, path).map(|()| made));
+        match made {
+            Ok(made) => Ok(Listener {
+                socket,
+                path: path.into(),
+                identity: identity(&made),
+            }),
+            Err(why) => {
+                let _ = unlink(&beside);
+                Err(error("put the socket in place")(why))
+            }
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // A successor may have taken the name.
+        if stat(&self.path).is_ok_and(|now| identity(&now) == self.identity) {
+            let _ = unlink(&self.path);
+        }
+    }
+}
+
+fn identity(stat: &Stat) -> (u64, u64) {
+    (stat.st_dev, stat.st_ino)
+}
+
+fn stream() -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+/// Nobody answers at the name, or nothing has it.
+fn check_unused(path: &Path) -> Result<(), ListenError> {
+    let error = |what| {
+        move |why| ListenError::System {
+            path: path.into(),
+            what,
+            why,
+        }
+    };
+    match stat(path) {
+        Err(Errno::NOENT) => return Ok(()),
+        Err(why) => return Err(error("look at the path")(why)),
+        Ok(found) if found.st_mode & 0o170_000 != 0o140_000 => {
+            return Err(ListenError::NoSocket(path.into()));
+        }
+        Ok(_) => {}
+    }
+    let probe = stream().map_err(error("make a socket"))?;
+    let address = SocketAddrUnix::new(path).map_err(error("use the path"))?;
+    match connect(probe.as_fd(), &address) {
+        // Nobody listens: its owner has ended without removing it.
+        Err(Errno::CONNREFUSED | Errno::NOENT | Errno::PROTOTYPE) => Ok(()),
+        _ => Err(ListenError::InUse(path.into())),
+    }
+}
