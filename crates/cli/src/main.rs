@@ -19,6 +19,7 @@ mod analyze;
 mod lab;
 mod study;
 mod schedule;
+mod counters;
 mod children;
 mod documents;
 mod output;
@@ -49,6 +50,7 @@ enum Command {
     Lab(Box<lab::Arguments>),
     Study(study::Arguments),
     Schedule(Box<schedule::Arguments>),
+    Counters(counters::Arguments),
     /// Prints a completion script for a shell.
     Completions {
         /// Which shell.
@@ -74,6 +76,12 @@ enum Command {
     TraceGuard {
         /// The trace instance.
         place: PathBuf,
+    },
+    /// The guard of `counters run`, which restores when that is gone.
+    #[command(hide = true)]
+    CountersGuard {
+        /// Where what was changed is recorded.
+        directory: PathBuf,
     },
     /// A command of `trace --attach` that waits until it is observed.
     #[command(hide = true)]
@@ -124,12 +132,14 @@ fn main() -> ExitCode {
         Command::Report(arguments) => report::run(&arguments),
         Command::Study(arguments) => study::run(&arguments),
         Command::Schedule(arguments) => schedule::run(&arguments),
+        Command::Counters(arguments) => counters::run(&arguments),
         Command::Analyze(arguments) => analyze::run(&arguments),
         Command::Completions { shell } => documents::completions(shell, Arguments::command()),
         Command::Man { directory } => documents::man(&directory, Arguments::command()),
         Command::ServeWorker => children::worker(),
         Command::ServeHelper => children::helper(),
         Command::ServeLog => children::log(),
+        Command::CountersGuard { directory } => counters::guard(&directory),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

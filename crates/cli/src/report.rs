@@ -50,7 +50,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 /// Refuses a name that stands for something else than a report of ours.
-fn replaceable(path: &Path) -> anyhow::Result<()> {
+pub fn replaceable(path: &Path) -> anyhow::Result<()> {
     let Ok(metadata) = fs::metadata(path) else {
         return Ok(());
     };

@@ -75,6 +75,9 @@ struct Run {
     /// Print nothing but trouble
     #[arg(long, short)]
     quiet: bool,
+    /// What children execute, where /proc/self/exe is another program, as under valgrind
+    #[arg(long, value_name = "FILE", hide = true)]
+    program: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -254,7 +257,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         );
     }
     let options = Options {
-        programs: Programs::this_binary(),
+        programs: arguments
+            .run
+            .program
+            .as_deref()
+            .map_or_else(Programs::this_binary, Programs::of_binary),
         ready_file: arguments.run.ready_file.clone(),
         quiet: arguments.run.quiet,
     };

@@ -33,7 +33,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("load", &["event", "http", "latency", "os"]),
     ("lab", &["load", "latency", "os"]),
     ("report", &["latency"]),
-    ("counters", &[]),
+    ("counters", &["lab", "latency", "load", "os"]),
     ("trace", &["debox", "debox-bpf"]),
     ("debox", &["os"]),
     ("debox-c", &["debox", "debox-hook"]),

@@ -205,11 +205,11 @@ fn the_exit_code_is_1_and_the_line_is_named_when_the_matrix_is_bad() {
         ("", "it is empty"),
         (
             "x,a,b\na,1,2\n",
-            "1 rows under 2 names; the matrix must be square",
+            "it has 1 row under 2 names; the matrix must be square",
         ),
         (
             "x,a,b\na,1,2\nb,1\n",
-            "line 3: the row of \"b\" has 1 entries",
+            "line 3: the row of \"b\" has 1 entry",
         ),
         ("x,a,b\na,1,-2\nb,1,1\n", "of \"a\" beside \"b\" is \"-2\""),
         ("x,a,b\na,1,nan\nb,1,1\n", "is \"nan\""),

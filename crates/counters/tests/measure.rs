@@ -199,6 +199,6 @@ fn the_plan_is_refused_when_cpus_or_names_are_wrong() {
     assert!(with(&|plan| plan.cpus[1] = 99_999).contains("CPU 99999 is not one"));
     assert!(with(&|plan| plan.cpus[1] = plan.cpus[0]).contains("named twice"));
     assert!(with(&|plan| plan.programs[1].name = "a".into()).contains("two programs are named"));
-    assert!(with(&|plan| plan.programs.truncate(1)).contains("names 1 programs"));
+    assert!(with(&|plan| plan.programs.truncate(1)).contains("names 1 program "));
     assert!(with(&|plan| plan.keep = Some("/dev/null/no".into())).contains("/dev/null/no"));
 }

@@ -19,7 +19,7 @@ pub mod disk;
 mod memory;
 mod cpu;
 mod network;
-mod groups;
+pub mod groups;
 mod status;
 mod sweep;
 mod processes;

@@ -5,9 +5,9 @@
 //! writes the records while the thread is off the processor, so they are complete by the time the
 //! system call that slept returns: reading them is a load of `data_head`, no system call.
 //!
-//! Page faults are counted beside it ([`FaultCounter`]).
+//! Page faults are counted beside it ([`FaultCounter`]), and any event of any thread or processor by [`counter`].
 //!
-//! It refuses to look at other threads, at user stacks and at hardware counters. It does not say
+//! The ring refuses to look at other threads, at user stacks and at hardware counters. It does not say
 //! what a record means for the caller; `debox` does. In the request path it stands around every
 //! system call of a worker.
 //!
@@ -25,6 +25,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use crate::fork::Home;
 
 mod attributes;
+pub mod counter;
 mod faults;
 
 pub use attributes::Detail;

@@ -5,7 +5,8 @@
 //! figure, and every drawing has its numbers as a table beside it. Nothing is measured or judged here: figures
 //! come from `latency`, and what a run does not know is left out, never guessed.
 //!
-//! [`cumulative_svg`] draws one distribution as a picture of its own, for results that are no run directory.
+//! [`cumulative_svg`] draws one distribution as a picture of its own, and [`sheet`] makes a page of tables and bars, for results that are
+//! no run directory.
 //!
 //! `subject` reads the runs, `section` says one thing each about them, `figure` and `chart` draw, `page` puts
 //! it together. Text that came from outside is escaped where it enters an element, in `html`.
@@ -16,6 +17,7 @@
 mod alone;
 mod page;
 mod section;
+mod sheet;
 mod study;
 mod subject;
 mod blocked;
@@ -30,6 +32,7 @@ use std::path::PathBuf;
 pub use alone::{Cumulative, cumulative_svg};
 pub use html::escaped;
 pub use latency::OpenError;
+pub use sheet::{Sheet, SheetBars, SheetPart, SheetSection, SheetTable, sheet};
 pub use study::page as study_page;
 
 use subject::Subject;

@@ -32,7 +32,10 @@ pub enum MatrixError {
         why: &'static str,
     },
     /// Nobody to pair.
-    #[error("the head row names {0} programs (separated by commas); 2 to {max} can be paired", max = PROGRAMS_MAX)]
+    #[error(
+        "the head row names {} (separated by commas); 2 to {PROGRAMS_MAX} can be paired",
+        counted(*.0, "program", "programs")
+    )]
     Programs(usize),
     /// A program without a name.
     #[error("a program has no name; each needs one, in the head row and in the first column")]
@@ -42,7 +45,8 @@ pub enum MatrixError {
     Duplicate(String),
     /// A row with too few or too many entries.
     #[error(
-        "line {line}: the row of {program:?} has {entries} entries under {programs} names; the matrix must be square"
+        "line {line}: the row of {program:?} has {} under {}; the matrix must be square",
+        counted(*entries, "entry", "entries"), counted(*programs, "name", "names")
     )]
     Row {
         /// Counted from 1.
@@ -55,7 +59,10 @@ pub enum MatrixError {
         programs: usize,
     },
     /// Too few or too many rows.
-    #[error("it has {rows} rows under {programs} names; the matrix must be square")]
+    #[error(
+        "it has {} under {}; the matrix must be square",
+        counted(*rows, "row", "rows"), counted(*programs, "name", "names")
+    )]
     Rows {
         /// What it has.
         rows: usize,
@@ -241,6 +248,11 @@ fn is_slow_down(value: f64) -> bool {
     value > 0.0 && value <= SLOW_DOWN_MAX
 }
 
+/// A number with what it counts, in the form that the number asks for.
+fn counted(number: usize, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
 fn bad_entry(names: &[String], row: usize, column: usize, entry: &str) -> MatrixError {
     MatrixError::Entry {
         row: names[row].clone(),
@@ -272,20 +284,28 @@ mod tests {
             ("\n\n", "it is empty"),
             (
                 "x,a\na,1\n",
-                "names 1 programs (separated by commas); 2 to 1000",
+                "names 1 program (separated by commas); 2 to 1000",
             ),
             ("x;a;b\na;1;2\n", "names 0 programs"),
             ("x,a,\na,1,2\n,1,2\n", "no name"),
             ("x,a,a\na,1,2\na,1,2\n", "two programs are named \"a\""),
             (
                 "x,a,b\na,1\nb,1,2\n",
-                "line 2: the row of \"a\" has 1 entries under 2 names",
+                "line 2: the row of \"a\" has 1 entry under 2 names",
             ),
             (
                 "x,a,b\na,1,2\nb,1,2,3\n",
                 "line 3: the row of \"b\" has 3 entries",
             ),
-            ("x,a,b\na,1,2\n", "it has 1 rows under 2 names"),
+            (
+                "x,a,b\na\nb,1,2\n",
+                "line 2: the row of \"a\" has 0 entries under 2 names",
+            ),
+            (
+                "x,a,b,c\na,1\nb,1,2,3\nc,1,2,3\n",
+                "has 1 entry under 3 names",
+            ),
+            ("x,a,b\na,1,2\n", "it has 1 row under 2 names"),
             ("x,a,b\na,1,2\nb,1,2\nc,1,2\n", "it has 3 rows"),
             (
                 "x,a,b\nb,1,2\na,1,2\n",

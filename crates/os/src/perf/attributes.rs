@@ -8,9 +8,10 @@
 use std::io;
 use std::os::fd::FromRawFd;
 
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use super::STACK_FRAMES_MAX;
+use super::counter::{EventWords, Whose};
 use super::faults::Fault;
 
 /// How much a ring tells.
@@ -61,12 +62,18 @@ const SOFTWARE_DUMMY: u64 = 9;
 const SAMPLE_TIME: u64 = 1 << 2;
 const SAMPLE_CALLCHAIN: u64 = 1 << 5;
 
+const FORMAT_TOTAL_TIME_ENABLED: u64 = 1 << 0;
+const FORMAT_TOTAL_TIME_RUNNING: u64 = 1 << 1;
 const FORMAT_LOST: u64 = 1 << 4;
 
 // The flags are C bit fields. Compilers number them from the lowest bit on little-endian machines and
 // from the highest on big-endian ones.
+const DISABLED: u64 = flag(0);
+const INHERIT: u64 = flag(1);
+const EXCLUDE_USER: u64 = flag(4);
 const EXCLUDE_KERNEL: u64 = flag(5);
 const EXCLUDE_HYPERVISOR: u64 = flag(6);
+const ENABLE_ON_EXEC: u64 = flag(12);
 const SAMPLE_ID_ALL: u64 = flag(18);
 const EXCLUDE_CALLCHAIN_USER: u64 = flag(22);
 const USE_CLOCKID: u64 = flag(25);
@@ -153,21 +160,67 @@ pub(super) fn open_fault_event(fault: Fault) -> io::Result<OwnedFd> {
     })
 }
 
-/// perf_event_open(2) on the calling thread, on whatever processor it runs, in no group. The call
-/// does not wait, hence no EINTR.
+/// Opens a counter that does not count yet; with [`Whose::Children`] it begins to at each `exec`.
+pub(super) fn open_counter(
+    event: &EventWords,
+    whose: Whose,
+    leader: Option<BorrowedFd<'_>>,
+) -> io::Result<OwnedFd> {
+    let mut flags = DISABLED;
+    for (wanted, flag) in [
+        (event.exclude_user, EXCLUDE_USER),
+        (event.exclude_kernel, EXCLUDE_KERNEL),
+        // What a processor does is nobody's to inherit.
+        (!matches!(whose, Whose::Processor(_)), INHERIT),
+        (whose == Whose::Children, ENABLE_ON_EXEC),
+    ] {
+        flags |= if wanted { flag } else { 0 };
+    }
+    let attributes = Attributes {
+        kind: event.kind,
+        size: size_of::<Attributes>() as u32,
+        config: event.config,
+        config1: event.config1,
+        config2: event.config2,
+        read_format: FORMAT_TOTAL_TIME_ENABLED | FORMAT_TOTAL_TIME_RUNNING,
+        flags,
+        ..Attributes::default()
+    };
+    let (thread, processor) = match whose {
+        Whose::Thread(thread) => (thread, ANY_PROCESSOR),
+        Whose::Children => (THIS_THREAD, ANY_PROCESSOR),
+        Whose::Processor(number) => (ANY_THREAD, number as libc::c_int),
+    };
+    let group = leader.map_or(NO_GROUP, |leader| leader.as_raw_fd());
+    open(&attributes, thread, processor, group)
+}
+
+const THIS_THREAD: libc::pid_t = 0;
+const ANY_THREAD: libc::pid_t = -1;
+const ANY_PROCESSOR: libc::c_int = -1;
+const NO_GROUP: libc::c_int = -1;
+
+/// On the calling thread, on whatever processor it runs, in no group.
 fn perf_event_open(attributes: &Attributes) -> io::Result<OwnedFd> {
-    const THIS_THREAD: libc::pid_t = 0;
-    const ANY_PROCESSOR: libc::c_int = -1;
-    const NO_GROUP: libc::c_int = -1;
+    open(attributes, THIS_THREAD, ANY_PROCESSOR, NO_GROUP)
+}
+
+/// perf_event_open(2). The call does not wait, hence no EINTR.
+fn open(
+    attributes: &Attributes,
+    thread: libc::pid_t,
+    processor: libc::c_int,
+    group: libc::c_int,
+) -> io::Result<OwnedFd> {
     const FLAG_FD_CLOEXEC: libc::c_ulong = 1 << 3;
     // SAFETY: the kernel reads `size` bytes at the pointer, and `size` is that of the structure.
     let answer = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
             std::ptr::from_ref(attributes),
-            THIS_THREAD,
-            ANY_PROCESSOR,
-            NO_GROUP,
+            thread,
+            processor,
+            group,
             FLAG_FD_CLOEXEC,
         )
     };

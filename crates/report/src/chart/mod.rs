@@ -7,11 +7,13 @@
 use std::fmt::Write;
 
 mod bars;
+mod groups;
 mod label;
 mod mark;
 mod scale;
 
 pub use bars::{Bar, Stack};
+pub use groups::{Group, Groups, colour};
 use label::FONT;
 pub use mark::{Look, Mark, Point, shape};
 pub use scale::Scale;

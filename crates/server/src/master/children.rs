@@ -8,7 +8,7 @@ use std::ffi::{CStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -45,6 +45,14 @@ impl Programs {
             worker: vec!["serve-worker".into()],
             helper: vec!["serve-helper".into()],
             log: vec!["serve-log".into()],
+        }
+    }
+
+    /// The same with the binary named: under a program such as valgrind `/proc/self/exe` is that program.
+    pub fn of_binary(program: &Path) -> Programs {
+        Programs {
+            program: program.to_path_buf(),
+            ..Programs::this_binary()
         }
     }
 

@@ -35,7 +35,10 @@ fn in_list(list: &str, wanted: usize) -> Option<bool> {
 }
 
 /// Binds the calling thread, and what it starts from now on, to one CPU.
-pub(super) fn bind_thread(cpu: usize) -> io::Result<()> {
+///
+/// # Errors
+/// `EINVAL` for a CPU that is not there or not allowed.
+pub fn bind_thread(cpu: usize) -> io::Result<()> {
     let mut set = CpuSet::new();
     if cpu >= CpuSet::MAX_CPU {
         return Err(io::Errno::INVAL);

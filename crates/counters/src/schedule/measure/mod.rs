@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-pub use cpus::{allowed, is_one_core};
+pub use cpus::{allowed, bind_thread, is_one_core};
 
 use super::matrix::{MatrixError, SlowDowns, check_names};
 use company::{Company, Seat};

@@ -1,0 +1,208 @@
+//! `headway counters`: what this machine can count, counting, the latencies of its memory, and servers in the dissertation's five
+//! configurations.
+//!
+//! Glue: the library counts, measures and compares; here words become targets and plans, and results become tables, JSON and a page.
+
+mod count;
+mod list;
+mod page;
+mod run;
+mod text;
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use counters::probe::{self, Probed};
+use counters::smt::{State, state};
+use serde::Serialize;
+
+use super::Failure;
+use super::analyze::table::table;
+use super::output::print;
+
+const EXAMPLES: &str = "\
+Examples:
+  headway counters list                               what this machine can count, and what not and why
+  headway counters count -- gzip -9 file              counts of a program, all it starts included
+  headway counters count -C 0,1 -d 10s --space split  of two processors for ten seconds, user and kernel apart
+  headway counters probe --cpu 1                      latencies of the caches and of memory, bandwidth
+  headway counters configurations                     what 1T-UP, 1T-SMP, 2T, 2P and 4T are on this machine
+  headway counters run -o study                       all servers in all of them that can be had, and a report
+  headway counters run --server headway,nginx --config 1T-SMP,2T -o study
+
+Where there are no processor counters, as in most virtual machines, the kernel's own counts are there, and nothing is put in the place
+of the others.
+
+Exit codes: 0 done, 1 failed or interrupted, 2 wrong use.";
+
+/// Counts what processors do, and compares servers with and without SMT.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, arg_required_else_help = true)]
+pub struct Arguments {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    List(list::List),
+    Count(Box<count::Count>),
+    Probe(Probe),
+    Configurations(list::Configurations),
+    Run(Box<run::Run>),
+    Report(run::Report),
+    Restore(Restore),
+}
+
+/// Measures latencies of the caches and of memory, the price of a misprediction and of a page-table walk, and bandwidth.
+#[derive(Debug, Args)]
+struct Probe {
+    /// The processor to measure on, which should have nothing else to do [default: the first one allowed]
+    #[arg(long, value_name = "N")]
+    cpu: Option<usize>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Undoes what an interrupted `headway counters run` has changed, if anything is left.
+#[derive(Debug, Args)]
+struct Restore {}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    match &arguments.action {
+        Action::List(list) => list.run(),
+        Action::Count(count) => count.run(),
+        Action::Probe(probe) => probe.run(),
+        Action::Configurations(configurations) => configurations.run(),
+        Action::Run(run) => run.run(),
+        Action::Report(report) => report.run(),
+        Action::Restore(_) => restore(),
+    }
+}
+
+/// The guard of a study: restores when whoever started it is gone.
+pub fn guard(directory: &Path) -> Result<(), Failure> {
+    Ok(state::guard(std::io::stdin(), directory)?)
+}
+
+fn restore() -> Result<(), Failure> {
+    let (_state, left) = State::open(Path::new(state::DIRECTORY))?;
+    say(match left {
+        true => "restored",
+        false => "there is nothing to restore",
+    });
+    Ok(())
+}
+
+impl Probe {
+    fn run(&self) -> Result<(), Failure> {
+        let allowed = lab::allowed_cpus();
+        let cpu = match self.cpu {
+            Some(cpu) if allowed.contains(&cpu) => cpu,
+            Some(cpu) => {
+                return Err(Failure::Use(format!(
+                    "--cpu {cpu}: this process may run on {} only",
+                    numbers(&allowed)
+                )));
+            }
+            None => allowed.first().copied().unwrap_or(0),
+        };
+        counters::schedule::measure::bind_thread(cpu).context("binding to the processor")?;
+        let probed = probe::run(cpu);
+        match self.json {
+            true => print_json(&probed),
+            false => print(&probe_table(cpu, &probed)),
+        }
+    }
+}
+
+fn probe_table(cpu: usize, probed: &Probed) -> String {
+    let cycles = |ns: f64| format!("{:.1}", ns / probed.cycle_ns);
+    let ns = |ns: f64| format!("{ns:.2}");
+    let mut rows: Vec<Vec<String>> = probed
+        .levels
+        .iter()
+        .map(|level| {
+            let size = level
+                .bytes
+                .map_or(String::new(), |bytes| format!("{} KiB", bytes >> 10));
+            vec![
+                level.name.clone(),
+                size,
+                ns(level.latency_ns),
+                cycles(level.latency_ns),
+            ]
+        })
+        .collect();
+    for (name, value) in [
+        ("page-table walk, more", probed.walk_ns),
+        ("misprediction, more", probed.misprediction_ns),
+    ] {
+        rows.push(vec![name.into(), String::new(), ns(value), cycles(value)]);
+    }
+    let rate = |bytes: f64| format!("{:.1} GB/s", bytes / 1e9);
+    let bandwidth = &probed.bandwidth;
+    format!(
+        "Processor {cpu}; a cycle takes {:.3} ns ({:.2} GHz)\n\n{}\nOne thread reads {}, writes {}, copies {}.\n",
+        probed.cycle_ns,
+        1.0 / probed.cycle_ns,
+        table(&["access", "size", "ns", "cycles"], &rows),
+        rate(bandwidth.read_bytes_per_s),
+        rate(bandwidth.write_bytes_per_s),
+        rate(bandwidth.copy_bytes_per_s),
+    )
+}
+
+fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    let mut text = serde_json::to_string_pretty(value)?;
+    text.push('\n');
+    print(&text)
+}
+
+/// A line to standard error; if nobody listens, the work goes on all the same.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+fn numbers(list: &[usize]) -> String {
+    let words: Vec<String> = list.iter().map(ToString::to_string).collect();
+    words.join(",")
+}
+
+/// Processors of one argument. By this name, since clap takes an argument of type `Vec` to be given several times.
+type Cpus = Vec<usize>;
+
+/// `0-3,8`.
+fn cpu_list(word: &str) -> Result<Cpus, String> {
+    let mut found = Vec::new();
+    for part in word.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let range = first
+            .trim()
+            .parse::<usize>()
+            .ok()
+            .zip(last.trim().parse::<usize>().ok());
+        match range {
+            Some((first, last)) if first <= last && last < 1 << 16 => found.extend(first..=last),
+            _ => return Err("processors are wanted as in 0,2 or 0-3".into()),
+        }
+    }
+    Ok(found)
+}
+
+/// `500ms`, `10s`, `2m`.
+fn seconds(word: &str) -> Result<f64, String> {
+    let (number, scale) = match word {
+        word if word.ends_with("ms") => (word.trim_end_matches("ms"), 1e-3),
+        word if word.ends_with('m') => (word.trim_end_matches('m'), 60.0),
+        word => (word.trim_end_matches('s'), 1.0),
+    };
+    let value = number.parse::<f64>().ok().map(|value| value * scale);
+    value
+        .filter(|value| (0.0..=86_400.0).contains(value))
+        .ok_or_else(|| "a time is wanted, as in 500ms, 10s or 2m".into())
+}

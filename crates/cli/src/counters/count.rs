@@ -1,0 +1,254 @@
+//! `headway counters count`: of a program, of processes, of processors or of the whole machine.
+
+use std::ffi::OsString;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+use counters::count::{Counts, KernelPerf, OpenError, Session, Space, Target};
+use counters::events::{Meaning, table as events};
+use counters::machine::Machine;
+use counters::metrics::{Served, figures, slots};
+use counters::smt::Topology;
+use counters::study::run::threads_of;
+use serde_json::json;
+
+use super::text::{counts_table, figures_table};
+use super::{Cpus, cpu_list, print, print_json, seconds};
+use crate::Failure;
+
+const EXAMPLES: &str = "\
+Examples:
+  headway counters count -- sort -o out file
+  headway counters count -p $(pidof nginx | tr ' ' ,) -d 10s --bytes 5e9
+  headway counters count -a -d 10s --space split --json
+  headway counters count -e instructions,l2-misses -C 0 -d 5s
+
+A count in the last column below 100 % was estimated: its counter took turns with others. What counts outside the cores or for a
+whole core follows no process; name processors for it.
+
+Exit codes: 0 done, 1 failed (also: the program did), 2 wrong use.";
+
+/// Counts events of a program, of processes, of processors or of the whole machine.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Count {
+    /// Processes with all their threads, and what they start
+    #[arg(short, long, value_name = "PID,…", value_delimiter = ',', conflicts_with_all = ["cpus", "all", "command"])]
+    pid: Vec<i32>,
+    /// Whatever runs on these processors
+    #[arg(short = 'C', long, value_name = "LIST", value_parser = cpu_list, conflicts_with_all = ["all", "command"])]
+    cpus: Option<Cpus>,
+    /// Whatever runs on this machine
+    #[arg(short, long, conflicts_with = "command")]
+    all: bool,
+    /// For how long, unless a program is counted [default: until Ctrl-C]
+    #[arg(short, long, value_name = "TIME", value_parser = seconds)]
+    duration: Option<f64>,
+    /// What to count, by meaning (see `headway counters list`) [default: all that can be]
+    #[arg(short, long, value_name = "MEANING,…", value_delimiter = ',')]
+    event: Vec<String>,
+    /// Whose code
+    #[arg(long, value_enum, default_value_t = Whose::Both)]
+    space: Whose,
+    /// Bytes that were served meanwhile, for figures per byte
+    #[arg(long, value_name = "N", default_value_t = 0.0)]
+    bytes: f64,
+    /// Requests that were answered meanwhile, for figures per request
+    #[arg(long, value_name = "N", default_value_t = 0.0)]
+    requests: f64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// The program and its arguments
+    #[arg(value_name = "COMMAND", last = true)]
+    command: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Whose {
+    /// User space and kernel together
+    Both,
+    /// User space
+    User,
+    /// The kernel
+    Kernel,
+    /// User space and kernel, apart; takes twice the counters
+    Split,
+}
+
+impl Whose {
+    fn spaces(self) -> &'static [Space] {
+        match self {
+            Whose::Both => &[Space::Both],
+            Whose::User => &[Space::User],
+            Whose::Kernel => &[Space::Kernel],
+            Whose::Split => &[Space::User, Space::Kernel],
+        }
+    }
+}
+
+impl Count {
+    /// Counts and prints.
+    pub fn run(&self) -> Result<(), Failure> {
+        let machine = Machine::here();
+        let meanings = self.meanings()?;
+        let target = self.target()?;
+        let session = Session::open(
+            &KernelPerf,
+            &machine,
+            &meanings,
+            &target,
+            self.space.spaces(),
+        );
+        let session = session.map_err(|error| refused(error, &machine))?;
+        let begun = Instant::now();
+        let failed = match target {
+            Target::Children => self.program()?,
+            _ => {
+                self.wait(&session)?;
+                None
+            }
+        };
+        let seconds = begun.elapsed().as_secs_f64();
+        let counts = session.counts().context("reading counters")?;
+        self.show(&machine, &counts, seconds)?;
+        match failed {
+            Some(why) => Err(Failure::Work(anyhow::anyhow!(why))),
+            None => Ok(()),
+        }
+    }
+
+    fn meanings(&self) -> Result<Vec<Meaning>, Failure> {
+        if self.event.is_empty() {
+            return Ok(events().meanings().collect());
+        }
+        let find = |word: &String| {
+            let found = events().meanings().find(|meaning| meaning.name() == *word);
+            found.ok_or_else(|| {
+                Failure::Use(format!(
+                    "--event {word}: no such meaning; `headway counters list` has all"
+                ))
+            })
+        };
+        self.event.iter().map(find).collect()
+    }
+
+    fn target(&self) -> Result<Target, Failure> {
+        let topology = Topology::here();
+        let processors = |cpus: Vec<usize>| {
+            let of_core = |core: &(i64, Vec<usize>)| -> Vec<usize> {
+                core.1
+                    .iter()
+                    .copied()
+                    .filter(|cpu| cpus.contains(cpu))
+                    .collect()
+            };
+            let cores = topology
+                .cores()
+                .iter()
+                .map(of_core)
+                .filter(|core| !core.is_empty())
+                .collect();
+            Target::Processors { cores, cpus }
+        };
+        let online = topology.online();
+        match (&self.cpus, self.all, self.pid.is_empty(), self.command.is_empty()) {
+            (Some(cpus), ..) => match cpus.iter().find(|cpu| !online.contains(cpu)) {
+                Some(cpu) => Err(Failure::Use(format!(
+                    "--cpus: there is no processor {cpu} online; there are {}",
+                    super::numbers(&online)
+                ))),
+                None => Ok(processors(cpus.clone())),
+            },
+            (None, true, ..) => Ok(processors(online)),
+            (None, false, false, _) => self.threads(),
+            (None, false, true, false) => Ok(Target::Children),
+            (None, false, true, true) => Err(Failure::Use(
+                "what is to be counted? Name a program after --, processes (-p), processors (-C) or all (-a)".into(),
+            )),
+        }
+    }
+
+    fn threads(&self) -> Result<Target, Failure> {
+        let mut threads = Vec::new();
+        for pid in &self.pid {
+            let found = threads_of(*pid);
+            if found.is_empty() {
+                return Err(Failure::Work(anyhow::anyhow!("there is no process {pid}")));
+            }
+            threads.extend(found);
+        }
+        Ok(Target::Threads(threads))
+    }
+
+    /// Runs the program to its end; why it failed, if it did. Its counters start with its own `exec`.
+    fn program(&self) -> Result<Option<String>, Failure> {
+        let name = self.command[0].display();
+        let status = Command::new(&self.command[0])
+            .args(&self.command[1..])
+            .status();
+        let status = status.with_context(|| format!("starting {name}"))?;
+        Ok((!status.success()).then(|| format!("{name} ended with {status}")))
+    }
+
+    fn wait(&self, session: &Session<KernelPerf>) -> Result<(), Failure> {
+        let interrupted = Arc::new(AtomicBool::new(false));
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            signal_hook::flag::register(signal, Arc::clone(&interrupted))
+                .context("catching signals")?;
+        }
+        let end = self
+            .duration
+            .map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
+        session.start().context("starting counters")?;
+        while !interrupted.load(Ordering::Relaxed) {
+            let left = end.map_or(Duration::from_millis(50), |end| {
+                end.saturating_duration_since(Instant::now())
+            });
+            if left.is_zero() {
+                break;
+            }
+            std::thread::sleep(left.min(Duration::from_millis(50)));
+        }
+        Ok(session.stop().context("stopping counters")?)
+    }
+
+    fn show(&self, machine: &Machine, counts: &Counts, seconds: f64) -> Result<(), Failure> {
+        let served = Served {
+            bytes: self.bytes,
+            requests: self.requests,
+            seconds,
+        };
+        let width = machine.core.as_ref().and_then(|(_, core)| core.width);
+        let (figures, slots) = (figures(counts, &served), slots(counts, width));
+        if self.json {
+            return print_json(&json!({
+                "machine": machine.description(), "notices": machine.notices(), "served": served, "counts": counts,
+                "figures": figures, "slots": slots,
+            }));
+        }
+        let mut text = String::new();
+        // Only of what was asked for.
+        if self.event.is_empty() {
+            machine
+                .notices()
+                .iter()
+                .for_each(|notice| text += &format!("{notice}\n\n"));
+        }
+        text += &counts_table(counts, seconds);
+        text += &figures_table(&figures, slots.as_ref());
+        print(&text)
+    }
+}
+
+fn refused(error: OpenError, machine: &Machine) -> Failure {
+    let advice = match error {
+        OpenError::NotPermitted => format!("; {}", machine.limits.advice()),
+        _ => String::new(),
+    };
+    Failure::Work(anyhow::anyhow!("counting: {error}{advice}"))
+}

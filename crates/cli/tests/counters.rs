@@ -1,0 +1,291 @@
+//! `headway counters` as its users see it: what it prints and writes, what it leaves behind, and its exit codes.
+
+#[allow(dead_code, reason = "each test binary uses its part")]
+mod serving;
+
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+use serde_json::Value;
+use serving::headway;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+fn run(words: &[&str]) -> (i32, String, String) {
+    let output = headway().arg("counters").args(words).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (
+        output.status.code().unwrap(),
+        text(output.stdout),
+        text(output.stderr),
+    )
+}
+
+fn skip(test: &str, reason: &str) {
+    println!("SKIP: {reason}");
+    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
+        let mut log = fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(path)
+            .unwrap();
+        writeln!(log, "{test}: {reason}").unwrap();
+    }
+}
+
+#[test]
+fn every_meaning_has_its_event_or_a_reason_when_they_are_listed() {
+    let (code, out, _) = run(&["list"]);
+    assert_eq!(code, 0);
+    for word in [
+        "instructions",
+        "l2-misses",
+        "context-switches",
+        "counted by",
+    ] {
+        assert!(out.contains(word), "{word} is missing in\n{out}");
+    }
+    let (code, out, _) = run(&["list", "--json"]);
+    let value: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(code, 0);
+    for event in value["events"].as_array().unwrap() {
+        assert!(
+            event["event"].is_string() != event["absent"].is_string(),
+            "{event}"
+        );
+    }
+}
+
+#[test]
+fn the_appendix_has_a_row_for_every_event_when_it_is_asked_for() {
+    let (code, out, _) = run(&["list", "--appendix"]);
+    assert_eq!(code, 0);
+    for word in [
+        "GLOBAL_POWER_EVENTS",
+        "MACHINE_CLEAR",
+        "0x200",
+        "none",
+        "pipeline-clears",
+    ] {
+        assert!(out.contains(word), "{word} is missing in\n{out}");
+    }
+    let (_, out, _) = run(&["list", "--appendix", "--json"]);
+    let rows: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(rows.as_array().unwrap().len(), 23);
+}
+
+#[test]
+fn another_cores_codes_are_shown_when_it_is_named() {
+    let (code, out, _) = run(&["list", "--core", "golden-cove"]);
+    assert_eq!(code, 0);
+    assert!(
+        out.contains("MACHINE_CLEARS.COUNT")
+            && out.contains("event=0xc3,umask=0x01,cmask=1,edge=1"),
+        "{out}"
+    );
+    assert!(
+        out.contains("uncore_imc") && out.contains("sapphirerapids"),
+        "{out}"
+    );
+    let (code, _, error) = run(&["list", "--core", "8086"]);
+    assert_eq!(code, 2);
+    assert!(error.contains("zen5"), "{error}");
+}
+
+#[test]
+fn the_words_are_refused_when_they_name_nobody() {
+    for (words, why) in [
+        (&["count"][..], "what is to be counted"),
+        (&["count", "-C", "9999"], "no processor 9999"),
+        (&["count", "-C", "x"], "processors are wanted"),
+        (&["count", "-e", "luck", "--", "true"], "no such meaning"),
+        (&["count", "-p", "1", "--", "true"], "cannot be used with"),
+        (&["probe", "--cpu", "9999"], "may run on"),
+        (
+            &["run", "--server", "iis", "-o", "x"],
+            "no server the lab knows",
+        ),
+        (&["run", "--server", "tux", "-o", "x"], "inside the kernel"),
+        (&["run", "--config", "3T", "-o", "x"], "no configuration"),
+        (
+            &["run", "--server", "headway,headway", "-o", "x"],
+            "named twice",
+        ),
+        (
+            &["run", "--server", "headway", "-d", "0s", "-o", "x"],
+            "less than a second",
+        ),
+        (
+            &["run", "--server-cpus", "9999", "-o", "x"],
+            "no processor 9999",
+        ),
+        (&["run"], "--output"),
+    ] {
+        let (code, _, error) = run(words);
+        assert_eq!(code, 2, "{words:?}: {error}");
+        assert!(error.contains(why), "{words:?}: {error}");
+    }
+    assert!(!Path::new("x").exists());
+}
+
+#[test]
+fn the_exit_code_is_1_when_there_is_no_such_process_or_the_program_fails() {
+    let (code, _, error) = run(&["count", "-p", "2147483647", "-d", "1s"]);
+    assert_eq!(code, 1);
+    assert!(error.contains("no process 2147483647"), "{error}");
+    let (code, _, error) = run(&["count", "-e", "task-clock", "--", "false"]);
+    assert_eq!(code, 1, "{error}");
+    let (code, _, error) = run(&["report", "/nowhere"]);
+    assert_eq!(code, 1);
+    assert!(error.contains("no outcome"), "{error}");
+}
+
+#[test]
+fn a_program_is_counted_from_its_start_to_its_end_when_it_is_run() {
+    const NAME: &str = "a_program_is_counted_from_its_start_to_its_end_when_it_is_run";
+    let (code, out, error) = run(&[
+        "count",
+        "-e",
+        "minor-faults,task-clock",
+        "--json",
+        "--",
+        "sh",
+        "-c",
+        "true; true",
+    ]);
+    if error.contains("not permitted") {
+        return skip(NAME, "counting the kernel's events needs a privilege");
+    }
+    assert_eq!(code, 0, "{error}");
+    let value: Value = serde_json::from_str(&out).unwrap();
+    let counts = &value["counts"]["spaces"]["both"];
+    assert!(
+        counts["minor-faults"]["value"].as_f64().unwrap() > 10.0,
+        "{out}"
+    );
+    assert!(
+        counts["task-clock"]["value"].as_f64().unwrap() > 0.0,
+        "{out}"
+    );
+}
+
+#[test]
+fn all_five_configurations_have_an_answer_when_they_are_asked_for() {
+    let (code, out, _) = run(&["configurations"]);
+    assert_eq!(code, 0);
+    for name in ["1T-UP", "1T-SMP", "2T", "2P", "4T"] {
+        assert!(out.contains(name), "{name} is missing in\n{out}");
+    }
+    let (_, out, _) = run(&["configurations", "--json"]);
+    let value: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(value["configurations"].as_array().unwrap().len(), 5);
+}
+
+/// The servers' control group, wherever its hierarchy is mounted.
+fn group() -> Option<PathBuf> {
+    let places = [
+        "/sys/fs/cgroup/cpuset/headway-counters",
+        "/sys/fs/cgroup/headway-counters",
+    ];
+    places
+        .map(PathBuf::from)
+        .into_iter()
+        .find(|path| path.exists())
+}
+
+fn study(output: &Path, seconds: &str) -> Child {
+    let output = output.display().to_string();
+    let words = [
+        "counters", "run", "--server", "headway", "--config", "1T-SMP", "--set", "5", "-c", "8",
+        "--warmup", "0s", "-d", seconds, "--json", "-o", &output,
+    ];
+    headway()
+        .args(words)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+fn until(what: &str, done: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(
+            begun.elapsed() < Duration::from_secs(30),
+            "{what} has not happened"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Servers in the group, once the client has begun: its run directory is there.
+fn serving_processes(output: &Path) -> Vec<Pid> {
+    until("the measurement's begin", || {
+        output.join("runs/headway-1T-SMP-1/run.json").exists()
+    });
+    let list = fs::read_to_string(group().unwrap().join("cgroup.procs")).unwrap();
+    list.lines()
+        .filter_map(|line| Pid::from_raw(line.parse().ok()?))
+        .collect()
+}
+
+/// One test, since only one study at a time may change a machine's processors.
+#[test]
+fn a_study_leaves_figures_and_nothing_else_when_it_ends_fails_or_is_killed() {
+    const NAME: &str = "a_study_leaves_figures_and_nothing_else_when_it_ends_fails_or_is_killed";
+    if !geteuid().is_root() {
+        return skip(NAME, "root: counts processors and makes a cpuset");
+    }
+    let place = tempfile::tempdir().unwrap();
+
+    let whole = place.path().join("whole");
+    let ended = study(&whole, "1s").wait_with_output().unwrap();
+    let error = String::from_utf8_lossy(&ended.stderr);
+    if error.contains("not permitted") {
+        return skip(NAME, "counting processors needs a privilege");
+    }
+    assert!(ended.status.success(), "{error}");
+    let value: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    let cell = &value["cells"][0];
+    assert!(cell["bits_per_s"].as_f64().unwrap() > 0.0, "{cell}");
+    assert!(
+        cell["counts"]["spaces"]["both"]["task-clock"]["value"]
+            .as_f64()
+            .unwrap()
+            > 0.0
+    );
+    assert!(value["outcome"]["setups"][0]["server"][0].is_u64());
+    let page = fs::read_to_string(whole.join("report.html")).unwrap();
+    assert!(page.contains("Servers with and without SMT") && page.contains("Headway, 1T-SMP"));
+    assert_eq!(group(), None, "the cpuset is gone");
+
+    let dies = place.path().join("dies");
+    let running = study(&dies, "20s");
+    for process in serving_processes(&dies) {
+        let _ = kill_process(process, Signal::KILL);
+    }
+    let ended = running.wait_with_output().unwrap();
+    let error = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{error}");
+    assert!(
+        error.contains("the server ended during the measurement"),
+        "{error}"
+    );
+
+    let killed = place.path().join("killed");
+    let mut running = study(&killed, "20s");
+    let servers = serving_processes(&killed);
+    assert!(!servers.is_empty());
+    running.kill().unwrap();
+    running.wait().unwrap();
+    until("the guard's work", || group().is_none());
+    until("the end of the record", || {
+        !Path::new("/run/headway-counters/changed.json").exists()
+    });
+    for process in servers {
+        until("the server's end", || {
+            rustix::process::test_kill_process(process).is_err()
+        });
+    }
+}

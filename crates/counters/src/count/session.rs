@@ -1,0 +1,374 @@
+//! A counting session: groups opened for a target, started together, read, and added up.
+//!
+//! Events that count for a whole core are opened on one of its threads only; those of a unit outside the cores on the
+//! processors that the kernel names. Neither can follow a process, which the counts say where it is asked for.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use os::perf::counter::{EventWords, Whose};
+
+use super::counts::{Counts, Here, Space, Sum};
+use super::perf::{OpenError, Perf};
+use super::plan::{Group, groups};
+use crate::events::{Meaning, Scope};
+use crate::machine::{Machine, Resolved};
+
+/// Whose events are counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// All that runs on these processors. `cores` has the threads of each core among them.
+    Processors {
+        /// The processors.
+        cpus: Vec<usize>,
+        /// The same, core by core.
+        cores: Vec<Vec<usize>>,
+    },
+    /// These threads, and whatever they start from now on.
+    Threads(Vec<i32>),
+    /// What the calling thread starts from now on.
+    Children,
+}
+
+/// Programmable counters assumed where the table does not know the core: what x86 and Arm processors have had at least for
+/// fifteen years. A group that turns out too large is divided.
+const COUNTERS_ASSUMED: usize = 4;
+
+/// Open counters.
+pub struct Session<'a, P: Perf> {
+    perf: &'a P,
+    opened: Vec<Opened<P::Handle>>,
+    missing: BTreeMap<Meaning, String>,
+}
+
+/// A group in one place: its members in order, the first leads.
+struct Opened<H> {
+    space: Space,
+    whose: Whose,
+    members: Vec<Member<H>>,
+}
+
+/// One open counter.
+struct Member<H> {
+    meaning: Meaning,
+    scope: Scope,
+    words: EventWords,
+    handle: H,
+}
+
+impl<H> Member<H> {
+    fn new(event: &Resolved, words: EventWords, handle: H) -> Member<H> {
+        Member {
+            meaning: event.meaning,
+            scope: event.scope,
+            words,
+            handle,
+        }
+    }
+}
+
+/// How often counters were refused for reasons that may hold for all of them.
+#[derive(Default)]
+struct Refusals {
+    not_permitted: usize,
+    gone: usize,
+}
+
+impl<'a, P: Perf> Session<'a, P> {
+    /// Opens counters for meanings. What cannot be counted is noted with its reason and does not fail the rest.
+    ///
+    /// # Errors
+    /// [`OpenError::Descriptors`] and [`OpenError::Other`], which are not about one event; [`OpenError::NotPermitted`] if
+    /// nothing at all may be counted; [`OpenError::Gone`] if no thread of the target is left.
+    pub fn open(
+        perf: &'a P,
+        machine: &Machine,
+        meanings: &[Meaning],
+        target: &Target,
+        spaces: &[Space],
+    ) -> Result<Session<'a, P>, OpenError> {
+        let mut session = Session {
+            perf,
+            opened: Vec::new(),
+            missing: BTreeMap::new(),
+        };
+        let mut wanted = Vec::new();
+        for meaning in meanings {
+            match machine.resolve(*meaning) {
+                Ok(resolved) => wanted.push(resolved),
+                Err(absent) => drop(session.missing.insert(*meaning, absent.to_string())),
+            }
+        }
+        let counters = machine.counters().unwrap_or(COUNTERS_ASSUMED);
+        let mut refusals = Refusals::default();
+        for group in groups(wanted, counters) {
+            match places(&group, target) {
+                Ok(places) => {
+                    for space in spaces_of(&group, spaces) {
+                        for whose in &places {
+                            session.open_group(&group, space, *whose, &mut refusals)?;
+                        }
+                    }
+                }
+                Err(Unplaced::Units) => session.open_units(&group, &mut refusals)?,
+                Err(Unplaced::Nowhere(why)) => session.miss(&group, why),
+            }
+        }
+        match session.opened.is_empty() {
+            true if refusals.not_permitted > 0 => Err(OpenError::NotPermitted),
+            true if refusals.gone > 0 => Err(OpenError::Gone),
+            _ => Ok(session),
+        }
+    }
+
+    /// Opens a group in one place; what does not fit beside the others becomes another group.
+    fn open_group(
+        &mut self,
+        group: &Group,
+        space: Space,
+        whose: Whose,
+        refusals: &mut Refusals,
+    ) -> Result<(), OpenError> {
+        let mut members: Vec<Member<P::Handle>> = Vec::new();
+        let mut rest = Vec::new();
+        for event in &group.events {
+            let Some(placed) = event.events.first() else {
+                continue;
+            };
+            let words = words(&placed.words, space);
+            let leader = members.first().map(|first| &first.handle);
+            let has_leader = leader.is_some();
+            match self.perf.open(&words, whose, leader) {
+                Ok(handle) => members.push(Member::new(event, words, handle)),
+                Err(OpenError::DoesNotFit) if has_leader => rest.push(event.clone()),
+                Err(error) => self.refused(event, error, refusals)?,
+            }
+        }
+        self.keep(space, whose, members);
+        match rest.is_empty() {
+            true => Ok(()),
+            false => self.open_group(&Group { events: rest }, space, whose, refusals),
+        }
+    }
+
+    /// Opens what units outside the cores count, each on its own processors and alone: a group is on one unit.
+    fn open_units(&mut self, group: &Group, refusals: &mut Refusals) -> Result<(), OpenError> {
+        for event in &group.events {
+            for placed in &event.events {
+                let cpus = placed.cpus.clone().unwrap_or_else(|| vec![0]);
+                for whose in cpus.into_iter().map(Whose::Processor) {
+                    match self.perf.open(&placed.words, whose, None) {
+                        Ok(handle) => {
+                            let member = Member::new(event, placed.words, handle);
+                            self.keep(Space::Both, whose, vec![member]);
+                        }
+                        Err(error) => self.refused(event, error, refusals)?,
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, space: Space, whose: Whose, members: Vec<Member<P::Handle>>) {
+        if !members.is_empty() {
+            self.opened.push(Opened {
+                space,
+                whose,
+                members,
+            });
+        }
+    }
+
+    /// Notes why an event cannot be had; an error if it is not about this event.
+    fn refused(
+        &mut self,
+        event: &Resolved,
+        error: OpenError,
+        refusals: &mut Refusals,
+    ) -> Result<(), OpenError> {
+        let why = match error {
+            OpenError::Gone => {
+                refusals.gone += 1;
+                return Ok(());
+            }
+            OpenError::Descriptors | OpenError::Other(_) => return Err(error),
+            OpenError::DoesNotFit => "the kernel refuses its code".to_owned(),
+            OpenError::Absent | OpenError::NotPermitted => {
+                refusals.not_permitted += usize::from(error == OpenError::NotPermitted);
+                error.to_string()
+            }
+        };
+        self.missing.insert(event.meaning, why);
+        Ok(())
+    }
+
+    fn miss(&mut self, group: &Group, why: &str) {
+        for event in &group.events {
+            self.missing.insert(event.meaning, why.into());
+        }
+    }
+
+    /// Starts all counters.
+    ///
+    /// # Errors
+    /// Of the system.
+    pub fn start(&self) -> io::Result<()> {
+        self.each_leader(|handle| self.perf.start(handle))
+    }
+
+    /// Stops all counters.
+    ///
+    /// # Errors
+    /// Of the system.
+    pub fn stop(&self) -> io::Result<()> {
+        self.each_leader(|handle| self.perf.stop(handle))
+    }
+
+    fn each_leader(&self, order: impl Fn(&P::Handle) -> io::Result<()>) -> io::Result<()> {
+        let leaders = self.opened.iter().filter_map(|group| group.members.first());
+        leaders
+            .into_iter()
+            .try_for_each(|first| order(&first.handle))
+    }
+
+    /// How many groups of hardware events take turns in one place.
+    pub fn opened(&self) -> usize {
+        self.opened.len()
+    }
+
+    /// What was counted so far.
+    ///
+    /// # Errors
+    /// Of the system. An event that could never be put on the hardware is no error but missing.
+    pub fn counts(&self) -> io::Result<Counts> {
+        let mut here: BTreeMap<_, (Here, Scope)> = BTreeMap::new();
+        let mut missing = self.missing.clone();
+        for group in &self.opened {
+            for member in &group.members {
+                match self.perf.read(&member.handle) {
+                    Ok(mut reading) => {
+                        // The kernel's own counts take no turns; that its clocks start one after the other is no reason to
+                        // scale.
+                        if member.meaning.is_software() {
+                            reading.running_ns = reading.enabled_ns;
+                        }
+                        // Equal units in one place have kinds of their own, equal events in several groups have not.
+                        let place = (place(group.whose), member.words.kind);
+                        let entry = here
+                            .entry((group.space, member.meaning, place))
+                            .or_default();
+                        entry.0.add(reading);
+                        entry.1 = member.scope;
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                        missing
+                            .insert(member.meaning, "it could not be put on the hardware".into());
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        let mut sums: BTreeMap<(Space, Meaning), (Sum, Scope)> = BTreeMap::new();
+        for ((space, meaning, _), (here, scope)) in here {
+            let sum = sums.entry((space, meaning)).or_default();
+            sum.0.add(here);
+            sum.1 = scope;
+        }
+        let mut counts = Counts::default();
+        for ((space, meaning), (sum, scope)) in sums {
+            if missing.contains_key(&meaning) {
+                // Missing in one place is missing: the rest would be a part of a figure.
+                continue;
+            }
+            match sum.count(scope) {
+                Some(count) => {
+                    counts
+                        .spaces
+                        .entry(space)
+                        .or_default()
+                        .insert(meaning, count);
+                }
+                None => {
+                    missing.insert(
+                        meaning,
+                        "it was opened and never counted, as in guests that have it only in part"
+                            .into(),
+                    );
+                }
+            }
+        }
+        counts.spaces.values_mut().for_each(|found| {
+            found.retain(|meaning, _| !missing.contains_key(meaning));
+        });
+        counts.missing = missing;
+        counts.drop_standing();
+        Ok(counts)
+    }
+}
+
+/// In which spaces a group is counted: what happens outside the cores, or in the kernel by its nature, is nobody's.
+fn spaces_of(group: &Group, wanted: &[Space]) -> Vec<Space> {
+    let plain = group
+        .events
+        .iter()
+        .any(|event| event.scope == Scope::Unit || event.meaning.is_software());
+    match plain {
+        true => vec![Space::Both],
+        false => wanted.to_vec(),
+    }
+}
+
+/// A place as a number.
+fn place(whose: Whose) -> i64 {
+    match whose {
+        Whose::Thread(thread) => i64::from(thread),
+        Whose::Children => 0,
+        Whose::Processor(number) => number as i64,
+    }
+}
+
+fn words(words: &EventWords, space: Space) -> EventWords {
+    EventWords {
+        exclude_user: space == Space::Kernel,
+        exclude_kernel: space == Space::User,
+        ..*words
+    }
+}
+
+/// Why a group has no places of its own.
+enum Unplaced {
+    /// Its units are asked on processors of their own.
+    Units,
+    /// It cannot be counted for this target.
+    Nowhere(&'static str),
+}
+
+/// Where a group is to be opened.
+fn places(group: &Group, target: &Target) -> Result<Vec<Whose>, Unplaced> {
+    const WHOLE_CORE: &str = "it counts for a whole core; count processors instead of processes";
+    const UNIT: &str =
+        "it counts outside the cores for everybody; count processors instead of processes";
+    let first = group.events.first();
+    let scope = first.map_or(Scope::Thread, |event| event.scope);
+    Ok(match (target, scope) {
+        (Target::Threads(threads), Scope::Thread) => {
+            threads.iter().copied().map(Whose::Thread).collect()
+        }
+        (Target::Children, Scope::Thread) => vec![Whose::Children],
+        (Target::Processors { cpus, .. }, Scope::Thread) => {
+            cpus.iter().copied().map(Whose::Processor).collect()
+        }
+        (Target::Processors { cores, .. }, Scope::Core) => {
+            let first = cores.iter().filter_map(|core| core.first());
+            first.copied().map(Whose::Processor).collect()
+        }
+        (Target::Processors { .. }, Scope::Unit) => return Err(Unplaced::Units),
+        (_, Scope::Core) => return Err(Unplaced::Nowhere(WHOLE_CORE)),
+        (_, Scope::Unit) => return Err(Unplaced::Nowhere(UNIT)),
+    })
+}
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod tests;

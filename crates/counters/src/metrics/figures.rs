@@ -1,0 +1,396 @@
+//! Ratios of counts: cycles per instruction and micro-operation, work per byte and per request, miss rates.
+//!
+//! Source: dissertation section 4.4. "Per byte" is per byte of content that clients received.
+
+use serde::{Deserialize, Serialize};
+
+use crate::count::{Counts, Space};
+use crate::events::Meaning;
+
+/// What was served while it was counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Served {
+    /// Bytes of content that clients received.
+    pub bytes: f64,
+    /// Requests that were answered.
+    pub requests: f64,
+    /// Length of the measurement.
+    pub seconds: f64,
+}
+
+/// One figure.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Figure {
+    /// Its word: `cpi`, `l2-miss-rate`.
+    pub name: &'static str,
+    /// What it is, in words.
+    pub title: &'static str,
+    /// Of what.
+    pub unit: Unit,
+    /// The value, if all its counts were counted.
+    pub value: Option<f64>,
+    /// The share of the time for which the least counted of its counts was counted; below 1 the value is an estimate.
+    pub counted_share: Option<f64>,
+    /// The counts that it lacks.
+    pub lacks: Vec<Meaning>,
+}
+
+/// What a figure is measured in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unit {
+    /// One number by another.
+    Ratio,
+    /// A share of 1.
+    Share,
+    /// Events for a byte of content.
+    PerByte,
+    /// Events for a request.
+    PerRequest,
+}
+
+/// A figure in the table: sums of counts above and below.
+struct Row(
+    &'static str,
+    &'static str,
+    Unit,
+    &'static [Meaning],
+    Below,
+    Space,
+);
+
+enum Below {
+    Count(&'static [Meaning]),
+    Bytes,
+    Requests,
+}
+
+use Below::{Bytes, Count, Requests};
+use Meaning as M;
+use Unit::{PerByte, PerRequest, Ratio, Share};
+
+const ROWS: &[Row] = &[
+    Row(
+        "cpi",
+        "cycles per instruction",
+        Ratio,
+        &[M::Cycles],
+        Count(&[M::Instructions]),
+        Space::Both,
+    ),
+    Row(
+        "ipc",
+        "instructions per cycle",
+        Ratio,
+        &[M::Instructions],
+        Count(&[M::Cycles]),
+        Space::Both,
+    ),
+    Row(
+        "cpu-op",
+        "cycles per micro-operation",
+        Ratio,
+        &[M::Cycles],
+        Count(&[M::UopsRetired]),
+        Space::Both,
+    ),
+    Row(
+        "uops-per-instruction",
+        "micro-operations per instruction",
+        Ratio,
+        &[M::UopsRetired],
+        Count(&[M::Instructions]),
+        Space::Both,
+    ),
+    Row(
+        "instructions-per-byte",
+        "instructions per byte",
+        PerByte,
+        &[M::Instructions],
+        Bytes,
+        Space::Both,
+    ),
+    Row(
+        "uops-per-byte",
+        "micro-operations per byte",
+        PerByte,
+        &[M::UopsRetired],
+        Bytes,
+        Space::Both,
+    ),
+    Row(
+        "cycles-per-byte",
+        "cycles per byte",
+        PerByte,
+        &[M::Cycles],
+        Bytes,
+        Space::Both,
+    ),
+    Row(
+        "instructions-per-request",
+        "instructions per request",
+        PerRequest,
+        &[M::Instructions],
+        Requests,
+        Space::Both,
+    ),
+    Row(
+        "uops-per-request",
+        "micro-operations per request",
+        PerRequest,
+        &[M::UopsRetired],
+        Requests,
+        Space::Both,
+    ),
+    Row(
+        "user-instructions-per-request",
+        "instructions per request, user",
+        PerRequest,
+        &[M::Instructions],
+        Requests,
+        Space::User,
+    ),
+    Row(
+        "kernel-instructions-per-request",
+        "instructions per request, kernel",
+        PerRequest,
+        &[M::Instructions],
+        Requests,
+        Space::Kernel,
+    ),
+    Row(
+        "branch-share",
+        "branches among instructions",
+        Share,
+        &[M::Branches],
+        Count(&[M::Instructions]),
+        Space::Both,
+    ),
+    Row(
+        "misprediction-rate",
+        "branches mispredicted",
+        Share,
+        &[M::Mispredictions],
+        Count(&[M::Branches]),
+        Space::Both,
+    ),
+    Row(
+        "l1i-miss-rate",
+        "L1 instruction cache misses",
+        Share,
+        &[M::L1iMisses],
+        Count(&[M::L1iReferences]),
+        Space::Both,
+    ),
+    Row(
+        "l1d-miss-rate",
+        "L1 data cache misses",
+        Share,
+        &[M::L1dMisses],
+        Count(&[M::L1dReferences]),
+        Space::Both,
+    ),
+    Row(
+        "l2-miss-rate",
+        "L2 cache misses",
+        Share,
+        &[M::L2Misses],
+        Count(&[M::L2References]),
+        Space::Both,
+    ),
+    Row(
+        "l3-miss-rate",
+        "L3 cache misses",
+        Share,
+        &[M::L3Misses],
+        Count(&[M::L3References]),
+        Space::Both,
+    ),
+    Row(
+        "itlb-miss-rate",
+        "instruction TLB misses",
+        Share,
+        &[M::ItlbMisses],
+        Count(&[M::ItlbReferences]),
+        Space::Both,
+    ),
+    Row(
+        "dtlb-miss-rate",
+        "data TLB misses",
+        Share,
+        &[M::DtlbMisses],
+        Count(&[M::DtlbReferences]),
+        Space::Both,
+    ),
+    Row(
+        "frontend-stalls-per-byte",
+        "cycles without delivery per byte",
+        PerByte,
+        &[M::FrontendStalls],
+        Bytes,
+        Space::Both,
+    ),
+    Row(
+        "store-stalls-per-byte",
+        "cycles without store buffers per byte",
+        PerByte,
+        &[M::StoreBufferStalls],
+        Bytes,
+        Space::Both,
+    ),
+    Row(
+        "clears-per-byte",
+        "pipeline clears per byte",
+        PerByte,
+        &[M::PipelineClears],
+        Bytes,
+        Space::Both,
+    ),
+    Row(
+        "aliasing-per-byte",
+        "aliasing conflicts per byte",
+        PerByte,
+        &[M::Aliasing],
+        Bytes,
+        Space::Both,
+    ),
+    Row(
+        "switches-per-request",
+        "context switches per request",
+        PerRequest,
+        &[M::ContextSwitches],
+        Requests,
+        Space::Both,
+    ),
+    Row(
+        "faults-per-request",
+        "page faults per request",
+        PerRequest,
+        &[M::MinorFaults, M::MajorFaults],
+        Requests,
+        Space::Both,
+    ),
+    Row(
+        "cpu-ns-per-request",
+        "processor time per request, ns",
+        PerRequest,
+        &[M::TaskClock],
+        Requests,
+        Space::Both,
+    ),
+    Row(
+        "cpu-ns-per-byte",
+        "processor time per byte, ns",
+        PerByte,
+        &[M::TaskClock],
+        Bytes,
+        Space::Both,
+    ),
+];
+
+/// All figures that the table has, with and without a value.
+pub fn figures(counts: &Counts, served: &Served) -> Vec<Figure> {
+    ROWS.iter().map(|row| figure(row, counts, served)).collect()
+}
+
+fn figure(row: &Row, counts: &Counts, served: &Served) -> Figure {
+    let Row(name, title, unit, above, below, space) = row;
+    let below_counts: &[Meaning] = match below {
+        Count(meanings) => meanings,
+        Bytes | Requests => &[],
+    };
+    let sum = |meanings: &[Meaning]| {
+        meanings
+            .iter()
+            .map(|meaning| counts.of(*space, *meaning))
+            .sum::<Option<f64>>()
+    };
+    let needed: Vec<Meaning> = above.iter().chain(below_counts).copied().collect();
+    let lacks: Vec<Meaning> = needed
+        .iter()
+        .copied()
+        .filter(|meaning| counts.of(*space, *meaning).is_none())
+        .collect();
+    let divisor = match below {
+        Count(meanings) => sum(meanings),
+        Bytes => Some(served.bytes),
+        Requests => Some(served.requests),
+    };
+    let quotient = sum(above).zip(divisor).map(|(above, below)| above / below);
+    let value = quotient.filter(|value| value.is_finite());
+    Figure {
+        name,
+        title,
+        unit: *unit,
+        value,
+        counted_share: value.and(counts.counted_share(&needed)),
+        lacks,
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::events::Scope;
+    use std::collections::BTreeMap;
+
+    /// Counts that were counted all the time.
+    pub(crate) fn counts_of(values: &[(Meaning, f64)]) -> Counts {
+        let count = |value| crate::count::Count {
+            value,
+            counted_share: 1.0,
+            scope: Scope::Thread,
+        };
+        let all = values
+            .iter()
+            .map(|(meaning, value)| (*meaning, count(*value)));
+        Counts {
+            spaces: BTreeMap::from([(Space::Both, all.collect())]),
+            ..Counts::default()
+        }
+    }
+
+    fn value(figures: &[Figure], name: &str) -> Option<f64> {
+        figures
+            .iter()
+            .find(|figure| figure.name == name)
+            .expect("a figure")
+            .value
+    }
+
+    #[test]
+    fn figures_are_the_papers_when_its_own_ratios_are_put_in() {
+        // Apache-MP of Table 4.4: 6.8 instructions and 12.5 micro-operations per byte.
+        let counts = counts_of(&[
+            (M::Instructions, 6.8e9),
+            (M::UopsRetired, 12.5e9),
+            (M::Cycles, 27.0e9),
+        ]);
+        let served = Served {
+            bytes: 1e9,
+            requests: 1e5,
+            seconds: 10.0,
+        };
+        let found = figures(&counts, &served);
+        assert_eq!(value(&found, "instructions-per-byte"), Some(6.8));
+        assert_eq!(value(&found, "uops-per-byte"), Some(12.5));
+        assert!((value(&found, "cpu-op").expect("counted") - 2.16).abs() < 1e-9);
+        assert_eq!(value(&found, "instructions-per-request"), Some(68_000.0));
+    }
+
+    #[test]
+    fn a_figure_names_what_it_lacks_when_a_count_is_missing() {
+        let counts = counts_of(&[(M::Cycles, 5.0)]);
+        let found = figures(&counts, &Served::default());
+        let cpi = found
+            .iter()
+            .find(|figure| figure.name == "cpi")
+            .expect("there");
+        assert_eq!(
+            (cpi.value, cpi.lacks.as_slice()),
+            (None, &[M::Instructions][..])
+        );
+        // Nothing was served: no division by nothing.
+        assert_eq!(value(&found, "cycles-per-byte"), None);
+    }
+}

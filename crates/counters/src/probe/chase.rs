@@ -1,0 +1,122 @@
+//! Pointer chasing: each load's address is what the load before it has read, so loads cannot overlap.
+//!
+//! Lines are visited in a random order within a page, pages in a random order, as lmbench's `lat_mem_rd -t` does: a page's
+//! translation is looked up once for its 64 lines, so that the latency is the caches' and not the TLB's, and prefetchers find no
+//! stride. The TLB has a measurement of its own.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+/// Words of a cache line and of a page; an entry is a `u32`.
+const LINE: usize = 64 / 4;
+const PAGE: usize = 4096 / 4;
+
+/// Loads of one measurement. The nearest level takes a millisecond for them, memory a tenth of a second.
+const LOADS: usize = 1 << 20;
+
+/// Measurements, of which the fastest counts: whatever else ran made others slower.
+const TRIES: usize = 3;
+
+/// Pages for the TLB: more than any second-level TLB holds, while a line of each fits into a second-level cache.
+const WALK_PAGES: usize = 8192;
+
+/// Nanoseconds of an access in a working set of so many bytes.
+pub(super) fn latency_ns(set_bytes: u64) -> f64 {
+    let pages = (set_bytes as usize / 4096).max(1);
+    let mut order = Order::new(set_bytes);
+    let mut path = Vec::with_capacity(pages * PAGE / LINE);
+    for page in order.shuffled(pages) {
+        let lines = order.shuffled(PAGE / LINE);
+        path.extend(lines.into_iter().map(|line| page * PAGE + line * LINE));
+    }
+    time(&circle(&path, pages * PAGE), path[0])
+}
+
+/// Nanoseconds that an access costs more when its page is in no TLB: as many lines, a page each and all side by side.
+pub(super) fn walk_ns() -> f64 {
+    let mut order = Order::new(0);
+    // A line of its own in each page, or all would fall into the same few places of a cache.
+    let apart: Vec<usize> = order
+        .shuffled(WALK_PAGES)
+        .into_iter()
+        .map(|page| page * PAGE + page % (PAGE / LINE) * LINE)
+        .collect();
+    let dense: Vec<usize> = order
+        .shuffled(WALK_PAGES)
+        .into_iter()
+        .map(|line| line * LINE)
+        .collect();
+    let far = time(&circle(&apart, WALK_PAGES * PAGE), apart[0]);
+    let near = time(&circle(&dense, WALK_PAGES * LINE), dense[0]);
+    (far - near).max(0.0)
+}
+
+/// A closed path through memory: each place holds the next.
+fn circle(path: &[usize], words: usize) -> Vec<u32> {
+    let mut next = vec![0_u32; words];
+    for (index, place) in path.iter().enumerate() {
+        next[*place] = path[(index + 1) % path.len()] as u32;
+    }
+    next
+}
+
+fn time(next: &[u32], start: usize) -> f64 {
+    let mut at = start as u32;
+    let mut run = |loads: usize| {
+        for _ in 0..loads {
+            at = next[at as usize];
+        }
+        black_box(at);
+    };
+    // Once around, so that all of it is where it will stay.
+    run(LOADS.min(next.len() / LINE).max(1));
+    let tries = (0..TRIES).map(|_| {
+        let begun = Instant::now();
+        run(LOADS);
+        begun.elapsed().as_secs_f64() * 1e9 / LOADS as f64
+    });
+    tries.fold(f64::INFINITY, f64::min)
+}
+
+/// Random orders (xorshift64*; any order without a stride will do).
+struct Order(u64);
+
+impl Order {
+    fn new(seed: u64) -> Order {
+        Order(seed ^ 0x9e37_79b9_7f4a_7c15)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % bound
+    }
+
+    fn shuffled(&mut self, count: usize) -> Vec<usize> {
+        let mut all: Vec<usize> = (0..count).collect();
+        for last in (1..count).rev() {
+            all.swap(last, self.below(last + 1));
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_is_visited_once_when_the_circle_is_followed() {
+        let path = Order::new(7).shuffled(1000);
+        let places: Vec<usize> = path.iter().map(|line| line * LINE).collect();
+        let next = circle(&places, 1000 * LINE);
+        let mut seen = vec![false; 1000];
+        let mut at = places[0];
+        for _ in 0..1000 {
+            assert!(!std::mem::replace(&mut seen[at / LINE], true));
+            at = next[at] as usize;
+        }
+        assert_eq!(at, places[0], "it closes");
+    }
+}

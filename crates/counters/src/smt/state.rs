@@ -1,0 +1,371 @@
+//! Changing processors and changing them back: whatever is changed is written down first.
+//!
+//! The record is a file in a directory that a reboot empties, as a reboot undoes the changes themselves. Whoever ends in
+//! order restores; after a crash a guard does, a process that only waits for the end of its standard input, and if that was killed too,
+//! the next start. A lock in the directory keeps two from changing at once.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
+
+/// Where the record is kept.
+pub const DIRECTORY: &str = "/run/headway-counters";
+
+/// One change: a file and what is to be written to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// A control file of the kernel's.
+    pub file: PathBuf,
+    /// Its new value.
+    pub value: String,
+}
+
+/// One line of the record, undone in reverse order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Undo {
+    /// Write this back.
+    File { path: PathBuf, value: String },
+    /// End what is in the control group, and remove it.
+    Group { path: PathBuf },
+}
+
+/// Why the state could not be changed or restored.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// Another one is at work.
+    #[error("another headway counters is changing this machine's processors ({}); wait for its end", directory.display())]
+    Busy {
+        /// The directory whose lock it holds.
+        directory: PathBuf,
+    },
+    /// A file of ours or the kernel's.
+    #[error("cannot {what} {}: {error}", path.display())]
+    File {
+        /// A verb.
+        what: &'static str,
+        /// Which file.
+        path: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+    /// Some of it could not be undone; the record is kept.
+    #[error("not everything could be restored, `headway counters restore` tries again: {0}")]
+    Remains(String),
+}
+
+fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StateError {
+    let path = path.to_path_buf();
+    move |error| StateError::File { what, path, error }
+}
+
+/// The right to change processors, and the record of what was changed. Dropped, it restores.
+#[derive(Debug)]
+pub struct State {
+    directory: PathBuf,
+    lock: File,
+    undo: Vec<Undo>,
+    guard: Option<(Child, ChildStdin)>,
+}
+
+/// What a group's processes get to be gone after SIGKILL.
+const GONE: Duration = Duration::from_secs(5);
+
+impl State {
+    /// Takes the lock and restores what a crash has left. The second value says whether there was something.
+    ///
+    /// # Errors
+    /// [`StateError::Busy`]; a directory that cannot be made (only root can); what cannot be restored.
+    pub fn open(directory: &Path) -> Result<(State, bool), StateError> {
+        let mut state = State::locked(directory, FlockOperation::NonBlockingLockExclusive)?;
+        state.undo = read(&state.record())?;
+        let left = !state.undo.is_empty();
+        state.restore()?;
+        Ok((state, left))
+    }
+
+    /// Starts a guard by a command that calls [`guard`] and does nothing else.
+    ///
+    /// # Errors
+    /// The command cannot be started.
+    pub fn watched_by(&mut self, mut command: Command) -> Result<(), StateError> {
+        use std::os::unix::process::CommandExt;
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            // Ctrl-C at a terminal is for its parent.
+            .process_group(0)
+            .spawn()
+            .map_err(failed("start the guard", Path::new(command.get_program())))?;
+        self.guard = child.stdin.take().map(|stdin| (child, stdin));
+        Ok(())
+    }
+
+    /// Changes a file of the kernel's, which is written down first. Nothing is done if it has the value already.
+    ///
+    /// # Errors
+    /// The file cannot be read or written.
+    pub fn change(&mut self, change: &Change) -> Result<(), StateError> {
+        let before = fs::read_to_string(&change.file).map_err(failed("read", &change.file))?;
+        let before = before.trim();
+        if before == change.value {
+            return Ok(());
+        }
+        self.undo.push(Undo::File {
+            path: change.file.clone(),
+            value: before.into(),
+        });
+        self.write_record()?;
+        write(&change.file, &change.value)
+    }
+
+    /// Notes a control group that is about to be made: it goes when the state is restored, with whatever is in it.
+    ///
+    /// # Errors
+    /// The record cannot be written.
+    pub fn will_make_group(&mut self, path: &Path) -> Result<(), StateError> {
+        self.undo.push(Undo::Group { path: path.into() });
+        self.write_record()
+    }
+
+    /// Undoes all changes, the last one first.
+    ///
+    /// # Errors
+    /// [`StateError::Remains`]: the rest is restored, and the record keeps what is not.
+    pub fn restore(&mut self) -> Result<(), StateError> {
+        let mut remains = Vec::new();
+        let mut reasons = Vec::new();
+        for undo in self.undo.drain(..).rev() {
+            if let Err(error) = undo.undo() {
+                reasons.push(error.to_string());
+                remains.insert(0, undo);
+            }
+        }
+        self.undo = remains;
+        match self.undo.is_empty() {
+            true => match fs::remove_file(self.record()) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    Err(failed("remove", &self.record())(error))
+                }
+                _ => Ok(()),
+            },
+            false => {
+                self.write_record()?;
+                Err(StateError::Remains(reasons.join("; ")))
+            }
+        }
+    }
+
+    fn locked(directory: &Path, operation: FlockOperation) -> Result<State, StateError> {
+        fs::create_dir_all(directory).map_err(failed("make", directory))?;
+        let path = directory.join("lock");
+        let lock = File::create(&path).map_err(failed("make", &path))?;
+        flock(&lock, operation).map_err(|_| StateError::Busy {
+            directory: directory.into(),
+        })?;
+        Ok(State {
+            directory: directory.into(),
+            lock,
+            undo: Vec::new(),
+            guard: None,
+        })
+    }
+
+    fn record(&self) -> PathBuf {
+        self.directory.join("changed.json")
+    }
+
+    /// The record is replaced as a whole and is on its way to the disk before the change is made.
+    fn write_record(&self) -> Result<(), StateError> {
+        let (path, new) = (self.record(), self.directory.join("changed.new"));
+        let text = serde_json::to_vec(&self.undo).map_err(io::Error::other);
+        let written = text.and_then(|text| {
+            let mut file = File::create(&new)?;
+            file.write_all(&text)?;
+            file.sync_all()?;
+            fs::rename(&new, &path)
+        });
+        written.map_err(failed("write", &path))
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        // Whoever wants to know how it went calls `restore` before; what remains is in the record, for the guard.
+        let _ = self.restore();
+        // The guard takes the lock when its input ends.
+        let _ = flock(&self.lock, FlockOperation::Unlock);
+        if let Some((mut child, stdin)) = self.guard.take() {
+            drop(stdin);
+            let _ = child.wait();
+        }
+    }
+}
+
+/// What a guard does: waits for the end of its standard input, and restores what is recorded then.
+///
+/// # Errors
+/// As [`State::restore`].
+pub fn guard(mut input: impl Read, directory: &Path) -> Result<(), StateError> {
+    // Nothing is ever written to it; an error is an end as well.
+    let _ = io::copy(&mut input, &mut io::sink());
+    let mut state = State::locked(directory, FlockOperation::LockExclusive)?;
+    state.undo = read(&state.record())?;
+    state.restore()
+}
+
+fn read(record: &Path) -> Result<Vec<Undo>, StateError> {
+    match fs::read(record) {
+        Ok(text) => serde_json::from_slice(&text)
+            .map_err(io::Error::other)
+            .map_err(failed("understand the record", record)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(failed("read", record)(error)),
+    }
+}
+
+fn write(file: &Path, value: &str) -> Result<(), StateError> {
+    // Not fs::write, which would make a file where the kernel has none.
+    let opened = fs::OpenOptions::new().write(true).truncate(true).open(file);
+    opened
+        .and_then(|mut file| file.write_all(value.as_bytes()))
+        .map_err(failed("write to", file))
+}
+
+impl Undo {
+    fn undo(&self) -> Result<(), StateError> {
+        match self {
+            Undo::File { path, value } => write(path, value),
+            Undo::Group { path } => end_group(path),
+        }
+    }
+}
+
+/// Ends what is in a control group of ours and removes it; fine if it is gone.
+fn end_group(path: &Path) -> Result<(), StateError> {
+    let begun = Instant::now();
+    loop {
+        let text = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
+        for pid in text
+            .lines()
+            .filter_map(|line| Pid::from_raw(line.parse().ok()?))
+        {
+            // One that has just ended is what is wanted.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        match fs::remove_dir(path) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if begun.elapsed() > GONE => return Err(failed("remove", path)(error)),
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Bed {
+        root: tempfile::TempDir,
+    }
+
+    impl Bed {
+        fn new() -> Bed {
+            let root = tempfile::tempdir().expect("a directory");
+            for (name, text) in [("a", "1\n"), ("b", "on\n")] {
+                fs::write(root.path().join(name), text).expect("written");
+            }
+            Bed { root }
+        }
+
+        fn state(&self) -> PathBuf {
+            self.root.path().join("state")
+        }
+
+        fn change(&self, name: &str, value: &str) -> Change {
+            Change {
+                file: self.root.path().join(name),
+                value: value.into(),
+            }
+        }
+
+        fn text(&self, name: &str) -> String {
+            let text = fs::read_to_string(self.root.path().join(name)).expect("there");
+            text.trim().to_owned()
+        }
+    }
+
+    #[test]
+    fn files_are_as_before_when_the_state_is_dropped() {
+        let bed = Bed::new();
+        let (mut state, left) = State::open(&bed.state()).expect("opened");
+        assert!(!left);
+        for (name, value) in [("a", "0"), ("b", "off"), ("a", "2")] {
+            state.change(&bed.change(name, value)).expect("changed");
+        }
+        assert_eq!((bed.text("a"), bed.text("b")), ("2".into(), "off".into()));
+        drop(state);
+        assert_eq!((bed.text("a"), bed.text("b")), ("1".into(), "on".into()));
+        assert!(!bed.state().join("changed.json").exists());
+    }
+
+    #[test]
+    fn the_next_start_restores_when_a_crash_has_left_changes() {
+        let bed = Bed::new();
+        let (mut state, _) = State::open(&bed.state()).expect("opened");
+        state.change(&bed.change("a", "0")).expect("changed");
+        // A crash: neither restored nor dropped, and the lock is gone with the process.
+        flock(&state.lock, FlockOperation::Unlock).expect("unlocked");
+        std::mem::forget(state);
+        let (_state, left) = State::open(&bed.state()).expect("opened");
+        assert!(left);
+        assert_eq!(bed.text("a"), "1");
+    }
+
+    #[test]
+    fn the_guard_restores_when_its_input_ends() {
+        let bed = Bed::new();
+        let (mut state, _) = State::open(&bed.state()).expect("opened");
+        state.change(&bed.change("a", "0")).expect("changed");
+        flock(&state.lock, FlockOperation::Unlock).expect("unlocked");
+        std::mem::forget(state);
+        guard(io::empty(), &bed.state()).expect("restored");
+        assert_eq!(bed.text("a"), "1");
+        guard(io::empty(), &bed.state()).expect("nothing to do");
+    }
+
+    #[test]
+    fn a_second_one_is_refused_when_the_first_is_at_work() {
+        let bed = Bed::new();
+        let (_state, _) = State::open(&bed.state()).expect("opened");
+        let second = State::open(&bed.state()).expect_err("locked");
+        assert!(matches!(second, StateError::Busy { .. }), "{second}");
+    }
+
+    #[test]
+    fn the_rest_is_restored_and_the_record_kept_when_a_file_has_gone() {
+        let bed = Bed::new();
+        let (mut state, _) = State::open(&bed.state()).expect("opened");
+        state.change(&bed.change("a", "0")).expect("changed");
+        state.change(&bed.change("b", "off")).expect("changed");
+        fs::remove_file(bed.root.path().join("b")).expect("removed");
+        let error = state.restore().expect_err("b is gone");
+        assert!(
+            error.to_string().contains("headway counters restore"),
+            "{error}"
+        );
+        assert_eq!(bed.text("a"), "1");
+        assert!(bed.state().join("changed.json").exists());
+        let missing = state
+            .change(&bed.change("c", "1"))
+            .expect_err("no such file");
+        assert!(matches!(missing, StateError::File { what: "read", .. }));
+    }
+}

@@ -1,0 +1,234 @@
+//! Where a study runs: the set of files in memory, the servers' folder, their processors.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Read;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use lab::groups::{Group, Version};
+use lab::servers::{Server, ServerError, ServerSpec};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use super::client::Running;
+use super::plan::Workload;
+use super::run::RunError;
+use crate::smt::State;
+use crate::smt::configuration::listed;
+
+/// What is asked for first; a server that answers it serves the set.
+pub(super) const READY: &str = "/ready.txt";
+
+/// The control group of servers, directly below its hierarchy's root.
+const GROUP: &str = "headway-counters";
+
+/// Room in memory that a set must leave.
+const SPARE_BYTES: u64 = 1 << 30;
+
+/// Folders that go when the study ends.
+pub(super) struct Place {
+    scratch: tempfile::TempDir,
+}
+
+impl Place {
+    /// Makes the set. Peers give up root's rights, so it lies where everybody may look.
+    pub fn new(workload: &Workload, interrupted: &AtomicBool) -> Result<Place, RunError> {
+        check_memory(workload.set_bytes)?;
+        let scratch = tempfile::Builder::new()
+            .prefix("headway-counters-")
+            .tempdir();
+        let scratch = scratch.map_err(failed("make", Path::new("a scratch directory")))?;
+        let place = Place { scratch };
+        // The last one is where servers write, which have become other users.
+        for (folder, mode) in [(place.scratch.path(), 0o755), (&place.servers(), 0o1777)] {
+            fs::create_dir_all(folder)
+                .and_then(|()| fs::set_permissions(folder, fs::Permissions::from_mode(mode)))
+                .map_err(failed("make", folder))?;
+        }
+        let set = place.set();
+        fs::create_dir_all(place.root()).map_err(failed("make", &place.root()))?;
+        let mut command = Command::new(lab::headway());
+        command
+            .args([
+                "fileset",
+                "create",
+                "--quiet",
+                "--profile",
+                &workload.profile,
+            ])
+            .args(["--size", &workload.set_bytes.to_string()])
+            .arg(&set);
+        // Half a gigabyte takes seconds; only an interruption ends this early.
+        Running::start(&mut command)?
+            .finish(Instant::now() + Duration::from_secs(3600), interrupted)?;
+        let ready = place.root().join(READY.trim_start_matches('/'));
+        fs::write(&ready, "ready\n").map_err(failed("write", &ready))?;
+        Ok(place)
+    }
+
+    /// The document root.
+    pub fn root(&self) -> PathBuf {
+        self.scratch.path().join("www")
+    }
+
+    /// The set.
+    pub fn set(&self) -> PathBuf {
+        self.root().join("set")
+    }
+
+    /// Where servers may write.
+    pub fn servers(&self) -> PathBuf {
+        self.scratch.path().join("servers")
+    }
+
+    /// Reads all of the set, so that no measurement waits for a disk.
+    pub fn warm(&self, interrupted: &AtomicBool) -> Result<(), RunError> {
+        let mut folders = vec![self.set()];
+        let mut bytes = vec![0; 1 << 20];
+        while let Some(folder) = folders.pop() {
+            if interrupted.load(Ordering::Relaxed) {
+                return Err(RunError::Interrupted);
+            }
+            for entry in fs::read_dir(&folder)
+                .map_err(failed("read", &folder))?
+                .flatten()
+            {
+                let path = entry.path();
+                match entry.file_type() {
+                    Ok(kind) if kind.is_dir() => folders.push(path),
+                    _ => {
+                        let mut file = fs::File::open(&path).map_err(failed("open", &path))?;
+                        while file.read(&mut bytes).map_err(failed("read", &path))? > 0 {}
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A port that is free now.
+    pub fn address() -> Result<SocketAddr, RunError> {
+        let free =
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
+        free.map_err(failed("find", Path::new("a free port")))
+    }
+}
+
+/// A set that does not fit would be read from a disk, which is another experiment.
+fn check_memory(set_bytes: u64) -> Result<(), RunError> {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"));
+    let available = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    match available.map(|kilobytes| kilobytes << 10) {
+        Some(available) if available < set_bytes + SPARE_BYTES => Err(RunError::Failed(format!(
+            "a set of {} MB does not stay in memory: {} MB are available, and 1 GB has to be left; choose a smaller --set",
+            set_bytes / 1_000_000,
+            available / 1_000_000
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Where servers run: their processors by affinity, and by a cpuset where the kernel has one, which they cannot leave.
+pub(super) struct Confined {
+    cpus: Vec<usize>,
+    group: Option<Group>,
+    /// Why there is no cpuset.
+    pub remark: Option<String>,
+}
+
+impl Confined {
+    pub fn to(cpus: &[usize], state: &mut State) -> Result<Confined, RunError> {
+        let mut confined = Confined {
+            cpus: cpus.to_vec(),
+            group: None,
+            remark: None,
+        };
+        let made = match lab::groups::find("cpuset") {
+            None => Err("no mounted control group hierarchy has the cpuset controller".to_owned()),
+            Some(hierarchy) => {
+                state.will_make_group(&hierarchy.root.join(GROUP))?;
+                hierarchy
+                    .make(GROUP, "cpuset")
+                    .map_err(|error| error.to_string())
+            }
+        };
+        match made.and_then(|group| fill(&group, cpus).map(|()| group)) {
+            Ok(group) => confined.group = Some(group),
+            Err(why) => {
+                confined.remark = Some(format!("servers are bound by affinity alone: {why}"))
+            }
+        }
+        Ok(confined)
+    }
+
+    /// Starts a server there. `before` stands in front of its program, such as valgrind with its options.
+    pub fn start(
+        &self,
+        spec: &ServerSpec,
+        scratch: &Path,
+        before: &[String],
+    ) -> Result<Server, RunError> {
+        let prefix = |program: &OsStr| {
+            let mut words: Vec<&OsStr> = before.iter().map(OsStr::new).collect();
+            words.push(program);
+            let mut command = match &self.group {
+                None => Command::new(words.remove(0)),
+                Some(group) => {
+                    let mut command = Command::new("/bin/sh");
+                    // The shell moves itself, and becomes the program.
+                    command.args(["-c", "echo $$ >\"$1\" && shift && exec \"$@\"", "sh"]);
+                    command.arg(group.file("cgroup.procs"));
+                    command
+                }
+            };
+            command.args(words);
+            command
+        };
+        let started = bound(&self.cpus, || Server::start(spec, prefix, scratch))?;
+        started.map_err(|error: ServerError| RunError::Failed(error.to_string()))
+    }
+}
+
+fn fill(group: &Group, cpus: &[usize]) -> Result<(), String> {
+    let said = |error: lab::LabError| error.to_string();
+    if group.version == Version::V1 {
+        // A new group of version 1 has no memory either.
+        let parent = group
+            .path
+            .parent()
+            .unwrap_or(&group.path)
+            .join("cpuset.mems");
+        let memory = fs::read_to_string(&parent)
+            .map_err(|error| format!("{}: {error}", parent.display()))?;
+        group.set("cpuset.mems", memory.trim()).map_err(said)?;
+    }
+    group.set("cpuset.cpus", &listed(cpus)).map_err(said)
+}
+
+/// Does something while the calling thread, and so what it starts, is bound to processors.
+pub(super) fn bound<T>(cpus: &[usize], work: impl FnOnce() -> T) -> Result<T, RunError> {
+    let before = sched_getaffinity(None)
+        .map_err(|error| RunError::Failed(format!("reading the affinity: {error}")))?;
+    let mut set = CpuSet::new();
+    cpus.iter()
+        .filter(|cpu| **cpu < CpuSet::MAX_CPU)
+        .for_each(|cpu| set.set(*cpu));
+    let failed =
+        |error| RunError::Failed(format!("running on processors {}: {error}", listed(cpus)));
+    sched_setaffinity(None, &set).map_err(failed)?;
+    let done = work();
+    sched_setaffinity(None, &before).map_err(failed)?;
+    Ok(done)
+}
+
+fn failed(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> RunError {
+    let path = path.display().to_string();
+    move |error| RunError::Failed(format!("cannot {what} {path}: {error}"))
+}

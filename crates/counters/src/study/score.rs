@@ -1,0 +1,224 @@
+//! How many slow clients a server satisfies: the static part of SPECweb99's score.
+//!
+//! SPECweb99 limits each simultaneous connection to 400 kbit/s and calls it conforming if it gets 320 kbit/s on average over its
+//! requests and fewer than a hundredth of them fail. The score here is the largest number of connections tried of which nineteen in
+//! twenty conform. The dynamic third of SPECweb99's requests is left out, as none of the servers has it, so a score is comparable with
+//! others of this kind and not with published ones.
+//!
+//! Source: dissertation section 4.6; SPECweb99 release 1.02 run rules, section 2.3.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use lab::servers::{Family, Kind};
+use latency::row::{Outcome as End, Row};
+use serde::{Deserialize, Serialize};
+
+use super::run::RunError;
+
+/// What a connection receives at most, bits a second.
+pub(super) const MOST_BITS: u64 = 400_000;
+
+/// What it must receive.
+const LEAST_BITS: f64 = 320_000.0;
+
+/// The share of its requests that may fail.
+const ERRORS_MAX: f64 = 0.01;
+
+/// The share of connections that must conform.
+const CONFORMING_MIN: f64 = 0.95;
+
+/// Connections that one client process has descriptors for on a machine with the usual limits.
+const CONNECTIONS_MAX: u64 = 15_000;
+
+/// The same where a server has a process or a thread for each: more would fill the memory before they fill a processor.
+const PROCESSES_MAX: u64 = 4096;
+
+/// Numbers of connections that are tried at most, and how near together the last two are.
+const TRIES: usize = 10;
+const NEAR: f64 = 0.03;
+
+/// A server's score in a configuration.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Score {
+    /// The server's word.
+    pub server: String,
+    /// The configuration's notation.
+    pub configuration: String,
+    /// Connections; `None` if not even the fewest conformed.
+    pub connections: Option<u64>,
+    /// More could not be tried.
+    pub at_least: bool,
+    /// What was tried, in order.
+    pub tried: Vec<Try>,
+    /// Why there is no score.
+    pub failed: Option<String>,
+}
+
+/// One number of connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Try {
+    /// Connections that asked.
+    pub connections: u64,
+    /// The share of them that conformed.
+    pub conforming: f64,
+}
+
+impl Score {
+    /// In a few words: `1024`, `at least 4096`, or why there is none.
+    pub fn words(&self) -> String {
+        match (&self.failed, self.connections, self.at_least) {
+            (Some(why), ..) => why.clone(),
+            (None, None, _) => "none conformed".into(),
+            (None, Some(connections), true) => format!("at least {connections}"),
+            (None, Some(connections), false) => connections.to_string(),
+        }
+    }
+}
+
+impl Try {
+    fn conforms(&self) -> bool {
+        self.conforming >= CONFORMING_MIN
+    }
+}
+
+/// The most connections that can be tried with a server.
+fn most(kind: Kind) -> u64 {
+    match kind.family() {
+        Family::Apache { .. } | Family::Civetweb => PROCESSES_MAX,
+        _ => CONNECTIONS_MAX,
+    }
+}
+
+/// Searches, beginning with what the server's throughput would be enough for.
+pub(super) fn search(
+    kind: Kind,
+    bits_per_s: f64,
+    mut attempt: impl FnMut(u64) -> Result<Try, RunError>,
+) -> Result<Score, RunError> {
+    let most = most(kind);
+    let (mut low, mut high): (u64, Option<u64>) = (0, None);
+    let mut next = ((bits_per_s / MOST_BITS as f64) as u64).clamp(16, most);
+    let mut tried = Vec::new();
+    while tried.len() < TRIES {
+        let found = attempt(next)?;
+        tried.push(found);
+        match found.conforms() {
+            true => low = next,
+            false => high = Some(next),
+        }
+        next = match high {
+            None if low == most => break,
+            None => (low * 2).min(most),
+            Some(high) if (high - low) as f64 <= NEAR * high as f64 || high - low <= 1 => break,
+            Some(high) => low.midpoint(high).max(1),
+        };
+    }
+    Ok(Score {
+        connections: (low > 0).then_some(low),
+        at_least: low == most,
+        tried,
+        ..Score::default()
+    })
+}
+
+/// What became of the connections of a run.
+pub(super) fn conforming(run: &Path, connections: u64) -> Result<Try, RunError> {
+    let unread = |error: latency::OpenError| {
+        RunError::Failed(format!("reading what the client has measured: {error}"))
+    };
+    let run = latency::Run::open(run).map_err(unread)?;
+    let mut clients: HashMap<u32, Client> = HashMap::new();
+    for batch in run.rows().map_err(unread)? {
+        for row in batch.map_err(unread)?.iter().filter(|row| !row.warmup) {
+            clients.entry(row.connection).or_default().add(row);
+        }
+    }
+    let fine = clients.values().filter(|client| client.conforms()).count();
+    Ok(Try {
+        connections,
+        // Those that were not answered once do not conform either.
+        conforming: fine as f64 / connections as f64,
+    })
+}
+
+/// What one connection got.
+#[derive(Default)]
+struct Client {
+    bits: f64,
+    seconds: f64,
+    requests: u64,
+    errors: u64,
+}
+
+impl Client {
+    fn add(&mut self, row: &Row) {
+        // Cut off by the end of the run, which is nobody's fault.
+        if row.error == End::Abandoned {
+            return;
+        }
+        self.requests += 1;
+        self.errors += u64::from(row.error != End::Ok);
+        self.bits += row.bytes as f64 * 8.0;
+        self.seconds += row.end_ns.saturating_sub(row.start_ns) as f64 / 1e9;
+    }
+
+    fn conforms(&self) -> bool {
+        self.requests > 0
+            && self.errors as f64 <= ERRORS_MAX * self.requests as f64
+            && self.bits >= LEAST_BITS * self.seconds
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server that satisfies so many.
+    fn searched(kind: Kind, capacity: u64, bits_per_s: f64) -> Score {
+        let found = search(kind, bits_per_s, |connections| {
+            Ok(Try {
+                connections,
+                conforming: if connections <= capacity { 1.0 } else { 0.5 },
+            })
+        });
+        found.expect("a score")
+    }
+
+    #[test]
+    fn the_score_is_near_the_capacity_when_the_first_guess_is_wrong() {
+        for (capacity, guess) in [(1000, 4e8), (1000, 4e9), (1000, 1e6), (7000, 2e9)] {
+            let score = searched(Kind::Nginx, capacity, guess);
+            let found = score.connections.expect("some");
+            assert!(
+                found <= capacity && found as f64 >= capacity as f64 * 0.93,
+                "{capacity}: {score:?}"
+            );
+            assert!(!score.at_least && score.tried.len() <= TRIES);
+        }
+    }
+
+    #[test]
+    fn the_score_is_a_bound_when_more_cannot_be_tried() {
+        let score = searched(Kind::ApachePrefork, 1_000_000, 9e9);
+        assert_eq!(
+            (score.connections, score.at_least),
+            (Some(PROCESSES_MAX), true)
+        );
+        let none = searched(Kind::Nginx, 0, 4e8);
+        assert_eq!((none.connections, none.at_least), (None, false));
+    }
+
+    #[test]
+    fn a_connection_conforms_when_it_is_fast_and_its_requests_succeed() {
+        let client = |bits: f64, errors| Client {
+            bits,
+            seconds: 10.0,
+            requests: 200,
+            errors,
+        };
+        assert!(client(3.3e6, 0).conforms() && client(3.3e6, 2).conforms());
+        assert!(!client(3.1e6, 0).conforms() && !client(3.3e6, 3).conforms());
+        assert!(!Client::default().conforms(), "never answered");
+    }
+}

@@ -1,0 +1,232 @@
+//! Counters of events: how often something happened to a thread, to all it starts, or on a processor.
+//!
+//! Unlike the ring, a counter is read by a system call and looks at any thread or processor the caller may look at. What
+//! an event's words mean is the caller's business; this file opens, starts, stops and reads.
+//!
+//! A kernel with more events than counters lets them take turns; a reading therefore says for how long the event wanted to
+//! count and for how long it did.
+//!
+//! Sources: perf_event_open(2); include/uapi/linux/perf_event.h.
+
+use std::io;
+use std::os::fd::AsRawFd;
+
+use rustix::fd::{AsFd, OwnedFd};
+
+use super::attributes;
+
+/// What to count, in the words of `struct perf_event_attr`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct EventWords {
+    /// `PERF_TYPE_*`, or the number of a counting unit under /sys/bus/event_source/devices.
+    pub kind: u32,
+    /// `config`.
+    pub config: u64,
+    /// `config1`.
+    pub config1: u64,
+    /// `config2`.
+    pub config2: u64,
+    /// Leaves out what happens in user space.
+    pub exclude_user: bool,
+    /// Leaves out what happens in the kernel.
+    pub exclude_kernel: bool,
+}
+
+/// Whose events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Whose {
+    /// A thread by its number, 0 for the calling one, with all threads and processes that it starts from now on.
+    Thread(i32),
+    /// What the calling thread starts, each from its `exec` on, and not the calling thread itself.
+    Children,
+    /// Everything on one processor.
+    Processor(usize),
+}
+
+/// What a counter has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// Events.
+    pub value: u64,
+    /// Nanoseconds for which the event was to be counted.
+    pub enabled_ns: u64,
+    /// Nanoseconds for which it was: less, if it had to take turns.
+    pub running_ns: u64,
+}
+
+/// An open counter, which does not count before it is started.
+#[derive(Debug)]
+pub struct Counter {
+    event: OwnedFd,
+}
+
+// `_IO('$', n)`; the argument is a flag, no pointer.
+const ENABLE: libc::c_ulong = 0x2400;
+const DISABLE: libc::c_ulong = 0x2401;
+const WHOLE_GROUP: libc::c_ulong = 1;
+
+impl Counter {
+    /// Opens a counter, in the group of `leader` if there is one: the events of a group count at the same time or not at
+    /// all. A leader must live as long as its group is used.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`, `EOPNOTSUPP`, `ENODEV`, `ENXIO`: this machine has no such event or no counters. `EACCES`, `EPERM`: not allowed,
+    /// see `kernel.perf_event_paranoid` and `CAP_PERFMON`. `EINVAL`: the group would be larger than the hardware, or the
+    /// words mean nothing. `ESRCH`: no such thread. `EMFILE`: too many descriptors.
+    pub fn open(event: &EventWords, whose: Whose, leader: Option<&Counter>) -> io::Result<Counter> {
+        let leader = leader.map(|leader| leader.event.as_fd());
+        let event = attributes::open_counter(event, whose, leader)?;
+        Ok(Counter { event })
+    }
+
+    /// Starts it, and with it the group that it leads.
+    ///
+    /// # Errors
+    ///
+    /// None that a caller could do something about.
+    pub fn start(&self) -> io::Result<()> {
+        self.order(ENABLE)
+    }
+
+    /// Stops it, and with it the group that it leads. What it has counted stays.
+    ///
+    /// # Errors
+    ///
+    /// None that a caller could do something about.
+    pub fn stop(&self) -> io::Result<()> {
+        self.order(DISABLE)
+    }
+
+    /// What it has counted so far.
+    ///
+    /// # Errors
+    ///
+    /// `EOF` as [`io::ErrorKind::UnexpectedEof`]: the event could not be put on the hardware and never will be.
+    pub fn read(&self) -> io::Result<Reading> {
+        let mut answer = [0_u8; 24];
+        let bytes = rustix::io::retry_on_intr(|| rustix::io::read(&self.event, &mut answer))?;
+        if bytes != answer.len() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(Reading::decode(&answer))
+    }
+
+    fn order(&self, request: libc::c_ulong) -> io::Result<()> {
+        // SAFETY: these requests take a number and touch no memory of ours.
+        let answer = unsafe { libc::ioctl(self.event.as_raw_fd(), request as _, WHOLE_GROUP) };
+        match answer {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Reading {
+    /// The words that a read of a counter returns: value, time enabled, time running, each of the machine's byte order.
+    ///
+    /// ```
+    /// use headway_os::perf::counter::Reading;
+    /// let mut words = [0; 24];
+    /// words[..8].copy_from_slice(&7_u64.to_ne_bytes());
+    /// assert_eq!(Reading::decode(&words).value, 7);
+    /// ```
+    pub fn decode(words: &[u8; 24]) -> Reading {
+        let word = |at: usize| {
+            let bytes = words[at..at + 8].try_into().expect("eight bytes");
+            u64::from_ne_bytes(bytes)
+        };
+        Reading {
+            value: word(0),
+            enabled_ns: word(8),
+            running_ns: word(16),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    const MINOR_FAULTS: EventWords = EventWords {
+        kind: 1,
+        config: 5,
+        config1: 0,
+        config2: 0,
+        exclude_user: false,
+        exclude_kernel: false,
+    };
+
+    fn open(whose: Whose, test: &str) -> Option<Counter> {
+        let error = match Counter::open(&MINOR_FAULTS, whose, None) {
+            Ok(counter) => return Some(counter),
+            Err(error) => error,
+        };
+        println!("SKIP: perf_event_open: {error}");
+        if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
+            let log = std::fs::OpenOptions::new()
+                .append(true)
+                .create(true)
+                .open(path);
+            writeln!(log.expect("a log"), "{test}: perf_event_open: {error}").expect("written");
+        }
+        None
+    }
+
+    #[test]
+    fn faults_are_counted_between_start_and_stop_when_memory_is_touched() {
+        let name = "faults_are_counted_between_start_and_stop_when_memory_is_touched";
+        let Some(counter) = open(Whose::Thread(0), name) else {
+            return;
+        };
+        let touch = || {
+            // Larger than the allocator's threshold for a mapping of its own, so the pages are fresh each time.
+            let bytes = vec![1_u8; 8 << 20];
+            assert_eq!(std::hint::black_box(&bytes)[1 << 20], 1);
+        };
+        touch();
+        assert_eq!(counter.read().expect("a reading").value, 0, "not started");
+        counter.start().expect("started");
+        touch();
+        counter.stop().expect("stopped");
+        let first = counter.read().expect("a reading");
+        assert!(first.value > 0 && first.enabled_ns > 0, "{first:?}");
+        assert_eq!(
+            first.enabled_ns, first.running_ns,
+            "software events take no turns"
+        );
+        touch();
+        assert_eq!(counter.read().expect("a reading"), first, "stopped");
+    }
+
+    #[test]
+    fn a_program_is_counted_and_its_parent_is_not_when_children_are_asked_for() {
+        let name = "a_program_is_counted_and_its_parent_is_not_when_children_are_asked_for";
+        let Some(counter) = open(Whose::Children, name) else {
+            return;
+        };
+        let ended = std::process::Command::new("true").status();
+        assert!(ended.expect("true is everywhere").success());
+        let counted = counter.read().expect("a reading");
+        assert!(counted.value > 10, "a program that starts: {counted:?}");
+        let bytes = vec![1_u8; 8 << 20];
+        assert_eq!(std::hint::black_box(&bytes)[1 << 20], 1);
+        assert_eq!(counter.read().expect("a reading").value, counted.value);
+    }
+
+    #[test]
+    fn the_reason_is_an_error_when_the_event_is_nonsense() {
+        let nonsense = EventWords {
+            kind: 1,
+            config: 9999,
+            ..MINOR_FAULTS
+        };
+        assert!(Counter::open(&nonsense, Whose::Thread(0), None).is_err());
+        let nobody = Counter::open(&MINOR_FAULTS, Whose::Thread(i32::MAX), None);
+        assert_eq!(
+            nobody.expect_err("no such thread").raw_os_error(),
+            Some(libc::ESRCH)
+        );
+    }
+}
