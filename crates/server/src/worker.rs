@@ -121,6 +121,8 @@ struct Worker {
     again: Vec<Token>,
     prefetch: Vec<(Rc<OpenFile>, u64)>,
     done: Vec<Done>,
+    /// Connections closed since clients were last taken for them (`accept_on_close`).
+    accepts_owed: u32,
     draining_until_ms: Option<u64>,
     /// While draining: how many clients of the accept queue may still be taken; then the listeners close.
     last_clients: Option<u32>,
@@ -200,6 +202,7 @@ impl Worker {
             again: Vec::new(),
             prefetch: Vec::new(),
             done: Vec::new(),
+            accepts_owed: 0,
             draining_until_ms: None,
             last_clients: None,
             config,
@@ -232,6 +235,7 @@ impl Worker {
                 if !self.take(event)? {
                     return Ok(());
                 }
+                self.accept_for_closed();
             }
             self.give_turns();
             self.tend();
@@ -258,7 +262,7 @@ impl Worker {
     fn take(&mut self, event: &Ready) -> Result<bool, WorkerError> {
         match event.token.kind() {
             LISTENER => {
-                self.accept(event.token.slot(), u32::MAX);
+                self.accept(event.token.slot());
             }
             CONNECTION => {
                 if let Some(slot) = self.connections.find(event.token) {
@@ -280,6 +284,7 @@ impl Worker {
         self.tend_helpers();
         self.listeners.resume(self.now_ms, &mut self.events);
         self.expire();
+        self.accept_for_closed();
         self.tend_log();
     }
 
@@ -331,6 +336,7 @@ impl Worker {
         self.tracer.call(Call::Close, || drop(connection));
         self.counters.connections_closed += 1;
         self.listeners.set_full(false, &mut self.events);
+        self.accepts_owed += u32::from(self.config.accept_on_close);
     }
 
     /// Connections that had more to send than one turn allows.
@@ -427,6 +433,7 @@ impl Parts {
             pool.retire_list(),
             config.opening,
             config.revalidate_ms,
+            config.caching,
         );
         Ok(Parts {
             events,

@@ -1,8 +1,8 @@
 //! Listeners, and how many connections to take per wake-up.
 //!
 //! Taking too few at a time starves new clients, taking too many starves the ones already here
-//! (Brecht & Ostrowski, section 4.1): `accept_count` is the bound. 0 means until the queue is empty,
-//! but not in one go: after [`QUEUE_A_TURN`] clients the others have their turn.
+//! (Brecht & Ostrowski, section 4.1): `accept_count` is the bound. 0 means until the queue is empty or the
+//! connections are as many as may be: that is their AcceptInf, and what it does to the others is to be seen.
 //! It refuses to drop anybody: out of descriptors, or at the connection limit, it stops accepting
 //! and leaves the clients in the kernel's accept queue until there is room again.
 
@@ -26,9 +26,9 @@ pub const LISTENER: u8 = 0;
 /// How long to leave the accept queue alone after the process ran out of descriptors.
 const PAUSE_MS: u64 = 100;
 
-/// Clients a turn takes from a queue that is to be emptied. Each may be answered at once, so this many
-/// are a few milliseconds for those who are here already.
-const QUEUE_A_TURN: u32 = 256;
+/// Clients a turn takes at most from a queue that is to be emptied because the worker ends. Each may be
+/// answered at once, so this many are a few milliseconds for those who are here already.
+pub const LAST_A_TURN: u32 = 256;
 
 /// Connections in a row that may be lost before they could be accepted. More of them are an error of
 /// the listener, and trying for ever would stop the loop.
@@ -45,10 +45,10 @@ pub enum Accepted {
     Exhausted(Errno),
 }
 
-/// Clients to take at most from a listener in one turn, for a configured `accept_count`.
-pub fn most_a_turn(accept_count: u32) -> u32 {
+/// Clients to take at most from a listener in one go, for a configured `accept_count`.
+pub fn most_a_round(accept_count: u32) -> u32 {
     match accept_count {
-        0 => QUEUE_A_TURN,
+        0 => u32::MAX,
         count => count,
     }
 }

@@ -28,6 +28,11 @@ impl Config {
         writeln!(out, "workers = {}", self.workers)?;
         writeln!(out, "events = {}", quoted(&self.events))?;
         writeln!(out, "accept-count = {}", self.accept_count)?;
+        writeln!(out, "eager-read = {}", self.eager_read)?;
+        writeln!(out, "eager-write = {}", self.eager_write)?;
+        writeln!(out, "accept-on-close = {}", self.accept_on_close)?;
+        writeln!(out, "full-read = {}", self.full_read)?;
+        writeln!(out, "caching = {}", self.caching)?;
         writeln!(out, "listenq = {}", self.listen_queue)?;
         writeln!(out, "max-conns = {}", self.connections_max)?;
         let per_address = self.connections_per_address_max;
