@@ -2,7 +2,7 @@
 
 use clap::Args;
 use server::config::settings::{Item, LogSettings, given};
-use server::config::units::{Bytes, Count, ListenAddress, Many, Millis};
+use server::config::units::{AcceptCount, Bytes, Count, ListenAddress, Many, Millis};
 use server::config::{
     Checked, Config, ConfigError, Environment, LogFormat, Opening, Preset, SendMethod, Settings,
     Source, raise_descriptor_limit,
@@ -134,9 +134,10 @@ struct Connections {
     /// (this machine only) [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR")]
     listen: Vec<ListenAddress>,
-    /// Connections accepted at most a wake-up; 0 takes all that wait [default: 25]
-    #[arg(long, value_name = "N")]
-    accept_count: Option<u32>,
+    /// Connections accepted at most a wake-up; 0 takes all that wait; auto takes as many as those who are
+    /// here can bear, and keeps the kernel's queue as short as it can be served [default: 25]
+    #[arg(long, value_name = "N|auto")]
+    accept_count: Option<AcceptCount>,
     /// Read from a new connection as soon as it is accepted, without asking the event mechanism
     /// [default: on; off with the presets accept…]
     #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true,

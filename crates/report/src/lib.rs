@@ -27,7 +27,7 @@ mod units;
 
 use std::path::PathBuf;
 
-pub use alone::{Cumulative, cumulative_svg};
+pub use alone::{Courses, Cumulative, courses_svg, cumulative_svg};
 pub use html::escaped;
 pub use latency::OpenError;
 pub use study::page as study_page;

@@ -25,6 +25,7 @@ pub use error::{ConfigError, Source};
 pub(crate) use memory::REST_BYTES;
 pub use settings::Settings;
 pub use strategy::{Opening, Preset, SendMethod};
+pub use units::AcceptCount;
 
 /// The checked configuration of one server.
 ///
@@ -40,8 +41,8 @@ pub struct Config {
     pub hosts: Vec<Host>,
     /// The event mechanism: `select`, `poll` or `epoll`.
     pub events: String,
-    /// Connections accepted at most a wake-up; 0 takes all that wait, up to `connections_max`.
-    pub accept_count: u32,
+    /// Connections accepted at most a wake-up.
+    pub accept_count: AcceptCount,
     /// Whether a new connection is read from as soon as it is accepted.
     pub eager_read: bool,
     /// Whether a reply is written as soon as it is there, without asking whether the socket takes it.

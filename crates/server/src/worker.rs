@@ -30,8 +30,8 @@ use files::{Done, Names, NamesBounds, OpenFile, Pool, PoolLimits, Residency, Roo
 use http::HeadLimits;
 use os::mapping::Mapping;
 
-use crate::accept::{Addresses, LISTENER, Listeners};
-use crate::config::{Config, Opening, SendMethod};
+use crate::accept::{Addresses, Auto, LISTENER, Listeners};
+use crate::config::{AcceptCount, Config, Opening, SendMethod};
 use crate::connection::{CONNECTION, Connection, Slots};
 use crate::control::{Control, ControlError, FromWorker, ToWorker};
 use crate::lookup::{Hosts, Lookup};
@@ -95,6 +95,8 @@ struct Worker {
     limits: HeadLimits,
     listeners: Listeners,
     addresses: Addresses,
+    /// Decides how many clients to take, where no number is configured.
+    auto: Option<Auto>,
     connections: Slots,
     deadlines: Deadlines,
     hosts: Rc<Hosts>,
@@ -181,6 +183,8 @@ impl Worker {
             limits,
             listeners: parts.listeners,
             addresses: Addresses::new(config.connections_per_address_max),
+            auto: (config.accept_count == AcceptCount::Auto)
+                .then(|| Auto::new(config.listen_queue)),
             connections: Slots::default(),
             deadlines: Deadlines::new(DEADLINE_TICK),
             hosts: Rc::new(parts.hosts),
@@ -230,6 +234,9 @@ impl Worker {
                     error,
                 })?;
             self.tick();
+            if let Some(auto) = &mut self.auto {
+                auto.begin_turn(ready.len() >= event::EVENTS_PER_WAIT_MAX);
+            }
             self.counters.ready_events.record(ready.len() as u64);
             for event in &ready {
                 if !self.take(event)? {
@@ -286,6 +293,9 @@ impl Worker {
         self.expire();
         self.accept_for_closed();
         self.tend_log();
+        if let Some(length) = self.auto.as_mut().and_then(Auto::end_turn) {
+            self.listeners.set_queue(length, &self.tracer);
+        }
     }
 
     /// How long the next wait may be.

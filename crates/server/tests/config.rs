@@ -3,8 +3,8 @@
 use headway_server::config::settings::{HostSettings, given};
 use headway_server::config::units::{ListenAddress, Many};
 use headway_server::config::{
-    Checked, Config, ConfigError, Environment, LogFormat, Opening, Preset, SendMethod, Settings,
-    Source,
+    AcceptCount, Checked, Config, ConfigError, Environment, LogFormat, Opening, Preset, SendMethod,
+    Settings, Source,
 };
 use std::path::Path;
 
@@ -292,6 +292,14 @@ fn options_are_refused_when_they_say_otherwise_than_the_server_that_is_named() {
             "eager-write: the micro-server writes eagerly to connections that it has read from",
         ),
         (
+            "preset = 'accept25'\naccept-count = 'auto'",
+            "accept-count: auto is a policy of Headway's own, the preset accept25 a server of a paper",
+        ),
+        (
+            "preset = 'flash'\naccept-count = 'auto'",
+            "accept-count: auto is a policy of Headway's own, the preset flash",
+        ),
+        (
             "preset = 'accept25'\ncontent-max = '1MiB'",
             "content-max: without caching nothing is kept",
         ),
@@ -347,7 +355,7 @@ fn defaults_hold_when_nothing_is_written() {
     assert_eq!(config.listen, ["127.0.0.1:8080".parse().unwrap()]);
     assert_eq!(
         (config.workers, config.events.as_str(), config.accept_count),
-        (2, "epoll", 25)
+        (2, "epoll", AcceptCount::Most(25))
     );
     assert_eq!(
         (config.head_timeout_ms, config.idle_timeout_ms),
@@ -435,10 +443,14 @@ fn the_default_host_stands_first_when_a_root_is_given() {
 fn names_are_understood_when_written_with_hyphens_or_underscores() {
     let hyphens = good("root = \"site\"\naccept-count = 7\nhead-timeout = \"2s\"");
     let underscores = good("root = \"site\"\naccept_count = 7\nhead_timeout = \"2s\"");
-    assert_eq!((hyphens.accept_count, hyphens.head_timeout_ms), (7, 2000));
+    let seven = AcceptCount::Most(7);
+    assert_eq!(
+        (hyphens.accept_count, hyphens.head_timeout_ms),
+        (seven, 2000)
+    );
     assert_eq!(
         (underscores.accept_count, underscores.head_timeout_ms),
-        (7, 2000)
+        (seven, 2000)
     );
 }
 

@@ -14,9 +14,10 @@ use super::check::{span, value};
 use super::error::Findings;
 use super::settings::{Item, Settings};
 use super::strategy::Preset;
+use super::units::AcceptCount;
 
 /// Connections that Headway accepts at most a wake-up, unless it is told otherwise.
-const ACCEPT_COUNT: u32 = 25;
+const ACCEPT_COUNT: AcceptCount = AcceptCount::Most(25);
 
 /// The accept queue of the micro-server where nobody has said (section 4.1, `--listenq`).
 const MICRO_LISTEN_QUEUE: u32 = 128;
@@ -30,7 +31,7 @@ const LISTEN_QUEUE_MOST: i64 = 1 << 20;
 /// A server of Table 1: how it takes clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MicroServer {
-    count: u32,
+    count: AcceptCount,
     eager: bool,
     full_read: bool,
     on_close: bool,
@@ -42,7 +43,7 @@ impl Preset {
     /// What a server of Table 1 does; `None` for the servers that are not named after how they take clients.
     pub(super) fn micro_server(self) -> Option<MicroServer> {
         let plain = |count| MicroServer {
-            count,
+            count: AcceptCount::Most(count),
             eager: false,
             full_read: false,
             on_close: false,
@@ -74,7 +75,7 @@ impl Preset {
 /// How new clients are taken, checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Policy {
-    pub count: u32,
+    pub count: AcceptCount,
     pub eager_read: bool,
     pub eager_write: bool,
     pub on_close: bool,
@@ -104,6 +105,7 @@ pub(super) fn policy(from: &Settings, to: &mut Findings<'_>) -> Policy {
         caching: value(&from.caching).unwrap_or(usual.caching.unwrap_or(named.is_none())),
         micro: named.is_some(),
     };
+    auto_is_ours(preset, from, to);
     if named.is_some() {
         bears_its_name(preset, usual, from, to);
         writes_only_from_a_read(from, to);
@@ -124,7 +126,11 @@ fn bears_its_name(preset: Preset, named: MicroServer, from: &Settings, to: &mut 
         (Some(_), false) => &None,
         (given, _) => given,
     };
-    let count = differs(&from.accept_count, named.count);
+    // `auto` is refused beside any preset, with its own reason.
+    let count = match value(&from.accept_count) {
+        Some(AcceptCount::Auto) => None,
+        _ => differs(&from.accept_count, named.count),
+    };
     let all = [
         (
             "accept-count",
@@ -161,6 +167,17 @@ fn bears_its_name(preset: Preset, named: MicroServer, from: &Settings, to: &mut 
             );
             to.wrong(key, Some(place), problem);
         }
+    }
+}
+
+/// The servers of the papers had fixed counts, and are measured to compare with that.
+fn auto_is_ours(preset: Preset, from: &Settings, to: &mut Findings<'_>) {
+    if value(&from.accept_count) == Some(AcceptCount::Auto) && preset != Preset::Headway {
+        let problem = format!(
+            "auto is a policy of Headway's own, the preset {preset} a server of a paper, which had none; leave out \
+             one of the two"
+        );
+        to.wrong("accept-count", span(&from.accept_count), problem);
     }
 }
 
@@ -216,7 +233,10 @@ mod tests {
         let named: Vec<_> = Preset::ALL
             .iter()
             .filter_map(|preset| Some((preset.to_string(), preset.micro_server()?)))
-            .map(|(name, of)| (name, of.count, of.eager, of.full_read, of.on_close))
+            .map(|(name, of)| {
+                let count = of.count.to_string();
+                (name, count, of.eager, of.full_read, of.on_close)
+            })
             .collect();
         let table = [
             ("accept1", 1, false, false, false),
@@ -228,8 +248,9 @@ mod tests {
             ("cm", 0, true, true, true),
             ("accept25+cache", 25, false, false, false),
         ];
-        let table = table
-            .map(|(name, count, eager, full, close)| (name.to_owned(), count, eager, full, close));
+        let table = table.map(|(name, count, eager, full, close)| {
+            (name.to_owned(), count.to_string(), eager, full, close)
+        });
         assert_eq!(named, table);
     }
 }

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
-use super::units::{Bytes, Count, ListenAddress, Many, Millis};
+use super::units::{AcceptCount, Bytes, Count, ListenAddress, Many, Millis};
 use super::{ConfigError, LogFormat, Opening, Preset, SendMethod};
 
 /// A setting: its value and where it was written, or nothing.
@@ -73,7 +73,7 @@ settings! {
     events: Item<String>,
     /// Connections accepted at most a wake-up.
     #[serde(alias = "accept_count")]
-    accept_count: Item<u32>,
+    accept_count: Item<AcceptCount>,
     /// Whether a new connection is read from as soon as it is accepted.
     #[serde(alias = "eager_read")]
     eager_read: Item<bool>,

@@ -88,6 +88,9 @@ counters! {
         Counter accepts_tried "Accept calls made, successful or not; accepted is how many gave a connection.";
         Counter accept_wakeups "Wake-ups in which a listener was ready.";
         Counter accepts_on_close "Rounds of accepting because a connection had closed (accept-on-close).";
+        Gauge accept_round "Connections that the next round may take; 0 where accept-count is not auto.";
+        Gauge accept_queue "Length of the accept queues that the kernel was told; 0 where accept-count is not auto.";
+        Counter accept_held "Turns in which nobody was taken because those who are here were late (accept-count auto).";
         Counter accept_errors "Failed accept calls, would-block not counted.";
         Counter accept_pauses "Times accepting was paused because descriptors or memory ran out.";
         Counter connections_refused "Connections answered 503 and closed because their address had as many as it may.";

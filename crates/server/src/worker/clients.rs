@@ -7,11 +7,13 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::time::Instant;
 
 use http::Status;
 
 use super::{Fate, Worker};
-use crate::accept::{Accepted, LAST_A_TURN, most_a_round};
+use crate::accept::{Accepted, Auto, LAST_A_TURN, most_a_round};
+use crate::config::AcceptCount;
 use crate::connection::{Connection, Phase};
 use crate::respond::{self, Context};
 
@@ -33,7 +35,7 @@ impl Worker {
             return;
         }
         self.counters.accept_wakeups += 1;
-        self.accept_round(listener, most_a_round(self.config.accept_count));
+        self.accept_round(listener, self.most_a_round());
     }
 
     /// Takes new clients for connections that have closed, if that is the policy: a round for each, as the
@@ -46,7 +48,7 @@ impl Worker {
             rounds += 1;
             self.counters.accepts_on_close += 1;
             for listener in 0..self.listeners.len() {
-                self.accept_round(listener, most_a_round(self.config.accept_count));
+                self.accept_round(listener, self.most_a_round());
             }
         }
         self.accepts_owed = 0;
@@ -54,6 +56,15 @@ impl Worker {
 
     /// Takes new clients, at most `bound` of them: how many were taken, and whether there may be more.
     fn accept_round(&mut self, listener: u32, bound: u32) -> (u32, bool) {
+        let begun = self.auto.as_ref().map(|_| Instant::now());
+        let (taken, more) = self.take_clients(listener, bound);
+        if let (Some(auto), Some(begun)) = (&mut self.auto, begun) {
+            auto.took(begun, taken, more);
+        }
+        (taken, more)
+    }
+
+    fn take_clients(&mut self, listener: u32, bound: u32) -> (u32, bool) {
         let mut taken = 0;
         while taken < bound {
             if self.connections.len() >= self.config.connections_max as usize {
@@ -184,11 +195,17 @@ impl Worker {
         self.let_idle_go();
     }
 
+    fn most_a_round(&self) -> u32 {
+        let fixed = |count| most_a_round(count, self.config.connections_max);
+        match (self.config.accept_count, &self.auto) {
+            (AcceptCount::Most(count), _) => fixed(count),
+            (AcceptCount::Auto, auto) => auto.as_ref().map_or(fixed(0), Auto::round),
+        }
+    }
+
     /// While draining, no policy takes more at a time than those who are served meanwhile can bear.
     fn last_a_round(&self, left: u32) -> u32 {
-        most_a_round(self.config.accept_count)
-            .min(LAST_A_TURN)
-            .min(left)
+        self.most_a_round().clamp(1, LAST_A_TURN).min(left)
     }
 
     fn let_idle_go(&mut self) {

@@ -129,3 +129,23 @@ fn client_is_answered_503_when_its_address_has_its_share_of_connections() {
         );
     }
 }
+
+#[test]
+fn everybody_is_served_and_counted_when_the_loop_decides_how_many_to_take() {
+    let root = root();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    for events in MECHANISMS {
+        let config = config(root.path(), &format!("accept-count = 'auto'\n{events}"));
+        let (mut served, clients) = Served::start_late(config, &[], crowd);
+        for mut client in clients {
+            assert_eq!(read_reply(&mut client).body, b"hello", "{events}");
+        }
+        let counters = served.snapshot().counters;
+        assert_eq!(counters.accepted, CROWD as u64, "{events}");
+        assert!(counters.accept_round > 0, "{events}");
+        assert!(
+            counters.accept_queue > 0,
+            "{events}: and the kernel was told"
+        );
+    }
+}
