@@ -67,7 +67,8 @@ struct Run {
     /// Worker processes [default: one a processor]
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
-    /// How the loop waits: select, poll or epoll [default: epoll]
+    /// How the loop waits: select, poll, epoll or io_uring [default: epoll; select with the presets of
+    /// micro-servers]
     #[arg(long, value_name = "MECHANISM")]
     events: Option<String>,
     /// When serving begins, write addresses and process number to a file as JSON

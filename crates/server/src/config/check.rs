@@ -326,8 +326,19 @@ fn events(from: &Settings, micro: bool, to: &mut Findings<'_>) -> String {
         };
         return usual.name().into();
     };
-    if let Err(error) = item.get_ref().parse::<event::Mechanism>() {
-        to.wrong("events", Some(item.span()), error.to_string());
+    match item.get_ref().parse::<event::Mechanism>() {
+        Err(error) => to.wrong("events", Some(item.span()), error.to_string()),
+        // The only one that a machine may forbid; a worker would find out too late.
+        Ok(mechanism @ event::Mechanism::IoUring) => {
+            // In a thread that ends with it: a ring that goes interrupts the thread which made it, some time later, in
+            // whatever call that waits in then.
+            let tried = std::thread::spawn(move || event::Events::new(mechanism).map(drop)).join();
+            if let Ok(Err(error)) = tried {
+                let problem = format!("{error}; use epoll");
+                to.lacking("events", Some(item.span()), problem);
+            }
+        }
+        Ok(_) => {}
     }
     item.get_ref().clone()
 }

@@ -149,3 +149,24 @@ fn everybody_is_served_and_counted_when_the_loop_decides_how_many_to_take() {
         );
     }
 }
+
+#[test]
+fn a_crowd_a_large_file_and_those_who_leave_are_served_over_io_uring() {
+    if let Err(error) = event::Events::new(event::Mechanism::IoUring) {
+        return skip("a_crowd_over_io_uring", &error.to_string());
+    }
+    let root = root();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    let large = contents(0, 3_000_000);
+    fs::write(root.path().join("large"), &large).unwrap();
+    let config = config(root.path(), "events = 'io_uring'\nmax-conns = 500");
+    let (mut served, mut clients) = Served::start_late(config, &[], crowd);
+    // Who waits for a place gets one when another client has gone: a closed socket is closed for its client, too.
+    for mut client in clients.drain(..) {
+        assert_eq!(read_reply(&mut client).body, b"hello");
+    }
+    assert_eq!(served.get("/large").body, large);
+    let end = served.wait_for("all ends", |now| now.counters.connections_open == 0);
+    assert_eq!(end.counters.accepted, CROWD as u64 + 1);
+    assert_eq!(end.events, "io_uring");
+}
