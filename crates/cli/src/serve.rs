@@ -2,7 +2,7 @@
 
 use clap::Args;
 use server::config::settings::{Item, LogSettings, given};
-use server::config::units::{Bytes, Count, ListenAddress, Many, Millis};
+use server::config::units::{AcceptCount, Bytes, Count, ListenAddress, Many, Millis};
 use server::config::{
     Checked, Config, ConfigError, Environment, LogFormat, Opening, Preset, SendMethod, Settings,
     Source, raise_descriptor_limit,
@@ -19,6 +19,7 @@ Examples:
   headway serve /srv/www --listen :80            to everybody, on every IPv4 address
   headway serve /srv/www --status 9090           with a status page on http://127.0.0.1:9090/status
   headway serve /srv/www --preset flash          as the Flash web server did it: its loop may wait
+  headway serve /srv/www --preset accept25       as a micro-server that takes 25 clients at a time
   headway serve --config /etc/headway.toml       hosts, fields and more from a file
   headway serve --config headway.toml --check    is the file good, and what holds?
 
@@ -66,7 +67,8 @@ struct Run {
     /// Worker processes [default: one a processor]
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
-    /// How the loop waits: select, poll or epoll [default: epoll]
+    /// How the loop waits: select, poll, epoll or io_uring [default: epoll; select with the presets of
+    /// micro-servers]
     #[arg(long, value_name = "MECHANISM")]
     events: Option<String>,
     /// When serving begins, write addresses and process number to a file as JSON
@@ -84,8 +86,9 @@ struct Run {
 #[command(next_help_heading = "Strategy")]
 struct Strategy {
     /// A server of the papers: flash, fd-pass, no-mmap, new-flash, or headway. It says what --opening and
-    /// --send are unless they are given. All but new-flash and headway may wait for the disk on their loop
-    /// [default: headway]
+    /// --send are unless they are given. The first three may wait for the disk on their loop. Or a
+    /// micro-server, by how it takes clients: accept1, accept-inf, accept25, eager, eager+full,
+    /// eager+close, cm, accept25+cache [default: headway]
     #[arg(long, value_name = "NAME")]
     preset: Option<Preset>,
     /// How a name becomes an open file: probe-then-pass (asks the kernel's name cache; a helper opens what
@@ -135,12 +138,35 @@ struct Connections {
     /// (this machine only) [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR")]
     listen: Vec<ListenAddress>,
-    /// Connections accepted at most a wake-up; 0 empties the queue, 256 at a time [default: 25]
-    #[arg(long, value_name = "N")]
-    accept_count: Option<u32>,
-    /// Length of the kernel's accept queue [default: 1024]
-    #[arg(long, value_name = "N")]
-    listenq: Option<u32>,
+    /// Connections accepted at most a wake-up; 0 takes all that wait; auto takes as many as those who are
+    /// here can bear, and keeps the kernel's queue as short as it can be served [default: 25]
+    #[arg(long, value_name = "N|auto")]
+    accept_count: Option<AcceptCount>,
+    /// Read from a new connection as soon as it is accepted, without asking the event mechanism
+    /// [default: on; off with the presets accept…]
+    #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true,
+          default_missing_value = "on", value_parser = on_off)]
+    eager_read: Option<bool>,
+    /// Write a reply as soon as it is there, without asking the event mechanism [default: on; off with the
+    /// presets accept…]
+    #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true,
+          default_missing_value = "on", value_parser = on_off)]
+    eager_write: Option<bool>,
+    /// Accept connections whenever one has closed, too [default: off]
+    #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true,
+          default_missing_value = "on", value_parser = on_off)]
+    accept_on_close: Option<bool>,
+    /// Read from a connection until there is nothing more [default: off]
+    #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true,
+          default_missing_value = "on", value_parser = on_off)]
+    full_read: Option<bool>,
+    /// Keep names, open files and small files' contents between requests [default: on; off with the
+    /// presets of micro-servers, but for accept25+cache]
+    #[arg(long, value_name = "on|off", value_parser = on_off)]
+    caching: Option<bool>,
+    /// Length of the kernel's accept queue [default: 1024; 128 with the presets of micro-servers]
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    listenq: Option<i64>,
     /// Open connections at most, a worker [default: 15000, or what the descriptor limit allows]
     #[arg(long, value_name = "N")]
     max_conns: Option<u32>,
@@ -312,6 +338,11 @@ fn settings(from: &Arguments) -> Settings {
         workers: item(&run.workers),
         events: item(&run.events),
         accept_count: item(&connections.accept_count),
+        eager_read: item(&connections.eager_read),
+        eager_write: item(&connections.eager_write),
+        accept_on_close: item(&connections.accept_on_close),
+        full_read: item(&connections.full_read),
+        caching: item(&connections.caching),
         listenq: item(&connections.listenq),
         max_conns: item(&connections.max_conns),
         max_connections_per_address: item(&connections.max_connections_per_address),
@@ -349,6 +380,15 @@ fn settings(from: &Arguments) -> Settings {
         status: item(&report.status),
         trace: flag(report.no_trace, false),
         ..Settings::default()
+    }
+}
+
+/// The two words of a switch that can be off where its default is on.
+fn on_off(word: &str) -> Result<bool, String> {
+    match word {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        other => Err(format!("`{other}` is neither on nor off")),
     }
 }
 

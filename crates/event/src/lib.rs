@@ -1,4 +1,4 @@
-//! Waiting for many descriptors at once: select, poll, epoll and a simulated mechanism behind one
+//! Waiting for many descriptors at once: select, poll, epoll, io_uring and a simulated mechanism behind one
 //! interface, and the deadlines of a loop.
 //!
 //! This is the one place where a worker may sleep. A turn of its loop is: [`Events::wait`] with the
@@ -10,7 +10,7 @@
 //! budget and be certain to hear of the rest. Edge-triggered delivery is refused for that reason.
 //! Also refused: callbacks, threads (one `Events` belongs to one thread), and priorities.
 //!
-//! Sources: select(2), poll(2), epoll(7); Brecht and Ostrowski's micro-server for why there is more
+//! Sources: select(2), poll(2), epoll(7), io_uring(7); Brecht and Ostrowski's micro-server for why there is more
 //! than one; the Redis event loop for how little is needed.
 
 #![forbid(unsafe_code)]
@@ -22,6 +22,7 @@ mod poll;
 mod select;
 mod sim;
 mod table;
+mod uring;
 mod vocabulary;
 
 use std::fmt;
@@ -77,6 +78,7 @@ enum Inner {
     Select(select::Select),
     Poll(poll::Poll),
     Epoll(epoll::Epoll),
+    Uring(uring::Uring),
     Sim(Box<sim::Sim>),
 }
 
@@ -110,6 +112,7 @@ macro_rules! dispatch {
             Inner::Select($backend) => $call,
             Inner::Poll($backend) => $call,
             Inner::Epoll($backend) => $call,
+            Inner::Uring($backend) => $call,
             Inner::Sim($backend) => $call,
         }
     };
@@ -119,12 +122,14 @@ impl Events {
     /// An empty set served by `mechanism`.
     ///
     /// # Errors
-    /// epoll needs a descriptor of its own: `EMFILE`, `ENFILE` or `ENOMEM`.
+    /// epoll and io_uring need a descriptor of their own: `EMFILE`, `ENFILE` or `ENOMEM`. io_uring may be missing or forbidden
+    /// (`ENOSYS`, `EPERM`); the message says by what.
     pub fn new(mechanism: Mechanism) -> io::Result<Events> {
         Ok(Events(match mechanism {
             Mechanism::Select => Inner::Select(select::Select::new()),
             Mechanism::Poll => Inner::Poll(poll::Poll::new()),
             Mechanism::Epoll => Inner::Epoll(epoll::Epoll::new()?),
+            Mechanism::IoUring => Inner::Uring(uring::Uring::new()?),
         }))
     }
 
@@ -133,7 +138,7 @@ impl Events {
         Events(Inner::Sim(Box::new(sim::Sim::new(plan))))
     }
 
-    /// The mechanism's name: `select`, `poll`, `epoll` or `sim`.
+    /// The mechanism's name: `select`, `poll`, `epoll`, `io_uring` or `sim`.
     pub fn mechanism(&self) -> &'static str {
         dispatch!(&self.0, backend => backend.name())
     }
@@ -148,10 +153,10 @@ impl Events {
     }
 
     /// Replaces the token and the interest of a registered descriptor. Free of system calls with
-    /// select and poll, and with epoll when the interest is unchanged.
+    /// select, poll and io_uring, and with epoll when the interest is unchanged.
     ///
     /// With [`Interest::NONE`] the descriptor stays registered and delivers at most its hang-up:
-    /// poll and epoll deliver it at every wait until the descriptor is removed, select not at all.
+    /// poll, epoll and io_uring deliver it at every wait until the descriptor is removed, select not at all.
     ///
     /// # Errors
     /// `NotFound` when it is not registered.
@@ -194,7 +199,7 @@ impl Events {
         uninterrupted(dispatch!(&mut self.0, backend => backend.wait(ready, timeout_ms)))
     }
 
-    /// As [`Events::wait`], with a time-out that epoll keeps to the nanosecond instead of rounding it
+    /// As [`Events::wait`], with a time-out that epoll and io_uring keep to the nanosecond instead of rounding it
     /// up to a millisecond, at the price of a second call when it has to sleep; the other mechanisms
     /// round. The thread's timer slack comes on top (prctl(2), 50 us unless it was changed).
     ///

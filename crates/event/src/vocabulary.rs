@@ -136,11 +136,18 @@ pub enum Mechanism {
     Poll,
     /// epoll(7): cost grows with the number of ready descriptors.
     Epoll,
+    /// io_uring(7), its polls: as epoll, and what is registered or changed costs no call of its own.
+    IoUring,
 }
 
 impl Mechanism {
     /// Every mechanism, oldest first.
-    pub const ALL: &'static [Mechanism] = &[Mechanism::Select, Mechanism::Poll, Mechanism::Epoll];
+    pub const ALL: &'static [Mechanism] = &[
+        Mechanism::Select,
+        Mechanism::Poll,
+        Mechanism::Epoll,
+        Mechanism::IoUring,
+    ];
 
     /// The name on the command line.
     pub const fn name(self) -> &'static str {
@@ -148,6 +155,7 @@ impl Mechanism {
             Mechanism::Select => "select",
             Mechanism::Poll => "poll",
             Mechanism::Epoll => "epoll",
+            Mechanism::IoUring => "io_uring",
         }
     }
 }
@@ -228,7 +236,7 @@ mod tests {
         let error = "kqueue".parse::<Mechanism>().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "unknown event mechanism \"kqueue\": valid are select, poll, epoll"
+            "unknown event mechanism \"kqueue\": valid are select, poll, epoll, io_uring"
         );
     }
 

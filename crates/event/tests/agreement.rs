@@ -166,7 +166,13 @@ proptest! {
     ) {
         let mut sockets: Vec<Socket> = (0..SOCKETS).map(|_| Socket::new()).collect();
         let sim = Events::simulated(Plan::new(1).reordered());
-        let mut mechanisms = [support::select(), support::poll(), support::epoll(), sim];
+        let mut mechanisms = [
+            support::select(),
+            support::poll(),
+            support::epoll(),
+            support::io_uring(),
+            sim,
+        ];
         for step in steps {
             let (Step::Add(slot, _) | Step::Modify(slot, _) | Step::Remove(slot) | Step::Send(slot)
             | Step::Drain(slot) | Step::Fill(slot) | Step::Accept(slot) | Step::HalfClose(slot)
@@ -174,8 +180,9 @@ proptest! {
             sockets[slot].live(step);
             register(&mut sockets[slot], &mut mechanisms, step);
 
-            let [select, poll, epoll, sim] = mechanisms.each_mut().map(answer);
+            let [select, poll, epoll, uring, sim] = mechanisms.each_mut().map(answer);
             prop_assert_eq!(&poll, &epoll, "poll and epoll after {:?}", step);
+            prop_assert_eq!(&poll, &uring, "poll and io_uring after {:?}", step);
             prop_assert_eq!(&poll, &sim, "poll and sim after {:?}", step);
             prop_assert_eq!(&select, &without_hangups(&poll), "select and poll after {:?}", step);
             for (slot, socket) in sockets.iter().enumerate() {

@@ -119,6 +119,39 @@ for_each! {
         everyone_is_served_when_they_come_and_go_beyond_the_bound
         error_leaves_nothing_when_add_fails
     }
+    io_uring = super::support::io_uring() => {
+        readable_when_data_has_arrived
+        writable_when_there_is_room
+        both_when_both_are_of_interest
+        one_direction_when_only_one_is_of_interest
+        nothing_when_interest_is_none
+        changed_directions_when_interest_is_modified
+        new_token_when_token_is_modified
+        nothing_when_removed
+        others_stay_when_one_is_removed
+        new_file_is_independent_when_its_number_is_reused
+        delivered_again_when_not_drained
+        silent_when_drained
+        readable_when_peer_half_closes
+        readable_or_hangup_when_peer_closes
+        readable_or_hangup_when_peer_resets
+        readable_when_writer_of_a_pipe_is_gone
+        writable_when_reader_of_a_pipe_is_gone
+        hangup_at_most_when_interest_is_none
+        hangup_repeats_when_interest_is_none
+        nothing_when_timeout_passes
+        nothing_when_fine_timeout_passes
+        readable_in_a_fine_wait_when_data_has_arrived
+        nothing_when_timeout_passes_with_no_descriptor
+        returns_at_once_when_timeout_is_zero
+        already_exists_when_added_twice
+        not_found_when_unknown
+        added_again_when_removed_before
+        high_numbers_work_when_past_1024
+        everyone_is_served_when_more_are_ready_than_the_bound
+        everyone_is_served_when_they_come_and_go_beyond_the_bound
+        error_leaves_nothing_when_add_fails
+    }
     sim = super::sim() => {
         readable_when_data_has_arrived
         writable_when_there_is_room

@@ -154,6 +154,7 @@ peers! {
     files_are_whole_and_nothing_is_left_when_nginx_has_run: Nginx,
     files_are_whole_and_nothing_is_left_when_nginx_threads_has_run: NginxThreads,
     files_are_whole_and_nothing_is_left_when_nginx_cache_has_run: NginxCache,
+    files_are_whole_and_nothing_is_left_when_nginx_one_accept_has_run: NginxOneAccept,
     files_are_whole_and_nothing_is_left_when_lighttpd_has_run: Lighttpd,
     files_are_whole_and_nothing_is_left_when_h2o_has_run: H2o,
     files_are_whole_and_nothing_is_left_when_civetweb_has_run: Civetweb,

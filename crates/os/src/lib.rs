@@ -13,6 +13,7 @@ pub mod perf;
 pub mod process;
 pub mod residency;
 pub mod rights;
+pub mod ring;
 pub mod select;
 pub mod socket;
 pub mod ticks;

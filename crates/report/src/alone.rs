@@ -11,7 +11,11 @@ const STYLE: &str = "svg{font-family:system-ui,'Liberation Sans',Arial,sans-seri
     text{font-size:12px;fill:#55606c}.mid{text-anchor:middle}.end{text-anchor:end}\
     .grid{stroke:#e9ecf0;fill:none}.axis{stroke:#d8dde3;fill:none}\
     .level{stroke:#55606c;stroke-dasharray:2 4;fill:none}\
-    .line{stroke:#0a50a6;stroke-width:2;fill:none}.point{fill:#0a50a6;stroke:#fff}";
+    .line{stroke:#0a50a6;stroke-width:2;fill:none}.point{fill:#0a50a6;stroke:#fff}\
+    .c1{stroke:#9e3505}.c2{stroke:#0c8372}.c3{stroke:#530a6c}.c4{stroke:#986d00}.c5{stroke:#404c5a}\
+    .d1{stroke-dasharray:8 3}.d2{stroke-dasharray:2.5 2.5}.d3{stroke-dasharray:9 3 2.5 3}\
+    .hair{stroke:#d8dde3;fill:none}.note{fill:#55606c}\
+    .t0{fill:#0a50a6}.t1{fill:#9e3505}.t2{fill:#0c8372}.t3{fill:#530a6c}.t4{fill:#986d00}.t5{fill:#404c5a}";
 
 /// A cumulative distribution to be drawn.
 #[derive(Clone, Debug, Default)]
@@ -90,7 +94,71 @@ pub fn cumulative_svg(of: &Cumulative) -> String {
         marks,
         left_min: 48.0,
     };
-    document(&chart.svg("alone"), of)
+    document(&chart.svg("alone"), of.description)
+}
+
+/// Several courses over one axis to be drawn, each with its name at its end.
+#[derive(Clone, Debug, Default)]
+pub struct Courses<'a> {
+    /// Its name, for those who hear it.
+    pub title: &'a str,
+    /// What can be seen in it, for those who hear it.
+    pub description: &'a str,
+    /// What lies under the horizontal axis.
+    pub x_title: &'a str,
+    /// What is measured, over the vertical axis, which begins at 0.
+    pub y_title: &'a str,
+    /// Each course's name and its points, ascending.
+    pub courses: &'a [(&'a str, Vec<(f64, f64)>)],
+    /// A value of the vertical axis that gets a level line, and its words.
+    pub level: Option<(f64, &'a str)>,
+}
+
+/// The picture, a whole SVG document.
+pub fn courses_svg(of: &Courses) -> String {
+    let points = || of.courses.iter().flat_map(|(_, points)| points);
+    let top = points().map(|(_, y)| *y).chain(of.level.map(|(y, _)| y));
+    let mut marks: Vec<Mark> = Vec::new();
+    if let Some((y, label)) = of.level {
+        marks.push(Mark::Level {
+            y,
+            label: label.into(),
+        });
+    }
+    for (index, (name, points)) in of.courses.iter().enumerate() {
+        let look = Look::of_run(index);
+        marks.push(Mark::Line {
+            points: points.clone(),
+            look,
+            class: "",
+            says: (*name).into(),
+        });
+        if let Some(&at) = points.last() {
+            marks.push(Mark::EndLabel {
+                at,
+                label: (*name).into(),
+                look,
+            });
+        }
+    }
+    let chart = Chart {
+        size: Size::WIDE,
+        title: of.title.into(),
+        description: of.description.into(),
+        x: Axis {
+            scale: around(points().map(|(x, _)| *x)),
+            title: of.x_title.into(),
+            format: |value| format!("{value:.0}"),
+        },
+        y: Axis {
+            scale: Scale::from_zero(top.fold(0.0, f64::max)),
+            title: of.y_title.into(),
+            format: |value| format!("{value:.0}"),
+        },
+        marks,
+        left_min: 48.0,
+    };
+    document(&chart.svg("alone"), of.description)
 }
 
 /// A little more than the values need; a step of one when there is but one value.
@@ -113,11 +181,11 @@ fn around(values: impl Iterator<Item = f64>) -> Scale {
 }
 
 /// The chart with a name space, its style and paper: it was made for the inside of a page.
-fn document(svg: &str, of: &Cumulative) -> String {
+fn document(svg: &str, description: &str) -> String {
     let space = "<svg xmlns=\"http://www.w3.org/2000/svg\" ";
     let svg = svg.replacen("<svg ", space, 1);
     // Its words are escaped, so this is where its description ends.
-    let described = format!("{}</desc>", escaped(of.description));
+    let described = format!("{}</desc>", escaped(description));
     let inside =
         format!("{described}<style>{STYLE}</style><path fill=\"#fff\" d=\"M0 0h740v380h-740z\"/>");
     svg.replacen(&described, &inside, 1) + "\n"
@@ -126,6 +194,30 @@ fn document(svg: &str, of: &Cumulative) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_course_is_drawn_and_named_when_there_are_several() {
+        let picture = courses_svg(&Courses {
+            title: "a <b>",
+            description: "c & d",
+            courses: &[
+                ("one", vec![(0.0, 1.0), (1.0, 2.0)]),
+                ("two", vec![(0.0, 2.0), (1.0, 1.0)]),
+            ],
+            level: Some((2.0, "most")),
+            ..Courses::default()
+        });
+        assert!(picture.starts_with("<svg xmlns="), "{picture}");
+        assert_eq!(picture.matches("class=\"line ").count(), 2);
+        for word in [
+            ">one</text>",
+            ">two</text>",
+            ">most</text>",
+            "c &amp; d</desc><style>",
+        ] {
+            assert!(picture.contains(word), "{word}: {picture}");
+        }
+    }
 
     fn picture(points: &[(f64, f64)], marked: &[(f64, String)]) -> String {
         cumulative_svg(&Cumulative {

@@ -29,7 +29,7 @@ mod units;
 
 use std::path::PathBuf;
 
-pub use alone::{Cumulative, cumulative_svg};
+pub use alone::{Courses, Cumulative, courses_svg, cumulative_svg};
 pub use html::escaped;
 pub use latency::OpenError;
 pub use sheet::{Sheet, SheetBars, SheetPart, SheetSection, SheetTable, sheet};

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 
 pub mod settings;
 pub mod units;
+mod accept;
 mod check;
 mod hosts;
 mod fields;
@@ -24,6 +25,7 @@ pub use error::{ConfigError, Source};
 pub(crate) use memory::REST_BYTES;
 pub use settings::Settings;
 pub use strategy::{Opening, Preset, SendMethod};
+pub use units::AcceptCount;
 
 /// The checked configuration of one server.
 ///
@@ -39,8 +41,18 @@ pub struct Config {
     pub hosts: Vec<Host>,
     /// The event mechanism: `select`, `poll` or `epoll`.
     pub events: String,
-    /// Connections accepted at most a wake-up; 0 empties the queue, 256 at a time.
-    pub accept_count: u32,
+    /// Connections accepted at most a wake-up.
+    pub accept_count: AcceptCount,
+    /// Whether a new connection is read from as soon as it is accepted.
+    pub eager_read: bool,
+    /// Whether a reply is written as soon as it is there, without asking whether the socket takes it.
+    pub eager_write: bool,
+    /// Whether connections are accepted whenever one has closed, too.
+    pub accept_on_close: bool,
+    /// Whether a connection is read from until it has nothing more.
+    pub full_read: bool,
+    /// Whether names, open files and the contents of small files are kept between requests.
+    pub caching: bool,
     /// Length of the kernel's accept queue, of each listener of each worker.
     pub listen_queue: u32,
     /// Open connections at most, a worker.

@@ -16,6 +16,8 @@ pub mod control;
 pub mod master;
 pub mod config;
 
+pub use accept::{control as accept_control, simulation as accept_simulation};
+
 /// Runs a helper process on its socket until the worker lets it go.
 pub fn helper_main(socket: std::os::fd::OwnedFd) -> std::io::Result<()> {
     files::helper_main(socket, &respond::listing::render)

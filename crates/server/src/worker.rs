@@ -30,8 +30,8 @@ use files::{Done, Names, NamesBounds, OpenFile, Pool, PoolLimits, Residency, Roo
 use http::HeadLimits;
 use os::mapping::Mapping;
 
-use crate::accept::{Addresses, LISTENER, Listeners};
-use crate::config::{Config, Opening, SendMethod};
+use crate::accept::{Addresses, Auto, LISTENER, Listeners};
+use crate::config::{AcceptCount, Config, Opening, SendMethod};
 use crate::connection::{CONNECTION, Connection, Slots};
 use crate::control::{Control, ControlError, FromWorker, ToWorker};
 use crate::lookup::{Hosts, Lookup};
@@ -95,6 +95,8 @@ struct Worker {
     limits: HeadLimits,
     listeners: Listeners,
     addresses: Addresses,
+    /// Decides how many clients to take, where no number is configured.
+    auto: Option<Auto>,
     connections: Slots,
     deadlines: Deadlines,
     hosts: Rc<Hosts>,
@@ -121,6 +123,8 @@ struct Worker {
     again: Vec<Token>,
     prefetch: Vec<(Rc<OpenFile>, u64)>,
     done: Vec<Done>,
+    /// Connections closed since clients were last taken for them (`accept_on_close`).
+    accepts_owed: u32,
     draining_until_ms: Option<u64>,
     /// While draining: how many clients of the accept queue may still be taken; then the listeners close.
     last_clients: Option<u32>,
@@ -179,6 +183,8 @@ impl Worker {
             limits,
             listeners: parts.listeners,
             addresses: Addresses::new(config.connections_per_address_max),
+            auto: (config.accept_count == AcceptCount::Auto)
+                .then(|| Auto::new(config.listen_queue)),
             connections: Slots::default(),
             deadlines: Deadlines::new(DEADLINE_TICK),
             hosts: Rc::new(parts.hosts),
@@ -200,6 +206,7 @@ impl Worker {
             again: Vec::new(),
             prefetch: Vec::new(),
             done: Vec::new(),
+            accepts_owed: 0,
             draining_until_ms: None,
             last_clients: None,
             config,
@@ -227,11 +234,15 @@ impl Worker {
                     error,
                 })?;
             self.tick();
+            if let Some(auto) = &mut self.auto {
+                auto.begin_turn(ready.len() >= event::EVENTS_PER_WAIT_MAX);
+            }
             self.counters.ready_events.record(ready.len() as u64);
             for event in &ready {
                 if !self.take(event)? {
                     return Ok(());
                 }
+                self.accept_for_closed();
             }
             self.give_turns();
             self.tend();
@@ -258,7 +269,7 @@ impl Worker {
     fn take(&mut self, event: &Ready) -> Result<bool, WorkerError> {
         match event.token.kind() {
             LISTENER => {
-                self.accept(event.token.slot(), u32::MAX);
+                self.accept(event.token.slot());
             }
             CONNECTION => {
                 if let Some(slot) = self.connections.find(event.token) {
@@ -280,7 +291,11 @@ impl Worker {
         self.tend_helpers();
         self.listeners.resume(self.now_ms, &mut self.events);
         self.expire();
+        self.accept_for_closed();
         self.tend_log();
+        if let Some(length) = self.auto.as_mut().and_then(Auto::end_turn) {
+            self.listeners.set_queue(length, &self.tracer);
+        }
     }
 
     /// How long the next wait may be.
@@ -331,6 +346,7 @@ impl Worker {
         self.tracer.call(Call::Close, || drop(connection));
         self.counters.connections_closed += 1;
         self.listeners.set_full(false, &mut self.events);
+        self.accepts_owed += u32::from(self.config.accept_on_close);
     }
 
     /// Connections that had more to send than one turn allows.
@@ -427,6 +443,7 @@ impl Parts {
             pool.retire_list(),
             config.opening,
             config.revalidate_ms,
+            config.caching,
         );
         Ok(Parts {
             events,

@@ -3,8 +3,8 @@
 use headway_server::config::settings::{HostSettings, given};
 use headway_server::config::units::{ListenAddress, Many};
 use headway_server::config::{
-    Checked, Config, ConfigError, Environment, LogFormat, Opening, Preset, SendMethod, Settings,
-    Source,
+    AcceptCount, Checked, Config, ConfigError, Environment, LogFormat, Opening, Preset, SendMethod,
+    Settings, Source,
 };
 use std::path::Path;
 
@@ -273,6 +273,77 @@ fn the_flag_is_named_when_the_mistake_is_on_the_command_line() {
 }
 
 #[test]
+fn options_are_refused_when_they_say_otherwise_than_the_server_that_is_named() {
+    for (text, expected) in [
+        (
+            "preset = 'accept1'\naccept-count = 25",
+            "accept-count: the preset accept1 is the server whose accept-count is 1; leave out",
+        ),
+        (
+            "preset = 'accept25+cache'\ncaching = false",
+            "caching: the preset accept25+cache is the server whose caching is on",
+        ),
+        (
+            "preset = 'eager'\nfull-read = true",
+            "full-read: the preset eager is the server whose full-read is off",
+        ),
+        (
+            "preset = 'accept25'\neager-write = true",
+            "eager-write: the micro-server writes eagerly to connections that it has read from",
+        ),
+        (
+            "preset = 'accept25'\naccept-count = 'auto'",
+            "accept-count: auto is a policy of Headway's own, the preset accept25 a server of a paper",
+        ),
+        (
+            "preset = 'flash'\naccept-count = 'auto'",
+            "accept-count: auto is a policy of Headway's own, the preset flash",
+        ),
+        (
+            "preset = 'accept25'\ncontent-max = '1MiB'",
+            "content-max: without caching nothing is kept",
+        ),
+        (
+            "listenq = -3",
+            "listenq: -3 is no length for a queue: write 1 to 1048576, and the kernel makes at most 4096 of it",
+        ),
+        ("listenq = 99999999999", "listenq: 99999999999 is no length"),
+        (
+            "max-conns = 30000",
+            "(RLIMIT_NOFILE, ulimit -Hn); lower max-conns",
+        ),
+    ] {
+        let errors = check(&format!("root = \"site\"\n{text}")).unwrap_err();
+        let told: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        assert!(told.len() == 1 && told[0].contains(expected), "{told:?}");
+    }
+    // What Headway itself can do, and what agrees with the name.
+    good("root = \"site\"\neager-read = false\neager-write = true");
+    good("root = \"site\"\npreset = 'eager'\neager-read = true\naccept-count = 0");
+}
+
+#[test]
+fn a_micro_server_has_its_own_defaults_and_is_the_same_when_printed_and_read() {
+    for preset in ["accept1", "cm", "accept25+cache"] {
+        let config = good(&format!("root = \"site\"\npreset = '{preset}'"));
+        assert_eq!(
+            (config.events.as_str(), config.listen_queue),
+            ("select", 128)
+        );
+        assert!(!config.defer_accept && config.connections_max == 15_000);
+        assert_eq!(config.caching, preset == "accept25+cache");
+        // Where the file lies is of no meaning to what is printed.
+        let again = good(
+            &config
+                .to_toml()
+                .replace(&config.hosts[0].root.display().to_string(), "site"),
+        );
+        let hosts = config.hosts.clone();
+        assert_eq!(Config { hosts, ..again }, config);
+    }
+}
+
+#[test]
 fn every_mistake_is_told_at_once_when_there_are_several() {
     let errors = check("workers = 0\nroot = \"missing\"\nevents = \"none\"").unwrap_err();
     assert_eq!(errors.len(), 3, "{errors:?}");
@@ -284,7 +355,7 @@ fn defaults_hold_when_nothing_is_written() {
     assert_eq!(config.listen, ["127.0.0.1:8080".parse().unwrap()]);
     assert_eq!(
         (config.workers, config.events.as_str(), config.accept_count),
-        (2, "epoll", 25)
+        (2, "epoll", AcceptCount::Most(25))
     );
     assert_eq!(
         (config.head_timeout_ms, config.idle_timeout_ms),
@@ -372,10 +443,14 @@ fn the_default_host_stands_first_when_a_root_is_given() {
 fn names_are_understood_when_written_with_hyphens_or_underscores() {
     let hyphens = good("root = \"site\"\naccept-count = 7\nhead-timeout = \"2s\"");
     let underscores = good("root = \"site\"\naccept_count = 7\nhead_timeout = \"2s\"");
-    assert_eq!((hyphens.accept_count, hyphens.head_timeout_ms), (7, 2000));
+    let seven = AcceptCount::Most(7);
+    assert_eq!(
+        (hyphens.accept_count, hyphens.head_timeout_ms),
+        (seven, 2000)
+    );
     assert_eq!(
         (underscores.accept_count, underscores.head_timeout_ms),
-        (7, 2000)
+        (seven, 2000)
     );
 }
 

@@ -34,6 +34,14 @@ pub fn epoll() -> Events {
     Events::new(Mechanism::Epoll).unwrap()
 }
 
+/// Where io_uring is missing or forbidden its tests hold epoll to the same instead, and say so.
+pub fn io_uring() -> Events {
+    Events::new(Mechanism::IoUring).unwrap_or_else(|error| {
+        skip("io_uring", &error.to_string());
+        epoll()
+    })
+}
+
 /// Two connected stream sockets, neither of which can block a test.
 pub fn pair() -> (UnixStream, UnixStream) {
     let (near, far) = UnixStream::pair().unwrap();

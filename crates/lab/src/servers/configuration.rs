@@ -195,7 +195,14 @@ fn fill(spec: &ServerSpec, folder: &Path, descriptors: u64) -> String {
             }
             (APACHE, vec![("MPM", mpm.to_owned())])
         }
-        Family::Nginx { threads, cache } => (NGINX, nginx(spec, threads, cache, &log, descriptors)),
+        Family::Nginx {
+            threads,
+            cache,
+            multi_accept,
+        } => {
+            let more = nginx(spec, (threads, cache, multi_accept), &log, descriptors);
+            (NGINX, more)
+        }
         Family::Lighttpd => {
             if sizes.workers == 1 {
                 set(&mut values, "WORKERS", "0".into());
@@ -233,8 +240,7 @@ fn fill(spec: &ServerSpec, folder: &Path, descriptors: u64) -> String {
 
 fn nginx(
     spec: &ServerSpec,
-    threads: bool,
-    cache: bool,
+    (threads, cache, multi_accept): (bool, bool, bool),
     log: &Path,
     descriptors: u64,
 ) -> Vec<(&'static str, String)> {
@@ -246,7 +252,10 @@ fn nginx(
     vec![
         ("AIO", on(threads, "threads")),
         ("OPEN_FILE_CACHE", on(cache, &files)),
-        ("MULTI_ACCEPT", on(spec.sizes.workers == 1, "on")),
+        (
+            "MULTI_ACCEPT",
+            on(multi_accept && spec.sizes.workers == 1, "on"),
+        ),
         ("ACCESS_LOG", on(spec.access_log, &log)),
     ]
 }
@@ -377,6 +386,8 @@ mod tests {
         let has = |kind, setting: &str| settings(&filled(&spec(kind))).contains(&setting.into());
         assert!(has(Kind::Nginx, "aio off;"));
         assert!(has(Kind::Nginx, "open_file_cache off;"));
+        assert!(has(Kind::Nginx, "multi_accept on;"));
+        assert!(has(Kind::NginxOneAccept, "multi_accept off;"));
         assert!(has(Kind::NginxThreads, "aio threads;"));
         assert!(has(Kind::NginxThreads, "open_file_cache off;"));
         assert!(has(Kind::NginxCache, "aio threads;"));

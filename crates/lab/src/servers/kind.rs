@@ -25,6 +25,7 @@ pub enum Kind {
     Nginx,
     NginxThreads,
     NginxCache,
+    NginxOneAccept,
     Lighttpd,
     H2o,
     Civetweb,
@@ -53,6 +54,8 @@ pub enum Family {
         threads: bool,
         /// `open_file_cache`.
         cache: bool,
+        /// `multi_accept`, where there is one worker.
+        multi_accept: bool,
     },
     /// lighttpd 1.4.
     Lighttpd,
@@ -100,7 +103,11 @@ const fn apache(mpm: &'static str, service: bool) -> Family {
 }
 
 const fn nginx(threads: bool, cache: bool) -> Family {
-    Family::Nginx { threads, cache }
+    Family::Nginx {
+        threads,
+        cache,
+        multi_accept: true,
+    }
 }
 
 /// Every server, ours first; in the order of [`Kind`].
@@ -181,6 +188,17 @@ pub const TABLE: &[Row] = &[
         "nginx (aio threads, open_file_cache)",
         nginx(true, true),
         "the loop in an open that its cache does not save; a thread of the pool in sendfile",
+    ),
+    row(
+        Kind::NginxOneAccept,
+        "nginx-one-accept",
+        "nginx (sendfile, multi_accept off)",
+        Family::Nginx {
+            threads: false,
+            cache: false,
+            multi_accept: false,
+        },
+        "the loop, in open and in sendfile",
     ),
     row(
         Kind::Lighttpd,

@@ -58,6 +58,7 @@ pub struct Environment {
     pub extends: Option<String>,
     pub lab: Option<bool>,
     pub set: Option<Scaled<String>>,
+    pub files: Option<Scaled<Files>>,
     pub profile: Option<String>,
     pub disk: Option<Scaled<String>>,
     pub filesystem: Option<String>,
@@ -65,6 +66,14 @@ pub struct Environment {
     pub link: Option<Scaled<String>>,
     pub cpu: Option<Scaled<f64>>,
     pub fill: Option<Scaled<u64>>,
+}
+
+/// `files = { count = 1, file-size = "2kB" }`: equal files in place of a profile's.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Files {
+    pub count: u64,
+    pub file_size: String,
 }
 
 /// `[workload.NAME]`

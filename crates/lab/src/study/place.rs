@@ -123,15 +123,34 @@ impl<'a> Place<'a> {
             |error: std::io::Error| PlaceError::Files(format!("{}: {error}", root.display()));
         fs::create_dir_all(root).map_err(files)?;
         fs::write(root.join(READY.trim_start_matches('/')), "ready\n").map_err(files)?;
-        let size = environment.set_bytes.to_string();
-        let words = ["--profile", &environment.profile, "--size", &size];
-        self.create_set(root, "set", &words, interrupted)?;
+        match environment.files {
+            Some(files) => {
+                self.create_equal(root, "set", (files.count, files.file_bytes), interrupted)?;
+            }
+            None => {
+                let size = environment.set_bytes.to_string();
+                let words = ["--profile", &environment.profile, "--size", &size];
+                self.create_set(root, "set", &words, interrupted)?;
+            }
+        }
         for (at, probe) in probes.iter().enumerate() {
-            let (count, size) = (probe.count.to_string(), probe.file_bytes.to_string());
-            let words = ["--file-size", &size, "--count", &count];
-            self.create_set(root, &hot(at), &words, interrupted)?;
+            let files = (probe.count, probe.file_bytes);
+            self.create_equal(root, &hot(at), files, interrupted)?;
         }
         Ok(())
+    }
+
+    /// So many files of so many bytes.
+    fn create_equal(
+        &self,
+        root: &Path,
+        name: &str,
+        (count, file_bytes): (u64, u64),
+        interrupted: &AtomicBool,
+    ) -> Result<(), PlaceError> {
+        let (count, size) = (count.to_string(), file_bytes.to_string());
+        let words = ["--file-size", &size, "--count", &count];
+        self.create_set(root, name, &words, interrupted)
     }
 
     fn create_set(

@@ -49,6 +49,9 @@ pub struct Environment {
     pub lab: bool,
     /// Size of the file set.
     pub set_bytes: u64,
+    /// Equal files in place of a profile's; absent in descriptions that have none, whose keys are so as they were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<Files>,
     /// `specweb99` or `specweb96`.
     pub profile: String,
     /// The disk's model.
@@ -65,11 +68,27 @@ pub struct Environment {
     pub fill_requests: u64,
 }
 
+/// Equal files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Files {
+    /// How many.
+    pub count: u64,
+    /// The size of each.
+    pub file_bytes: u64,
+}
+
 impl Environment {
     /// One line for people.
     pub fn words(&self) -> String {
         let size = |bytes: u64| load::words::readable::bytes(bytes as f64);
-        let mut words = vec![format!("{} {} set", size(self.set_bytes), self.profile)];
+        let mut words = vec![match self.files {
+            Some(files) => {
+                let of_one = size(files.file_bytes);
+                let many = if files.count == 1 { "file" } else { "files" };
+                format!("{} {many} of {of_one}", files.count)
+            }
+            None => format!("{} {} set", size(self.set_bytes), self.profile),
+        }];
         words.push(match &self.disk {
             Some(model) => format!("{model} with {}", self.filesystem),
             None => "no modelled disk".to_owned(),
@@ -277,6 +296,7 @@ mod tests {
             environment: Environment {
                 lab: true,
                 set_bytes: 400_000_000,
+                files: None,
                 profile: "specweb99".into(),
                 disk: Some("ide-5400".into()),
                 filesystem: "ext4".into(),
@@ -337,6 +357,18 @@ mod tests {
 
     #[test]
     fn environment_is_one_line_when_it_is_told() {
+        let files = Environment {
+            files: Some(Files {
+                count: 1,
+                file_bytes: 2_000,
+            }),
+            ..spec().environment
+        };
+        assert!(
+            files.words().starts_with("1 file of 2.0 kB, ide-5400"),
+            "{}",
+            files.words()
+        );
         let words = spec().environment.words();
         assert_eq!(
             words,

@@ -1,16 +1,19 @@
 //! Listeners, and how many connections to take per wake-up.
 //!
 //! Taking too few at a time starves new clients, taking too many starves the ones already here
-//! (Brecht & Ostrowski, section 4.1): `accept_count` is the bound. 0 means until the queue is empty,
-//! but not in one go: after [`QUEUE_A_TURN`] clients the others have their turn.
+//! (Brecht & Ostrowski, section 4.1): `accept_count` is the bound. 0 means until the queue is empty or the
+//! connections are as many as may be: that is their AcceptInf, and what it does to the others is to be seen.
 //! It refuses to drop anybody: out of descriptors, or at the connection limit, it stops accepting
 //! and leaves the clients in the kernel's accept queue until there is room again.
 
 mod addresses;
+pub mod control;
 mod reserve;
+pub mod simulation;
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
 
 use debox::{Call, Tracer};
 use event::{Events, Interest, Token};
@@ -18,7 +21,10 @@ use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
 pub use addresses::Addresses;
+use control::{Controller, Turn};
 use reserve::Reserve;
+
+use crate::request::Counters;
 
 /// The kind of token that names a listener.
 pub const LISTENER: u8 = 0;
@@ -26,9 +32,9 @@ pub const LISTENER: u8 = 0;
 /// How long to leave the accept queue alone after the process ran out of descriptors.
 const PAUSE_MS: u64 = 100;
 
-/// Clients a turn takes from a queue that is to be emptied. Each may be answered at once, so this many
-/// are a few milliseconds for those who are here already.
-const QUEUE_A_TURN: u32 = 256;
+/// Clients a turn takes at most from a queue that is to be emptied because the worker ends. Each may be
+/// answered at once, so this many are a few milliseconds for those who are here already.
+pub const LAST_A_TURN: u32 = 256;
 
 /// Connections in a row that may be lost before they could be accepted. More of them are an error of
 /// the listener, and trying for ever would stop the loop.
@@ -45,11 +51,86 @@ pub enum Accepted {
     Exhausted(Errno),
 }
 
-/// Clients to take at most from a listener in one turn, for a configured `accept_count`.
-pub fn most_a_turn(accept_count: u32) -> u32 {
+/// Clients to take at most from a listener in one go, for a configured `accept_count`. Without a bound it is as many as may
+/// be open: clients that are answered and gone at once would never fill that, and a queue that is refilled meanwhile
+/// would never end the round.
+pub fn most_a_round(accept_count: u32, connections_max: u32) -> u32 {
     match accept_count {
-        0 => QUEUE_A_TURN,
+        0 => connections_max,
         count => count,
+    }
+}
+
+/// The controller of a worker, where the count is not fixed, and the times it learns from.
+pub struct Auto {
+    controller: Controller,
+    /// What the kernel was last told.
+    queue: u32,
+    clock: Instant,
+    ended: Instant,
+    begun: Instant,
+    turn: Turn,
+}
+
+impl Auto {
+    /// A controller for accept queues of at most `queue_most`.
+    pub fn new(queue_most: u32) -> Auto {
+        let now = Instant::now();
+        Auto {
+            controller: Controller::new(queue_most, 0),
+            // Not told yet: a worker before this one may have made it shorter.
+            queue: 0,
+            clock: now,
+            ended: now,
+            begun: now,
+            turn: Turn::default(),
+        }
+    }
+
+    /// The wait for events is over. `crowded`: more may be ready than it told.
+    pub fn begin_turn(&mut self, crowded: bool) {
+        self.begun = Instant::now();
+        self.turn = Turn {
+            wait_us: (self.begun - self.ended).as_micros() as u64,
+            crowded,
+            queue_empty: true,
+            ..Turn::default()
+        };
+    }
+
+    /// How many clients a round may take.
+    pub fn round(&self) -> u32 {
+        self.controller.round()
+    }
+
+    /// A round that began at `begun` has taken so many.
+    pub fn took(&mut self, begun: Instant, taken: u32, more: bool) {
+        self.turn.accepted += taken;
+        self.turn.accepting_us += begun.elapsed().as_micros() as u64;
+        self.turn.queue_empty &= !more;
+    }
+
+    /// The turn is over. The length that the accept queues are to have, if it is another one now.
+    pub fn end_turn(&mut self) -> Option<u32> {
+        let now = Instant::now();
+        self.turn.now_us = (now - self.clock).as_micros() as u64;
+        self.turn.busy_us = (now - self.begun).as_micros() as u64;
+        self.ended = now;
+        self.controller.turn(&self.turn);
+        let (wanted, told) = (self.controller.queue(), self.queue);
+        // Telling the kernel is a call; a little more or less is not worth it.
+        if wanted.abs_diff(told) <= told / 8 {
+            return None;
+        }
+        self.queue = wanted;
+        Some(wanted)
+    }
+
+    /// The controller's state, for those who read it.
+    pub fn gauges(&self, counters: &mut Counters) {
+        counters.accept_round = u64::from(self.controller.round());
+        counters.accept_queue = u64::from(self.queue);
+        counters.accept_held = self.controller.held();
     }
 }
 
@@ -121,6 +202,16 @@ impl Listeners {
     /// Gives up the descriptors kept back; `false` when there are none. The caller pauses accepting.
     pub fn give_up_reserve(&mut self) -> bool {
         self.reserve.give_up()
+    }
+
+    /// Makes every accept queue so long. Clients that are in a longer one stay.
+    pub fn set_queue(&self, length: u32, tracer: &Tracer) {
+        let length = i32::try_from(length).unwrap_or(i32::MAX);
+        for socket in &self.sockets {
+            // On a socket that listens already this changes the length and nothing else (listen(2)); should it fail,
+            // the queue is as it was.
+            let _ = tracer.call(Call::SocketOption, || rustix::net::listen(socket, length));
+        }
     }
 
     /// Leaves the queue alone for a while, and the reserve to those who are here.

@@ -12,7 +12,9 @@ use toml::Spanned;
 use super::error::{Findings, Source};
 use super::settings::{Item, LogSettings, Settings};
 use super::units::{Bytes, Millis};
-use super::{Checked, Config, ConfigError, LogConfig, Opening, SendMethod, fields, hosts, memory};
+use super::{
+    Checked, Config, ConfigError, LogConfig, Opening, SendMethod, accept, fields, hosts, memory,
+};
 
 /// Descriptors a worker needs beside connections and cached files: listeners, control, log, event
 /// mechanism, perf ring, and some air for descriptors on their way to be closed.
@@ -89,19 +91,29 @@ fn build(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> C
     let workers = number("workers", &from.workers, cpus, 1..=256, to);
     let helpers_most = memory::default_helpers_max(workers, environment.memory_bytes);
     let (helpers_min, helpers_max) = helpers(from, helpers_most, to);
-    let (connections_max, descriptors_max) = descriptors(from, helpers_max, environment, to);
+    let policy = accept::policy(from, to);
+    let (connections_max, descriptors_max) =
+        descriptors(from, helpers_max, policy.micro, environment, to);
     let (opening, send) = axes(from);
     let small_file = send.default_small_file_bytes();
     let share = memory::default_content_bytes(workers, environment.memory_bytes);
     // Without small files in memory there is nothing to take memory for.
-    let content = if small_file == 0 { 0 } else { share };
+    let content = match policy.caching && small_file > 0 {
+        true => share,
+        false => 0,
+    };
     Config {
         listen: listen(from, to),
         workers,
         hosts: hosts::hosts(from, to),
-        events: events(from, to),
-        accept_count: number("accept-count", &from.accept_count, 25, 0..=1_000_000, to),
-        listen_queue: number("listenq", &from.listenq, 1024, 1..=1 << 20, to),
+        events: events(from, policy.micro, to),
+        accept_count: policy.count,
+        eager_read: policy.eager_read,
+        eager_write: policy.eager_write,
+        accept_on_close: policy.on_close,
+        full_read: policy.full_read,
+        caching: policy.caching,
+        listen_queue: accept::listen_queue(from, policy, environment.somaxconn, to),
         connections_max,
         connections_per_address_max: number(
             "max-connections-per-address",
@@ -110,7 +122,7 @@ fn build(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> C
             0..=u32::MAX,
             to,
         ),
-        defer_accept: value(&from.defer_accept).unwrap_or(true),
+        defer_accept: value(&from.defer_accept).unwrap_or(!policy.micro),
         requests_per_connection_max: number(
             "max-requests",
             &from.max_requests,
@@ -305,12 +317,28 @@ fn listen(from: &Settings, to: &mut Findings<'_>) -> Vec<SocketAddr> {
     addresses
 }
 
-fn events(from: &Settings, to: &mut Findings<'_>) -> String {
+fn events(from: &Settings, micro: bool, to: &mut Findings<'_>) -> String {
     let Some(item) = &from.events else {
-        return event::Mechanism::Epoll.name().into();
+        // The micro-server's mechanism on purpose: its paper is about what can be done with select.
+        let usual = match micro {
+            true => event::Mechanism::Select,
+            false => event::Mechanism::Epoll,
+        };
+        return usual.name().into();
     };
-    if let Err(error) = item.get_ref().parse::<event::Mechanism>() {
-        to.wrong("events", Some(item.span()), error.to_string());
+    match item.get_ref().parse::<event::Mechanism>() {
+        Err(error) => to.wrong("events", Some(item.span()), error.to_string()),
+        // The only one that a machine may forbid; a worker would find out too late.
+        Ok(mechanism @ event::Mechanism::IoUring) => {
+            // In a thread that ends with it: a ring that goes interrupts the thread which made it, some time later, in
+            // whatever call that waits in then.
+            let tried = std::thread::spawn(move || event::Events::new(mechanism).map(drop)).join();
+            if let Ok(Err(error)) = tried {
+                let problem = format!("{error}; use epoll");
+                to.lacking("events", Some(item.span()), problem);
+            }
+        }
+        Ok(_) => {}
     }
     item.get_ref().clone()
 }
@@ -319,6 +347,7 @@ fn events(from: &Settings, to: &mut Findings<'_>) -> String {
 fn descriptors(
     from: &Settings,
     helpers_max: usize,
+    micro: bool,
     environment: &Environment,
     to: &mut Findings<'_>,
 ) -> (u32, usize) {
@@ -328,6 +357,8 @@ fn descriptors(
         .saturating_sub(RESERVED_DESCRIPTORS + helpers);
     let connections = match value(&from.max_conns) {
         Some(connections) => u64::from(connections),
+        // The micro-server keeps hardly any file open beside its connections.
+        None if micro => DEFAULT_CONNECTIONS.min(usable * 7 / 8).max(1),
         None => DEFAULT_CONNECTIONS.min(usable * 3 / 4).max(1),
     };
     let files = match value(&from.descriptors_max) {

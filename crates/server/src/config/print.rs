@@ -3,7 +3,7 @@
 use std::fmt::{self, Display, Write};
 use std::str::FromStr;
 
-use super::units::{Bytes, Millis};
+use super::units::{AcceptCount, Bytes, Millis};
 use super::{Config, Host, LogFormat};
 
 impl Config {
@@ -27,7 +27,15 @@ impl Config {
         writeln!(out, "listen = {}", list(self.listen.iter()))?;
         writeln!(out, "workers = {}", self.workers)?;
         writeln!(out, "events = {}", quoted(&self.events))?;
-        writeln!(out, "accept-count = {}", self.accept_count)?;
+        match self.accept_count {
+            AcceptCount::Auto => writeln!(out, "accept-count = \"auto\"")?,
+            AcceptCount::Most(count) => writeln!(out, "accept-count = {count}")?,
+        }
+        writeln!(out, "eager-read = {}", self.eager_read)?;
+        writeln!(out, "eager-write = {}", self.eager_write)?;
+        writeln!(out, "accept-on-close = {}", self.accept_on_close)?;
+        writeln!(out, "full-read = {}", self.full_read)?;
+        writeln!(out, "caching = {}", self.caching)?;
         writeln!(out, "listenq = {}", self.listen_queue)?;
         writeln!(out, "max-conns = {}", self.connections_max)?;
         let per_address = self.connections_per_address_max;

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
-use super::units::{Bytes, Count, ListenAddress, Many, Millis};
+use super::units::{AcceptCount, Bytes, Count, ListenAddress, Many, Millis};
 use super::{ConfigError, LogFormat, Opening, Preset, SendMethod};
 
 /// A setting: its value and where it was written, or nothing.
@@ -37,10 +37,16 @@ macro_rules! settings {
             ///
             /// The path and the format of the log are settings of their own: one may come from the
             /// file and the other from the command line. What says several things at once takes the place
-            /// of each of them: `preset` of `opening` and `send`, `helpers` of its least and most.
+            /// of each of them: `preset` of `opening` and `send` (and a server named after how it takes clients, of
+            /// that), `helpers` of its least and most.
             pub fn overlay(&mut self, mut over: Settings) {
-                if over.preset.is_some() {
+                if let Some(preset) = &over.preset {
                     (self.opening, self.send) = (None, None);
+                    if preset.get_ref().micro_server().is_some() {
+                        (self.accept_count, self.caching, self.content_max) = (None, None, None);
+                        (self.eager_read, self.eager_write) = (None, None);
+                        (self.full_read, self.accept_on_close) = (None, None);
+                    }
                 }
                 if over.helpers.is_some() {
                     (self.helpers_min, self.helpers_max) = (None, None);
@@ -67,9 +73,23 @@ settings! {
     events: Item<String>,
     /// Connections accepted at most a wake-up.
     #[serde(alias = "accept_count")]
-    accept_count: Item<u32>,
-    /// Length of the kernel's accept queue.
-    listenq: Item<u32>,
+    accept_count: Item<AcceptCount>,
+    /// Whether a new connection is read from as soon as it is accepted.
+    #[serde(alias = "eager_read")]
+    eager_read: Item<bool>,
+    /// Whether a reply is written as soon as it is there.
+    #[serde(alias = "eager_write")]
+    eager_write: Item<bool>,
+    /// Whether connections are accepted whenever one has closed, too.
+    #[serde(alias = "accept_on_close")]
+    accept_on_close: Item<bool>,
+    /// Whether a connection is read from until it has nothing more.
+    #[serde(alias = "full_read")]
+    full_read: Item<bool>,
+    /// Whether anything is kept of files between requests.
+    caching: Item<bool>,
+    /// Length of the kernel's accept queue; signed, so that a negative one is told what it means.
+    listenq: Item<i64>,
     /// Open connections at most, a worker.
     #[serde(alias = "max_conns")]
     max_conns: Item<u32>,
@@ -129,7 +149,7 @@ settings! {
     /// Files up to this size are sent from memory.
     #[serde(alias = "small_file_max")]
     small_file_max: Item<Bytes>,
-    /// A server of the papers: what `opening` and `send` are unless they are given.
+    /// A server of the papers: what `opening`, `send` and the ways to take clients are unless they are given.
     preset: Item<Preset>,
     /// How a name becomes an open file.
     opening: Item<Opening>,

@@ -5,6 +5,9 @@
 //! code of its own: whatever is not on these axes is the same in all of them. The few bounds whose
 //! sensible defaults follow from an axis stand here, too.
 //!
+//! How new clients are taken is a third matter, of [`accept`](super::accept); the presets named after it stand in the
+//! same list, because a person names one server.
+//!
 //! Sources: 2006 paper, sections 2.1, 3 and 5; dissertation 2.5 and Table 3.3.
 
 use std::fmt::{self, Display};
@@ -92,6 +95,22 @@ words! {
         /// Headway.
         #[default]
         Headway = "headway",
+        /// The micro-server that takes one client a wake-up.
+        Accept1 = "accept1",
+        /// All that wait.
+        AcceptInf = "accept-inf",
+        /// At most 25.
+        Accept25 = "accept25",
+        /// All that wait, and each is read from and answered as soon as it is taken.
+        Eager = "eager",
+        /// And read until there is nothing more.
+        EagerFull = "eager+full",
+        /// And more are taken whenever a connection has closed.
+        EagerClose = "eager+close",
+        /// Both: the server of Chandra and Mosberger.
+        Cm = "cm",
+        /// At most 25, from memory.
+        Accept25Cache = "accept25+cache",
     }
 }
 
@@ -103,7 +122,8 @@ impl Preset {
             Preset::FdPass => (Opening::Pass, SendMethod::Mmap),
             Preset::NoMmap => (Opening::Pass, SendMethod::SendfileRecent),
             Preset::NewFlash => (Opening::Pass, SendMethod::SendfileResident),
-            Preset::Headway => (Opening::Probe, SendMethod::Copy),
+            // The micro-servers differ in how they take clients, and in nothing else.
+            _ => (Opening::Probe, SendMethod::Copy),
         }
     }
 }
@@ -145,7 +165,7 @@ mod tests {
         }
         let error = "apache".parse::<Preset>().unwrap_err();
         assert!(
-            error.contains("flash, fd-pass, no-mmap, new-flash, headway"),
+            error.contains("flash, fd-pass, no-mmap, new-flash, headway, accept1"),
             "{error}"
         );
     }

@@ -4,7 +4,7 @@
 //! errors. A bare number is a size in bytes, but never a time: nobody can tell which unit was meant.
 
 use serde::de::{Deserializer, Error as _, SeqAccess, Visitor, value::SeqAccessDeserializer};
-use serde::{Deserialize, de};
+use serde::{Deserialize, Serialize, Serializer, de};
 use std::fmt;
 use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -30,6 +30,15 @@ pub struct Count {
     pub min: usize,
     /// At most.
     pub max: usize,
+}
+
+/// How many clients a round takes: `25`, 0 for as many as wait, or `auto`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AcceptCount {
+    /// What the loop sees decides.
+    Auto,
+    /// At most so many; 0 is no bound but that of connections.
+    Most(u32),
 }
 
 /// One value or a list of them.
@@ -116,6 +125,42 @@ impl FromStr for Count {
     }
 }
 
+/// More than this at once is more than there can be connections.
+const ACCEPT_COUNT_MOST: u32 = 1_000_000;
+
+impl FromStr for AcceptCount {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match (text, text.parse()) {
+            ("auto", _) => Ok(AcceptCount::Auto),
+            (_, Ok(count)) if count <= ACCEPT_COUNT_MOST => Ok(AcceptCount::Most(count)),
+            _ => Err(format!(
+                "`{text}` is not how many clients to take: write a number up to {ACCEPT_COUNT_MOST}, 0 for all \
+                 that wait, or auto"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for AcceptCount {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AcceptCount::Auto => out.write_str("auto"),
+            AcceptCount::Most(count) => write!(out, "{count}"),
+        }
+    }
+}
+
+impl Serialize for AcceptCount {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            AcceptCount::Auto => to.serialize_str("auto"),
+            AcceptCount::Most(count) => to.serialize_u32(*count),
+        }
+    }
+}
+
 /// A whole number and one of the units; `None` when it is not, or does not fit.
 fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let digits = text
@@ -177,6 +222,11 @@ impl<T: FromStr<Err = String>> Visitor<'_> for Spelling<T> {
     fn visit_i64<E: de::Error>(self, number: i64) -> Result<T, E> {
         number.to_string().parse().map_err(E::custom)
     }
+
+    /// JSON's, where TOML has only signed ones.
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<T, E> {
+        number.to_string().parse().map_err(E::custom)
+    }
 }
 
 macro_rules! spelled {
@@ -192,6 +242,7 @@ macro_rules! spelled {
 spelled!(Millis, "a time such as \"10s\" or \"500ms\"");
 spelled!(Bytes, "a size such as \"64KiB\" or a number of bytes");
 spelled!(Count, "a number or two, such as 5 or \"1-16\"");
+spelled!(AcceptCount, "a number of clients or \"auto\"");
 spelled!(ListenAddress, "an address such as \"127.0.0.1:8080\"");
 
 struct ManyVisitor<T>(PhantomData<T>);
@@ -306,6 +357,24 @@ mod tests {
                 expected,
                 "{text}"
             );
+        }
+    }
+
+    #[test]
+    fn accept_counts_are_the_same_when_printed_parsed_and_sent() {
+        for (text, count) in [
+            ("auto", AcceptCount::Auto),
+            ("0", AcceptCount::Most(0)),
+            ("25", AcceptCount::Most(25)),
+        ] {
+            assert_eq!(text.parse(), Ok(count));
+            assert_eq!(count.to_string(), text);
+            let json = serde_json::to_string(&count).unwrap();
+            assert_eq!(serde_json::from_str::<AcceptCount>(&json).unwrap(), count);
+        }
+        for text in ["", "-1", "Auto", "1.5", "1000001"] {
+            let error = text.parse::<AcceptCount>().unwrap_err();
+            assert!(error.contains("or auto"), "{error}");
         }
     }
 

@@ -8,6 +8,8 @@
 //! know, or has believed for long enough, is a helper's. It passes the open file, or touches the name for
 //! the loop to look again ([`Lookup::reopen`]), which may wait, and is there to show it.
 //!
+//! Without caching every request looks for itself, by the same way, and what it finds is gone with it.
+//!
 //! Sources: 2006 paper, section 3.3 and 5; openat2(2) on `RESOLVE_CACHED`.
 
 mod hosts;
@@ -42,6 +44,8 @@ pub struct Lookup {
     retire: RetireList,
     opening: Opening,
     revalidate_ms: u64,
+    /// Nothing is kept otherwise: each request looks for itself.
+    caching: bool,
 }
 
 /// What is known about a directory's page at once.
@@ -60,6 +64,7 @@ impl Lookup {
         retire: RetireList,
         opening: Opening,
         revalidate_ms: u64,
+        caching: bool,
     ) -> Self {
         Self {
             roots,
@@ -68,6 +73,7 @@ impl Lookup {
             retire,
             opening,
             revalidate_ms,
+            caching,
         }
     }
 
@@ -129,7 +135,7 @@ impl Lookup {
         match probe {
             Probe::Answered(answer) => {
                 counters.probes_resolved += 1;
-                Found::Entry(self.names.insert(root, path, answer, now_ms))
+                Found::Entry(self.remember(root, path, answer, now_ms))
             }
             Probe::WouldBlock => {
                 counters.probes_would_block += 1;
@@ -164,11 +170,23 @@ impl Lookup {
             entry.checked_ms.set(now_ms);
             return entry.clone();
         }
-        self.names.insert(root, path, answer, now_ms)
+        self.remember(root, path, answer, now_ms)
+    }
+
+    /// An entry for those who ask now; without caching for nobody else.
+    fn remember(&mut self, root: RootId, path: &[u8], answer: Answer, now_ms: u64) -> Rc<Entry> {
+        let entry = self.names.insert(root, path, answer, now_ms);
+        if !self.caching {
+            self.names.remove(root, path);
+        }
+        entry
     }
 
     /// What is the page of the directory `path`?
     pub fn find_page(&self, root: RootId, path: &[u8], now_ms: u64) -> FoundPage {
+        if !self.caching {
+            return FoundPage::AskHelper(None);
+        }
         match self.pages.find(root, path) {
             Some((page, checked_ms)) if now_ms < checked_ms + self.revalidate_ms => {
                 FoundPage::Page(page)

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use super::signals;
 use super::worker::Place;
 use crate::control::ToWorker;
-use crate::tally::{MasterTally, Overview, Snapshot};
+use crate::tally::{MasterTally, NetworkDrops, Overview, Snapshot};
 
 /// Workers that have not answered by then are called silent.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -169,7 +169,10 @@ impl Gather {
                 .duration_since(UNIX_EPOCH)
                 .unwrap_or_default()
                 .as_millis() as u64,
-            master: master.clone(),
+            master: MasterTally {
+                network: NetworkDrops::read(),
+                ..master.clone()
+            },
             total,
             workers,
             silent: alive()

@@ -85,13 +85,19 @@ macro_rules! counters {
 counters! {
     scalars {
         Counter accepted "Connections accepted.";
+        Counter accepts_tried "Accept calls made, successful or not; accepted is how many gave a connection.";
         Counter accept_wakeups "Wake-ups in which a listener was ready.";
+        Counter accepts_on_close "Rounds of accepting because a connection had closed (accept-on-close).";
+        Gauge accept_round "Connections that the next round may take; 0 where accept-count is not auto.";
+        Gauge accept_queue "Length of the accept queues that the kernel was told; 0 where accept-count is not auto.";
+        Counter accept_held "Turns in which nobody was taken because those who are here were late (accept-count auto).";
         Counter accept_errors "Failed accept calls, would-block not counted.";
         Counter accept_pauses "Times accepting was paused because descriptors or memory ran out.";
         Counter connections_refused "Connections answered 503 and closed because their address had as many as it may.";
         Gauge connections_open "Connections open now.";
         Counter connections_closed "Connections closed, by whichever side.";
         Counter requests "Requests whose head was complete.";
+        Counter receives_would_block "Reads from clients that found nothing (EWOULDBLOCK).";
         Counter bytes_received "Bytes received from clients.";
         Counter bytes_sent "Bytes sent to clients, heads included.";
         Counter body_bytes_sent "Bytes of response bodies sent to clients.";
@@ -152,7 +158,8 @@ counters! {
     }
     histograms {
         ready_events "Ready events a wake-up of the loop.";
-        accepts_per_wakeup "Connections accepted a wake-up in which a listener was ready.";
+        accepts_per_wakeup "Connections accepted in a round: a wake-up in which a listener was ready, or a closed connection (accept-on-close).";
+        open_at_accept "Connections open when one was accepted, it included; the mean over all accepts is the sum by the count.";
         helper_queue_found "Jobs that a new one found waiting for a helper.";
         helper_queue_us "Time a job waited for a helper, in microseconds.";
         helper_service_us "Time a helper took for a job, in microseconds.";

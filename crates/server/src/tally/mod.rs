@@ -5,6 +5,7 @@
 
 pub mod counters;
 pub mod histogram;
+pub mod netstat;
 pub mod overview;
 pub mod status;
 pub mod page;
@@ -14,4 +15,5 @@ pub mod log_process;
 
 pub use counters::{Counters, Kind, Responses, Scalar, Snapshot};
 pub use histogram::Histogram;
+pub use netstat::NetworkDrops;
 pub use overview::{MasterTally, Overview};

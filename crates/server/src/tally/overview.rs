@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
-use super::Snapshot;
+use super::{NetworkDrops, Snapshot};
 
 /// The whole server at one moment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -43,6 +43,9 @@ pub struct MasterTally {
     pub log_lines_lost: u64,
     /// The last words of the log process about a failed write or open.
     pub log_trouble: Option<String>,
+    /// What the kernel dropped in this network namespace; `None` where it does not tell.
+    #[serde(default)]
+    pub network: Option<NetworkDrops>,
 }
 
 impl Overview {

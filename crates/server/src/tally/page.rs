@@ -6,7 +6,7 @@
 use debox::{Report, Rung};
 use std::fmt::Write;
 
-use super::{Counters, Histogram, Overview, Snapshot};
+use super::{Counters, Histogram, NetworkDrops, Overview, Snapshot};
 
 const STYLE: &str = include_str!("page.css");
 
@@ -30,6 +30,7 @@ pub fn render(overview: &Overview) -> String {
             out.push_str("<div class=\"cards\">");
             responses(&mut out, &total.counters);
             numbers(&mut out, &total.counters);
+            accepting(&mut out, &total.counters, overview);
             ready_events(&mut out, &total.counters.ready_events);
             helper_times(&mut out, &total.counters);
             calls(&mut out, &total.trace);
@@ -129,7 +130,14 @@ fn phrase(status: u16) -> &'static str {
 const GROUPS: &[(&str, &[&str])] = &[
     (
         "Clients",
-        &["accept", "connection", "request", "timeouts", "resets"],
+        &[
+            "accept",
+            "connection",
+            "request",
+            "receives",
+            "timeouts",
+            "resets",
+        ],
     ),
     ("Bytes", &["bytes_", "body_"]),
     ("Name cache", &["names", "descriptors"]),
@@ -165,6 +173,38 @@ fn numbers(out: &mut String, counters: &Counters) {
         }
         out.push_str("</table></section>");
     }
+}
+
+/// How new clients are taken, and who never came so far (Brecht and Ostrowski, section 6).
+fn accepting(out: &mut String, counters: &Counters, overview: &Overview) {
+    let share = |part: u64, of: u64| match of {
+        0 => "–".into(),
+        of => format!("{:.1} %", 100.0 * part as f64 / of as f64),
+    };
+    let mean = |of: &Histogram| of.mean().map_or("–".into(), |mean| format!("{mean:.2}"));
+    let successful = counters.accepted + counters.connections_refused;
+    let mut rows = vec![
+        (
+            "accept calls that gave a connection".to_owned(),
+            share(successful, counters.accepts_tried),
+        ),
+        (
+            "connections a round".to_owned(),
+            mean(&counters.accepts_per_wakeup),
+        ),
+        (
+            "open connections at each accept, mean".to_owned(),
+            mean(&counters.open_at_accept),
+        ),
+    ];
+    let drops = overview.master.network.as_ref();
+    for (name, _, value) in drops.map(NetworkDrops::all).unwrap_or_default() {
+        rows.push((
+            format!("kernel: {}", name.replace('_', " ")),
+            grouped(value),
+        ));
+    }
+    card(out, "Accepting", &rows);
 }
 
 fn helper_times(out: &mut String, counters: &Counters) {

@@ -238,6 +238,14 @@ impl Metrics {
             help,
             master.log_lines_lost,
         );
+        for (name, help, value) in master.network.map(|drops| drops.all()).unwrap_or_default() {
+            self.single(
+                &format!("headway_network_{name}_total"),
+                "counter",
+                help,
+                value,
+            );
+        }
         let help = "Workers that did not answer in time for this scrape.";
         self.single(
             "headway_workers_silent",

@@ -2,39 +2,76 @@
 //! descriptors run out; and the last ones, when the worker is to end.
 
 use debox::Call;
-use event::Token;
+use event::{Interest, Token};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::time::Instant;
 
 use http::Status;
 
-use super::Worker;
-use crate::accept::{Accepted, most_a_turn};
+use super::{Fate, Worker};
+use crate::accept::{Accepted, Auto, LAST_A_TURN, most_a_round};
+use crate::config::AcceptCount;
 use crate::connection::{Connection, Phase};
 use crate::respond::{self, Context};
 
 /// While draining, how long a client that has not said anything yet may take to do so.
 const FIRST_REQUEST_MS: u64 = 1_000;
 
+/// Rounds of accepting in a row that connections may give cause to by closing.
+const ROUNDS_FOR_CLOSED_MAX: u32 = 1024;
+
 /// Cached files that are closed at a shortage of descriptors: as many as one message takes to a helper,
 /// enough for the reserve and a few clients. While the shortage lasts there are more with each pause.
 const SHED: usize = 64;
 
 impl Worker {
-    /// Takes new clients, at most `accept_count` and `most` of them, and reads from each at once: its
-    /// request has usually arrived with it, and then the event mechanism need not hear of it at all.
-    /// How many were taken, and whether there may be more.
-    pub(super) fn accept(&mut self, listener: u32, most: u32) -> (u32, bool) {
+    /// A listener is ready: takes as many clients as the policy says.
+    pub(super) fn accept(&mut self, listener: u32) {
+        // The last ones are taken at the end of each turn, in rounds of their own.
+        if self.last_clients.is_some() {
+            return;
+        }
         self.counters.accept_wakeups += 1;
-        let bound = most_a_turn(self.config.accept_count).min(most);
+        self.accept_round(listener, self.most_a_round());
+    }
+
+    /// Takes new clients for connections that have closed, if that is the policy: a round for each, as the
+    /// micro-server did. Clients of these rounds may close again at once; they are counted in, up to a bound,
+    /// so that the others' turn comes.
+    pub(super) fn accept_for_closed(&mut self) {
+        let mut rounds = 0;
+        while self.accepts_owed > 0 && rounds < ROUNDS_FOR_CLOSED_MAX {
+            self.accepts_owed -= 1;
+            rounds += 1;
+            self.counters.accepts_on_close += 1;
+            for listener in 0..self.listeners.len() {
+                self.accept_round(listener, self.most_a_round());
+            }
+        }
+        self.accepts_owed = 0;
+    }
+
+    /// Takes new clients, at most `bound` of them: how many were taken, and whether there may be more.
+    fn accept_round(&mut self, listener: u32, bound: u32) -> (u32, bool) {
+        let begun = self.auto.as_ref().map(|_| Instant::now());
+        let (taken, more) = self.take_clients(listener, bound);
+        if let (Some(auto), Some(begun)) = (&mut self.auto, begun) {
+            auto.took(begun, taken, more);
+        }
+        (taken, more)
+    }
+
+    fn take_clients(&mut self, listener: u32, bound: u32) -> (u32, bool) {
         let mut taken = 0;
         while taken < bound {
             if self.connections.len() >= self.config.connections_max as usize {
                 self.listeners.set_full(true, &mut self.events);
                 break;
             }
+            self.counters.accepts_tried += 1;
             match self.listeners.accept(listener, &self.tracer) {
                 Accepted::Client(socket, peer) => {
                     taken += 1;
@@ -52,6 +89,8 @@ impl Worker {
         (taken, taken == bound)
     }
 
+    /// A client's place. It is read from at once, unless the policy is to wait for the event mechanism: its
+    /// request has usually arrived with it, and then that need not hear of it at all.
     fn welcome(&mut self, socket: OwnedFd, peer: SocketAddr) {
         if !self.addresses.enter(peer.ip()) {
             return self.turn_away(socket, peer);
@@ -62,7 +101,16 @@ impl Worker {
             .insert(|token| Connection::new(socket, peer, token));
         self.deadlines
             .set(slot, self.now_ms + self.config.head_timeout_ms);
-        self.step(slot, |worker, connection| worker.receive(connection));
+        let open = self.connections.len() as u64;
+        self.counters.open_at_accept.record(open);
+        let eager = self.config.eager_read;
+        self.step(slot, |worker, connection| {
+            if eager {
+                return worker.receive(connection);
+            }
+            worker.watch(connection, Interest::READ);
+            Fate::Keep
+        });
     }
 
     /// Answers 503 and closes, all at once: who has too many connections gets no place for another one,
@@ -134,7 +182,7 @@ impl Worker {
         };
         let mut more = false;
         for listener in 0..self.listeners.len() {
-            let (taken, perhaps) = self.accept(listener, left);
+            let (taken, perhaps) = self.accept_round(listener, self.last_a_round(left));
             left -= taken;
             more |= perhaps;
         }
@@ -145,6 +193,19 @@ impl Worker {
         self.last_clients = None;
         self.listeners.close(&mut self.events);
         self.let_idle_go();
+    }
+
+    fn most_a_round(&self) -> u32 {
+        let fixed = |count| most_a_round(count, self.config.connections_max);
+        match (self.config.accept_count, &self.auto) {
+            (AcceptCount::Most(count), _) => fixed(count),
+            (AcceptCount::Auto, auto) => auto.as_ref().map_or(fixed(0), Auto::round),
+        }
+    }
+
+    /// While draining, no policy takes more at a time than those who are served meanwhile can bear.
+    fn last_a_round(&self, left: u32) -> u32 {
+        self.most_a_round().clamp(1, LAST_A_TURN).min(left)
     }
 
     fn let_idle_go(&mut self) {

@@ -409,7 +409,12 @@ impl Worker {
         }
         self.counters.content_hit += 1;
         let reply = &content.bytes[content.start..];
-        let sent = match send::send_whole(&connection.socket, reply, more, &self.tracer) {
+        let sent = match self.config.eager_write {
+            true => send::send_whole(&connection.socket, reply, more, &self.tracer),
+            // The event mechanism is asked first.
+            false => Err(Errno::AGAIN),
+        };
+        let sent = match sent {
             Ok(sent) => sent,
             Err(Errno::AGAIN | Errno::INTR) => 0,
             Err(_) => {
@@ -473,10 +478,13 @@ impl Worker {
         self.fail(connection, ask.head, ask.site, Status::SERVICE_UNAVAILABLE)
     }
 
-    /// Begins to send a reply.
+    /// Begins to send a reply, or (without `eager_write`) asks the event mechanism first whether it can leave.
     fn reply(&mut self, connection: &mut Connection, outgoing: Outgoing) -> Served {
         connection.outgoing = outgoing;
-        let progress = self.transmit(connection);
+        let progress = match self.config.eager_write {
+            true => self.transmit(connection),
+            false => send::Progress::SocketFull,
+        };
         self.after_send(connection, progress)
     }
 }

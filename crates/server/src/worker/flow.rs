@@ -21,6 +21,9 @@ use crate::send::{self, Means, Progress};
 const LINGER_MS: u64 = 2_000;
 /// After so many times that a window was read in and lost again, a helper copies it.
 pub(super) const ASKS_MAX: u8 = 3;
+/// How often a connection is read from in a row, where it is to be read from until there is nothing more:
+/// then the others have their turn.
+const READS_MAX: usize = 64;
 /// What a parting client may still send before we stop listening.
 const LINGER_BYTES_MAX: usize = 256 * 1024;
 
@@ -72,8 +75,22 @@ impl Worker {
         !matches!(peeked, Ok(_) | Err(Errno::AGAIN | Errno::INTR))
     }
 
-    /// Receives the next head, or more of it, and answers what is complete.
+    /// Receives the next head, or more of it, and answers what is complete; once, or (`full_read`) again and
+    /// again until there is nothing to read or something to wait for.
     pub(super) fn receive(&mut self, connection: &mut Connection) -> Fate {
+        let reads = if self.config.full_read { READS_MAX } else { 1 };
+        for _ in 0..reads {
+            let before = self.counters.receives_would_block;
+            let fate = self.receive_once(connection);
+            let nothing = self.counters.receives_would_block > before;
+            if nothing || fate == Fate::Close || !matches!(connection.phase, Phase::Head) {
+                return fate;
+            }
+        }
+        Fate::Keep
+    }
+
+    fn receive_once(&mut self, connection: &mut Connection) -> Fate {
         let mut scratch = std::mem::take(&mut self.scratch);
         let held = connection.held.len();
         scratch[..held].copy_from_slice(&connection.held);
@@ -107,7 +124,10 @@ impl Worker {
                 self.counters.bytes_received += count as u64;
                 Ok(Some(count))
             }
-            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+            Err(Errno::AGAIN | Errno::INTR) => {
+                self.counters.receives_would_block += 1;
+                Ok(None)
+            }
             Err(_) => {
                 self.counters.resets += 1;
                 Err(())

@@ -83,6 +83,9 @@ impl Worker {
         counters.mapped_evicted = self.maps.evicted();
         counters.recent_windows = self.recent.count();
         counters.recent_bytes = self.recent.bytes();
+        if let Some(auto) = &self.auto {
+            auto.gauges(counters);
+        }
         helpers::gauges(self.pool.statistics(), counters);
         if let Some(log) = &self.log {
             (counters.log_lines, counters.log_dropped) = log.lines();

@@ -101,3 +101,15 @@ pub fn reset(stream: TcpStream) {
 
 /// Every event mechanism, as a line of configuration.
 pub const MECHANISMS: [&str; 3] = ["events = 'select'", "events = 'poll'", "events = 'epoll'"];
+
+/// Says why a test is left out, where it is looked for.
+pub fn skip(name: &str, reason: &str) {
+    println!("SKIP: {reason}");
+    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
+        let log = fs::OpenOptions::new().create(true).append(true).open(path);
+        let line = format!("{name}: {reason}\n");
+        log.expect("the log of skips")
+            .write_all(line.as_bytes())
+            .expect("a line");
+    }
+}

@@ -7,6 +7,7 @@ mod support;
 #[path = "../faults/tools.rs"]
 mod tools;
 
+mod accepting;
 mod bounds;
 mod changing;
 mod saying;

@@ -14,7 +14,7 @@ use crate::servers::Kind;
 use crate::study::StudyError;
 use crate::study::file::{self, File, Helpers};
 use crate::study::scaled::{Scale, Scaled};
-use crate::study::spec::{Environment, Fault, Observer, Probe, ServerChoice, Workload};
+use crate::study::spec::{Environment, Fault, Files, Observer, Probe, ServerChoice, Workload};
 
 /// Two files and a scale, in which names are looked up.
 pub(super) struct Resolver<'a> {
@@ -174,8 +174,17 @@ impl Resolver<'_> {
             let amount = text.map(|text| text.parse::<Amount>().map(|amount| amount.0));
             amount.transpose().map_err(wrong)
         };
-        let Some(set_bytes) = size(&written.set)? else {
-            return Err(wrong("it has no set; write set = \"400MB\"".to_owned()));
+        let files = self.files(&written, &wrong)?;
+        let set_bytes = match (size(&written.set)?, files) {
+            (Some(bytes), None) => bytes,
+            (None, Some(files)) => files.count.saturating_mul(files.file_bytes),
+            (Some(_), Some(_)) => {
+                let why = "it has a set and files; write one of them";
+                return Err(wrong(why.to_owned()));
+            }
+            (None, None) => {
+                return Err(wrong("it has no set; write set = \"400MB\"".to_owned()));
+            }
         };
         let disk = written
             .disk
@@ -196,6 +205,7 @@ impl Resolver<'_> {
         Ok(Environment {
             lab: written.lab.unwrap_or(true),
             set_bytes,
+            files,
             profile: written.profile.unwrap_or_else(|| "specweb99".to_owned()),
             disk,
             filesystem,
@@ -204,6 +214,25 @@ impl Resolver<'_> {
             cpu: written.cpu.as_ref().map(|cpu| *cpu.at(self.scale)),
             fill_requests: written.fill.as_ref().map_or(0, |fill| *fill.at(self.scale)),
         })
+    }
+
+    fn files(
+        &self,
+        written: &file::Environment,
+        wrong: &dyn Fn(String) -> StudyError,
+    ) -> Result<Option<Files>, StudyError> {
+        let Some(files) = written.files.as_ref().map(|files| files.at(self.scale)) else {
+            return Ok(None);
+        };
+        let file_bytes = files.file_size.parse::<Amount>().map_err(wrong)?.0;
+        if files.count == 0 || file_bytes == 0 {
+            let why = "files are one at least, of a byte at least";
+            return Err(wrong(why.to_owned()));
+        }
+        Ok(Some(Files {
+            count: files.count,
+            file_bytes,
+        }))
     }
 
     /// An environment with what it takes from others.
@@ -227,10 +256,16 @@ impl Resolver<'_> {
             return Ok(own);
         };
         let base = self.inherited(base, span, depth + 1)?;
+        // Which files there are is one matter, said in one of two ways.
+        let (set, files) = match (&own.set, &own.files) {
+            (None, None) => (base.set, base.files),
+            _ => (own.set, own.files),
+        };
         Ok(file::Environment {
             extends: None,
             lab: own.lab.or(base.lab),
-            set: own.set.or(base.set),
+            set,
+            files,
             profile: own.profile.or(base.profile),
             disk: own.disk.or(base.disk),
             filesystem: own.filesystem.or(base.filesystem),

@@ -198,3 +198,31 @@ fn every_study_that_comes_with_headway_is_in_order_at_both_scales() {
         "{numbers:?}"
     );
 }
+
+#[test]
+fn files_take_the_place_of_a_set_when_an_environment_says_so() {
+    let with = |lines: &str| {
+        let text = HEAD.replace("\"fits\"", "\"own\"");
+        read(
+            &format!("{text}[environment.own]\nextends = \"disk\"\n{lines}"),
+            Scale::Quick,
+        )
+    };
+    let study = with("files = { count = 3, file-size = \"2kB\" }").expect("a study");
+    let environment = &study.measure("m").expect("the measure").environment;
+    let files = environment.files.expect("files");
+    assert_eq!(
+        (files.count, files.file_bytes, environment.set_bytes),
+        (3, 2_000, 6_000)
+    );
+    for (lines, why) in [
+        (
+            "set = \"1MB\"\nfiles = { count = 3, file-size = \"2kB\" }",
+            "write one of them",
+        ),
+        ("files = { count = 0, file-size = \"2kB\" }", "one at least"),
+    ] {
+        let error = with(lines).expect_err(why);
+        assert!(error.to_string().contains(why), "{error}");
+    }
+}

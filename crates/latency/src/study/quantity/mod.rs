@@ -466,11 +466,15 @@ fn batch_means(value: f64, parts: &[f64]) -> Option<Interval> {
     })
 }
 
-/// A number of the status page: the difference of two, or as it is in a single one.
+/// A number of the status page: the difference of two, or as it is in a single one. The master's own are asked for by
+/// `master.`, all others are those of the workers together.
 fn counter(server: &Json, path: &str) -> Option<f64> {
     let of = |status: &Json| {
         let total = status.get("total").filter(|total| !total.is_null());
-        let start = total.unwrap_or(status);
+        let start = match path.starts_with("master.") {
+            true => status,
+            false => total.unwrap_or(status),
+        };
         let mut words = path.split('.');
         words.try_fold(start, |at, word| at.get(word))?.as_f64()
     };

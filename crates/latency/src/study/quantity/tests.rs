@@ -130,8 +130,8 @@ fn interval_is_wide_when_the_run_varies_and_narrow_when_it_does_not() {
 fn observers_are_read_when_they_watched() {
     let mut evidence = evidence(|_| 1);
     evidence.server = Some(json!({
-        "before": {"total": {"counters": {"accepted": 10}}},
-        "after": {"total": {"counters": {
+        "before": {"master": {"network": {"listen_drops": 5}}, "total": {"counters": {"accepted": 10}}},
+        "after": {"master": {"network": {"listen_drops": 9}}, "total": {"counters": {
             "accepted": 30,
             "ready_events": {"count": 4, "sum": 10, "max": 7, "buckets": [[1, 3], [8, 1]]}},
             "trace": {"rung": {"sees": "stacks"}, "sleeps": [{"count": 20}]}}},
@@ -168,6 +168,7 @@ fn observers_are_read_when_they_watched() {
     });
     for (text, expected) in [
         ("counter:counters.accepted", 20.0),
+        ("counter:master.network.listen_drops", 4.0),
         ("ready_mean", 2.5),
         ("ready_median", 1.0),
         ("ready_max", 7.0),

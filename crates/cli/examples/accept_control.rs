@@ -1,0 +1,98 @@
+//! Draws the pictures of docs/src/accepting.md: what policies of taking clients come to in simulated time.
+//!
+//! `cargo run -p headway --example accept_control -- replies > docs/src/accept-replies.svg`, and `course` for the other one.
+//! The simulation is seeded, so the pictures change only with the control law.
+
+use report::{Courses, courses_svg};
+use server::accept_simulation::{Outcome, Policy, Sample, Workload, run};
+
+const SEED: u64 = 1;
+const POLICIES: [(&str, Policy); 4] = [
+    ("auto", Policy::Auto),
+    ("25", Policy::Fixed(25)),
+    ("no bound", Policy::Fixed(0)),
+    ("1", Policy::Fixed(1)),
+];
+
+/// What select costs with 10,000 silent connections, and a small file each.
+fn workload() -> Workload {
+    Workload {
+        wait_open_ns: 400,
+        idle: 10_000,
+        eager: false,
+        ..Workload::default()
+    }
+}
+
+fn main() {
+    match std::env::args().nth(1).as_deref() {
+        Some("replies") => print!("{}", replies()),
+        Some("course") => print!("{}", course()),
+        _ => {
+            eprintln!("accept_control: say which picture: replies or course");
+            std::process::exit(2);
+        }
+    }
+}
+
+/// Good replies by offered rate, Figure 9's form.
+fn replies() -> String {
+    let of = workload();
+    let rate = |policy, load: f64| {
+        let rate = load * of.capacity();
+        (
+            rate,
+            run(&of.at(rate), policy, SEED).replies_per_s(6.0, 12.0),
+        )
+    };
+    let loads: Vec<f64> = (1..=12).map(|step| f64::from(step) / 4.0).collect();
+    let courses = POLICIES.map(|(name, policy)| {
+        let points = loads.iter().map(|load| rate(policy, *load));
+        (name, points.collect::<Vec<_>>())
+    });
+    courses_svg(&Courses {
+        title: "Good replies by offered rate, in the simulation",
+        description: "Lines for the counts 1, 25, no bound and auto; auto stays at the top beyond saturation.",
+        x_title: "new connections a second, one request each",
+        y_title: "good replies a second",
+        courses: &courses,
+        level: None,
+    })
+}
+
+/// A load of 0.5, then of 3, then of 0.5 again, with requests of a millisecond.
+fn course() -> String {
+    let heavy = Workload {
+        request_us: 1_000,
+        requests: 5,
+        seconds: 40.0,
+        ..Workload::default()
+    };
+    let capacity = heavy.capacity();
+    let of = Workload {
+        rates: vec![
+            (0.0, 0.5 * capacity),
+            (5.0, 3.0 * capacity),
+            (30.0, 0.5 * capacity),
+        ],
+        ..heavy
+    };
+    // Seconds instead of tenths: the steps are to be seen, not the chance in each.
+    let seconds = |outcome: &Outcome| {
+        let samples = outcome.samples.chunks_exact(10);
+        let second = |of: &[Sample]| {
+            let mean = of.iter().map(|sample| sample.replies_per_s).sum::<f64>() / of.len() as f64;
+            (of[of.len() - 1].at_s, mean)
+        };
+        samples.map(second).collect::<Vec<_>>()
+    };
+    let courses = POLICIES.map(|(name, policy)| (name, seconds(&run(&of, policy, SEED))));
+    courses_svg(&Courses {
+        title: "Good replies while three times as much is asked for, in the simulation",
+        description: "The load is three times the capacity from second 5 to 30; auto holds its rate.",
+        x_title: "seconds",
+        y_title: "good replies a second",
+        courses: &courses,
+        level: Some((capacity * 5.0, "capacity")),
+    })
+}

@@ -1,0 +1,208 @@
+//! io_uring as a readiness mechanism: polls armed once each, in batches, with the call that waits.
+//!
+//! Level-triggered like the others: a poll that has answered is armed again at the next wait, and answers at once if
+//! the condition still holds. The kernel's multishot poll would save that request, but it answers on changes only, which
+//! this crate refuses. Registering, changing and forgetting are requests in memory shared with the kernel, so the one system
+//! call of a turn is the wait, whatever was registered meanwhile.
+//!
+//! An armed poll holds its open file. What is removed is disarmed with the next wait, so a socket that is closed right
+//! after its removal is closed for its peer then: within the same turn of a loop.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::time::Duration;
+
+use os::ring::{PollAnswer, PollRing};
+
+use crate::table::Table;
+use crate::vocabulary::{Condition, Interest, Ready, Registration, Token};
+use crate::{Backend, EVENTS_PER_WAIT_MAX};
+
+/// Requests between two calls: one for each event of a wait, and for as many clients that come and go.
+const SUBMISSIONS: u32 = 4 * EVENTS_PER_WAIT_MAX as u32;
+
+/// Answers between two waits: of twice as many descriptors as one process usually has.
+const ANSWERS: u32 = 32 * 1024;
+
+pub(crate) struct Uring {
+    ring: PollRing,
+    table: Table<Entry>,
+    /// Descriptors whose poll has answered, to be armed again. One may have been forgotten since.
+    answered: Vec<RawFd>,
+    generation: u32,
+}
+
+const EPERM: i32 = rustix::io::Errno::PERM.raw_os_error();
+const ENOSYS: i32 = rustix::io::Errno::NOSYS.raw_os_error();
+
+struct Entry {
+    registration: Registration,
+    /// The generation under which its poll is armed; answers under others are of the past.
+    armed: Option<u32>,
+}
+
+impl Uring {
+    pub fn new() -> io::Result<Uring> {
+        Ok(Uring {
+            ring: PollRing::new(SUBMISSIONS, ANSWERS).map_err(explained)?,
+            table: Table::new(),
+            answered: Vec::new(),
+            generation: 0,
+        })
+    }
+
+    /// Arms the poll of a registered descriptor.
+    fn arm(&mut self, fd: RawFd) -> io::Result<()> {
+        let Ok(entry) = self.table.known(fd) else {
+            return Ok(());
+        };
+        if entry.armed.is_some() {
+            return Ok(());
+        }
+        self.generation = self.generation.wrapping_add(1);
+        let interest = entry.registration.interest;
+        let key = key(fd, self.generation);
+        self.ring
+            .arm(fd, interest.reads(), interest.writes(), key)?;
+        entry.armed = Some(self.generation);
+        Ok(())
+    }
+
+    fn arm_again(&mut self) -> io::Result<()> {
+        while let Some(fd) = self.answered.pop() {
+            if let Err(error) = self.arm(fd) {
+                self.answered.push(fd);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn deliver(&mut self, answer: PollAnswer, ready: &mut Vec<Ready>) {
+        let fd = answer.key as u32 as RawFd;
+        let Ok(entry) = self.table.known(fd) else {
+            return;
+        };
+        if entry.armed != Some((answer.key >> 32) as u32) {
+            return;
+        }
+        entry.armed = None;
+        self.answered.push(fd);
+        if !answer.void {
+            ready.extend(entry.registration.ready(Condition {
+                input: answer.input,
+                output: answer.output,
+                hangup: answer.hangup,
+                error: answer.error,
+            }));
+        }
+    }
+
+    fn wait_for(&mut self, ready: &mut Vec<Ready>, timeout: Option<Duration>) -> io::Result<()> {
+        self.arm_again()?;
+        self.ring.wait(timeout)?;
+        while ready.len() < EVENTS_PER_WAIT_MAX {
+            let Some(answer) = self.ring.answer() else {
+                break;
+            };
+            self.deliver(answer, ready);
+        }
+        Ok(())
+    }
+}
+
+/// The descriptor and the generation of its poll.
+fn key(fd: RawFd, generation: u32) -> u64 {
+    u64::from(generation) << 32 | u64::from(fd as u32)
+}
+
+/// Who forbids it, in words.
+fn explained(error: io::Error) -> io::Error {
+    let why = match error.raw_os_error() {
+        Some(ENOSYS) => {
+            "this kernel has none, or a filter of system calls (a container's seccomp profile) hides it"
+        }
+        Some(EPERM) => {
+            "it is forbidden here, by sysctl kernel.io_uring_disabled or by a filter of system calls (a \
+             container's seccomp profile)"
+        }
+        _ => return error,
+    };
+    io::Error::new(error.kind(), format!("io_uring_setup: {error}: {why}"))
+}
+
+impl Backend for Uring {
+    fn name(&self) -> &'static str {
+        "io_uring"
+    }
+
+    fn add(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
+        let fd = fd.as_raw_fd();
+        self.table.check_unknown(fd)?;
+        let registration = Registration { token, interest };
+        let entry = Entry {
+            registration,
+            armed: None,
+        };
+        self.table.insert(fd, entry);
+        self.arm(fd).inspect_err(|_| {
+            let _ = self.table.remove(fd);
+        })
+    }
+
+    fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
+        let fd = fd.as_raw_fd();
+        let entry = self.table.known(fd)?;
+        let same = entry.registration.interest == interest;
+        entry.registration = Registration { token, interest };
+        if same {
+            return Ok(());
+        }
+        // Armed anew with the next wait; where its poll has answered that is so already.
+        match entry.armed.take() {
+            Some(generation) => {
+                self.answered.push(fd);
+                self.ring.disarm(key(fd, generation))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn remove(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let fd = fd.as_raw_fd();
+        let entry = self.table.remove(fd)?;
+        match entry.armed {
+            Some(generation) => self.ring.disarm(key(fd, generation)),
+            None => Ok(()),
+        }
+    }
+
+    fn wait(&mut self, ready: &mut Vec<Ready>, timeout_ms: Option<u32>) -> io::Result<()> {
+        let timeout = timeout_ms.map(|ms| Duration::from_millis(ms.into()));
+        self.wait_for(ready, timeout)
+    }
+
+    fn wait_finely(&mut self, ready: &mut Vec<Ready>, timeout: Duration) -> io::Result<()> {
+        // Beyond the kernel's range a wait may end early.
+        self.wait_for(
+            ready,
+            Some(timeout.min(Duration::from_secs(i32::MAX as u64))),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn message_says_who_may_forbid_it_when_the_kernel_refuses() {
+        for (code, word) in [(EPERM, "kernel.io_uring_disabled"), (ENOSYS, "has none")] {
+            let error = explained(io::Error::from_raw_os_error(code));
+            assert!(error.to_string().contains(word), "{error}");
+            assert!(error.to_string().starts_with("io_uring_setup: "), "{error}");
+        }
+        let other = explained(io::Error::from_raw_os_error(24));
+        assert_eq!(other.raw_os_error(), Some(24));
+    }
+}

@@ -1,0 +1,206 @@
+//! Readiness from io_uring: polls that are armed in batches, and answered through memory shared with the kernel.
+//!
+//! Only the two operations that carry no pointer, `POLL_ADD` and `POLL_REMOVE`, so nothing here can outlive a buffer. What
+//! io_uring can do with buffers is refused here: the kernel would write into memory that the caller may have given up.
+//!
+//! Descriptors go in by number, as with [`select`](crate::select): what is asked again outlives any borrow, nothing is read
+//! from or written to them, and a number that is not open is answered with an error.
+//!
+//! Two things differ from epoll. A poll is armed once and answers once: at once if the condition holds
+//! already. And an armed poll holds its open file: a socket that is closed meanwhile stays open until the poll is
+//! disarmed and the ring has been entered again.
+//!
+//! Sources: io_uring_setup(2), io_uring_enter(2), `io_uring/poll.c` of the Linux sources.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use io_uring::types::{Fd, SubmitArgs, Timespec};
+use io_uring::{IoUring, opcode, squeue};
+
+/// The key of answers that nobody asked for: those to [`PollRing::disarm`] itself.
+const NOBODY: u64 = u64::MAX;
+
+/// A ring that polls.
+pub struct PollRing {
+    ring: IoUring,
+}
+
+/// What a poll found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PollAnswer {
+    /// As given when it was armed.
+    pub key: u64,
+    /// The poll was disarmed, or never armed for want of memory: nothing is known of its descriptor.
+    pub void: bool,
+    /// There is input, or the end of it (`POLLIN`).
+    pub input: bool,
+    /// There is room for output (`POLLOUT`).
+    pub output: bool,
+    /// Both directions are closed (`POLLHUP`).
+    pub hangup: bool,
+    /// An error is pending (`POLLERR`), or the descriptor cannot be polled.
+    pub error: bool,
+}
+
+impl PollRing {
+    /// A ring for `submissions` requests between two calls to the kernel and `answers` between two looks. Beyond either
+    /// nothing is lost: the kernel is called in between, and keeps what does not fit.
+    ///
+    /// # Errors
+    /// `ENOSYS`: the kernel has no io_uring, or a filter of system calls hides it. `EPERM`: it is forbidden, by the
+    /// sysctl `kernel.io_uring_disabled` or by such a filter. `Unsupported`: the kernel (before 5.11) cannot
+    /// wait with a time-out. Also `EMFILE`, `ENFILE`, `ENOMEM`.
+    pub fn new(submissions: u32, answers: u32) -> io::Result<PollRing> {
+        let ring = IoUring::builder()
+            .setup_clamp()
+            .setup_cqsize(answers)
+            .build(submissions)?;
+        match ring.params().is_feature_ext_arg() && ring.params().is_feature_nodrop() {
+            true => Ok(PollRing { ring }),
+            false => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "the io_uring of this kernel is older than 5.11",
+            )),
+        }
+    }
+
+    /// Asks for one answer about a descriptor, told by `key`: when there is input or room for output, as asked, or a hang-up
+    /// or error in any case. The kernel hears of it at the next [`PollRing::wait`] at the latest.
+    ///
+    /// # Errors
+    /// Those of io_uring_enter(2), when the queue was full and had to be handed over.
+    pub fn arm(&mut self, fd: RawFd, input: bool, output: bool, key: u64) -> io::Result<()> {
+        let input = if input { libc::POLLIN } else { 0 };
+        let output = if output { libc::POLLOUT } else { 0 };
+        let mask = (input | output) as u32;
+        let entry = opcode::PollAdd::new(Fd(fd), mask).build();
+        self.push(entry.user_data(key))
+    }
+
+    /// Takes back what was armed under `key`. Its answer may be on its way already, so answers to it are to be ignored
+    /// from here on.
+    ///
+    /// # Errors
+    /// As [`PollRing::arm`].
+    pub fn disarm(&mut self, key: u64) -> io::Result<()> {
+        self.push(opcode::PollRemove::new(key).build().user_data(NOBODY))
+    }
+
+    fn push(&mut self, entry: squeue::Entry) -> io::Result<()> {
+        for _ in 0..2 {
+            // SAFETY: the two operations that are pushed take a descriptor number and a mask or key, by value: there is no
+            // memory that would have to stay valid until they are done.
+            if unsafe { self.ring.submission().push(&entry) }.is_ok() {
+                return Ok(());
+            }
+            self.ring.submit()?;
+        }
+        Err(io::Error::from_raw_os_error(libc::EBUSY))
+    }
+
+    /// Hands over what was armed and disarmed, and waits until there is an answer or for `timeout` (`None`: without end).
+    /// With a time-out of zero it only looks.
+    ///
+    /// # Errors
+    /// `Interrupted` when a signal handler ran.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let there = !self.ring.completion().is_empty();
+        let want = usize::from(!there && timeout != Some(Duration::ZERO));
+        let time = timeout.map(|timeout| {
+            Timespec::new()
+                .sec(timeout.as_secs())
+                .nsec(timeout.subsec_nanos())
+        });
+        let arguments = SubmitArgs::new();
+        let arguments = match &time {
+            Some(time) => arguments.timespec(time),
+            None => arguments,
+        };
+        match self.ring.submitter().submit_with_args(want, &arguments) {
+            Ok(_) => Ok(()),
+            Err(error) if error.raw_os_error() == Some(libc::ETIME) => Ok(()),
+            // Answers that found no room wait in the kernel: take those that are there first.
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The next answer, if there is one.
+    pub fn answer(&mut self) -> Option<PollAnswer> {
+        loop {
+            let entry = self.ring.completion().next()?;
+            if entry.user_data() != NOBODY {
+                return Some(PollAnswer::new(entry.user_data(), entry.result()));
+            }
+        }
+    }
+}
+
+impl PollAnswer {
+    fn new(key: u64, result: i32) -> PollAnswer {
+        let void = matches!(-result, libc::ECANCELED | libc::ENOMEM);
+        let has = |flag: libc::c_short| result >= 0 && result & i32::from(flag) != 0;
+        PollAnswer {
+            key,
+            void,
+            input: has(libc::POLLIN),
+            output: has(libc::POLLOUT),
+            hangup: has(libc::POLLHUP),
+            error: has(libc::POLLERR) || (result < 0 && !void),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixStream;
+
+    fn skip(error: &io::Error) {
+        println!("SKIP: io_uring_setup: {error}");
+        if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
+            let log = std::fs::OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(path);
+            log.unwrap()
+                .write_all(format!("io_uring: {error}\n").as_bytes())
+                .unwrap();
+        }
+    }
+
+    #[test]
+    fn one_answer_comes_for_what_was_armed_and_none_for_what_was_taken_back() {
+        let mut ring = match PollRing::new(4, 8) {
+            Ok(ring) => ring,
+            Err(error) => return skip(&error),
+        };
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let look = |ring: &mut PollRing| {
+            ring.wait(Some(Duration::ZERO)).unwrap();
+            std::iter::from_fn(|| ring.answer()).collect::<Vec<_>>()
+        };
+        ring.arm(near.as_raw_fd(), true, false, 7).unwrap();
+        assert_eq!(look(&mut ring), []);
+        far.write_all(b"x").unwrap();
+        let answers = look(&mut ring);
+        assert_eq!(answers.len(), 1);
+        assert!(answers[0].key == 7 && answers[0].input && !answers[0].output);
+        assert_eq!(look(&mut ring), [], "it was armed once");
+        // More than the queue holds.
+        for key in 0..40 {
+            ring.arm(near.as_raw_fd(), true, false, key).unwrap();
+        }
+        let mut keys: Vec<u64> = Vec::new();
+        while keys.len() < 40 {
+            let answers = look(&mut ring);
+            assert!(!answers.is_empty(), "{keys:?}");
+            keys.extend(answers.iter().map(|answer| answer.key));
+        }
+        assert_eq!(keys, (0..40).collect::<Vec<_>>());
+    }
+}

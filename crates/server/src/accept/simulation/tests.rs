@@ -1,0 +1,178 @@
+//! The controller against fixed counts, on loads at which those differ.
+
+use super::*;
+
+const SEEDS: [u64; 2] = [1, 2026];
+
+/// Small files from memory, one request a connection.
+fn small() -> Workload {
+    Workload::default()
+}
+
+/// Five requests a connection.
+fn persistent() -> Workload {
+    Workload {
+        requests: 5,
+        ..small()
+    }
+}
+
+/// Requests of a millisecond, as of larger files or a slow machine.
+fn heavy() -> Workload {
+    Workload {
+        request_us: 1_000,
+        requests: 5,
+        ..small()
+    }
+}
+
+/// A wait that is paid for each of many silent connections, as with select; and no eager reads.
+fn crowded_select() -> Workload {
+    Workload {
+        wait_open_ns: 400,
+        idle: 10_000,
+        eager: false,
+        ..small()
+    }
+}
+
+fn workloads() -> [(&'static str, Workload); 4] {
+    [
+        ("small", small()),
+        ("persistent", persistent()),
+        ("heavy", heavy()),
+        ("crowded select", crowded_select()),
+    ]
+}
+
+/// Replies a second once the start is over, and the outcome.
+fn goodput(of: &Workload, load: f64, policy: Policy, seed: u64) -> (f64, Outcome) {
+    let outcome = run(&of.at(load * of.capacity()), policy, seed);
+    (outcome.replies_per_s(6.0, 12.0), outcome)
+}
+
+/// The most that a policy gets at any load.
+fn peak(of: &Workload, policy: Policy, seed: u64) -> f64 {
+    let loads = [0.9, 1.0, 1.1];
+    let rates = loads.map(|load| goodput(of, load, policy, seed).0);
+    rates.into_iter().fold(0.0, f64::max)
+}
+
+#[test]
+fn goodput_stays_at_its_peak_when_three_times_as_much_is_asked_for() {
+    for (name, of) in workloads() {
+        for seed in SEEDS {
+            let peak = peak(&of, Policy::Auto, seed);
+            let (rate, outcome) = goodput(&of, 3.0, Policy::Auto, seed);
+            assert!(rate >= 0.95 * peak, "{name}: {rate:.0} of {peak:.0}");
+            let lost = outcome.accepted_timed_out as f64 / outcome.accepted as f64;
+            assert!(lost < 0.01, "{name}: {lost:.3} of the accepted gave up");
+            let p99_us = outcome.quantile_us(0.99);
+            assert!(p99_us <= TIMEOUT_US / 2, "{name}: p99 {p99_us} us");
+        }
+    }
+}
+
+#[test]
+fn no_fixed_count_does_better_when_three_times_as_much_is_asked_for() {
+    for (name, of) in workloads() {
+        let (auto, _) = goodput(&of, 3.0, Policy::Auto, 1);
+        for count in [1, 25, 100, 0] {
+            let (fixed, _) = goodput(&of, 3.0, Policy::Fixed(count), 1);
+            assert!(
+                auto >= 0.98 * fixed,
+                "{name}: {auto:.0}, {count}: {fixed:.0}"
+            );
+        }
+    }
+}
+
+#[test]
+fn some_fixed_count_does_much_worse_when_the_work_is_another() {
+    // The simulation can tell policies apart, or the tests above would say nothing.
+    let (auto, _) = goodput(&crowded_select(), 3.0, Policy::Auto, 1);
+    let (one, _) = goodput(&crowded_select(), 3.0, Policy::Fixed(1), 1);
+    assert!(one < 0.1 * auto, "Accept1 {one:.0} of {auto:.0}");
+    // Those who are here become more and more until they wait for as long as they can.
+    let long = Workload {
+        seconds: 25.0,
+        ..heavy().at(3.0 * heavy().capacity())
+    };
+    let of = |policy| run(&long, policy, 1).replies_per_s(15.0, 25.0);
+    let (auto, all) = (of(Policy::Auto), of(Policy::Fixed(0)));
+    assert!(all < 0.95 * auto, "AcceptInf {all:.0} of {auto:.0}");
+}
+
+#[test]
+fn latency_at_half_load_is_that_of_25() {
+    for (name, of) in workloads() {
+        let (auto, with) = goodput(&of, 0.5, Policy::Auto, 1);
+        let (fixed, without) = goodput(&of, 0.5, Policy::Fixed(25), 1);
+        assert!(
+            (auto / fixed - 1.0).abs() < 0.02,
+            "{name}: {auto:.0}, {fixed:.0}"
+        );
+        let (auto, fixed) = (with.quantile_us(0.99), without.quantile_us(0.99));
+        assert!(
+            auto as f64 <= 1.05 * fixed as f64,
+            "{name}: {auto}, {fixed} us"
+        );
+    }
+}
+
+#[test]
+fn nothing_swings_when_the_load_is_constant_and_too_high() {
+    for (name, of) in workloads() {
+        let (mean, outcome) = goodput(&of, 3.0, Policy::Auto, 1);
+        // A turn is at most a tenth of a second, so half a second sees several.
+        let mut at_s = 6.0;
+        while at_s < 12.0 {
+            let rate = outcome.replies_per_s(at_s, at_s + 0.5);
+            assert!(
+                (rate / mean - 1.0).abs() < 0.15,
+                "{name}: {rate:.0} of {mean:.0} at {at_s} s"
+            );
+            at_s += 0.5;
+        }
+    }
+}
+
+#[test]
+fn service_is_as_before_when_an_overload_is_over() {
+    for (name, of) in workloads() {
+        let capacity = of.capacity();
+        let steps = vec![
+            (0.0, 0.5 * capacity),
+            (4.0, 5.0 * capacity),
+            (6.0, 0.5 * capacity),
+        ];
+        let outcome = run(
+            &Workload {
+                rates: steps,
+                seconds: 12.0,
+                ..of.clone()
+            },
+            Policy::Auto,
+            1,
+        );
+        let (before, after) = (
+            outcome.replies_per_s(1.0, 4.0),
+            outcome.replies_per_s(9.0, 12.0),
+        );
+        assert!(
+            (after / before - 1.0).abs() < 0.15,
+            "{name}: {before:.0}, then {after:.0}"
+        );
+        let last = outcome.samples.last().unwrap();
+        assert_eq!(last.queue, of.queue, "{name}: room for a burst again");
+        assert!(last.round > 1, "{name}");
+    }
+}
+
+#[test]
+fn course_is_the_same_when_the_seed_is_the_same() {
+    let of = heavy().at(500.0);
+    let same = run(&of, Policy::Auto, 5);
+    assert_eq!(run(&of, Policy::Auto, 5), same);
+    assert_ne!(run(&of, Policy::Auto, 6), same);
+}

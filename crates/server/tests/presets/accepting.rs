@@ -1,0 +1,174 @@
+//! The micro-servers of Brecht and Ostrowski: how each takes clients, by the calls it makes and by what it counts.
+
+use std::fs;
+use std::io::Write;
+use std::net::TcpStream;
+
+use headway_server::tally::Snapshot;
+
+use crate::support::{PATIENCE, Served, config};
+use crate::tools::{ask, read_reply, read_to_close, root};
+
+/// Calls of a kind between two moments.
+fn grown(before: &Snapshot, after: &Snapshot, call: &str) -> u64 {
+    let of = |snapshot: &Snapshot| snapshot.trace.calls.get(call).copied().unwrap_or(0);
+    of(after) - of(before)
+}
+
+/// One client with one request, from its connection to its end, after the file is known to the kernel: accept,
+/// recvfrom, sendto and openat2 calls, and reads that found nothing.
+fn one_client(preset: &str) -> [u64; 5] {
+    let root = root();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    let text = format!("preset = '{preset}'\nprecompressed = false");
+    let mut served = Served::start(config(root.path(), &text));
+    assert_eq!(served.get("/a").body, b"hello");
+    let before = served.wait_for("the end of the first", |now| {
+        now.counters.connections_closed == 1
+    });
+    let mut client = served.connect();
+    // Its request is there when it is accepted, or the eager would be unlucky at random.
+    ask(&mut client, "/a");
+    assert_eq!(read_reply(&mut client).body, b"hello", "{preset}");
+    drop(client);
+    let after = served.wait_for("the end of the second", |now| {
+        now.counters.connections_closed == 2
+    });
+    let blocked = after.counters.receives_would_block - before.counters.receives_would_block;
+    let calls = ["accept4", "recvfrom", "sendto", "openat2"];
+    let calls = calls.map(|call| grown(&before, &after, call));
+    [calls[0], calls[1], calls[2], calls[3], blocked]
+}
+
+#[test]
+fn servers_that_are_not_eager_read_when_they_are_told_to() {
+    // Request and end of stream are two reads, and select has announced both.
+    assert_eq!(one_client("accept1"), [1, 2, 1, 1, 0]);
+    assert_eq!(
+        one_client("accept-inf"),
+        [2, 2, 1, 1, 0],
+        "until nobody is there"
+    );
+    assert_eq!(one_client("accept25"), [2, 2, 1, 1, 0]);
+    assert_eq!(one_client("accept25+cache"), [2, 2, 1, 0, 0]);
+}
+
+/// Whether an eager server finds the request or is too early, its reads are no more than these.
+#[test]
+fn eager_servers_read_from_whom_they_have_just_taken() {
+    for (preset, full) in [
+        ("eager", 0),
+        ("eager+full", 1),
+        ("eager+close", 0),
+        ("cm", 1),
+    ] {
+        let [accepts, receives, sends, opens, blocked] = one_client(preset);
+        assert!(blocked <= 1 + full, "{preset}: {blocked}");
+        // Read until there is nothing more: one read that finds nothing, unless the end is already there.
+        assert_eq!(receives, 2 + blocked, "{preset}");
+        assert_eq!((sends, opens), (1, 1), "{preset}");
+        let after_close = u64::from(preset.contains("close") || preset == "cm");
+        assert_eq!(accepts, 2 + after_close, "{preset}");
+    }
+}
+
+#[test]
+fn full_read_reads_again_when_a_request_is_answered() {
+    let root = root();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    for (policy, reads) in [("full-read = true", 2), ("", 1)] {
+        let mut served = Served::start(config(root.path(), policy));
+        let mut client = served.connect();
+        ask(&mut client, "/a");
+        assert_eq!(read_reply(&mut client).body, b"hello");
+        let before = served.snapshot();
+        ask(&mut client, "/a");
+        assert_eq!(read_reply(&mut client).body, b"hello");
+        let after = served.snapshot();
+        assert_eq!(grown(&before, &after, "recvfrom"), reads, "{policy}");
+    }
+}
+
+#[test]
+fn a_client_that_says_nothing_costs_an_eager_read_that_finds_nothing() {
+    let root = root();
+    for (preset, found_nothing) in [("accept25", 0), ("eager", 1)] {
+        let text = format!("preset = '{preset}'");
+        let mut served = Served::start(config(root.path(), &text));
+        let client = served.connect();
+        let after = served.wait_for("the client", |now| now.counters.accepted == 1);
+        assert_eq!(
+            after.counters.receives_would_block, found_nothing,
+            "{preset}"
+        );
+        drop(client);
+    }
+}
+
+#[test]
+fn clients_are_taken_for_each_that_closes_when_that_is_the_policy() {
+    let root = root();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    // One place: who waits behind is taken when it is free, by the close itself or by the next wake-up.
+    for (preset, rounds) in [("eager", 0), ("eager+close", 6), ("cm", 6)] {
+        let text = format!("preset = '{preset}'\nmax-conns = 1");
+        let mut served = Served::start(config(root.path(), &text));
+        let clients: Vec<TcpStream> = (0..6)
+            .map(|_| {
+                let mut client = served.connect();
+                client
+                    .write_all(b"GET /a HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n")
+                    .unwrap();
+                client.set_read_timeout(Some(PATIENCE)).unwrap();
+                client
+            })
+            .collect();
+        for mut client in clients {
+            assert_eq!(read_reply(&mut client).body, b"hello", "{preset}");
+            assert_eq!(read_to_close(&mut client, 1), b"", "{preset}");
+        }
+        let counters = served
+            .wait_for("all ends", |now| now.counters.connections_closed == 6)
+            .counters;
+        assert_eq!(counters.accepts_on_close, rounds, "{preset}");
+        assert_eq!(counters.open_at_accept.max(), 1, "{preset}");
+        assert_eq!(counters.open_at_accept.count(), 6, "{preset}");
+        assert!(counters.accepts_tried >= counters.accepted, "{preset}");
+    }
+}
+
+#[test]
+fn nothing_is_kept_of_files_when_caching_is_off() {
+    let root = root();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    fs::write(root.path().join("large"), vec![b'x'; 300_000]).unwrap();
+    let mut served = Served::start(config(root.path(), "caching = false"));
+    for _ in 0..5 {
+        assert_eq!(served.get("/a").body, b"hello");
+        assert_eq!(served.get("/large").body.len(), 300_000);
+        assert_eq!(served.get("/none").status, 404);
+    }
+    let counters = served
+        .wait_for("all ends", |now| now.counters.connections_closed == 15)
+        .counters;
+    assert_eq!((counters.names_missed, counters.names_hit), (15, 0));
+    assert_eq!((counters.names_cached, counters.descriptors_cached), (0, 0));
+    assert_eq!((counters.content_bytes, counters.content_hit), (0, 0));
+}
+
+#[test]
+fn select_serves_when_there_are_more_than_1024_connections() {
+    const CLIENTS: usize = 1200;
+    let root = root();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    headway_server::config::raise_descriptor_limit().expect("two descriptors a client");
+    let mut served = Served::start(config(root.path(), "preset = 'accept25'"));
+    let mut clients: Vec<TcpStream> = (0..CLIENTS).map(|_| served.connect()).collect();
+    served.wait_for("all of them", |now| {
+        now.counters.connections_open == CLIENTS as u64
+    });
+    for client in clients.iter_mut().rev() {
+        ask(client, "/a");
+        assert_eq!(read_reply(client).body, b"hello");
+    }
+}
