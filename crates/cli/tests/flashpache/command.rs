@@ -100,7 +100,8 @@ fn service_ends_with_the_server_that_it_has_started() {
     );
     assert!(!socket.exists());
     // A signal is handed on, and an end by it is no failure.
-    let mut running = run("sleep 1000").spawn().unwrap();
+    // Not as a child of the shell, to which nobody would hand the signal on.
+    let mut running = run("exec sleep 1000").spawn().unwrap();
     wait_until("no socket", || socket.exists());
     let children = format!("/proc/{0}/task/{0}/children", running.id());
     wait_until("no child", || {
