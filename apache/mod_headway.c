@@ -1,12 +1,15 @@
 /*
  * mod_headway.c: Apache's files opened with the help of `headway backend` (Flashpache), for Apache 2.4.
  *
- * What it does, in the order of a request:
- *   map_to_storage   opens the file that the URL was translated to, before Apache looks at it, by
+ * What it does, in the order of a request.
+ *
+ * map_to_storage opens the file that the URL was translated to, before Apache looks at it, by
  * libheadway_open: where that would wait for the disk, the service sees to it that it does not. The look is
- * then Apache's (r->finfo), and the open file is kept. open_htaccess    has the names of .htaccess files
- * looked up the same way. handler          sends the kept file as Apache's own handler would: bucket,
- * filters, ranges, conditions, logging.
+ * then Apache's (r->finfo), and the open file is kept.
+ *
+ * open_htaccess has the names of .htaccess files looked up the same way.
+ *
+ * handler sends the kept file as Apache's own handler would: bucket, filters, ranges, conditions, logging.
  *
  * What it refuses: to decide anything. Directory walk, access control, symbolic links, negotiation and
  * indexes are Apache's and run after map_to_storage as they always do; they find the kernel's caches filled.
