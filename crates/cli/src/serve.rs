@@ -140,7 +140,7 @@ struct Connections {
     listen: Vec<ListenAddress>,
     /// Connections accepted at most a wake-up; 0 takes all that wait; auto takes as many as those who are
     /// here can bear, and keeps the kernel's queue as short as it can be served [default: 25]
-    #[arg(long, value_name = "N|auto")]
+    #[arg(long, value_name = "N|auto", allow_hyphen_values = true)]
     accept_count: Option<AcceptCount>,
     /// Read from a new connection as soon as it is accepted, without asking the event mechanism
     /// [default: on; off with the presets accept…]

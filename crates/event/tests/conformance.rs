@@ -20,165 +20,62 @@ fn sim() -> Events {
     Events::simulated(Plan::new(7).reordered().spurious_wakeups(30))
 }
 
-for_each! {
-    select = super::support::select() => {
-        readable_when_data_has_arrived
-        writable_when_there_is_room
-        both_when_both_are_of_interest
-        one_direction_when_only_one_is_of_interest
-        nothing_when_interest_is_none
-        changed_directions_when_interest_is_modified
-        new_token_when_token_is_modified
-        nothing_when_removed
-        others_stay_when_one_is_removed
-        new_file_is_independent_when_its_number_is_reused
-        delivered_again_when_not_drained
-        silent_when_drained
-        readable_when_peer_half_closes
-        readable_or_hangup_when_peer_closes
-        readable_or_hangup_when_peer_resets
-        readable_when_writer_of_a_pipe_is_gone
-        writable_when_reader_of_a_pipe_is_gone
-        hangup_at_most_when_interest_is_none
-        nothing_when_timeout_passes
-        nothing_when_fine_timeout_passes
-        readable_in_a_fine_wait_when_data_has_arrived
-        nothing_when_timeout_passes_with_no_descriptor
-        returns_at_once_when_timeout_is_zero
-        already_exists_when_added_twice
-        not_found_when_unknown
-        added_again_when_removed_before
-        high_numbers_work_when_past_1024
-        everyone_is_served_when_more_are_ready_than_the_bound
-        everyone_is_served_when_they_come_and_go_beyond_the_bound
-        error_leaves_nothing_when_add_fails
-    }
-    poll = super::support::poll() => {
-        readable_when_data_has_arrived
-        writable_when_there_is_room
-        both_when_both_are_of_interest
-        one_direction_when_only_one_is_of_interest
-        nothing_when_interest_is_none
-        changed_directions_when_interest_is_modified
-        new_token_when_token_is_modified
-        nothing_when_removed
-        others_stay_when_one_is_removed
-        new_file_is_independent_when_its_number_is_reused
-        delivered_again_when_not_drained
-        silent_when_drained
-        readable_when_peer_half_closes
-        readable_or_hangup_when_peer_closes
-        readable_or_hangup_when_peer_resets
-        readable_when_writer_of_a_pipe_is_gone
-        writable_when_reader_of_a_pipe_is_gone
-        hangup_at_most_when_interest_is_none
-        hangup_repeats_when_interest_is_none
-        nothing_when_timeout_passes
-        nothing_when_fine_timeout_passes
-        readable_in_a_fine_wait_when_data_has_arrived
-        nothing_when_timeout_passes_with_no_descriptor
-        returns_at_once_when_timeout_is_zero
-        already_exists_when_added_twice
-        not_found_when_unknown
-        added_again_when_removed_before
-        high_numbers_work_when_past_1024
-        everyone_is_served_when_more_are_ready_than_the_bound
-        everyone_is_served_when_they_come_and_go_beyond_the_bound
-        error_leaves_nothing_when_add_fails
-    }
-    epoll = super::support::epoll() => {
-        readable_when_data_has_arrived
-        writable_when_there_is_room
-        both_when_both_are_of_interest
-        one_direction_when_only_one_is_of_interest
-        nothing_when_interest_is_none
-        changed_directions_when_interest_is_modified
-        new_token_when_token_is_modified
-        nothing_when_removed
-        others_stay_when_one_is_removed
-        new_file_is_independent_when_its_number_is_reused
-        delivered_again_when_not_drained
-        silent_when_drained
-        readable_when_peer_half_closes
-        readable_or_hangup_when_peer_closes
-        readable_or_hangup_when_peer_resets
-        readable_when_writer_of_a_pipe_is_gone
-        writable_when_reader_of_a_pipe_is_gone
-        hangup_at_most_when_interest_is_none
-        hangup_repeats_when_interest_is_none
-        nothing_when_timeout_passes
-        nothing_when_fine_timeout_passes
-        readable_in_a_fine_wait_when_data_has_arrived
-        nothing_when_timeout_passes_with_no_descriptor
-        returns_at_once_when_timeout_is_zero
-        already_exists_when_added_twice
-        not_found_when_unknown
-        added_again_when_removed_before
-        high_numbers_work_when_past_1024
-        everyone_is_served_when_more_are_ready_than_the_bound
-        everyone_is_served_when_they_come_and_go_beyond_the_bound
-        error_leaves_nothing_when_add_fails
-    }
-    io_uring = super::support::io_uring() => {
-        readable_when_data_has_arrived
-        writable_when_there_is_room
-        both_when_both_are_of_interest
-        one_direction_when_only_one_is_of_interest
-        nothing_when_interest_is_none
-        changed_directions_when_interest_is_modified
-        new_token_when_token_is_modified
-        nothing_when_removed
-        others_stay_when_one_is_removed
-        new_file_is_independent_when_its_number_is_reused
-        delivered_again_when_not_drained
-        silent_when_drained
-        readable_when_peer_half_closes
-        readable_or_hangup_when_peer_closes
-        readable_or_hangup_when_peer_resets
-        readable_when_writer_of_a_pipe_is_gone
-        writable_when_reader_of_a_pipe_is_gone
-        hangup_at_most_when_interest_is_none
-        hangup_repeats_when_interest_is_none
-        nothing_when_timeout_passes
-        nothing_when_fine_timeout_passes
-        readable_in_a_fine_wait_when_data_has_arrived
-        nothing_when_timeout_passes_with_no_descriptor
-        returns_at_once_when_timeout_is_zero
-        already_exists_when_added_twice
-        not_found_when_unknown
-        added_again_when_removed_before
-        high_numbers_work_when_past_1024
-        everyone_is_served_when_more_are_ready_than_the_bound
-        everyone_is_served_when_they_come_and_go_beyond_the_bound
-        error_leaves_nothing_when_add_fails
-    }
-    sim = super::sim() => {
-        readable_when_data_has_arrived
-        writable_when_there_is_room
-        both_when_both_are_of_interest
-        one_direction_when_only_one_is_of_interest
-        nothing_when_interest_is_none
-        changed_directions_when_interest_is_modified
-        new_token_when_token_is_modified
-        nothing_when_removed
-        new_file_is_independent_when_its_number_is_reused
-        delivered_again_when_not_drained
-        silent_when_drained
-        readable_when_peer_half_closes
-        readable_or_hangup_when_peer_closes
-        readable_or_hangup_when_peer_resets
-        readable_when_writer_of_a_pipe_is_gone
-        writable_when_reader_of_a_pipe_is_gone
-        hangup_at_most_when_interest_is_none
-        nothing_when_timeout_passes
-        nothing_when_fine_timeout_passes
-        readable_in_a_fine_wait_when_data_has_arrived
-        returns_at_once_when_timeout_is_zero
-        already_exists_when_added_twice
-        not_found_when_unknown
-        added_again_when_removed_before
-    }
+/// What every mechanism is held to, and what only this one is.
+macro_rules! held_to_all {
+    ($mechanism:ident = $events:expr; $($more:ident)*) => {
+        for_each! {
+            $mechanism = $events => {
+                readable_when_data_has_arrived
+                writable_when_there_is_room
+                both_when_both_are_of_interest
+                one_direction_when_only_one_is_of_interest
+                nothing_when_interest_is_none
+                changed_directions_when_interest_is_modified
+                new_token_when_token_is_modified
+                nothing_when_removed
+                new_file_is_independent_when_its_number_is_reused
+                delivered_again_when_not_drained
+                silent_when_drained
+                readable_when_peer_half_closes
+                readable_or_hangup_when_peer_closes
+                readable_or_hangup_when_peer_resets
+                readable_when_writer_of_a_pipe_is_gone
+                writable_when_reader_of_a_pipe_is_gone
+                hangup_at_most_when_interest_is_none
+                nothing_when_timeout_passes
+                nothing_when_fine_timeout_passes
+                readable_in_a_fine_wait_when_data_has_arrived
+                returns_at_once_when_timeout_is_zero
+                already_exists_when_added_twice
+                not_found_when_unknown
+                added_again_when_removed_before
+                $($more)*
+            }
+        }
+    };
 }
+
+/// What the kernel's mechanisms are held to on top.
+macro_rules! of_the_kernel {
+    ($mechanism:ident = $events:expr; $($more:ident)*) => {
+        held_to_all! {
+            $mechanism = $events;
+            others_stay_when_one_is_removed
+            nothing_when_timeout_passes_with_no_descriptor
+            high_numbers_work_when_past_1024
+            everyone_is_served_when_more_are_ready_than_the_bound
+            everyone_is_served_when_they_come_and_go_beyond_the_bound
+            error_leaves_nothing_when_add_fails
+            $($more)*
+        }
+    };
+}
+
+of_the_kernel! { select = super::support::select(); }
+of_the_kernel! { poll = super::support::poll(); hangup_repeats_when_interest_is_none }
+of_the_kernel! { epoll = super::support::epoll(); hangup_repeats_when_interest_is_none }
+of_the_kernel! { io_uring = super::support::io_uring(); hangup_repeats_when_interest_is_none }
+held_to_all! { sim = super::sim(); }
 
 /// More than all tests of this file hold open at once, however many run side by side.
 const DUPLICATES_MAX: u64 = 12_000;

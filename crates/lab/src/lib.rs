@@ -23,6 +23,7 @@ pub mod groups;
 mod status;
 mod sweep;
 mod processes;
+pub mod program;
 pub mod runnable;
 pub mod servers;
 pub mod study;

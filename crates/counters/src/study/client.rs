@@ -1,24 +1,16 @@
 //! `headway load` and `headway fileset`, started by a study and ended with it.
 
-use std::io::Read;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use lab::program::{LOOK, Program};
 use lab::servers::Server;
-use rustix::process::{Pid, Signal, kill_process};
 
 use super::run::RunError;
 use crate::smt::configuration::listed;
-
-/// Between two looks at a child.
-const LOOK: Duration = Duration::from_millis(20);
-
-/// What a child gets to end by itself after SIGINT.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a client asks for.
 pub(super) struct Demand {
@@ -55,36 +47,20 @@ impl Demand {
     }
 }
 
-/// A program on its way, in a process group of its own: Ctrl-C is for the study. Dropped, it is ended.
-pub(super) struct Running {
-    child: Child,
-    words: Option<thread::JoinHandle<String>>,
-}
+/// A program on its way.
+pub(super) struct Running(Program);
 
 impl Running {
     pub fn start(command: &mut Command) -> Result<Running, RunError> {
-        let spawned = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .process_group(0)
-            .spawn();
-        let program = || command.get_program().display().to_string();
-        let mut child = spawned
-            .map_err(|error| RunError::Failed(format!("cannot start {}: {error}", program())))?;
-        let words = child.stderr.take().map(|mut stderr| {
-            thread::spawn(move || {
-                let mut text = Vec::new();
-                // A pipe that breaks has said what it had to say.
-                let _ = stderr.read_to_end(&mut text);
-                String::from_utf8_lossy(&text).into_owned()
-            })
-        });
-        Ok(Running { child, words })
+        let started = Program::start(command);
+        let name = || command.get_program().display().to_string();
+        started
+            .map(Running)
+            .map_err(|error| RunError::Failed(format!("cannot start {}: {error}", name())))
     }
 
     pub fn ended(&mut self) -> Option<ExitStatus> {
-        self.child.try_wait().ok().flatten()
+        self.0.ended()
     }
 
     /// Waits until a moment, or until it ends, or until `stop` finds a reason.
@@ -113,42 +89,9 @@ impl Running {
             Some(status) if status.success() => Ok(()),
             Some(status) => Err(RunError::Failed(format!(
                 "the client ended with {status}: {}",
-                self.said()
+                self.0.last_words()
             ))),
             None => Err(RunError::Failed("the client did not end in time".into())),
         }
-    }
-
-    fn said(&mut self) -> String {
-        let text = self
-            .words
-            .take()
-            .and_then(|words| words.join().ok())
-            .unwrap_or_default();
-        let last = text.lines().rfind(|line| !line.trim().is_empty());
-        last.unwrap_or("it said nothing").trim().to_owned()
-    }
-
-    fn end(&mut self) {
-        if self.ended().is_some() {
-            return;
-        }
-        // A process that has just ended is what is wanted.
-        let _ = kill_process(Pid::from_child(&self.child), Signal::INT);
-        let begun = Instant::now();
-        while begun.elapsed() < PATIENCE {
-            if self.ended().is_some() {
-                return;
-            }
-            thread::sleep(LOOK);
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.end();
     }
 }

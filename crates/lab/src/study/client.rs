@@ -1,26 +1,14 @@
-//! Programs that a study starts and waits for, and that end when the study is interrupted.
-//!
-//! Each has a process group of its own: Ctrl-C at a terminal must reach the study, which then ends them one by one and leaves a
-//! directory to go on from.
+//! Programs that a study starts, notes in its journal and waits for, and that end when the study is interrupted.
 
-use std::io::Read;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
-
 use super::journal::Journal;
+use crate::program::{LOOK, Program};
 use crate::servers::Process;
 use crate::servers::tree::Stat;
-
-/// Between two looks at a child.
-pub(super) const LOOK: Duration = Duration::from_millis(10);
-
-/// What a child gets to end by itself after SIGINT.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Why a program did not do its work.
 #[derive(Debug, thiserror::Error)]
@@ -31,45 +19,29 @@ pub(super) enum Stopped {
     Failed(String),
 }
 
-/// A program on its way. Dropped, it is ended.
+/// A program on its way.
 pub(super) struct Running {
-    child: Child,
+    program: Program,
     name: String,
-    words: Option<thread::JoinHandle<String>>,
 }
 
 impl Running {
-    /// Starts it and notes it; what it writes to standard error is kept for the reason of a failure.
+    /// Starts it and notes it.
     pub fn start(command: &mut Command, name: &str, journal: &Journal) -> Result<Running, Stopped> {
-        let spawned = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .process_group(0)
-            .spawn();
-        let mut child =
-            spawned.map_err(|error| Stopped::Failed(format!("starting {name}: {error}")))?;
-        let pid = child.id() as i32;
+        let program = Program::start(command)
+            .map_err(|error| Stopped::Failed(format!("starting {name}: {error}")))?;
+        let pid = program.pid();
         let started = Stat::of(pid).map_or(0, |stat| stat.started);
         journal.process(Process { pid, started });
-        let words = child.stderr.take().map(|mut stderr| {
-            thread::spawn(move || {
-                let mut text = Vec::new();
-                // A pipe that breaks has said what it had to say.
-                let _ = stderr.read_to_end(&mut text);
-                String::from_utf8_lossy(&text).into_owned()
-            })
-        });
         Ok(Running {
-            child,
+            program,
             name: name.to_owned(),
-            words,
         })
     }
 
     /// Whether it has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
-        self.child.try_wait().ok().flatten()
+        self.program.ended()
     }
 
     /// Waits for its end, at most until `deadline`.
@@ -83,11 +55,11 @@ impl Running {
                 return Ok(status);
             }
             if interrupted.load(Ordering::Relaxed) {
-                self.end();
+                self.program.end();
                 return Err(Stopped::Interrupted);
             }
             if Instant::now() > deadline {
-                self.end();
+                self.program.end();
                 return Err(Stopped::Failed(format!("{} did not end", self.name)));
             }
             thread::sleep(LOOK);
@@ -96,34 +68,7 @@ impl Running {
 
     /// The last line that it wrote to standard error.
     pub fn last_words(&mut self) -> String {
-        let text = self.words.take().and_then(|words| words.join().ok());
-        let text = text.unwrap_or_default();
-        let last = text.lines().rfind(|line| !line.trim().is_empty());
-        last.unwrap_or("it said nothing").trim().to_owned()
-    }
-
-    /// SIGINT, then SIGKILL.
-    pub fn end(&mut self) {
-        if self.ended().is_some() {
-            return;
-        }
-        // A process that has just ended is what is wanted.
-        let _ = kill_process(Pid::from_child(&self.child), Signal::INT);
-        let begun = Instant::now();
-        while begun.elapsed() < PATIENCE {
-            if self.ended().is_some() {
-                return;
-            }
-            thread::sleep(LOOK);
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.end();
+        self.program.last_words()
     }
 }
 

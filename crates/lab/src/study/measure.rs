@@ -15,11 +15,12 @@ use latency::study::evidence::{DiskUse, Runnable, ServerUse};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::client::{LOOK, Running, Stopped};
+use super::client::{Running, Stopped};
 use super::place::{Place, hot};
 use super::spec::{Observer, Point, Probe, Spec};
 use crate::Side;
 use crate::disk::{DiskStatistics, Order};
+use crate::program::LOOK;
 use crate::runnable::{Sampler, Settings};
 use crate::servers::{Server, Usage};
 
