@@ -230,14 +230,14 @@ struct Bounds {
     #[arg(long, value_name = "N")]
     descriptors_max: Option<usize>,
     /// Memory for the contents of small files, taken by each worker when it starts [default: 64MiB, less
-    /// where memory is short, 0 where small files are not kept]
+    /// where memory is short; two fifths of a control group's limit; 0 where small files are not kept]
     #[arg(long, value_name = "SIZE")]
     content_max: Option<Bytes>,
-    /// Files up to this size are sent from memory [default: 64KiB; 0 in the ways of sending that know no
+    /// Files up to this size are sent from memory [default: 128KiB; 0 in the ways of sending that know no
     /// small files]
     #[arg(long, value_name = "SIZE")]
     small_file_max: Option<Bytes>,
-    /// Memory for the windows of larger files on their way [default: 16MiB]
+    /// Memory for the windows of larger files on their way [default: 16MiB, less where memory is short]
     #[arg(long, value_name = "SIZE")]
     window_max: Option<Bytes>,
     /// Bytes one connection may send before the others have their turn [default: 1MiB]

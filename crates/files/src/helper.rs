@@ -13,7 +13,7 @@ use crate::listing::{Directory, read_directory};
 use crate::protocol::{
     MESSAGE_BYTES_MAX, RETIRE_MAX, Reply, Request, VERSION, Want, decode_request, encode_reply,
 };
-use crate::residency::WINDOW_BYTES;
+use crate::residency::{READ_IN_BYTES, WINDOW_BYTES};
 use crate::resolve::{RawAnswer, RawFile, resolve_blocking};
 use crate::root::{Root, RootId, Roots};
 use os::rights::{Wait, receive_with_descriptors, send_with_descriptors};
@@ -23,7 +23,7 @@ use rustix::io::{Errno, IoSlice, pread, write};
 use std::io;
 use std::num::NonZeroU64;
 
-/// A file that is found is also read in: whole up to this size, else its first window.
+/// A file that is found is also read in: whole up to this size, else so far as helpers read at a time.
 const SMALL_BYTES: u64 = 64 * 1024;
 /// Contents pass through so much memory: there are many helpers, and what they take the page cache lacks.
 const SCRATCH_BYTES: usize = 32 * 1024;
@@ -179,7 +179,7 @@ impl Helper<'_> {
             // Siblings may never be asked for; only small ones are worth a read.
             let length = match file.meta.size {
                 small @ 0..=SMALL_BYTES => small,
-                _ if position == 0 => WINDOW_BYTES,
+                _ if position == 0 => READ_IN_BYTES,
                 _ => continue,
             };
             // A disk error is found again, and reported, when the contents are sent.

@@ -42,7 +42,7 @@ pub use names::{Entry, Names, NamesBounds};
 pub use pool::{
     Done, Full, HelperSlot, Outcome, Pool, PoolLimits, PoolStatistics, Powers, SlotState, Waiter,
 };
-pub use residency::{ProbeKind, Residency, WINDOW_BYTES, read_nowait, window_of};
+pub use residency::{ProbeKind, READ_IN_BYTES, Residency, WINDOW_BYTES, read_nowait, window_of};
 pub use resolve::{RawAnswer, RawFile, resolve_blocking, resolve_cached, resolve_here};
 pub use retire::RetireList;
 pub use revalidate::{Revalidation, revalidate_cached};

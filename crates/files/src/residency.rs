@@ -19,6 +19,10 @@ use std::io;
 /// The unit in which files are checked, read in and sent: an aligned piece of this many bytes.
 pub const WINDOW_BYTES: u64 = 256 * 1024;
 
+/// What a helper reads in at a time of a file that is sent whole, unless there is less of it. Each job costs a disk
+/// that seeks one seek, with other jobs' in between; in 1 MiB that is a small part of the time for the transfer.
+pub const READ_IN_BYTES: u64 = 4 * WINDOW_BYTES;
+
 /// Which probe answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProbeKind {

@@ -22,6 +22,7 @@ mod print;
 
 pub use check::{Environment, raise_descriptor_limit};
 pub use error::{ConfigError, Source};
+pub use memory::Memory;
 pub(crate) use memory::REST_BYTES;
 pub use settings::Settings;
 pub use strategy::{Opening, Preset, SendMethod};

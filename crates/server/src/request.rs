@@ -191,10 +191,10 @@ impl Outgoing {
         }
     }
 
-    /// The next byte of the file piece that is due.
-    pub fn file_offset(&self) -> Option<u64> {
+    /// What is still owed of the file piece that is due.
+    pub fn file_range(&self) -> Option<Range<u64>> {
         self.pieces.iter().find_map(|piece| match piece {
-            Piece::File(_, range) => Some(range.start),
+            Piece::File(_, range) => Some(range.clone()),
             _ => None,
         })
     }

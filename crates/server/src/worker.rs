@@ -19,6 +19,7 @@ mod orders;
 mod small;
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -121,7 +122,7 @@ struct Worker {
     recent: Chunks<()>,
     /// Connections that spent their budget and come again after the others.
     again: Vec<Token>,
-    prefetch: Vec<(Rc<OpenFile>, u64)>,
+    prefetch: Vec<(Rc<OpenFile>, Range<u64>)>,
     done: Vec<Done>,
     /// Connections closed since clients were last taken for them (`accept_on_close`).
     accepts_owed: u32,

@@ -3,8 +3,8 @@
 use headway_server::config::settings::{HostSettings, given};
 use headway_server::config::units::{ListenAddress, Many};
 use headway_server::config::{
-    AcceptCount, Checked, Config, ConfigError, Environment, LogFormat, Opening, Preset, SendMethod,
-    Settings, Source,
+    AcceptCount, Checked, Config, ConfigError, Environment, LogFormat, Memory, Opening, Preset,
+    SendMethod, Settings, Source,
 };
 use std::path::Path;
 
@@ -12,7 +12,10 @@ const HERE: Environment = Environment {
     cpus: 2,
     nofile: 20_000,
     somaxconn: 4096,
-    memory_bytes: 8 << 30,
+    memory: Memory {
+        bytes: 8 << 30,
+        limited: false,
+    },
     process_memory_bytes: 4 << 30,
 };
 
@@ -115,7 +118,7 @@ const MISTAKES: &[(&str, usize, &[&str])] = &[
         &["helpers-min", "5 is more than helpers-max, 4"],
     ),
     (
-        "content-max = \"1KiB\"",
+        "small-file-max = \"64KiB\"\ncontent-max = \"1KiB\"",
         1,
         &["small-file-max", "never fits"],
     ),
@@ -363,7 +366,7 @@ fn defaults_hold_when_nothing_is_written() {
     );
     assert_eq!(
         (config.head_bytes_max, config.small_file_bytes),
-        (16384, 65536)
+        (16384, 131_072)
     );
     assert_eq!(config.server_field.as_deref(), Some("Headway"));
     assert!(config.defer_accept && config.connections_per_address_max == 0);
@@ -393,7 +396,10 @@ fn memory_that_is_not_there_is_an_error_when_workers_would_take_it() {
     }
     good("workers = 2\ncontent-max = \"3GiB\"");
     let small = Environment {
-        memory_bytes: 256 << 20,
+        memory: Memory {
+            bytes: 256 << 20,
+            limited: false,
+        },
         ..HERE
     };
     let config = Config::check(&Settings::default(), None, &small)
@@ -503,7 +509,7 @@ fn preset_decides_what_is_not_given_and_nothing_else() {
     assert_eq!(good("root = \"/\"\npreset = \"headway\""), usual);
     assert_eq!(
         (usual.small_file_bytes, usual.revalidate_ms),
-        (64 << 10, 1000)
+        (128 << 10, 1000)
     );
 }
 

@@ -1,6 +1,6 @@
 //! Control messages arrive as they were sent, with their descriptors, whatever their length.
 
-use headway_server::config::{Config, Environment, Settings};
+use headway_server::config::{Config, Environment, Memory, Settings};
 use headway_server::control::{Control, ControlError, FromWorker, Received, ToWorker};
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -11,7 +11,10 @@ fn config() -> Config {
         cpus: 2,
         nofile: 20_000,
         somaxconn: 4096,
-        memory_bytes: 8 << 30,
+        memory: Memory {
+            bytes: 8 << 30,
+            limited: false,
+        },
         process_memory_bytes: u64::MAX,
     };
     Config::check(&Settings::default(), None, &environment)

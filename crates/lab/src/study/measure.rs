@@ -36,8 +36,9 @@ const REST_CPU_MS: f64 = 30.0;
 /// One that does not rest after so long is measured as it is.
 const RESTLESS: Duration = Duration::from_secs(30);
 
-/// One request in so many of the filling is asked of the server.
-const OWN_SHARE: u64 = 10;
+/// One request in so many of the filling is asked of the server: what it keeps itself has to be as it will stay, or its
+/// first seconds are measured.
+const OWN_SHARE: u64 = 2;
 
 /// A server that answers fewer requests a second with a quick disk is given up.
 const SLOWEST_PER_S: f64 = 100.0;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::servers::Kind;
 
 /// Raised when equal descriptions no longer mean equal measurements.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// A server and its sizes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -64,7 +64,7 @@ pub struct Environment {
     pub link_bits: Option<u64>,
     /// Share of one core.
     pub cpu: Option<f64>,
-    /// Unrecorded requests that fill the caches: so many by a reader, a tenth of them asked of the server as well.
+    /// Unrecorded requests that fill the caches: so many by a reader, half as many asked of the server as well.
     pub fill_requests: u64,
 }
 

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use toml::Spanned;
 
 use super::error::{Findings, Source};
+use super::memory::Memory;
 use super::settings::{Item, LogSettings, Settings};
 use super::units::{Bytes, Millis};
 use super::{
@@ -33,9 +34,8 @@ pub struct Environment {
     pub nofile: u64,
     /// The kernel's bound on accept queues (`net.core.somaxconn`).
     pub somaxconn: u32,
-    /// Memory there is for all workers together: available on this machine, or the least limit of the
-    /// control groups around this process.
-    pub memory_bytes: u64,
+    /// Memory there is for all workers together.
+    pub memory: Memory,
     /// Memory one process may have (`RLIMIT_AS`, `RLIMIT_DATA`).
     pub process_memory_bytes: u64,
 }
@@ -52,7 +52,7 @@ impl Environment {
                 .ok()
                 .and_then(|text| text.trim().parse().ok())
                 .unwrap_or(4096),
-            memory_bytes: memory::available_bytes(),
+            memory: memory::available(),
             process_memory_bytes: memory::process_bytes(),
         }
     }
@@ -89,19 +89,20 @@ pub(super) fn check(
 fn build(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> Config {
     let cpus = environment.cpus.min(256);
     let workers = number("workers", &from.workers, cpus, 1..=256, to);
-    let helpers_most = memory::default_helpers_max(workers, environment.memory_bytes);
+    let helpers_most = memory::default_helpers_max(workers, environment.memory);
     let (helpers_min, helpers_max) = helpers(from, helpers_most, to);
     let policy = accept::policy(from, to);
     let (connections_max, descriptors_max) =
         descriptors(from, helpers_max, policy.micro, environment, to);
     let (opening, send) = axes(from);
     let small_file = send.default_small_file_bytes();
-    let share = memory::default_content_bytes(workers, environment.memory_bytes);
+    let share = memory::default_content_bytes(workers, environment.memory);
     // Without small files in memory there is nothing to take memory for.
     let content = match policy.caching && small_file > 0 {
         true => share,
         false => 0,
     };
+    let content = size("content-max", &from.content_max, content, 0..=1 << 40, to);
     Config {
         listen: listen(from, to),
         workers,
@@ -149,11 +150,14 @@ fn build(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> C
         ),
         names_max: number("names-max", &from.names_max, 50_000, 1..=100_000_000, to),
         descriptors_max,
-        content_bytes_max: size("content-max", &from.content_max, content, 0..=1 << 40, to),
+        content_bytes_max: content,
         small_file_bytes: size(
             "small-file-max",
             &from.small_file_max,
-            small_file,
+            match content {
+                0 => small_file,
+                _ => small_file.min(content),
+            },
             0..=16 << 20,
             to,
         ),
@@ -162,14 +166,14 @@ fn build(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> C
         mapped_bytes_max: size(
             "mapped-max",
             &from.mapped_max,
-            memory::default_mapped_bytes(workers, environment.memory_bytes),
+            memory::default_mapped_bytes(workers, environment.memory),
             memory::WINDOW_BYTES_LEAST..=1 << 46,
             to,
         ),
         window_bytes_max: size(
             "window-max",
             &from.window_max,
-            memory::default_window_bytes(share),
+            memory::default_window_bytes(workers, environment.memory),
             memory::WINDOW_BYTES_LEAST..=1 << 40,
             to,
         ),
@@ -248,7 +252,7 @@ fn agree(config: &Config, from: &Settings, environment: &Environment, to: &mut F
         let problem = format!("{small} is more than content-max, {all}: such a file never fits");
         to.wrong("small-file-max", place, problem);
     }
-    let there = (environment.memory_bytes, environment.process_memory_bytes);
+    let there = (environment.memory.bytes, environment.process_memory_bytes);
     memory::agrees(config.workers, config.memory_bytes(), there, from, to);
     if config.listen_queue > environment.somaxconn {
         let problem = format!(

@@ -18,12 +18,20 @@ use super::units::Bytes;
 /// What a worker takes beside the contents of small files: names, connections, the tables that find
 /// them.
 pub(crate) const REST_BYTES: u64 = 16 << 20;
-/// The default for the contents, unless memory is short.
+/// The default for the contents on a machine that is shared with others, unless memory is short.
 const DEFAULT_CONTENT_BYTES: u64 = 64 << 20;
+/// A control group's limit is memory for this server: so many parts of it out of ten are for the workers. On a disk that
+/// seeks, a page of a small file saves many times the reads that a page of a large one does, and only a worker's own
+/// memory tells them apart: the page cache lets go of what was used longest ago, whatever its size (study 15).
+const LIMITED_TENTHS: u64 = 4;
+/// More than so much of a limit all workers together do not take unasked.
+const LIMITED_BYTES_MOST: u64 = 512 << 20;
+/// Windows' part of a limit, and what they take of it at most.
+const WINDOW_SHARE: u64 = 50;
+const WINDOW_BYTES_MOST: u64 = 16 << 20;
 /// Windows take no less: what may leave in one call, and as much again.
 pub(super) const WINDOW_BYTES_LEAST: u64 = 2 << 20;
-/// The defaults of all workers together stay below this part of the memory: what they do not take is the
-/// page cache's, and that holds every file, not the small ones alone.
+/// Elsewhere the defaults of all workers together, and those of all helpers anywhere, stay below this part of the memory.
 const DEFAULT_SHARE: u64 = 20;
 /// Helpers a worker where nobody has said how many, unless memory is short. More keep a disk busier, but each takes
 /// memory from the page cache (study 10).
@@ -31,16 +39,29 @@ const DEFAULT_HELPERS: u64 = 16;
 /// What a helper takes of its own, with what the kernel keeps for it.
 const HELPER_BYTES: u64 = 1 << 20;
 
-/// The memory there is for all workers: what the kernel calls available, or the least limit of the
-/// control groups around this process.
-pub(super) fn available_bytes() -> u64 {
+/// The memory there is for all workers.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    /// What the kernel calls available, or the least limit of the control groups around this process.
+    pub bytes: u64,
+    /// It is a limit.
+    pub limited: bool,
+}
+
+/// Asks the kernel.
+pub(super) fn available() -> Memory {
     let machine = std::fs::read_to_string("/proc/meminfo")
         .ok()
         .and_then(|text| mem_available(&text));
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let limits = groups.lines().flat_map(limit_files);
     let limits = limits.filter_map(|file| std::fs::read_to_string(file).ok()?.trim().parse().ok());
-    limits.chain(machine).min().unwrap_or(u64::MAX)
+    let machine = machine.unwrap_or(u64::MAX);
+    let limit = limits.min().unwrap_or(u64::MAX);
+    Memory {
+        bytes: limit.min(machine),
+        limited: limit < machine,
+    }
 }
 
 /// The memory one process may have.
@@ -81,29 +102,38 @@ fn limit_files(line: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The small files' share where nobody has said any; the windows have a quarter of it on top.
-pub(super) fn default_content_bytes(workers: usize, available_bytes: u64) -> u64 {
-    let share = available_bytes / DEFAULT_SHARE / workers.max(1) as u64;
-    let small = share.saturating_sub(REST_BYTES) / 5 * 4;
-    (small >> 20 << 20).clamp(1 << 20, DEFAULT_CONTENT_BYTES)
+/// The small files' share where nobody has said any.
+pub(super) fn default_content_bytes(workers: usize, memory: Memory) -> u64 {
+    let workers = workers.max(1) as u64;
+    let (all, most) = match memory.limited {
+        true => (
+            memory.bytes / 10 * LIMITED_TENTHS,
+            LIMITED_BYTES_MOST / workers,
+        ),
+        false => (memory.bytes / DEFAULT_SHARE, DEFAULT_CONTENT_BYTES),
+    };
+    let rest = REST_BYTES + default_window_bytes(workers as usize, memory);
+    let small = (all / workers).saturating_sub(rest);
+    (small.min(most) >> 20 << 20).max(1 << 20)
 }
 
 /// The most helpers of a worker where nobody has said how many: those of all workers together stay below the same
 /// part of the memory, but two a worker there must be, so that a large file does not hold up every small one.
-pub(super) fn default_helpers_max(workers: usize, available_bytes: u64) -> usize {
-    let share = available_bytes / DEFAULT_SHARE / workers.max(1) as u64;
+pub(super) fn default_helpers_max(workers: usize, memory: Memory) -> usize {
+    let share = memory.bytes / DEFAULT_SHARE / workers.max(1) as u64;
     (share / HELPER_BYTES).clamp(2, DEFAULT_HELPERS) as usize
 }
 
-/// The share of larger files' windows where nobody has said any: in proportion to that of small files.
-pub(super) fn default_window_bytes(default_content_bytes: u64) -> u64 {
-    (default_content_bytes / 4).max(WINDOW_BYTES_LEAST)
+/// The share of larger files' windows where nobody has said any: what stands in them stands in the page cache, too.
+pub(super) fn default_window_bytes(workers: usize, memory: Memory) -> u64 {
+    let share = memory.bytes / WINDOW_SHARE / workers.max(1) as u64;
+    (share >> 20 << 20).clamp(WINDOW_BYTES_LEAST, WINDOW_BYTES_MOST)
 }
 
 /// The bytes of files a worker maps, or believes to be in memory, where nobody has said how many: four
 /// fifths of the memory, as Flash had it (2006 paper, section 2.1).
-pub(super) fn default_mapped_bytes(workers: usize, available_bytes: u64) -> u64 {
-    let share = available_bytes / 5 * 4 / workers.max(1) as u64;
+pub(super) fn default_mapped_bytes(workers: usize, memory: Memory) -> u64 {
+    let share = memory.bytes / 5 * 4 / workers.max(1) as u64;
     (share >> 20 << 20).clamp(WINDOW_BYTES_LEAST, 1 << 46)
 }
 
@@ -183,20 +213,44 @@ mod tests {
         assert!(found("7:cpu,cpuacct:/a").is_empty() && found("nonsense").is_empty());
     }
 
+    /// Mebibytes that are this server's alone, or what a machine has available.
+    fn memory(mebibytes: u64, limited: bool) -> Memory {
+        Memory {
+            bytes: mebibytes << 20,
+            limited,
+        }
+    }
+
     #[test]
-    fn default_is_smaller_when_memory_is_short() {
-        assert_eq!(default_content_bytes(2, 24 << 30), 64 << 20);
-        assert_eq!(default_content_bytes(2, 1 << 30), 7 << 20);
-        assert_eq!(default_helpers_max(2, 24 << 30), 16);
-        assert_eq!(default_helpers_max(1, 400 << 20), 16);
-        assert_eq!(default_helpers_max(4, 400 << 20), 5);
-        assert_eq!(default_helpers_max(64, 400 << 20), 2);
-        assert_eq!(default_helpers_max(0, u64::MAX), 16);
-        assert_eq!(default_window_bytes(64 << 20), 16 << 20);
-        assert_eq!(default_window_bytes(1 << 20), WINDOW_BYTES_LEAST);
-        assert_eq!(default_content_bytes(8, 512 << 20), 1 << 20);
-        assert_eq!(default_content_bytes(0, u64::MAX), 64 << 20);
-        assert_eq!(default_mapped_bytes(2, 1000 << 20), 400 << 20);
-        assert_eq!(default_mapped_bytes(8, 1 << 20), WINDOW_BYTES_LEAST);
+    fn small_files_get_less_when_memory_is_short_and_more_when_it_is_the_servers_own() {
+        let content = |workers, mebibytes, limited| {
+            default_content_bytes(workers, memory(mebibytes, limited)) >> 20
+        };
+        assert_eq!(content(2, 24 << 10, false), 64);
+        assert_eq!(content(2, 1 << 10, false), 1);
+        assert_eq!(content(0, 1 << 40, false), 64);
+        assert_eq!(content(1, 400, true), 136);
+        assert_eq!(content(2, 400, true), 60);
+        assert_eq!(content(1, 1000, true), 368);
+        assert_eq!(content(1, 64 << 10, true), 512);
+        assert_eq!(content(4, 64 << 10, true), 128);
+        assert_eq!(content(8, 100, true), 1);
+    }
+
+    #[test]
+    fn other_defaults_are_smaller_when_memory_is_short() {
+        let helpers = |workers, mebibytes| default_helpers_max(workers, memory(mebibytes, true));
+        assert_eq!(helpers(2, 24 << 10), 16);
+        assert_eq!(helpers(1, 400), 16);
+        assert_eq!(helpers(4, 400), 5);
+        assert_eq!(helpers(64, 400), 2);
+        assert_eq!(helpers(0, 1 << 40), 16);
+        let windows = |workers, mebibytes| default_window_bytes(workers, memory(mebibytes, true));
+        assert_eq!(windows(2, 24 << 10), 16 << 20);
+        assert_eq!(windows(1, 400), 8 << 20);
+        assert_eq!(windows(8, 400), WINDOW_BYTES_LEAST);
+        let mapped = |workers, mebibytes| default_mapped_bytes(workers, memory(mebibytes, true));
+        assert_eq!(mapped(2, 1000), 400 << 20);
+        assert_eq!(mapped(8, 1), WINDOW_BYTES_LEAST);
     }
 }

@@ -11,8 +11,10 @@
 //! Sources: 2006 paper, sections 2.1, 3 and 5; dissertation 2.5 and Table 3.3.
 
 use std::fmt::{self, Display};
+use std::ops::Range;
 use std::str::FromStr;
 
+use files::{READ_IN_BYTES, WINDOW_BYTES};
 use serde::{Deserialize, Serialize};
 
 /// An enumeration that is written with the same words on the command line, in TOML and in JSON.
@@ -143,8 +145,18 @@ impl SendMethod {
     /// Files up to this size are sent from memory where nobody has said otherwise.
     pub(super) fn default_small_file_bytes(self) -> u64 {
         match self {
-            SendMethod::Copy | SendMethod::Sendfile => 64 << 10,
+            SendMethod::Copy | SendMethod::Sendfile => 128 << 10,
             SendMethod::SendfileResident | SendMethod::SendfileRecent | SendMethod::Mmap => 0,
+        }
+    }
+
+    /// How much of `owed` a helper reads in at a time. The papers' ways check and read each window by itself.
+    pub(crate) fn read_in_bytes(self, owed: Range<u64>) -> u64 {
+        match self {
+            SendMethod::Copy | SendMethod::Sendfile => READ_IN_BYTES.min(owed.end - owed.start),
+            SendMethod::SendfileResident | SendMethod::SendfileRecent | SendMethod::Mmap => {
+                WINDOW_BYTES
+            }
         }
     }
 }

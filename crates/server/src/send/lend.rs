@@ -83,7 +83,7 @@ fn send_window(
         && end < range.end
         && let Ok(false) = window::is_resident(file, end..next, means)
     {
-        window::prefetch(file, end, means);
+        window::prefetch(file, end..range.end, means);
     }
     let length = (end - at).min(means.budget_bytes) as usize;
     let sent = means.tracer.call(Call::Sendfile, || {

@@ -71,8 +71,8 @@ pub struct Means<'a> {
     pub budget_bytes: u64,
     /// Counts windows and bytes.
     pub counters: &'a mut Counters,
-    /// Windows worth reading in before they are needed.
-    pub prefetch: &'a mut Vec<(Rc<OpenFile>, u64)>,
+    /// What is worth reading in before it is needed, from the beginning of a window on.
+    pub prefetch: &'a mut Vec<(Rc<OpenFile>, Range<u64>)>,
     /// What this turn has found resident last: counting the pages of a window once a turn is enough.
     pub proven: Option<(Rc<OpenFile>, Range<u64>)>,
 }

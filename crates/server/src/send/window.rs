@@ -43,7 +43,7 @@ pub fn expect_cached(
         return Err(cold(file, range.start, means));
     }
     if range.start.is_multiple_of(WINDOW_BYTES) {
-        prefetch(file, this, means);
+        prefetch(file, this..range.end, means);
     }
     Ok(())
 }
@@ -128,10 +128,10 @@ fn note(
     Ok(found)
 }
 
-/// Asks for the window at `start` while the one before it leaves.
-pub fn prefetch(file: &Rc<OpenFile>, start: u64, means: &mut Means<'_>) {
+/// Asks for what is owed from the next window on while the one before it leaves.
+pub fn prefetch(file: &Rc<OpenFile>, owed: Range<u64>, means: &mut Means<'_>) {
     means.counters.windows_prefetched += 1;
-    means.prefetch.push((file.clone(), start));
+    means.prefetch.push((file.clone(), owed));
 }
 
 /// The window that holds `offset` has to be read in.

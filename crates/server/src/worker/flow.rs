@@ -280,12 +280,13 @@ impl Worker {
     ) -> Served {
         let times = connection.ask_window(offset);
         let waiter = connection.waiter();
+        let owed = connection.outgoing.file_range().unwrap_or(offset..offset);
         let asked = if opaque || times > ASKS_MAX {
-            let from = connection.outgoing.file_offset().unwrap_or(offset);
-            self.pool.read(file, from, files::WINDOW_BYTES, waiter)
-        } else {
             self.pool
-                .read_in(file, offset, files::WINDOW_BYTES, Some(waiter))
+                .read(file, owed.start, files::WINDOW_BYTES, waiter)
+        } else {
+            let length = self.config.send.read_in_bytes(offset..owed.end);
+            self.pool.read_in(file, offset, length, Some(waiter))
         };
         if asked.is_err() {
             return self.break_off(connection, Status::SERVICE_UNAVAILABLE);

@@ -70,9 +70,10 @@ impl Worker {
     /// Queued work out, too many helpers away, too few asked for. Called once a turn.
     pub(super) fn tend_helpers(&mut self) {
         let now_ms = self.now_ms;
-        for (file, offset) in std::mem::take(&mut self.prefetch) {
+        for (file, range) in std::mem::take(&mut self.prefetch) {
             // A prefetch that finds the queue full is not worth a place in it.
-            let _ = self.pool.read_in(&file, offset, files::WINDOW_BYTES, None);
+            let length = self.config.send.read_in_bytes(range.clone());
+            let _ = self.pool.read_in(&file, range.start, length, None);
         }
         if self.pool.has_work() {
             self.tracer

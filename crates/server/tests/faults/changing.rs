@@ -103,7 +103,7 @@ fn connection_closes_short_when_the_file_is_rewritten_while_sent() {
 fn body_is_all_old_or_short_when_the_file_is_rewritten_behind_the_last_window() {
     let root = root();
     let path = root.path().join("file");
-    for size in [100_000, 300_000, 700_000, 1_500_000] {
+    for size in [200_000, 300_000, 700_000, 1_500_000] {
         let (old, new) = (contents(0, size), contents(1, size));
         fs::write(&path, &old).unwrap();
         let served = Served::start(config(root.path(), "revalidate = '0ms'"));
@@ -172,7 +172,7 @@ fn file_that_grows_while_sent_closes_short_and_is_whole_for_the_next_client() {
 #[test]
 fn edited_file_is_seen_at_once_when_every_request_asks_again() {
     let root = root();
-    for size in [10, 100_000] {
+    for size in [10, 200_000] {
         let served = Served::start(config(root.path(), "revalidate = '0ms'"));
         let path = root.path().join("edited");
         let mut client = served.connect();

@@ -122,6 +122,23 @@ fn headway_probes_first_and_remembers_small_files() {
 }
 
 #[test]
+fn helper_reads_a_large_file_in_by_as_much_as_a_disk_likes_when_it_is_cold() {
+    let root = root();
+    let path = root.path().join("file");
+    let sizes = [900_000, 1 << 20, 2_500_000];
+    let jobs = sizes.map(|size| {
+        fs::write(&path, contents(0, size)).unwrap();
+        let mut served = Served::start(config(root.path(), "precompressed = false"));
+        make_cold(&path);
+        assert!(served.get("/file").body == contents(0, size));
+        let counters = served.snapshot().counters;
+        counters.helper_reads_in + counters.helper_prefetches
+    });
+    assert_eq!(jobs[..2], [1, 1]);
+    assert!((2..=5).contains(&jobs[2]), "{jobs:?}");
+}
+
+#[test]
 fn no_mmap_takes_for_resident_what_is_not_when_it_was_sent_before() {
     let root = root();
     let path = root.path().join("file");
