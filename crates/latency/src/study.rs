@@ -5,7 +5,8 @@
 //! verdicts out. Which measurements there are, and how they come about, is the business of `headway-lab`.
 //!
 //! `quantity` takes a figure from the evidence of one run; `expression` reads the language of the cells and rules; `estimate`
-//! turns the repeats of a figure into a value with an interval; `claim` decides; `result` is the file that is kept.
+//! turns the repeats of a figure into a value with an interval; `claim` decides; `result` is the file that is kept, and `reasons` says once what many
+//! figures share.
 //!
 //! Sources: A. Law, W. Kelton, *Simulation Modeling and Analysis* (batch means); the dissertation's and the 2006 paper's tables.
 
@@ -15,5 +16,6 @@ pub mod evidence;
 pub mod expression;
 pub mod estimate;
 pub mod claim;
+pub mod reasons;
 
 pub use result::StudyResult;

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use latency::StudyResult;
 use latency::run::Verdict;
+use latency::study::reasons::Reasons;
 use latency::study::result::{ClaimResult, OurCell, OurRow, Outcome, PaperCell, Table};
 
 /// In the reason of a cell that another scale fills; there would be a note for each of them.
@@ -51,7 +52,7 @@ fn render_table(out: &mut String, table: &Table) {
     };
     let _ = writeln!(out, "{}{unit}", table.title);
     let mut lines: Vec<(String, Vec<String>)> = vec![(table.corner.clone(), table.columns.clone())];
-    let mut notes = Vec::new();
+    let mut notes = Reasons::default();
     for row in &table.paper {
         let cells = row.cells.iter().enumerate();
         let cells = cells.map(|(column, cell)| paper_cell(cell, table, column));
@@ -67,12 +68,12 @@ fn render_table(out: &mut String, table: &Table) {
     if table.ours.iter().flat_map(|row| &row.cells).any(left_out) {
         out.push_str("  · stands for what this scale leaves out\n");
     }
-    for (at, note) in notes.iter().enumerate() {
+    for (at, note) in notes.sentences().iter().enumerate() {
         sentence(out, &format!("  {}) ", at + 1), note);
     }
 }
 
-fn our_cells(row: &OurRow, table: &Table, notes: &mut Vec<String>) -> Vec<String> {
+fn our_cells(row: &OurRow, table: &Table, notes: &mut Reasons) -> Vec<String> {
     if let Some(why) = &row.absent {
         return vec![format!("– {}", mark(notes, why))];
     }
@@ -95,7 +96,7 @@ fn left_out(cell: &OurCell) -> bool {
     why.is_some_and(|why| why.contains(OTHER_SCALE))
 }
 
-fn our_cell(cell: &OurCell, table: &Table, notes: &mut Vec<String>) -> String {
+fn our_cell(cell: &OurCell, table: &Table, notes: &mut Reasons) -> String {
     let Some(value) = cell.value else {
         let why = cell.missing.as_deref().unwrap_or("not known");
         if why.contains(OTHER_SCALE) {
@@ -125,13 +126,8 @@ fn our_cell(cell: &OurCell, table: &Table, notes: &mut Vec<String>) -> String {
 }
 
 /// The number of a note, which is new or known.
-fn mark(notes: &mut Vec<String>, why: &str) -> String {
-    let known = notes.iter().position(|note| note == why);
-    let at = known.unwrap_or_else(|| {
-        notes.push(why.to_owned());
-        notes.len() - 1
-    });
-    format!("{})", at + 1)
+fn mark(notes: &mut Reasons, why: &str) -> String {
+    format!("{})", notes.add(why) + 1)
 }
 
 fn paper_cell(cell: &PaperCell, table: &Table, column: usize) -> String {
@@ -221,11 +217,12 @@ fn render_claim(out: &mut String, claim: &ClaimResult) {
             &format!("{text}: {}", comparison.outcome.words()),
         );
     }
-    claim.why.iter().for_each(|why| sentence(out, &indent, why));
-    claim
-        .caveats
-        .iter()
-        .for_each(|caveat| sentence(out, &indent, &format!("note: {caveat}")));
+    for why in claim.why.iter().collect::<Reasons>().sentences() {
+        sentence(out, &indent, &why);
+    }
+    for caveat in claim.caveats.iter().collect::<Reasons>().sentences() {
+        sentence(out, &indent, &format!("note: {caveat}"));
+    }
     if let (Outcome::DoesNotHold, Some(explain)) = (claim.outcome, &claim.explain) {
         sentence(out, &indent, explain);
     }
@@ -370,10 +367,10 @@ Claims
             ],
             ..OurRow::default()
         };
-        let mut notes = Vec::new();
+        let mut notes = Reasons::default();
         let cells = our_cells(&row, &Table::default(), &mut notes);
         assert_eq!(cells, ["·", "– 1)", "– 1)"]);
-        assert_eq!(notes, ["median_ms: no package"]);
+        assert_eq!(notes.sentences(), ["median_ms: no package"]);
     }
 
     #[test]

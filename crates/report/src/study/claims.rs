@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use latency::analysis::Interval;
 use latency::study::StudyResult;
+use latency::study::reasons::Reasons;
 use latency::study::result::{ClaimResult, Comparison, Outcome};
 
 use super::tables::significant;
@@ -69,7 +70,8 @@ fn item(claim: &ClaimResult) -> String {
     for comparison in &claim.comparisons {
         let _ = write!(out, "<p>{}</p>", compared(comparison));
     }
-    let reasons: Vec<&String> = claim.why.iter().filter(|why| !why.is_empty()).collect();
+    let reasons = claim.why.iter().filter(|why| !why.is_empty());
+    let reasons = reasons.collect::<Reasons>().sentences();
     let (first, more) = reasons.split_at(reasons.len().min(REASONS));
     for why in first {
         let _ = write!(out, "<p>{}</p>", escaped(why));
@@ -80,8 +82,12 @@ fn item(claim: &ClaimResult) -> String {
         let _ = write!(out, "<p>{}</p>", escaped(explain));
     }
     if !claim.caveats.is_empty() {
-        let caveats: Vec<String> = claim.caveats.iter().map(|words| escaped(words)).collect();
-        let _ = write!(out, "<p class=\"soft\">{}</p>", caveats.join("; "));
+        let caveats = claim.caveats.iter().collect::<Reasons>().sentences();
+        let _ = write!(
+            out,
+            "<p class=\"soft\">{}</p>",
+            escaped(&caveats.join("; "))
+        );
     }
     if let Some(rule) = &claim.rule {
         let also = match more.len() {

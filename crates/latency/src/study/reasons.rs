@@ -1,0 +1,196 @@
+//! Reasons that many figures share, said once.
+//!
+//! A reason is `PLACE: words`, such as `disk, nginx, 80%: 3.1 % of the requests started late`. Ten servers have ten of
+//! them that differ in their figures alone; a reader wants one, with the span of the figures. The places are
+//! counted, and a single one is named.
+
+/// Reasons in the order in which the first of each kind came.
+#[derive(Clone, Debug, Default)]
+pub struct Reasons {
+    kinds: Vec<Kind>,
+}
+
+#[derive(Clone, Debug)]
+struct Kind {
+    reasons: Vec<String>,
+    parts: Vec<Part>,
+}
+
+/// A piece of the words, or a figure as it was written: smallest and largest so far.
+#[derive(Clone, Debug)]
+enum Part {
+    Words(String),
+    Figure(String, String),
+}
+
+impl<R: AsRef<str>> FromIterator<R> for Reasons {
+    fn from_iter<I: IntoIterator<Item = R>>(all: I) -> Reasons {
+        let mut reasons = Reasons::default();
+        for one in all {
+            reasons.add(one.as_ref());
+        }
+        reasons
+    }
+}
+
+impl Reasons {
+    /// Takes one in. Which kind is it of, counted from 0? Equal ones count once.
+    pub fn add(&mut self, reason: &str) -> usize {
+        let parts = parts(words(reason));
+        let known = self
+            .kinds
+            .iter()
+            .position(|kind| alike(&kind.parts, &parts));
+        let at = known.unwrap_or_else(|| {
+            self.kinds.push(Kind {
+                reasons: Vec::new(),
+                parts: parts.clone(),
+            });
+            self.kinds.len() - 1
+        });
+        let kind = &mut self.kinds[at];
+        if !kind.reasons.iter().any(|known| known == reason) {
+            kind.reasons.push(reason.to_owned());
+            kind.parts.iter_mut().zip(parts).for_each(widen);
+        }
+        at
+    }
+
+    /// One sentence a kind, in the order of [`Reasons::add`]'s numbers.
+    ///
+    /// ```
+    /// use headway_latency::study::reasons::Reasons;
+    ///
+    /// let mut reasons = Reasons::default();
+    /// for one in ["disk, nginx, 80%: 3.1 % late", "disk, h2o, 80%: 12 % late", "disk, h2o: no package"] {
+    ///     reasons.add(one);
+    /// }
+    /// assert_eq!(reasons.sentences(), ["2 figures: 3.1 to 12 % late", "disk, h2o: no package"]);
+    /// ```
+    pub fn sentences(&self) -> Vec<String> {
+        self.kinds.iter().map(Kind::sentence).collect()
+    }
+}
+
+impl Kind {
+    fn sentence(&self) -> String {
+        if let [only] = self.reasons.as_slice() {
+            return only.clone();
+        }
+        let words: String = self.parts.iter().map(Part::shown).collect();
+        format!("{} figures: {words}", self.reasons.len())
+    }
+}
+
+impl Part {
+    fn shown(&self) -> String {
+        match self {
+            Part::Words(words) => words.clone(),
+            Part::Figure(least, most) if least == most => least.clone(),
+            Part::Figure(least, most) => format!("{least} to {most}"),
+        }
+    }
+}
+
+fn words(reason: &str) -> &str {
+    reason.split_once(": ").map_or(reason, |(_, words)| words)
+}
+
+/// Figures are digits with points and commas between them; a point or comma that ends them belongs to the words.
+fn parts(words: &str) -> Vec<Part> {
+    let mut parts = Vec::new();
+    let mut rest = words;
+    while !rest.is_empty() {
+        let begin = rest.find(|c: char| c.is_ascii_digit());
+        let (before, from) = rest.split_at(begin.unwrap_or(rest.len()));
+        if !before.is_empty() {
+            parts.push(Part::Words(before.to_owned()));
+        }
+        let end = from.find(|c: char| !c.is_ascii_digit() && !".,".contains(c));
+        let figure = from[..end.unwrap_or(from.len())].trim_end_matches(['.', ',']);
+        if !figure.is_empty() {
+            parts.push(Part::Figure(figure.to_owned(), figure.to_owned()));
+        }
+        rest = &from[figure.len()..];
+    }
+    parts
+}
+
+fn alike(one: &[Part], other: &[Part]) -> bool {
+    one.len() == other.len()
+        && one.iter().zip(other).all(|pair| match pair {
+            (Part::Words(one), Part::Words(other)) => one == other,
+            (Part::Figure(..), Part::Figure(..)) => true,
+            _ => false,
+        })
+}
+
+fn widen((kept, new): (&mut Part, Part)) {
+    if let (Part::Figure(least, most), Part::Figure(figure, _)) = (kept, new) {
+        if value(&figure) < value(least) {
+            *least = figure;
+        } else if value(&figure) > value(most) {
+            *most = figure;
+        }
+    }
+}
+
+fn value(figure: &str) -> f64 {
+    figure.replace(',', "").parse().unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gathered(all: &[&str]) -> Vec<String> {
+        all.iter().collect::<Reasons>().sentences()
+    }
+
+    #[test]
+    fn reasons_are_one_when_only_their_place_and_figures_differ() {
+        let late = |who: &str, ms: &str| {
+            format!("disk, {who}, 80% of best-peer: p99 of actual minus intended start is {ms} ms")
+        };
+        let all = [
+            late("a", "2.5"),
+            late("b", "10"),
+            late("c", "1,203.5"),
+            late("d", "9.1"),
+        ];
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        assert_eq!(
+            gathered(&all),
+            ["4 figures: p99 of actual minus intended start is 2.5 to 1,203.5 ms"]
+        );
+    }
+
+    #[test]
+    fn reasons_keep_their_place_and_order_when_nothing_is_like_them() {
+        assert_eq!(
+            gathered(&[
+                "a: no package",
+                "b: took 3 s, then 4.",
+                "c: took 3 s",
+                "no place"
+            ]),
+            [
+                "a: no package",
+                "b: took 3 s, then 4.",
+                "c: took 3 s",
+                "no place"
+            ]
+        );
+    }
+
+    #[test]
+    fn reason_counts_once_when_it_is_given_twice() {
+        let mut reasons = Reasons::default();
+        assert_eq!(reasons.add("a: 1 s"), 0);
+        assert_eq!(reasons.add("b"), 1);
+        assert_eq!(reasons.add("a: 1 s"), 0);
+        assert_eq!(reasons.sentences(), ["a: 1 s", "b"]);
+        assert_eq!(reasons.add("c: 0.5 s"), 0);
+        assert_eq!(reasons.sentences(), ["2 figures: 0.5 to 1 s", "b"]);
+    }
+}
