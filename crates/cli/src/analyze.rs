@@ -23,6 +23,7 @@ Examples:
                                                     and how many replies came within 10 and 100 ms
   headway analyze runs/nginx --compare runs/ours    is the second one faster, or is it chance?
   headway analyze runs/profile                      one line a point of a profile
+  headway analyze runs/score                        the score of a SPECweb99-like run, and each kind of request
   headway analyze runs/profile --point 0.80         everything about the point at 80 % of capacity
   headway analyze runs/nginx --json | jq .inversion.value
 
@@ -55,6 +56,9 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let opened = open(&arguments.run, arguments.point.as_deref())?;
+    if opened.description().kind == Kind::SpecWeb99 {
+        return specweb99(&opened, arguments);
+    }
     if opened.description().kind == Kind::Profile {
         if arguments.compare.is_some() {
             let words =
@@ -68,6 +72,18 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         None if arguments.json => print(&json(&first)?),
         None => print(&text::run(&opened, &first, style())),
         Some(other) => two_runs(&opened, &first, other, arguments),
+    }
+}
+
+/// The score and the latencies of each kind; its iterations are runs of their own.
+fn specweb99(run: &Run, arguments: &Arguments) -> Result<(), Failure> {
+    if arguments.compare.is_some() || !arguments.deadline.is_empty() {
+        let words = "--compare and --deadline take single runs; name an iteration, a directory below iterations/";
+        return Err(Failure::Use(words.into()));
+    }
+    match arguments.json {
+        true => print(&json(&run.description().specweb99)?),
+        false => print(&load::specweb99::render(run.description())),
     }
 }
 
@@ -183,9 +199,9 @@ fn two_runs(
     arguments: &Arguments,
 ) -> Result<(), Failure> {
     let opened = open(other, None)?;
-    if opened.description().kind == Kind::Profile {
+    if opened.description().kind != Kind::Load {
         return Err(Failure::Use(format!(
-            "{}: a profile; name one of its points, a directory below points/",
+            "{}: several runs; name one of them, a directory below points/ or iterations/",
             other.display()
         )));
     }

@@ -23,6 +23,7 @@ const EXAMPLES: &str = "\
 Examples:
   headway fileset create /srv/set --size 1.5GB            290 directories like SPECweb99's
   headway fileset create /srv/set --connections 400       as large as SPECweb99 asks for 400 clients
+  headway fileset create /srv/set --connections 400 --profile specweb99-dynamic     for `headway load --specweb99`
   headway fileset create /srv/set --file-size 10kB --count 1000
   headway fileset create /srv/set --log access.log        the sizes and popularity of a real site
   headway fileset verify /srv/set                         is it still what was made?
@@ -42,6 +43,7 @@ Examples:
 
 Profiles:
   specweb99  directories of 36 files, 100 bytes to 900 KB; the nth is 1/n as popular as the first
+  specweb99-dynamic  the same with places for advertisements, and the files of the dynamic application
   specweb96  the same files, all directories alike
   uniform    --count files of --file-size bytes, all alike
   from-log   the files that --log shows, as large and as popular as there
@@ -73,7 +75,7 @@ struct Create {
     /// A new or empty directory
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// What it takes on disk and in memory, in pages of 4 KiB: 500MB, 1.5GB (specweb99 and specweb96)
+    /// What it takes on disk and in memory, in pages of 4 KiB: 500MB, 1.5GB (specweb99, specweb99-dynamic and specweb96)
     #[arg(
         long,
         value_name = "SIZE",
@@ -84,7 +86,7 @@ struct Create {
     /// As large as SPECweb99 asks for N simultaneous connections: 122 + 3.22 N MB
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     connections: Option<u64>,
-    /// specweb99, specweb96, uniform or from-log [default: specweb99, or what the other words say]
+    /// specweb99, specweb99-dynamic, specweb96, uniform or from-log [default: specweb99, or what the other words say]
     #[arg(long, value_name = "PROFILE")]
     profile: Option<Profile>,
     /// The length of each file (uniform)
@@ -229,6 +231,7 @@ impl Create {
         self.refuse_strangers(profile)?;
         let shape = match profile {
             Profile::SpecWeb99 => Shape::specweb99(self.bytes()?),
+            Profile::SpecWeb99Dynamic => Shape::specweb99_dynamic(self.bytes()?),
             Profile::SpecWeb96 => Shape::specweb96(self.bytes()?),
             Profile::Uniform => {
                 let (Some(size), Some(count)) = (self.file_size, self.count) else {
@@ -265,8 +268,8 @@ impl Create {
 
     /// A word that the profile would ignore is a mistake.
     fn refuse_strangers(&self, profile: Profile) -> Result<(), Failure> {
-        use Profile::{FromLog, SpecWeb96, SpecWeb99, Uniform};
-        let specweb = [SpecWeb99, SpecWeb96];
+        use Profile::{FromLog, SpecWeb96, SpecWeb99, SpecWeb99Dynamic, Uniform};
+        let specweb = [SpecWeb99, SpecWeb99Dynamic, SpecWeb96];
         let words = [
             ("--size", self.size.is_some(), &specweb[..]),
             ("--connections", self.connections.is_some(), &specweb),

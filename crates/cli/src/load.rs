@@ -22,6 +22,7 @@ use load::words::{Bandwidth, Count, Cpus, PerConnection, Rate, ScheduleWord, Str
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use super::specweb99::{self, Rules};
 use super::{Failure, output};
 
 const EXAMPLES: &str = "\
@@ -32,11 +33,14 @@ Examples:
   headway load http://127.0.0.1:8080/ --schedule 1000:10s,2000:10s,2000-4000:30s
   headway load http://[::1]:8080/a http://[::1]:8080/b -c 64 --requests-per-connection unlimited
   headway load unix:/run/web.sock --rate 500 --requests 10000 --json
-  headway load http://127.0.0.1:8080/ --fileset /srv/set --closed --bandwidth 400kbit   SPECweb99's clients
+  headway load http://127.0.0.1:8080/ --specweb99 --connections 100 --fileset /srv/set -o score
 
 Without --rate or --schedule the loop is closed: each connection asks again when it is answered, and latency is what
 the number of connections makes it. In an open loop requests start when the schedule says so, and latency runs
 from that moment, whether or not the server was ready for them.
+
+With --specweb99 each connection is held to 400 kbit/s, 30 % of the requests are dynamic, every reply is checked, and the first
+line says how many connections got at least 320 kbit/s; docs/src/specweb99.md has the rules. It is never a SPEC result.
 
 The first line printed is the verdict: valid, suspect or invalid, and why. Times are written 500ms, 10s, 5m.
 Ctrl-C ends the run and keeps what was measured; a second one ends at once.
@@ -54,6 +58,8 @@ pub struct Arguments {
     how: How,
     #[command(flatten)]
     length: Length,
+    #[command(flatten)]
+    specweb: SpecWeb,
     #[command(flatten)]
     result: Output,
     /// Print only, write no run directory
@@ -178,6 +184,22 @@ struct Length {
 }
 
 #[derive(Debug, Args)]
+#[command(next_help_heading = "SPECweb99-like load")]
+struct SpecWeb {
+    /// The client rules of SPECweb99, as far as they are known; needs --connections and --fileset
+    #[arg(
+        long,
+        requires = "fileset",
+        conflicts_with_all = [
+            "rate", "schedule", "arrivals", "think", "paths", "requests", "requests_per_connection", "bandwidth",
+        ]
+    )]
+    specweb99: bool,
+    #[command(flatten)]
+    rules: Rules,
+}
+
+#[derive(Debug, Args)]
 #[command(next_help_heading = "Result")]
 pub(super) struct Output {
     /// The run directory, which must be new [default: named after the time]
@@ -202,12 +224,21 @@ pub(super) struct Output {
 
 /// Measures, prints, and fails if nothing came back or `--strict` says so.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let prepared = settings(arguments)?.prepare().map_err(failure)?;
+    let settings = settings(arguments)?;
+    let specweb = &arguments.specweb;
+    if let (false, Some(word)) = (specweb.specweb99, specweb.rules.given()) {
+        let text = format!("{word} belongs to a SPECweb99-like load; add --specweb99");
+        return Err(Failure::Use(text));
+    }
     let directory = match (&arguments.result.output, arguments.no_output) {
         (_, true) => None,
         (Some(path), _) => Some(path.clone()),
         (None, _) => Some(format!("headway-load-{}", dated(SystemTime::now())).into()),
     };
+    if specweb.specweb99 {
+        return specweb99::measure(settings, &specweb.rules, &arguments.result, directory);
+    }
+    let prepared = settings.prepare().map_err(failure)?;
     let around = surroundings(&arguments.result, "load")?;
     let finished = prepared
         .run(directory.as_deref(), &around)
@@ -266,6 +297,7 @@ pub(super) fn common(what: &What, how: &How) -> Settings {
     Settings {
         urls: what.urls.clone(),
         work,
+        directories: None,
         demand: Demand::Closed,
         connections: how.connections.map(Count::as_u32),
         requests_per_connection: how

@@ -14,6 +14,7 @@ mod trace;
 mod fileset;
 mod load;
 mod profile;
+mod specweb99;
 mod report;
 mod analyze;
 mod lab;
@@ -45,6 +46,7 @@ enum Command {
     Fileset(fileset::Arguments),
     Load(Box<load::Arguments>),
     Profile(Box<profile::Arguments>),
+    Specweb99(Box<specweb99::Arguments>),
     Report(report::Arguments),
     Analyze(analyze::Arguments),
     Lab(Box<lab::Arguments>),
@@ -129,6 +131,7 @@ fn main() -> ExitCode {
         Command::Fileset(arguments) => fileset::run(&arguments),
         Command::Load(arguments) => load::run(&arguments),
         Command::Profile(arguments) => profile::run(&arguments),
+        Command::Specweb99(arguments) => specweb99::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
         Command::Study(arguments) => study::run(&arguments),
         Command::Schedule(arguments) => schedule::run(&arguments),

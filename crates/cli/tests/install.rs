@@ -103,6 +103,7 @@ fn compile(staging: &Path, source: &Path, options: &[&str], asked: &[&str]) -> P
 
 const FILES: &[&str] = &[
     "bin/headway",
+    "bin/headway-specweb99",
     "include/debox.h",
     "lib/libdebox.a",
     "lib/libdebox.so",
@@ -200,7 +201,12 @@ fn nothing_is_installed_when_something_was_not_built_or_the_prefix_is_relative()
     let (empty, half) = (folder("empty"), folder("half"));
     let staging = scratch.path().join("staging");
     // What could be put in place before the one that is missing is looked at.
-    for file in ["headway", "libdebox.so", "libdebox_c.a"] {
+    for file in [
+        "headway",
+        "headway-specweb99",
+        "libdebox.so",
+        "libdebox_c.a",
+    ] {
         let built = Path::new(env!("CARGO_BIN_EXE_headway"));
         std::os::unix::fs::symlink(built, half.join(file)).expect("room");
     }

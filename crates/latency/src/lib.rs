@@ -19,6 +19,7 @@ pub mod inversion;
 pub mod analysis;
 pub mod compare;
 pub mod ready;
+pub mod specweb99;
 pub mod study;
 pub mod run;
 

@@ -10,12 +10,13 @@
 //! failed. Response time counts from the first, service time from the second; a client that only knows
 //! the second leaves out the very requests that had to wait (coordinated omission).
 //!
-//! What is refused: pipelining, request bodies, redirects, cookies, TLS, and any retry but the one that
-//! [`Measured::retried`] counts. Nothing is allocated for a request once a run has warmed up.
+//! What is refused: pipelining, redirects, TLS, and any retry but the one that [`Measured::retried`] counts; request bodies and cookies
+//! but those of a [`Conversation`]. Nothing is allocated for a request once a run has warmed up.
 //!
 //! The files, in the order a request meets them: `schedule` (when), `requests` (what), `arrive`, `pool` and
 //! `dial` (on which connection), `exchange` and `reply` (out and in), `tally` (its row); `turn` is the loop
-//! around them, `core` their state, `slot`, `timers` and `bandwidth` what they use.
+//! around them, `core` their state, `slot`, `timers` and `bandwidth` what they use; `conversation` stands for `requests` and for the
+//! judgement where clients differ.
 //!
 //! Sources: dissertation sections 3.2.2 and 3.2.3; Brecht and Ostrowski section 5; Mosberger and Jin,
 //! "httperf" (1998); Schroeder, Wierman and Harchol-Balter, "Open versus closed" (2006).
@@ -30,6 +31,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 mod arrive;
 mod bandwidth;
+pub mod conversation;
 mod core;
 mod dial;
 mod exchange;
@@ -44,6 +46,7 @@ mod tally;
 mod timers;
 mod turn;
 
+pub use conversation::{Client, Conversation, Facts};
 pub use observer::{Control, Epoch, Failure, LATE_NS, Limits, Live, Measured, Observer, Stage};
 pub use plan::{
     Address, Arrivals, Document, Draws, Mode, Order, Plan, PlanError, Popularity, Schedule,

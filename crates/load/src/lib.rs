@@ -2,7 +2,7 @@
 //!
 //! [`fileset`] makes the documents and knows how often each is asked for. [`engine`] sends requests and times the replies. [`session`]
 //! is one run from a user's [`words`] to a run directory, with what [`client`] knows of this machine and the [`verdict`] on
-//! it; [`profile`] is many of them. [`checksum`] and [`random`] are the two things that must be the same on every
+//! it; [`profile`] is many of them, and [`specweb99`] three with a benchmark's rules. [`checksum`] and [`random`] are the two things that must be the same on every
 //! machine: what a file's content is compared by, and what a seed draws.
 //!
 //! Sources: dissertation sections 3.2.2 and 3.2.3 (clients, infinite demand, relative load); Brecht and
@@ -18,5 +18,6 @@ pub mod fileset;
 pub mod profile;
 pub mod random;
 pub mod session;
+pub mod specweb99;
 pub mod verdict;
 pub mod words;

@@ -259,3 +259,63 @@ fn nothing_is_written_when_there_is_too_little_room() {
     assert!(matches!(error, CreateError::NoSpace { .. }), "{error}");
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
+
+#[test]
+fn set_for_dynamic_content_is_the_same_when_it_was_used_and_grows_when_it_is_asked_to() {
+    let directory = tempfile::tempdir().unwrap();
+    let shape = |directories| Shape::SpecWeb99Dynamic { directories };
+    let created = create(directory.path(), shape(1), 7).unwrap();
+    assert_eq!(created.files_written, 36);
+    let state = directory.path().join(specweb::state::STATE_NAME);
+    let made = fs::read(state.join(specweb::state::USERS_NAME)).unwrap();
+    assert!(!made.is_empty());
+    fs::write(state.join(specweb::state::LOG_NAME), "posted").unwrap();
+    assert!(
+        verify(directory.path()).is_same(),
+        "the application's files are its own"
+    );
+
+    let grown = fileset::grow(directory.path(), 3, NonZeroUsize::MIN, &mut |_| ()).unwrap();
+    assert_eq!((grown.files_written, grown.manifest.len()), (72, 108));
+    assert!(verify(directory.path()).is_same());
+    let log = fs::read_to_string(state.join(specweb::state::LOG_NAME)).unwrap();
+    assert_eq!(log, "posted", "what is there is left alone");
+    let same = fileset::grow(directory.path(), 2, NonZeroUsize::MIN, &mut |_| ()).unwrap();
+    assert_eq!((same.files_written, same.manifest.len()), (0, 108));
+
+    // A smaller set is the beginning of the larger one.
+    let small = tempfile::tempdir().unwrap();
+    let alone = create(small.path(), shape(1), 7).unwrap().manifest;
+    let part = grown.manifest.part(1).unwrap();
+    assert_eq!(part.parameters_checksum(), alone.parameters_checksum());
+    assert!(
+        alone
+            .files()
+            .all(|file| part.checksum(file.index) == grown.manifest.checksum(file.index))
+    );
+}
+
+#[test]
+fn only_files_of_two_classes_have_places_when_a_set_is_for_dynamic_content() {
+    let set = |shape| Manifest::new("/nowhere", shape, 1);
+    let plain = set(Shape::SpecWeb99 { directories: 2 });
+    let dynamic = set(Shape::SpecWeb99Dynamic { directories: 2 });
+    for (one, other) in plain.files().zip(dynamic.files()) {
+        assert_eq!(one, other, "names, sizes and classes are the same");
+        let differs = plain.checksum(one.index) != dynamic.checksum(one.index);
+        assert_eq!(differs, matches!(one.class, 1 | 2), "{}", one.path);
+    }
+    assert_ne!(plain.parameters_checksum(), dynamic.parameters_checksum());
+    assert!(set(Shape::uniform(3, 5).unwrap()).part(1).is_none());
+}
+
+#[test]
+fn number_of_connections_is_that_of_the_rule_when_it_is_taken_from_a_size() {
+    for connections in [1, 100, 820, 12_345] {
+        let bytes = fileset::specweb_bytes(connections);
+        assert_eq!(fileset::specweb_connections(bytes), connections);
+        let shape = Shape::specweb99_dynamic(bytes).unwrap();
+        assert!(fileset::specweb_connections(shape.page_bytes()) >= connections);
+    }
+    assert_eq!(fileset::specweb_connections(5), 0);
+}

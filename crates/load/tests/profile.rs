@@ -44,6 +44,7 @@ fn settings(server: &Server, busy: f64, waited: f64) -> ProfileSettings {
     let session = Settings {
         urls: vec![url.parse().expect("an address")],
         work: WorkSource::Addresses,
+        directories: None,
         demand: Demand::Closed,
         connections: Some(2),
         requests_per_connection: None,

@@ -34,6 +34,13 @@ pub(crate) fn bound(description: &mut RunDescription) {
     if let Some(client) = &mut description.client {
         list(&mut client.reasons, VALUES);
     }
+    if let Some(info) = &mut description.specweb99 {
+        for one in &mut info.iterations {
+            list(&mut one.reasons, VALUES);
+        }
+        let kinds = info.iterations.iter_mut().flat_map(|one| &mut one.kinds);
+        cut_all(kinds.map(|kind| &mut kind.kind), NAME);
+    }
     environment(&mut description.environment);
 }
 

@@ -18,6 +18,7 @@ pub(crate) const POLICY: &str =
 /// The whole document.
 pub(crate) fn html(subjects: &[Subject]) -> String {
     let sections: Vec<Section> = [
+        section::specweb99::section(subjects),
         section::profile::section(subjects),
         section::distribution::section(subjects),
         section::inversion::section(subjects),

@@ -139,6 +139,7 @@ fn opened(path: &Path) -> Result<Subject, OpenError> {
     let measurements = match description.kind {
         Kind::Load => vec![measurement(run, None, 1)],
         Kind::Profile => points(path, &description, &mut missing),
+        Kind::SpecWeb99 => iterations(path, &description, &mut missing),
     };
     bounds::missing(&mut missing);
     Ok(Subject {
@@ -198,6 +199,33 @@ fn points(
                 Ok(run) => found.push(measurement(run, Some(point.relative), point.repeat)),
                 Err(error) => missing.push(format!("{what}: {error}.")),
             }
+        }
+    }
+    found
+}
+
+/// The iterations of a SPECweb99-like run.
+fn iterations(
+    path: &Path,
+    description: &RunDescription,
+    missing: &mut Vec<String>,
+) -> Vec<Measurement> {
+    let listed = description
+        .specweb99
+        .iter()
+        .flat_map(|info| &info.iterations);
+    let mut found = Vec::new();
+    for (repeat, one) in (1..).zip(listed) {
+        let inside = Path::new(&one.directory);
+        let below = inside
+            .components()
+            .all(|part| matches!(part, Component::Normal(_)));
+        match Run::open(path.join(inside)) {
+            _ if !below => missing.push(format!(
+                "Iteration {repeat}: its directory is not below the run."
+            )),
+            Ok(run) => found.push(measurement(run, None, repeat)),
+            Err(error) => missing.push(format!("Iteration {repeat}: {error}.")),
         }
     }
     found

@@ -12,6 +12,7 @@ mod machines;
 mod profiles;
 mod runs;
 mod servers;
+mod specweb99;
 mod words;
 
 use std::io::Write;

@@ -7,6 +7,8 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+use crate::specweb99::SpecWeb99Info;
+
 /// The name in the `format` field of `run.json`.
 pub const FORMAT_NAME: &str = "headway-run";
 
@@ -40,6 +42,9 @@ pub enum Kind {
     Load,
     /// Several, each a run directory below `points/`.
     Profile,
+    /// The iterations of a SPECweb99-like run, each a run directory below `iterations/`.
+    #[serde(rename = "specweb99")]
+    SpecWeb99,
 }
 
 /// The whole of `run.json`.
@@ -76,6 +81,9 @@ pub struct RunDescription {
     pub summary: Option<Summary>,
     /// The points of a profile.
     pub profile: Option<ProfileInfo>,
+    /// Conformance and score of a SPECweb99-like run, or of one of its iterations.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub specweb99: Option<SpecWeb99Info>,
 }
 
 /// The machine and the program that measured.

@@ -141,7 +141,7 @@ impl Run {
     pub fn rows(
         &self,
     ) -> Result<impl Iterator<Item = Result<Vec<Row>, OpenError>> + use<>, OpenError> {
-        if self.description.kind == Kind::Profile {
+        if self.description.kind != Kind::Load {
             return Ok(Batches::None);
         }
         let spool = self.path.join(SPOOL);

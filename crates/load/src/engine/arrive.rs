@@ -121,7 +121,13 @@ impl Engine<'_> {
             self.slot(index).phase = Phase::Free;
             return;
         }
-        let document = self.requests.draw();
+        let document = match &mut self.slot(index).client {
+            Some(client) => {
+                client.choose();
+                0
+            }
+            None => self.requests.draw(),
+        };
         let now_ns = self.now_ns;
         let target = match self.slot(index) {
             slot if slot.socket.is_some() => slot.target,
@@ -162,7 +168,7 @@ impl Engine<'_> {
     }
 
     fn pause(&mut self, index: u32, outcome: Outcome) -> Duration {
-        let think = self.plan.think;
+        let think = self.plan.think.max(self.line_rest(index));
         let slot = self.slot(index);
         let unopened = matches!(
             outcome,
@@ -175,6 +181,19 @@ impl Engine<'_> {
         let retreat = RETREAT_FIRST * (1 << slot.failures.min(7));
         slot.failures += 1;
         think.max(retreat.min(RETREAT_LAST))
+    }
+
+    /// How long the line of a client with a memory is still busy with its last reply.
+    fn line_rest(&mut self, index: u32) -> Duration {
+        let (Some(bandwidth), now_ns) = (self.bandwidth, self.now_ns) else {
+            return Duration::ZERO;
+        };
+        let slot = self.slot(index);
+        if slot.client.is_none() {
+            return Duration::ZERO;
+        }
+        bandwidth.available(&mut slot.bucket, now_ns);
+        Duration::from_nanos(bandwidth.pause_ns(&slot.bucket))
     }
 
     /// A slot's timer has come up.

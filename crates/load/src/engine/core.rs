@@ -54,6 +54,8 @@ pub(crate) struct Engine<'a> {
     pub waiting_max: usize,
     /// Clients of a closed loop that have not begun.
     pub beginners: Range<u32>,
+    /// From one of them to the next, in nanoseconds.
+    beginner_step_ns: u64,
     arrivals: Option<ArrivalTimes>,
     /// The next arrival of an open loop; [`NEVER_NS`] when there is none.
     pub arrival_ns: u64,
@@ -135,6 +137,7 @@ impl<'a> Engine<'a> {
             pool: Pool::new(slots_max, plan.targets.len()),
             waiting: VecDeque::with_capacity(waiting_max.min(65_536)),
             waiting_max,
+            beginner_step_ns: whole_ns(plan.ramp) / u64::from(beginners.end.max(1)),
             beginners,
             arrivals,
             arrival_ns: NEVER_NS,
@@ -150,10 +153,13 @@ impl<'a> Engine<'a> {
                 wall: SystemTime::now(),
             },
         };
-        engine
-            .pool
-            .slots
-            .extend(engine.beginners.clone().map(|_| Slot::new()));
+        let conversation = plan.conversation.as_ref();
+        let client = |number| conversation.map(|conversation| conversation.client(number));
+        let slots = engine
+            .beginners
+            .clone()
+            .map(|number| Slot::of(client(number)));
+        engine.pool.slots.extend(slots);
         Ok(engine)
     }
 
@@ -175,6 +181,14 @@ impl<'a> Engine<'a> {
     pub fn tell(&mut self) -> u64 {
         self.now_ns = self.epoch.instant.elapsed().as_nanos() as u64;
         self.now_ns
+    }
+
+    /// When the next client of a closed loop begins; [`NEVER_NS`] when all have.
+    pub fn beginner_ns(&self) -> u64 {
+        match self.beginners.is_empty() {
+            true => NEVER_NS,
+            false => self.beginner_step_ns * u64::from(self.beginners.start),
+        }
     }
 
     /// Draws the instant of the next arrival, if the run has one.
@@ -267,7 +281,16 @@ impl<'a> Engine<'a> {
     pub fn record(&mut self, index: u32, error: Outcome, now_ns: u64) {
         let slot = &self.pool.slots[index as usize];
         let (request, reply) = (&slot.request, &slot.reply);
-        let document = &self.plan.work.documents[request.document as usize];
+        let (size_bytes, class, connection) = match &slot.client {
+            Some(client) => {
+                let facts = client.facts();
+                (facts.size_bytes, facts.class, index)
+            }
+            None => {
+                let document = &self.plan.work.documents[request.document as usize];
+                (document.size_bytes, document.class, slot.connection)
+            }
+        };
         let complete = matches!(error, Outcome::Ok | Outcome::Status);
         let seen_bytes = reply
             .promised_bytes
@@ -277,13 +300,13 @@ impl<'a> Engine<'a> {
             start_ns: request.start_ns,
             first_byte_ns: request.first_byte_ns,
             end_ns: now_ns,
-            size_bytes: document.size_bytes.or(seen_bytes).unwrap_or(0),
+            size_bytes: size_bytes.or(seen_bytes).unwrap_or(0),
             bytes: reply.body_bytes,
             status: reply.status,
             error,
-            connection: slot.connection,
+            connection,
             ordinal: slot.ordinal,
-            class: document.class,
+            class,
             target: request.target,
             warmup: request.intended_ns < self.limits.warmup_ns,
         };

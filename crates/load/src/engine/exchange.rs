@@ -51,12 +51,17 @@ impl Engine<'_> {
                 self.tally.opened();
                 let now_ns = self.now_ns;
                 let bucket = self.bandwidth.map(|bandwidth| bandwidth.open(now_ns));
+                let per_connection = self.plan.requests_per_connection;
                 let slot = self.slot(index);
                 slot.socket = Some(socket);
                 slot.target = target;
                 slot.generation = slot.generation.wrapping_add(1);
                 slot.connection = connection;
                 slot.ordinal = 0;
+                slot.carries = match &mut slot.client {
+                    Some(client) => Some(client.requests_on_connection()),
+                    None => per_connection,
+                };
                 slot.bucket = bucket.unwrap_or_default();
                 slot.phase = Phase::Connecting;
                 if local {
@@ -104,13 +109,13 @@ impl Engine<'_> {
 
     /// Sends what is left of the slot's request.
     pub fn transmit(&mut self, index: u32) {
-        let per_connection = self.plan.requests_per_connection;
         let slot = &mut self.pool.slots[index as usize];
         let Some(socket) = &slot.socket else { return };
-        let last = per_connection.is_some_and(|most| slot.ordinal + 1 >= most);
-        let bytes = self
-            .requests
-            .form(slot.request.document, slot.request.target, last);
+        let (document, target, last) = (slot.request.document, slot.request.target, slot.is_last());
+        let bytes = match &slot.client {
+            Some(client) => self.requests.form_for(&**client, target, last),
+            None => self.requests.form(document, target, last),
+        };
         loop {
             match net::send(
                 socket.as_fd(),
@@ -168,8 +173,11 @@ impl Engine<'_> {
             let (progress, bytes, asked) = match received {
                 Received::Bytes(bytes, asked) => {
                     let slot = &mut self.pool.slots[index as usize];
-                    let piece = &self.buffer[..bytes];
-                    (slot.reply.feed(piece, &mut self.tally.server), bytes, asked)
+                    let (piece, server) = (&self.buffer[..bytes], &mut self.tally.server);
+                    let fed = slot
+                        .reply
+                        .feed_for(piece, server, slot.client.as_deref_mut());
+                    (fed, bytes, asked)
                 }
                 Received::Discarded(bytes, asked) => (
                     Ok(self.slot(index).reply.discard(bytes as u64)),
@@ -252,6 +260,21 @@ impl Engine<'_> {
 
     /// The reply is whole.
     fn judge(&mut self, index: u32, excess: bool) {
+        let slot = &mut self.pool.slots[index as usize];
+        // A reply may overtake its request; what is left of that would begin the next one.
+        let sent = slot.phase == Phase::Receiving;
+        let keeps = slot.reply.keeps && sent && !excess && !slot.is_last();
+        let (status, body_bytes) = (slot.reply.status, slot.reply.body_bytes);
+        let outcome = match &mut slot.client {
+            Some(_) if excess => Outcome::Length,
+            Some(client) => client.judge(status, body_bytes),
+            None => self.outcome_alike(index, excess),
+        };
+        self.finish(index, outcome, keeps);
+    }
+
+    /// What a whole reply is where all clients are alike.
+    fn outcome_alike(&self, index: u32, excess: bool) -> Outcome {
         let slot = &self.pool.slots[index as usize];
         let document = &self.plan.work.documents[slot.request.document as usize];
         let reply = &slot.reply;
@@ -259,7 +282,7 @@ impl Engine<'_> {
             Some(status) => reply.status == status,
             None => (200..300).contains(&reply.status),
         };
-        let outcome = if !expected {
+        if !expected {
             Outcome::Status
         } else if excess
             || document
@@ -274,13 +297,7 @@ impl Engine<'_> {
             Outcome::Content
         } else {
             Outcome::Ok
-        };
-        let last = |most| slot.ordinal + 1 >= most;
-        let spent = self.plan.requests_per_connection.is_some_and(last);
-        // A reply may overtake its request; what is left of that would begin the next one.
-        let sent = slot.phase == Phase::Receiving;
-        let keeps = reply.keeps && sent && !excess && !spent;
-        self.finish(index, outcome, keeps);
+        }
     }
 
     /// The server closed its side before the reply was whole, unless that is how it ends.
@@ -321,6 +338,9 @@ impl Engine<'_> {
     /// The request has ended. `keeps`: its connection can carry another one.
     pub fn finish(&mut self, index: u32, outcome: Outcome, keeps: bool) {
         self.record(index, outcome, self.now_ns);
+        if let Some(client) = &mut self.slot(index).client {
+            client.ended(outcome);
+        }
         self.tally.in_flight -= 1;
         self.deadlines.clear(index as usize);
         if self.bandwidth.is_some() || self.slot(index).phase == Phase::Connecting {
@@ -347,7 +367,9 @@ impl Engine<'_> {
 }
 
 /// Whether the server may simply have closed a kept connection at the moment the request was sent. A new
-/// connection is nobody's mistake twice, so a request is repeated once at most.
+/// connection is nobody's mistake twice, so a request is repeated once at most; one that may not be done twice never is.
 fn may_repeat(slot: &super::slot::Slot) -> bool {
-    slot.ordinal > 0 && !slot.reply.begun()
+    let client = slot.client.as_deref();
+    let repeats = client.is_none_or(|client| client.facts().repeats);
+    slot.ordinal > 0 && !slot.reply.begun() && repeats
 }

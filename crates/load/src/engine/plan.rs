@@ -8,6 +8,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::conversation::Conversation;
+
 /// A whole run.
 #[derive(Debug)]
 pub struct Plan {
@@ -26,6 +28,11 @@ pub struct Plan {
     pub timeout: Option<Duration>,
     /// Pause of a closed-loop client between a reply and its next request.
     pub think: Duration,
+    /// Over how long the clients of a closed loop begin, at equal distances; zero is all at once.
+    pub ramp: Duration,
+    /// What each client of a closed loop asks, and how it judges replies; `None`: all are alike and ask by `work`. With a limit on bandwidth a
+    /// client then begins its next request when its line has carried the last reply, so that the limit holds over all of its requests.
+    pub conversation: Option<Box<dyn Conversation>>,
     /// What a connection reads at most, in bits of body and head per second (SPECweb99: 400,000).
     pub bandwidth_bits_per_s: Option<u64>,
     /// Requests whose intended start is earlier than this are marked as warm-up.
@@ -274,6 +281,9 @@ pub enum PlanError {
         /// The bound.
         max: u64,
     },
+    /// Clients with a memory need a closed loop.
+    #[error("a conversation needs a closed loop: a client goes on where its last reply ended")]
+    OpenConversation,
     /// Verification was asked for, and there is nothing to compare with.
     #[error("{0} has no checksum to verify its content by")]
     NoChecksum(String),
@@ -308,6 +318,8 @@ impl Plan {
             requests_per_connection: None,
             timeout: None,
             think: Duration::ZERO,
+            ramp: Duration::ZERO,
+            conversation: None,
             bandwidth_bits_per_s: None,
             warmup: Duration::ZERO,
             stop: Stop::default(),
@@ -329,6 +341,9 @@ impl Plan {
         self.targets.iter().try_for_each(Target::check)?;
         self.work.check(self.verify)?;
         self.mode.check()?;
+        if self.conversation.is_some() && matches!(self.mode, Mode::Open { .. }) {
+            return Err(PlanError::OpenConversation);
+        }
         for (name, value) in &self.fields {
             sendable("field", name, is_token(name), "its name is no HTTP token")?;
             sendable("field", value, is_line(value), "it has a control byte")?;

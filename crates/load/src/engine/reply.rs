@@ -11,6 +11,7 @@ use std::mem::MaybeUninit;
 
 use http::chunked::{ChunkedDrain, DrainLimits, Progress as Drained};
 
+use super::conversation::Hearer;
 use crate::checksum::Checksum;
 
 /// Longer heads are no replies to a load generator.
@@ -62,6 +63,8 @@ pub(crate) struct Reply {
     pub keeps: bool,
     interim: u8,
     checksum: Option<Checksum>,
+    /// Somebody hears every byte of the body, so that none may be thrown away.
+    pub heard: bool,
 }
 
 impl Reply {
@@ -75,6 +78,7 @@ impl Reply {
             keeps: false,
             interim: 0,
             checksum: None,
+            heard: false,
         }
     }
 
@@ -91,19 +95,30 @@ impl Reply {
     }
 
     /// Takes the next bytes. `server` is filled with the first `Server` field that is seen.
+    #[cfg(test)]
     pub fn feed(
         &mut self,
         bytes: &[u8],
         server: &mut Option<String>,
     ) -> Result<Progress, Malformed> {
+        self.feed_for(bytes, server, None)
+    }
+
+    /// Takes the next bytes, of which a client hears. `server` is filled with the first `Server` field that is seen.
+    pub fn feed_for(
+        &mut self,
+        bytes: &[u8],
+        server: &mut Option<String>,
+        mut hearer: Hearer<'_>,
+    ) -> Result<Progress, Malformed> {
         let mut at = 0;
         while matches!(self.part, Part::Head) {
-            match self.feed_head(&bytes[at..], server)? {
+            match self.feed_head(&bytes[at..], server, &mut hearer)? {
                 Some(consumed) => at += consumed,
                 None => return Ok(Progress::More),
             }
         }
-        Ok(match self.feed_body(&bytes[at..])? {
+        Ok(match self.feed_body(&bytes[at..], &mut hearer)? {
             Progress::More => Progress::More,
             Progress::Done(consumed) => Progress::Done(at + consumed),
         })
@@ -113,7 +128,7 @@ impl Reply {
     /// nobody wants its checksum.
     pub fn discardable_bytes(&self) -> Option<u64> {
         match self.part {
-            Part::Length(missing) if self.checksum.is_none() => Some(missing),
+            Part::Length(missing) if self.checksum.is_none() && !self.heard => Some(missing),
             _ => None,
         }
     }
@@ -151,9 +166,10 @@ impl Reply {
         &mut self,
         bytes: &[u8],
         server: &mut Option<String>,
+        hearer: &mut Hearer<'_>,
     ) -> Result<Option<usize>, Malformed> {
         if self.head.is_empty() {
-            let consumed = self.parse_head(bytes, server)?;
+            let consumed = self.parse_head(bytes, server, hearer)?;
             if consumed.is_none() {
                 self.head.extend_from_slice(bytes);
             }
@@ -166,7 +182,7 @@ impl Reply {
             return self.bounded(None);
         }
         let head = std::mem::take(&mut self.head);
-        let consumed = self.parse_head(&head, server);
+        let consumed = self.parse_head(&head, server, hearer);
         self.head = head;
         let Some(consumed) = consumed? else {
             return self.bounded(None);
@@ -187,6 +203,7 @@ impl Reply {
         &mut self,
         bytes: &[u8],
         server: &mut Option<String>,
+        hearer: &mut Hearer<'_>,
     ) -> Result<Option<usize>, Malformed> {
         let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
         let mut head = httparse::Response::new(&mut []);
@@ -204,7 +221,7 @@ impl Reply {
         match status {
             100 | 102..=199 if self.interim < INTERIM_MAX => self.interim += 1,
             200..=599 => {
-                let facts = Facts::of(&head, server)?;
+                let facts = Facts::of(&head, server, hearer)?;
                 self.begin_body(status, &facts)?;
             }
             _ => return Err(Malformed),
@@ -234,12 +251,15 @@ impl Reply {
         Ok(())
     }
 
-    fn feed_body(&mut self, bytes: &[u8]) -> Result<Progress, Malformed> {
+    fn feed_body(&mut self, bytes: &[u8], hearer: &mut Hearer<'_>) -> Result<Progress, Malformed> {
         let (body_bytes, checksum) = (&mut self.body_bytes, &mut self.checksum);
         let mut take = |piece: &[u8]| {
             *body_bytes += piece.len() as u64;
             if let Some(checksum) = checksum {
                 checksum.update(piece);
+            }
+            if let Some(client) = hearer {
+                client.body(piece);
             }
         };
         let consumed = match &mut self.part {
@@ -288,6 +308,7 @@ impl Facts {
     fn of(
         head: &httparse::Response<'_, '_>,
         server: &mut Option<String>,
+        hearer: &mut Hearer<'_>,
     ) -> Result<Facts, Malformed> {
         let mut facts = Facts {
             length: None,
@@ -295,6 +316,9 @@ impl Facts {
             keeps: head.version == Some(1),
         };
         for field in head.headers.iter() {
+            if let Some(client) = hearer {
+                client.field(field.name, field.value);
+            }
             // The length of the name sorts out nearly every field without a comparison.
             match field.name.len() {
                 14 if field.name.eq_ignore_ascii_case("content-length") => {

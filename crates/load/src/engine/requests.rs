@@ -3,6 +3,7 @@
 //! Heads are put together from pieces that were formatted before the run, in one buffer that all
 //! connections share. A request that leaves in two parts is put together again for the second.
 
+use super::conversation::Client;
 use super::plan::{Document, Draws, Order, Plan, Target};
 
 /// Draws documents and targets, and forms requests.
@@ -86,6 +87,14 @@ impl Requests {
         self.buffer
             .extend_from_slice(&self.lines[start..self.ends[index]]);
         self.buffer.extend_from_slice(fields);
+        &self.buffer
+    }
+
+    /// The bytes of a request that its client makes.
+    pub fn form_for(&mut self, client: &dyn Client, target: u8, last: bool) -> &[u8] {
+        let fields = &self.fields[usize::from(target)][usize::from(last)];
+        self.buffer.clear();
+        client.form(fields, &mut self.buffer);
         &self.buffer
     }
 }

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use event::Interest;
 
 use super::bandwidth::Bucket;
+use super::conversation::Client;
 use super::reply::Reply;
 
 /// What a slot is doing.
@@ -57,6 +58,8 @@ pub(crate) struct Slot {
     pub connection: u32,
     /// The request's number on its connection, from 0.
     pub ordinal: u32,
+    /// Requests that its connection carries; `None` is as many as the server lets it.
+    pub carries: Option<u32>,
     /// Bytes of the request that have left.
     pub sent_bytes: usize,
     /// Its position among the idle ones of its target.
@@ -66,10 +69,19 @@ pub(crate) struct Slot {
     pub request: Request,
     pub reply: Reply,
     pub bucket: Bucket,
+    /// Who asks and judges; `None`: everybody alike.
+    pub client: Option<Box<dyn Client>>,
 }
 
 impl Slot {
     pub fn new() -> Slot {
+        Slot::of(None)
+    }
+
+    /// The slot of a client that judges its replies, or of one like all others.
+    pub fn of(client: Option<Box<dyn Client>>) -> Slot {
+        let mut reply = Reply::new();
+        reply.heard = client.is_some();
         Slot {
             phase: Phase::Free,
             socket: None,
@@ -78,13 +90,20 @@ impl Slot {
             target: 0,
             connection: u32::MAX,
             ordinal: 0,
+            carries: None,
             sent_bytes: 0,
             idle_at: 0,
             failures: 0,
             request: Request::default(),
-            reply: Reply::new(),
+            reply,
             bucket: Bucket::default(),
+            client,
         }
+    }
+
+    /// Whether its request is the last one of its connection.
+    pub fn is_last(&self) -> bool {
+        self.carries.is_some_and(|most| self.ordinal + 1 >= most)
     }
 
     /// Whether a request is on its way.

@@ -68,13 +68,16 @@ impl Engine<'_> {
     fn start_due(&mut self) -> bool {
         let mut more = self.arrive_due(DUE_PER_TURN_MAX);
         for _ in 0..DUE_PER_TURN_MAX {
+            if self.beginner_ns() > self.now_ns {
+                break;
+            }
             let Some(index) = self.beginners.next() else {
                 break;
             };
             let now_ns = self.tell();
             self.ask(index, now_ns);
         }
-        more |= !self.beginners.is_empty();
+        more |= self.beginner_ns() <= self.now_ns;
         for _ in 0..DUE_PER_TURN_MAX {
             match self.timers.expire(self.now_ns) {
                 Some((index, due_ns)) => self.resume(index, due_ns),
@@ -145,6 +148,7 @@ impl Engine<'_> {
         let begun_ns = self.tell();
         let exact_ns = self
             .arrival_ns
+            .min(self.beginner_ns())
             .min(self.timers.next_ns().unwrap_or(NEVER_NS));
         let coarse_ns = self.coarse_ns(tick_ns);
         while ready.is_empty() && self.now_ns < exact_ns.min(coarse_ns) {

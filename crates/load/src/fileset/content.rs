@@ -6,7 +6,11 @@
 //! smaller than three quarters. Text and not bytes of all kinds, so that it can be looked at on a terminal;
 //! and no `<`, `&` or quotation mark, so that it means nothing when a server calls it HTML.
 //!
+//! In a set for dynamic content some files have places for an advertisement in between (`specweb::scan`), which are all the markup there is.
+//!
 //! The function may never change: sets made by earlier versions have to verify. A test holds it.
+
+use specweb::scan;
 
 use crate::checksum::Checksum;
 
@@ -19,6 +23,7 @@ pub struct Content<'a> {
     path: &'a str,
     key: u64,
     size_bytes: u64,
+    places: bool,
 }
 
 impl<'a> Content<'a> {
@@ -28,6 +33,15 @@ impl<'a> Content<'a> {
             path,
             key: mixed(mixed(seed) ^ u64::from(file)),
             size_bytes,
+            places: false,
+        }
+    }
+
+    /// The same with places for an advertisement.
+    pub fn with_places(self) -> Content<'a> {
+        Content {
+            places: true,
+            ..self
         }
     }
 
@@ -55,6 +69,9 @@ impl<'a> Content<'a> {
         let last = words.into_remainder();
         last.copy_from_slice(&self.word(word)[..last.len()]);
         self.put_head(offset, buffer);
+        if self.places {
+            self.put_places(offset, buffer);
+        }
     }
 
     /// Whether these bytes stand at this offset.
@@ -96,6 +113,23 @@ impl<'a> Content<'a> {
             bytes[7] = b'\n';
         }
         bytes
+    }
+
+    /// Puts the places over the parts of the buffer they belong to.
+    fn put_places(&self, offset: u64, buffer: &mut [u8]) {
+        let end = offset + buffer.len() as u64;
+        let text = [scan::BEGIN, &scan::PLACEHOLDER, scan::END];
+        for place in scan::places(self.size_bytes) {
+            let place_end = place + scan::PLACE_BYTES as u64;
+            if place >= end || place_end <= offset {
+                continue;
+            }
+            let (skipped, at) = (offset.saturating_sub(place), place.saturating_sub(offset));
+            let bytes = text.iter().copied().flatten().skip(skipped as usize);
+            for (byte, of_place) in buffer[at as usize..].iter_mut().zip(bytes) {
+                *byte = *of_place;
+            }
+        }
     }
 
     /// Puts the path and its line feed over the part of the buffer they belong to.
@@ -180,9 +214,10 @@ mod tests {
     proptest! {
         #[test]
         fn any_piece_is_a_piece_of_the_whole_when_it_is_asked_for_alone(
-            size in 0_u64..9000, from in 0_u64..9000, length in 0_usize..9000, path in "/[a-z]{0,20}"
+            size in 0_u64..9000, from in 0_u64..9000, length in 0_usize..9000, path in "/[a-z]{0,20}", places in any::<bool>()
         ) {
-            let content = Content::new(3, 5, &path, size);
+            let plain = Content::new(3, 5, &path, size);
+            let content = if places { plain.with_places() } else { plain };
             let bytes = whole(&content);
             let from = from.min(size);
             let to = (from as usize + length).min(bytes.len());
@@ -197,6 +232,18 @@ mod tests {
                 prop_assert!(!content.matches(from, &piece));
             }
         }
+    }
+
+    #[test]
+    fn places_stand_where_the_scanner_finds_them_when_a_file_has_some() {
+        let plain = whole(&Content::new(1, 13, "/dir00000/class1_9", 9216));
+        let mut text = whole(&Content::new(1, 13, "/dir00000/class1_9", 9216).with_places());
+        let place = "<img ad src=\"/dir00000/class0_0\">";
+        for at in [512, 5632] {
+            assert_eq!(&text[at..at + 33], place.as_bytes());
+            text[at..at + 33].copy_from_slice(&plain[at..at + 33]);
+        }
+        assert_eq!(text, plain, "nothing else differs");
     }
 
     #[test]

@@ -6,6 +6,9 @@
 //! incomplete set gives the same command again: files of the right length are kept, a file that ends too early and
 //! agrees so far is our own interrupted work and is written anew.
 //!
+//! A set for dynamic content gets the application's own files at the end, unless they are there: those change while it is used, so they are
+//! none of the set's (`dynamic`).
+//!
 //! Refused: a directory with anything in it that is not the set (but `lost+found`, which belongs to a file
 //! system), a set of other numbers, a file under our name that we did not write, too little room. Nothing is ever overwritten.
 
@@ -21,9 +24,11 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock, fstatvfs, syncfs};
 use rustix::io::Errno;
+use specweb::state::STATE_NAME;
 
 use super::amount::Amount;
 use super::content::Content;
+use super::dynamic::make_state;
 use super::manifest::{self, LIST_NAME, MANIFEST_NAME, Manifest, ManifestError, UNFINISHED_NAME};
 use super::shape::{FileIndex, Shape};
 use super::site::parents;
@@ -184,12 +189,7 @@ pub fn create(
         return Err(CreateError::NotADirectory(directory.to_owned()));
     }
     fs::create_dir_all(directory).map_err(failed("creating the directory"))?;
-    let root = File::open(directory).map_err(failed("opening"))?;
-    // The lock goes with the process, so a killed one leaves none. A file system without locks loses only this check.
-    if flock(&root, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
-        return Err(CreateError::Busy(directory.to_owned()));
-    }
-
+    let root = locked(directory)?;
     let resumed = is_ours(directory, &shape, seed)?;
     // Room is judged before a list of files is held in memory, which for an absurd size would be large.
     if !resumed {
@@ -198,20 +198,54 @@ pub fn create(
         let needed = shape.disk_bytes(block);
         check_room(directory, &root, needed, inodes)?;
     }
+    complete(directory, &root, shape, seed, resumed, threads, progress)
+}
+
+/// The set's directory, held against others who would write into it.
+pub(super) fn locked(directory: &Path) -> Result<File, CreateError> {
+    let root = File::open(directory).map_err(|error| CreateError::Io {
+        doing: "opening",
+        path: directory.to_owned(),
+        error,
+    })?;
+    // The lock goes with the process, so a killed one leaves none. A file system without locks loses only this check.
+    match flock(&root, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => Err(CreateError::Busy(directory.to_owned())),
+        _ => Ok(root),
+    }
+}
+
+/// Writes what is missing of a set that may be written.
+pub(super) fn complete(
+    directory: &Path,
+    root: &File,
+    shape: Shape,
+    seed: u64,
+    resumed: bool,
+    threads: NonZeroUsize,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Created, CreateError> {
     let manifest = Manifest::new(directory, shape, seed);
     let missing = if resumed {
         let missing = missing_files(&manifest)?;
-        let (block, _) = room_of(&root).map_err(failed("asking for the free space of"))?;
+        let (block, _) = room_of(root).map_err(|error| CreateError::Io {
+            doing: "asking for the free space of",
+            path: directory.to_owned(),
+            error,
+        })?;
         let needed = missing
             .iter()
             .map(|&file| manifest.size(file).next_multiple_of(block))
             .sum();
-        check_room(directory, &root, needed, missing.len() as u64)?;
+        check_room(directory, root, needed, missing.len() as u64)?;
         missing
     } else {
         (0..manifest.len()).collect()
     };
-    let written = write_missing(&manifest, &missing, threads, progress, &root)?;
+    let written = write_missing(&manifest, &missing, threads, progress, root)?;
+    if let Shape::SpecWeb99Dynamic { .. } = manifest.shape() {
+        make_state(&manifest)?;
+    }
     let manifest = Manifest::load(directory)?;
     Ok(Created {
         manifest,
@@ -264,9 +298,15 @@ fn foreign_entry(directory: &Path) -> Result<Option<String>, CreateError> {
 
 /// What may lie in the set's own directory beside its files.
 pub(super) fn is_set_aside(name: &std::ffi::OsStr) -> bool {
-    [MANIFEST_NAME, LIST_NAME, UNFINISHED_NAME, "lost+found"]
-        .iter()
-        .any(|known| name == *known)
+    [
+        MANIFEST_NAME,
+        LIST_NAME,
+        UNFINISHED_NAME,
+        STATE_NAME,
+        "lost+found",
+    ]
+    .iter()
+    .any(|known| name == *known)
 }
 
 /// The size of a block, and free bytes and inodes; no inodes where the file system makes them as needed.

@@ -163,6 +163,18 @@ impl Manifest {
         })
     }
 
+    /// The first directories of a SPECweb set as a set of its own: the files are the same, the popularity is that of the smaller set. All of
+    /// it when it has no more; `None` for a set of another kind.
+    pub fn part(&self, directories: u32) -> Option<Manifest> {
+        let fewer = u64::from(directories).min(self.shape.directories());
+        let shape = self.shape.with_directories(fewer as u32)?.checked().ok()?;
+        let part = Manifest::new(self.root.clone(), shape, self.seed);
+        Some(Manifest {
+            complete: self.complete,
+            ..part
+        })
+    }
+
     /// The directory of the set.
     pub fn root(&self) -> &Path {
         &self.root
@@ -239,7 +251,11 @@ impl Manifest {
 
     /// What is in it.
     pub fn content(&self, file: FileIndex) -> Content<'_> {
-        Content::new(self.seed, file, self.path(file), self.size(file))
+        let content = Content::new(self.seed, file, self.path(file), self.size(file));
+        match self.shape.has_places(file) {
+            true => content.with_places(),
+            false => content,
+        }
     }
 
     /// The [`crate::checksum`] of its content, computed without reading it, at some gigabytes a second.
@@ -304,7 +320,9 @@ pub(super) fn write(root: &Path, shape: &Shape, seed: u64, complete: bool) -> io
         complete,
     };
     match shape {
-        Shape::SpecWeb99 { directories } | Shape::SpecWeb96 { directories } => {
+        Shape::SpecWeb99 { directories }
+        | Shape::SpecWeb99Dynamic { directories }
+        | Shape::SpecWeb96 { directories } => {
             numbers.directories = Some(*directories);
         }
         Shape::Uniform { count, file_bytes } => {
@@ -404,6 +422,9 @@ fn shape_of(numbers: &Numbers, root: &Path) -> Result<Shape, ManifestError> {
         Profile::SpecWeb99 => Shape::SpecWeb99 {
             directories: needed(numbers.directories, "directories")?,
         },
+        Profile::SpecWeb99Dynamic => Shape::SpecWeb99Dynamic {
+            directories: needed(numbers.directories, "directories")?,
+        },
         Profile::SpecWeb96 => Shape::SpecWeb96 {
             directories: needed(numbers.directories, "directories")?,
         },
@@ -440,7 +461,9 @@ fn read_list(root: &Path, expected: Option<&str>) -> Result<Site, ManifestError>
 /// Over everything that decides the files, in one spelling.
 fn parameters_checksum(shape: &Shape, seed: u64) -> String {
     let numbers = match shape {
-        Shape::SpecWeb99 { directories } | Shape::SpecWeb96 { directories } => {
+        Shape::SpecWeb99 { directories }
+        | Shape::SpecWeb99Dynamic { directories }
+        | Shape::SpecWeb96 { directories } => {
             format!("directories {directories}")
         }
         Shape::Uniform { count, file_bytes } => format!("count {count} file_bytes {file_bytes}"),

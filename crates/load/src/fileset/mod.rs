@@ -1,7 +1,7 @@
 //! File sets: the documents that a server under load is asked for, and how often each is.
 //!
-//! [`Shape`] says in a few numbers what a set consists of: SPECweb99's or SPECweb96's files, equal files, or those of a
-//! real site's log. [`create`] writes it, [`verify()`] compares it with its [`Manifest`]. [`Popularity`] has the weight
+//! [`Shape`] says in a few numbers what a set consists of: SPECweb99's (with or without places for advertisements) or SPECweb96's files,
+//! equal files, or those of a real site's log. [`create`] writes it, [`grow`] makes it larger, [`verify()`] compares it with its [`Manifest`]. [`Popularity`] has the weight
 //! of each file, [`Requests`] is the endless stream of a seed, and [`read()`] reads files in its order. No file is ever read to know what
 //! it holds: [`Content`] is a function of the seed and the file's number.
 //!
@@ -11,6 +11,7 @@ mod access_log;
 mod amount;
 mod content;
 mod create;
+mod dynamic;
 mod manifest;
 mod popularity;
 mod read;
@@ -22,12 +23,13 @@ pub use access_log::{LogError, Seen, read as read_access_log};
 pub use amount::Amount;
 pub use content::Content;
 pub use create::{CreateError, Created, Progress, create};
+pub use dynamic::grow;
 pub use manifest::{File, LIST_NAME, MANIFEST_NAME, Manifest, ManifestError};
 pub use popularity::{Popularity, Requests};
 pub use read::{ReadError, read};
 pub use shape::{
     FILES_MAX, FILES_PER_DIRECTORY, FileIndex, NO_CLASS, PAGE_BYTES, Profile, Shape, ShapeError,
-    specweb_bytes, specweb_directories,
+    specweb_bytes, specweb_connections, specweb_directories,
 };
 pub use site::{Conflicts, Site, SiteFile, Unsafe, safe_path};
 pub use verify::{Findings, Verified, verify};

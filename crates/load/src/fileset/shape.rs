@@ -52,6 +52,8 @@ const DIRECTORY_WEIGHT: u64 = 1 << 36;
 pub enum Profile {
     /// Directories of 36 files, their popularity by Zipf's law.
     SpecWeb99,
+    /// The same with places for advertisements in the files of classes 1 and 2, and what a SPECweb99-like application needs.
+    SpecWeb99Dynamic,
     /// The same files, all directories alike.
     SpecWeb96,
     /// Files of one size, all alike.
@@ -65,6 +67,11 @@ pub enum Profile {
 pub enum Shape {
     /// SPECweb99's static files.
     SpecWeb99 {
+        /// Directories of 36 files.
+        directories: u32,
+    },
+    /// The same files with places for advertisements in classes 1 and 2.
+    SpecWeb99Dynamic {
         /// Directories of 36 files.
         directories: u32,
     },
@@ -111,6 +118,14 @@ impl Shape {
         .checked()
     }
 
+    /// The same with places for advertisements.
+    pub fn specweb99_dynamic(bytes: u64) -> Result<Shape, ShapeError> {
+        Shape::SpecWeb99Dynamic {
+            directories: specweb_directories(bytes)?,
+        }
+        .checked()
+    }
+
     /// The same for SPECweb96.
     pub fn specweb96(bytes: u64) -> Result<Shape, ShapeError> {
         Shape::SpecWeb96 {
@@ -132,7 +147,9 @@ impl Shape {
     /// Itself, when it has a file, not too many, and their sum can be told.
     pub fn checked(self) -> Result<Shape, ShapeError> {
         let files = match &self {
-            Shape::SpecWeb99 { directories } | Shape::SpecWeb96 { directories } => {
+            Shape::SpecWeb99 { directories }
+            | Shape::SpecWeb99Dynamic { directories }
+            | Shape::SpecWeb96 { directories } => {
                 u64::from(*directories) * u64::from(FILES_PER_DIRECTORY)
             }
             Shape::Uniform { count, .. } => u64::from(*count),
@@ -156,6 +173,7 @@ impl Shape {
     pub fn profile(&self) -> Profile {
         match self {
             Shape::SpecWeb99 { .. } => Profile::SpecWeb99,
+            Shape::SpecWeb99Dynamic { .. } => Profile::SpecWeb99Dynamic,
             Shape::SpecWeb96 { .. } => Profile::SpecWeb96,
             Shape::Uniform { .. } => Profile::Uniform,
             Shape::Site(_) => Profile::FromLog,
@@ -165,9 +183,9 @@ impl Shape {
     /// How many files.
     pub fn files(&self) -> u32 {
         match self {
-            Shape::SpecWeb99 { directories } | Shape::SpecWeb96 { directories } => {
-                directories * FILES_PER_DIRECTORY
-            }
+            Shape::SpecWeb99 { directories }
+            | Shape::SpecWeb99Dynamic { directories }
+            | Shape::SpecWeb96 { directories } => directories * FILES_PER_DIRECTORY,
             Shape::Uniform { count, .. } => *count,
             Shape::Site(site) => site.files().len() as u32,
         }
@@ -176,7 +194,7 @@ impl Shape {
     /// The length of a file in bytes. Panics when there is no such file, like the other functions of an index.
     pub fn size(&self, file: FileIndex) -> u64 {
         match self {
-            Shape::SpecWeb99 { .. } | Shape::SpecWeb96 { .. } => {
+            Shape::SpecWeb99 { .. } | Shape::SpecWeb99Dynamic { .. } | Shape::SpecWeb96 { .. } => {
                 specweb_size(file % FILES_PER_DIRECTORY)
             }
             Shape::Uniform { file_bytes, .. } => *file_bytes,
@@ -187,7 +205,7 @@ impl Shape {
     /// SPECweb's class, 0 to 3, or [`NO_CLASS`].
     pub fn class(&self, file: FileIndex) -> u8 {
         match self {
-            Shape::SpecWeb99 { .. } | Shape::SpecWeb96 { .. } => {
+            Shape::SpecWeb99 { .. } | Shape::SpecWeb99Dynamic { .. } | Shape::SpecWeb96 { .. } => {
                 (file % FILES_PER_DIRECTORY / 9) as u8
             }
             Shape::Uniform { .. } | Shape::Site(_) => NO_CLASS,
@@ -199,7 +217,7 @@ impl Shape {
         let (directory, class) = (file / FILES_PER_DIRECTORY, file % FILES_PER_DIRECTORY / 9);
         let (class_weight, number) = (CLASS_WEIGHTS[class as usize], (file % 9) as usize);
         match self {
-            Shape::SpecWeb99 { .. } => {
+            Shape::SpecWeb99 { .. } | Shape::SpecWeb99Dynamic { .. } => {
                 let rank = u64::from(directory) + 1;
                 class_weight * FILE_WEIGHTS_99[number] * ((DIRECTORY_WEIGHT + rank / 2) / rank)
             }
@@ -212,7 +230,7 @@ impl Shape {
     /// Appends the path a client asks for: `/dir00042/class1_5`.
     pub fn write_path(&self, file: FileIndex, path: &mut String) {
         let written = match self {
-            Shape::SpecWeb99 { .. } | Shape::SpecWeb96 { .. } => {
+            Shape::SpecWeb99 { .. } | Shape::SpecWeb99Dynamic { .. } | Shape::SpecWeb96 { .. } => {
                 let (directory, inside) = (file / FILES_PER_DIRECTORY, file % FILES_PER_DIRECTORY);
                 write!(
                     path,
@@ -259,18 +277,36 @@ impl Shape {
     /// How many directories there are below the set's own.
     pub fn directories(&self) -> u64 {
         match self {
-            Shape::SpecWeb99 { directories } | Shape::SpecWeb96 { directories } => {
-                u64::from(*directories)
-            }
+            Shape::SpecWeb99 { directories }
+            | Shape::SpecWeb99Dynamic { directories }
+            | Shape::SpecWeb96 { directories } => u64::from(*directories),
             Shape::Uniform { count, .. } => u64::from(count.div_ceil(UNIFORM_PER_DIRECTORY)),
             Shape::Site(site) => site.directories(),
+        }
+    }
+
+    /// Whether a file has places for an advertisement.
+    pub fn has_places(&self, file: FileIndex) -> bool {
+        let dynamic = matches!(self, Shape::SpecWeb99Dynamic { .. });
+        dynamic && matches!(self.class(file), 1 | 2)
+    }
+
+    /// The same kind of set with so many directories of 36 files; `None` where a set has none such.
+    pub fn with_directories(&self, directories: u32) -> Option<Shape> {
+        match self {
+            Shape::SpecWeb99 { .. } => Some(Shape::SpecWeb99 { directories }),
+            Shape::SpecWeb99Dynamic { .. } => Some(Shape::SpecWeb99Dynamic { directories }),
+            Shape::SpecWeb96 { .. } => Some(Shape::SpecWeb96 { directories }),
+            Shape::Uniform { .. } | Shape::Site(_) => None,
         }
     }
 
     /// The sum of a function of each length, without visiting the files of a regular set one by one.
     fn sum(&self, of: impl Fn(u64) -> u64) -> u128 {
         match self {
-            Shape::SpecWeb99 { directories } | Shape::SpecWeb96 { directories } => {
+            Shape::SpecWeb99 { directories }
+            | Shape::SpecWeb99Dynamic { directories }
+            | Shape::SpecWeb96 { directories } => {
                 let one: u128 = (0..FILES_PER_DIRECTORY)
                     .map(|file| u128::from(of(specweb_size(file))))
                     .sum();
@@ -315,14 +351,20 @@ pub fn specweb_bytes(connections: u64) -> u64 {
         .saturating_add(122_000_000)
 }
 
+/// The largest number of simultaneous connections whose data set is not larger than this.
+pub fn specweb_connections(bytes: u64) -> u64 {
+    bytes.saturating_sub(122_000_000) / 3_220_000
+}
+
 /// The length of one of the 36: 102.4, 1024, 10,240 or 102,400 bytes, 1 to 9 times, without the fraction.
 fn specweb_size(file: u32) -> u64 {
     let (class, number) = (file / 9, u64::from(file % 9 + 1));
     1024 * number * 10_u64.pow(class) / 10
 }
 
-const PROFILES: [(Profile, &str); 4] = [
+const PROFILES: [(Profile, &str); 5] = [
     (Profile::SpecWeb99, "specweb99"),
+    (Profile::SpecWeb99Dynamic, "specweb99-dynamic"),
     (Profile::SpecWeb96, "specweb96"),
     (Profile::Uniform, "uniform"),
     (Profile::FromLog, "from-log"),
@@ -344,7 +386,9 @@ impl FromStr for Profile {
             .find(|(_, name)| *name == text)
             .map(|(profile, _)| *profile)
             .ok_or_else(|| {
-                format!("`{text}` is not a profile: specweb99, specweb96, uniform or from-log")
+                format!(
+                    "`{text}` is not a profile: specweb99, specweb99-dynamic, specweb96, uniform or from-log"
+                )
             })
     }
 }

@@ -18,7 +18,7 @@ pub enum CommandError {
         source: std::io::Error,
     },
     /// It ended with an error.
-    #[error("{option} `{command}`: {status}; the profile stops here, the same command goes on")]
+    #[error("{option} `{command}`: {status}; the measurement stops here, the same command goes on")]
     Failed {
         /// Which option gave it.
         option: &'static str,
@@ -30,18 +30,33 @@ pub enum CommandError {
 }
 
 /// Runs a command by the shell and waits for it. It finds the point in `HEADWAY_POINT`, `HEADWAY_LOAD`, `HEADWAY_RATE` and
-/// `HEADWAY_REPEAT`. What it prints goes to standard error, since standard output may be JSON.
+/// `HEADWAY_REPEAT`.
+///
+/// # Errors
+/// As [`shell`]'s.
+pub fn run(option: &'static str, command: &str, point: &Point) -> Result<(), CommandError> {
+    let variables = [
+        ("HEADWAY_POINT", point.directory.clone()),
+        ("HEADWAY_LOAD", point.relative.to_string()),
+        ("HEADWAY_RATE", point.rate_rps.to_string()),
+        ("HEADWAY_REPEAT", point.repeat.to_string()),
+    ];
+    shell(option, command, &variables)
+}
+
+/// Runs a command by the shell and waits for it. What it prints goes to standard error, since standard output may be JSON.
 ///
 /// # Errors
 /// It could not be started, or did not end with 0.
-pub fn run(option: &'static str, command: &str, point: &Point) -> Result<(), CommandError> {
+pub(crate) fn shell(
+    option: &'static str,
+    command: &str,
+    variables: &[(&str, String)],
+) -> Result<(), CommandError> {
     let mut shell = Command::new("sh");
     shell
         .args(["-c", command])
-        .env("HEADWAY_POINT", &point.directory)
-        .env("HEADWAY_LOAD", point.relative.to_string())
-        .env("HEADWAY_RATE", point.rate_rps.to_string())
-        .env("HEADWAY_REPEAT", point.repeat.to_string())
+        .envs(variables.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(std::io::stderr());
     let status = shell.status().map_err(|source| CommandError::Start {

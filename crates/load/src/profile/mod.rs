@@ -7,7 +7,7 @@
 //! Where the client was the limit of the closed loop, the shares are of what it can offer ([`client`]).
 
 pub mod client;
-mod commands;
+pub(crate) mod commands;
 mod resume;
 mod table;
 

@@ -9,15 +9,18 @@ use crate::engine::{Document, Order, Work};
 use crate::fileset::{Manifest, Popularity};
 use latency::run::description::FileSetInfo;
 
-/// Reads the manifest of a set; the files themselves are not looked at. Checksums are computed from what the files should
+/// Reads the manifest of a set, or of its first directories; the files themselves are not looked at. Checksums are computed from what the files should
 /// hold, on all processors, only when contents are to be verified.
 pub(super) fn gather(
     directory: &Path,
     prefix: &str,
     verify: bool,
+    directories: Option<u32>,
 ) -> Result<Gathered, SessionError> {
     let manifest =
         Manifest::load(directory).map_err(|error| SessionError::Content(error.to_string()))?;
+    let part = directories.and_then(|directories| manifest.part(directories));
+    let manifest = part.unwrap_or(manifest);
     if !manifest.complete() {
         let directory = directory.display();
         return Err(SessionError::Content(format!(

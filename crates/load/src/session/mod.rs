@@ -27,9 +27,10 @@ use crate::client::environment::rfc3339;
 use crate::client::limits::{self, Shortage};
 use crate::client::resolve::ResolveError;
 use crate::client::watch::{Watch, allowed_cpus};
-use crate::engine::{EngineError, Measured, Plan, PlanError};
+use crate::engine::{EngineError, Measured, Mode, Plan, PlanError};
 use crate::words::Url;
 use latency::run::Window;
+use latency::specweb99::Conformance;
 use latency::{Analysis, Analyzer, RunDescription, RunWriter, WriteError};
 use observer::Watched;
 use progress::Progress;
@@ -212,7 +213,12 @@ impl Prepared {
             Some(word) => Some(Progress::start(word, &self.plan).map_err(SessionError::Thread)?),
             None => None,
         };
-        let rows = Rows::new(keep, progress.as_ref().map(Progress::latencies));
+        let mut rows = Rows::new(keep, progress.as_ref().map(Progress::latencies));
+        if let (Some(_), Mode::Closed { connections }) = (&self.plan.conversation, &self.plan.mode)
+        {
+            let from_ns = planned(&self.plan).start_ns;
+            rows.conformance = Some(Conformance::new(*connections, from_ns));
+        }
         let others = pin::others(&allowed, &self.cpus);
         let told_ns = Arc::clone(&rows.stopped_ns);
         let recorder = Recorder::start(rows, others).map_err(SessionError::Thread)?;
@@ -258,6 +264,9 @@ impl Prepared {
             let words = format!("after {:.1} s", stopped_ns as f64 / 1e9);
             let extra = &mut description.environment.extra;
             extra.insert(INTERRUPTED.to_owned(), words);
+        }
+        if let (Some(info), Some(found)) = (&mut description.specweb99, &ran.rows.conformance) {
+            info.iterations = vec![found.finish()];
         }
         let mut warnings = judging::warnings(measured);
         let analysis = match ran.rows.keep {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::progress::Latencies;
 use super::recorder::Sink;
+use latency::specweb99::Conformance;
 use latency::{Analyzer, Outcome, Row, RunWriter, WriteError};
 
 /// Where rows go.
@@ -29,6 +30,8 @@ pub(super) struct Rows {
     pub not_found: u64,
     /// When the run was told to end, in nanoseconds since its epoch; [`u64::MAX`] until then.
     pub stopped_ns: Arc<AtomicU64>,
+    /// What connections received, for a SPECweb99-like run.
+    pub conformance: Option<Conformance>,
     latencies: Option<Arc<Latencies>>,
 }
 
@@ -42,6 +45,7 @@ impl Rows {
             good: 0,
             not_found: 0,
             stopped_ns: Arc::new(AtomicU64::new(u64::MAX)),
+            conformance: None,
             latencies,
         }
     }
@@ -60,6 +64,9 @@ impl Sink for Rows {
             self.replies += 1;
             self.good += u64::from(row.error == Outcome::Ok);
             self.not_found += u64::from(row.status == 404);
+        }
+        if let Some(conformance) = &mut self.conformance {
+            rows.iter().for_each(|row| conformance.push(row));
         }
         match &mut self.keep {
             Keep::Directory(writer) => writer.append(rows),

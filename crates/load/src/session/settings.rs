@@ -65,6 +65,8 @@ pub struct Settings {
     pub urls: Vec<Url>,
     /// What to ask for.
     pub work: WorkSource,
+    /// Ask only for the first so many directories of a SPECweb set, with the popularity that a set of that size has.
+    pub directories: Option<u32>,
     /// When to ask.
     pub demand: Demand,
     /// Connections of a closed loop, or the most of an open one.
@@ -382,6 +384,7 @@ mod tests {
         Settings {
             urls: vec!["http://127.0.0.1:8080/a".parse().expect("an address")],
             work: WorkSource::Addresses,
+            directories: None,
             demand,
             connections: None,
             requests_per_connection: None,

@@ -1,4 +1,4 @@
-//! The server's own counters after a run, from headway's status page; and one connection before it.
+//! The server's own counters after a run, from headway's status page; one connection before it; and what an application is told around it.
 //!
 //! Blocking calls with time limits, outside the measured time. A status page that does not answer costs the
 //! run a warning, not its result.
@@ -39,6 +39,27 @@ pub enum StatusError {
     },
 }
 
+/// What a server answers to one GET, outside the measured time: status and body. HTTP/1.0, so that the body is not chunked.
+///
+/// # Errors
+/// What failed, in words.
+pub fn get(url: &Url) -> Result<(u16, Vec<u8>), String> {
+    let (path, host) = (&url.path, url.place.host_field());
+    let request = format!("GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n");
+    let answer = exchange(url, &request).map_err(|error| match error {
+        Failed::Address(reason) => reason,
+        Failed::Io(source) => format!("{url}: {source}"),
+    })?;
+    let mut fields = [httparse::EMPTY_HEADER; 64];
+    let mut head = httparse::Response::new(&mut fields);
+    match (head.parse(&answer), head.code) {
+        (Ok(httparse::Status::Complete(length)), Some(status)) => {
+            Ok((status, answer[length..].to_vec()))
+        }
+        _ => Err(format!("{url}: the answer is no HTTP")),
+    }
+}
+
 /// The JSON of a status page. `/` and `/status` are taken for `/status.json`.
 ///
 /// # Errors
@@ -49,7 +70,12 @@ pub fn fetch(url: &Url) -> Result<serde_json::Value, StatusError> {
         url.path = "/status.json".to_owned();
     }
     let text = url.to_string();
-    let answer = exchange(&url).map_err(|error| match error {
+    let request = format!(
+        "GET {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
+        url.path,
+        url.place.host_field()
+    );
+    let answer = exchange(&url, &request).map_err(|error| match error {
         Failed::Address(reason) => StatusError::Address(reason),
         Failed::Io(source) => StatusError::Io {
             url: text.clone(),
@@ -71,18 +97,13 @@ impl From<io::Error> for Failed {
 }
 
 /// One request whose answer ends with the connection.
-fn exchange(url: &Url) -> Result<Vec<u8>, Failed> {
-    let request = format!(
-        "GET {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
-        url.path,
-        url.place.host_field()
-    );
+fn exchange(url: &Url, request: &str) -> Result<Vec<u8>, Failed> {
     match &url.place {
         Place::Unix(path) => {
             let stream = UnixStream::connect(path)?;
             stream.set_read_timeout(Some(PATIENCE))?;
             stream.set_write_timeout(Some(PATIENCE))?;
-            Ok(ask(stream, &request)?)
+            Ok(ask(stream, request)?)
         }
         Place::Inet { host, port } => {
             let address = crate::client::resolve::resolve(host, *port)
@@ -90,7 +111,7 @@ fn exchange(url: &Url) -> Result<Vec<u8>, Failed> {
             let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
             stream.set_read_timeout(Some(PATIENCE))?;
             stream.set_write_timeout(Some(PATIENCE))?;
-            Ok(ask(stream, &request)?)
+            Ok(ask(stream, request)?)
         }
     }
 }

@@ -25,7 +25,8 @@ pub(super) fn gather(settings: &Settings) -> Result<Gathered, SessionError> {
             fileset: None,
         }),
         WorkSource::FileSet(directory) => {
-            super::fileset::gather(directory, &prefix(settings)?, settings.verify)
+            let prefix = prefix(settings)?;
+            super::fileset::gather(directory, &prefix, settings.verify, settings.directories)
         }
     }
 }

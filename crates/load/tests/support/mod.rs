@@ -168,16 +168,37 @@ fn reset(client: BorrowedFd<'_>) -> std::io::Result<()> {
     Ok(())
 }
 
+/// The head of the next request; its body, if it has one, is read and dropped.
 fn read_head(client: &mut dyn Stream) -> std::io::Result<Option<String>> {
-    let mut head = Vec::new();
+    let mut received = Vec::new();
     let mut piece = [0; 4096];
-    while !head.ends_with(b"\r\n\r\n") {
+    // Heads of megabytes come in small pieces, so each byte is looked at once.
+    let mut looked = 0;
+    let end = loop {
+        let found = received[looked..]
+            .windows(4)
+            .position(|bytes| bytes == b"\r\n\r\n");
+        if let Some(at) = found {
+            break looked + at + 4;
+        }
+        looked = received.len().saturating_sub(3);
         match client.read(&mut piece)? {
             0 => return Ok(None),
-            count => head.extend_from_slice(&piece[..count]),
+            count => received.extend_from_slice(&piece[..count]),
+        }
+    };
+    let head = String::from_utf8_lossy(&received[..end]).into_owned();
+    let length = head.split("\r\nContent-Length: ").nth(1);
+    let length: usize = length
+        .and_then(|rest| rest.split('\r').next()?.parse().ok())
+        .unwrap_or(0);
+    while received.len() < end + length {
+        match client.read(&mut piece)? {
+            0 => return Ok(None),
+            count => received.extend_from_slice(&piece[..count]),
         }
     }
-    Ok(Some(String::from_utf8_lossy(&head).into_owned()))
+    Ok(Some(head))
 }
 
 /// Says when a run shall end.

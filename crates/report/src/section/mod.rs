@@ -5,6 +5,7 @@
 
 pub(crate) mod verdict;
 pub(crate) mod headline;
+pub(crate) mod specweb99;
 pub(crate) mod profile;
 pub(crate) mod distribution;
 pub(crate) mod inversion;

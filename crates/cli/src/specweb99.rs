@@ -1,0 +1,432 @@
+//! `headway load --specweb99` and `headway specweb99 --find`: a SPECweb99-like load, and the largest one that a server holds.
+//!
+//! Glue: the library measures, judges and searches; here are the words, the lines on standard error while it lasts, and text or JSON on
+//! standard output at the end.
+
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use anyhow::anyhow;
+use clap::Args;
+use latency::Run;
+use latency::run::description::Verdict;
+use load::client::environment::dated;
+use load::session::settings::{Demand, WorkSource};
+use load::session::{Finished, Settings};
+use load::specweb99::find::{FIRST, FindSettings, Found, Range, trial_words};
+use load::specweb99::{
+    CGI_PATH, DYNAMIC_PATH, ITERATIONS, Listener, RAMP, Ran, SpecWeb99Error, SpecWeb99Settings,
+};
+use load::words::{Count, Cpus, Time, Url};
+use serde_json::json;
+
+use super::Failure;
+use super::load::{Output, surroundings};
+use super::output::print;
+
+const EXAMPLES: &str = "\
+Examples:
+  headway specweb99 --find http://127.0.0.1:8080/ --fileset /srv/set -o search
+  headway specweb99 --find http://127.0.0.1:8080/ --fileset /srv/set -o search --first 200 --most 2000 --step 20 \\
+      --before-trial 'systemctl restart apache2' --after-trial 'systemctl stop apache2'
+  headway report search/trials/00420-3 -o report.html
+
+The file set is made with `headway fileset create DIR --profile specweb99-dynamic --connections N` for any N; it grows with
+the number of connections that is tried, 122 + 3.22 N MB, and smaller numbers use the first part of it.
+A trial has one iteration unless --trial-iterations says otherwise; what the search ends at is measured with all of --iterations.
+Commands find HEADWAY_CONNECTIONS, HEADWAY_FILESET and HEADWAY_TRIAL.
+An interrupted search goes on when the same command is given again with the same -o.
+The figure is SPECweb99-like and never a SPEC result: docs/src/specweb99.md.
+Exit codes: 0 done, 1 failed (also: interrupted, or not one connection is held), 2 wrong use.";
+
+/// Searches the largest number of connections that a server holds under SPECweb99-like rules.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// Where to ask: http://host:port/ or unix:/path/of/socket
+    #[arg(value_name = "URL")]
+    url: Url,
+    /// Search (the only thing that this command does)
+    #[arg(long, required = true)]
+    find: bool,
+    /// The file set, of the profile specweb99-dynamic
+    #[arg(long, value_name = "DIR")]
+    fileset: PathBuf,
+    #[command(flatten)]
+    search: Search,
+    #[command(flatten)]
+    rules: Rules,
+    #[command(flatten)]
+    length: Length,
+    #[command(flatten)]
+    result: Output,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Search")]
+struct Search {
+    /// The number of connections that is tried first [default: 100]
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    first: Option<Count>,
+    /// Try no number above this one
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "10000",
+        allow_hyphen_values = true
+    )]
+    most: Count,
+    /// How close the search comes
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "10",
+        allow_hyphen_values = true
+    )]
+    step: Count,
+    /// Iterations of a trial
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "1",
+        allow_hyphen_values = true
+    )]
+    trial_iterations: Count,
+    /// A shell command before each trial: starts the server
+    #[arg(long, value_name = "COMMAND")]
+    before_trial: Option<String>,
+    /// A shell command after each trial: stops the server
+    #[arg(long, value_name = "COMMAND")]
+    after_trial: Option<String>,
+}
+
+/// What a SPECweb99-like load has beside connections and lengths.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "SPECweb99-like load")]
+pub(super) struct Rules {
+    /// How often the load is measured; the score is the median [default: 3]
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    iterations: Option<Count>,
+    /// Over how long connections begin, before each iteration [default: 10s]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    ramp: Option<Time>,
+    /// Where the server has the application [default: /specweb99]
+    #[arg(long, value_name = "PATH")]
+    dynamic_path: Option<String>,
+    /// Where it starts a process for each request [default: /cgi-bin/specweb99]
+    #[arg(long, value_name = "PATH")]
+    cgi_path: Option<String>,
+    /// Ask for all of the file set, whatever size the rule wants
+    #[arg(long)]
+    whole_set: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "How long")]
+struct Length {
+    /// Before the first iteration of a trial [default: 30s]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    warmup: Option<Time>,
+    /// Length of an iteration [default: 2m]
+    #[arg(long, short, value_name = "TIME", allow_hyphen_values = true)]
+    duration: Option<Time>,
+    /// A request that takes longer is an error [default: 60s]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    timeout: Option<Time>,
+    /// The same seed asks for the same things in the same order, on every machine
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        allow_hyphen_values = true
+    )]
+    seed: u64,
+    /// Ask from this local address, may be repeated [default: on this machine, 127.0.0.0/8 as ports run out]
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    source: Vec<IpAddr>,
+    /// Bind the loop to these processors, as taskset writes them: 3 or 2-5
+    #[arg(long, value_name = "N")]
+    cpu: Option<Cpus>,
+}
+
+impl Rules {
+    /// The first word that was given, for a load that has no such rules.
+    pub(super) fn given(&self) -> Option<&'static str> {
+        let words = [
+            ("--iterations", self.iterations.is_some()),
+            ("--ramp", self.ramp.is_some()),
+            ("--dynamic-path", self.dynamic_path.is_some()),
+            ("--cgi-path", self.cgi_path.is_some()),
+            ("--whole-set", self.whole_set),
+        ];
+        words
+            .into_iter()
+            .find(|(_, given)| *given)
+            .map(|(word, _)| word)
+    }
+
+    fn settings(&self, session: Settings) -> SpecWeb99Settings {
+        let path = |given: &Option<String>, default: &str| {
+            given.clone().unwrap_or_else(|| default.to_owned())
+        };
+        SpecWeb99Settings {
+            session,
+            iterations: self.iterations.map_or(ITERATIONS, Count::as_u32),
+            ramp: self.ramp.map_or(RAMP, |Time(ramp)| ramp),
+            paths: [
+                path(&self.dynamic_path, DYNAMIC_PATH),
+                path(&self.cgi_path, CGI_PATH),
+            ],
+            whole_set: self.whole_set,
+        }
+    }
+}
+
+/// `headway load --specweb99`: one run. `directory` is where it is kept.
+pub(super) fn measure(
+    session: Settings,
+    rules: &Rules,
+    result: &Output,
+    directory: Option<PathBuf>,
+) -> Result<(), Failure> {
+    let around = surroundings(result, "specweb99")?;
+    let mut lines = Lines::new(result.quiet);
+    let ran = rules
+        .settings(session)
+        .run(directory.as_deref(), &around, &mut lines)
+        .map_err(failure)?;
+    match result.json {
+        true => print_json(&ran, directory.as_deref())?,
+        false => {
+            let mut text = load::specweb99::render(&ran.description);
+            if let Some(directory) = directory {
+                let run = directory.display();
+                text += &format!(
+                    "\n{run}: headway analyze {run}, headway report {run} -o report.html\n"
+                );
+            }
+            print(&text)?;
+        }
+    }
+    conclude(&ran, result.strict)
+}
+
+fn print_json(ran: &Ran, directory: Option<&Path>) -> Result<(), Failure> {
+    let clients = ran.iterations.iter().map(|one| &one.description.client);
+    let warnings = ran.iterations.iter().flat_map(|one| &one.warnings);
+    let description = &ran.description;
+    let value = json!({
+        "format": { "name": "headway-specweb99", "version": 1 },
+        "run": directory.map(|path| path.to_string_lossy().into_owned()),
+        "targets": description.targets,
+        "server": description.server,
+        "fileset": description.fileset,
+        "load": description.load,
+        "specweb99": description.specweb99,
+        "clients": clients.collect::<Vec<_>>(),
+        "warnings": warnings.collect::<Vec<_>>(),
+    });
+    print(&(serde_json::to_string_pretty(&value)? + "\n"))
+}
+
+/// The figures are printed; was it a success?
+fn conclude(ran: &Ran, strict: bool) -> Result<(), Failure> {
+    let good: u64 = ran
+        .iterations
+        .iter()
+        .map(|one| one.analysis.counts.complete)
+        .sum();
+    if good == 0 {
+        let why = ran.iterations.iter().find_map(|one| one.failure.clone());
+        let why = why.map_or(String::new(), |why| format!(" ({why})"));
+        return Err(anyhow!("no request got a good reply{why}").into());
+    }
+    let verdicts = ran
+        .iterations
+        .iter()
+        .filter_map(|one| one.description.client.as_ref());
+    let bad = verdicts
+        .filter(|client| client.verdict != Verdict::Valid)
+        .count();
+    match (strict, bad, ran.info().held) {
+        (true, 1.., _) => Err(anyhow!(
+            "--strict: {bad} of {} iterations are not valid",
+            ran.iterations.len()
+        )
+        .into()),
+        (true, 0, Some(false) | None) => Err(anyhow!("--strict: the load is not held").into()),
+        _ => Ok(()),
+    }
+}
+
+/// `headway specweb99 --find`.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let result = &arguments.result;
+    let directory = result
+        .output
+        .clone()
+        .unwrap_or_else(|| format!("headway-specweb99-{}", dated(SystemTime::now())).into());
+    let around = surroundings(result, "specweb99")?;
+    let mut lines = Lines::new(result.quiet);
+    let found = match find_settings(arguments).run(&directory, &around, &mut lines) {
+        Ok(found) => found,
+        Err(SpecWeb99Error::Interrupted) => {
+            let place = directory.display();
+            let text =
+                format!("interrupted; the same command with -o {place} goes on where it stopped");
+            return Err(anyhow!(text).into());
+        }
+        Err(error) => return Err(failure(error)),
+    };
+    let best = best(&found).map(|name| directory.join(name));
+    let best = best.map(Run::open).transpose()?;
+    match result.json {
+        true => {
+            let value = json!({
+                "format": { "name": "headway-specweb99-find", "version": 1 },
+                "run": directory.to_string_lossy(),
+                "found": found,
+                "best": best.as_ref().map(|run| run.description()),
+            });
+            print(&(serde_json::to_string_pretty(&value)? + "\n"))?;
+        }
+        false => print(&found_words(&found, &directory, best.as_ref()))?,
+    }
+    match found.connections {
+        Some(0) | None => Err(anyhow!("not even one connection is held").into()),
+        Some(_) => Ok(()),
+    }
+}
+
+fn find_settings(arguments: &Arguments) -> FindSettings {
+    let (length, search) = (&arguments.length, &arguments.search);
+    let time = |given: &Option<Time>| given.as_ref().map(|Time(time)| *time);
+    let session = Settings {
+        urls: vec![arguments.url.clone()],
+        work: WorkSource::FileSet(arguments.fileset.clone()),
+        directories: None,
+        demand: Demand::Closed,
+        connections: None,
+        requests_per_connection: None,
+        timeout: time(&length.timeout),
+        think: Duration::ZERO,
+        bandwidth_bits_per_s: None,
+        warmup: time(&length.warmup),
+        duration: time(&length.duration),
+        requests: None,
+        seed: length.seed,
+        sources: length.source.clone(),
+        verify: true,
+        label: arguments.result.label.clone(),
+        cpus: length.cpu.clone().map_or(Vec::new(), |Cpus(cpus)| cpus),
+        command: std::env::args_os()
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect(),
+    };
+    let most = search.most.as_u32();
+    FindSettings {
+        run: arguments.rules.settings(session),
+        range: Range {
+            first: search.first.map_or(FIRST.min(most), Count::as_u32),
+            most,
+            step: search.step.as_u32(),
+        },
+        trial_iterations: search.trial_iterations.as_u32(),
+        before_trial: search.before_trial.clone(),
+        after_trial: search.after_trial.clone(),
+    }
+}
+
+/// The directory of the run that what was found stands on.
+fn best(found: &Found) -> Option<String> {
+    let most = found.trials.iter().map(|trial| trial.iterations).max()?;
+    let mut trials = found.trials.iter().rev();
+    let best = trials
+        .find(|trial| Some(trial.connections) == found.connections && trial.iterations == most);
+    best.map(|trial| trial.directory.clone())
+}
+
+fn found_words(found: &Found, directory: &Path, best: Option<&Run>) -> String {
+    let place = directory.display();
+    let mut text = match found.connections {
+        Some(0) | None => format!("not even one connection is held; the trials are in {place}\n"),
+        Some(connections) => format!("{connections} connections are held\n"),
+    };
+    for trial in &found.trials {
+        text += &format!("  {}\n", trial_words(trial));
+    }
+    if let Some(best) = best {
+        let run = best.path().display();
+        text += &format!(
+            "\n{}\n{run}: headway report {run} -o report.html\n",
+            load::specweb99::render(best.description())
+        );
+    }
+    text
+}
+
+/// Wrong words and a machine that cannot have different exit codes.
+fn failure(error: SpecWeb99Error) -> Failure {
+    match error.is_use() {
+        true => Failure::Use(error.to_string()),
+        false => Failure::Work(anyhow!("{error}")),
+    }
+}
+
+/// A line an iteration, on standard error.
+struct Lines {
+    quiet: bool,
+    word: String,
+}
+
+impl Lines {
+    fn new(quiet: bool) -> Lines {
+        Lines {
+            quiet,
+            word: String::new(),
+        }
+    }
+
+    fn say(&self, text: &str) {
+        if !self.quiet {
+            // If nobody listens it is measured all the same.
+            let _ = writeln!(io::stderr(), "{text}");
+        }
+    }
+}
+
+impl Listener for Lines {
+    fn begins(&mut self, word: &str) {
+        self.word = word.to_owned();
+    }
+
+    fn ended(&mut self, finished: &Finished) {
+        let description = &finished.description;
+        let verdict = match description.client.as_ref().map(|client| client.verdict) {
+            Some(Verdict::Suspect) => "suspect",
+            Some(Verdict::Invalid) => "invalid",
+            Some(Verdict::Valid) | None => "valid",
+        };
+        let iterations = description
+            .specweb99
+            .iter()
+            .flat_map(|info| &info.iterations);
+        for one in iterations {
+            self.say(&format!(
+                "{}: {verdict}, {} of {} connections conform, {} errors of {} requests",
+                self.word, one.conforming, one.connections, one.errors, one.requests
+            ));
+        }
+        let reasons = description.client.iter().flat_map(|client| &client.reasons);
+        reasons.for_each(|reason| self.say(&format!("  {reason}")));
+        for warning in &finished.warnings {
+            self.say(&format!("headway: warning: {warning}"));
+        }
+    }
+
+    fn remarks(&mut self, words: &str) {
+        self.say(words);
+    }
+}

@@ -1,0 +1,372 @@
+//! `headway load --specweb99`, `headway specweb99 --find` and the CGI program: the words, and the whole of it behind a real Apache.
+
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{fs, io::Write};
+
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+use serde_json::Value;
+
+use super::{finished, headway, read_json, skip};
+
+const APACHE: &str = "/usr/sbin/apache2";
+const PROGRAM: &str = env!("CARGO_BIN_EXE_headway-specweb99");
+
+/// Patience for things that must happen but are not timed.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// An Apache that runs the CGI program; ended when dropped.
+struct Apache {
+    child: Child,
+    url: String,
+    folder: tempfile::TempDir,
+}
+
+impl Apache {
+    /// `None` when it is not installed.
+    fn start(test: &str) -> Option<Apache> {
+        if !Path::new(APACHE).exists() {
+            skip(test, "no apache2; scripts/setup installs it");
+            return None;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let set = folder.path().join("set");
+        let words = [
+            "--size",
+            "10MB",
+            "--profile",
+            "specweb99-dynamic",
+            "--quiet",
+        ];
+        let (code, _, err) =
+            headway(&[&["fileset", "create", set.to_str().unwrap()], &words[..]].concat());
+        assert_eq!(code, 0, "{err}");
+        // Apache gives up root's rights: its user reads the set and the program, and writes the application's files.
+        fs::copy(PROGRAM, folder.path().join("program")).unwrap();
+        opened(folder.path(), 0o777);
+        opened(&folder.path().join("program"), 0o755);
+        let state = set.join(".specweb99");
+        opened(&state, 0o777);
+        for entry in fs::read_dir(&state).unwrap() {
+            opened(&entry.unwrap().path(), 0o666);
+        }
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let address = format!("127.0.0.1:{}", port.unwrap().port());
+        let configuration = folder.path().join("apache.conf");
+        fs::write(&configuration, configured(&address, folder.path())).unwrap();
+        let child = Command::new(APACHE)
+            .args(["-D", "FOREGROUND", "-f"])
+            .arg(&configuration)
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut apache = Apache {
+            child,
+            url: format!("http://{address}/"),
+            folder,
+        };
+        let begun = Instant::now();
+        while TcpStream::connect(&address).is_err() {
+            let ended = apache.child.try_wait().unwrap();
+            assert!(
+                ended.is_none() && begun.elapsed() < PATIENCE,
+                "{}",
+                apache.errors()
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Some(apache)
+    }
+
+    fn set(&self) -> String {
+        self.path("set")
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    fn errors(&self) -> String {
+        fs::read_to_string(self.folder.path().join("error.log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Apache {
+    fn drop(&mut self) {
+        // Its number is nobody else's before it has been waited for.
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+            let _ = self.child.wait();
+        }
+    }
+}
+
+fn opened(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+fn configured(address: &str, folder: &Path) -> String {
+    let folder = folder.display();
+    let modules = ["mpm_event", "authz_core", "alias", "env", "cgid"];
+    let modules = modules
+        .map(|name| format!("LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so\n"));
+    let user = match geteuid().is_root() {
+        true => "User www-data\nGroup www-data\n",
+        false => "",
+    };
+    format!(
+        "ServerRoot {folder}\n{}{user}\
+         PidFile {folder}/pid\nErrorLog {folder}/error.log\nServerName localhost\nListen {address}\n\
+         ScriptSock {folder}/cgid.sock\nDefaultRuntimeDir {folder}\n\
+         KeepAlive On\nMaxKeepAliveRequests 0\nKeepAliveTimeout 30\n\
+         DocumentRoot {folder}/set\n<Directory {folder}>\nRequire all granted\n</Directory>\n\
+         ScriptAlias /specweb99 {folder}/program\nScriptAlias /cgi-bin/specweb99 {folder}/program\n\
+         SetEnv HEADWAY_SPECWEB99_ROOT {folder}/set\n",
+        modules.concat()
+    )
+}
+
+#[test]
+fn apache_is_measured_and_its_log_is_in_order_when_it_runs_the_program() {
+    let test = "apache_is_measured_and_its_log_is_in_order_when_it_runs_the_program";
+    let Some(apache) = Apache::start(test) else {
+        return;
+    };
+    let (run, set) = (apache.path("run"), apache.set());
+    // With this seed no client draws one of the largest files, whose reply alone would take twenty seconds.
+    let words = [
+        "load",
+        &apache.url,
+        "--specweb99",
+        "--fileset",
+        &set,
+        "--whole-set",
+        "--connections",
+        "12",
+        "--iterations",
+        "2",
+        "--ramp",
+        "100ms",
+        "--warmup",
+        "0",
+        "--duration",
+        "1s",
+        "--timeout",
+        "25s",
+        "--seed",
+        "412",
+        "-o",
+        &run,
+        "--json",
+    ];
+    let (code, out, err) = headway(&words);
+    assert_eq!(code, 0, "{err}\n{}", apache.errors());
+    let json: Value = serde_json::from_str(&out).unwrap();
+    let info = &json["specweb99"];
+    assert_eq!(info["connections"], 12);
+    assert_eq!(info["data_rule"], false);
+    for iteration in info["iterations"].as_array().unwrap() {
+        assert_eq!(iteration["errors"], 0, "{iteration}\n{}", apache.errors());
+        assert_eq!(iteration["rates_bits_per_s"].as_array().unwrap().len(), 12);
+    }
+    let log = &info["log"];
+    assert_eq!(log["fault"], Value::Null, "{}", apache.errors());
+    assert_eq!(
+        (&log["missing"], &log["out_of_order"], &log["unknown"]),
+        (&0.into(), &0.into(), &0.into())
+    );
+    assert_eq!(log["records"], log["acknowledged"]);
+    assert!(
+        json["server"]["field"]
+            .as_str()
+            .unwrap()
+            .starts_with("Apache")
+    );
+
+    // The directory says the same to the other commands.
+    assert_eq!(
+        read_json(&Path::new(&run).join("run.json"))["specweb99"],
+        *info
+    );
+    let (code, text, err) = headway(&["analyze", &run]);
+    assert_eq!(code, 0, "{err}");
+    assert!(
+        text.contains("no SPEC result") && text.contains("custom GET"),
+        "{text}"
+    );
+    let page = apache.path("report.html");
+    let (code, _, err) = headway(&["report", &run, "-o", &page]);
+    assert_eq!(code, 0, "{err}");
+    let page = fs::read_to_string(page).unwrap();
+    assert!(
+        page.contains("SPECweb99-like score") && page.contains("closed, 12"),
+        "no section"
+    );
+    let (code, _, err) = headway(&[
+        "load",
+        &apache.url,
+        "--specweb99",
+        "-c",
+        "12",
+        "--fileset",
+        &set,
+    ]);
+    assert_eq!(code, 1);
+    assert!(
+        err.contains("122 + 3.22 N MB") && err.contains("--whole-set"),
+        "{err}"
+    );
+}
+
+#[test]
+fn words_are_refused_when_they_do_not_fit_the_rules() {
+    let url = "http://127.0.0.1:1/";
+    let cases: &[(&[&str], &str)] = &[
+        (&["load", url, "--specweb99"], "--fileset"),
+        (
+            &["load", url, "--specweb99", "--fileset", "/x"],
+            "--connections",
+        ),
+        (
+            &["load", url, "--specweb99", "--fileset", "/x", "--rate", "5"],
+            "cannot be used with",
+        ),
+        (
+            &[
+                "load",
+                url,
+                "--specweb99",
+                "--fileset",
+                "/x",
+                "--bandwidth",
+                "1Mbit",
+            ],
+            "cannot be used with",
+        ),
+        (&["load", url, "--iterations", "2"], "add --specweb99"),
+        (
+            &[
+                "load",
+                url,
+                url,
+                "--specweb99",
+                "--fileset",
+                "/x",
+                "-c",
+                "5",
+            ],
+            "one server",
+        ),
+        (
+            &[
+                "load",
+                url,
+                "--specweb99",
+                "--fileset",
+                "/x",
+                "-c",
+                "5",
+                "--cgi-path",
+                "x",
+            ],
+            "begins with /",
+        ),
+        (&["specweb99", url, "--fileset", "/x"], "--find"),
+        (&["specweb99", url, "--find"], "--fileset"),
+        (
+            &[
+                "specweb99",
+                url,
+                "--find",
+                "--fileset",
+                "/x",
+                "--first",
+                "9",
+                "--most",
+                "5",
+            ],
+            "--first",
+        ),
+        (
+            &[
+                "specweb99",
+                url,
+                "--find",
+                "--fileset",
+                "/x",
+                "--trial-iterations",
+                "4",
+            ],
+            "--trial-iterations",
+        ),
+    ];
+    for (words, expected) in cases {
+        let (code, _, err) = headway(words);
+        assert_eq!(code, 2, "{words:?}: {err}");
+        assert!(err.contains(expected), "{words:?}: {err}");
+    }
+}
+
+#[test]
+fn program_says_how_it_is_used_when_it_is_no_cgi_request_or_not_configured() {
+    let mut by_hand = Command::new(PROGRAM);
+    let (code, _, err) = finished(by_hand.env_remove("REQUEST_METHOD"));
+    assert_eq!(code, 2);
+    assert!(err.contains("HEADWAY_SPECWEB99_ROOT"), "{err}");
+    let mut unconfigured = Command::new(PROGRAM);
+    unconfigured
+        .env("REQUEST_METHOD", "GET")
+        .env_remove("HEADWAY_SPECWEB99_ROOT");
+    let (code, out, err) = finished(&mut unconfigured);
+    assert_eq!(code, 1);
+    assert!(out.starts_with("Status: 500 "), "{out}");
+    assert!(err.contains("is not set"), "{err}");
+}
+
+#[test]
+fn program_answers_one_request_when_a_server_starts_it() {
+    let place = tempfile::tempdir().unwrap();
+    let set = place.path().join("set");
+    let words = [
+        "fileset",
+        "create",
+        set.to_str().unwrap(),
+        "--size",
+        "5MB",
+        "--profile",
+        "specweb99-dynamic",
+    ];
+    assert_eq!(headway(&words).0, 0);
+    let body = "dir=0&class=0&file=3&client=1&serial=1";
+    let mut child = Command::new(PROGRAM)
+        .env("HEADWAY_SPECWEB99_ROOT", &set)
+        .env("REQUEST_METHOD", "POST")
+        .env("CONTENT_LENGTH", body.len().to_string())
+        .env("SERVER_SOFTWARE", "a <server>")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(body.as_bytes())
+        .unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.starts_with("Status: 200 OK\r\n") && text.contains("posted_cookie=record=1\r\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("/dir00000/class0_3\n") && text.contains("a &lt;server&gt;"),
+        "{text}"
+    );
+    let log = fs::read_to_string(set.join(".specweb99/post.log")).unwrap();
+    assert_eq!(log.lines().count(), 1);
+}

@@ -1,0 +1,61 @@
+//! Clients with a memory: what each asks depends on what it was told, and it judges its replies itself.
+//!
+//! Where all clients are alike, [`super::Work`] has everything: documents, an order, checksums. A [`Conversation`] takes its place where a
+//! request has a body or a cookie, where the reply is a page that only the asking client can judge, or where each connection is of
+//! another length. It needs a closed loop: a client is a slot, and keeps its memory from one connection to the next. Rows then have the
+//! client's number in place of that of its connection.
+//!
+//! The engine's promises to its caller hold on their side too: nothing here may wait, and should allocate once a run has warmed up.
+
+use std::fmt;
+
+use latency::Outcome;
+
+/// Makes the clients of a run.
+pub trait Conversation: fmt::Debug + Send + Sync {
+    /// The client with this number, from 0. Asked once for each, before the run.
+    fn client(&self, number: u32) -> Box<dyn Client>;
+}
+
+/// What is known of a request when it is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// For the row.
+    pub class: u8,
+    /// The body's length, if it is known without the reply.
+    pub size_bytes: Option<u64>,
+    /// Whether the request may be sent again when its kept connection was closed before a byte of the reply (RFC 9110 section 9.2.2:
+    /// not where doing it twice is not doing it once).
+    pub repeats: bool,
+}
+
+/// One client: a slot of a closed loop.
+pub trait Client: fmt::Debug {
+    /// Chooses the next request. What follows is about this one, until it has [`Client::ended`].
+    fn choose(&mut self);
+
+    /// What is known of it.
+    fn facts(&self) -> Facts;
+
+    /// How many requests the connection that is being opened shall carry: at least 1.
+    fn requests_on_connection(&mut self) -> u32;
+
+    /// Appends its bytes. `common` are fields that every request has, with the empty line that ends the head. Called again when a
+    /// request leaves in parts or is sent again, and then appends the same.
+    fn form(&self, common: &[u8], out: &mut Vec<u8>);
+
+    /// A field of the reply's head.
+    fn field(&mut self, name: &str, value: &[u8]);
+
+    /// The next piece of the reply's body, without framing.
+    fn body(&mut self, piece: &[u8]);
+
+    /// The reply is whole: what to record it as.
+    fn judge(&mut self, status: u16, body_bytes: u64) -> Outcome;
+
+    /// The request has ended so, whether or not there was a reply.
+    fn ended(&mut self, outcome: Outcome);
+}
+
+/// Who hears of a reply on its way; the lifetime is that of the borrow, not of the client.
+pub(crate) type Hearer<'a> = Option<&'a mut (dyn Client + 'static)>;

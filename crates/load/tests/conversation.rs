@@ -1,0 +1,216 @@
+//! Clients with a memory: their requests, their judgement, their connections, and when they begin.
+
+mod support;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use headway_load::engine::{Client, Conversation, Facts, Plan};
+use latency::Outcome;
+use support::{Server, Step, closed, count, reply, run, send};
+
+/// What the clients of a test do and hear.
+#[derive(Debug, Default)]
+struct Script {
+    repeats: bool,
+    requests_on_connection: u32,
+    /// Fields and pieces of bodies, by client.
+    heard: Mutex<Vec<(u32, String)>>,
+    ended: AtomicU32,
+}
+
+#[derive(Debug)]
+struct Talk(Arc<Script>);
+
+#[derive(Debug)]
+struct Talker {
+    script: Arc<Script>,
+    number: u32,
+    asked: u32,
+    body: String,
+}
+
+impl Conversation for Talk {
+    fn client(&self, number: u32) -> Box<dyn Client> {
+        Box::new(Talker {
+            script: Arc::clone(&self.0),
+            number,
+            asked: 0,
+            body: String::new(),
+        })
+    }
+}
+
+impl Client for Talker {
+    fn choose(&mut self) {
+        self.asked += 1;
+        self.body.clear();
+    }
+
+    fn facts(&self) -> Facts {
+        Facts {
+            class: 7,
+            size_bytes: None,
+            repeats: self.script.repeats,
+        }
+    }
+
+    fn requests_on_connection(&mut self) -> u32 {
+        self.script.requests_on_connection
+    }
+
+    fn form(&self, common: &[u8], out: &mut Vec<u8>) {
+        let line = format!("GET /{}/{} HTTP/1.1\r\n", self.number, self.asked);
+        out.extend_from_slice(line.as_bytes());
+        out.extend_from_slice(common);
+    }
+
+    fn field(&mut self, name: &str, value: &[u8]) {
+        let text = format!("{name}={}", String::from_utf8_lossy(value));
+        self.script.heard.lock().unwrap().push((self.number, text));
+    }
+
+    fn body(&mut self, piece: &[u8]) {
+        self.body.push_str(&String::from_utf8_lossy(piece));
+    }
+
+    fn judge(&mut self, status: u16, body_bytes: u64) -> Outcome {
+        assert_eq!(body_bytes, self.body.len() as u64);
+        match (status, self.body.as_str()) {
+            (200, "right") => Outcome::Ok,
+            (200, _) => Outcome::Content,
+            _ => Outcome::Status,
+        }
+    }
+
+    fn ended(&mut self, _: Outcome) {
+        self.script.ended.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn plan(server: &Server, clients: u32, requests: u64, script: Script) -> (Plan, Arc<Script>) {
+    let script = Arc::new(script);
+    let mut plan = closed(server, requests);
+    plan.mode = headway_load::engine::Mode::Closed {
+        connections: clients,
+    };
+    plan.conversation = Some(Box::new(Talk(Arc::clone(&script))));
+    (plan, script)
+}
+
+fn kept(requests_on_connection: u32) -> Script {
+    Script {
+        repeats: true,
+        requests_on_connection,
+        ..Script::default()
+    }
+}
+
+#[test]
+fn each_client_judges_its_own_replies_when_it_has_a_memory() {
+    let server = Server::start(|asked| match asked.path.ends_with("/3") {
+        true => send(reply("wrong")),
+        false => send(reply("right")),
+    });
+    let (plan, script) = plan(&server, 2, 10, kept(4));
+    let (rows, _) = run(&plan);
+    assert_eq!(rows.len(), 10);
+    assert!(
+        count(&rows, Outcome::Content) >= 1,
+        "a third request was wrong"
+    );
+    assert_eq!(
+        count(&rows, Outcome::Ok) + count(&rows, Outcome::Content),
+        10
+    );
+    assert!(rows.iter().all(|row| row.class == 7 && row.connection < 2));
+    assert_eq!(script.ended.load(Ordering::Relaxed), 10);
+    let heard = script.heard.lock().unwrap();
+    assert!(heard.iter().any(|(_, field)| field == "Server=scripted/1"));
+    let asked = server.asked();
+    let mut paths: Vec<&str> = asked.iter().map(|one| one.path.as_str()).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    assert_eq!(paths.len(), 10, "each asks on from where it was: {paths:?}");
+}
+
+#[test]
+fn connections_carry_what_the_client_says_when_it_has_a_memory() {
+    let server = Server::start(|_| send(reply("right")));
+    let (plan, _) = plan(&server, 1, 10, kept(3));
+    let (rows, measured) = run(&plan);
+    let ordinals: Vec<u32> = rows.iter().map(|row| row.ordinal).collect();
+    assert_eq!(ordinals, [0, 1, 2, 0, 1, 2, 0, 1, 2, 0]);
+    assert_eq!(measured.connections_opened, 4);
+    let last: Vec<bool> = server.asked().iter().map(|asked| asked.last).collect();
+    assert_eq!(last[..6], [false, false, true, false, false, true]);
+}
+
+#[test]
+fn request_is_not_sent_again_when_it_may_not_be_done_twice() {
+    for repeats in [true, false] {
+        // The connection is closed under its second request.
+        let server = Server::start(|asked| match asked.ordinal {
+            0 => send(reply("right")),
+            _ => vec![Step::Close],
+        });
+        let script = Script { repeats, ..kept(5) };
+        let (plan, _) = plan(&server, 1, 4, script);
+        let (rows, measured) = run(&plan);
+        let failed = rows.len() - count(&rows, Outcome::Ok);
+        assert_eq!(measured.retried > 0, repeats);
+        assert_eq!(failed > 0, !repeats, "{rows:?}");
+    }
+}
+
+#[test]
+fn clients_begin_one_after_the_other_when_there_is_a_ramp() {
+    let server = Server::start(|_| send(reply("right")));
+    let (mut plan, _) = plan(&server, 5, 200, kept(1000));
+    plan.ramp = Duration::from_millis(200);
+    let (rows, _) = run(&plan);
+    for client in 0..5_u32 {
+        let of_client = rows.iter().filter(|row| row.connection == client);
+        let first_ns = of_client.map(|row| row.intended_ns).min();
+        // Never before its time; later is the machine's fault.
+        if let Some(first_ns) = first_ns {
+            assert!(
+                first_ns >= u64::from(client) * 40_000_000,
+                "{client}: {first_ns}"
+            );
+        }
+    }
+}
+
+#[test]
+fn line_is_never_ahead_of_its_limit_when_clients_have_a_memory() {
+    let body = "x".repeat(3000);
+    let server = Server::start(move |_| send(reply(&body)));
+    let (mut plan, _) = plan(&server, 1, 12, kept(3));
+    plan.bandwidth_bits_per_s = Some(800_000);
+    let (rows, measured) = run(&plan);
+    assert_eq!(rows.len(), 12);
+    // The last reply may be a tenth of a second ahead of its line; all others have been carried.
+    let bytes = measured.bytes - measured.bytes / 12;
+    let span_ns = rows[11].start_ns - rows[0].start_ns;
+    let carried = span_ns as f64 * 100_000.0 / 1e9;
+    assert!(
+        bytes as f64 <= carried + 100.0,
+        "{bytes} bytes in {span_ns} ns"
+    );
+}
+
+#[test]
+fn conversation_is_refused_when_the_loop_is_open() {
+    let server = Server::start(|_| send(reply("right")));
+    let (mut plan, _) = plan(&server, 1, 1, kept(1));
+    plan.mode = headway_load::engine::Mode::Open {
+        schedule: headway_load::engine::Schedule::constant(10.0),
+        arrivals: headway_load::engine::Arrivals::Poisson,
+        connections_max: 1,
+        waiting_max: 1,
+    };
+    let error = plan.check().unwrap_err().to_string();
+    assert!(error.contains("closed loop"), "{error}");
+}

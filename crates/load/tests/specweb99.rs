@@ -1,0 +1,463 @@
+//! A SPECweb99-like run against a server that answers by the application crate through CGI, right and wrong.
+//!
+//! Lines carry 400 kbit/s whatever the machine does, so these runs take their two seconds; nothing is asserted of how many connections
+//! conform. Seeds are chosen so that no client draws one of the largest files, whose reply alone would take twenty.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use headway_load::engine::{Conversation, Document};
+use headway_load::fileset::{self, Manifest, Popularity, Shape};
+use headway_load::session::settings::{Demand, WorkSource};
+use headway_load::session::{Finished, Settings, Surroundings};
+use headway_load::specweb99::client::{Clients, Knowledge, Posts};
+use headway_load::specweb99::find::{FIND_JSON, FindSettings, Found, Range};
+use headway_load::specweb99::{Listener, Ran, SpecWeb99Error, SpecWeb99Settings};
+use latency::Run;
+use latency::specweb99::{Conformance, Iteration, RequestKind};
+use specweb::cgi::{self, Variables};
+use specweb::post::RECORD_BYTES;
+use specweb::state::State;
+use specweb::{Ads, Reset};
+
+const CONNECTIONS: u32 = 24;
+const LENGTH: Duration = Duration::from_millis(1500);
+
+/// What is wrong with the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    Nothing,
+    /// A byte of every dynamic page, after the first ones.
+    WrongByte,
+    /// The log lacks its last record.
+    LosesPost,
+    /// The application is not there.
+    NoApplication,
+}
+
+/// A set with an application, and a server for both.
+struct Place {
+    folder: tempfile::TempDir,
+    url: String,
+    dynamic: Arc<AtomicU64>,
+}
+
+impl Place {
+    fn new(fault: Fault) -> Place {
+        let folder = tempfile::tempdir().unwrap();
+        let set = folder.path().join("set");
+        let shape = Shape::SpecWeb99Dynamic { directories: 2 };
+        fileset::create(&set, shape, 1, NonZeroUsize::MIN, &mut |_| ()).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let dynamic = Arc::new(AtomicU64::new(0));
+        let served = Arc::clone(&dynamic);
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let (set, served) = (set.clone(), Arc::clone(&served));
+                // The client may leave at any time; that ends the thread and nothing else.
+                std::thread::spawn(move || drop(converse(client, &set, fault, &served)));
+            }
+        });
+        Place {
+            folder,
+            url,
+            dynamic,
+        }
+    }
+
+    fn set(&self) -> PathBuf {
+        self.folder.path().join("set")
+    }
+
+    fn settings(&self, iterations: u32) -> SpecWeb99Settings {
+        let session = Settings {
+            urls: vec![self.url.parse().unwrap()],
+            work: WorkSource::FileSet(self.set()),
+            directories: None,
+            demand: Demand::Closed,
+            connections: Some(CONNECTIONS),
+            requests_per_connection: None,
+            timeout: None,
+            think: Duration::ZERO,
+            bandwidth_bits_per_s: None,
+            warmup: Some(Duration::ZERO),
+            duration: Some(LENGTH),
+            requests: None,
+            seed: seed(&self.set(), iterations),
+            sources: Vec::new(),
+            verify: true,
+            label: None,
+            cpus: Vec::new(),
+            command: Vec::new(),
+        };
+        SpecWeb99Settings {
+            session,
+            iterations,
+            ramp: Duration::from_millis(100),
+            paths: ["/specweb99".to_owned(), "/cgi-bin/specweb99".to_owned()],
+            whole_set: true,
+        }
+    }
+
+    fn run(&self, iterations: u32, name: &str) -> Result<Ran, SpecWeb99Error> {
+        let directory = self.folder.path().join(name);
+        let settings = self.settings(iterations);
+        settings.run(Some(&directory), &Surroundings::default(), &mut Silent)
+    }
+}
+
+struct Silent;
+
+impl Listener for Silent {
+    fn begins(&mut self, _: &str) {}
+    fn ended(&mut self, _: &Finished) {}
+    fn remarks(&mut self, _: &str) {}
+}
+
+/// One connection of the server.
+fn converse(
+    mut client: TcpStream,
+    set: &Path,
+    fault: Fault,
+    dynamic: &AtomicU64,
+) -> std::io::Result<()> {
+    let (mut received, mut buffer) = (Vec::new(), [0; 4096]);
+    loop {
+        let end = received.windows(4).position(|bytes| bytes == b"\r\n\r\n");
+        let head = end.map(|end| String::from_utf8_lossy(&received[..end]).into_owned());
+        let field = |name: &str| {
+            let lines = head.iter().flat_map(|head| head.lines().skip(1));
+            let mut pairs = lines.filter_map(|line| line.split_once(": "));
+            pairs
+                .find(|(found, _)| found.eq_ignore_ascii_case(name))
+                .map(|(_, value)| value.to_owned())
+        };
+        let length: usize = field("content-length").map_or(0, |digits| digits.parse().unwrap());
+        let whole = end
+            .map(|end| end + 4 + length)
+            .filter(|&whole| whole <= received.len());
+        let (Some(head), Some(whole), Some(end)) = (&head, whole, end) else {
+            match client.read(&mut buffer)? {
+                0 => return Ok(()),
+                count => received.extend_from_slice(&buffer[..count]),
+            }
+            continue;
+        };
+        let mut words = head.split(' ');
+        let (method, target) = (words.next().unwrap(), words.next().unwrap());
+        let (script, query) = target.split_once('?').unwrap_or((target, ""));
+        let last = field("connection").is_some_and(|value| value == "close");
+        let old = head.lines().next().unwrap().ends_with("HTTP/1.0");
+        let reply = match script {
+            "/specweb99" | "/cgi-bin/specweb99" if fault == Fault::NoApplication => missing(),
+            "/specweb99" | "/cgi-bin/specweb99" => {
+                let variables = Variables::of(|name| match name {
+                    "REQUEST_METHOD" => Some(method.to_owned()),
+                    "QUERY_STRING" => Some(query.to_owned()),
+                    "CONTENT_LENGTH" => field("content-length"),
+                    "HTTP_COOKIE" => field("cookie"),
+                    "SERVER_SOFTWARE" => Some("test/1".to_owned()),
+                    "REMOTE_ADDR" => Some("127.0.0.1".to_owned()),
+                    "SCRIPT_NAME" => Some(script.to_owned()),
+                    _ => None,
+                });
+                let served = dynamic.fetch_add(1, Ordering::Relaxed);
+                let reply = answered(&variables, set, &received[end + 4..whole]);
+                spoiled(reply, query, fault, served)
+            }
+            path => match std::fs::read(set.join(&path[1..])) {
+                Ok(bytes) => {
+                    let length = bytes.len();
+                    let head = format!(
+                        "HTTP/1.1 200 OK\r\nServer: test/1\r\nContent-Length: {length}\r\n\r\n"
+                    );
+                    [head.as_bytes(), &bytes].concat()
+                }
+                Err(_) => missing(),
+            },
+        };
+        client.write_all(&reply)?;
+        if last || old {
+            return Ok(());
+        }
+        received.drain(..whole);
+    }
+}
+
+fn missing() -> Vec<u8> {
+    b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n".to_vec()
+}
+
+/// What a server makes of a CGI program's output.
+fn answered(variables: &Variables, set: &Path, body: &[u8]) -> Vec<u8> {
+    let (mut output, mut input) = (Vec::new(), body);
+    let mut state = State::new(set, None);
+    cgi::run(variables, &mut state, &mut input, &mut output).unwrap();
+    let rest = output.strip_prefix(b"Status: ").unwrap();
+    [b"HTTP/1.1 ", rest].concat()
+}
+
+fn spoiled(mut reply: Vec<u8>, query: &str, fault: Fault, served: u64) -> Vec<u8> {
+    match fault {
+        // The first ones are those of the client's own look at the application.
+        Fault::WrongByte if served >= 3 && !query.starts_with("command/") => {
+            let at = reply.len() - 40;
+            reply[at] ^= 1;
+        }
+        Fault::LosesPost if query == "command/Fetch" => {
+            let text = String::from_utf8(reply).unwrap();
+            let (head, body) = text.split_once("\r\n\r\n").unwrap();
+            let tail = body.len() - specweb::page::TAIL.len();
+            let body = format!("{}{}", &body[..tail - RECORD_BYTES], &body[tail..]);
+            let length = body.len();
+            let status = head.lines().next().unwrap();
+            reply = format!("{status}\r\nContent-Length: {length}\r\n\r\n{body}").into_bytes();
+        }
+        _ => {}
+    }
+    reply
+}
+
+/// A seed with which no client draws a large file within the length of a run, in any of the iterations.
+fn seed(set: &Path, iterations: u32) -> u64 {
+    let manifest = Manifest::load(set).unwrap();
+    let documents = manifest.files().map(|file| Document {
+        path: file.path.to_owned(),
+        size_bytes: Some(file.size_bytes),
+        class: file.class,
+        checksum: None,
+    });
+    let reset = Reset {
+        users: CONNECTIONS,
+        seed: 1,
+        time_s: 1_700_000_000,
+        expired_percent: 10,
+    };
+    let knowledge = Arc::new(Knowledge {
+        documents: documents.collect(),
+        popularity: Popularity::new(&manifest),
+        ads: Ads::made(&reset),
+        reset,
+        paths: [String::new(), String::new()],
+        posts: Posts::new(CONNECTIONS),
+    });
+    let is_small = |seed: u64| {
+        let clients = Clients {
+            knowledge: Arc::clone(&knowledge),
+            seed,
+        };
+        (0..CONNECTIONS).all(|number| {
+            let mut client = clients.client(number);
+            let mut line_s = 0.0;
+            while line_s < LENGTH.as_secs_f64() + 0.1 {
+                client.choose();
+                let class = client.facts().class % 4;
+                if class == 3 {
+                    return false;
+                }
+                let mut request = Vec::new();
+                client.form(b"\r\n", &mut request);
+                let text = String::from_utf8(request).unwrap();
+                let line = text.lines().next().unwrap();
+                // Of a POST only the class is at hand: its smallest file, so that a run draws no more than this.
+                let name = line.split(['_', ' ']).nth(2).unwrap_or("");
+                let number: f64 = name.parse().unwrap_or(1.0);
+                line_s += number * 102.0 * 10_f64.powi(class.into()) * 8.0 / 400_000.0;
+            }
+            true
+        })
+    };
+    let all = |seed: u64| (0..u64::from(iterations)).all(|more| is_small(seed + more));
+    (1..1_000_000)
+        .find(|&seed| all(seed))
+        .expect("one such seed")
+}
+
+fn figures<'a>(iteration: &'a Iteration, name: &str) -> &'a latency::specweb99::KindFigures {
+    iteration
+        .kinds
+        .iter()
+        .find(|kind| kind.kind == name)
+        .unwrap()
+}
+
+#[test]
+fn every_reply_is_right_and_the_log_in_order_when_the_application_is() {
+    let place = Place::new(Fault::Nothing);
+    let ran = place.run(2, "run").unwrap();
+    let info = ran.info();
+    assert_eq!((info.connections, info.iterations.len()), (24, 2));
+    assert!(info.score.is_some() && info.held.is_some());
+    for iteration in &info.iterations {
+        assert_eq!(iteration.errors, 0, "{:?}", iteration.kinds);
+        assert!(iteration.requests >= 24, "{}", iteration.requests);
+        let fastest = iteration.rates_bits_per_s.iter().max().unwrap();
+        assert!(*fastest <= 400_000, "{fastest}");
+        let dynamic = figures(iteration, "dynamic").requests;
+        assert_eq!(
+            dynamic + figures(iteration, "static").requests,
+            iteration.requests
+        );
+        assert!(figures(iteration, "custom GET").requests > 0);
+    }
+    let log = info.log.clone().unwrap();
+    assert!(log.is_right() && log.records > 0, "{log:?}");
+    assert_eq!(log.records, log.acknowledged);
+
+    // What is on disk says the same, and the rows say it again.
+    let directory = place.folder.path().join("run");
+    let run = Run::open(&directory).unwrap();
+    assert!(run.description().complete);
+    let kept = run.description().specweb99.as_ref().unwrap();
+    assert_eq!((kept.score, &kept.log), (info.score, &info.log));
+    for (index, expected) in info.iterations.iter().enumerate() {
+        let path = directory.join(&expected.directory);
+        assert!(path.ends_with(format!("iterations/{}", index + 1)));
+        let run = Run::open(&path).unwrap();
+        let measured = run.description().load.measured.unwrap();
+        let mut again = Conformance::new(CONNECTIONS, measured.start_ns);
+        for batch in run.rows().unwrap() {
+            batch.unwrap().iter().for_each(|row| again.push(row));
+        }
+        let again = Iteration {
+            directory: expected.directory.clone(),
+            verdict: expected.verdict,
+            reasons: expected.reasons.clone(),
+            ..again.finish()
+        };
+        assert_eq!(&again, expected);
+    }
+    let error = place.run(1, "run").unwrap_err().to_string();
+    assert!(
+        error.contains("finished") || error.contains("new"),
+        "{error}"
+    );
+}
+
+#[test]
+fn wrong_pages_are_errors_and_nothing_conforms_when_one_byte_differs() {
+    let place = Place::new(Fault::WrongByte);
+    let ran = place.run(1, "run").unwrap();
+    let iteration = &ran.info().iterations[0];
+    assert_eq!(figures(iteration, "static").errors, 0);
+    for kind in [
+        RequestKind::Standard,
+        RequestKind::Custom,
+        RequestKind::Post,
+    ] {
+        let figures = figures(iteration, kind.name());
+        assert_eq!(figures.errors, figures.requests, "{}", kind.name());
+    }
+    assert!(iteration.errors > 0 && iteration.erring > 0);
+    // The posts were appended all the same, and nobody was told so.
+    let log = ran.info().log.clone().unwrap();
+    assert_eq!((log.acknowledged, log.is_right()), (0, true), "{log:?}");
+}
+
+#[test]
+fn load_is_not_held_when_an_acknowledged_post_is_not_in_the_log() {
+    let place = Place::new(Fault::LosesPost);
+    let ran = place.run(1, "run").unwrap();
+    let log = ran.info().log.clone().unwrap();
+    assert_eq!((log.missing, log.out_of_order, log.unknown), (1, 0, 0));
+    assert_eq!(ran.info().held, Some(false));
+    let text = headway_load::specweb99::render(&ran.description);
+    assert!(text.contains("1 missing"), "{text}");
+}
+
+#[test]
+fn nothing_is_measured_when_the_application_or_the_set_is_not_there() {
+    let place = Place::new(Fault::NoApplication);
+    let error = place.run(1, "run").unwrap_err().to_string();
+    assert!(
+        error.contains("command/Reset") && error.contains("status 404"),
+        "{error}"
+    );
+    assert!(!place.folder.path().join("run").exists());
+
+    let mut settings = place.settings(1);
+    settings.whole_set = false;
+    let refused = |settings: &SpecWeb99Settings| {
+        let ran = settings.run(None, &Surroundings::default(), &mut Silent);
+        ran.unwrap_err().to_string()
+    };
+    let error = refused(&settings);
+    assert!(
+        error.contains("has 2 directories") && error.contains("--whole-set"),
+        "{error}"
+    );
+
+    let plain = place.folder.path().join("plain");
+    let shape = Shape::SpecWeb99 { directories: 1 };
+    fileset::create(&plain, shape, 1, NonZeroUsize::MIN, &mut |_| ()).unwrap();
+    settings.session.work = WorkSource::FileSet(plain);
+    assert!(refused(&settings).contains("specweb99-dynamic"));
+    settings.session.connections = None;
+    assert!(refused(&settings).contains("--connections"));
+}
+
+#[test]
+fn search_keeps_its_trials_and_goes_on_when_it_was_cut_off() {
+    let place = Place::new(Fault::Nothing);
+    let folder = place.folder.path();
+    let note = folder.join("notes");
+    let command = |word: &str| {
+        let note = note.display();
+        Some(format!(
+            "echo {word} $HEADWAY_CONNECTIONS $HEADWAY_TRIAL >> {note}"
+        ))
+    };
+    let settings = FindSettings {
+        run: place.settings(1),
+        range: Range {
+            first: 1,
+            most: 1,
+            step: 1,
+        },
+        trial_iterations: 1,
+        before_trial: command("before"),
+        after_trial: command("after"),
+    };
+    let directory = folder.join("search");
+    let search = || settings.run(&directory, &Surroundings::default(), &mut Silent);
+    let found = search().unwrap();
+    let trial = &found.trials[0];
+    assert_eq!((trial.connections, trial.iterations), (1, 1));
+    let run = Run::open(directory.join(&trial.directory)).unwrap();
+    assert_eq!(
+        run.description().specweb99.as_ref().unwrap().score,
+        Some(trial.score)
+    );
+    let notes = std::fs::read_to_string(&note).unwrap();
+    let path = directory.join(&trial.directory);
+    assert!(
+        notes.starts_with(&format!("before 1 {0}\nafter 1 {0}\n", path.display())),
+        "{notes}"
+    );
+    assert!(search().unwrap_err().to_string().contains("is over"));
+
+    // As a search leaves it that was killed before it noted its trials: nothing is measured again.
+    let path = directory.join(FIND_JSON);
+    let cut = Found {
+        trials: Vec::new(),
+        connections: None,
+        ..found.clone()
+    };
+    std::fs::write(&path, serde_json::to_string(&cut).unwrap()).unwrap();
+    let asked = place.dynamic.load(Ordering::Relaxed);
+    assert_eq!(search().unwrap(), found);
+    assert_eq!(place.dynamic.load(Ordering::Relaxed), asked);
+
+    let mut other = settings.clone();
+    other.run.session.seed += 1;
+    std::fs::write(&path, serde_json::to_string(&cut).unwrap()).unwrap();
+    let error = other.run(&directory, &Surroundings::default(), &mut Silent);
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("the seed"), "{error}");
+}

@@ -1,0 +1,394 @@
+//! From a request to what is sent: the decision, and the three things that may have to wait for a disk.
+//!
+//! [`step`] needs the tables only. What it returns is a [`Reply`], or one of the jobs whose carrying out belongs to the carrier: appending a
+//! record, making the files anew, reading the log. A server's loop gives them to a helper and goes on with [`posted`], [`was_reset`] or
+//! [`fetched`]; a process that may wait calls [`answer`], which does all of it through its [`Files`].
+
+use std::fmt;
+use std::io;
+
+use crate::file::FileName;
+use crate::page::{self, TAIL, Words};
+use crate::post::Entry;
+use crate::profile::{Ads, Reset, Shown, User};
+use crate::request::{Asked, Refusal, Request, asked};
+use crate::scan;
+
+/// The two tables. A server keeps them in memory; a program that serves one request reads the line it needs.
+pub trait Lookup {
+    /// The user with this number; `None` when there is none.
+    ///
+    /// # Errors
+    /// The table could not be read.
+    fn user(&mut self, id: u32) -> io::Result<Option<User>>;
+
+    /// All advertisements.
+    ///
+    /// # Errors
+    /// The table could not be read.
+    fn ads(&mut self) -> io::Result<&Ads>;
+}
+
+/// The files behind the application, for a process that may wait.
+pub trait Files: Lookup {
+    /// Appends a record and returns its number, from 1. Records of several processes come one after the other.
+    ///
+    /// # Errors
+    /// It could not be written.
+    fn append(&mut self, entry: &Entry) -> io::Result<u64>;
+
+    /// Makes the tables anew and empties the log.
+    ///
+    /// # Errors
+    /// They could not be written.
+    fn reset(&mut self, reset: &Reset) -> io::Result<()>;
+
+    /// The whole log.
+    ///
+    /// # Errors
+    /// It could not be read.
+    fn log(&mut self) -> io::Result<Vec<u8>>;
+}
+
+/// What is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// The status.
+    pub status: u16,
+    /// Fields but the length, which the carrier knows.
+    pub fields: Vec<(&'static str, String)>,
+    /// The body, in order.
+    pub pieces: Vec<Piece>,
+}
+
+/// A piece of a body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// These bytes.
+    Bytes(Vec<u8>),
+    /// A file of the set as it is.
+    File(FileName),
+    /// A file of the set, with this name over its placeholders ([`scan::Scanner::replace`]). It has the file's length.
+    Scanned(FileName, [u8; scan::PATH_BYTES]),
+}
+
+/// What a request comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// This is sent.
+    Reply(Reply),
+    /// This is appended, then [`posted`] is sent.
+    Post(Entry),
+    /// This is done, then [`was_reset`] is sent.
+    Reset(Reset),
+    /// The log is read, then [`fetched`] is sent.
+    Fetch,
+}
+
+/// Decides.
+///
+/// # Errors
+/// A table could not be read.
+pub fn step(request: &Request<'_>, tables: &mut dyn Lookup) -> io::Result<Step> {
+    Ok(match asked(request) {
+        Ok(Asked::Standard(file)) => Step::Reply(wrapped(request, Piece::File(file))),
+        Ok(Asked::Custom {
+            file,
+            user,
+            last_ad,
+        }) => Step::Reply(custom(request, tables, file, user, last_ad)?),
+        Ok(Asked::Post(entry)) => Step::Post(entry),
+        Ok(Asked::Reset(reset)) => Step::Reset(reset),
+        Ok(Asked::Fetch) => Step::Fetch,
+        Err(refusal) => Step::Reply(refused(refusal)),
+    })
+}
+
+/// Decides, and does what has to be done.
+///
+/// # Errors
+/// A file behind the application could not be read or written; the client is owed a 500 then.
+pub fn answer(request: &Request<'_>, files: &mut impl Files) -> io::Result<Reply> {
+    Ok(match step(request, files)? {
+        Step::Reply(reply) => reply,
+        Step::Post(entry) => posted(request, &entry, files.append(&entry)?),
+        Step::Reset(reset) => {
+            files.reset(&reset)?;
+            was_reset(request, &reset)
+        }
+        Step::Fetch => fetched(request, files.log()?),
+    })
+}
+
+fn custom(
+    request: &Request<'_>,
+    tables: &mut dyn Lookup,
+    file: FileName,
+    id: u32,
+    last_ad: Option<u32>,
+) -> io::Result<Reply> {
+    let Some(user) = tables.user(id)? else {
+        return Ok(refused(Refusal {
+            status: 400,
+            reason: "the cookie my_cookie names no user",
+        }));
+    };
+    let shown = tables.ads()?.choose(user, last_ad, request.now_s);
+    let content = match file.has_places() {
+        true => Piece::Scanned(file, scan::ad_name(shown.ad)),
+        false => Piece::File(file),
+    };
+    let mut reply = wrapped(request, content);
+    reply
+        .fields
+        .push(("Set-Cookie", FoundCookie(&shown).to_string()));
+    Ok(reply)
+}
+
+/// The cookie that tells the client what it was shown.
+#[derive(Clone, Copy, Debug)]
+pub struct FoundCookie<'a>(pub &'a Shown);
+
+impl fmt::Display for FoundCookie<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Shown {
+            ad,
+            weight,
+            expired,
+        } = self.0;
+        let expired = u8::from(*expired);
+        write!(
+            out,
+            "found_cookie=Ad_id={ad}&Ad_weight={weight}&Expired={expired}"
+        )
+    }
+}
+
+/// The answer to a post that became the record of this number.
+pub fn posted(request: &Request<'_>, entry: &Entry, number: u64) -> Reply {
+    let mut reply = wrapped(request, Piece::File(entry.file));
+    reply.fields.push(("Set-Cookie", posted_cookie(number)));
+    reply
+}
+
+/// The cookie that tells the client its record's number.
+pub fn posted_cookie(number: u64) -> String {
+    format!("posted_cookie=record={number}")
+}
+
+/// The answer to a reset.
+pub fn was_reset(request: &Request<'_>, reset: &Reset) -> Reply {
+    let words = format!(
+        "{} users, {} advertisements, an empty log",
+        reset.users,
+        crate::profile::ADS
+    );
+    wrapped(request, Piece::Bytes(words.into_bytes()))
+}
+
+/// The answer to a fetch.
+pub fn fetched(request: &Request<'_>, log: Vec<u8>) -> Reply {
+    wrapped(request, Piece::Bytes(log))
+}
+
+/// A page with this inside.
+fn wrapped(request: &Request<'_>, content: Piece) -> Reply {
+    let head = page::head(&Words {
+        server: request.server,
+        client: request.client,
+        script: request.script,
+        query: request.query,
+    });
+    Reply {
+        status: 200,
+        fields: vec![("Content-Type", "text/html".to_owned())],
+        pieces: vec![Piece::Bytes(head), content, Piece::Bytes(TAIL.to_vec())],
+    }
+}
+
+fn refused(refusal: Refusal) -> Reply {
+    let mut reply = Reply::plain(refusal.status, refusal.reason);
+    if refusal.status == 405 {
+        reply.fields.push(("Allow", "GET, POST".to_owned()));
+    }
+    reply
+}
+
+impl Reply {
+    /// A sentence for a person, with this status.
+    pub fn plain(status: u16, words: &str) -> Reply {
+        Reply {
+            status,
+            fields: vec![("Content-Type", "text/plain".to_owned())],
+            pieces: vec![Piece::Bytes(format!("{words}\n").into_bytes())],
+        }
+    }
+
+    /// What is sent when a file of the reply is not there.
+    pub fn missing() -> Reply {
+        Reply::plain(404, "the file set has no such file")
+    }
+
+    /// The length of the body, once the lengths of its files are known; `None` when one of them is not there.
+    pub fn length(&self, mut size: impl FnMut(FileName) -> Option<u64>) -> Option<u64> {
+        let of = |piece: &Piece| match piece {
+            Piece::Bytes(bytes) => Some(bytes.len() as u64),
+            Piece::File(file) | Piece::Scanned(file, _) => size(*file),
+        };
+        self.pieces.iter().map(of).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::USER_FIRST;
+    use crate::request::Method;
+
+    /// Tables of a reset, and a list of what was done.
+    struct Memory {
+        reset: Reset,
+        ads: Ads,
+        entries: Vec<Entry>,
+    }
+
+    impl Memory {
+        fn new() -> Memory {
+            let reset = Reset {
+                users: 10,
+                seed: 3,
+                time_s: 1_700_000_000,
+                expired_percent: 10,
+            };
+            Memory {
+                ads: Ads::made(&reset),
+                reset,
+                entries: Vec::new(),
+            }
+        }
+    }
+
+    impl Lookup for Memory {
+        fn user(&mut self, id: u32) -> io::Result<Option<User>> {
+            Ok(User::made(&self.reset, id))
+        }
+
+        fn ads(&mut self) -> io::Result<&Ads> {
+            Ok(&self.ads)
+        }
+    }
+
+    impl Files for Memory {
+        fn append(&mut self, entry: &Entry) -> io::Result<u64> {
+            self.entries.push(*entry);
+            Ok(self.entries.len() as u64)
+        }
+
+        fn reset(&mut self, reset: &Reset) -> io::Result<()> {
+            self.reset = *reset;
+            self.entries.clear();
+            Ok(())
+        }
+
+        fn log(&mut self) -> io::Result<Vec<u8>> {
+            Err(io::ErrorKind::NotFound.into())
+        }
+    }
+
+    fn request<'a>(method: Method, query: &'a str, cookie: &'a str, body: &'a [u8]) -> Request<'a> {
+        Request {
+            method,
+            query,
+            cookie,
+            body,
+            server: "test/1",
+            client: "127.0.0.1",
+            script: "/x",
+            now_s: 1_700_000_000,
+        }
+    }
+
+    fn get(files: &mut Memory, query: &str, cookie: &str) -> Reply {
+        answer(&request(Method::Get, query, cookie, b""), files).expect("an answer")
+    }
+
+    #[test]
+    fn file_stands_in_a_page_when_it_is_asked_for() {
+        let reply = get(&mut Memory::new(), "/dir00001/class2_3", "");
+        let file = FileName::new(1, 2, 3).expect("a file");
+        assert_eq!((reply.status, &reply.pieces[1]), (200, &Piece::File(file)));
+        assert_eq!(
+            reply.length(|_| Some(1000)),
+            reply.length(|_| Some(0)).map(|rest| rest + 1000)
+        );
+        assert_eq!(reply.length(|_| None), None);
+        assert_eq!(reply.fields.len(), 1, "no cookie: {:?}", reply.fields);
+    }
+
+    #[test]
+    fn ad_goes_on_from_the_cookie_when_a_user_asks_again() {
+        let mut files = Memory::new();
+        let user = files
+            .user(USER_FIRST + 4)
+            .expect("a table")
+            .expect("a user");
+        let mut last = None;
+        for _ in 0..5 {
+            let shown = files.ads.choose(user, last, 1_700_000_000);
+            let cookie = match last {
+                None => format!("my_cookie=user_id={}", USER_FIRST + 4),
+                Some(last) => format!("my_cookie=user_id={}&last_ad={last}", USER_FIRST + 4),
+            };
+            let reply = get(&mut files, "/dir00001/class2_3", &cookie);
+            let file = FileName::new(1, 2, 3).expect("a file");
+            assert_eq!(
+                reply.pieces[1],
+                Piece::Scanned(file, scan::ad_name(shown.ad))
+            );
+            assert_eq!(
+                reply.fields[1],
+                ("Set-Cookie", FoundCookie(&shown).to_string())
+            );
+            assert_ne!(last, Some(shown.ad));
+            last = Some(shown.ad);
+        }
+        let large = get(&mut files, "/dir00001/class3_3", "my_cookie=user_id=10004");
+        assert!(
+            matches!(large.pieces[1], Piece::File(_)),
+            "large files are not scanned"
+        );
+        assert_eq!(
+            get(&mut files, "/dir00001/class2_3", "my_cookie=user_id=10010").status,
+            400
+        );
+    }
+
+    #[test]
+    fn post_is_appended_once_and_told_its_number_when_it_is_right() {
+        let mut files = Memory::new();
+        let body = b"dir=1&class=0&file=2&client=7&serial=1";
+        let post = request(Method::Post, "", "", body);
+        for number in 1..3 {
+            let reply = answer(&post, &mut files).expect("an answer");
+            assert_eq!(reply.fields[1], ("Set-Cookie", posted_cookie(number)));
+        }
+        assert_eq!((files.entries.len(), files.entries[0].client), (2, 7));
+        let refused =
+            answer(&request(Method::Post, "", "", b"dir=1"), &mut files).expect("an answer");
+        assert_eq!((refused.status, files.entries.len()), (400, 2));
+        let put = answer(&request(Method::Other, "", "", b""), &mut files).expect("an answer");
+        assert_eq!((put.status, put.fields[1].0), (405, "Allow"));
+    }
+
+    #[test]
+    fn failure_is_an_error_and_no_page_when_a_file_cannot_be_read() {
+        let mut files = Memory::new();
+        assert!(answer(&request(Method::Get, "command/Fetch", "", b""), &mut files).is_err());
+        let reset = get(
+            &mut files,
+            "command/Reset&users=99&seed=1&time=5&expired=0",
+            "",
+        );
+        assert_eq!((reset.status, files.reset.users), (200, 99));
+    }
+}

@@ -1,0 +1,300 @@
+//! CGI/1.1 (RFC 3875) around the application: variables in, a reply with its fields out.
+//!
+//! [`run`] is the whole life of a CGI program but for where it gets things from, so that tests give it a map for the environment and bytes
+//! for standard input. A body is read to the length that was promised and not beyond; a longer one than any client of ours sends is
+//! refused unread. Every file is opened before the first byte leaves, so that one that is missing is a 404 and no torn page.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+
+use crate::application::{Piece, Reply, answer};
+use crate::request::{BODY_BYTES_MAX, Method, Request};
+use crate::scan::Scanner;
+use crate::state::{State, now_s};
+
+/// What is read of a file at once.
+const BUFFER_BYTES: usize = 64 * 1024;
+
+/// The variables of RFC 3875 that the application needs.
+#[derive(Clone, Debug, Default)]
+pub struct Variables {
+    method: String,
+    query: String,
+    cookie: String,
+    content_length: String,
+    server: String,
+    client: String,
+    script: String,
+}
+
+impl Variables {
+    /// From an environment; what is not there is empty.
+    pub fn of(get: impl Fn(&str) -> Option<String>) -> Variables {
+        let value = |name| get(name).unwrap_or_default();
+        Variables {
+            method: value("REQUEST_METHOD"),
+            query: value("QUERY_STRING"),
+            cookie: value("HTTP_COOKIE"),
+            content_length: value("CONTENT_LENGTH"),
+            server: value("SERVER_SOFTWARE"),
+            client: value("REMOTE_ADDR"),
+            script: value("SCRIPT_NAME"),
+        }
+    }
+
+    /// Reads the body that was promised; `None` when it is too long or does not come.
+    fn body(&self, input: &mut dyn Read) -> Option<Vec<u8>> {
+        let length: usize = match self.content_length.as_str() {
+            "" => 0,
+            digits => digits.parse().ok()?,
+        };
+        if length > BODY_BYTES_MAX {
+            return None;
+        }
+        let mut body = vec![0; length];
+        input.read_exact(&mut body).ok()?;
+        Some(body)
+    }
+
+    fn request<'a>(&'a self, body: &'a [u8]) -> Request<'a> {
+        Request {
+            method: match self.method.as_str() {
+                "GET" => Method::Get,
+                "POST" => Method::Post,
+                _ => Method::Other,
+            },
+            query: &self.query,
+            cookie: &self.cookie,
+            body,
+            server: &self.server,
+            client: &self.client,
+            script: &self.script,
+            now_s: now_s(),
+        }
+    }
+}
+
+/// Answers one request.
+///
+/// # Errors
+/// A table, the log or a document could not be used: the client has been sent a 500 then, if nothing had left. Or the
+/// output is closed.
+pub fn run(
+    variables: &Variables,
+    state: &mut State,
+    input: &mut dyn Read,
+    output: &mut dyn Write,
+) -> io::Result<()> {
+    let Some(body) = variables.body(input) else {
+        return send(
+            &Reply::plain(400, "the body is too long, or not whole"),
+            state,
+            output,
+        );
+    };
+    match answer(&variables.request(&body), state) {
+        Ok(reply) => send(&reply, state, output),
+        Err(error) => {
+            let words = "a file of the application cannot be used; the server's log says which";
+            send(&Reply::plain(500, words), state, output)?;
+            Err(error)
+        }
+    }
+}
+
+/// Sends a reply, or 404 when a file of it is not there.
+fn send(reply: &Reply, state: &State, output: &mut dyn Write) -> io::Result<()> {
+    let opened = reply.pieces.iter().map(|piece| match piece {
+        Piece::Bytes(_) => Ok(None),
+        Piece::File(name) | Piece::Scanned(name, _) => state.open(*name).map(Some),
+    });
+    let opened = match opened.collect::<io::Result<Vec<Option<(File, u64)>>>>() {
+        Ok(opened) => opened,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return send(&Reply::missing(), state, output);
+        }
+        Err(error) => {
+            send(
+                &Reply::plain(500, "a document cannot be read"),
+                state,
+                output,
+            )?;
+            return Err(error);
+        }
+    };
+    let of_files = opened.iter().flatten().map(|(_, size_bytes)| *size_bytes);
+    let of_bytes = reply.pieces.iter().map(|piece| match piece {
+        Piece::Bytes(bytes) => bytes.len() as u64,
+        Piece::File(_) | Piece::Scanned(..) => 0,
+    });
+    let length: u64 = of_files.chain(of_bytes).sum();
+    let mut head = format!("Status: {} {}\r\n", reply.status, phrase(reply.status));
+    for (name, value) in &reply.fields {
+        head += &format!("{name}: {value}\r\n");
+    }
+    head += &format!("Content-Length: {length}\r\n\r\n");
+    // Head and beginning in one write: the server on the other end of the pipe reads once for most files.
+    let mut output = io::BufWriter::with_capacity(BUFFER_BYTES, output);
+    output.write_all(head.as_bytes())?;
+    for (piece, file) in reply.pieces.iter().zip(opened) {
+        match (piece, file) {
+            (Piece::Bytes(bytes), _) => output.write_all(bytes)?,
+            (Piece::Scanned(_, name), Some((file, size_bytes))) => {
+                let mut scanner = Scanner::new();
+                copy(file, size_bytes, &mut output, &mut |bytes| {
+                    scanner.replace(bytes, name)
+                })?;
+            }
+            (Piece::File(_), Some((file, size_bytes))) => {
+                copy(file, size_bytes, &mut output, &mut |_| ())?;
+            }
+            (Piece::File(_) | Piece::Scanned(..), None) => {}
+        }
+    }
+    output.flush()
+}
+
+/// As many bytes as were promised; fewer are an error, which closes the reply short.
+fn copy(
+    mut file: File,
+    size_bytes: u64,
+    output: &mut dyn Write,
+    change: &mut dyn FnMut(&mut [u8]),
+) -> io::Result<()> {
+    let mut buffer = vec![0; BUFFER_BYTES.min(size_bytes as usize)];
+    let mut missing = size_bytes;
+    while missing > 0 {
+        let most = buffer.len().min(missing as usize);
+        let count = match file.read(&mut buffer[..most]) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        change(&mut buffer[..count]);
+        output.write_all(&buffer[..count])?;
+        missing -= count as u64;
+    }
+    Ok(())
+}
+
+fn phrase(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        400 => "Bad Request",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        _ => "Internal Server Error",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::TAIL;
+    use crate::profile::Reset;
+    use crate::scan;
+
+    fn state() -> (tempfile::TempDir, State) {
+        let place = tempfile::tempdir().expect("a directory");
+        let mut state = State::new(place.path(), None);
+        let reset = Reset {
+            users: 5,
+            seed: 1,
+            time_s: 1_700_000_000,
+            expired_percent: 0,
+        };
+        state.make(&reset).expect("the files");
+        std::fs::create_dir(place.path().join("dir00000")).expect("a directory");
+        let file = [
+            b"before ",
+            scan::BEGIN,
+            &scan::PLACEHOLDER,
+            scan::END,
+            b" behind",
+        ]
+        .concat();
+        std::fs::write(place.path().join("dir00000/class1_1"), file).expect("a file");
+        (place, state)
+    }
+
+    fn answered(state: &mut State, variables: &[(&str, &str)], input: &[u8]) -> (String, String) {
+        let get = |name: &str| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        };
+        let mut output = Vec::new();
+        let mut input = input;
+        let _ = run(&Variables::of(get), state, &mut input, &mut output);
+        let text = String::from_utf8(output).expect("text");
+        let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+        let length = format!("Content-Length: {}", body.len());
+        assert!(head.ends_with(&length), "{head}\n{}", body.len());
+        (head.to_owned(), body.to_owned())
+    }
+
+    #[test]
+    fn page_is_whole_when_a_file_is_asked_for() {
+        let (_place, mut state) = state();
+        let query = ("QUERY_STRING", "/dir00000/class1_1");
+        let (head, body) = answered(&mut state, &[("REQUEST_METHOD", "GET"), query], b"");
+        assert!(
+            head.starts_with("Status: 200 OK\r\nContent-Type: text/html\r\n"),
+            "{head}"
+        );
+        assert!(
+            body.contains("before <img ad src=\"/dir00000/class0_0\"> behind"),
+            "{body}"
+        );
+        assert!(body.as_bytes().ends_with(TAIL));
+        let cookie = ("HTTP_COOKIE", "my_cookie=user_id=10002&last_ad=100");
+        let (head, body) = answered(&mut state, &[("REQUEST_METHOD", "GET"), query, cookie], b"");
+        let found = head.split("found_cookie=Ad_id=").nth(1).expect("a cookie");
+        let ad: u32 = found
+            .split('&')
+            .next()
+            .and_then(|ad| ad.parse().ok())
+            .expect("a number");
+        let name = String::from_utf8(scan::ad_name(ad).to_vec()).expect("text");
+        assert!(
+            body.contains(&format!("before <img ad src=\"{name}\"> behind")),
+            "{body}"
+        );
+    }
+
+    #[test]
+    fn status_tells_what_is_wrong_when_there_is_no_page() {
+        let (place, mut state) = state();
+        let mut status = |variables: &[(&str, &str)], input: &[u8]| {
+            let (head, _) = answered(&mut state, variables, input);
+            head.split(' ')
+                .nth(1)
+                .map(str::to_owned)
+                .unwrap_or_default()
+        };
+        let get = ("REQUEST_METHOD", "GET");
+        let post = ("REQUEST_METHOD", "POST");
+        assert_eq!(
+            status(&[get, ("QUERY_STRING", "/dir00000/class1_2")], b""),
+            "404"
+        );
+        assert_eq!(status(&[("REQUEST_METHOD", "PUT")], b""), "405");
+        assert_eq!(
+            status(&[post, ("CONTENT_LENGTH", "5000")], &[b'x'; 5000]),
+            "400"
+        );
+        assert_eq!(status(&[post, ("CONTENT_LENGTH", "50")], b"dir=0"), "400");
+        let body = b"dir=0&class=1&file=1&client=0&serial=1";
+        let length = body.len().to_string();
+        assert_eq!(status(&[post, ("CONTENT_LENGTH", &length)], body), "200");
+        assert_eq!(
+            status(&[get, ("QUERY_STRING", "command/Fetch")], b""),
+            "200"
+        );
+        std::fs::remove_dir_all(place.path().join(".specweb99")).expect("the state");
+        assert_eq!(
+            status(&[get, ("QUERY_STRING", "command/Fetch")], b""),
+            "500"
+        );
+    }
+}

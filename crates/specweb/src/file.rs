@@ -1,0 +1,123 @@
+//! The name of a file of the set: `/dir00042/class1_5`. Nothing else can be one, so no path leads out of the set.
+
+use std::fmt;
+
+/// Classes of files: 100 bytes, 1 KB, 10 KB and 100 KB, one to nine times.
+pub const CLASSES: u8 = 4;
+
+/// Files of a class in a directory, counted from 1.
+pub const NUMBERS: u8 = 9;
+
+/// Directories that a set may have, as `fileset` bounds it.
+const DIRECTORIES_MAX: u32 = 1 << 20;
+
+/// A file of the set.
+///
+/// ```
+/// use headway_specweb::FileName;
+///
+/// let name = FileName::parse("/dir00042/class1_5").expect("a name of the set");
+/// assert_eq!((name.directory(), name.class(), name.number()), (42, 1, 5));
+/// assert_eq!(FileName::parse("/dir00042/../../etc/passwd"), None);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileName {
+    directory: u32,
+    class: u8,
+    number: u8,
+}
+
+impl FileName {
+    /// A directory from 0, a class 0 to 3, a number 1 to 9; `None` beyond.
+    pub fn new(directory: u32, class: u8, number: u8) -> Option<FileName> {
+        let fits =
+            directory < DIRECTORIES_MAX && class < CLASSES && (1..=NUMBERS).contains(&number);
+        fits.then_some(FileName {
+            directory,
+            class,
+            number,
+        })
+    }
+
+    /// The name as [`fmt::Display`] writes it, and no other spelling of it.
+    pub fn parse(text: &str) -> Option<FileName> {
+        let (directory, rest) = text.strip_prefix("/dir")?.split_once("/class")?;
+        let (class, number) = rest.split_once('_')?;
+        let name = FileName::new(
+            directory.parse().ok()?,
+            class.parse().ok()?,
+            number.parse().ok()?,
+        )?;
+        // Numbers can be written in other ways (`+1`, `01`), which name no file.
+        (name.to_string() == text).then_some(name)
+    }
+
+    /// Which directory, from 0.
+    pub fn directory(self) -> u32 {
+        self.directory
+    }
+
+    /// Which class, 0 to 3.
+    pub fn class(self) -> u8 {
+        self.class
+    }
+
+    /// Which file of its class, 1 to 9.
+    pub fn number(self) -> u8 {
+        self.number
+    }
+
+    /// Whether it may have places for an advertisement: classes 1 and 2.
+    pub fn has_places(self) -> bool {
+        matches!(self.class, 1 | 2)
+    }
+}
+
+impl fmt::Display for FileName {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let FileName {
+            directory,
+            class,
+            number,
+        } = self;
+        write!(out, "/dir{directory:05}/class{class}_{number}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn only_its_own_spelling_is_a_name_when_text_is_parsed() {
+        for text in [
+            "",
+            "/dir42/class1_5",
+            "/dir000042/class1_5",
+            "/dir+0042/class1_5",
+            "/dir00042/class4_5",
+            "/dir00042/class1_0",
+            "/dir00042/class1_10",
+            "/dir00042/class1_5/",
+            "/dir00042/class1_5?x",
+            "dir00042/class1_5",
+            "/dir99999999999/class1_5",
+            "//dir00042/class1_5",
+            "/dir00042/class1_5\n",
+        ] {
+            assert_eq!(FileName::parse(text), None, "{text:?}");
+        }
+        assert!(FileName::parse("/dir123456/class3_9").is_some());
+    }
+
+    proptest! {
+        #[test]
+        fn name_is_read_again_when_it_was_written(
+            directory in 0..DIRECTORIES_MAX, class in 0..CLASSES, number in 1..=NUMBERS
+        ) {
+            let name = FileName::new(directory, class, number).expect("within the bounds");
+            prop_assert_eq!(FileName::parse(&name.to_string()), Some(name));
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! Who the users are and which advertisement each is shown: the two tables behind a custom GET.
+//!
+//! A user has a demographic profile, a bit in each of five groups: sex, age, region, two interests. An advertisement has such bits too, a
+//! weight for each group and a least sum. Beginning behind the one shown last, the first whose groups match with that sum is
+//! shown next; when none does in a whole round, simply the next one. One that has run out is shown as well, and said to be so. Which
+//! groups there are and that weights are added over those that match is the published rule; the numbers drawn, and
+//! what happens after a round without a match, are ours.
+//!
+//! Both tables are functions of a [`Reset`], so the client of a measurement knows them without reading the server's files. They are written
+//! as lines of fixed length: a program that serves one request reads the one line of its user.
+
+/// The number of the first user.
+pub const USER_FIRST: u32 = 10_000;
+
+/// Users that a reset may ask for: 18 MB of profiles.
+pub const USERS_MAX: u32 = 1_000_000;
+
+/// Advertisements: 10 directories of 36 files.
+pub const ADS: u32 = 360;
+
+/// The bits of each group.
+const GROUPS: [u32; 5] = [
+    0x3000_0000,
+    0x0f00_0000,
+    0x00f0_0000,
+    0x000f_fc00,
+    0x0000_03ff,
+];
+
+/// The length of a user's line.
+pub const USER_RECORD_BYTES: usize = 18;
+
+/// The length of an advertisement's line.
+pub const AD_RECORD_BYTES: usize = 33;
+
+/// An advertisement that has run out did so a day before the reset, another one will in ten years.
+const EXPIRED_BEFORE_S: u64 = 86_400;
+const VALID_FOR_S: u64 = 315_360_000;
+
+/// What the housekeeping command makes the files from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reset {
+    /// How many users: at least as many as the client has connections.
+    pub users: u32,
+    /// Decides profiles, weights and which advertisements have run out.
+    pub seed: u64,
+    /// The moment from which dates count, in seconds since 1970.
+    pub time_s: u64,
+    /// How many of a hundred advertisements have run out.
+    pub expired_percent: u8,
+}
+
+/// A user's profile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct User {
+    demographics: u32,
+}
+
+/// An advertisement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ad {
+    demographics: u32,
+    weights: [u8; 5],
+    minimum: u8,
+    expires_s: u64,
+}
+
+/// All advertisements.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ads(Vec<Ad>);
+
+/// The advertisement that a user is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// Its number, from 0.
+    pub ad: u32,
+    /// The sum of the weights of the groups that match.
+    pub weight: u32,
+    /// Whether it has run out.
+    pub expired: bool,
+}
+
+impl User {
+    /// The user with this number after a reset; `None` when there is none.
+    pub fn made(reset: &Reset, id: u32) -> Option<User> {
+        let index = id.checked_sub(USER_FIRST)?;
+        (index < reset.users).then(|| User {
+            demographics: one_of_each(&mut Draw::new(reset.seed, 1, index)),
+        })
+    }
+
+    /// Where the user's line begins in the file; `None` for a number that is no user's.
+    pub fn offset(id: u32) -> Option<u64> {
+        let index = id.checked_sub(USER_FIRST)?;
+        Some(u64::from(index) * USER_RECORD_BYTES as u64)
+    }
+
+    /// Reads the user's line; `None` when it is another's, or no line.
+    pub fn parse(line: &[u8], id: u32) -> Option<User> {
+        let text = std::str::from_utf8(line).ok()?;
+        let (number, demographics) = text.strip_suffix('\n')?.trim_start().split_once(' ')?;
+        let demographics = u32::from_str_radix(demographics, 16).ok()?;
+        (number.parse() == Ok(id)).then_some(User { demographics })
+    }
+
+    fn line(self, id: u32) -> String {
+        format!("{id:>8} {:08x}\n", self.demographics)
+    }
+}
+
+/// The file of all users.
+pub fn users_file(reset: &Reset) -> String {
+    let ids = USER_FIRST..USER_FIRST + reset.users.min(USERS_MAX);
+    let lines = ids.filter_map(|id| Some(User::made(reset, id)?.line(id)));
+    lines.collect()
+}
+
+impl Ads {
+    /// Those after a reset.
+    pub fn made(reset: &Reset) -> Ads {
+        let ad = |index| {
+            let mut draw = Draw::new(reset.seed, 2, index);
+            let demographics = one_of_each(&mut draw) | one_of_each(&mut draw);
+            let weights = [(); 5].map(|()| 1 + draw.below(9) as u8);
+            // Between a heavy group and three light ones: some users match some advertisements.
+            let minimum = 6 + draw.below(14) as u8;
+            let expired = draw.below(100) < u64::from(reset.expired_percent);
+            let expires_s = match expired {
+                true => reset.time_s.saturating_sub(EXPIRED_BEFORE_S),
+                false => reset.time_s.saturating_add(VALID_FOR_S),
+            };
+            Ad {
+                demographics,
+                weights,
+                minimum,
+                expires_s,
+            }
+        };
+        Ads((0..ADS).map(ad).collect())
+    }
+
+    /// The file of all of them.
+    pub fn file(&self) -> String {
+        let mut text = String::with_capacity(self.0.len() * AD_RECORD_BYTES);
+        for (index, ad) in self.0.iter().enumerate() {
+            let weights: String = ad.weights.iter().map(u8::to_string).collect();
+            let (demographics, minimum, expires_s) = (ad.demographics, ad.minimum, ad.expires_s);
+            text +=
+                &format!("{index:>3} {demographics:08x} {weights} {minimum:>2} {expires_s:>10}\n");
+        }
+        text
+    }
+
+    /// Reads the file; `None` when it is not one of these.
+    pub fn parse(file: &str) -> Option<Ads> {
+        let ads: Option<Vec<Ad>> = file.lines().enumerate().map(parse_ad).collect();
+        ads.filter(|ads| ads.len() == ADS as usize).map(Ads)
+    }
+
+    /// What the user is shown after `last`, at a moment in seconds since 1970. Someone who was shown nothing yet begins at the first.
+    pub fn choose(&self, user: User, last: Option<u32>, now_s: u64) -> Shown {
+        let count = self.0.len();
+        let first = last.map_or(0, |last| last as usize + 1) % count;
+        let round = (first..count).chain(0..first);
+        let matching = round
+            .map(|index| (index, self.0[index].weight(user)))
+            .find(|&(index, weight)| weight >= u32::from(self.0[index].minimum));
+        let (index, weight) = matching.unwrap_or_else(|| (first, self.0[first].weight(user)));
+        Shown {
+            ad: index as u32,
+            weight,
+            expired: self.0[index].expires_s < now_s,
+        }
+    }
+}
+
+impl Ad {
+    fn weight(&self, user: User) -> u32 {
+        let shared = self.demographics & user.demographics;
+        let groups = GROUPS.iter().zip(self.weights);
+        let matching = groups.filter(|(mask, _)| shared & *mask != 0);
+        matching.map(|(_, weight)| u32::from(weight)).sum()
+    }
+}
+
+fn parse_ad((index, line): (usize, &str)) -> Option<Ad> {
+    let mut words = line.split_ascii_whitespace();
+    let number: usize = words.next()?.parse().ok()?;
+    let demographics = u32::from_str_radix(words.next()?, 16).ok()?;
+    let digits: Vec<u8> = words
+        .next()?
+        .bytes()
+        .map(|byte| byte.wrapping_sub(b'0'))
+        .collect();
+    let weights = <[u8; 5]>::try_from(digits).ok()?;
+    let ad = Ad {
+        demographics,
+        weights,
+        minimum: words.next()?.parse().ok()?,
+        expires_s: words.next()?.parse().ok()?,
+    };
+    let whole = number == index && weights.iter().all(|&weight| weight <= 9);
+    (whole && words.next().is_none()).then_some(ad)
+}
+
+/// One bit in each group.
+fn one_of_each(draw: &mut Draw) -> u32 {
+    let bit = |mask: &u32| {
+        let chosen = draw.below(mask.count_ones().into()) as u32;
+        1_u32 << (mask.trailing_zeros() + chosen)
+    };
+    GROUPS.iter().map(bit).fold(0, |bits, bit| bits | bit)
+}
+
+/// Numbers that a seed, a purpose and an index decide: SplitMix64 (Steele, Lea and Flood, 2014).
+struct Draw(u64);
+
+impl Draw {
+    fn new(seed: u64, purpose: u64, index: u32) -> Draw {
+        let mut draw = Draw(seed ^ purpose.rotate_right(8) ^ u64::from(index).rotate_left(20));
+        draw.next();
+        draw
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^ (bits >> 31)
+    }
+
+    /// Below a small bound; what is uneven in it is less than one in 2^50.
+    fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RESET: Reset = Reset {
+        users: 500,
+        seed: 7,
+        time_s: 1_000_000_000,
+        expired_percent: 20,
+    };
+
+    #[test]
+    fn tables_are_read_again_when_they_were_written() {
+        let ads = Ads::made(&RESET);
+        let file = ads.file();
+        assert_eq!(file.len(), ADS as usize * AD_RECORD_BYTES);
+        assert_eq!(Ads::parse(&file), Some(ads));
+        let users = users_file(&RESET);
+        assert_eq!(users.len(), 500 * USER_RECORD_BYTES);
+        for id in [10_000, 10_001, 10_499] {
+            let at = User::offset(id).expect("a user") as usize;
+            let line = &users.as_bytes()[at..at + USER_RECORD_BYTES];
+            assert_eq!(User::parse(line, id), User::made(&RESET, id));
+            assert!(User::parse(line, id).is_some());
+            assert_eq!(User::parse(line, id + 1), None);
+        }
+        assert_eq!(User::made(&RESET, 10_500), None);
+        assert_eq!(User::made(&RESET, 9_999), None);
+    }
+
+    #[test]
+    fn file_of_ads_is_refused_when_a_line_is_wrong() {
+        let file = Ads::made(&RESET).file();
+        assert_eq!(
+            Ads::parse(&file[AD_RECORD_BYTES..]),
+            None,
+            "the first is gone"
+        );
+        assert_eq!(Ads::parse(&file[..file.len() - AD_RECORD_BYTES]), None);
+        assert_eq!(Ads::parse(&file.replacen(' ', "x", 1)), None);
+        assert_eq!(Ads::parse(""), None);
+    }
+
+    #[test]
+    fn everybody_has_one_bit_in_each_group_when_profiles_are_drawn() {
+        for id in USER_FIRST..USER_FIRST + 500 {
+            let user = User::made(&RESET, id).expect("a user");
+            for mask in GROUPS {
+                assert_eq!((user.demographics & mask).count_ones(), 1, "{id}");
+            }
+        }
+        assert_eq!(
+            GROUPS.iter().sum::<u32>(),
+            0x3fff_ffff,
+            "no bit is in two groups"
+        );
+    }
+
+    /// Advertisements that match only who shares the first group.
+    fn three() -> Ads {
+        let ad = |demographics, minimum, expires_s| Ad {
+            demographics,
+            weights: [5, 4, 3, 2, 1],
+            minimum,
+            expires_s,
+        };
+        Ads(vec![
+            ad(0x1000_0000, 5, 100),
+            ad(0x2000_0000, 5, 300),
+            ad(0x1100_0001, 9, 300),
+        ])
+    }
+
+    #[test]
+    fn next_matching_ad_is_shown_when_one_was_shown_before() {
+        let ads = three();
+        let user = User {
+            demographics: 0x1100_0002,
+        };
+        let shown = |last, now_s| ads.choose(user, last, now_s);
+        let first = shown(None, 50);
+        assert_eq!((first.ad, first.weight, first.expired), (0, 5, false));
+        assert_eq!((shown(Some(0), 50).ad, shown(Some(0), 50).weight), (2, 9));
+        assert_eq!(shown(Some(2), 50).ad, 0, "after the last comes the first");
+        assert!(shown(Some(2), 200).expired);
+        assert_eq!(shown(Some(u32::MAX - 1), 50).ad, 0, "any number is taken");
+    }
+
+    #[test]
+    fn next_ad_is_shown_when_none_matches() {
+        let user = User { demographics: 0 };
+        assert_eq!(
+            three().choose(user, Some(0), 50),
+            Shown {
+                ad: 1,
+                weight: 0,
+                expired: false
+            }
+        );
+    }
+
+    #[test]
+    fn users_see_different_ads_and_few_fall_through_when_tables_are_made() {
+        let ads = Ads::made(&RESET);
+        let (mut seen, mut through) = (vec![false; ADS as usize], 0);
+        for id in USER_FIRST..USER_FIRST + 500 {
+            let user = User::made(&RESET, id).expect("a user");
+            let mut last = Some(id % ADS);
+            for _ in 0..20 {
+                let shown = ads.choose(user, last, RESET.time_s);
+                seen[shown.ad as usize] = true;
+                let minimum = ads.0[shown.ad as usize].minimum;
+                through += u32::from(shown.weight < u32::from(minimum));
+                last = Some(shown.ad);
+            }
+        }
+        let ever = seen.iter().filter(|&&seen| seen).count();
+        assert!(ever > 250, "{ever} of {ADS} were shown");
+        assert_eq!(through, 0, "somebody matches nothing");
+        let expired = ads
+            .0
+            .iter()
+            .filter(|ad| ad.expires_s < RESET.time_s)
+            .count();
+        assert!((40..=105).contains(&expired), "{expired} have run out");
+    }
+}

@@ -1,0 +1,292 @@
+//! The application's files on disk, for a process that may wait: the CGI program, a worker, a helper.
+//!
+//! Beside the documents lies a directory of the application's own, [`STATE_NAME`] in the set unless another is named: the two tables, each
+//! replaced as a whole by a rename, and the log, whose lock (`flock`) orders those who append. The lock belongs to the open file, so a
+//! process that dies leaves none. Where a log ends within a record nothing is appended: its order could not be trusted.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::application::{Files, Lookup};
+use crate::file::FileName;
+use crate::post::{Entry, RECORD_BYTES, Record};
+use crate::profile::{Ads, Reset, USER_RECORD_BYTES, User, users_file};
+
+/// The directory of the application inside a file set. Servers do not show names that begin with a dot.
+pub const STATE_NAME: &str = ".specweb99";
+
+/// The users' profiles.
+pub const USERS_NAME: &str = "User.Personality";
+
+/// The advertisements.
+pub const ADS_NAME: &str = "Custom.Ads";
+
+/// The log of posts.
+pub const LOG_NAME: &str = "post.log";
+
+/// Where documents and tables are.
+#[derive(Debug)]
+pub struct State {
+    documents: PathBuf,
+    directory: PathBuf,
+    ads: Option<Ads>,
+}
+
+impl State {
+    /// The documents of a set, and the application's own directory; `None`: [`STATE_NAME`] in the set.
+    pub fn new(documents: impl Into<PathBuf>, directory: Option<PathBuf>) -> State {
+        let documents = documents.into();
+        let directory = directory.unwrap_or_else(|| documents.join(STATE_NAME));
+        State {
+            documents,
+            directory,
+            ads: None,
+        }
+    }
+
+    /// The application's own directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Opens a document, and tells its length.
+    ///
+    /// # Errors
+    /// What the kernel said; [`io::ErrorKind::NotFound`] when the set has no such file.
+    pub fn open(&self, file: FileName) -> io::Result<(File, u64)> {
+        let name = file.to_string();
+        let opened = File::open(self.documents.join(&name[1..]))?;
+        let size_bytes = opened.metadata()?.len();
+        Ok((opened, size_bytes))
+    }
+
+    /// Makes directory, tables and log if they are not there. Returns whether they were made.
+    ///
+    /// # Errors
+    /// They could not be written.
+    pub fn make(&mut self, reset: &Reset) -> io::Result<bool> {
+        let whole = [USERS_NAME, ADS_NAME, LOG_NAME]
+            .iter()
+            .all(|name| self.directory.join(name).is_file());
+        if !whole {
+            fs::create_dir_all(&self.directory)
+                .map_err(|error| named("creating the directory", &self.directory, &error))?;
+            self.reset(reset)?;
+        }
+        Ok(!whole)
+    }
+
+    fn replace(&self, name: &str, text: &str) -> io::Result<()> {
+        let path = self.directory.join(name);
+        // Two resets at once write two files, and the later rename counts.
+        let unfinished = self
+            .directory
+            .join(format!("{name}.{}.new", std::process::id()));
+        fs::write(&unfinished, text)
+            .and_then(|()| fs::rename(&unfinished, &path))
+            .map_err(|error| named("writing", &path, &error))
+    }
+
+    fn open_log(&self, options: &mut OpenOptions) -> io::Result<(File, PathBuf)> {
+        let path = self.directory.join(LOG_NAME);
+        let log = options
+            .open(&path)
+            .map_err(|error| named("opening", &path, &error))?;
+        Ok((log, path))
+    }
+}
+
+impl Lookup for State {
+    fn user(&mut self, id: u32) -> io::Result<Option<User>> {
+        let Some(offset) = User::offset(id) else {
+            return Ok(None);
+        };
+        let path = self.directory.join(USERS_NAME);
+        let read = || -> io::Result<Option<[u8; USER_RECORD_BYTES]>> {
+            let mut file = File::open(&path)?;
+            file.seek(SeekFrom::Start(offset))?;
+            let mut line = [0; USER_RECORD_BYTES];
+            match file.read_exact(&mut line) {
+                Ok(()) => Ok(Some(line)),
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+                Err(error) => Err(error),
+            }
+        };
+        let line = read().map_err(|error| named("reading", &path, &error))?;
+        let Some(line) = line else { return Ok(None) };
+        let user = User::parse(&line, id).ok_or_else(|| malformed(&path))?;
+        Ok(Some(user))
+    }
+
+    fn ads(&mut self) -> io::Result<&Ads> {
+        if self.ads.is_none() {
+            let path = self.directory.join(ADS_NAME);
+            let text =
+                fs::read_to_string(&path).map_err(|error| named("reading", &path, &error))?;
+            self.ads = Some(Ads::parse(&text).ok_or_else(|| malformed(&path))?);
+        }
+        self.ads
+            .as_ref()
+            .ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+impl Files for State {
+    fn append(&mut self, entry: &Entry) -> io::Result<u64> {
+        let (log, path) = self.open_log(OpenOptions::new().append(true))?;
+        let append = || -> io::Result<u64> {
+            // Until the file is closed, at the end of this function or of the process.
+            log.lock()?;
+            let length = log.metadata()?.len();
+            if !length.is_multiple_of(RECORD_BYTES as u64) {
+                return Err(io::Error::other("it ends within a record; reset it"));
+            }
+            let record = Record {
+                number: length / RECORD_BYTES as u64 + 1,
+                time_s: now_s(),
+                process: std::process::id(),
+                entry: *entry,
+            };
+            (&log).write_all(record.to_string().as_bytes())?;
+            Ok(record.number)
+        };
+        append().map_err(|error| named("appending to", &path, &error))
+    }
+
+    fn reset(&mut self, reset: &Reset) -> io::Result<()> {
+        let ads = Ads::made(reset);
+        self.replace(USERS_NAME, &users_file(reset))?;
+        self.replace(ADS_NAME, &ads.file())?;
+        self.ads = Some(ads);
+        // Emptied and not replaced: whoever waits for its lock has it open already.
+        let (log, path) =
+            self.open_log(OpenOptions::new().create(true).write(true).truncate(false))?;
+        log.lock()
+            .and_then(|()| log.set_len(0))
+            .map_err(|error| named("emptying", &path, &error))
+    }
+
+    fn log(&mut self) -> io::Result<Vec<u8>> {
+        let (mut log, path) = self.open_log(OpenOptions::new().read(true))?;
+        let mut content = Vec::new();
+        log.lock_shared()
+            .and_then(|()| log.read_to_end(&mut content))
+            .map_err(|error| named("reading", &path, &error))?;
+        Ok(content)
+    }
+}
+
+/// The calendar's time, in seconds since 1970.
+pub fn now_s() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
+fn named(doing: &str, path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{doing} {}: {error}", path.display()))
+}
+
+fn malformed(path: &Path) -> io::Error {
+    let words = format!(
+        "{} is not the file of a reset; give the command again",
+        path.display()
+    );
+    io::Error::new(io::ErrorKind::InvalidData, words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::post;
+
+    const RESET: Reset = Reset {
+        users: 20,
+        seed: 5,
+        time_s: 1_700_000_000,
+        expired_percent: 10,
+    };
+
+    fn made() -> (tempfile::TempDir, State) {
+        let place = tempfile::tempdir().expect("a directory");
+        let mut state = State::new(place.path(), None);
+        assert!(state.make(&RESET).expect("the files"));
+        (place, state)
+    }
+
+    fn entry(client: u32, serial: u32) -> Entry {
+        Entry {
+            file: FileName::new(0, 1, 1).expect("a file"),
+            client,
+            serial,
+            user: 0,
+        }
+    }
+
+    #[test]
+    fn tables_are_those_of_the_reset_when_they_are_read() {
+        let (place, mut state) = made();
+        assert_eq!(
+            state.user(10_007).expect("a table"),
+            User::made(&RESET, 10_007)
+        );
+        assert_eq!(state.user(10_020).expect("a table"), None);
+        let mut fresh = State::new(place.path(), None);
+        assert_eq!(fresh.ads().expect("a table"), &Ads::made(&RESET));
+        assert!(
+            !fresh.make(&RESET).expect("nothing to do"),
+            "they are there"
+        );
+        let other = Reset { users: 30, ..RESET };
+        fresh.reset(&other).expect("a reset");
+        assert_eq!(
+            fresh.user(10_020).expect("a table"),
+            User::made(&other, 10_020)
+        );
+        let left = fs::read_dir(fresh.directory())
+            .expect("the directory")
+            .count();
+        assert_eq!(left, 3, "nothing unfinished stays");
+    }
+
+    #[test]
+    fn records_are_in_order_and_whole_when_many_append_at_once() {
+        let (place, mut state) = made();
+        std::thread::scope(|scope| {
+            for client in 0..8 {
+                let mut state = State::new(place.path(), None);
+                scope.spawn(move || {
+                    for serial in 1..=50 {
+                        state.append(&entry(client, serial)).expect("a record");
+                    }
+                });
+            }
+        });
+        let records = post::read(&state.log().expect("the log")).expect("whole and in order");
+        assert!(post::compare(&records, &[50; 8], &[]).is_none());
+        assert_eq!(records.len(), 400);
+        state.reset(&RESET).expect("a reset");
+        assert_eq!(state.log().expect("the log"), b"");
+        assert_eq!(state.append(&entry(0, 1)).expect("a record"), 1);
+    }
+
+    #[test]
+    fn error_names_file_and_remedy_when_something_is_wrong_with_it() {
+        let (_place, mut state) = made();
+        let log = state.directory().join(LOG_NAME);
+        fs::write(&log, "half a record").expect("a log");
+        let error = state.append(&entry(0, 1)).expect_err("torn").to_string();
+        assert!(
+            error.contains("post.log") && error.contains("reset"),
+            "{error}"
+        );
+        fs::remove_file(&log).expect("a log");
+        let error = state.append(&entry(0, 1)).expect_err("absent");
+        assert_eq!(error.kind(), io::ErrorKind::NotFound, "{error}");
+        fs::write(state.directory().join(ADS_NAME), "x").expect("a table");
+        state.ads = None;
+        let error = state.ads().expect_err("no table").to_string();
+        assert!(error.contains("Custom.Ads"), "{error}");
+    }
+}
