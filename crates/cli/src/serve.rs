@@ -4,8 +4,8 @@ use clap::Args;
 use server::config::settings::{Item, LogSettings, given};
 use server::config::units::{AcceptCount, Bytes, Count, ListenAddress, Many, Millis};
 use server::config::{
-    Checked, Config, ConfigError, Environment, LogFormat, Opening, Preset, SendMethod, Settings,
-    Source, raise_descriptor_limit,
+    Checked, Config, ConfigError, EarlyReject, Environment, LogFormat, Opening, Preset, SendMethod,
+    Settings, Sharing, Source, raise_descriptor_limit,
 };
 use server::master::{Options, Programs};
 use std::io::Write;
@@ -67,7 +67,7 @@ struct Run {
     /// Worker processes [default: one a processor]
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
-    /// How the loop waits: select, poll, epoll or io_uring [default: epoll; select with the presets of
+    /// How the loop waits: select, poll, epoll, epoll-edge or io_uring [default: epoll; select with the presets of
     /// micro-servers]
     #[arg(long, value_name = "MECHANISM")]
     events: Option<String>,
@@ -142,6 +142,14 @@ struct Connections {
     /// here can bear, and keeps the kernel's queue as short as it can be served [default: 25]
     #[arg(long, value_name = "N|auto", allow_hyphen_values = true)]
     accept_count: Option<AcceptCount>,
+    /// When more come than can be served, and it is no burst, tell those who are left: 503 answers them, reset resets their
+    /// connections; off leaves them waiting. Needs --accept-count auto [default: off]
+    #[arg(long, value_name = "off|503|reset")]
+    early_reject: Option<EarlyReject>,
+    /// Which sockets workers accept from: reuseport (each its own, the kernel chooses by a hash), shared (one for all, who is
+    /// free takes a client, in turn) or herd (one for all, and all are woken) [default: reuseport]
+    #[arg(long, value_name = "WAY")]
+    listeners: Option<Sharing>,
     /// Read from a new connection as soon as it is accepted, without asking the event mechanism
     /// [default: on; off with the presets accept…]
     #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true,
@@ -338,6 +346,8 @@ fn settings(from: &Arguments) -> Settings {
         workers: item(&run.workers),
         events: item(&run.events),
         accept_count: item(&connections.accept_count),
+        early_reject: item(&connections.early_reject),
+        listeners: item(&connections.listeners),
         eager_read: item(&connections.eager_read),
         eager_write: item(&connections.eager_write),
         accept_on_close: item(&connections.accept_on_close),

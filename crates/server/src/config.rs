@@ -20,6 +20,7 @@ mod strategy;
 mod error;
 mod print;
 
+pub use accept::{EarlyReject, Sharing};
 pub use check::{Environment, raise_descriptor_limit};
 pub use error::{ConfigError, Source};
 pub use memory::Memory;
@@ -40,10 +41,14 @@ pub struct Config {
     pub workers: usize,
     /// Virtual hosts, at least one; the first is the default host.
     pub hosts: Vec<Host>,
-    /// The event mechanism: `select`, `poll` or `epoll`.
+    /// The event mechanism: `select`, `poll`, `epoll`, `epoll-edge` or `io_uring`.
     pub events: String,
     /// Connections accepted at most a wake-up.
     pub accept_count: AcceptCount,
+    /// What is done with clients that cannot be served in time.
+    pub early_reject: EarlyReject,
+    /// Whether each worker has listeners of its own.
+    pub sharing: Sharing,
     /// Whether a new connection is read from as soon as it is accepted.
     pub eager_read: bool,
     /// Whether a reply is written as soon as it is there, without asking whether the socket takes it.

@@ -3,8 +3,8 @@
 use headway_server::config::settings::{HostSettings, given};
 use headway_server::config::units::{ListenAddress, Many};
 use headway_server::config::{
-    AcceptCount, Checked, Config, ConfigError, Environment, LogFormat, Memory, Opening, Preset,
-    SendMethod, Settings, Source,
+    AcceptCount, Checked, Config, ConfigError, EarlyReject, Environment, LogFormat, Memory,
+    Opening, Preset, SendMethod, Settings, Sharing, Source,
 };
 use std::path::Path;
 
@@ -69,6 +69,12 @@ const MISTAKES: &[(&str, usize, &[&str])] = &[
         "events = \"kqueue\"",
         1,
         &["events", "kqueue", "select, poll, epoll"],
+    ),
+    ("early-reject = \"404\"", 1, &["404", "off", "503", "reset"]),
+    (
+        "listeners = \"one\"",
+        1,
+        &["one", "reuseport", "shared", "herd"],
     ),
     ("send = \"splice\"", 1, &["splice", "copy", "sendfile"]),
     ("preset = \"apache\"", 1, &["apache", "`flash`, `fd-pass`"]),
@@ -305,6 +311,15 @@ fn options_are_refused_when_they_say_otherwise_than_the_server_that_is_named() {
         (
             "preset = 'accept25'\ncontent-max = '1MiB'",
             "content-max: without caching nothing is kept",
+        ),
+        (
+            "early-reject = 'reset'",
+            "early-reject: clients are turned away when the loop sees that more come than it can serve, and with \
+             accept-count = 25 it does not look; give accept-count = \"auto\"",
+        ),
+        (
+            "preset = 'eager'\nearly-reject = '503'",
+            "with accept-count = 0 it does not look",
         ),
         (
             "listenq = -3",
@@ -563,6 +578,38 @@ fn the_effective_settings_are_the_same_when_read_back() {
         Config::check(&again, None, &HERE).unwrap().config,
         config,
         "{printed}"
+    );
+}
+
+#[test]
+fn ways_to_take_clients_are_the_same_when_read_back() {
+    let text = "root = 'site'\naccept-count = 'auto'\nearly_reject = 'reset'\nlisteners = 'shared'\nevents = 'epoll-edge'";
+    let config = good(text);
+    assert_eq!(
+        (config.accept_count, config.early_reject, config.sharing),
+        (AcceptCount::Auto, EarlyReject::Reset, Sharing::Shared)
+    );
+    let root = config.hosts[0].root.display().to_string();
+    let again = good(&config.to_toml().replace(&root, "site"));
+    assert_eq!(again.events, "epoll-edge");
+    assert_eq!(
+        (again.accept_count, again.early_reject, again.sharing),
+        (config.accept_count, config.early_reject, config.sharing)
+    );
+}
+
+#[test]
+fn a_micro_server_of_the_command_line_takes_the_place_of_a_policy_of_the_file() {
+    let file = "root = \"/\"\naccept-count = \"auto\"\nearly-reject = \"503\"";
+    let mut settings = Settings::from_toml(file, Path::new("/headway.toml")).unwrap();
+    settings.overlay(Settings {
+        preset: Some(given(Preset::Accept25)),
+        ..Settings::default()
+    });
+    let config = Config::check(&settings, None, &HERE).unwrap().config;
+    assert_eq!(
+        (config.accept_count, config.early_reject),
+        (AcceptCount::Most(25), EarlyReject::Off)
     );
 }
 

@@ -109,6 +109,8 @@ fn build(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> C
         hosts: hosts::hosts(from, to),
         events: events(from, policy.micro, to),
         accept_count: policy.count,
+        early_reject: policy.early_reject,
+        sharing: policy.sharing,
         eager_read: policy.eager_read,
         eager_write: policy.eager_write,
         accept_on_close: policy.on_close,

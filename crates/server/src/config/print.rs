@@ -31,6 +31,8 @@ impl Config {
             AcceptCount::Auto => writeln!(out, "accept-count = \"auto\"")?,
             AcceptCount::Most(count) => writeln!(out, "accept-count = {count}")?,
         }
+        writeln!(out, "early-reject = \"{}\"", self.early_reject)?;
+        writeln!(out, "listeners = \"{}\"", self.sharing)?;
         writeln!(out, "eager-read = {}", self.eager_read)?;
         writeln!(out, "eager-write = {}", self.eager_write)?;
         writeln!(out, "accept-on-close = {}", self.accept_on_close)?;

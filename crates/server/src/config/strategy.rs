@@ -48,6 +48,8 @@ macro_rules! words {
     };
 }
 
+pub(super) use words;
+
 words! {
     /// How a name that is not in the name cache becomes an open file.
     Opening, "way of opening" {
