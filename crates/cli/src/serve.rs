@@ -2,7 +2,7 @@
 
 use clap::Args;
 use server::config::settings::{Item, LogSettings, given};
-use server::config::units::{AcceptCount, Bytes, Count, ListenAddress, Many, Millis};
+use server::config::units::{AcceptCount, Bytes, Helpers, ListenAddress, Many, Millis};
 use server::config::{
     Checked, Config, ConfigError, EarlyReject, Environment, LogFormat, Opening, Preset, SendMethod,
     Settings, Sharing, Source, raise_descriptor_limit,
@@ -102,9 +102,10 @@ struct Strategy {
     /// mmap (mincore and writev: may wait) [default: the preset's]
     #[arg(long, value_name = "METHOD")]
     send: Option<SendMethod>,
-    /// Helper processes, a worker: 5, or 1-16 to follow the work there is [default: 1-16]
-    #[arg(long, value_name = "N|MIN-MAX", conflicts_with_all = ["helpers_min", "helpers_max"])]
-    helpers: Option<Count>,
+    /// Helper processes, a worker: 5, or 1-16 to follow the work there is; or io_uring: the kernel's own workers open and read
+    /// in, and a process is left for listings and copies [default: 1-16]
+    #[arg(long, value_name = "N|MIN-MAX|io_uring", conflicts_with_all = ["helpers_min", "helpers_max"])]
+    helpers: Option<Helpers>,
     /// Bytes of files mapped (mmap) or believed to be in memory (sendfile-recent) at most, a worker
     /// [default: four fifths of the memory]
     #[arg(long, value_name = "SIZE")]

@@ -291,6 +291,8 @@ impl Backend for Edge {
         if !entry.shared || entry.registration.interest == Interest::NONE {
             return Ok(());
         }
+        // The registration says again what holds now; what comes later is another one's, and must not be found by looking.
+        entry.condition = Condition::NOTHING;
         super::epoll::to_the_end_of_the_queue(&self.epoll, fd, data(fd), flags(true))
     }
 

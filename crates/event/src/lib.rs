@@ -270,6 +270,11 @@ impl Events {
     }
 }
 
+/// An error of io_uring_setup(2) with who may forbid it, in words: for others who use a ring.
+pub fn explain_ring(error: io::Error) -> io::Error {
+    uring::explained(error)
+}
+
 /// A signal ends a wait early, with nothing.
 fn uninterrupted(waited: io::Result<()>) -> io::Result<()> {
     match waited {

@@ -147,7 +147,7 @@ fn key(fd: RawFd, generation: u32) -> u64 {
 }
 
 /// Who forbids it, in words.
-fn explained(error: io::Error) -> io::Error {
+pub(crate) fn explained(error: io::Error) -> io::Error {
     let why = match error.raw_os_error() {
         Some(ENOSYS) => {
             "this kernel has none, or a filter of system calls (a container's seccomp profile) hides it"

@@ -26,7 +26,7 @@ pub use error::{ConfigError, Source};
 pub use memory::Memory;
 pub(crate) use memory::REST_BYTES;
 pub use settings::Settings;
-pub use strategy::{Opening, Preset, SendMethod};
+pub use strategy::{HelperMeans, Opening, Preset, SendMethod};
 pub use units::AcceptCount;
 
 /// The checked configuration of one server.
@@ -85,6 +85,8 @@ pub struct Config {
     pub target_bytes_max: usize,
     /// A longer request body is refused with 413, a shorter one is drained.
     pub body_bytes_max: u64,
+    /// Who does what may wait.
+    pub helper_means: HelperMeans,
     /// Helper processes at least, a worker.
     pub helpers_min: usize,
     /// Helper processes at most, a worker.

@@ -32,7 +32,7 @@ use http::HeadLimits;
 use os::mapping::Mapping;
 
 use crate::accept::{Addresses, Auto, LISTENER, Listeners};
-use crate::config::{AcceptCount, Config, EarlyReject, Opening, SendMethod};
+use crate::config::{AcceptCount, Config, EarlyReject, HelperMeans, Opening, SendMethod};
 use crate::connection::{CONNECTION, Connection, Slots};
 use crate::control::{Control, ControlError, FromWorker, ToWorker};
 use crate::lookup::{Hosts, Lookup};
@@ -432,7 +432,15 @@ impl Parts {
             want: want(config.opening),
             ..PoolLimits::default()
         };
-        let pool = Pool::new(limits, roots.clone());
+        let mut pool = Pool::new(limits, roots.clone());
+        if config.helper_means == HelperMeans::IoUring {
+            setup("making a ring for the work of helpers", pool.use_ring())?;
+            if let Some(ring) = pool.ring() {
+                let token = Token::new(HELPER, helpers::RING, 0);
+                let watched = events.add(ring, token, Interest::READ);
+                setup("watching the ring for the work of helpers", watched)?;
+            }
+        }
         let bounds = NamesBounds {
             entries_max: config.names_max,
             descriptors_max: config.descriptors_max,

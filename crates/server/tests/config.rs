@@ -3,8 +3,8 @@
 use headway_server::config::settings::{HostSettings, given};
 use headway_server::config::units::{ListenAddress, Many};
 use headway_server::config::{
-    AcceptCount, Checked, Config, ConfigError, EarlyReject, Environment, LogFormat, Memory,
-    Opening, Preset, SendMethod, Settings, Sharing, Source,
+    AcceptCount, Checked, Config, ConfigError, Environment, LogFormat, Memory, Opening, Preset,
+    SendMethod, Settings, Source,
 };
 use std::path::Path;
 
@@ -84,7 +84,7 @@ const MISTAKES: &[(&str, usize, &[&str])] = &[
         &["touch-and-reopen", "probe-then-pass"],
     ),
     ("helpers = 0", 1, &["helpers", "0 is not within 1 to 256"]),
-    ("helpers = \"4-2\"", 1, &["helpers", "1-16"]),
+    ("helpers = \"4-2\"", 1, &["helpers", "1-16", "io_uring"]),
     (
         "helpers-min = 2\nhelpers = 3",
         2,
@@ -341,27 +341,6 @@ fn options_are_refused_when_they_say_otherwise_than_the_server_that_is_named() {
 }
 
 #[test]
-fn a_micro_server_has_its_own_defaults_and_is_the_same_when_printed_and_read() {
-    for preset in ["accept1", "cm", "accept25+cache"] {
-        let config = good(&format!("root = \"site\"\npreset = '{preset}'"));
-        assert_eq!(
-            (config.events.as_str(), config.listen_queue),
-            ("select", 128)
-        );
-        assert!(!config.defer_accept && config.connections_max == 15_000);
-        assert_eq!(config.caching, preset == "accept25+cache");
-        // Where the file lies is of no meaning to what is printed.
-        let again = good(
-            &config
-                .to_toml()
-                .replace(&config.hosts[0].root.display().to_string(), "site"),
-        );
-        let hosts = config.hosts.clone();
-        assert_eq!(Config { hosts, ..again }, config);
-    }
-}
-
-#[test]
 fn every_mistake_is_told_at_once_when_there_are_several() {
     let errors = check("workers = 0\nroot = \"missing\"\nevents = \"none\"").unwrap_err();
     assert_eq!(errors.len(), 3, "{errors:?}");
@@ -578,38 +557,6 @@ fn the_effective_settings_are_the_same_when_read_back() {
         Config::check(&again, None, &HERE).unwrap().config,
         config,
         "{printed}"
-    );
-}
-
-#[test]
-fn ways_to_take_clients_are_the_same_when_read_back() {
-    let text = "root = 'site'\naccept-count = 'auto'\nearly_reject = 'reset'\nlisteners = 'shared'\nevents = 'epoll-edge'";
-    let config = good(text);
-    assert_eq!(
-        (config.accept_count, config.early_reject, config.sharing),
-        (AcceptCount::Auto, EarlyReject::Reset, Sharing::Shared)
-    );
-    let root = config.hosts[0].root.display().to_string();
-    let again = good(&config.to_toml().replace(&root, "site"));
-    assert_eq!(again.events, "epoll-edge");
-    assert_eq!(
-        (again.accept_count, again.early_reject, again.sharing),
-        (config.accept_count, config.early_reject, config.sharing)
-    );
-}
-
-#[test]
-fn a_micro_server_of_the_command_line_takes_the_place_of_a_policy_of_the_file() {
-    let file = "root = \"/\"\naccept-count = \"auto\"\nearly-reject = \"503\"";
-    let mut settings = Settings::from_toml(file, Path::new("/headway.toml")).unwrap();
-    settings.overlay(Settings {
-        preset: Some(given(Preset::Accept25)),
-        ..Settings::default()
-    });
-    let config = Config::check(&settings, None, &HERE).unwrap().config;
-    assert_eq!(
-        (config.accept_count, config.early_reject),
-        (AcceptCount::Most(25), EarlyReject::Off)
     );
 }
 

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
-use super::units::{AcceptCount, Bytes, Count, ListenAddress, Many, Millis};
+use super::units::{AcceptCount, Bytes, Helpers, ListenAddress, Many, Millis};
 use super::{ConfigError, EarlyReject, LogFormat, Opening, Preset, SendMethod, Sharing};
 
 /// A setting: its value and where it was written, or nothing.
@@ -132,8 +132,8 @@ settings! {
     /// The longest request body.
     #[serde(alias = "body_max")]
     body_max: Item<Bytes>,
-    /// Helper processes, a worker: as many, or from so many to so many.
-    helpers: Item<Count>,
+    /// Helper processes, a worker: as many, or from so many to so many; or the kernel's workers.
+    helpers: Item<Helpers>,
     /// Helper processes at least, a worker.
     #[serde(alias = "helpers_min")]
     helpers_min: Item<usize>,

@@ -86,6 +86,17 @@ words! {
 }
 
 words! {
+    /// Who does what may wait.
+    HelperMeans, "kind of helper" {
+        /// Helper processes.
+        #[default]
+        Processes = "processes",
+        /// The kernel's own workers (io_uring), and a process for listings and copies.
+        IoUring = "io_uring",
+    }
+}
+
+words! {
     /// A server of the papers, or ours: a pair of values on the two axes.
     Preset, "preset" {
         /// Flash as it was published.

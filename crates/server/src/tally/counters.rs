@@ -149,6 +149,7 @@ counters! {
         Peak helper_queue_peak "The longest the helper queue has been.";
         Counter helper_deaths "Helper processes that died with their socket open.";
         Counter helper_jobs "Jobs done by helpers.";
+        Counter helper_ring_jobs "Of them, those that the kernel's workers did in place of helpers (helpers = io_uring).";
         Counter helper_resolves "Jobs asked for: look up a name and pass it, or touch it.";
         Counter helper_reads_in "Jobs asked for: read in a window that somebody waits for.";
         Counter helper_prefetches "Jobs asked for: read in a window ahead of need.";
