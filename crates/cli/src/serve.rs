@@ -2,10 +2,10 @@
 
 use clap::Args;
 use server::config::settings::{Item, LogSettings, given};
-use server::config::units::{AcceptCount, Bytes, Count, ListenAddress, Many, Millis};
+use server::config::units::{AcceptCount, Bytes, Helpers, ListenAddress, Many, Millis};
 use server::config::{
-    Checked, Config, ConfigError, Environment, LogFormat, Opening, Preset, SendMethod, Settings,
-    Source, raise_descriptor_limit,
+    Checked, Config, ConfigError, EarlyReject, Environment, LogFormat, Opening, Preset, SendMethod,
+    Settings, Sharing, Source, raise_descriptor_limit,
 };
 use server::master::{Options, Programs};
 use std::io::Write;
@@ -67,7 +67,7 @@ struct Run {
     /// Worker processes [default: one a processor]
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
-    /// How the loop waits: select, poll, epoll or io_uring [default: epoll; select with the presets of
+    /// How the loop waits: select, poll, epoll, epoll-edge or io_uring [default: epoll; select with the presets of
     /// micro-servers]
     #[arg(long, value_name = "MECHANISM")]
     events: Option<String>,
@@ -102,9 +102,10 @@ struct Strategy {
     /// mmap (mincore and writev: may wait) [default: the preset's]
     #[arg(long, value_name = "METHOD")]
     send: Option<SendMethod>,
-    /// Helper processes, a worker: 5, or 1-16 to follow the work there is [default: 1-16]
-    #[arg(long, value_name = "N|MIN-MAX", conflicts_with_all = ["helpers_min", "helpers_max"])]
-    helpers: Option<Count>,
+    /// Helper processes, a worker: 5, or 1-16 to follow the work there is; or io_uring: the kernel's own workers open and read
+    /// in, and a process is left for listings and copies [default: 1-16]
+    #[arg(long, value_name = "N|MIN-MAX|io_uring", conflicts_with_all = ["helpers_min", "helpers_max"])]
+    helpers: Option<Helpers>,
     /// Bytes of files mapped (mmap) or believed to be in memory (sendfile-recent) at most, a worker
     /// [default: four fifths of the memory]
     #[arg(long, value_name = "SIZE")]
@@ -142,6 +143,14 @@ struct Connections {
     /// here can bear, and keeps the kernel's queue as short as it can be served [default: 25]
     #[arg(long, value_name = "N|auto", allow_hyphen_values = true)]
     accept_count: Option<AcceptCount>,
+    /// When more come than can be served, and it is no burst, tell those who are left: 503 answers them, reset resets their
+    /// connections; off leaves them waiting. Needs --accept-count auto [default: off]
+    #[arg(long, value_name = "off|503|reset")]
+    early_reject: Option<EarlyReject>,
+    /// Which sockets workers accept from: reuseport (each its own, the kernel chooses by a hash), shared (one for all, who is
+    /// free takes a client, in turn) or herd (one for all, and all are woken) [default: reuseport]
+    #[arg(long, value_name = "WAY")]
+    listeners: Option<Sharing>,
     /// Read from a new connection as soon as it is accepted, without asking the event mechanism
     /// [default: on; off with the presets accept…]
     #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true,
@@ -338,6 +347,8 @@ fn settings(from: &Arguments) -> Settings {
         workers: item(&run.workers),
         events: item(&run.events),
         accept_count: item(&connections.accept_count),
+        early_reject: item(&connections.early_reject),
+        listeners: item(&connections.listeners),
         eager_read: item(&connections.eager_read),
         eager_write: item(&connections.eager_write),
         accept_on_close: item(&connections.accept_on_close),

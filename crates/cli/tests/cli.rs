@@ -62,6 +62,33 @@ fn the_exit_code_is_2_when_the_words_are_wrong() {
             &["serve", "--log-format", "xml", "--log", "x"],
             "common, combined, json",
         ),
+        (&["serve", "--early-reject", "404"], "off, 503, reset"),
+        (
+            &["serve", "--early-reject", "503"],
+            "give accept-count = \"auto\" as well",
+        ),
+        (&["serve", "--listeners", "one"], "reuseport, shared, herd"),
+        (
+            &["serve", "--preset", "accept25", "--eager-write"],
+            "without --eager-read that is never",
+        ),
+        (
+            &["serve", "--preset", "accept25", "--accept-count", "auto"],
+            "auto is a policy of Headway's own",
+        ),
+        (
+            &["serve", "--preset", "cm", "--full-read=off"],
+            "the server whose full-read is on",
+        ),
+        (&["serve", "--accept-count", "-1"], "-1"),
+        (
+            &["serve", "--listenq", "-3"],
+            "--listenq: -3 is no length for a queue: write 1 to 1048576, and the kernel makes at most",
+        ),
+        (
+            &["serve", "--listenq", "99999999999"],
+            "(sysctl net.core.somaxconn)",
+        ),
         (&["serve", "--json"], "--check"),
         (&["nonsense"], "nonsense"),
     ] {
@@ -82,6 +109,32 @@ fn the_exit_code_is_1_when_something_is_missing() {
     let (code, _, err) = run(&["serve", "--config", "/no/such.toml"]);
     assert_eq!(code, 1);
     assert!(err.contains("/no/such.toml"), "{err}");
+}
+
+#[test]
+fn limit_is_named_when_more_connections_are_wanted_than_descriptors_may_be_open() {
+    let (code, _, err) = run(&["serve", "--max-conns", "4000000000", "--check"]);
+    assert_eq!(code, 1, "the words are right, the machine lacks something");
+    assert!(
+        err.contains("--max-conns: 4000000000 connections") && err.contains("RLIMIT_NOFILE"),
+        "{err}"
+    );
+}
+
+#[test]
+fn length_that_the_kernel_makes_of_a_queue_is_told_when_it_is_shorter() {
+    let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
+    if most.trim().parse::<u64>().unwrap() >= 1_048_576 {
+        // Nothing is cut here.
+        return;
+    }
+    let (code, _, err) = run(&["serve", "--listenq", "1048576", "--check"]);
+    assert_eq!(code, 0);
+    let told = format!(
+        "warning: --listenq: the kernel cuts 1048576 to {} (sysctl net.core.somaxconn)",
+        most.trim()
+    );
+    assert!(err.contains(&told), "{err}");
 }
 
 #[test]

@@ -6,6 +6,11 @@
 //! Fairness is the kernel's: a level-triggered descriptor that was delivered goes to the end of the
 //! ready list (`ep_send_events`).
 //!
+//! A shared descriptor is watched with `EPOLLEXCLUSIVE`: of all who watch it so and sleep, the first in its wait queue is
+//! woken. That queue is in the order of registration, so the first would be woken again and again; whoever was told registers
+//! anew and stands at the end ([`to_the_end_of_the_queue`]). The kernel refuses to change such a registration (epoll_ctl(2)),
+//! so it is taken out and put in.
+//!
 //! Refused by the kernel, unlike select and poll: regular files (`EPERM`), which are always ready.
 
 use std::io;
@@ -21,9 +26,22 @@ use crate::{Backend, EVENTS_PER_WAIT_MAX};
 
 pub(crate) struct Epoll {
     epoll: OwnedFd,
-    table: Table<Registration>,
+    table: Table<Known>,
     /// Room for the kernel's answer, allocated once.
     events: Vec<Event>,
+}
+
+struct Known {
+    registration: Registration,
+    /// Others watch the same file, and one of them is to be told.
+    shared: bool,
+}
+
+impl Known {
+    /// Whether the kernel knows it: who does not want to be told must not be the one who is.
+    fn is_registered(&self) -> bool {
+        !self.shared || self.registration.interest != Interest::NONE
+    }
 }
 
 impl Epoll {
@@ -38,6 +56,56 @@ impl Epoll {
             events: vec![nothing; EVENTS_PER_WAIT_MAX],
         })
     }
+
+    fn register(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        token: Token,
+        interest: Interest,
+        shared: bool,
+    ) -> io::Result<()> {
+        self.table.check_unknown(fd.as_raw_fd())?;
+        let registration = Registration { token, interest };
+        let known = Known {
+            registration,
+            shared,
+        };
+        if known.is_registered() {
+            epoll::add(&self.epoll, fd, data(fd), flags(interest, shared))?;
+        }
+        self.table.insert(fd.as_raw_fd(), known);
+        Ok(())
+    }
+}
+
+/// Registers a shared descriptor anew, so that the next change is told to another one. What is ready now is found by the
+/// registration itself, so nothing is lost in between.
+pub(crate) fn to_the_end_of_the_queue(
+    epoll: &OwnedFd,
+    fd: BorrowedFd<'_>,
+    data: EventData,
+    flags: EventFlags,
+) -> io::Result<()> {
+    epoll::delete(epoll, fd)?;
+    Ok(epoll::add(epoll, fd, data, flags)?)
+}
+
+/// Sleeps until an epoll descriptor has events, at most for so long; whether it has.
+///
+/// epoll_wait(2) counts in milliseconds, and its successor is missing from older kernels and many
+/// system-call filters. An epoll descriptor can itself be polled, and ppoll(2) counts in
+/// nanoseconds.
+pub(crate) fn is_readable_within(epoll: &OwnedFd, timeout: Duration) -> io::Result<bool> {
+    if timeout.is_zero() {
+        return Ok(true);
+    }
+    let exact = Timespec {
+        // Beyond the kernel's range a wait may end early.
+        tv_sec: timeout.as_secs().min(i32::MAX as u64) as i64,
+        tv_nsec: timeout.subsec_nanos().into(),
+    };
+    let mut itself = [PollFd::new(epoll, PollFlags::IN)];
+    Ok(rustix::event::poll(&mut itself, Some(&exact))? > 0)
 }
 
 /// The event's data is the descriptor number, under which the token is found.
@@ -45,8 +113,9 @@ fn data(fd: BorrowedFd<'_>) -> EventData {
     EventData::new_u64(fd.as_raw_fd() as u64)
 }
 
-fn flags(interest: Interest) -> EventFlags {
+fn flags(interest: Interest, shared: bool) -> EventFlags {
     let mut flags = EventFlags::empty();
+    flags.set(EventFlags::EXCLUSIVE, shared);
     flags.set(EventFlags::IN, interest.reads());
     flags.set(EventFlags::OUT, interest.writes());
     flags
@@ -67,27 +136,53 @@ impl Backend for Epoll {
     }
 
     fn add(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
-        self.table.check_unknown(fd.as_raw_fd())?;
-        epoll::add(&self.epoll, fd, data(fd), flags(interest))?;
-        self.table
-            .insert(fd.as_raw_fd(), Registration { token, interest });
-        Ok(())
+        self.register(fd, token, interest, false)
+    }
+
+    fn add_shared(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        token: Token,
+        interest: Interest,
+    ) -> io::Result<()> {
+        self.register(fd, token, interest, true)
     }
 
     fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
-        let registration = self.table.known(fd.as_raw_fd())?;
-        if registration.interest != interest {
-            epoll::modify(&self.epoll, fd, data(fd), flags(interest))?;
+        let known = self.table.known(fd.as_raw_fd())?;
+        let before = known.registration.interest;
+        if before != interest && !known.shared {
+            epoll::modify(&self.epoll, fd, data(fd), flags(interest, false))?;
+        } else if before != interest {
+            if known.is_registered() {
+                epoll::delete(&self.epoll, fd)?;
+            }
+            // Should the other half fail, this is what holds.
+            known.registration.interest = Interest::NONE;
+            if interest != Interest::NONE {
+                epoll::add(&self.epoll, fd, data(fd), flags(interest, true))?;
+            }
         }
-        *registration = Registration { token, interest };
+        known.registration = Registration { token, interest };
         Ok(())
     }
 
     fn remove(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
         // Whatever the kernel answers, it does not know the descriptor afterwards; so neither must
         // we.
-        self.table.remove(fd.as_raw_fd())?;
-        Ok(epoll::delete(&self.epoll, fd)?)
+        match self.table.remove(fd.as_raw_fd())?.is_registered() {
+            true => Ok(epoll::delete(&self.epoll, fd)?),
+            false => Ok(()),
+        }
+    }
+
+    fn pass_on(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let known = self.table.known(fd.as_raw_fd())?;
+        if !known.shared || !known.is_registered() {
+            return Ok(());
+        }
+        let flags = flags(known.registration.interest, true);
+        to_the_end_of_the_queue(&self.epoll, fd, data(fd), flags)
     }
 
     fn forget(&mut self, fd: BorrowedFd<'_>) {
@@ -102,27 +197,16 @@ impl Backend for Epoll {
         let count = epoll::wait(&self.epoll, &mut self.events[..], timeout.as_ref())?;
         for event in &self.events[..count] {
             let Event { flags, data } = *event;
-            let registration = self.table.get(data.u64() as i32);
-            ready.extend(registration.and_then(|known| known.ready(condition(flags))));
+            let known = self.table.get(data.u64() as i32);
+            ready.extend(known.and_then(|known| known.registration.ready(condition(flags))));
         }
         Ok(())
     }
 
-    /// epoll_wait(2) counts in milliseconds, and its successor is missing from older kernels and many
-    /// system-call filters. An epoll descriptor can itself be polled, and ppoll(2) counts in
-    /// nanoseconds.
     fn wait_finely(&mut self, ready: &mut Vec<Ready>, timeout: Duration) -> io::Result<()> {
-        if !timeout.is_zero() {
-            let exact = Timespec {
-                // Beyond the kernel's range a wait may end early.
-                tv_sec: timeout.as_secs().min(i32::MAX as u64) as i64,
-                tv_nsec: timeout.subsec_nanos().into(),
-            };
-            let mut itself = [PollFd::new(&self.epoll, PollFlags::IN)];
-            if rustix::event::poll(&mut itself, Some(&exact))? == 0 {
-                return Ok(());
-            }
+        match is_readable_within(&self.epoll, timeout)? {
+            true => self.wait(ready, Some(0)),
+            false => Ok(()),
         }
-        self.wait(ready, Some(0))
     }
 }

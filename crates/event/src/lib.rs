@@ -1,22 +1,26 @@
-//! Waiting for many descriptors at once: select, poll, epoll, io_uring and a simulated mechanism behind one
+//! Waiting for many descriptors at once: select, poll, epoll (by levels or by edges), io_uring and a simulated mechanism behind one
 //! interface, and the deadlines of a loop.
 //!
 //! This is the one place where a worker may sleep. A turn of its loop is: [`Events::wait`] with the
 //! time left until [`Deadlines::next_ms`], the stages for each [`Ready`], then
 //! [`Deadlines::expire`].
 //!
-//! All mechanisms are level-triggered and are held to the same behaviour by one conformance suite
+//! All mechanisms are level-triggered for their callers and are held to the same behaviour by one conformance suite
 //! (`tests/conformance.rs`): what is not drained is delivered again, so a stage may stop at its
-//! budget and be certain to hear of the rest. Edge-triggered delivery is refused for that reason.
-//! Also refused: callbacks, threads (one `Events` belongs to one thread), and priorities.
+//! budget and be certain to hear of the rest. Where the kernel is asked for edges alone (`epoll-edge`), what holds between them
+//! is kept and looked at here. Refused: callbacks, threads (one `Events` belongs to one thread), and priorities.
 //!
-//! Sources: select(2), poll(2), epoll(7), io_uring(7); Brecht and Ostrowski's micro-server for why there is more
+//! Processes that accept from one socket register it with [`Events::add_shared`]: epoll and io_uring then wake one of
+//! them for a client, and in turn.
+//!
+//! Sources: select(2), poll(2), epoll(7), epoll_ctl(2), io_uring(7); Brecht and Ostrowski's micro-server for why there is more
 //! than one; the Redis event loop for how little is needed.
 
 #![forbid(unsafe_code)]
 
 mod clock;
 mod deadlines;
+mod edge;
 mod epoll;
 mod poll;
 mod select;
@@ -78,6 +82,7 @@ enum Inner {
     Select(select::Select),
     Poll(poll::Poll),
     Epoll(epoll::Epoll),
+    Edge(edge::Edge),
     Uring(uring::Uring),
     Sim(Box<sim::Sim>),
 }
@@ -86,11 +91,26 @@ enum Inner {
 trait Backend {
     fn name(&self) -> &'static str;
     fn add(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()>;
+    fn add_shared(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        token: Token,
+        interest: Interest,
+    ) -> io::Result<()> {
+        // Without a way to wake one, all are woken, and whoever comes late finds nothing.
+        self.add(fd, token, interest)
+    }
     fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()>;
     fn remove(&mut self, fd: BorrowedFd<'_>) -> io::Result<()>;
     fn forget(&mut self, fd: BorrowedFd<'_>) {
         // Nothing to undo where it was never registered.
         let _ = self.remove(fd);
+    }
+    fn pass_on(&mut self, _fd: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(())
+    }
+    fn drained(&mut self, _fd: BorrowedFd<'_>) {
+        // What is level-triggered in the kernel is looked at there.
     }
     /// Pushes at most [`EVENTS_PER_WAIT_MAX`] events on an empty `ready`. On an error nothing was
     /// pushed. A time-out fits in an `i32`.
@@ -112,6 +132,7 @@ macro_rules! dispatch {
             Inner::Select($backend) => $call,
             Inner::Poll($backend) => $call,
             Inner::Epoll($backend) => $call,
+            Inner::Edge($backend) => $call,
             Inner::Uring($backend) => $call,
             Inner::Sim($backend) => $call,
         }
@@ -129,6 +150,7 @@ impl Events {
             Mechanism::Select => Inner::Select(select::Select::new()),
             Mechanism::Poll => Inner::Poll(poll::Poll::new()),
             Mechanism::Epoll => Inner::Epoll(epoll::Epoll::new()?),
+            Mechanism::EpollEdge => Inner::Edge(edge::Edge::new()?),
             Mechanism::IoUring => Inner::Uring(uring::Uring::new()?),
         }))
     }
@@ -138,7 +160,7 @@ impl Events {
         Events(Inner::Sim(Box::new(sim::Sim::new(plan))))
     }
 
-    /// The mechanism's name: `select`, `poll`, `epoll`, `io_uring` or `sim`.
+    /// The mechanism's name: `select`, `poll`, `epoll`, `epoll-edge`, `io_uring` or `sim`.
     pub fn mechanism(&self) -> &'static str {
         dispatch!(&self.0, backend => backend.name())
     }
@@ -152,11 +174,48 @@ impl Events {
         dispatch!(&mut self.0, backend => backend.add(fd, token, interest))
     }
 
+    /// Registers a listener that other processes accept from as well, each by its own `Events`. epoll, epoll-edge and io_uring wake
+    /// one of those who sleep for each client (`EPOLLEXCLUSIVE`, Linux 4.5); select and poll wake all, and who comes
+    /// late finds nothing. Apart from that it is [`Events::add`], for listeners only: with [`Interest::NONE`] nothing at all is
+    /// delivered.
+    ///
+    /// Whoever is told of clients and leaves some of them must either ask for them again or see to it that others hear of
+    /// them: the kernel told nobody else.
+    ///
+    /// # Errors
+    /// As [`Events::add`].
+    pub fn add_shared(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        token: Token,
+        interest: Interest,
+    ) -> io::Result<()> {
+        dispatch!(&mut self.0, backend => backend.add_shared(fd, token, interest))
+    }
+
+    /// Looks at a shared listener anew, and lets the others who share it be told first of what comes next. epoll wakes the
+    /// one that has been registered longest, so without this it would always be the same. If clients wait now, the next wait
+    /// delivers them, whoever was told of them. For a descriptor that is not shared, and with the other mechanisms, nothing
+    /// happens.
+    ///
+    /// # Errors
+    /// `NotFound` when it is not registered; those of epoll_ctl(2), after which it may be without a registration.
+    pub fn pass_on(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        dispatch!(&mut self.0, backend => backend.pass_on(fd))
+    }
+
+    /// The caller has read all that there was: a read found nothing, or less than it had room for. A hint, which spares epoll-edge a look
+    /// and means nothing to the other mechanisms; of an unknown descriptor it is ignored.
+    #[inline]
+    pub fn drained(&mut self, fd: BorrowedFd<'_>) {
+        dispatch!(&mut self.0, backend => backend.drained(fd));
+    }
+
     /// Replaces the token and the interest of a registered descriptor. Free of system calls with
-    /// select, poll and io_uring, and with epoll when the interest is unchanged.
+    /// select, poll, epoll-edge and io_uring, and with epoll when the interest is unchanged.
     ///
     /// With [`Interest::NONE`] the descriptor stays registered and delivers at most its hang-up:
-    /// poll, epoll and io_uring deliver it at every wait until the descriptor is removed, select not at all.
+    /// poll, epoll, epoll-edge and io_uring deliver it at every wait until the descriptor is removed, select not at all.
     ///
     /// # Errors
     /// `NotFound` when it is not registered.
@@ -199,7 +258,7 @@ impl Events {
         uninterrupted(dispatch!(&mut self.0, backend => backend.wait(ready, timeout_ms)))
     }
 
-    /// As [`Events::wait`], with a time-out that epoll and io_uring keep to the nanosecond instead of rounding it
+    /// As [`Events::wait`], with a time-out that epoll, epoll-edge and io_uring keep to the nanosecond instead of rounding it
     /// up to a millisecond, at the price of a second call when it has to sleep; the other mechanisms
     /// round. The thread's timer slack comes on top (prctl(2), 50 us unless it was changed).
     ///
@@ -209,6 +268,11 @@ impl Events {
         ready.clear();
         uninterrupted(dispatch!(&mut self.0, backend => backend.wait_finely(ready, timeout)))
     }
+}
+
+/// An error of io_uring_setup(2) with who may forbid it, in words: for others who use a ring.
+pub fn explain_ring(error: io::Error) -> io::Error {
+    uring::explained(error)
 }
 
 /// A signal ends a wait early, with nothing.

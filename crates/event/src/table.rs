@@ -24,12 +24,13 @@ impl<T> Table<T> {
         self.entries.get(index(fd))?.as_ref()
     }
 
+    pub fn get_mut(&mut self, fd: RawFd) -> Option<&mut T> {
+        self.entries.get_mut(index(fd))?.as_mut()
+    }
+
     /// The entry of a registered descriptor; `NotFound` for any other.
     pub fn known(&mut self, fd: RawFd) -> io::Result<&mut T> {
-        self.entries
-            .get_mut(index(fd))
-            .and_then(Option::as_mut)
-            .ok_or_else(|| not_found(fd))
+        self.get_mut(fd).ok_or_else(|| not_found(fd))
     }
 
     /// Fails with `AlreadyExists` when the descriptor is registered.

@@ -5,6 +5,9 @@
 //! this crate refuses. Registering, changing and forgetting are requests in memory shared with the kernel, so the one system
 //! call of a turn is the wait, whatever was registered meanwhile.
 //!
+//! A shared listener is polled with `EPOLLEXCLUSIVE`. Each answer takes a poll out of the listener's wait queue, and arming it again puts it
+//! at the end, so those who share it are told in turn.
+//!
 //! An armed poll holds its open file. What is removed is disarmed with the next wait, so a socket that is closed right
 //! after its removal is closed for its peer then: within the same turn of a loop.
 
@@ -12,7 +15,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
-use os::ring::{PollAnswer, PollRing};
+use os::ring::{PollAnswer, PollRing, PollWanted};
 
 use crate::table::Table;
 use crate::vocabulary::{Condition, Interest, Ready, Registration, Token};
@@ -37,6 +40,8 @@ const ENOSYS: i32 = rustix::io::Errno::NOSYS.raw_os_error();
 
 struct Entry {
     registration: Registration,
+    /// Others watch the same file, and one of them is to be told.
+    shared: bool,
     /// The generation under which its poll is armed; answers under others are of the past.
     armed: Option<u32>,
 }
@@ -56,16 +61,41 @@ impl Uring {
         let Ok(entry) = self.table.known(fd) else {
             return Ok(());
         };
-        if entry.armed.is_some() {
+        let interest = entry.registration.interest;
+        // Who shares a listener and does not want to be told must not be the one who is.
+        if entry.armed.is_some() || (entry.shared && interest == Interest::NONE) {
             return Ok(());
         }
         self.generation = self.generation.wrapping_add(1);
-        let interest = entry.registration.interest;
         let key = key(fd, self.generation);
-        self.ring
-            .arm(fd, interest.reads(), interest.writes(), key)?;
+        let wanted = PollWanted {
+            input: interest.reads(),
+            output: interest.writes(),
+            exclusively: entry.shared,
+        };
+        self.ring.arm(fd, wanted, key)?;
         entry.armed = Some(self.generation);
         Ok(())
+    }
+
+    fn register(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        token: Token,
+        interest: Interest,
+        shared: bool,
+    ) -> io::Result<()> {
+        let fd = fd.as_raw_fd();
+        self.table.check_unknown(fd)?;
+        let entry = Entry {
+            registration: Registration { token, interest },
+            shared,
+            armed: None,
+        };
+        self.table.insert(fd, entry);
+        self.arm(fd).inspect_err(|_| {
+            let _ = self.table.remove(fd);
+        })
     }
 
     fn arm_again(&mut self) -> io::Result<()> {
@@ -117,7 +147,7 @@ fn key(fd: RawFd, generation: u32) -> u64 {
 }
 
 /// Who forbids it, in words.
-fn explained(error: io::Error) -> io::Error {
+pub(crate) fn explained(error: io::Error) -> io::Error {
     let why = match error.raw_os_error() {
         Some(ENOSYS) => {
             "this kernel has none, or a filter of system calls (a container's seccomp profile) hides it"
@@ -137,17 +167,16 @@ impl Backend for Uring {
     }
 
     fn add(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
-        let fd = fd.as_raw_fd();
-        self.table.check_unknown(fd)?;
-        let registration = Registration { token, interest };
-        let entry = Entry {
-            registration,
-            armed: None,
-        };
-        self.table.insert(fd, entry);
-        self.arm(fd).inspect_err(|_| {
-            let _ = self.table.remove(fd);
-        })
+        self.register(fd, token, interest, false)
+    }
+
+    fn add_shared(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        token: Token,
+        interest: Interest,
+    ) -> io::Result<()> {
+        self.register(fd, token, interest, true)
     }
 
     fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
@@ -160,6 +189,24 @@ impl Backend for Uring {
         }
         // Armed anew with the next wait; where its poll has answered that is so already.
         match entry.armed.take() {
+            Some(generation) => {
+                self.answered.push(fd);
+                self.ring.disarm(key(fd, generation))
+            }
+            // A shared one is not armed while nothing is of interest, and so has no answer that would bring it back.
+            None if entry.shared => {
+                self.answered.push(fd);
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn pass_on(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let fd = fd.as_raw_fd();
+        let entry = self.table.known(fd)?;
+        // Who has been told goes to the end by being armed again; who has not, by being disarmed first.
+        match entry.armed.take_if(|_| entry.shared) {
             Some(generation) => {
                 self.answered.push(fd);
                 self.ring.disarm(key(fd, generation))

@@ -100,6 +100,16 @@ pub(crate) struct Condition {
     pub error: bool,
 }
 
+impl Condition {
+    /// Nothing holds.
+    pub const NOTHING: Condition = Condition {
+        input: false,
+        output: false,
+        hangup: false,
+        error: false,
+    };
+}
+
 impl Registration {
     /// The event to deliver, if any of it is of interest.
     ///
@@ -136,6 +146,8 @@ pub enum Mechanism {
     Poll,
     /// epoll(7): cost grows with the number of ready descriptors.
     Epoll,
+    /// epoll(7), edge-triggered: as epoll, and what is changed costs no call; who is not drained costs a look.
+    EpollEdge,
     /// io_uring(7), its polls: as epoll, and what is registered or changed costs no call of its own.
     IoUring,
 }
@@ -146,6 +158,7 @@ impl Mechanism {
         Mechanism::Select,
         Mechanism::Poll,
         Mechanism::Epoll,
+        Mechanism::EpollEdge,
         Mechanism::IoUring,
     ];
 
@@ -155,6 +168,7 @@ impl Mechanism {
             Mechanism::Select => "select",
             Mechanism::Poll => "poll",
             Mechanism::Epoll => "epoll",
+            Mechanism::EpollEdge => "epoll-edge",
             Mechanism::IoUring => "io_uring",
         }
     }
@@ -236,7 +250,7 @@ mod tests {
         let error = "kqueue".parse::<Mechanism>().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "unknown event mechanism \"kqueue\": valid are select, poll, epoll, io_uring"
+            "unknown event mechanism \"kqueue\": valid are select, poll, epoll, epoll-edge, io_uring"
         );
     }
 

@@ -170,6 +170,7 @@ proptest! {
             support::select(),
             support::poll(),
             support::epoll(),
+            support::epoll_edge(),
             support::io_uring(),
             sim,
         ];
@@ -180,8 +181,9 @@ proptest! {
             sockets[slot].live(step);
             register(&mut sockets[slot], &mut mechanisms, step);
 
-            let [select, poll, epoll, uring, sim] = mechanisms.each_mut().map(answer);
+            let [select, poll, epoll, edge, uring, sim] = mechanisms.each_mut().map(answer);
             prop_assert_eq!(&poll, &epoll, "poll and epoll after {:?}", step);
+            prop_assert_eq!(&poll, &edge, "poll and epoll-edge after {:?}", step);
             prop_assert_eq!(&poll, &uring, "poll and io_uring after {:?}", step);
             prop_assert_eq!(&poll, &sim, "poll and sim after {:?}", step);
             prop_assert_eq!(&select, &without_hangups(&poll), "select and poll after {:?}", step);

@@ -74,11 +74,12 @@ macro_rules! of_the_kernel {
 of_the_kernel! { select = super::support::select(); }
 of_the_kernel! { poll = super::support::poll(); hangup_repeats_when_interest_is_none }
 of_the_kernel! { epoll = super::support::epoll(); hangup_repeats_when_interest_is_none }
+of_the_kernel! { epoll_edge = super::support::epoll_edge(); hangup_repeats_when_interest_is_none }
 of_the_kernel! { io_uring = super::support::io_uring(); hangup_repeats_when_interest_is_none }
 held_to_all! { sim = super::sim(); }
 
 /// More than all tests of this file hold open at once, however many run side by side.
-const DUPLICATES_MAX: u64 = 12_000;
+const DUPLICATES_MAX: u64 = 15_000;
 
 const ONE: Token = Token(1);
 const TWO: Token = Token(2);

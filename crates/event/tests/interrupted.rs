@@ -19,6 +19,7 @@ for_each! {
     select = super::support::select() => { empty_when_a_signal_interrupts_the_wait }
     poll = super::support::poll() => { empty_when_a_signal_interrupts_the_wait }
     epoll = super::support::epoll() => { empty_when_a_signal_interrupts_the_wait }
+    epoll_edge = super::support::epoll_edge() => { empty_when_a_signal_interrupts_the_wait }
     io_uring = super::support::io_uring() => { empty_when_a_signal_interrupts_the_wait }
     sim = super::faithful() => { empty_when_a_signal_interrupts_the_wait }
 }

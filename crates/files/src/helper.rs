@@ -176,11 +176,8 @@ impl Helper<'_> {
 
     fn read_in_beginnings(&mut self, files: &[RawFile]) {
         for (position, file) in files.iter().enumerate() {
-            // Siblings may never be asked for; only small ones are worth a read.
-            let length = match file.meta.size {
-                small @ 0..=SMALL_BYTES => small,
-                _ if position == 0 => READ_IN_BYTES,
-                _ => continue,
+            let Some(length) = beginning(file.meta.size, position) else {
+                continue;
             };
             // A disk error is found again, and reported, when the contents are sent.
             let _ = self.read_in(&file.descriptor, 0, length);
@@ -282,6 +279,16 @@ impl Helper<'_> {
         let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
         send_with_descriptors(&self.socket, &[IoSlice::new(&bytes)], &files, Wait::Block)?;
         Ok(())
+    }
+}
+
+/// How much is read in of a file that was found, the first of an answer's files being the one that was asked for. Siblings may
+/// never be asked for; only small ones are worth a read.
+pub(crate) fn beginning(size: u64, position: usize) -> Option<u64> {
+    match size {
+        0..=SMALL_BYTES => Some(size),
+        _ if position == 0 => Some(READ_IN_BYTES),
+        _ => None,
     }
 }
 

@@ -25,7 +25,7 @@ use std::time::Duration;
 pub(crate) const SIBLING_SUFFIXES: [&[u8]; 3] = [b".br", b".zst", b".gz"];
 
 /// How often to look and open again when the name changes in between, or a rename races.
-const RACES_MAX: u32 = 4;
+pub(crate) const RACES_MAX: u32 = 4;
 
 /// An answer whose files are `F`: open files for the loop, plain descriptors in a helper, only
 /// their [`Meta`] when an answer is checked again.
@@ -46,6 +46,25 @@ pub enum RawAnswer<F> {
     Directory,
     /// Nothing to send.
     Failed(Failure),
+}
+
+impl From<RawAnswer<Rc<OpenFile>>> for Answer {
+    fn from(answer: RawAnswer<Rc<OpenFile>>) -> Answer {
+        match answer {
+            RawAnswer::File {
+                file,
+                index,
+                siblings,
+            } => Answer::File(FoundFile {
+                file,
+                index,
+                siblings,
+            }),
+            RawAnswer::Redirect => Answer::Redirect,
+            RawAnswer::Directory => Answer::Directory,
+            RawAnswer::Failed(failure) => Answer::Failed(failure),
+        }
+    }
 }
 
 /// A file opened by a helper, ready to be passed on.
@@ -102,21 +121,8 @@ pub(crate) trait Opener {
 /// # Ok::<(), headway_files::RootError>(())
 /// ```
 pub fn resolve_cached(roots: &Roots, root: RootId, path: &[u8], retire: &RetireList) -> Probe {
-    match resolve(&CachedOpener { roots, retire }, roots, root, path) {
-        Some(RawAnswer::File {
-            file,
-            index,
-            siblings,
-        }) => Probe::Answered(Answer::File(FoundFile {
-            file,
-            index,
-            siblings,
-        })),
-        Some(RawAnswer::Redirect) => Probe::Answered(Answer::Redirect),
-        Some(RawAnswer::Directory) => Probe::Answered(Answer::Directory),
-        Some(RawAnswer::Failed(failure)) => Probe::Answered(Answer::Failed(failure)),
-        None => Probe::WouldBlock,
-    }
+    let answer = resolve(&CachedOpener { roots, retire }, roots, root, path);
+    answer.map_or(Probe::WouldBlock, |answer| Probe::Answered(answer.into()))
 }
 
 /// Resolve `path` beneath `root`, waiting as long as it takes; for helpers only.
@@ -253,7 +259,7 @@ pub(crate) fn look_cached(root: &Root, path: &[u8], retire: &RetireList) -> Resu
     Ok(status)
 }
 
-fn is_same_file(seen: &Status, opened: &Status) -> bool {
+pub(crate) fn is_same_file(seen: &Status, opened: &Status) -> bool {
     opened.kind == FileType::RegularFile
         && (opened.device, opened.inode) == (seen.device, seen.inode)
 }

@@ -29,7 +29,8 @@ pub enum Outcome {
     Refused = 7,
     /// No route, no such host or network.
     Unreachable = 8,
-    /// The time-out passed first.
+    /// There was a connection, and the time-out passed before the reply was whole; or the request waited for a connection of
+    /// the client's until then.
     TimedOut = 9,
     /// The client had no free local port.
     NoPort = 10,
@@ -39,6 +40,8 @@ pub enum Outcome {
     Abandoned = 12,
     /// Every connection the client may have was busy, and its queue was full: it was not sent at all.
     NoConnection = 13,
+    /// The time-out passed before the connection came about: a server whose accept queue is full answers nothing.
+    ConnectTimedOut = 14,
 }
 
 /// A code or a name that stands for no [`Outcome`].
@@ -48,7 +51,7 @@ pub struct UnknownOutcome(pub String);
 
 impl Outcome {
     /// Every outcome, in the order of their codes.
-    pub const ALL: [Outcome; 14] = [
+    pub const ALL: [Outcome; 15] = [
         Outcome::Ok,
         Outcome::Status,
         Outcome::Length,
@@ -63,6 +66,7 @@ impl Outcome {
         Outcome::NoDescriptor,
         Outcome::Abandoned,
         Outcome::NoConnection,
+        Outcome::ConnectTimedOut,
     ];
 
     /// The word for it in files and tables.
@@ -82,6 +86,7 @@ impl Outcome {
             Outcome::NoDescriptor => "no-descriptor",
             Outcome::Abandoned => "abandoned",
             Outcome::NoConnection => "no-connection",
+            Outcome::ConnectTimedOut => "connect-timed-out",
         }
     }
 
@@ -92,6 +97,21 @@ impl Outcome {
         !matches!(
             self,
             Outcome::Abandoned | Outcome::NoConnection | Outcome::NoPort | Outcome::NoDescriptor
+        )
+    }
+
+    /// Whether the request had a connection to the server.
+    ///
+    /// As far as the client can know: a server's kernel may take part in a handshake for which it has no room afterwards.
+    pub fn had_connection(self) -> bool {
+        !matches!(
+            self,
+            Outcome::Refused
+                | Outcome::Unreachable
+                | Outcome::NoPort
+                | Outcome::NoDescriptor
+                | Outcome::NoConnection
+                | Outcome::ConnectTimedOut
         )
     }
 

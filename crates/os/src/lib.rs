@@ -17,3 +17,4 @@ pub mod ring;
 pub mod select;
 pub mod socket;
 pub mod ticks;
+pub mod work;

@@ -17,6 +17,9 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, Result};
 
+/// How a name is looked at without being opened.
+pub(crate) const LOOK_FLAGS: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+
 /// Which names may be resolved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Names {
@@ -54,13 +57,7 @@ pub struct Status {
 /// As openat2(2); `EXDEV` for a path that leads out of `root`, `EAGAIN` with [`Names::All`] when a
 /// rename raced with the walk (ask again).
 pub fn look(root: BorrowedFd<'_>, path: &[u8], names: Names) -> Result<Option<(OwnedFd, Status)>> {
-    match openat2(
-        root,
-        path,
-        OFlags::PATH | OFlags::CLOEXEC,
-        Mode::empty(),
-        resolve(names),
-    ) {
+    match openat2(root, path, LOOK_FLAGS, Mode::empty(), resolve(names)) {
         Ok(descriptor) => {
             let status = status(&descriptor)?;
             Ok(Some((descriptor, status)))
@@ -87,20 +84,30 @@ pub fn open_to_read(
     names: Names,
     no_access_time: bool,
 ) -> Result<Option<(OwnedFd, Status)>> {
-    let mut flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    if no_access_time {
-        flags |= OFlags::NOATIME;
-    }
+    let flags = read_flags(no_access_time);
     match openat2(root, path, flags, Mode::empty(), resolve(names)) {
-        Ok(descriptor) => {
-            let status = status(&descriptor)?;
-            // Only regular files take advice; for anything else this fails and does not matter.
-            let _ = fadvise(&descriptor, 0, None, Advice::Random);
-            Ok(Some((descriptor, status)))
-        }
+        Ok(descriptor) => opened_to_read(descriptor).map(Some),
         Err(Errno::AGAIN) if names == Names::Cached => Ok(None),
         Err(errno) => Err(errno),
     }
+}
+
+/// How a name is opened for reading.
+pub(crate) fn read_flags(no_access_time: bool) -> OFlags {
+    let mut flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    flags.set(OFlags::NOATIME, no_access_time);
+    flags
+}
+
+/// What [`open_to_read`] does once the file is open: its status, and the advice. Neither waits.
+///
+/// # Errors
+/// As statx(2).
+pub fn opened_to_read(descriptor: OwnedFd) -> Result<(OwnedFd, Status)> {
+    let status = status(&descriptor)?;
+    // Only regular files take advice; for anything else this fails and does not matter.
+    let _ = fadvise(&descriptor, 0, None, Advice::Random);
+    Ok((descriptor, status))
 }
 
 /// The status of an open descriptor as the kernel has it in memory: `AT_STATX_DONT_SYNC` keeps a
@@ -122,7 +129,7 @@ pub fn status(descriptor: impl AsFd) -> Result<Status> {
     })
 }
 
-fn resolve(names: Names) -> ResolveFlags {
+pub(crate) fn resolve(names: Names) -> ResolveFlags {
     let confined = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     match names {
         Names::Cached => confined | ResolveFlags::CACHED,

@@ -44,6 +44,30 @@ pub struct PollAnswer {
     pub error: bool,
 }
 
+/// What a poll is to wait for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PollWanted {
+    /// Input, or the end of it (`POLLIN`).
+    pub input: bool,
+    /// Room for output (`POLLOUT`).
+    pub output: bool,
+    /// Of all who wait for the file in this way, one is to be told (`EPOLLEXCLUSIVE`).
+    pub exclusively: bool,
+}
+
+impl PollWanted {
+    fn mask(self) -> u32 {
+        let input = if self.input { libc::POLLIN } else { 0 };
+        let output = if self.output { libc::POLLOUT } else { 0 };
+        let exclusive = if self.exclusively {
+            libc::EPOLLEXCLUSIVE as u32
+        } else {
+            0
+        };
+        (input | output) as u32 | exclusive
+    }
+}
+
 impl PollRing {
     /// A ring for `submissions` requests between two calls to the kernel and `answers` between two looks. Beyond either
     /// nothing is lost: the kernel is called in between, and keeps what does not fit.
@@ -66,16 +90,13 @@ impl PollRing {
         }
     }
 
-    /// Asks for one answer about a descriptor, told by `key`: when there is input or room for output, as asked, or a hang-up
+    /// Asks for one answer about a descriptor, told by `key`: when there is what is `wanted`, or a hang-up
     /// or error in any case. The kernel hears of it at the next [`PollRing::wait`] at the latest.
     ///
     /// # Errors
     /// Those of io_uring_enter(2), when the queue was full and had to be handed over.
-    pub fn arm(&mut self, fd: RawFd, input: bool, output: bool, key: u64) -> io::Result<()> {
-        let input = if input { libc::POLLIN } else { 0 };
-        let output = if output { libc::POLLOUT } else { 0 };
-        let mask = (input | output) as u32;
-        let entry = opcode::PollAdd::new(Fd(fd), mask).build();
+    pub fn arm(&mut self, fd: RawFd, wanted: PollWanted, key: u64) -> io::Result<()> {
+        let entry = opcode::PollAdd::new(Fd(fd), wanted.mask()).build();
         self.push(entry.user_data(key))
     }
 
@@ -184,7 +205,11 @@ mod tests {
             ring.wait(Some(Duration::ZERO)).unwrap();
             std::iter::from_fn(|| ring.answer()).collect::<Vec<_>>()
         };
-        ring.arm(near.as_raw_fd(), true, false, 7).unwrap();
+        let input = PollWanted {
+            input: true,
+            ..PollWanted::default()
+        };
+        ring.arm(near.as_raw_fd(), input, 7).unwrap();
         assert_eq!(look(&mut ring), []);
         far.write_all(b"x").unwrap();
         let answers = look(&mut ring);
@@ -193,7 +218,7 @@ mod tests {
         assert_eq!(look(&mut ring), [], "it was armed once");
         // More than the queue holds.
         for key in 0..40 {
-            ring.arm(near.as_raw_fd(), true, false, key).unwrap();
+            ring.arm(near.as_raw_fd(), input, key).unwrap();
         }
         let mut keys: Vec<u64> = Vec::new();
         while keys.len() < 40 {

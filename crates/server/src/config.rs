@@ -20,12 +20,13 @@ mod strategy;
 mod error;
 mod print;
 
+pub use accept::{EarlyReject, Sharing};
 pub use check::{Environment, raise_descriptor_limit};
 pub use error::{ConfigError, Source};
 pub use memory::Memory;
 pub(crate) use memory::REST_BYTES;
 pub use settings::Settings;
-pub use strategy::{Opening, Preset, SendMethod};
+pub use strategy::{HelperMeans, Opening, Preset, SendMethod};
 pub use units::AcceptCount;
 
 /// The checked configuration of one server.
@@ -40,10 +41,14 @@ pub struct Config {
     pub workers: usize,
     /// Virtual hosts, at least one; the first is the default host.
     pub hosts: Vec<Host>,
-    /// The event mechanism: `select`, `poll` or `epoll`.
+    /// The event mechanism: `select`, `poll`, `epoll`, `epoll-edge` or `io_uring`.
     pub events: String,
     /// Connections accepted at most a wake-up.
     pub accept_count: AcceptCount,
+    /// What is done with clients that cannot be served in time.
+    pub early_reject: EarlyReject,
+    /// Whether each worker has listeners of its own.
+    pub sharing: Sharing,
     /// Whether a new connection is read from as soon as it is accepted.
     pub eager_read: bool,
     /// Whether a reply is written as soon as it is there, without asking whether the socket takes it.
@@ -80,6 +85,8 @@ pub struct Config {
     pub target_bytes_max: usize,
     /// A longer request body is refused with 413, a shorter one is drained.
     pub body_bytes_max: u64,
+    /// Who does what may wait.
+    pub helper_means: HelperMeans,
     /// Helper processes at least, a worker.
     pub helpers_min: usize,
     /// Helper processes at most, a worker.

@@ -39,6 +39,8 @@ pub enum ToWorker {
         /// Comes back in the answer.
         id: u64,
     },
+    /// Clients may wait in the shared listeners that another worker was told of and has left there: look.
+    Look,
     /// Accept no more, finish what is in flight, answer `Drained` and end.
     Drain {
         /// After this long, end anyway.
@@ -63,6 +65,9 @@ pub enum FromWorker {
         /// The numbers.
         snapshot: Box<Snapshot>,
     },
+    /// Clients may wait in the shared listeners, and this worker, who alone was told of them, does not look there any more: it
+    /// is full, or has no descriptors.
+    LeftWaiting,
     /// Words for a person: a worker does not write to standard error, which may be a stopped terminal.
     Notice {
         /// One line.

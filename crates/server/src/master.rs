@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-use crate::config::Config;
+use crate::config::{Config, Sharing};
 use crate::control::{Control, ControlError, FromWorker, Received, ToWorker};
 use crate::tally::{MasterTally, status};
 
@@ -32,7 +32,7 @@ pub use listeners::BindError;
 
 use children::{Role, ended};
 use gather::Gather;
-use listeners::Listeners;
+use listeners::{Listeners, Manner};
 use log::Log;
 use signals::Signals;
 use worker::Place;
@@ -147,12 +147,7 @@ impl Master {
     fn start(config: Config, options: Options) -> Result<Master, MasterError> {
         // Before the first child, so that no death goes unseen.
         let signals = Signals::new().map_err(system("signal handlers"))?;
-        let listeners = Listeners::bind(
-            &config.listen,
-            config.workers,
-            config.listen_queue,
-            config.defer_accept,
-        )?;
+        let listeners = Listeners::bind(&config.listen, &Manner::of(&config))?;
         let (gather, asker) = Gather::new().map_err(system("wake pipe"))?;
         let status = match config.status {
             None => None,
@@ -381,9 +376,19 @@ impl Master {
                 self.places[number].last = Some(*snapshot);
                 self.gather.answered(number, id);
             }
+            FromWorker::LeftWaiting => self.tell_others_to_look(number),
             FromWorker::Notice { text } => say(format_args!("worker {number}: {text}")),
             FromWorker::Drained => {}
             FromWorker::Failed { why } => self.places[number].why = Some(why),
+        }
+    }
+
+    /// Clients may wait in the shared listeners that no other worker was told of.
+    fn tell_others_to_look(&mut self, number: usize) {
+        for other in 0..self.places.len() {
+            if other != number && self.places[other].is_ready() {
+                self.send(other, ToWorker::Look, Vec::new());
+            }
         }
     }
 
@@ -425,6 +430,9 @@ impl Master {
             return self.stop(Duration::ZERO);
         }
         self.tally.worker_deaths += 1;
+        if self.config.sharing == Sharing::Shared {
+            self.tell_others_to_look(number);
+        }
         say(format_args!(
             "worker {number} ended: {why}; a new one starts in {delay} ms"
         ));

@@ -32,7 +32,7 @@ use http::HeadLimits;
 use os::mapping::Mapping;
 
 use crate::accept::{Addresses, Auto, LISTENER, Listeners};
-use crate::config::{AcceptCount, Config, Opening, SendMethod};
+use crate::config::{AcceptCount, Config, EarlyReject, HelperMeans, Opening, SendMethod};
 use crate::connection::{CONNECTION, Connection, Slots};
 use crate::control::{Control, ControlError, FromWorker, ToWorker};
 use crate::lookup::{Hosts, Lookup};
@@ -185,7 +185,7 @@ impl Worker {
             listeners: parts.listeners,
             addresses: Addresses::new(config.connections_per_address_max),
             auto: (config.accept_count == AcceptCount::Auto)
-                .then(|| Auto::new(config.listen_queue)),
+                .then(|| Auto::new(config.listen_queue, config.early_reject != EarlyReject::Off)),
             connections: Slots::default(),
             deadlines: Deadlines::new(DEADLINE_TICK),
             hosts: Rc::new(parts.hosts),
@@ -294,9 +294,8 @@ impl Worker {
         self.expire();
         self.accept_for_closed();
         self.tend_log();
-        if let Some(length) = self.auto.as_mut().and_then(Auto::end_turn) {
-            self.listeners.set_queue(length, &self.tracer);
-        }
+        self.tell_of_left();
+        self.tend_queue();
     }
 
     /// How long the next wait may be.
@@ -419,7 +418,7 @@ impl Parts {
             .map(|(log, socket)| Log::new(log.format, socket));
         let listeners = setup(
             "watching the listeners",
-            Listeners::new(descriptors, &mut events),
+            Listeners::new(descriptors, config.sharing, &mut events),
         )?;
         let watched = events.add(control.as_fd(), Token::new(CONTROL, 0, 0), Interest::READ);
         setup("watching the master", watched)?;
@@ -433,7 +432,15 @@ impl Parts {
             want: want(config.opening),
             ..PoolLimits::default()
         };
-        let pool = Pool::new(limits, roots.clone());
+        let mut pool = Pool::new(limits, roots.clone());
+        if config.helper_means == HelperMeans::IoUring {
+            setup("making a ring for the work of helpers", pool.use_ring())?;
+            if let Some(ring) = pool.ring() {
+                let token = Token::new(HELPER, helpers::RING, 0);
+                let watched = events.add(ring, token, Interest::READ);
+                setup("watching the ring for the work of helpers", watched)?;
+            }
+        }
         let bounds = NamesBounds {
             entries_max: config.names_max,
             descriptors_max: config.descriptors_max,

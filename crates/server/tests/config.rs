@@ -70,6 +70,12 @@ const MISTAKES: &[(&str, usize, &[&str])] = &[
         1,
         &["events", "kqueue", "select, poll, epoll"],
     ),
+    ("early-reject = \"404\"", 1, &["404", "off", "503", "reset"]),
+    (
+        "listeners = \"one\"",
+        1,
+        &["one", "reuseport", "shared", "herd"],
+    ),
     ("send = \"splice\"", 1, &["splice", "copy", "sendfile"]),
     ("preset = \"apache\"", 1, &["apache", "`flash`, `fd-pass`"]),
     (
@@ -78,7 +84,7 @@ const MISTAKES: &[(&str, usize, &[&str])] = &[
         &["touch-and-reopen", "probe-then-pass"],
     ),
     ("helpers = 0", 1, &["helpers", "0 is not within 1 to 256"]),
-    ("helpers = \"4-2\"", 1, &["helpers", "1-16"]),
+    ("helpers = \"4-2\"", 1, &["helpers", "1-16", "io_uring"]),
     (
         "helpers-min = 2\nhelpers = 3",
         2,
@@ -307,6 +313,15 @@ fn options_are_refused_when_they_say_otherwise_than_the_server_that_is_named() {
             "content-max: without caching nothing is kept",
         ),
         (
+            "early-reject = 'reset'",
+            "early-reject: clients are turned away when the loop sees that more come than it can serve, and with \
+             accept-count = 25 it does not look; give accept-count = \"auto\"",
+        ),
+        (
+            "preset = 'eager'\nearly-reject = '503'",
+            "with accept-count = 0 it does not look",
+        ),
+        (
             "listenq = -3",
             "listenq: -3 is no length for a queue: write 1 to 1048576, and the kernel makes at most 4096 of it",
         ),
@@ -323,27 +338,6 @@ fn options_are_refused_when_they_say_otherwise_than_the_server_that_is_named() {
     // What Headway itself can do, and what agrees with the name.
     good("root = \"site\"\neager-read = false\neager-write = true");
     good("root = \"site\"\npreset = 'eager'\neager-read = true\naccept-count = 0");
-}
-
-#[test]
-fn a_micro_server_has_its_own_defaults_and_is_the_same_when_printed_and_read() {
-    for preset in ["accept1", "cm", "accept25+cache"] {
-        let config = good(&format!("root = \"site\"\npreset = '{preset}'"));
-        assert_eq!(
-            (config.events.as_str(), config.listen_queue),
-            ("select", 128)
-        );
-        assert!(!config.defer_accept && config.connections_max == 15_000);
-        assert_eq!(config.caching, preset == "accept25+cache");
-        // Where the file lies is of no meaning to what is printed.
-        let again = good(
-            &config
-                .to_toml()
-                .replace(&config.hosts[0].root.display().to_string(), "site"),
-        );
-        let hosts = config.hosts.clone();
-        assert_eq!(Config { hosts, ..again }, config);
-    }
 }
 
 #[test]

@@ -19,7 +19,7 @@ fn files_of_every_size_arrive_whole_by_every_mechanism() {
         let bytes: Vec<u8> = (0..size).map(|at: usize| (at % 251) as u8).collect();
         fs::write(root.path().join(format!("{size}.bin")), bytes).unwrap();
     }
-    for events in ["select", "poll", "epoll"] {
+    for events in ["select", "poll", "epoll", "epoll-edge"] {
         let events_line = format!("events = {events:?}");
         let mut served = Served::start(config(root.path(), &events_line));
         for size in sizes {

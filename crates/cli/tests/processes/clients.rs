@@ -12,6 +12,8 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::serving::headway;
+
 /// How long a client waits before it says that nothing came.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -140,6 +142,16 @@ impl Drop for Stopped {
             let _ = kill_process(Pid::from_raw(*pid).unwrap(), Signal::CONT);
         }
     }
+}
+
+/// Whether a server may use io_uring here; where it may not, the test says that it leaves that out.
+pub fn has_io_uring(test: &str) -> bool {
+    let words = ["serve", "--events", "io_uring", "--check"];
+    let checked = headway().args(words).output().unwrap();
+    if !checked.status.success() {
+        skip(test, String::from_utf8_lossy(&checked.stderr).trim());
+    }
+    checked.status.success()
 }
 
 /// Says that a test did not run, and why; also in the file `HEADWAY_SKIP_LOG` names, if it is set.

@@ -65,14 +65,20 @@ fn loop_never_blocks_when_hundreds_of_files_are_cold() {
         Ok(disk) => disk,
         Err(why) => return skip(NAME, &why),
     };
-    for (events, preset) in [
-        ("select", "headway"),
-        ("poll", "headway"),
-        ("epoll", "headway"),
-        ("epoll", "new-flash"),
+    for (events, preset, helpers) in [
+        ("select", "headway", "1-16"),
+        ("poll", "headway", "1-16"),
+        ("epoll", "headway", "1-16"),
+        ("epoll-edge", "headway", "1-16"),
+        ("epoll", "new-flash", "1-16"),
+        ("epoll", "headway", "io_uring"),
     ] {
+        if helpers == "io_uring" && !has_io_uring(NAME) {
+            continue;
+        }
         disk.make_cold().unwrap();
-        let server = Server::start_in(disk.path(), &["--events", events, "--preset", preset]);
+        let arguments = ["--events", events, "--preset", preset, "--helpers", helpers];
+        let server = Server::start_in(disk.path(), &arguments);
         let trace = server.status()["total"]["trace"].clone();
         if !sees_everything(&trace) {
             return skip(NAME, &format!("the tracer sees {}", trace["rung"]));
@@ -87,7 +93,13 @@ fn loop_never_blocks_when_hundreds_of_files_are_cold() {
         assert_eq!(counter(&status, "requests") as usize, FILES);
         let trace = &status["total"]["trace"];
         let none = Value::Array(Vec::new());
-        assert_eq!(trace["sleeps"], none, "{events} {preset}");
+        assert_eq!(trace["sleeps"], none, "{events} {preset} {helpers}");
+        let by_the_kernel = counter(&status, "helper_ring_jobs") as usize;
+        assert_eq!(
+            by_the_kernel > FILES / 2,
+            helpers == "io_uring",
+            "{helpers}"
+        );
         assert_eq!(trace["lost_records"], 0, "{events}");
         assert!(
             trace["waits"]["count"].as_u64() > Some(0),
@@ -136,7 +148,7 @@ fn guess_makes_the_loop_wait_where_a_check_does_not_when_files_are_cold_again() 
 #[test]
 fn clients_are_told_and_others_are_served_when_the_disk_breaks() {
     const NAME: &str = "clients_are_told_and_others_are_served_when_the_disk_breaks";
-    for events in ["select", "poll", "epoll"] {
+    for events in ["select", "poll", "epoll", "epoll-edge"] {
         let mut disk = match Disk::new(64 << 20, fill_to_break) {
             Ok(disk) => disk,
             Err(why) => return skip(NAME, &why),

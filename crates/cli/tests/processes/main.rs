@@ -13,6 +13,8 @@ mod disks;
 mod helpers;
 mod memory;
 mod overlay;
+mod overload;
+mod sharing;
 mod shortage;
 mod stopping;
 mod workers;

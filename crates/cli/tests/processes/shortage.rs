@@ -10,7 +10,7 @@ use crate::disks::Mount;
 use crate::serving::Server;
 
 /// Lets a process open `room` more descriptors and no more; gives the limit it had.
-fn leave_room(pid: i32, room: usize) -> Rlimit {
+pub fn leave_room(pid: i32, room: usize) -> Rlimit {
     let open: Vec<u64> = fs::read_dir(format!("/proc/{pid}/fd"))
         .unwrap()
         .flatten()
@@ -37,7 +37,7 @@ fn everybody_is_served_in_the_end_when_descriptors_run_out() {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
     fs::write(root.path().join("b"), contents(1, 200_000)).unwrap();
-    for events in ["select", "poll", "epoll"] {
+    for events in ["select", "poll", "epoll", "epoll-edge"] {
         // Names are asked for again at each request, which takes a descriptor for a moment.
         let arguments = ["--workers", "1", "--revalidate", "0ms", "--events", events];
         let server = Server::start_in(root.path(), &arguments);
@@ -81,7 +81,7 @@ fn cached_files_give_way_when_they_hold_every_descriptor_and_nobody_is_connected
     for number in 0..300 {
         fs::write(root.path().join(number.to_string()), "hello").unwrap();
     }
-    for events in ["select", "poll", "epoll"] {
+    for events in ["select", "poll", "epoll", "epoll-edge"] {
         let arguments = ["--workers", "1", "--no-precompressed", "--events", events];
         let server = Server::start_in(root.path(), &arguments);
         // The numbers of descriptors that are free again are given out first, and the limit is one on

@@ -34,6 +34,10 @@ pub fn epoll() -> Events {
     Events::new(Mechanism::Epoll).unwrap()
 }
 
+pub fn epoll_edge() -> Events {
+    Events::new(Mechanism::EpollEdge).unwrap()
+}
+
 /// Where io_uring is missing or forbidden its tests hold epoll to the same instead, and say so.
 pub fn io_uring() -> Events {
     Events::new(Mechanism::IoUring).unwrap_or_else(|error| {

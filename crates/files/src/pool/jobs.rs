@@ -149,12 +149,23 @@ impl Jobs {
         asked
     }
 
-    /// Give the next job to a helper; it is running from now on.
-    pub(super) fn start(&mut self) -> Option<(u64, &Job)> {
-        let id = self
-            .demanded
-            .pop_front()
-            .or_else(|| self.prefetch.pop_front())?;
+    /// Jobs of a kind that nobody has yet.
+    pub(super) fn queued_where(&self, fits: impl Fn(&Key) -> bool) -> usize {
+        let queued = self.demanded.iter().chain(&self.prefetch);
+        let jobs = queued.filter_map(|id| self.jobs.get(id));
+        jobs.filter(|job| fits(&job.key)).count()
+    }
+
+    /// Give the next job of a kind to somebody who does such; it is running from now on.
+    pub(super) fn start_where(&mut self, fits: impl Fn(&Key) -> bool) -> Option<(u64, &Job)> {
+        let of_kind = |id: &u64| self.jobs.get(id).is_some_and(|job| fits(&job.key));
+        let id = match self.demanded.iter().position(of_kind) {
+            Some(at) => self.demanded.remove(at),
+            None => {
+                let at = self.prefetch.iter().position(of_kind)?;
+                self.prefetch.remove(at)
+            }
+        }?;
         let job = self.jobs.get_mut(&id)?;
         job.place = Place::Running;
         Some((id, job))
@@ -259,7 +270,7 @@ mod tests {
     }
 
     fn started(jobs: &mut Jobs) -> Vec<Key> {
-        std::iter::from_fn(|| jobs.start().map(|(_, job)| job.key.clone())).collect()
+        std::iter::from_fn(|| jobs.start_where(|_| true).map(|(_, job)| job.key.clone())).collect()
     }
 
     #[test]
@@ -310,7 +321,7 @@ mod tests {
     fn departed_waiters_are_forgotten_when_their_helper_hangs() {
         let mut jobs = Jobs::default();
         jobs.ask(name(1), None, new(0), 1);
-        let id = jobs.start().unwrap().0;
+        let id = jobs.start_where(|_| true).unwrap().0;
         for waiter in 1..1000 {
             assert_eq!(jobs.ask(name(1), None, new(waiter), 1), Asked::Joined);
             jobs.leave(waiter);
@@ -338,7 +349,7 @@ mod tests {
     fn waiter_leaves_what_it_asked_for_last_when_it_asked_before() {
         let mut jobs = Jobs::default();
         jobs.ask(name(1), None, new(1), 9);
-        let first = jobs.start().unwrap().0;
+        let first = jobs.start_where(|_| true).unwrap().0;
         jobs.ask(name(2), None, new(1), 9);
         jobs.finish(first);
         jobs.leave(1);
@@ -350,7 +361,7 @@ mod tests {
         let mut jobs = Jobs::default();
         jobs.ask(name(1), None, new(1), 9);
         jobs.ask(name(2), None, new(1), 9);
-        let id = jobs.start().unwrap().0;
+        let id = jobs.start_where(|_| true).unwrap().0;
         assert_eq!(jobs.again(id), 1);
         assert_eq!(started(&mut jobs), [name(1), name(2)]);
     }

@@ -1,5 +1,8 @@
 //! The worker's side of its helpers: a queue of jobs, and who does which.
 //!
+//! Where it is asked for, the kernel's own workers take the place of helpers for all but listings and copies
+//! ([`Pool::use_ring`]).
+//!
 //! What it does: joins equal jobs, gives them to idle helpers one at a time, takes their answers,
 //! asks again what a dead helper had, decides how many helpers there should be, and sends
 //! descriptors away to be closed. What it refuses: to wait (every call on a socket is
@@ -13,7 +16,9 @@
 //! Sources: the Flash papers' helper processes; 2006 paper §3 for passing descriptors.
 
 mod jobs;
+mod kernel;
 mod outcome;
+mod ring;
 mod slot;
 mod statistics;
 
@@ -29,6 +34,7 @@ use crate::root::{RootId, Roots};
 use jobs::{Asked, Job, Jobs, Key, Piece};
 use os::rights::ReceiveError;
 use outcome::{Arrived, Broken, failed};
+use ring::{Finished, Ring};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use slot::{Sent, Slot, Work};
 use std::rc::Rc;
@@ -103,6 +109,10 @@ pub struct Pool {
     limits: PoolLimits,
     roots: Rc<Roots>,
     retire: RetireList,
+    /// The kernel's workers.
+    ring: Option<Ring>,
+    /// What they have done that nobody has been told of.
+    finished: Vec<Finished>,
     /// The most recently used last: work goes there first, so that surplus helpers stay idle.
     slots: Vec<Slot>,
     next_slot: u32,
@@ -120,6 +130,8 @@ impl Pool {
             limits,
             roots,
             retire: RetireList::new(),
+            ring: None,
+            finished: Vec::new(),
             slots: Vec::new(),
             next_slot: 0,
             jobs: Jobs::default(),
@@ -285,13 +297,17 @@ impl Pool {
             slot.greet(&self.roots);
             slot.settle(now_ms);
         }
-        while self.jobs.queued() > 0 {
+        self.start_in_ring();
+        while self.for_helpers() > 0 {
             let Some(position) = self.idle() else { break };
             self.start(position);
         }
         self.send_retired(now_ms);
+        if let Some(ring) = &mut self.ring {
+            ring.submit(&mut self.finished);
+        }
         self.waiting_since_ms = match self.waiting_since_ms {
-            _ if self.jobs.queued() == 0 => None,
+            _ if self.for_helpers() == 0 => None,
             Some(since) => Some(since),
             None => Some(now_ms),
         };
@@ -332,7 +348,7 @@ impl Pool {
             .map(|(since, _)| since.saturating_add(ms(self.limits.idle)));
         let retire = self
             .retiring_since_ms
-            .filter(|_| self.idle().is_some())
+            .filter(|_| self.ring.is_some() || self.idle().is_some())
             .map(|since| since.saturating_add(RETIRE_AFTER_MS));
         [grow, shrink, retire]
             .into_iter()
@@ -384,7 +400,9 @@ impl Pool {
     }
 
     fn start(&mut self, position: usize) {
-        let Some((id, job)) = self.jobs.start() else {
+        let ring = self.ring.is_some();
+        let of_helpers = |key: &Key| !ring || !Ring::takes(key);
+        let Some((id, job)) = self.jobs.start_where(of_helpers) else {
             return;
         };
         let mut bytes = Vec::new();
@@ -407,6 +425,9 @@ impl Pool {
         let due = now_ms >= since.saturating_add(RETIRE_AFTER_MS);
         if self.retire.len() < RETIRE_EAGER && !due {
             return;
+        }
+        if self.ring.is_some() {
+            return self.close_in_ring();
         }
         let Some(position) = self.idle() else { return };
         let batch = self.retire.take(crate::protocol::RETIRE_MAX);
@@ -511,7 +532,8 @@ impl Pool {
             .slots
             .iter()
             .filter(|slot| slot.work().is_some())
-            .count() as u64;
+            .count() as u64
+            + self.ring.as_ref().map_or(0, Ring::busy) as u64;
         statistics.closed_here = self.retire.closed_here();
     }
 }

@@ -43,8 +43,10 @@ pub struct PoolStatistics {
     pub queue_peak: u64,
     /// Gauge: attached helpers.
     pub helpers: u64,
-    /// Gauge: of these, at work.
+    /// Gauge: of these, at work; and jobs of the kernel's workers.
     pub busy: u64,
+    /// Jobs that the kernel's workers have done.
+    pub ring_jobs: u64,
     /// Helpers that ended while attached.
     pub deaths: u64,
     /// Jobs asked again because their helper died.

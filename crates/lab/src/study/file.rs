@@ -81,6 +81,7 @@ pub struct Files {
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct Workload {
     pub connections: Option<Scaled<u64>>,
+    pub idle: Option<Scaled<u64>>,
     pub requests_per_connection: Option<Scaled<u64>>,
     pub timeout: Option<Scaled<String>>,
     pub bandwidth: Option<Scaled<String>>,

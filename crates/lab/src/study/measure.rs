@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::client::{Running, Stopped};
-use super::place::{Place, hot};
+use super::place::{Place, READY, hot};
 use super::spec::{Observer, Point, Probe, Spec};
 use crate::Side;
 use crate::disk::{DiskStatistics, Order};
@@ -35,6 +35,15 @@ const REST_CPU_MS: f64 = 30.0;
 
 /// One that does not rest after so long is measured as it is.
 const RESTLESS: Duration = Duration::from_secs(30);
+
+/// A silent connection asks so often, that no server thinks it has gone.
+const IDLE_THINK: &str = "25s";
+
+/// What silent connections get to come about ...
+const IDLE_PATIENCE: Duration = Duration::from_secs(60);
+
+/// ... and, where the server does not count them, the time they are given.
+const IDLE_UNCOUNTED: Duration = Duration::from_secs(8);
 
 /// One request in so many of the filling is asked of the server: what it keeps itself has to be as it will stay, or its
 /// first seconds are measured.
@@ -137,6 +146,8 @@ impl Bench<'_> {
             amount: Amount::Seconds(spec.seconds),
             directory: Some(run.clone()),
         };
+        // They end when this does.
+        let _idle = self.hold_idle(spec)?;
         let mut others = Vec::new();
         let mut client = match spec.probe {
             None => self.start(&main)?,
@@ -239,6 +250,49 @@ impl Bench<'_> {
             None => command.arg("--no-output"),
         };
         Running::start(&mut command, "headway load", self.place.journal())
+    }
+
+    /// Opens the connections that stay silent, and waits until they are there.
+    fn hold_idle(&self, spec: &Spec) -> Result<Option<Running>, Stopped> {
+        let Some(idle) = spec.workload.idle else {
+            return Ok(None);
+        };
+        let mut command = self.place.command(Side::Client, crate::headway());
+        let address = self.server.address();
+        command.args(["load", &format!("http://{address}{READY}"), "--quiet"]);
+        for address in self.place.clients() {
+            command.args(["--source", &address.to_string()]);
+        }
+        command.args(["--closed", "-c", &idle.to_string(), "--think", IDLE_THINK]);
+        command.args(["--requests-per-connection", "unlimited", "--no-output"]);
+        // It is ended; this is for the case that nobody is left to do so.
+        let longest = 2.0 * (spec.length_s() + IDLE_PATIENCE.as_secs_f64() + 60.0);
+        command.args(["--warmup", "0", "-d", &format!("{longest:.0}s")]);
+        let name = "headway load (silent connections)";
+        let mut client = Running::start(&mut command, name, self.place.journal())?;
+        let begun = Instant::now();
+        loop {
+            self.wait(Instant::now() + REST, &mut client)?;
+            let open = self.connections_open();
+            let there = match open {
+                Some(open) => open >= idle,
+                None => begun.elapsed() > IDLE_UNCOUNTED,
+            };
+            if there {
+                return Ok(Some(client));
+            }
+            if client.ended().is_some() || begun.elapsed() > IDLE_PATIENCE {
+                let open = open.unwrap_or(0);
+                let why = format!("of {idle} silent connections {open} came about");
+                return Err(Stopped::Failed(why));
+            }
+        }
+    }
+
+    /// As a server of ours counts them.
+    fn connections_open(&self) -> Option<u64> {
+        let status = self.server.status().ok()??;
+        status["total"]["counters"]["connections_open"].as_u64()
     }
 
     fn wait(&self, until: Instant, client: &mut Running) -> Result<(), Stopped> {

@@ -113,6 +113,10 @@ impl Environment {
 pub struct Workload {
     /// Of the closed loop.
     pub connections: u64,
+    /// Connections beside them that are open and hardly ever ask; absent in descriptions that have none, whose keys are so as they
+    /// were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle: Option<u64>,
     /// Before a connection is closed.
     pub requests_per_connection: u64,
     /// After which a request is an error; absent: the generator's own.
@@ -307,6 +311,7 @@ mod tests {
             },
             workload: Workload {
                 connections: 256,
+                idle: None,
                 requests_per_connection: 5,
                 timeout_s: None,
                 bandwidth_bits_per_s: None,
@@ -339,10 +344,11 @@ mod tests {
         let key = spec().key();
         assert_eq!(key.len(), 16);
         assert_eq!(key, spec().key());
-        let changes: [fn(&mut Spec); 7] = [
+        let changes: [fn(&mut Spec); 8] = [
             |spec| spec.server.kind = Kind::H2o,
             |spec| spec.environment.memory_bytes = None,
             |spec| spec.workload.connections = 1024,
+            |spec| spec.workload.idle = Some(1000),
             |spec| spec.point = Point::Rate(10.0),
             |spec| spec.observe = Some(Observer::Trace),
             |spec| spec.seconds = 20.0,

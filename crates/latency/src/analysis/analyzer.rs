@@ -144,7 +144,10 @@ fn has_length(window: &Window) -> bool {
 
 /// Its end is that of the client's patience, and nothing that the server did.
 fn was_waited_for(row: &Row) -> bool {
-    matches!(row.error, Outcome::TimedOut | Outcome::Abandoned)
+    matches!(
+        row.error,
+        Outcome::TimedOut | Outcome::ConnectTimedOut | Outcome::Abandoned
+    )
 }
 
 impl Analyzer {

@@ -97,13 +97,26 @@ pub struct Runnable {
     pub processes: u64,
 }
 
-/// Sleeps of the server's calls, from `trace.json`.
+/// The server's calls, from `trace.json`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sleeps {
-    /// By label and call, most frequent first.
+    /// Their sleeps by label and call, most frequent first.
     pub counts: Vec<SleepCount>,
+    /// All calls by name.
+    pub calls: Vec<CallTime>,
     /// Length of the observation.
     pub seconds: f64,
+}
+
+/// The calls of one name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CallTime {
+    /// The name.
+    pub call: String,
+    /// How many.
+    pub count: u64,
+    /// Time in them, without sleeps and without waiting for a processor.
+    pub running_ns: u64,
 }
 
 /// Takes the rows of a run one by one.
@@ -172,8 +185,17 @@ impl Sleeps {
         let at = |name: &str| trace.get(name).and_then(Json::as_u64);
         let seconds = at("ended_ns")?.checked_sub(at("started_ns")?)? as f64 / 1e9;
         let mut found: BTreeMap<(String, String), (u64, u64)> = BTreeMap::new();
+        let mut calls: BTreeMap<String, (u64, u64)> = BTreeMap::new();
         for site in trace.get("sites")?.as_array()? {
             let call = site.get("call").and_then(Json::as_str).unwrap_or("?");
+            let of_site = |name: &str| site.get(name).and_then(Json::as_u64).unwrap_or(0);
+            let waited = |name: &str| {
+                let wait = site.get(name).and_then(|wait| wait.get("total_ns"));
+                wait.and_then(Json::as_u64).unwrap_or(0)
+            };
+            let entry = calls.entry(call.into()).or_default();
+            entry.0 += of_site("count");
+            entry.1 += of_site("wall_ns").saturating_sub(waited("slept") + waited("preemptions"));
             let sleeps = site.get("sleeps").and_then(Json::as_array);
             for sleep in sleeps.into_iter().flatten() {
                 let label = sleep.get("label").and_then(Json::as_str).unwrap_or("other");
@@ -192,7 +214,17 @@ impl Sleeps {
         };
         let mut counts: Vec<_> = found.into_iter().map(count).collect();
         counts.sort_by_key(|sleep| std::cmp::Reverse(sleep.count));
-        Some(Sleeps { counts, seconds })
+        let of_call = |(call, (count, running_ns))| CallTime {
+            call,
+            count,
+            running_ns,
+        };
+        let calls = calls.into_iter().map(of_call).collect();
+        Some(Sleeps {
+            counts,
+            calls,
+            seconds,
+        })
     }
 }
 
@@ -208,7 +240,10 @@ mod tests {
             "sites": [
                 {"call": "openat", "sleeps": [{"label": "page-io", "count": 2, "total_ns": 4_000_000}]},
                 {"call": "openat", "sleeps": [{"label": "page-io", "count": 5, "total_ns": 1_000_000}]},
-                {"call": "read", "sleeps": [{"label": "page-io", "count": 9, "total_ns": 0}]},
+                {"call": "read", "count": 20, "wall_ns": 900, "slept": {"count": 9, "total_ns": 200},
+                 "preemptions": {"count": 1, "total_ns": 100},
+                 "sleeps": [{"label": "page-io", "count": 9, "total_ns": 0}]},
+                {"call": "read", "count": 1, "wall_ns": 50},
                 {"call": "close"},
             ],
         });
@@ -220,6 +255,9 @@ mod tests {
             .map(|sleep| (sleep.call.as_str(), sleep.count, sleep.total_ms))
             .collect();
         assert_eq!(counts, [("read", 9, 0.0), ("openat", 7, 5.0)]);
+        let read = sleeps.calls.iter().find(|call| call.call == "read");
+        let read = read.map(|call| (call.count, call.running_ns));
+        assert_eq!(read, Some((21, 650)), "neither asleep nor preempted");
         assert_eq!(Sleeps::from_trace(&json!({"sites": []})), None);
     }
 }

@@ -240,9 +240,13 @@ impl Engine<'_> {
         self.deadlines.expire(self.now_ns / NS_PER_MS, expired);
         for index in expired.drain(..) {
             let index = index as u32;
+            let outcome = match self.slot(index).phase {
+                Phase::Connecting => Outcome::ConnectTimedOut,
+                _ => Outcome::TimedOut,
+            };
             if self.slot(index).is_busy() {
                 self.tell();
-                self.finish(index, Outcome::TimedOut, false);
+                self.finish(index, outcome, false);
             }
         }
     }

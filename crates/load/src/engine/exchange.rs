@@ -315,7 +315,10 @@ impl Engine<'_> {
     /// The connection failed.
     fn lose(&mut self, index: u32, error: Errno) {
         let slot = self.slot(index);
-        let outcome = outcome(error);
+        let outcome = match (outcome(error), slot.phase) {
+            (Outcome::TimedOut, Phase::Connecting) => Outcome::ConnectTimedOut,
+            (other, _) => other,
+        };
         if slot.phase == Phase::Connecting {
             let target = usize::from(slot.request.target);
             let dialer = &self.dialers[target];

@@ -4,7 +4,8 @@
 //! worker and in [`simulation`](super::simulation), where a seed says what happens. It refuses to guess at clients: it
 //! knows no time-out of theirs and no size of what they ask for, only how long its own loop took for what.
 //!
-//! Three things go wrong under overload, and each has a rule of its own.
+//! Three things go wrong under overload, and each has a rule of its own; a fourth rule, which is an option, is for those who
+//! come for nothing whatever the others do.
 //!
 //! 1. *A round too small* wastes wake-ups and leaves clients in the queue (their Accept1); *a round too large* keeps
 //!    those who are here waiting (AcceptInf). So a round is measured in time: it takes what remains of a turn
@@ -18,15 +19,21 @@
 //! 3. *A queue too long* hands over clients that have waited for most of their patience. So the kernel's queue is kept
 //!    as long as what is taken from it in [`QUEUE_US`], and a client beyond that learns at once, from an unanswered SYN,
 //!    that it has to try again. A queue that is found empty grows back, twice a period, so a burst still fits.
+//! 4. *Nobody says no* ([`Controller::rejecting`]). Where more come than can be served for longer than a burst lasts
+//!    ([`REJECT_AFTER_US`] without a single turn that served all who waited), most of those beyond the queue would wait for their whole
+//!    patience and learn nothing. Then whoever is left in the queue after a round is told at once, at most as many as a
+//!    quarter of a turn's time is enough for. It ends when for a period nobody had to be told.
 //!
 //! Stability: with the load constant the first rule is a fixed point, not a loop, for the costs it divides by do not
 //! depend on what it decides. The second is a switch with hysteresis on a quantity that the switch moves the right way:
 //! while nobody is taken those who are here can only become fewer, so lateness falls, and when somebody is, it
 //! rises by less than a quarter a turn. The third follows the rate of taking, which the first two set and which
-//! the length of the queue does not change as long as it is not empty.
+//! the length of the queue does not change as long as it is not empty. The fourth takes a bounded share of the time, and what it turns
+//! away is only what a full round has left; it makes those who are here late by a quarter of a turn at most.
 //!
 //! Sources: Brecht and Ostrowski, sections 6 and 8, for what has to be balanced; Welsh and Culler's SEDA, which they name
-//! for doing it by itself, for controlling by measured times instead of counts.
+//! for doing it by itself, for controlling by measured times instead of counts; Provos, Lever and Tweedie, and Voigt and others,
+//! whom they name for resetting connections early.
 
 /// What a turn may take before those who are ready in it have waited long enough: an epoll wait and the caches' loss at
 /// a change of work are some microseconds, so there is nothing to gain beyond a thousand times as much.
@@ -55,6 +62,13 @@ pub const QUEUE_LEAST: u32 = 16;
 /// No round takes more than this, however cheap clients are: as many as events come out of one wait.
 pub const ROUND_MOST: u32 = 1024;
 
+/// For so long no turn has served all who waited: more come than can be served, and it is no burst, nor the chance by which a
+/// server that is nearly busy has a queue for a while. It is when the first whose SYN found no room come again.
+pub const REJECT_AFTER_US: u64 = 1_000_000;
+
+/// Part of a turn's time that turning clients away may take on top.
+pub const REJECT_SHARE: u64 = 4;
+
 /// The length of the queue is looked at so often.
 const PERIOD_US: u64 = 100_000;
 
@@ -63,6 +77,9 @@ const SHARE: u64 = 4;
 
 /// What a client costs before any has been seen: accepting one and answering from memory is some tens of microseconds.
 const COST_FIRST_NS: u64 = 50_000;
+
+/// What turning a client away costs before any has been: as much as taking one.
+const REJECT_COST_FIRST_NS: u64 = 50_000;
 
 /// A mean over about this many rounds follows a change of load within a second and no single slow round.
 const COST_MEAN: u64 = 8;
@@ -80,7 +97,11 @@ pub struct Turn {
     pub accepting_us: u64,
     /// How many were taken.
     pub accepted: u32,
-    /// Whether the accept queue was found empty, or nobody was announced in it.
+    /// The part of it in which clients were turned away.
+    pub rejecting_us: u64,
+    /// How many were.
+    pub rejected: u32,
+    /// Whether the accept queue was found empty in the end, or nobody was announced in it.
     pub queue_empty: bool,
     /// Whether there may be more ready than this turn has seen.
     pub crowded: bool,
@@ -104,13 +125,31 @@ pub struct Controller {
     rate_per_s: f64,
     queue: u32,
     held: u64,
+    reject: Reject,
 }
 
-/// The current period of the third rule.
+/// The fourth rule.
+#[derive(Clone, Copy, Debug)]
+struct Reject {
+    /// It is wanted.
+    enabled: bool,
+    /// Clients are being turned away.
+    active: bool,
+    /// When all who waited were served last.
+    served_all_us: u64,
+    /// What turning a client away has cost lately.
+    cost_ns: u64,
+    /// How many may be turned away after the next round.
+    most: u32,
+}
+
+/// The current period of the third rule, and of the end of the fourth.
 #[derive(Clone, Copy, Debug)]
 struct Period {
     begun_us: u64,
-    accepted: u64,
+    /// Clients that left the queue, one way or the other.
+    taken: u64,
+    rejected: u64,
     emptied: bool,
     wait_least_us: u64,
 }
@@ -130,7 +169,20 @@ impl Controller {
             rate_per_s: 0.0,
             queue: queue_most,
             held: 0,
+            reject: Reject {
+                enabled: false,
+                active: false,
+                served_all_us: now_us,
+                cost_ns: REJECT_COST_FIRST_NS,
+                most: 0,
+            },
         }
+    }
+
+    /// The same with the fourth rule, or without it.
+    pub fn rejecting(mut self, enabled: bool) -> Controller {
+        self.reject.enabled = enabled;
+        self
     }
 
     /// How many clients the next round may take; 0 leaves all of them in the queue for this turn.
@@ -148,13 +200,21 @@ impl Controller {
         self.held
     }
 
+    /// How many who are left in the queue after the next round may be turned away; 0 unless the fourth rule says so.
+    pub fn reject(&self) -> u32 {
+        self.reject.most
+    }
+
+    /// Whether clients are being turned away.
+    pub fn is_rejecting(&self) -> bool {
+        self.reject.active
+    }
+
     /// Learns from a turn that has ended.
     pub fn turn(&mut self, turn: &Turn) {
         if turn.accepted > 0 {
             self.last_accept_us = turn.now_us;
-            let cost_ns = turn.accepting_us * 1000 / u64::from(turn.accepted);
-            // Rounded up, or a mean would never come down the last steps.
-            self.cost_ns = (self.cost_ns * (COST_MEAN - 1) + cost_ns).div_ceil(COST_MEAN);
+            learn_cost(&mut self.cost_ns, turn.accepting_us, turn.accepted);
         }
         self.late_us = match turn.crowded {
             true => self.late_us + turn.busy_us,
@@ -166,6 +226,7 @@ impl Controller {
         };
         self.round = self.next_round(turn);
         self.held += u64::from(self.round == 0);
+        self.look_at_surplus(turn);
         self.look_at_queue(turn);
     }
 
@@ -174,15 +235,47 @@ impl Controller {
             let starved = turn.now_us.saturating_sub(self.last_accept_us) > STARVED_US;
             return u32::from(starved);
         }
-        let others_us = turn.busy_us.saturating_sub(turn.accepting_us);
-        let turn_us = (WAITS * self.wait_us).clamp(TURN_US, LONG_TURN_US);
+        let others_us = turn
+            .busy_us
+            .saturating_sub(turn.accepting_us + turn.rejecting_us);
+        let turn_us = self.turn_us();
         let room_us = turn_us.saturating_sub(others_us).max(others_us / SHARE);
         let clients = room_us * 1000 / self.cost_ns.max(1);
         clients.clamp(1, u64::from(ROUND_MOST)) as u32
     }
 
+    fn turn_us(&self) -> u64 {
+        (WAITS * self.wait_us).clamp(TURN_US, LONG_TURN_US)
+    }
+
+    /// Whether more come than can be served, and how many of them may be told.
+    fn look_at_surplus(&mut self, turn: &Turn) {
+        if !self.reject.enabled {
+            return;
+        }
+        if turn.rejected > 0 {
+            learn_cost(&mut self.reject.cost_ns, turn.rejecting_us, turn.rejected);
+        } else if turn.queue_empty {
+            self.reject.served_all_us = turn.now_us;
+        }
+        let for_us = turn.now_us.saturating_sub(self.reject.served_all_us);
+        self.reject.active |= for_us >= REJECT_AFTER_US;
+        // Of a turn that the others make longer, too.
+        let turn_us = self
+            .turn_us()
+            .max(turn.busy_us.saturating_sub(turn.rejecting_us));
+        let room_us = turn_us / REJECT_SHARE;
+        self.reject.most = match self.reject.active {
+            true => {
+                (room_us * 1000 / self.reject.cost_ns.max(1)).clamp(1, ROUND_MOST.into()) as u32
+            }
+            false => 0,
+        };
+    }
+
     fn look_at_queue(&mut self, turn: &Turn) {
-        self.period.accepted += u64::from(turn.accepted);
+        self.period.taken += u64::from(turn.accepted) + u64::from(turn.rejected);
+        self.period.rejected += u64::from(turn.rejected);
         self.period.emptied |= turn.queue_empty;
         self.period.wait_least_us = self.period.wait_least_us.min(turn.wait_us);
         self.wait_us = self.wait_us.min(turn.wait_us);
@@ -193,7 +286,7 @@ impl Controller {
         self.queue = match self.period.emptied {
             true => self.queue.saturating_mul(2).min(self.queue_most),
             false => {
-                let rate = self.period.accepted as f64 * 1e6 / passed_us as f64;
+                let rate = self.period.taken as f64 * 1e6 / passed_us as f64;
                 self.rate_per_s = match self.rate_per_s {
                     0.0 => rate,
                     known => known + (rate - known) / 4.0,
@@ -202,16 +295,26 @@ impl Controller {
                 (length as u32).max(QUEUE_LEAST).min(self.queue_most)
             }
         };
+        if self.reject.active && self.period.emptied && self.period.rejected == 0 {
+            (self.reject.active, self.reject.most) = (false, 0);
+        }
         self.wait_us = self.period.wait_least_us;
         self.period = Period::new(turn.now_us);
     }
+}
+
+/// Rounded up, or a mean would never come down the last steps.
+fn learn_cost(mean_ns: &mut u64, us: u64, clients: u32) {
+    let cost_ns = us * 1000 / u64::from(clients);
+    *mean_ns = (*mean_ns * (COST_MEAN - 1) + cost_ns).div_ceil(COST_MEAN);
 }
 
 impl Period {
     fn new(begun_us: u64) -> Period {
         Period {
             begun_us,
-            accepted: 0,
+            taken: 0,
+            rejected: 0,
             emptied: false,
             wait_least_us: u64::MAX,
         }
@@ -339,6 +442,98 @@ mod tests {
             };
             controller.turn(&empty);
         }
+        assert_eq!(controller.queue(), 1024);
+    }
+
+    /// Turns of 5 ms in which a full round left somebody, and as many as may be were turned away at 40 us each.
+    fn overloaded(controller: &mut Controller, from_us: u64, turns: u64) -> u64 {
+        for step in 1..=turns {
+            let rejected = controller.reject();
+            controller.turn(&Turn {
+                rejected,
+                rejecting_us: 40 * u64::from(rejected),
+                ..turn(from_us + step * 5_000, 5_000, 4_000, 25)
+            });
+        }
+        from_us + turns * 5_000
+    }
+
+    /// A turn of 1 ms that served all who waited.
+    fn served(now_us: u64) -> Turn {
+        Turn {
+            queue_empty: true,
+            ..turn(now_us, 1_000, 1_000, 5)
+        }
+    }
+
+    #[test]
+    fn nobody_is_turned_away_when_it_is_not_asked_for_or_only_a_burst() {
+        let mut without = Controller::new(1024, 0);
+        overloaded(&mut without, 0, 400);
+        assert_eq!((without.reject(), without.is_rejecting()), (0, false));
+        let mut with = Controller::new(1024, 0).rejecting(true);
+        let mut now_us = 0;
+        for _ in 0..20 {
+            now_us = overloaded(&mut with, now_us, 195) + 1_000;
+            assert_eq!(with.reject(), 0, "less than a second");
+            with.turn(&served(now_us));
+        }
+    }
+
+    #[test]
+    fn surplus_is_turned_away_in_a_quarter_of_a_turn_when_it_does_not_end() {
+        let mut controller = Controller::new(1024, 0).rejecting(true);
+        let now_us = overloaded(&mut controller, 0, 400);
+        assert!(controller.is_rejecting());
+        // A millisecond at 40 us.
+        let most = controller.reject();
+        assert!((24..=25).contains(&most), "{most}");
+        controller.turn(&turn(now_us + 40_000, 40_000, 4_000, 25));
+        let most = controller.reject();
+        assert!((245..=250).contains(&most), "{most}: of a longer one");
+    }
+
+    #[test]
+    fn nobody_is_turned_away_any_more_when_for_a_period_all_were_served() {
+        let mut controller = Controller::new(1024, 0).rejecting(true);
+        let mut now_us = overloaded(&mut controller, 0, 400);
+        let mut turns = 0;
+        while controller.is_rejecting() {
+            now_us += 1_000;
+            turns += 1;
+            controller.turn(&served(now_us));
+            assert!(turns <= 2 * PERIOD_US / 1_000, "two periods are enough");
+        }
+        assert_eq!(controller.reject(), 0);
+        // And it takes another second to begin.
+        overloaded(&mut controller, now_us, 190);
+        assert_eq!(controller.reject(), 0);
+    }
+
+    #[test]
+    fn those_left_waiting_are_told_when_those_who_are_here_are_late() {
+        let mut controller = Controller::new(1024, 0).rejecting(true);
+        for step in 1..=4 {
+            controller.turn(&turn(step * 300_000, 300_000, 0, 0));
+        }
+        assert!(controller.round() <= 1 && controller.reject() > 0);
+    }
+
+    #[test]
+    fn queue_is_long_again_when_turning_away_empties_it() {
+        let mut controller = settled(10_000, 10_000, 10).rejecting(true);
+        assert_eq!(controller.queue(), 250);
+        let mut now_us = overloaded(&mut controller, 2_000_000, 200);
+        for _ in 0..100 {
+            now_us += 5_000;
+            controller.turn(&Turn {
+                rejected: 5,
+                rejecting_us: 200,
+                queue_empty: true,
+                ..turn(now_us, 5_000, 4_000, 25)
+            });
+        }
+        assert!(controller.is_rejecting());
         assert_eq!(controller.queue(), 1024);
     }
 }

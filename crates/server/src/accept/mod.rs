@@ -4,7 +4,12 @@
 //! (Brecht & Ostrowski, section 4.1): `accept_count` is the bound. 0 means until the queue is empty or the
 //! connections are as many as may be: that is their AcceptInf, and what it does to the others is to be seen.
 //! It refuses to drop anybody: out of descriptors, or at the connection limit, it stops accepting
-//! and leaves the clients in the kernel's accept queue until there is room again.
+//! and leaves the clients in the kernel's accept queue until there is room again. Only where it is asked for (`early-reject`)
+//! are those who cannot be served turned away, and [`control`] says who they are.
+//!
+//! A listener is the worker's own (`SO_REUSEPORT`), or one for all of them ([`Sharing`]). Of a shared one the kernel tells
+//! a single worker of each client, so a worker that leaves clients in it and looks away has to have the others told:
+//! [`Listeners::take_left`] says when.
 
 mod addresses;
 pub mod control;
@@ -24,6 +29,7 @@ pub use addresses::Addresses;
 use control::{Controller, Turn};
 use reserve::Reserve;
 
+use crate::config::Sharing;
 use crate::request::Counters;
 
 /// The kind of token that names a listener.
@@ -73,11 +79,11 @@ pub struct Auto {
 }
 
 impl Auto {
-    /// A controller for accept queues of at most `queue_most`.
-    pub fn new(queue_most: u32) -> Auto {
+    /// A controller for accept queues of at most `queue_most`, that turns clients away or not.
+    pub fn new(queue_most: u32, rejecting: bool) -> Auto {
         let now = Instant::now();
         Auto {
-            controller: Controller::new(queue_most, 0),
+            controller: Controller::new(queue_most, 0).rejecting(rejecting),
             // Not told yet: a worker before this one may have made it shorter.
             queue: 0,
             clock: now,
@@ -103,10 +109,25 @@ impl Auto {
         self.controller.round()
     }
 
+    /// How many of those that a round leaves in the queue may be turned away.
+    pub fn reject(&self) -> u32 {
+        self.controller.reject()
+    }
+
     /// A round that began at `begun` has taken so many.
-    pub fn took(&mut self, begun: Instant, taken: u32, more: bool) {
+    pub fn took(&mut self, begun: Instant, taken: u32) {
         self.turn.accepted += taken;
         self.turn.accepting_us += begun.elapsed().as_micros() as u64;
+    }
+
+    /// After a round, from `begun` on, so many were turned away.
+    pub fn turned_away(&mut self, begun: Instant, rejected: u32) {
+        self.turn.rejected += rejected;
+        self.turn.rejecting_us += begun.elapsed().as_micros() as u64;
+    }
+
+    /// Whether a listener has been left with clients in its queue, as far as that is known.
+    pub fn left(&mut self, more: bool) {
         self.turn.queue_empty &= !more;
     }
 
@@ -131,12 +152,16 @@ impl Auto {
         counters.accept_round = u64::from(self.controller.round());
         counters.accept_queue = u64::from(self.queue);
         counters.accept_held = self.controller.held();
+        counters.early_rejecting = u64::from(self.controller.is_rejecting());
     }
 }
 
 /// The worker's listening sockets.
 pub struct Listeners {
     sockets: Vec<OwnedFd>,
+    sharing: Sharing,
+    /// Clients may wait in a shared queue that nobody but this worker was told of, and it does not look there any more.
+    left: bool,
     reserve: Reserve,
     /// Told to the event mechanism; listeners it does not watch rest in the kernel's queue.
     watched: bool,
@@ -147,13 +172,22 @@ pub struct Listeners {
 
 impl Listeners {
     /// Starts to watch the sockets the master has bound.
-    pub fn new(sockets: Vec<OwnedFd>, events: &mut Events) -> std::io::Result<Self> {
+    pub fn new(
+        sockets: Vec<OwnedFd>,
+        sharing: Sharing,
+        events: &mut Events,
+    ) -> std::io::Result<Self> {
         for (index, socket) in sockets.iter().enumerate() {
-            let token = Token::new(LISTENER, index as u32, 0);
-            events.add(socket.as_fd(), token, Interest::READ)?;
+            let (socket, token) = (socket.as_fd(), Token::new(LISTENER, index as u32, 0));
+            match sharing {
+                Sharing::Shared => events.add_shared(socket, token, Interest::READ)?,
+                Sharing::Reuseport | Sharing::Herd => events.add(socket, token, Interest::READ)?,
+            }
         }
         Ok(Self {
             sockets,
+            sharing,
+            left: false,
             reserve: Reserve::default(),
             watched: true,
             paused_until_ms: None,
@@ -197,6 +231,38 @@ impl Listeners {
                 Err(error) => return Accepted::Exhausted(error),
             }
         }
+    }
+
+    /// Nobody waits at this listener any more, as far as is known.
+    pub fn drained(&self, index: u32, events: &mut Events) {
+        if let Some(socket) = self.sockets.get(index as usize) {
+            events.drained(socket.as_fd());
+        }
+    }
+
+    /// Lets the others who share the listeners be told first of the next clients; and looks at them anew, for clients that nobody
+    /// was told of. Nothing to do where each worker has its own.
+    pub fn pass_on(&self, events: &mut Events, tracer: &Tracer) {
+        if self.sharing != Sharing::Shared || !self.watched {
+            return;
+        }
+        for socket in &self.sockets {
+            let passed = tracer.call(Call::EventControl, || events.pass_on(socket.as_fd()));
+            // As in `watch`: a registered descriptor, and memory.
+            if let Err(error) = passed {
+                eprintln!("headway: watching a listener again: {error}");
+            }
+        }
+    }
+
+    /// Clients are left in the queue for now, by somebody who was told of them.
+    pub fn leave(&mut self) {
+        self.left |= self.sharing == Sharing::Shared;
+    }
+
+    /// Whether the others have to be told that clients may wait in the shared queue; once.
+    pub fn take_left(&mut self) -> bool {
+        std::mem::take(&mut self.left)
     }
 
     /// Gives up the descriptors kept back; `false` when there are none. The caller pauses accepting.
@@ -258,6 +324,9 @@ impl Listeners {
             return;
         }
         self.watched = watch;
+        if !watch && !self.closed {
+            self.leave();
+        }
         let interest = if watch {
             Interest::READ
         } else {
@@ -282,7 +351,8 @@ mod tests {
     fn accepting_pauses_when_the_listener_has_an_error_that_does_not_end() {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let mut events = Events::new(event::Mechanism::Poll).unwrap();
-        let mut listeners = Listeners::new(vec![socket.into()], &mut events).unwrap();
+        let sockets = vec![socket.into()];
+        let mut listeners = Listeners::new(sockets, Sharing::Reuseport, &mut events).unwrap();
         let accepted = listeners.accept(0, &Tracer::disabled());
         assert!(
             matches!(accepted, Accepted::Exhausted(Errno::OPNOTSUPP)),

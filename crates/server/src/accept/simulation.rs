@@ -31,6 +31,8 @@ pub enum Policy {
     Fixed(u32),
     /// As the controller says.
     Auto,
+    /// The same, and those who cannot be served are turned away.
+    Rejecting,
 }
 
 /// What is asked of the server, and what it costs.
@@ -44,6 +46,8 @@ pub struct Workload {
     pub accept_us: u64,
     /// Processor time of a request.
     pub request_us: u64,
+    /// Processor time of turning a client away, accepting it included.
+    pub reject_us: u64,
     /// Processor time of a wait for events.
     pub wait_us: u64,
     /// And for each open connection, in nanoseconds: what select and poll take, and epoll does not.
@@ -70,6 +74,7 @@ impl Default for Workload {
             requests: 1,
             accept_us: 60,
             request_us: 100,
+            reject_us: 90,
             wait_us: 20,
             wait_open_ns: 0,
             idle: 0,
@@ -127,8 +132,13 @@ pub struct Outcome {
     pub accepted: u64,
     /// Of them, those that gave up before they had all their replies.
     pub accepted_timed_out: u64,
+    /// Clients that were turned away.
+    pub rejected: u64,
     /// Clients that came.
     pub clients: u64,
+    /// From a client's first SYN until it knew what becomes of it (its first reply, or being turned away), ascending, in
+    /// microseconds; clients that gave up without a word are not in it.
+    pub told_us: Vec<u64>,
     /// Times of the good replies, from the request (or the first SYN) on, ascending, in microseconds.
     pub times_us: Vec<u64>,
     /// The course.
@@ -162,6 +172,7 @@ pub fn run(workload: &Workload, policy: Policy, seed: u64) -> Outcome {
         world.turn();
     }
     world.outcome.times_us.sort_unstable();
+    world.outcome.told_us.sort_unstable();
     world.outcome
 }
 
@@ -203,7 +214,7 @@ impl<'a> World<'a> {
         let mut world = World {
             of,
             policy,
-            controller: Controller::new(of.queue, 0),
+            controller: Controller::new(of.queue, 0).rejecting(policy == Policy::Rejecting),
             random: Random(seed),
             now_us: 0,
             events: BinaryHeap::new(),
@@ -244,8 +255,13 @@ impl<'a> World<'a> {
         let begun_us = self.now_us;
         let crowded = self.ready.len() >= EVENTS_MOST;
         let ready = self.ready.len().min(EVENTS_MOST);
-        let (accepted, queue_empty) = self.round();
+        let (accepted, served_all) = self.round();
         let accepting_us = self.now_us - begun_us;
+        let (rejected, queue_empty) = match served_all {
+            true => (0, true),
+            false => self.reject(),
+        };
+        let rejecting_us = self.now_us - begun_us - accepting_us;
         for _ in 0..ready {
             if let Some(client) = self.ready.pop_front() {
                 self.serve(client);
@@ -257,6 +273,8 @@ impl<'a> World<'a> {
             busy_us: self.now_us - begun_us,
             accepting_us,
             accepted,
+            rejecting_us,
+            rejected,
             queue_empty,
             crowded,
         });
@@ -269,7 +287,7 @@ impl<'a> World<'a> {
             // Or a queue that is refilled meanwhile would never end it.
             Policy::Fixed(0) => self.of.connections_max,
             Policy::Fixed(count) => count,
-            Policy::Auto => self.controller.round(),
+            Policy::Auto | Policy::Rejecting => self.controller.round(),
         };
         let mut taken = 0;
         while taken < most && self.open < self.of.connections_max {
@@ -288,6 +306,25 @@ impl<'a> World<'a> {
         (taken, taken < most)
     }
 
+    /// Turns away whom a full round has left: how many, and whether there are no more.
+    fn reject(&mut self) -> (u32, bool) {
+        let most = self.controller.reject();
+        let mut rejected = 0;
+        while rejected < most {
+            let Some(client) = self.queue.pop_front() else {
+                break;
+            };
+            rejected += 1;
+            self.pass(self.of.reject_us);
+            let asked_us = self.clients[client].asked_us;
+            if self.now_us <= asked_us + TIMEOUT_US {
+                self.outcome.rejected += 1;
+                self.outcome.told_us.push(self.now_us - asked_us);
+            }
+        }
+        (rejected, rejected < most)
+    }
+
     fn serve(&mut self, client: usize) {
         let Client { asked_us, left } = self.clients[client];
         let gave_up = |now_us: u64| now_us > asked_us + TIMEOUT_US;
@@ -304,6 +341,9 @@ impl<'a> World<'a> {
         }
         self.outcome.replies += 1;
         self.outcome.times_us.push(self.now_us - asked_us);
+        if left == self.of.requests {
+            self.outcome.told_us.push(self.now_us - asked_us);
+        }
         match left {
             1 => self.open -= 1,
             _ => {
@@ -351,7 +391,7 @@ impl<'a> World<'a> {
     /// The kernel has room in the queue, or drops the SYN.
     fn knock(&mut self, client: usize, again_us: Option<u64>) {
         let length = match self.policy {
-            Policy::Auto => self.controller.queue(),
+            Policy::Auto | Policy::Rejecting => self.controller.queue(),
             Policy::Fixed(_) => self.of.queue,
         };
         if self.queue.len() < length as usize {
@@ -369,12 +409,12 @@ impl<'a> World<'a> {
             at_s: self.sampled_us as f64 / 1e6,
             replies_per_s: replies as f64 * 1e6 / SAMPLE_US as f64,
             round: match self.policy {
-                Policy::Auto => self.controller.round(),
+                Policy::Auto | Policy::Rejecting => self.controller.round(),
                 Policy::Fixed(count) => count,
             },
             open: self.open,
             queue: match self.policy {
-                Policy::Auto => self.controller.queue(),
+                Policy::Auto | Policy::Rejecting => self.controller.queue(),
                 Policy::Fixed(_) => self.of.queue,
             },
         });

@@ -5,16 +5,49 @@
 //! name it has not earned. Around them stand the defaults of their section 5: `select`, a queue of 128, a connection told as
 //! soon as its handshake is over, 15,000 connections, and no cache.
 //!
+//! What none of them had stands here, too: whether those who cannot be served are turned away, and whether workers share their
+//! listeners.
+//!
 //! Headway's own defaults are other ones. It reads and writes at once, but takes 25 at a time; and the kernel keeps a
 //! client back until its request is there, so that an eager read finds something.
 
+use std::fmt::{self, Display};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use super::check::{span, value};
 use super::error::Findings;
 use super::settings::{Item, Settings};
-use super::strategy::Preset;
+use super::strategy::{Preset, words};
 use super::units::AcceptCount;
+
+words! {
+    /// What is done with clients when more come, for longer than a burst lasts, than can be served.
+    EarlyReject, "way of early rejection" {
+        /// They wait in the kernel's queue, or for room in it.
+        #[default]
+        Off = "off",
+        /// They are answered 503 and closed.
+        Status = "503",
+        /// Their connections are reset.
+        Reset = "reset",
+    }
+}
+
+words! {
+    /// Which sockets workers accept from.
+    Sharing, "way of sharing listeners" {
+        /// Each has its own, among which the kernel chooses by a hash (`SO_REUSEPORT`).
+        #[default]
+        Reuseport = "reuseport",
+        /// One for all; the kernel wakes one worker for a client, in turn (`EPOLLEXCLUSIVE`).
+        Shared = "shared",
+        /// One for all, and all are woken.
+        Herd = "herd",
+    }
+}
 
 /// Connections that Headway accepts at most a wake-up, unless it is told otherwise.
 const ACCEPT_COUNT: AcceptCount = AcceptCount::Most(25);
@@ -81,6 +114,8 @@ pub(super) struct Policy {
     pub on_close: bool,
     pub full_read: bool,
     pub caching: bool,
+    pub early_reject: EarlyReject,
+    pub sharing: Sharing,
     /// A server of Table 1 was asked for, so the defaults around it are theirs.
     pub micro: bool,
 }
@@ -103,9 +138,12 @@ pub(super) fn policy(from: &Settings, to: &mut Findings<'_>) -> Policy {
         on_close: value(&from.accept_on_close).unwrap_or(usual.on_close),
         full_read: value(&from.full_read).unwrap_or(usual.full_read),
         caching: value(&from.caching).unwrap_or(usual.caching.unwrap_or(named.is_none())),
+        early_reject: value(&from.early_reject).unwrap_or_default(),
+        sharing: value(&from.listeners).unwrap_or_default(),
         micro: named.is_some(),
     };
     auto_is_ours(preset, from, to);
+    rejects_only_by_control(policy, from, to);
     if named.is_some() {
         bears_its_name(preset, usual, from, to);
         writes_only_from_a_read(from, to);
@@ -178,6 +216,18 @@ fn auto_is_ours(preset: Preset, from: &Settings, to: &mut Findings<'_>) {
              one of the two"
         );
         to.wrong("accept-count", span(&from.accept_count), problem);
+    }
+}
+
+/// Who cannot be served in time is known to nobody but the controller.
+fn rejects_only_by_control(policy: Policy, from: &Settings, to: &mut Findings<'_>) {
+    if policy.early_reject != EarlyReject::Off && policy.count != AcceptCount::Auto {
+        let problem = format!(
+            "clients are turned away when the loop sees that more come than it can serve, and with accept-count = {} it \
+             does not look; give accept-count = \"auto\" as well",
+            policy.count
+        );
+        to.wrong("early-reject", span(&from.early_reject), problem);
     }
 }
 

@@ -12,9 +12,10 @@ use toml::Spanned;
 use super::error::{Findings, Source};
 use super::memory::Memory;
 use super::settings::{Item, LogSettings, Settings};
-use super::units::{Bytes, Millis};
+use super::units::{Bytes, Helpers, Millis};
 use super::{
-    Checked, Config, ConfigError, LogConfig, Opening, SendMethod, accept, fields, hosts, memory,
+    Checked, Config, ConfigError, HelperMeans, LogConfig, Opening, SendMethod, accept, fields,
+    hosts, memory,
 };
 
 /// Descriptors a worker needs beside connections and cached files: listeners, control, log, event
@@ -90,7 +91,7 @@ fn build(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> C
     let cpus = environment.cpus.min(256);
     let workers = number("workers", &from.workers, cpus, 1..=256, to);
     let helpers_most = memory::default_helpers_max(workers, environment.memory);
-    let (helpers_min, helpers_max) = helpers(from, helpers_most, to);
+    let (helper_means, helpers_min, helpers_max) = helpers(from, helpers_most, to);
     let policy = accept::policy(from, to);
     let (connections_max, descriptors_max) =
         descriptors(from, helpers_max, policy.micro, environment, to);
@@ -109,6 +110,8 @@ fn build(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> C
         hosts: hosts::hosts(from, to),
         events: events(from, policy.micro, to),
         accept_count: policy.count,
+        early_reject: policy.early_reject,
+        sharing: policy.sharing,
         eager_read: policy.eager_read,
         eager_write: policy.eager_write,
         accept_on_close: policy.on_close,
@@ -139,6 +142,7 @@ fn build(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> C
         head_bytes_max: size("head-max", &from.head_max, 16 << 10, 512..=1 << 20, to) as usize,
         target_bytes_max: size("target-max", &from.target_max, 8 << 10, 64..=1 << 20, to) as usize,
         body_bytes_max: size("body-max", &from.body_max, 1 << 20, 0..=1 << 40, to),
+        helper_means,
         helpers_min,
         helpers_max,
         helper_queue_max: number(
@@ -203,23 +207,47 @@ fn axes(from: &Settings) -> (Opening, SendMethod) {
     )
 }
 
-/// The least and the most helpers.
-fn helpers(from: &Settings, most: usize, to: &mut Findings<'_>) -> (usize, usize) {
-    let Some(item) = &from.helpers else {
+/// Who helps, and the least and the most helpers.
+fn helpers(from: &Settings, most: usize, to: &mut Findings<'_>) -> (HelperMeans, usize, usize) {
+    let given = from
+        .helpers
+        .as_ref()
+        .map(|item| (*item.get_ref(), item.span()));
+    let Some((Helpers::Processes(count), place)) = given else {
+        let means = match given {
+            Some((_, place)) => {
+                ring_is_there(place, to);
+                HelperMeans::IoUring
+            }
+            None => HelperMeans::Processes,
+        };
         let min = number("helpers-min", &from.helpers_min, 1, 1..=256, to);
         // Who asks for more at least than is the rule at most has asked for as many at most.
         let most = most.max(min);
         let max = number("helpers-max", &from.helpers_max, most, 1..=256, to);
-        return (min, max);
+        return (means, min, max);
     };
-    let (count, place) = (*item.get_ref(), Some(item.span()));
+    let place = Some(place);
     if count.min < 1 || count.max > 256 {
         to.wrong("helpers", place, format!("{count} is not within 1 to 256"));
     } else if from.helpers_min.is_some() || from.helpers_max.is_some() {
         let problem = "it says the least and the most; leave out helpers-min and helpers-max";
         to.wrong("helpers", place, problem.into());
     }
-    (count.min, count.max)
+    (HelperMeans::Processes, count.min, count.max)
+}
+
+/// A machine may forbid it; a worker would find out too late.
+fn ring_is_there(place: Range<usize>, to: &mut Findings<'_>) {
+    // In a thread that ends with it: see `events`.
+    let tried = std::thread::spawn(|| os::work::WorkRing::new(1, 1).map(drop)).join();
+    if let Ok(Err(error)) = tried {
+        let problem = format!(
+            "{}; use processes, such as 1-16",
+            event::explain_ring(error)
+        );
+        to.lacking("helpers", Some(place), problem);
+    }
 }
 
 /// Contradictions between settings that are each possible.

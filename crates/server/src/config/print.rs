@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Write};
 use std::str::FromStr;
 
 use super::units::{AcceptCount, Bytes, Millis};
-use super::{Config, Host, LogFormat};
+use super::{Config, HelperMeans, Host, LogFormat};
 
 impl Config {
     /// All settings as they hold, as a configuration file.
@@ -31,6 +31,8 @@ impl Config {
             AcceptCount::Auto => writeln!(out, "accept-count = \"auto\"")?,
             AcceptCount::Most(count) => writeln!(out, "accept-count = {count}")?,
         }
+        writeln!(out, "early-reject = \"{}\"", self.early_reject)?;
+        writeln!(out, "listeners = \"{}\"", self.sharing)?;
         writeln!(out, "eager-read = {}", self.eager_read)?;
         writeln!(out, "eager-write = {}", self.eager_write)?;
         writeln!(out, "accept-on-close = {}", self.accept_on_close)?;
@@ -54,6 +56,9 @@ impl Config {
             Bytes(self.target_bytes_max as u64)
         )?;
         writeln!(out, "body-max = \"{}\"", Bytes(self.body_bytes_max))?;
+        if self.helper_means == HelperMeans::IoUring {
+            writeln!(out, "helpers = \"{}\"", self.helper_means)?;
+        }
         writeln!(out, "helpers-min = {}", self.helpers_min)?;
         writeln!(out, "helpers-max = {}", self.helpers_max)?;
         writeln!(out, "helper-queue-max = {}", self.helper_queue_max)?;

@@ -9,8 +9,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
-use super::units::{AcceptCount, Bytes, Count, ListenAddress, Many, Millis};
-use super::{ConfigError, LogFormat, Opening, Preset, SendMethod};
+use super::units::{AcceptCount, Bytes, Helpers, ListenAddress, Many, Millis};
+use super::{ConfigError, EarlyReject, LogFormat, Opening, Preset, SendMethod, Sharing};
 
 /// A setting: its value and where it was written, or nothing.
 pub type Item<T> = Option<Spanned<T>>;
@@ -44,6 +44,7 @@ macro_rules! settings {
                     (self.opening, self.send) = (None, None);
                     if preset.get_ref().micro_server().is_some() {
                         (self.accept_count, self.caching, self.content_max) = (None, None, None);
+                        self.early_reject = None;
                         (self.eager_read, self.eager_write) = (None, None);
                         (self.full_read, self.accept_on_close) = (None, None);
                     }
@@ -74,6 +75,11 @@ settings! {
     /// Connections accepted at most a wake-up.
     #[serde(alias = "accept_count")]
     accept_count: Item<AcceptCount>,
+    /// What is done with clients that cannot be served in time.
+    #[serde(alias = "early_reject")]
+    early_reject: Item<EarlyReject>,
+    /// Which sockets workers accept from.
+    listeners: Item<Sharing>,
     /// Whether a new connection is read from as soon as it is accepted.
     #[serde(alias = "eager_read")]
     eager_read: Item<bool>,
@@ -126,8 +132,8 @@ settings! {
     /// The longest request body.
     #[serde(alias = "body_max")]
     body_max: Item<Bytes>,
-    /// Helper processes, a worker: as many, or from so many to so many.
-    helpers: Item<Count>,
+    /// Helper processes, a worker: as many, or from so many to so many; or the kernel's workers.
+    helpers: Item<Helpers>,
     /// Helper processes at least, a worker.
     #[serde(alias = "helpers_min")]
     helpers_min: Item<usize>,

@@ -48,6 +48,8 @@ macro_rules! words {
     };
 }
 
+pub(super) use words;
+
 words! {
     /// How a name that is not in the name cache becomes an open file.
     Opening, "way of opening" {
@@ -80,6 +82,17 @@ words! {
         /// All files from mappings, each window when `mincore` finds it resident, with the head in one
         /// `writev`.
         Mmap = "mmap",
+    }
+}
+
+words! {
+    /// Who does what may wait.
+    HelperMeans, "kind of helper" {
+        /// Helper processes.
+        #[default]
+        Processes = "processes",
+        /// The kernel's own workers (io_uring), and a process for listings and copies.
+        IoUring = "io_uring",
     }
 }
 

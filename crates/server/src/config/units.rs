@@ -32,6 +32,15 @@ pub struct Count {
     pub max: usize,
 }
 
+/// Who helps: so many processes, or the kernel's own workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Helpers {
+    /// `5`, or `1-16`.
+    Processes(Count),
+    /// `io_uring`.
+    IoUring,
+}
+
 /// How many clients a round takes: `25`, 0 for as many as wait, or `auto`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcceptCount {
@@ -127,6 +136,20 @@ impl FromStr for Count {
 
 /// More than this at once is more than there can be connections.
 const ACCEPT_COUNT_MOST: u32 = 1_000_000;
+
+impl FromStr for Helpers {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "io_uring" => Ok(Helpers::IoUring),
+            _ => text
+                .parse()
+                .map(Helpers::Processes)
+                .map_err(|error: String| format!("{error}, or io_uring")),
+        }
+    }
+}
 
 impl FromStr for AcceptCount {
     type Err = String;
@@ -242,6 +265,10 @@ macro_rules! spelled {
 spelled!(Millis, "a time such as \"10s\" or \"500ms\"");
 spelled!(Bytes, "a size such as \"64KiB\" or a number of bytes");
 spelled!(Count, "a number or two, such as 5 or \"1-16\"");
+spelled!(
+    Helpers,
+    "a number or two, such as 5 or \"1-16\", or \"io_uring\""
+);
 spelled!(AcceptCount, "a number of clients or \"auto\"");
 spelled!(ListenAddress, "an address such as \"127.0.0.1:8080\"");
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use super::signals;
 use super::worker::Place;
 use crate::control::ToWorker;
-use crate::tally::{MasterTally, NetworkDrops, Overview, Snapshot};
+use crate::tally::{MasterTally, NetworkDrops, Overview, Skew, Snapshot};
 
 /// Workers that have not answered by then are called silent.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -174,6 +174,7 @@ impl Gather {
                 ..master.clone()
             },
             total,
+            skew: Skew::of(&workers),
             workers,
             silent: alive()
                 .filter(silent)

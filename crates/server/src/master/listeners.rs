@@ -1,7 +1,8 @@
-//! Listening sockets: for each address one a worker, all bound by the master.
+//! Listening sockets: for each address one a worker, or one for all of them, bound by the master.
 //!
-//! `SO_REUSEPORT` gives each worker an accept queue of its own, so no two workers wake for one client.
-//! The master keeps every listener open: when a worker dies, its queue waits for the successor.
+//! `SO_REUSEPORT` gives each worker an accept queue of its own, so no two workers wake for one client; the kernel chooses the
+//! worker by a hash of the addresses, whatever that worker has to do. One socket for all leaves the choice to
+//! whoever is free. The master keeps every listener open: when a worker dies, its queue waits for the successor.
 //!
 //! Unless told otherwise the kernel speaks of a client only when its request is there
 //! (`TCP_DEFER_ACCEPT`). Accepted before that, a client costs the loop a `recv` for nothing, an
@@ -9,6 +10,7 @@
 //! the work.
 //! Sources: socket(7), ip(7), ipv6(7), tcp(7).
 
+use crate::config::{Config, Sharing};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::net::SocketAddr;
@@ -29,6 +31,30 @@ pub struct BindError {
     error: Errno,
 }
 
+/// How to listen.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Manner {
+    /// How many workers accept.
+    pub(super) workers: usize,
+    /// The length of each accept queue.
+    pub(super) queue: u32,
+    /// Whether clients are kept back until they speak.
+    pub(super) defer: bool,
+    /// Whether all workers accept from one socket.
+    pub(super) shared: bool,
+}
+
+impl Manner {
+    pub(super) fn of(config: &Config) -> Manner {
+        Manner {
+            workers: config.workers,
+            queue: config.listen_queue,
+            defer: config.defer_accept,
+            shared: config.sharing != Sharing::Reuseport,
+        }
+    }
+}
+
 /// The listeners of all workers.
 #[derive(Debug)]
 pub(super) struct Listeners {
@@ -40,26 +66,22 @@ pub(super) struct Listeners {
 
 impl Listeners {
     /// Binds every address for every worker.
-    pub(super) fn bind(
-        addresses: &[SocketAddr],
-        workers: usize,
-        queue: u32,
-        defer: bool,
-    ) -> Result<Listeners, BindError> {
-        let mut sockets: Vec<Vec<OwnedFd>> = (0..workers).map(|_| Vec::new()).collect();
+    pub(super) fn bind(addresses: &[SocketAddr], manner: &Manner) -> Result<Listeners, BindError> {
+        let mut sockets: Vec<Vec<OwnedFd>> = (0..manner.workers).map(|_| Vec::new()).collect();
         let mut bound = Vec::new();
         for &wanted in addresses {
             refuse_if_taken(wanted)?;
             let mut address = wanted;
-            for worker in &mut sockets {
-                let socket = listen(address, queue, true)?;
-                if defer {
-                    os::listen::defer_accept(&socket, DEFER_S)
-                        .map_err(failed("TCP_DEFER_ACCEPT", address))?;
-                }
+            for number in 0..manner.workers {
+                let first = sockets.first().and_then(|sockets| sockets.last());
+                let socket = match first.filter(|_| manner.shared && number > 0) {
+                    Some(first) => rustix::io::fcntl_dupfd_cloexec(first, 0)
+                        .map_err(failed("F_DUPFD_CLOEXEC", address))?,
+                    None => open(address, manner)?,
+                };
                 // The first bind may choose a port, the others share it.
                 address = local_address(&socket, address)?;
-                worker.push(socket);
+                sockets[number].push(socket);
             }
             bound.push(address);
         }
@@ -68,6 +90,15 @@ impl Listeners {
             addresses: bound,
         })
     }
+}
+
+/// A listener as it is wanted.
+fn open(address: SocketAddr, manner: &Manner) -> Result<OwnedFd, BindError> {
+    let socket = listen(address, manner.queue, !manner.shared)?;
+    if manner.defer {
+        os::listen::defer_accept(&socket, DEFER_S).map_err(failed("TCP_DEFER_ACCEPT", address))?;
+    }
+    Ok(socket)
 }
 
 /// One listener that shares its port with nobody.
@@ -164,6 +195,14 @@ fn advice(error: Errno) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsFd;
+
+    const ALONE: Manner = Manner {
+        workers: 1,
+        queue: 16,
+        defer: false,
+        shared: false,
+    };
 
     fn any() -> SocketAddr {
         "127.0.0.1:0".parse().unwrap()
@@ -171,18 +210,44 @@ mod tests {
 
     #[test]
     fn all_workers_share_the_chosen_port_when_it_was_left_open() {
-        let listeners = Listeners::bind(&[any()], 3, 16, false).unwrap();
-        let port = listeners.addresses[0].port();
-        assert!(port != 0 && listeners.sockets.len() == 3);
-        for worker in &listeners.sockets {
-            assert_eq!(local_address(&worker[0], any()).unwrap().port(), port);
+        for shared in [false, true] {
+            let manner = Manner {
+                workers: 3,
+                shared,
+                ..ALONE
+            };
+            let listeners = Listeners::bind(&[any()], &manner).unwrap();
+            let port = listeners.addresses[0].port();
+            assert!(port != 0 && listeners.sockets.len() == 3);
+            for worker in &listeners.sockets {
+                assert_eq!(local_address(&worker[0], any()).unwrap().port(), port);
+            }
+        }
+    }
+
+    #[test]
+    fn client_waits_where_every_worker_finds_it_when_one_socket_is_for_all() {
+        for (shared, finding) in [(true, 3), (false, 1)] {
+            let manner = Manner {
+                workers: 3,
+                shared,
+                ..ALONE
+            };
+            let listeners = Listeners::bind(&[any()], &manner).unwrap();
+            let _client = std::net::TcpStream::connect(listeners.addresses[0]).unwrap();
+            let workers = listeners.sockets.iter().filter(|worker| {
+                let mut entry = [os::select::PollEntry::new(worker[0].as_fd())];
+                entry[0].ask(true, false);
+                os::select::poll(&mut entry, Some(0)).unwrap() == 1
+            });
+            assert_eq!(workers.count(), finding, "{shared}");
         }
     }
 
     #[test]
     fn clients_are_kept_back_until_they_speak_unless_told_otherwise() {
         for (defer, accepted_silent) in [(true, false), (false, true)] {
-            let listeners = Listeners::bind(&[any()], 1, 16, defer).unwrap();
+            let listeners = Listeners::bind(&[any()], &Manner { defer, ..ALONE }).unwrap();
             let mut client = std::net::TcpStream::connect(listeners.addresses[0]).unwrap();
             let listener = &listeners.sockets[0][0];
             let accept = || rustix::net::accept(listener);
@@ -199,8 +264,8 @@ mod tests {
     fn a_taken_port_is_refused_when_even_its_owner_shares_it() {
         // An address of its own: between the two binds nobody else may be given the port.
         let own = "127.83.71.5:0".parse().unwrap();
-        let first = Listeners::bind(&[own], 1, 16, true).unwrap();
-        let error = Listeners::bind(&first.addresses, 1, 16, true)
+        let first = Listeners::bind(&[own], &ALONE).unwrap();
+        let error = Listeners::bind(&first.addresses, &ALONE)
             .unwrap_err()
             .to_string();
         let expected = format!(
@@ -210,12 +275,16 @@ mod tests {
         assert!(error.starts_with(&expected), "{error}");
         let address = first.addresses.clone();
         drop(first);
-        Listeners::bind(&address, 2, 16, true).unwrap();
+        let two = Manner {
+            workers: 2,
+            ..ALONE
+        };
+        Listeners::bind(&address, &two).unwrap();
     }
 
     #[test]
     fn a_foreign_address_is_refused_when_no_interface_has_it() {
-        let error = Listeners::bind(&["192.0.2.1:0".parse().unwrap()], 1, 16, true).unwrap_err();
+        let error = Listeners::bind(&["192.0.2.1:0".parse().unwrap()], &ALONE).unwrap_err();
         assert!(error.to_string().contains("EADDRNOTAVAIL"), "{error}");
     }
 }

@@ -91,12 +91,16 @@ counters! {
         Gauge accept_round "Connections that the next round may take; 0 where accept-count is not auto.";
         Gauge accept_queue "Length of the accept queues that the kernel was told; 0 where accept-count is not auto.";
         Counter accept_held "Turns in which nobody was taken because those who are here were late (accept-count auto).";
+        Counter early_rejected "Connections answered 503 or reset at once because more come than can be served (early-reject).";
+        Gauge early_rejecting "Workers that turn clients away now because more come than can be served (early-reject).";
         Counter accept_errors "Failed accept calls, would-block not counted.";
         Counter accept_pauses "Times accepting was paused because descriptors or memory ran out.";
         Counter connections_refused "Connections answered 503 and closed because their address had as many as it may.";
         Gauge connections_open "Connections open now.";
         Counter connections_closed "Connections closed, by whichever side.";
         Counter requests "Requests whose head was complete.";
+        Counter first_requests_looked "First requests of a connection, one in 16, before whose answer was looked whether the client is still there.";
+        Counter first_requests_late "Of them, those whose client had closed its side already: it gave up, or never sends again.";
         Counter receives_would_block "Reads from clients that found nothing (EWOULDBLOCK).";
         Counter bytes_received "Bytes received from clients.";
         Counter bytes_sent "Bytes sent to clients, heads included.";
@@ -145,6 +149,7 @@ counters! {
         Peak helper_queue_peak "The longest the helper queue has been.";
         Counter helper_deaths "Helper processes that died with their socket open.";
         Counter helper_jobs "Jobs done by helpers.";
+        Counter helper_ring_jobs "Of them, those that the kernel's workers did in place of helpers (helpers = io_uring).";
         Counter helper_resolves "Jobs asked for: look up a name and pass it, or touch it.";
         Counter helper_reads_in "Jobs asked for: read in a window that somebody waits for.";
         Counter helper_prefetches "Jobs asked for: read in a window ahead of need.";

@@ -16,4 +16,4 @@ pub mod log_process;
 pub use counters::{Counters, Kind, Responses, Scalar, Snapshot};
 pub use histogram::Histogram;
 pub use netstat::NetworkDrops;
-pub use overview::{MasterTally, Overview};
+pub use overview::{MasterTally, Overview, Skew};

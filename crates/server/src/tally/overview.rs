@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
-use super::{NetworkDrops, Snapshot};
+use super::{Counters, NetworkDrops, Snapshot};
 
 /// The whole server at one moment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -20,6 +20,62 @@ pub struct Overview {
     pub workers: Vec<Snapshot>,
     /// Numbers of workers that did not answer in time.
     pub silent: Vec<u32>,
+    /// How evenly those that answered share the work.
+    #[serde(default)]
+    pub skew: Skew,
+}
+
+/// The most that one worker has, by the mean of all: 1 where all have the same, the number of workers where one has everything.
+/// `None` with fewer than two workers, or where nobody has anything. A worker counts from its own start, so a successor
+/// begins with nothing.
+///
+/// ```
+/// use headway_server::tally::Skew;
+/// assert_eq!(Skew::ratio([30, 10]), Some(1.5));
+/// assert_eq!(Skew::ratio([30]), None);
+/// assert_eq!(Skew::ratio([0, 0]), None);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Skew {
+    /// Of connections open now.
+    pub connections_open: Option<f64>,
+    /// Of connections accepted.
+    pub accepted: Option<f64>,
+    /// Of requests.
+    pub requests: Option<f64>,
+}
+
+impl Skew {
+    /// Of these workers.
+    pub fn of(workers: &[Snapshot]) -> Skew {
+        let of = |number: fn(&Counters) -> u64| {
+            Skew::ratio(workers.iter().map(|worker| number(&worker.counters)))
+        };
+        Skew {
+            connections_open: of(|counters| counters.connections_open),
+            accepted: of(|counters| counters.accepted),
+            requests: of(|counters| counters.requests),
+        }
+    }
+
+    /// The largest of these by their mean.
+    pub fn ratio(numbers: impl IntoIterator<Item = u64>) -> Option<f64> {
+        let (mut count, mut sum, mut most) = (0_u64, 0_u64, 0_u64);
+        for number in numbers {
+            (count, sum, most) = (count + 1, sum + number, most.max(number));
+        }
+        (count > 1 && sum > 0).then(|| most as f64 * count as f64 / sum as f64)
+    }
+
+    /// Each with its name.
+    pub fn all(&self) -> [(&'static str, Option<f64>); 3] {
+        [
+            ("connections_open", self.connections_open),
+            ("accepted", self.accepted),
+            ("requests", self.requests),
+        ]
+    }
 }
 
 /// What the master knows itself.

@@ -132,7 +132,9 @@ const GROUPS: &[(&str, &[&str])] = &[
         "Clients",
         &[
             "accept",
+            "early",
             "connection",
+            "first",
             "request",
             "receives",
             "timeouts",
@@ -346,7 +348,25 @@ fn workers(out: &mut String, overview: &Overview) {
             "<tr><th>{silent}</th><td colspan=\"8\">did not answer in time</td></tr>"
         );
     }
-    out.push_str("</table></div></section>");
+    out.push_str("</table></div>");
+    skew(out, overview);
+    out.push_str("</section>");
+}
+
+/// What users of several workers ask: does one have more than its share?
+fn skew(out: &mut String, overview: &Overview) {
+    let found = overview.skew.all();
+    let words: Vec<String> = found
+        .iter()
+        .filter_map(|(name, skew)| Some(format!("{} {:.2}", name.replace('_', " "), (*skew)?)))
+        .collect();
+    if !words.is_empty() {
+        let _ = write!(
+            out,
+            "<p>The most of one worker by the mean of all (1 is even): {}.</p>",
+            words.join(", ")
+        );
+    }
 }
 
 fn footer(out: &mut String, overview: &Overview) {
@@ -462,6 +482,7 @@ mod tests {
             total: Some(total),
             workers: Vec::new(),
             silent: vec![1],
+            skew: Default::default(),
         }
     }
 
@@ -512,6 +533,21 @@ mod tests {
         let row = "<th>openat2</th><th>page-io</th><th><code>a&lt;b</code></th><td>3</td><td>4.5 ms</td><td>2.0 ms</td>";
         assert!(page.contains(row), "{page}");
         assert!(page.contains("did not answer in time"));
+    }
+
+    #[test]
+    fn skew_is_told_when_there_are_workers_to_compare() {
+        let mut page = overview(Rung::Stacks, vec![], 0);
+        assert!(!render(&page).contains("by the mean of all"));
+        let one = |accepted| {
+            let mut worker = page.total.clone().unwrap();
+            worker.counters.accepted = accepted;
+            worker
+        };
+        page.workers = vec![one(30), one(10)];
+        page.skew = crate::tally::Skew::of(&page.workers);
+        let words = "by the mean of all (1 is even): accepted 1.50.";
+        assert!(render(&page).contains(words), "{}", render(&page));
     }
 
     #[test]

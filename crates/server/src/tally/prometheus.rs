@@ -290,6 +290,13 @@ impl Metrics {
                 self.sample(name, &[("worker", &worker.worker)], value(worker));
             }
         }
+        let help = "The most that one worker has, by the mean of all workers: 1 is even.";
+        self.family("headway_worker_skew", "gauge", help);
+        for (of, skew) in overview.skew.all() {
+            if let Some(skew) = skew {
+                self.sample("headway_worker_skew", &[("of", &of)], skew);
+            }
+        }
     }
 }
 

@@ -1,20 +1,21 @@
-//! New clients: taken in turn, turned away at the bound of their address, left in the queue when
-//! descriptors run out; and the last ones, when the worker is to end.
+//! New clients: taken in turn, turned away at the bound of their address or because more come than can be served, left in the
+//! queue when descriptors run out; and the last ones, when the worker is to end.
 
 use debox::Call;
 use event::{Interest, Token};
 use rustix::io::Errno;
-use rustix::net::RecvFlags;
+use rustix::net::{RecvFlags, sockopt};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http::Status;
 
 use super::{Fate, Worker};
 use crate::accept::{Accepted, Auto, LAST_A_TURN, most_a_round};
-use crate::config::AcceptCount;
+use crate::config::{AcceptCount, EarlyReject, Sharing};
 use crate::connection::{Connection, Phase};
+use crate::control::FromWorker;
 use crate::respond::{self, Context};
 
 /// While draining, how long a client that has not said anything yet may take to do so.
@@ -35,7 +36,13 @@ impl Worker {
             return;
         }
         self.counters.accept_wakeups += 1;
-        self.accept_round(listener, self.most_a_round());
+        let (taken, more) = self.accept_round(listener, self.most_a_round());
+        match (taken, more) {
+            // A loop that is late takes nobody; another one may not be.
+            (0, true) => self.listeners.leave(),
+            (0, false) => {}
+            _ => self.listeners.pass_on(&mut self.events, &self.tracer),
+        }
     }
 
     /// Takes new clients for connections that have closed, if that is the policy: a round for each, as the
@@ -57,11 +64,98 @@ impl Worker {
     /// Takes new clients, at most `bound` of them: how many were taken, and whether there may be more.
     fn accept_round(&mut self, listener: u32, bound: u32) -> (u32, bool) {
         let begun = self.auto.as_ref().map(|_| Instant::now());
-        let (taken, more) = self.take_clients(listener, bound);
+        let (taken, mut more) = self.take_clients(listener, bound);
         if let (Some(auto), Some(begun)) = (&mut self.auto, begun) {
-            auto.took(begun, taken, more);
+            auto.took(begun, taken);
+            more = more && self.reject_surplus(listener);
+        }
+        if let Some(auto) = &mut self.auto {
+            auto.left(more);
         }
         (taken, more)
+    }
+
+    /// Turns away whom a full round has left in the queue, as many as the controller says. `false`: nobody is left.
+    fn reject_surplus(&mut self, listener: u32) -> bool {
+        let bound = match self.last_clients {
+            // Those who came before the end are served.
+            Some(_) => 0,
+            None => self.auto.as_ref().map_or(0, Auto::reject),
+        };
+        if bound == 0 {
+            return true;
+        }
+        let begun = Instant::now();
+        let mut rejected = 0;
+        let more = loop {
+            if rejected == bound {
+                break true;
+            }
+            self.counters.accepts_tried += 1;
+            match self.listeners.accept(listener, &self.tracer) {
+                Accepted::Client(socket, peer) => {
+                    rejected += 1;
+                    self.reject_early(socket, peer);
+                }
+                Accepted::Nobody => break false,
+                Accepted::Exhausted(error) => {
+                    self.counters.accept_errors += 1;
+                    self.pause_accepting("accept4", error);
+                    break true;
+                }
+            }
+        };
+        if let Some(auto) = &mut self.auto {
+            auto.turned_away(begun, rejected);
+        }
+        more
+    }
+
+    /// A client that could not be served in time learns it now: it may go elsewhere, or come later.
+    fn reject_early(&mut self, socket: OwnedFd, peer: SocketAddr) {
+        self.counters.early_rejected += 1;
+        match self.config.early_reject {
+            EarlyReject::Reset => {
+                // Closing with a linger time of zero is a reset (socket(7)): no reply to make, nothing left behind. Should
+                // setting it fail, the client sees an end instead.
+                let _ = self.tracer.call(Call::SocketOption, || {
+                    sockopt::set_socket_linger(&socket, Some(Duration::ZERO))
+                });
+                self.tracer.call(Call::Close, || drop(socket));
+            }
+            EarlyReject::Status | EarlyReject::Off => self.answer_unavailable(socket, peer),
+        }
+    }
+
+    /// Clients may wait in a shared listener, and this worker does not look there any more: the master tells the others.
+    pub(super) fn tell_of_left(&mut self) {
+        if self.listeners.take_left() {
+            // A full channel: a worker that leaves its master's words unread is about to be replaced, and then all look.
+            let _ = self.tracer.call(Call::ControlSend, || {
+                self.control.try_send(&FromWorker::LeftWaiting, &[])
+            });
+        }
+    }
+
+    /// Another worker has left clients in the shared listeners.
+    pub(super) fn look_for_left(&mut self) {
+        self.listeners.pass_on(&mut self.events, &self.tracer);
+    }
+
+    /// How long the accept queues are to be, if the controller has changed its mind.
+    pub(super) fn tend_queue(&mut self) {
+        let Some(length) = self.auto.as_mut().and_then(Auto::end_turn) else {
+            return;
+        };
+        let most = self.config.listen_queue;
+        let length = match self.config.sharing {
+            Sharing::Reuseport => length,
+            // What this worker takes in its time, the others take as well, from the same queue.
+            Sharing::Shared | Sharing::Herd => {
+                length.saturating_mul(self.config.workers as u32).min(most)
+            }
+        };
+        self.listeners.set_queue(length, &self.tracer);
     }
 
     fn take_clients(&mut self, listener: u32, bound: u32) -> (u32, bool) {
@@ -77,7 +171,10 @@ impl Worker {
                     taken += 1;
                     self.welcome(socket, peer);
                 }
-                Accepted::Nobody => break,
+                Accepted::Nobody => {
+                    self.listeners.drained(listener, &mut self.events);
+                    break;
+                }
                 Accepted::Exhausted(error) => {
                     self.counters.accept_errors += 1;
                     self.pause_accepting("accept4", error);
@@ -113,10 +210,14 @@ impl Worker {
         });
     }
 
-    /// Answers 503 and closes, all at once: who has too many connections gets no place for another one,
-    /// not even to be waited for.
+    /// Who has too many connections gets no place for another one, not even to be waited for.
     fn turn_away(&mut self, socket: OwnedFd, peer: SocketAddr) {
         self.counters.connections_refused += 1;
+        self.answer_unavailable(socket, peer);
+    }
+
+    /// Answers 503 and closes, all at once.
+    fn answer_unavailable(&mut self, socket: OwnedFd, peer: SocketAddr) {
         let mut connection = Connection::new(socket, peer, Token(0));
         // What it has sent is taken in first: closing with bytes unread is a reset, which would take the
         // reply with it.

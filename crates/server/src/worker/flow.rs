@@ -24,6 +24,8 @@ pub(super) const ASKS_MAX: u8 = 3;
 /// How often a connection is read from in a row, where it is to be read from until there is nothing more:
 /// then the others have their turn.
 const READS_MAX: usize = 64;
+/// Of so many first requests of a connection one is looked at, whether its client is still there.
+const LOOKED_AT_ONE_IN: u64 = 16;
 /// What a parting client may still send before we stop listening.
 const LINGER_BYTES_MAX: usize = 256 * 1024;
 
@@ -96,6 +98,7 @@ impl Worker {
         scratch[..held].copy_from_slice(&connection.held);
         let fate = match self.receive_into(connection, &mut scratch[held..]) {
             Ok(Some(count)) => {
+                self.look_for_departure(connection);
                 connection.held.clear();
                 self.consume(connection, &scratch[..held + count], Given::Nothing)
             }
@@ -109,12 +112,29 @@ impl Worker {
         fate
     }
 
+    /// A client that has waited for too long closes, and its request is received and answered all the same: nothing in a stream
+    /// tells that its reader has gone before its last byte is read. So some are looked at. One that closes only its own side and still
+    /// reads counts as gone, which is why nothing but a count follows.
+    fn look_for_departure(&mut self, connection: &Connection) {
+        let first = connection.requests == 0 && !connection.partial;
+        if !first || self.counters.requests % LOOKED_AT_ONE_IN != LOOKED_AT_ONE_IN - 1 {
+            return;
+        }
+        self.counters.first_requests_looked += 1;
+        let peeked = self.tracer.call(Call::Receive, || {
+            rustix::net::recv(&connection.socket, &mut [0; 1], RecvFlags::PEEK)
+        });
+        let gone = !matches!(peeked, Ok((1.., _)) | Err(Errno::AGAIN | Errno::INTR));
+        self.counters.first_requests_late += u64::from(gone);
+    }
+
     /// Bytes received, `None` when there are none now; an error when the client has ended or is gone.
     fn receive_into(
         &mut self,
         connection: &Connection,
         buffer: &mut [u8],
     ) -> Result<Option<usize>, ()> {
+        let room = buffer.len();
         let received = self.tracer.call(Call::Receive, || {
             rustix::net::recv(&connection.socket, buffer, RecvFlags::empty())
         });
@@ -122,10 +142,16 @@ impl Worker {
             Ok((0, _)) => Err(()),
             Ok((count, _)) => {
                 self.counters.bytes_received += count as u64;
+                if count < room {
+                    self.events.drained(connection.socket.as_fd());
+                }
                 Ok(Some(count))
             }
-            Err(Errno::AGAIN | Errno::INTR) => {
+            Err(error @ (Errno::AGAIN | Errno::INTR)) => {
                 self.counters.receives_would_block += 1;
+                if error == Errno::AGAIN {
+                    self.events.drained(connection.socket.as_fd());
+                }
                 Ok(None)
             }
             Err(_) => {

@@ -15,6 +15,9 @@ use crate::connection::{Connection, Phase};
 use crate::control::FromWorker;
 use crate::tally::Counters;
 
+/// The token's slot of the kernel's workers, beside those of helpers.
+pub(super) const RING: u32 = u32::MAX;
+
 /// When helpers that were asked for have not come for so long, ask again.
 pub(super) const ASK_AGAIN_MS: u64 = 2_000;
 
@@ -33,6 +36,9 @@ impl Worker {
 
     /// Answers of one helper, or its death.
     pub(super) fn on_helper(&mut self, index: u32) {
+        if index == RING {
+            return self.on_ring();
+        }
         let slot = HelperSlot(index);
         let now_ms = self.now_ms;
         let mut done = std::mem::take(&mut self.done);
@@ -47,6 +53,17 @@ impl Worker {
         }
         self.done = done;
         self.tell_given_up();
+    }
+
+    /// Answers of the kernel's workers.
+    fn on_ring(&mut self) {
+        let mut done = std::mem::take(&mut self.done);
+        self.tracer
+            .call(Call::HelperReceive, || self.pool.on_ring(&mut done));
+        for one in done.drain(..) {
+            self.wake(one);
+        }
+        self.done = done;
     }
 
     /// A job that ends helper after helper is worth a person's look; the first, second, fourth … is told.
@@ -80,6 +97,9 @@ impl Worker {
                 .call(Call::HelperSend, || self.pool.flush(now_ms));
         } else {
             self.pool.flush(now_ms);
+        }
+        if self.pool.has_finished() {
+            self.on_ring();
         }
         while let Some(slot) = self.pool.surplus(now_ms) {
             self.let_helper_go(slot);
@@ -219,6 +239,7 @@ pub(super) fn gauges(pool: &PoolStatistics, counters: &mut Counters) {
     counters.helper_queue_peak = pool.queue_peak;
     counters.helper_deaths = pool.deaths;
     counters.helper_jobs = pool.service_us.count;
+    counters.helper_ring_jobs = pool.ring_jobs;
     counters.helper_resolves = pool.resolves;
     counters.helper_reads_in = pool.reads_in;
     counters.helper_prefetches = pool.prefetches;

@@ -32,6 +32,7 @@ impl Worker {
                     }
                 }
                 (ToWorker::Snapshot { id }, _) => self.send_snapshot(id),
+                (ToWorker::Look, _) => self.look_for_left(),
                 (ToWorker::Drain { timeout_ms }, _) => self.drain(timeout_ms),
                 // Nothing else is sent after the start; an order without its descriptor is void.
                 _ => {}

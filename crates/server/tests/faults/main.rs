@@ -11,5 +11,6 @@ mod arriving;
 mod bounds;
 mod changing;
 mod dying;
+mod ring;
 mod slow;
 mod tools;

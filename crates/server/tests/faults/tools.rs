@@ -100,7 +100,12 @@ pub fn reset(stream: TcpStream) {
 }
 
 /// Every event mechanism, as a line of configuration.
-pub const MECHANISMS: [&str; 3] = ["events = 'select'", "events = 'poll'", "events = 'epoll'"];
+pub const MECHANISMS: [&str; 4] = [
+    "events = 'select'",
+    "events = 'poll'",
+    "events = 'epoll'",
+    "events = 'epoll-edge'",
+];
 
 /// Says why a test is left out, where it is looked for.
 pub fn skip(name: &str, reason: &str) {

@@ -11,6 +11,7 @@ use super::evidence::{Evidence, Rows, Sleeps};
 use super::result::Value;
 use crate::analysis::{Analysis, Distribution, Interval, Intervals};
 use crate::ready::ReadyEvents;
+use crate::row::Outcome;
 use serde_json::Value as Json;
 use std::fmt;
 
@@ -18,7 +19,7 @@ use std::fmt;
 const BLOCKS_MIN: usize = 4;
 
 /// Figures of rows without arguments.
-const OF_ROWS: [&str; 19] = [
+const OF_ROWS: [&str; 24] = [
     "mean_ms",
     "median_ms",
     "p5_ms",
@@ -37,6 +38,11 @@ const OF_ROWS: [&str; 19] = [
     "rate_rps",
     "throughput_mbit",
     "error_share",
+    "good_mean_ms",
+    "good_median_ms",
+    "good_p95_ms",
+    "good_p99_ms",
+    "accepted_timed_out",
     "small_in_slowest",
 ];
 
@@ -162,7 +168,7 @@ impl Quantity {
         ];
         let (low, high) = match name {
             _ if plain.iter().any(|group| group.contains(&name)) => (0, 0),
-            "counter" => (1, 1),
+            "counter" | "worker_skew" | "outcome_share" | "time_share" => (1, 1),
             "sleeps" => (0, 2),
             "asleep_ms" => (1, 2),
             _ if SHARES.contains(&name) => (1, 1),
@@ -182,6 +188,9 @@ impl Quantity {
             };
             return Err(format!("{name} takes {wanted} arguments, {given} given"));
         }
+        if name == "outcome_share" {
+            return self.outcome().map(drop);
+        }
         let numbered = WITH_NUMBERS.iter().any(|(known, _)| *known == name);
         match numbered || SHARES.contains(&name) {
             true => self.numbers().map(drop),
@@ -189,7 +198,19 @@ impl Quantity {
         }
     }
 
+    /// How a request ended, by its word in files and tables.
+    fn outcome(&self) -> Result<Outcome, String> {
+        let word = self.arguments.first().map_or("", String::as_str);
+        word.parse().map_err(|_| {
+            let all: Vec<&str> = Outcome::ALL.iter().map(|outcome| outcome.name()).collect();
+            format!("{}: no outcome {word:?}: {}", self.name, all.join(", "))
+        })
+    }
+
     fn numbers(&self) -> Result<Vec<f64>, String> {
+        if self.name == "outcome_share" {
+            return Ok(vec![f64::from(self.outcome()?.code())]);
+        }
         let number = |word: &String| {
             word.parse::<f64>()
                 .map_err(|_| format!("{}: {word:?} is not a number", self.name))
@@ -200,7 +221,7 @@ impl Quantity {
     /// Whether it is seen only by an observer, and by which: `trace` or `runnable`.
     pub fn observer(&self) -> Option<&'static str> {
         match self.name.as_str() {
-            "sleeps" | "asleep_ms" => Some("trace"),
+            "sleeps" | "asleep_ms" | "time_share" => Some("trace"),
             "runnable_above" | "runnable_at_most" => Some("runnable"),
             name if OF_RUNNABLE.contains(&name) => Some("runnable"),
             _ => None,
@@ -227,6 +248,12 @@ impl Quantity {
         }
         if OF_USAGE.contains(&name) {
             return self.of_usage(evidence).map(exact);
+        }
+        if name == "worker_skew" {
+            return self.of_workers(evidence).map(exact);
+        }
+        if name == "time_share" {
+            return self.of_times(evidence).map(exact);
         }
         if matches!(name, "sleeps" | "asleep_ms") {
             let sleeps = evidence
@@ -291,6 +318,48 @@ impl Quantity {
                 Some(seconds) if seconds > 0.0 => Ok(blocked? as f64 / seconds),
                 _ => Err(nothing()),
             },
+        }
+    }
+
+    /// The most that one worker's counter has grown, by the mean of all.
+    fn of_workers(&self, evidence: &Evidence) -> Result<f64, String> {
+        let path = self.arguments.first().map_or("", String::as_str);
+        let server = evidence
+            .server
+            .as_ref()
+            .ok_or("the server has no status page")?;
+        let grown = workers(server, path)
+            .ok_or_else(|| format!("the status page has no workers with a number {path}"))?;
+        let sum: f64 = grown.iter().sum();
+        let most = grown.iter().copied().fold(0.0, f64::max);
+        match grown.len() > 1 && sum > 0.0 {
+            true => Ok(most * grown.len() as f64 / sum),
+            false => Err(nothing()),
+        }
+    }
+
+    /// The part of the server's processor time that is spent in system calls of these names, sleeps and the time without a processor
+    /// left out: what a profiler of the kernel would say of them.
+    fn of_times(&self, evidence: &Evidence) -> Result<f64, String> {
+        let sleeps = evidence
+            .sleeps
+            .as_ref()
+            .ok_or("the server was not traced")?;
+        let usage = evidence
+            .usage
+            .ok_or("the server's processes were not watched")?;
+        let names = self.arguments.first().map_or("", String::as_str);
+        let calls = sleeps.calls.iter();
+        let ns: u64 = calls
+            .filter(|call| names.split('|').any(|name| name == call.call))
+            .map(|call| call.running_ns)
+            .sum();
+        // The trace and the look at the processes are not of exactly the same length.
+        let in_calls = ns as f64 / 1e9 / sleeps.seconds.max(f64::MIN_POSITIVE);
+        let in_all = usage.cpu_ms / 1e3 / usage.seconds.max(f64::MIN_POSITIVE);
+        match in_all > 0.0 {
+            true => Ok(in_calls / in_all),
+            false => Err(nothing()),
         }
     }
 
@@ -482,6 +551,23 @@ fn counter(server: &Json, path: &str) -> Option<f64> {
         (before, Some(after)) => Some(of(after)? - before.and_then(of).unwrap_or(0.0)),
         _ => of(server),
     }
+}
+
+/// How much a number of each worker has grown between two statuses; of a worker that is new since, what it has.
+fn workers(server: &Json, path: &str) -> Option<Vec<f64>> {
+    let after = server.get("after").unwrap_or(server);
+    let all = |status: &Json| status.get("workers").and_then(Json::as_array).cloned();
+    let number = |worker: &Json| {
+        let found = path.split('.').try_fold(worker, |at, word| at.get(word));
+        found?.as_f64()
+    };
+    let before = server.get("before").and_then(all).unwrap_or_default();
+    let grown = |worker: &Json| {
+        let same = |other: &&Json| other.get("pid") == worker.get("pid");
+        let then = before.iter().find(same).and_then(number);
+        Some(number(worker)? - then.unwrap_or(0.0))
+    };
+    all(after)?.iter().map(grown).collect()
 }
 
 #[cfg(test)]

@@ -15,7 +15,13 @@ pub struct Part {
     replies: u64,
     bytes: u64,
     response: Histogram,
+    /// Of complete replies alone.
+    good: Histogram,
     service: Histogram,
+    outcomes: [u64; Outcome::ALL.len()],
+    /// Requests that had a connection, and those of them whose time-out passed.
+    connected: u64,
+    connected_timed_out: u64,
     cells: Cells,
     /// Bytes and nanoseconds by connection.
     connections: HashMap<u32, (u64, u64)>,
@@ -31,7 +37,11 @@ impl Part {
             replies: 0,
             bytes: 0,
             response: Histogram::new(),
+            good: Histogram::new(),
             service: Histogram::new(),
+            outcomes: [0; Outcome::ALL.len()],
+            connected: 0,
+            connected_timed_out: 0,
             cells: Cells::new(),
             connections: HashMap::new(),
         }
@@ -42,10 +52,19 @@ impl Part {
         self.requests += 1;
         let complete = row.error == Outcome::Ok;
         self.errors += u64::from(!complete);
+        self.outcomes[usize::from(row.error.code())] += 1;
+        // A request that waited for a connection until its time was over had none.
+        if row.error.had_connection() && row.connection != u32::MAX {
+            self.connected += 1;
+            self.connected_timed_out += u64::from(row.error == Outcome::TimedOut);
+        }
         if !row.error.has_latency() {
             return;
         }
         self.response.record_ns(row.response_ns());
+        if complete {
+            self.good.record_ns(row.response_ns());
+        }
         self.service.record_ns(row.service_ns());
         self.cells
             .record(row.size_bytes, row.response_ns(), complete);
@@ -66,7 +85,21 @@ impl Part {
             return None;
         }
         let of_responses = |percent: f64| Some(self.response.percentile(percent) as f64 / 1e6);
+        let of_good = |percent: f64| {
+            self.has_good()
+                .then(|| self.good.percentile(percent) as f64 / 1e6)
+        };
         match name {
+            "good_mean_ms" => self.has_good().then(|| self.good.mean_ns() / 1e6),
+            "good_median_ms" => of_good(50.0),
+            "good_p95_ms" => of_good(95.0),
+            "good_p99_ms" => of_good(99.0),
+            "outcome_share" => {
+                let found = *self.outcomes.get(*numbers.first()? as usize)?;
+                Some(found as f64 / self.requests as f64)
+            }
+            "accepted_timed_out" => (self.connected > 0)
+                .then(|| self.connected_timed_out as f64 / self.connected as f64),
             "mean_ms" => Some(self.response.mean_ns() / 1e6),
             "median_ms" => of_responses(50.0),
             "p5_ms" => of_responses(5.0),
@@ -93,6 +126,10 @@ impl Part {
             "decile" => self.decile(numbers[0] as usize, numbers[1] as usize),
             _ => self.of_series(name, numbers),
         }
+    }
+
+    fn has_good(&self) -> bool {
+        self.good.count() > 0
     }
 
     fn a_second(&self, amount: f64) -> Option<f64> {

@@ -1,7 +1,7 @@
 use super::*;
 use crate::row::{Outcome, Row};
 use crate::run::{RunDescription, Window};
-use crate::study::evidence::{Collector, DiskUse, Runnable, ServerUse};
+use crate::study::evidence::{CallTime, Collector, DiskUse, Runnable, ServerUse};
 use crate::study::result::SleepCount;
 use serde_json::json;
 
@@ -113,6 +113,67 @@ fn figures_are_those_of_the_rows_when_they_are_known() {
 }
 
 #[test]
+fn causes_and_times_of_good_replies_are_told_apart_when_requests_fail() {
+    let mut description = RunDescription::default();
+    description.load.measured = Some(Window {
+        start_ns: 0,
+        end_ns: 10_000_000_000,
+    });
+    let mut collector = Collector::new(&description);
+    // Of ten requests one finds no connection, two are given up with one and one without any of the client's.
+    let ends = |at: u64| match at % 10 {
+        0 => (Outcome::ConnectTimedOut, 3_000, 5),
+        1 | 2 => (Outcome::TimedOut, 3_000, 5),
+        3 => (Outcome::TimedOut, 3_000, u32::MAX),
+        _ => (Outcome::Ok, 10, 5),
+    };
+    for at in 0..1_000_u64 {
+        let intended_ns = at * 10_000_000;
+        let (error, ms, connection) = ends(at);
+        collector.push(&Row {
+            intended_ns,
+            start_ns: intended_ns,
+            first_byte_ns: 0,
+            end_ns: intended_ns + ms * 1_000_000,
+            size_bytes: 1,
+            bytes: 1,
+            status: 200,
+            error,
+            connection,
+            ordinal: 0,
+            class: Row::NO_CLASS,
+            target: 0,
+            warmup: false,
+        });
+    }
+    let evidence = Evidence {
+        description,
+        rows: Some(collector.finish()),
+        ..Evidence::default()
+    };
+    for (text, expected) in [
+        ("outcome_share:timed-out", 0.3),
+        ("outcome_share:connect-timed-out", 0.1),
+        ("outcome_share:ok", 0.6),
+        ("outcome_share:refused", 0.0),
+        ("error_share", 0.4),
+        // Two of the eight that had a connection.
+        ("accepted_timed_out", 0.25),
+    ] {
+        let found = value(text, &evidence);
+        assert!((found - expected).abs() < 1e-9, "{text}: {found}");
+    }
+    let near = |text: &str, expected: f64| {
+        let found = value(text, &evidence);
+        assert!((found / expected - 1.0).abs() < 0.002, "{text}: {found}");
+    };
+    near("p99_ms", 3_000.0);
+    near("good_p99_ms", 10.0);
+    near("good_mean_ms", 10.0);
+    near("good_median_ms", 10.0);
+}
+
+#[test]
 fn interval_is_wide_when_the_run_varies_and_narrow_when_it_does_not() {
     let steady = evidence(|at| at % 10 + 1);
     let width = |text: &str, of: &Evidence| {
@@ -130,8 +191,11 @@ fn interval_is_wide_when_the_run_varies_and_narrow_when_it_does_not() {
 fn observers_are_read_when_they_watched() {
     let mut evidence = evidence(|_| 1);
     evidence.server = Some(json!({
-        "before": {"master": {"network": {"listen_drops": 5}}, "total": {"counters": {"accepted": 10}}},
-        "after": {"master": {"network": {"listen_drops": 9}}, "total": {"counters": {
+        "before": {"master": {"network": {"listen_drops": 5}}, "total": {"counters": {"accepted": 10}},
+            "workers": [{"pid": 7, "counters": {"accepted": 10}}]},
+        "after": {"master": {"network": {"listen_drops": 9}},
+            "workers": [{"pid": 7, "counters": {"accepted": 15}}, {"pid": 8, "counters": {"accepted": 15}}],
+            "total": {"counters": {
             "accepted": 30,
             "ready_events": {"count": 4, "sum": 10, "max": 7, "buckets": [[1, 3], [8, 1]]}},
             "trace": {"rung": {"sees": "stacks"}, "sleeps": [{"count": 20}]}}},
@@ -164,6 +228,18 @@ fn observers_are_read_when_they_watched() {
             sleep("page-io", "openat", 6),
             sleep("page-io", "read", 2),
         ],
+        calls: vec![
+            CallTime {
+                call: "epoll_wait".into(),
+                count: 100,
+                running_ns: 80_000_000,
+            },
+            CallTime {
+                call: "accept4".into(),
+                count: 10,
+                running_ns: 20_000_000,
+            },
+        ],
         seconds: 2.0,
     });
     for (text, expected) in [
@@ -180,13 +256,18 @@ fn observers_are_read_when_they_watched() {
         ("cpu_us_per_request", 2_000.0),
         ("runnable_mean", 5.0),
         ("runnable_share_max", 0.5),
+        // 40 ms a second, of 200 ms a second that the processes have run.
+        ("time_share:epoll_wait", 0.2),
+        ("time_share:epoll_wait|accept4|read", 0.25),
+        ("worker_skew:counters.accepted", 1.5),
         ("sleeps", 4.0),
         ("sleeps:event-wait", 50.0),
         ("sleeps:page-io:openat", 3.0),
         ("sleeps:*:read", 1.0),
         ("asleep_ms:page-io", 4.0),
     ] {
-        assert_eq!(value(text, &evidence), expected, "{text}");
+        let found = value(text, &evidence);
+        assert!((found - expected).abs() < 1e-9, "{text}: {found}");
     }
 }
 
@@ -196,6 +277,8 @@ fn reason_is_given_when_nobody_watched() {
     for (text, why) in [
         ("ready_mean", "no status page"),
         ("sleeps:page-io", "not traced"),
+        ("time_share:accept4", "not traced"),
+        ("worker_skew:counters.accepted", "no status page"),
         ("runnable_mean", "not sampled"),
         ("disk_busy", "no modelled disk"),
         ("cpu_share", "not watched"),
@@ -215,6 +298,8 @@ fn name_is_refused_when_it_is_no_quantity() {
         ("decile:1", "takes 2 arguments"),
         ("within:fast", "\"fast\" is not a number"),
         ("sleeps:a:b:c", "0 to 2"),
+        ("outcome_share", "takes 1 arguments"),
+        ("outcome_share:late", "no outcome \"late\": ok, status"),
     ] {
         let error = Quantity::parse(text).unwrap_err();
         assert!(error.contains(why), "{text}: {error}");

@@ -176,3 +176,103 @@ fn course_is_the_same_when_the_seed_is_the_same() {
     assert_eq!(run(&of, Policy::Auto, 5), same);
     assert_ne!(run(&of, Policy::Auto, 6), same);
 }
+
+/// The share of the clients that came which knew within `us` what becomes of them.
+fn told_within(outcome: &Outcome, us: u64) -> f64 {
+    let told = outcome.told_us.partition_point(|told_us| *told_us <= us);
+    told as f64 / outcome.clients as f64
+}
+
+#[test]
+fn clients_learn_soon_that_they_cannot_be_served_when_they_are_turned_away() {
+    // Where a request is dear, being told is cheap. At three times the capacity most never come in otherwise.
+    let of = heavy().at(3.0 * heavy().capacity());
+    for seed in SEEDS {
+        let (waiting, rejecting) = (
+            run(&of, Policy::Auto, seed),
+            run(&of, Policy::Rejecting, seed),
+        );
+        let (before, after) = (
+            told_within(&waiting, 1_000_000),
+            told_within(&rejecting, 1_000_000),
+        );
+        assert!(before < 0.6, "{before:.2} knew it without being told");
+        assert!(after > 0.9, "{after:.2} knew it");
+        // The part that is turned away is what telling costs, and no more.
+        let (served, less) = (
+            waiting.replies_per_s(6.0, 12.0),
+            rejecting.replies_per_s(6.0, 12.0),
+        );
+        assert!(less >= 0.8 * served, "{less:.0} of {served:.0}");
+        let lost = rejecting.accepted_timed_out as f64 / rejecting.accepted as f64;
+        assert!(lost < 0.01, "{lost:.3} of the accepted gave up");
+    }
+}
+
+#[test]
+fn telling_takes_a_bounded_part_of_the_time_when_it_costs_as_much_as_serving() {
+    let (of, seed) = (small(), 1);
+    let (waiting, _) = goodput(&of, 3.0, Policy::Auto, seed);
+    let (rejecting, outcome) = goodput(&of, 3.0, Policy::Rejecting, seed);
+    assert!(
+        rejecting >= 0.75 * waiting,
+        "{rejecting:.0} of {waiting:.0}"
+    );
+    assert!(outcome.rejected > 0);
+}
+
+#[test]
+fn nobody_is_turned_away_when_all_can_be_served() {
+    for (name, of) in workloads() {
+        for load in [0.5, 0.8] {
+            let (_, outcome) = goodput(&of, load, Policy::Rejecting, 1);
+            assert_eq!(outcome.rejected, 0, "{name} at {load}");
+        }
+        // Nearer to the capacity more come than can be served for a second now and then, by chance.
+        let (_, outcome) = goodput(&of, 0.9, Policy::Rejecting, 1);
+        let share = outcome.rejected as f64 / outcome.clients as f64;
+        assert!(share < 0.01, "{name} at 0.9: {share:.3}");
+        // A burst: twice as much for a tenth of a second, in every second.
+        let capacity = of.capacity();
+        let rates = (0..8).flat_map(|at| {
+            let at_s = f64::from(at);
+            [
+                (at_s, 0.4 * capacity),
+                (at_s + 0.7, 2.0 * capacity),
+                (at_s + 0.8, 0.4 * capacity),
+            ]
+        });
+        let burst = Workload {
+            rates: rates.collect(),
+            seconds: 8.0,
+            ..of.clone()
+        };
+        assert_eq!(run(&burst, Policy::Rejecting, 1).rejected, 0, "{name}");
+    }
+}
+
+#[test]
+fn nobody_is_turned_away_any_more_when_an_overload_is_over() {
+    for (name, of) in workloads() {
+        let capacity = of.capacity();
+        let steps = Workload {
+            rates: vec![
+                (0.0, 0.5 * capacity),
+                (3.0, 4.0 * capacity),
+                (7.0, 0.5 * capacity),
+            ],
+            seconds: 9.0,
+            ..of.clone()
+        };
+        let longer = Workload {
+            seconds: 14.0,
+            ..steps.clone()
+        };
+        let (until, after) = (
+            run(&steps, Policy::Rejecting, 1).rejected,
+            run(&longer, Policy::Rejecting, 1).rejected,
+        );
+        assert!(until > 0, "{name}");
+        assert_eq!(until, after, "{name}: two seconds after its end");
+    }
+}

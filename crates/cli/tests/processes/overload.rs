@@ -1,0 +1,179 @@
+//! More clients than can be served, for longer than a burst lasts, and what they are told.
+//!
+//! No machine is too fast for this: the worker is stopped most of the time, and each client asks for much at once, so that the
+//! queue is never empty when it looks.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::clients::*;
+use crate::serving::Server;
+
+/// Clients that come first.
+const CROWD: usize = 400;
+/// More than a worker takes in the time that it is given between two stops.
+const AGAIN: usize = 60;
+/// Requests that a client has sent before it is taken: as many as a turn answers.
+const REQUESTS: usize = 64;
+/// As long as the worker is stopped, and as long as it runs.
+const STOPPED: Duration = Duration::from_millis(60);
+const RUNNING: Duration = Duration::from_millis(2);
+/// Stops in a row: together they are longer than a second.
+const CYCLES: usize = 25;
+/// Sockets that are open at once at most.
+const SOCKETS_MAX: usize = CROWD + CYCLES * AGAIN;
+
+/// A client on its way: the kernel goes on knocking when the queue is full. If it is not, all requests are sent.
+fn knock(address: SocketAddr) -> OwnedFd {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket =
+        rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
+    let connected = rustix::net::connect(&socket, &address);
+    assert!(
+        matches!(connected, Ok(()) | Err(Errno::INPROGRESS)),
+        "{connected:?}"
+    );
+    let requests = b"GET /a HTTP/1.1\r\nHost: test\r\n\r\n".repeat(REQUESTS);
+    let _ = rustix::net::send(&socket, &requests, SendFlags::NOSIGNAL);
+    socket
+}
+
+/// What clients have been told, as far as they have.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Told {
+    served: usize,
+    unavailable: usize,
+    reset: usize,
+}
+
+fn told(clients: &[OwnedFd]) -> Told {
+    let mut told = Told::default();
+    for client in clients {
+        let mut buffer = [0; 1024];
+        match rustix::net::recv(client, &mut buffer, RecvFlags::empty()) {
+            Ok((length, _)) if length > 0 => {
+                let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
+                if text.starts_with("HTTP/1.1 200 ") {
+                    told.served += 1;
+                    continue;
+                }
+                assert!(text.starts_with("HTTP/1.1 503 "), "{text}");
+                assert!(text.contains("\r\nRetry-After: 1\r\n"), "{text}");
+                assert!(text.contains("\r\nConnection: close\r\n"), "{text}");
+                told.unavailable += 1;
+            }
+            Err(Errno::CONNRESET) => told.reset += 1,
+            _ => {}
+        }
+    }
+    told
+}
+
+/// Keeps the queue of the only worker full for longer than a burst lasts.
+fn overload(server: &Server) -> Vec<OwnedFd> {
+    let address = server.address.parse().unwrap();
+    let worker = server.children("serve-worker");
+    let mut clients = Vec::new();
+    for cycle in 0..CYCLES {
+        let stopped = Stopped::stop(worker.clone());
+        let wanted = if cycle == 0 { CROWD } else { AGAIN };
+        clients.extend((0..wanted).map(|_| knock(address)));
+        std::thread::sleep(STOPPED);
+        drop(stopped);
+        let begun = Instant::now();
+        while begun.elapsed() < RUNNING {
+            std::thread::yield_now();
+        }
+    }
+    clients
+}
+
+/// Whether one more client is, who may as well be turned away, or reset in mid-word.
+fn is_served(server: &Server) -> bool {
+    let Ok(mut client) = TcpStream::connect(&server.address) else {
+        return false;
+    };
+    let request = b"GET /a HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n";
+    let mut reply = Vec::new();
+    let asked = client.write_all(request);
+    let read = asked.and_then(|()| client.read_to_end(&mut reply));
+    read.is_ok() && reply.starts_with(b"HTTP/1.1 200 ")
+}
+
+fn may_open_sockets(test: &str) -> bool {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    setrlimit(Resource::Nofile, raised).unwrap();
+    let enough = limit
+        .maximum
+        .is_none_or(|maximum| maximum > SOCKETS_MAX as u64 + 1_000);
+    if !enough {
+        skip(test, "RLIMIT_NOFILE is too low for thousands of clients");
+    }
+    enough
+}
+
+#[test]
+fn surplus_is_told_at_once_when_early_rejection_is_asked_for() {
+    if !may_open_sockets("surplus_is_told_at_once_when_early_rejection_is_asked_for") {
+        return;
+    }
+    let root = root();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    for way in ["503", "reset", "off"] {
+        let arguments = [
+            "--workers",
+            "1",
+            "--accept-count",
+            "auto",
+            "--no-defer-accept",
+            "--early-reject",
+            way,
+        ];
+        let server = Server::start_in(root.path(), &arguments);
+        assert_eq!(get(&server.address, "/a"), (200, b"hello".into()));
+        assert_eq!(counter(&server.status(), "early_rejected"), 0, "{way}");
+        let mut clients = overload(&server);
+        let mut status = server.status();
+        // A machine that is very busy itself may have given the worker more time than was meant.
+        for _ in 0..5 {
+            if way == "off" || counter(&status, "early_rejected") > 0 {
+                break;
+            }
+            clients.clear();
+            clients = overload(&server);
+            status = server.status();
+        }
+        let rejected = counter(&status, "early_rejected");
+        let told = told(&clients);
+        match way {
+            "503" => assert!(told.unavailable > 0 && told.reset == 0, "{told:?}"),
+            "reset" => assert!(told.reset > 0 && told.unavailable == 0, "{told:?}"),
+            _ => assert_eq!((told.unavailable, told.reset), (0, 0)),
+        }
+        assert!(told.served > 0, "{way}: those who were taken are served");
+        assert_eq!(rejected > 0, way != "off", "{way}");
+        let counted = status["total"]["counters"]["responses"]["503"].as_u64();
+        assert_eq!(counted.is_some(), way == "503", "{way}");
+        drop(clients);
+        // The crowd has gone: everybody is served again, and nobody is turned away any more.
+        server.wait_for("the end of it", |server| {
+            is_served(server) && counter(&server.status(), "early_rejecting") == 0
+        });
+        let before = counter(&server.status(), "early_rejected");
+        for _ in 0..20 {
+            assert_eq!(get(&server.address, "/a"), (200, b"hello".into()));
+        }
+        assert_eq!(counter(&server.status(), "early_rejected"), before, "{way}");
+    }
+}

@@ -1,0 +1,173 @@
+//! Workers that accept from one socket: who takes whom, and that nobody is left waiting.
+
+use std::fs;
+use std::net::TcpStream;
+
+use serde_json::Value;
+
+use crate::clients::*;
+use crate::serving::{self, Server, kill};
+use crate::shortage::leave_room;
+
+/// Clients that come one after the other and stay.
+const CLIENTS: u64 = 24;
+
+fn of_workers(status: &Value, name: &str) -> Vec<u64> {
+    let workers = status["workers"].as_array().unwrap();
+    let number = |worker: &Value| worker["counters"][name].as_u64().unwrap();
+    workers.iter().map(number).collect()
+}
+
+fn client(server: &Server) -> TcpStream {
+    let mut client = server.connect();
+    ask(&mut client, "/a");
+    assert_eq!(read_reply(&mut client), (200, b"hello".into()));
+    client
+}
+
+/// As many as [`CLIENTS`], each when all workers wait again: one that comes at once finds the worker of the one before it still
+/// accepting.
+fn one_by_one(server: &Server) -> Vec<TcpStream> {
+    let next = |_| {
+        let client = client(server);
+        // Every worker has answered this, and nothing else is to be done.
+        server.status();
+        client
+    };
+    (0..CLIENTS).map(next).collect()
+}
+
+fn start(events: &str, sharing: &str) -> (tempfile::TempDir, Server) {
+    let root = root();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    let server = Server::start_in(root.path(), &["--events", events, "--listeners", sharing]);
+    (root, server)
+}
+
+#[test]
+fn workers_take_clients_in_turn_when_they_share_a_listener() {
+    const NAME: &str = "workers_take_clients_in_turn_when_they_share_a_listener";
+    for events in ["epoll", "epoll-edge", "io_uring"] {
+        if events == "io_uring" && !has_io_uring(NAME) {
+            continue;
+        }
+        let (_root, server) = start(events, "shared");
+        let _clients = one_by_one(&server);
+        let status = server.status();
+        let open = of_workers(&status, "connections_open");
+        assert_eq!(open.iter().sum::<u64>(), CLIENTS, "{events}");
+        // Not exactly a half each: a worker may still be busy with the client before.
+        let least = open.iter().min().unwrap();
+        assert!(*least >= CLIENTS / 4, "{events}: {open:?}");
+        let skew = status["skew"]["connections_open"].as_f64().unwrap();
+        let most = *open.iter().max().unwrap() as f64;
+        let expected = most * 2.0 / CLIENTS as f64;
+        assert!(
+            (skew - expected).abs() < 1e-9,
+            "{events}: {skew} of {open:?}"
+        );
+        let metrics = serving::get(&server.status, "/metrics").2;
+        let told = metrics
+            .lines()
+            .find_map(|line| line.strip_prefix("headway_worker_skew{of=\"connections_open\"} "));
+        let told: f64 = told.expect("a skew").parse().unwrap();
+        assert!((told - expected).abs() < 1e-9, "{events}: {told}");
+        let page = serving::get(&server.status, "/status").2;
+        assert!(page.contains("by the mean of all (1 is even)"), "{page}");
+    }
+}
+
+#[test]
+fn everybody_is_served_when_all_workers_are_woken_for_each() {
+    for events in ["select", "poll", "epoll"] {
+        let (_root, server) = start(events, "herd");
+        let _clients: Vec<TcpStream> = (0..CLIENTS).map(|_| client(&server)).collect();
+        let status = server.status();
+        let accepted: u64 = of_workers(&status, "accepted").iter().sum();
+        assert_eq!(accepted, CLIENTS, "{events}");
+    }
+}
+
+#[test]
+fn client_is_taken_by_another_worker_when_the_one_that_was_told_has_no_descriptors() {
+    const NAME: &str =
+        "client_is_taken_by_another_worker_when_the_one_that_was_told_has_no_descriptors";
+    for events in ["epoll", "epoll-edge", "io_uring"] {
+        if events == "io_uring" && !has_io_uring(NAME) {
+            continue;
+        }
+        let (_root, server) = start(events, "shared");
+        // Both know the file and have a helper; nothing but accepting takes descriptors from here on.
+        drop((0..8).map(|_| client(&server)).collect::<Vec<_>>());
+        server.wait_for("idleness", |server| {
+            counter(&server.status(), "connections_open") == 0
+        });
+        let first = server.status()["workers"][0]["pid"].as_i64().unwrap() as i32;
+        leave_room(first, 0);
+        // Every other one of them is told of first; without a word to the other it would wait for ever.
+        let _clients: Vec<TcpStream> = (0..6).map(|_| client(&server)).collect();
+        let status = server.status();
+        assert_eq!(of_workers(&status, "connections_open"), [0, 6], "{events}");
+        assert!(of_workers(&status, "accept_pauses")[0] > 0, "{events}");
+    }
+}
+
+#[test]
+fn everybody_is_served_when_workers_that_share_a_listener_are_full_and_clients_leave() {
+    const NAME: &str =
+        "everybody_is_served_when_workers_that_share_a_listener_are_full_and_clients_leave";
+    let root = root();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    for events in ["epoll", "epoll-edge", "io_uring", "poll"] {
+        if events == "io_uring" && !has_io_uring(NAME) {
+            continue;
+        }
+        let arguments = [
+            "--events",
+            events,
+            "--listeners",
+            "shared",
+            "--max-conns",
+            "3",
+        ];
+        let server = Server::start_in(root.path(), &arguments);
+        let mut waiting: Vec<TcpStream> = (0..20)
+            .map(|_| {
+                let mut client = server.connect();
+                ask(&mut client, "/a");
+                client
+            })
+            .collect();
+        // The kernel's queue is first in, first out; each that leaves makes room for the next.
+        for mut client in waiting.drain(..) {
+            assert_eq!(read_reply(&mut client), (200, b"hello".into()), "{events}");
+        }
+        assert_eq!(counter(&server.status(), "accepted"), 20, "{events}");
+    }
+}
+
+#[test]
+fn service_goes_on_when_workers_that_share_a_listener_are_killed() {
+    let (_root, server) = start("epoll", "shared");
+    for death in 1..=3 {
+        let workers = server.children("serve-worker");
+        kill(workers[death % workers.len()]);
+        // The queue is everybody's: nobody has to wait for the successor.
+        for _ in 0..4 {
+            assert_eq!(get(&server.address, "/a"), (200, b"hello".into()));
+        }
+        server.wait_for("the successor", |server| {
+            let status = server.status();
+            status["master"]["worker_deaths"] == death && of_workers(&status, "accepted").len() == 2
+        });
+    }
+    let clients = one_by_one(&server);
+    let open = of_workers(&server.status(), "connections_open");
+    let least = open.iter().min().unwrap();
+    assert!(
+        *least >= CLIENTS / 4,
+        "the successor has its turn: {open:?}"
+    );
+    drop(clients);
+    assert!(!server.stop().contains("panicked"));
+}

@@ -1,0 +1,85 @@
+//! The pool's side of the kernel's workers: which jobs go there, and what comes back. The work itself is in [`ring`](super::ring).
+
+use super::ring::Ring;
+use super::{Done, Pool, PoolLimits, micros};
+use crate::protocol::RETIRE_MAX;
+use rustix::fd::BorrowedFd;
+use std::io;
+
+impl Pool {
+    /// Has the kernel's workers (io_uring) resolve names, read in and close from here on, at most as many as there may be helpers;
+    /// helpers are left with listings and copies. Register [`Pool::ring`] for reading.
+    ///
+    /// # Errors
+    /// Those of [`os::work::WorkRing::new`]; nothing has changed then.
+    pub fn use_ring(&mut self) -> io::Result<()> {
+        let PoolLimits { max, want, .. } = self.limits;
+        self.ring = Some(Ring::new(
+            max,
+            self.roots.clone(),
+            self.retire.clone(),
+            want,
+        )?);
+        Ok(())
+    }
+
+    /// What is readable when the kernel's workers have answered, if they are in use.
+    pub fn ring(&self) -> Option<BorrowedFd<'_>> {
+        self.ring.as_ref().map(Ring::descriptor)
+    }
+
+    /// Whether [`Pool::on_ring`] has something to say although nothing has become readable.
+    pub fn has_finished(&self) -> bool {
+        !self.finished.is_empty()
+    }
+
+    /// Take the answers of the kernel's workers. Appends to `done`; never waits.
+    pub fn on_ring(&mut self, done: &mut Vec<Done>) {
+        if let Some(ring) = &mut self.ring {
+            ring.take(&mut self.finished);
+        }
+        for finished in std::mem::take(&mut self.finished) {
+            let Some(job) = self.jobs.finish(finished.id) else {
+                continue;
+            };
+            self.statistics.ring_jobs += 1;
+            let service_us = micros(finished.started.elapsed());
+            self.statistics.service_us.record(service_us);
+            done.push(Done {
+                outcome: finished.outcome,
+                waiters: job.waiters,
+            });
+        }
+        self.gauges();
+    }
+
+    /// Queued jobs that need a helper.
+    pub(super) fn for_helpers(&self) -> usize {
+        match &self.ring {
+            None => self.jobs.queued(),
+            Some(_) => self.jobs.queued_where(|key| !Ring::takes(key)),
+        }
+    }
+
+    pub(super) fn start_in_ring(&mut self) {
+        let Some(ring) = &mut self.ring else { return };
+        while ring.has_room() {
+            let Some((id, job)) = self.jobs.start_where(Ring::takes) else {
+                break;
+            };
+            self.statistics.queue_us.record(micros(job.asked.elapsed()));
+            let finished = ring.start(id, &job.key, job.file.as_ref());
+            self.finished.extend(finished);
+        }
+    }
+
+    /// Has files closed. Those for which there is no room wait on.
+    pub(super) fn close_in_ring(&mut self) {
+        let Some(ring) = &mut self.ring else { return };
+        let batch = self.retire.take(RETIRE_MAX);
+        let count = batch.len();
+        let left = ring.close(batch);
+        self.statistics.retired += (count - left.len()) as u64;
+        self.retire.put_back(left);
+    }
+}

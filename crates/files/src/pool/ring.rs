@@ -1,0 +1,527 @@
+//! The kernel's workers in place of helper processes: names are resolved, windows read in and files closed by io_uring.
+//!
+//! A name is resolved by the same walk as everywhere ([`crate::resolve`]): it is played again from the start after each answer, with
+//! the answers so far remembered, until it needs none that is missing. So what a name means cannot differ between the loop,
+//! a helper process and this.
+//!
+//! What it refuses: listings, and copies into memory of their own; there are no requests for either, so a process does them.
+//! And to wait: requests are handed over, answers taken when the ring's descriptor is readable.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::rc::Rc;
+use std::time::Instant;
+
+use os::open::{Status, opened_to_read, status};
+use os::work::{READ_BYTES_MAX, WorkAnswer, WorkRing};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::FileType;
+use rustix::io::Errno;
+
+use super::jobs::{Key, Piece};
+use super::outcome::{Outcome, failed};
+use crate::answer::{Answer, Failure};
+use crate::file::OpenFile;
+use crate::helper::beginning;
+use crate::protocol::Want;
+use crate::resolve::{Opener, RACES_MAX, RawAnswer, Stop, is_same_file, resolve};
+use crate::retire::RetireList;
+use crate::root::{Root, RootId, Roots};
+
+/// How often in a row the kernel may ask to be asked again: a rename that races with a walk, a lease being broken.
+const AGAIN_MAX: u32 = 16;
+
+/// Requests at once at least: a job has one at a time, and files that are being closed have theirs.
+const DEPTH_LEAST: u32 = 64;
+
+/// The ring of a pool.
+#[derive(Debug)]
+pub(super) struct Ring {
+    work: WorkRing,
+    roots: Rc<Roots>,
+    retire: RetireList,
+    want: Want,
+    jobs_max: usize,
+    tasks: HashMap<u64, Task>,
+}
+
+/// A job that is done, one way or the other.
+#[derive(Debug)]
+pub(super) struct Finished {
+    pub(super) id: u64,
+    pub(super) outcome: Outcome,
+    pub(super) started: Instant,
+}
+
+#[derive(Debug)]
+struct Task {
+    started: Instant,
+    again: u32,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// A name on its way to an answer.
+    Walking(Walk),
+    /// Its answer is known, and the beginnings of its files are being read in.
+    Beginnings(Walk, RawAnswer<Rc<OpenFile>>, VecDeque<Reading>),
+    /// A window.
+    Window(Piece, Reading),
+}
+
+#[derive(Debug)]
+struct Walk {
+    root: RootId,
+    path: Box<[u8]>,
+    memo: RefCell<Memo>,
+    /// What the ring is doing for it.
+    asked: Option<Call>,
+    races: u32,
+}
+
+/// What is left to read of a file.
+#[derive(Debug)]
+struct Reading {
+    file: Rc<OpenFile>,
+    at: u64,
+    end: u64,
+}
+
+/// A system call of the walk.
+#[derive(Clone, Debug)]
+enum Call {
+    Look(Box<[u8]>),
+    Open(Box<[u8]>, NoAccessTime),
+    /// A byte of a file whose access time cannot be left alone, so that its update waits here and not in the loop.
+    Touch(Box<[u8]>, Rc<OpenFile>, Status),
+}
+
+type NoAccessTime = bool;
+
+/// What has become of names.
+type Known<T> = Vec<(Box<[u8]>, Result<T, Failure>)>;
+
+/// Answers so far.
+#[derive(Debug, Default)]
+struct Memo {
+    looked: Known<Status>,
+    opened: Known<(Rc<OpenFile>, Status)>,
+    /// The first call that has no answer yet.
+    wanted: Option<Call>,
+    /// Another file took a name between the look and the open.
+    raced: bool,
+}
+
+/// Plays the walk from what is known.
+struct Replay<'w>(&'w RefCell<Memo>);
+
+impl Opener for Replay<'_> {
+    type File = Rc<OpenFile>;
+
+    fn look(&self, _root: &Root, path: &[u8]) -> Result<Status, Stop> {
+        let mut memo = self.0.borrow_mut();
+        let known = memo.looked.iter().find(|(name, _)| **name == *path);
+        if let Some((_, found)) = known {
+            return found.map_err(Stop::Failed);
+        }
+        memo.wanted = Some(Call::Look(path.into()));
+        Err(Stop::WouldBlock)
+    }
+
+    fn open(&self, _root: &Root, path: &[u8], seen: &Status) -> Result<Rc<OpenFile>, Stop> {
+        let mut memo = self.0.borrow_mut();
+        let known = memo.opened.iter().find(|(name, _)| **name == *path);
+        match known {
+            Some((_, Ok((file, status)))) if is_same_file(seen, status) => Ok(file.clone()),
+            Some((_, Ok(_))) => {
+                memo.raced = true;
+                Err(Stop::WouldBlock)
+            }
+            Some((_, Err(failure))) => Err(Stop::Failed(*failure)),
+            None => {
+                memo.wanted = Some(Call::Open(path.into(), true));
+                Err(Stop::WouldBlock)
+            }
+        }
+    }
+}
+
+impl Ring {
+    /// A ring whose workers are at most `workers`. It begins no more jobs than that, so that all others are counted as waiting.
+    pub(super) fn new(
+        workers: usize,
+        roots: Rc<Roots>,
+        retire: RetireList,
+        want: Want,
+    ) -> io::Result<Ring> {
+        let most = u32::try_from(workers).unwrap_or(u32::MAX);
+        let depth = most.saturating_mul(2).max(DEPTH_LEAST);
+        Ok(Ring {
+            work: WorkRing::new(depth, most)?,
+            roots,
+            retire,
+            want,
+            jobs_max: workers.max(1),
+            tasks: HashMap::new(),
+        })
+    }
+
+    /// Readable when there are answers.
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.work.as_fd()
+    }
+
+    /// Whether it can do such a job at all.
+    pub(super) fn takes(key: &Key) -> bool {
+        matches!(key, Key::Resolve(..) | Key::ReadIn(_))
+    }
+
+    /// Whether it can take one more now.
+    pub(super) fn has_room(&self) -> bool {
+        self.tasks.len() < self.jobs_max && self.work.room() > 0
+    }
+
+    /// Jobs under way.
+    pub(super) fn busy(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// Begins a job; one that needs nothing of the kernel is done at once.
+    pub(super) fn start(
+        &mut self,
+        id: u64,
+        key: &Key,
+        file: Option<&Rc<OpenFile>>,
+    ) -> Option<Finished> {
+        let stage = match (key, file) {
+            (Key::Resolve(root, path), _) => Stage::Walking(Walk {
+                root: *root,
+                path: path.clone(),
+                memo: RefCell::default(),
+                asked: None,
+                races: 0,
+            }),
+            (Key::ReadIn(piece), Some(file)) => {
+                let reading = Reading {
+                    file: file.clone(),
+                    at: piece.offset,
+                    end: piece.offset.saturating_add(piece.length),
+                };
+                Stage::Window(*piece, reading)
+            }
+            _ => {
+                return Some(Finished {
+                    id,
+                    outcome: failed(key.clone(), Failure::Io),
+                    started: Instant::now(),
+                });
+            }
+        };
+        let task = Task {
+            started: Instant::now(),
+            again: 0,
+            stage,
+        };
+        self.tasks.insert(id, task);
+        self.go_on(id)
+    }
+
+    /// Closes files; those that find no room come back.
+    pub(super) fn close(&mut self, files: Vec<OwnedFd>) -> Vec<OwnedFd> {
+        let mut left = Vec::new();
+        for file in files {
+            match left.is_empty() && self.may_close() {
+                true => left.extend(self.work.close(file).err()),
+                false => left.push(file),
+            }
+        }
+        left
+    }
+
+    /// Whether a file more can be closed without taking the room of a job: one under way must always be able to go on.
+    fn may_close(&self) -> bool {
+        let (room, under_way) = (self.work.room(), self.work.under_way());
+        let closing = under_way.saturating_sub(self.tasks.len());
+        closing + self.jobs_max < room + under_way
+    }
+
+    /// Hands over what was begun. A ring that cannot be entered any more fails what it has.
+    pub(super) fn submit(&mut self, done: &mut Vec<Finished>) {
+        if self.work.submit().is_err() {
+            let all: Vec<u64> = self.tasks.keys().copied().collect();
+            done.extend(
+                all.into_iter()
+                    .filter_map(|id| self.fail(id, Failure::Exhausted)),
+            );
+        }
+    }
+
+    /// Takes all answers.
+    pub(super) fn take(&mut self, done: &mut Vec<Finished>) {
+        while let Some(answer) = self.work.answer() {
+            let finished = match answer {
+                WorkAnswer::Opened { key, descriptor } => self.opened(key, descriptor),
+                WorkAnswer::Read { key, bytes } => self.read(key, bytes),
+            };
+            done.extend(finished);
+        }
+        self.submit(done);
+    }
+
+    fn opened(&mut self, id: u64, descriptor: Result<OwnedFd, Errno>) -> Option<Finished> {
+        let task = self.tasks.get_mut(&id)?;
+        let Stage::Walking(walk) = &mut task.stage else {
+            return None;
+        };
+        let call = walk.asked.take()?;
+        match (call, descriptor) {
+            (call, Err(Errno::AGAIN | Errno::INTR)) if task.again < AGAIN_MAX => {
+                task.again += 1;
+                walk.memo.get_mut().wanted = Some(call);
+                return self.ask(id);
+            }
+            (Call::Open(path, true), Err(Errno::PERM)) => {
+                walk.memo.get_mut().wanted = Some(Call::Open(path, false));
+                return self.ask(id);
+            }
+            (Call::Look(path), descriptor) => {
+                let found = descriptor.and_then(|descriptor| {
+                    let status = status(&descriptor)?;
+                    // Unlinked since: ours may be the last reference, and dropping it frees the blocks.
+                    if status.links == 0 {
+                        self.retire.push(descriptor);
+                    }
+                    Ok(status)
+                });
+                let found = found.map_err(Failure::from_errno);
+                walk.memo.get_mut().looked.push((path, found));
+            }
+            (Call::Open(path, no_access_time), descriptor) => {
+                let opened = descriptor.and_then(opened_to_read).map(|(file, status)| {
+                    let file = OpenFile::new(file, status.into())
+                        .retiring_to(&self.retire)
+                        .on_overlay(self.roots.is_overlay(status.device));
+                    (Rc::new(file), status)
+                });
+                if let (Ok((file, status)), false) = (&opened, no_access_time)
+                    && status.kind == FileType::RegularFile
+                {
+                    let touch = Call::Touch(path, file.clone(), *status);
+                    walk.memo.get_mut().wanted = Some(touch);
+                    return self.ask(id);
+                }
+                let opened = opened.map_err(Failure::from_errno);
+                walk.memo.get_mut().opened.push((path, opened));
+            }
+            // Answered by a read.
+            (Call::Touch(..), _) => return self.fail(id, Failure::Io),
+        }
+        self.go_on(id)
+    }
+
+    fn read(&mut self, id: u64, bytes: Result<usize, Errno>) -> Option<Finished> {
+        let task = self.tasks.get_mut(&id)?;
+        if let Err(Errno::AGAIN | Errno::INTR) = bytes
+            && task.again < AGAIN_MAX
+        {
+            task.again += 1;
+            let walks = matches!(task.stage, Stage::Walking(_));
+            return match walks {
+                true => self.ask_touched(id),
+                false => self.go_on(id),
+            };
+        }
+        match &mut task.stage {
+            Stage::Walking(walk) => {
+                // A failing read is found again, and reported, when the contents are read in.
+                if let Some(Call::Touch(path, file, status)) = walk.asked.take() {
+                    let opened = Ok((file, status));
+                    walk.memo.get_mut().opened.push((path, opened));
+                }
+            }
+            Stage::Beginnings(_, _, readings) => {
+                let over = match (readings.front_mut(), bytes) {
+                    (Some(reading), Ok(bytes)) => reading.advance(bytes),
+                    // As above.
+                    _ => true,
+                };
+                if over {
+                    readings.pop_front();
+                }
+            }
+            Stage::Window(_, reading) => match bytes {
+                Ok(bytes) => {
+                    if reading.advance(bytes) {
+                        reading.at = reading.end;
+                    }
+                }
+                Err(errno) => return self.fail(id, Failure::of_read(errno)),
+            },
+        }
+        self.go_on(id)
+    }
+
+    /// The next step of a job, or its end.
+    fn go_on(&mut self, id: u64) -> Option<Finished> {
+        let task = self.tasks.get_mut(&id)?;
+        match &mut task.stage {
+            Stage::Walking(walk) => {
+                let answer = loop {
+                    let replay = Replay(&walk.memo);
+                    let answer = resolve(&replay, &self.roots, walk.root, &walk.path);
+                    let memo = walk.memo.get_mut();
+                    match answer {
+                        Some(answer) => break answer,
+                        None if !memo.raced => return self.ask(id),
+                        None if walk.races >= RACES_MAX => {
+                            break RawAnswer::Failed(Failure::Io);
+                        }
+                        None => {
+                            walk.races += 1;
+                            *memo = Memo::default();
+                        }
+                    }
+                };
+                self.answered(id, answer)
+            }
+            Stage::Beginnings(_, _, readings) => match readings.front() {
+                Some(_) => self.read_on(id),
+                None => self.finish(id),
+            },
+            Stage::Window(_, reading) if reading.at < reading.end => self.read_on(id),
+            Stage::Window(..) => self.finish(id),
+        }
+    }
+
+    /// A name's answer is known. Files that are found are also read in, as helper processes do it.
+    fn answered(&mut self, id: u64, answer: RawAnswer<Rc<OpenFile>>) -> Option<Finished> {
+        let task = self.tasks.get_mut(&id)?;
+        let mut readings = VecDeque::new();
+        if let (Want::FileReadIn, RawAnswer::File { file, siblings, .. }) = (self.want, &answer) {
+            let files = std::iter::once(file).chain(siblings.iter().flatten());
+            for (position, file) in files.enumerate() {
+                let end = beginning(file.meta().size, position).filter(|end| *end > 0);
+                if let Some(end) = end {
+                    readings.push_back(Reading {
+                        file: file.clone(),
+                        at: 0,
+                        end,
+                    });
+                }
+            }
+        }
+        let Stage::Walking(walk) = &mut task.stage else {
+            return None;
+        };
+        let walk = Walk {
+            root: walk.root,
+            path: std::mem::take(&mut walk.path),
+            memo: RefCell::default(),
+            asked: None,
+            races: 0,
+        };
+        task.stage = Stage::Beginnings(walk, answer, readings);
+        self.go_on(id)
+    }
+
+    /// Asks the kernel for what the walk lacks.
+    fn ask(&mut self, id: u64) -> Option<Finished> {
+        let task = self.tasks.get_mut(&id)?;
+        let Stage::Walking(walk) = &mut task.stage else {
+            return None;
+        };
+        walk.asked = walk.memo.get_mut().wanted.take();
+        let root = self.roots.get(walk.root)?.as_fd();
+        let asked = match &walk.asked {
+            Some(Call::Look(path)) => self.work.look(id, root, path),
+            Some(Call::Open(path, quietly)) => self.work.open_to_read(id, root, path, *quietly),
+            Some(Call::Touch(_, file, _)) => self.work.read(id, file.as_fd(), 0, 1),
+            None => Err(Errno::IO),
+        };
+        match asked {
+            Ok(()) => None,
+            Err(errno) => self.fail(id, Failure::from_errno(errno)),
+        }
+    }
+
+    /// Asks for the byte of a touch again.
+    fn ask_touched(&mut self, id: u64) -> Option<Finished> {
+        let task = self.tasks.get_mut(&id)?;
+        if let Stage::Walking(walk) = &mut task.stage {
+            let asked = walk.asked.take();
+            walk.memo.get_mut().wanted = asked;
+        }
+        self.ask(id)
+    }
+
+    fn read_on(&mut self, id: u64) -> Option<Finished> {
+        let reading = match &self.tasks.get(&id)?.stage {
+            Stage::Beginnings(_, _, readings) => readings.front()?,
+            Stage::Window(_, reading) => reading,
+            Stage::Walking(_) => return None,
+        };
+        let length = (reading.end - reading.at).min(READ_BYTES_MAX as u64) as usize;
+        let file = reading.file.clone();
+        match self.work.read(id, file.as_fd(), reading.at, length) {
+            Ok(()) => None,
+            Err(_) => self.fail(id, Failure::Exhausted),
+        }
+    }
+
+    fn finish(&mut self, id: u64) -> Option<Finished> {
+        let task = self.tasks.remove(&id)?;
+        let outcome = match task.stage {
+            Stage::Beginnings(walk, answer, _) => named(walk, answer, self.want),
+            Stage::Window(piece, _) => Outcome::ReadIn {
+                device: piece.device,
+                inode: piece.inode,
+                offset: piece.offset,
+                result: Ok(()),
+            },
+            Stage::Walking(walk) => named(walk, RawAnswer::Failed(Failure::Io), self.want),
+        };
+        Some(Finished {
+            id,
+            outcome,
+            started: task.started,
+        })
+    }
+
+    fn fail(&mut self, id: u64, failure: Failure) -> Option<Finished> {
+        let task = self.tasks.remove(&id)?;
+        let key = match task.stage {
+            Stage::Walking(walk) | Stage::Beginnings(walk, ..) => {
+                Key::Resolve(walk.root, walk.path)
+            }
+            Stage::Window(piece, _) => Key::ReadIn(piece),
+        };
+        Some(Finished {
+            id,
+            outcome: failed(key, failure),
+            started: task.started,
+        })
+    }
+}
+
+impl Reading {
+    /// So many bytes have come; whether it is over.
+    fn advance(&mut self, bytes: usize) -> bool {
+        self.at += bytes as u64;
+        // A file that ends early is no error.
+        bytes == 0 || self.at >= self.end
+    }
+}
+
+fn named(walk: Walk, answer: RawAnswer<Rc<OpenFile>>, want: Want) -> Outcome {
+    let Walk { root, path, .. } = walk;
+    match want {
+        Want::Touch => Outcome::Touched { root, path },
+        Want::File | Want::FileReadIn => Outcome::Resolved {
+            root,
+            path,
+            answer: Answer::from(answer),
+        },
+    }
+}

@@ -1,0 +1,255 @@
+//! A pool whose names are resolved, windows read in and files closed by the kernel's workers: the same answers as those of a helper.
+
+mod common;
+
+use common::{ROOT, directory, limits, open, put, roots, skip, told, told_raw};
+use headway_files::{
+    Answer, Done, Outcome, Pool, PoolLimits, RawAnswer, Residency, Roots, Waiter, resolve_blocking,
+};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::AsRawFd;
+use std::rc::Rc;
+
+/// A pool with a ring; `None`, said where it is looked for, when there is none here.
+fn pool(test: &str, limits: PoolLimits, roots: Rc<Roots>) -> Option<Pool> {
+    let mut pool = Pool::new(limits, roots);
+    match pool.use_ring() {
+        Ok(()) => Some(pool),
+        Err(error) => {
+            skip(test, &error.to_string());
+            None
+        }
+    }
+}
+
+/// Hands over what was asked for and waits until so many jobs are done.
+fn finish(pool: &mut Pool, jobs: usize) -> Vec<Done> {
+    let mut done = Vec::new();
+    pool.flush(0);
+    while done.len() < jobs {
+        if !pool.has_finished() {
+            let ring = pool.ring().expect("a ring");
+            poll(&mut [PollFd::new(&ring, PollFlags::IN)], None).unwrap();
+        }
+        pool.on_ring(&mut done);
+        pool.flush(0);
+    }
+    done
+}
+
+fn resolved(done: &Done) -> &Answer {
+    match &done.outcome {
+        Outcome::Resolved { answer, .. } => answer,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn answers_are_those_of_a_helper_when_the_kernel_walks() {
+    let test = "answers_are_those_of_a_helper_when_the_kernel_walks";
+    let tree = directory();
+    let at = tree.path();
+    put(at, "a.html", b"hello");
+    put(at, "a.html.gz", b"small");
+    put(at, "site/index.htm", b"index");
+    put(at, "site/index.htm.br", b"br");
+    put(at, "empty/x", b"");
+    put(at, "large", &vec![7; 700_000]);
+    std::fs::create_dir(at.join("odd")).unwrap();
+    std::fs::create_dir(at.join("odd/index.html")).unwrap();
+    std::os::unix::fs::symlink("a.html", at.join("link")).unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", at.join("out")).unwrap();
+    std::os::unix::fs::symlink("loop", at.join("loop")).unwrap();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        at.join("fifo"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+        0,
+    )
+    .unwrap();
+    let long = "n".repeat(300);
+    let paths = [
+        "a.html", "none", "site", "site/", "empty/", "empty/x", "odd/", "link", "out", "loop",
+        "fifo", "a.html/x", "a.html/", "../x", "large", "", &long,
+    ];
+    let roots = roots(at, &["index.html", "index.htm"], true);
+    let Some(mut pool) = pool(test, limits(), roots.clone()) else {
+        return;
+    };
+    for (token, path) in (0..).zip(paths) {
+        pool.resolve(ROOT, path.as_bytes(), Waiter::new(token))
+            .unwrap();
+    }
+    let done = finish(&mut pool, paths.len());
+    for one in &done {
+        let path = paths[one.waiters[0] as usize];
+        let expected = told_raw(&resolve_blocking(&roots, ROOT, path.as_bytes()));
+        assert_eq!(told(resolved(one)), expected, "{path}");
+    }
+    let statistics = pool.statistics();
+    assert_eq!(statistics.ring_jobs, paths.len() as u64);
+    assert_eq!(
+        (statistics.helpers, statistics.busy, statistics.queue),
+        (0, 0, 0)
+    );
+}
+
+#[test]
+fn files_that_were_found_and_windows_are_in_memory_when_the_kernel_has_read_them() {
+    let test = "files_that_were_found_and_windows_are_in_memory_when_the_kernel_has_read_them";
+    let tree = directory();
+    put(tree.path(), "small", &vec![1; 20_000]);
+    put(tree.path(), "large", &vec![2; 2_000_000]);
+    for name in ["small", "large"] {
+        let file = std::fs::File::open(tree.path().join(name)).unwrap();
+        file.sync_all().unwrap();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    }
+    let roots = roots(tree.path(), &[], false);
+    let Some(mut pool) = pool(test, limits(), roots) else {
+        return;
+    };
+    let residency = Residency::detect();
+    pool.resolve(ROOT, b"small", Waiter::new(1)).unwrap();
+    let done = finish(&mut pool, 1);
+    let Answer::File(found) = resolved(&done[0]) else {
+        panic!("{done:?}");
+    };
+    assert!(residency.cached(&found.file, 0, 20_000).unwrap());
+    let large = open(tree.path(), "large");
+    pool.read_in(&large, 1_000_000, 600_000, Some(Waiter::new(2)))
+        .unwrap();
+    pool.read_in(&large, 5_000_000, 1_000, None).unwrap();
+    let done = finish(&mut pool, 2);
+    for one in &done {
+        let Outcome::ReadIn { result, .. } = one.outcome else {
+            panic!("{one:?}");
+        };
+        assert_eq!(result, Ok(()), "also beyond the end");
+    }
+    assert!(residency.cached(&large, 1_000_000, 600_000).unwrap());
+}
+
+#[test]
+fn everybody_is_answered_when_more_ask_than_the_ring_has_room_for() {
+    let test = "everybody_is_answered_when_more_ask_than_the_ring_has_room_for";
+    let tree = directory();
+    for number in 0..200 {
+        put(tree.path(), &format!("d{number}/f"), b"x");
+    }
+    let many = PoolLimits {
+        queue_max: 1_000,
+        ..limits()
+    };
+    let Some(mut pool) = pool(test, many, roots(tree.path(), &["f"], false)) else {
+        return;
+    };
+    for number in 0..200 {
+        let path = format!("d{number}/");
+        pool.resolve(ROOT, path.as_bytes(), Waiter::new(number))
+            .unwrap();
+        // Whoever asks for the same joins.
+        pool.resolve(ROOT, path.as_bytes(), Waiter::new(1_000 + number))
+            .unwrap();
+    }
+    let done = finish(&mut pool, 200);
+    assert!(done.iter().all(|one| one.waiters.len() == 2));
+    assert!(
+        done.iter()
+            .all(|one| matches!(resolved(one), Answer::File(_)))
+    );
+    // No process is wanted for any of this.
+    assert_eq!(pool.wanted(1_000_000), limits().min);
+}
+
+#[test]
+fn files_are_closed_by_the_kernel_when_they_retire() {
+    let test = "files_are_closed_by_the_kernel_when_they_retire";
+    let tree = directory();
+    put(tree.path(), "a", b"hello");
+    let Some(mut pool) = pool(test, limits(), roots(tree.path(), &[], false)) else {
+        return;
+    };
+    let retire = pool.retire_list();
+    let mut numbers = Vec::new();
+    for _ in 0..100 {
+        let file: rustix::fd::OwnedFd = std::fs::File::open(tree.path().join("a")).unwrap().into();
+        numbers.push(file.as_raw_fd());
+        retire.push(file);
+    }
+    let open = |number: &i32| {
+        let link = std::fs::read_link(format!("/proc/self/fd/{number}"));
+        link.is_ok_and(|link| link == tree.path().join("a"))
+    };
+    let mut now_ms = 0;
+    while numbers.iter().any(open) {
+        now_ms += 100;
+        pool.flush(now_ms);
+        pool.on_ring(&mut Vec::new());
+        std::thread::yield_now();
+    }
+    assert_eq!(pool.statistics().retired, 100);
+    assert!(retire.is_empty());
+}
+
+#[test]
+fn names_are_resolved_when_more_files_retire_than_the_ring_has_room_for() {
+    let test = "names_are_resolved_when_more_files_retire_than_the_ring_has_room_for";
+    let tree = directory();
+    put(tree.path(), "a/b", b"hello");
+    let Some(mut pool) = pool(test, limits(), roots(tree.path(), &["b"], true)) else {
+        return;
+    };
+    let retire = pool.retire_list();
+    for round in 0..5 {
+        for _ in 0..120 {
+            retire.push(std::fs::File::open(tree.path().join("a/b")).unwrap().into());
+        }
+        pool.resolve(ROOT, b"a/", Waiter::new(1)).unwrap();
+        pool.resolve(ROOT, b"a/b", Waiter::new(2)).unwrap();
+        for one in finish(&mut pool, 2) {
+            assert!(
+                matches!(resolved(&one), Answer::File(_)),
+                "round {round}: {one:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn listings_and_copies_wait_for_a_process_and_hold_up_nobody_else() {
+    let test = "listings_and_copies_wait_for_a_process_and_hold_up_nobody_else";
+    let tree = directory();
+    put(tree.path(), "a", b"hello");
+    let Some(mut pool) = pool(test, limits(), roots(tree.path(), &[], false)) else {
+        return;
+    };
+    pool.list(ROOT, b"", None, Waiter::new(1)).unwrap();
+    pool.resolve(ROOT, b"a", Waiter::new(2)).unwrap();
+    let done = finish(&mut pool, 1);
+    assert_eq!(done[0].waiters, [2]);
+    assert_eq!(pool.statistics().queue, 1, "the listing");
+    assert!(pool.wanted(1_000_000) >= 1);
+}
+
+#[test]
+fn nothing_is_left_over_when_a_pool_goes_with_jobs_under_way() {
+    let test = "nothing_is_left_over_when_a_pool_goes_with_jobs_under_way";
+    let tree = directory();
+    put(tree.path(), "a", b"hello");
+    let roots = roots(tree.path(), &[], false);
+    for _ in 0..20 {
+        let Some(mut pool) = pool(test, limits(), roots.clone()) else {
+            return;
+        };
+        for token in 0..30 {
+            let path = format!("{token}/a");
+            pool.resolve(ROOT, path.as_bytes(), Waiter::new(token))
+                .unwrap();
+        }
+        pool.flush(0);
+    }
+    let answer = resolve_blocking(&roots, ROOT, b"a");
+    assert!(matches!(answer, RawAnswer::File { .. }));
+}

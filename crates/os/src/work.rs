@@ -1,0 +1,454 @@
+//! File work that may wait, done by the kernel's own workers: opening beneath a directory, reading, closing.
+//!
+//! Every request is marked as one that waits (`IOSQE_ASYNC`), so the thread that hands it over never does it itself: the kernel
+//! keeps threads for that (`io-wq`), at most as many as it was told. What they do is confined exactly as by
+//! [`open`](crate::open): the same flags, the same `RESOLVE_BENEATH`. Refused: writing, and anything whose result the caller could
+//! use before it is there.
+//!
+//! The kernel reads names and writes contents in memory that belongs to this ring. A request that is under way when the ring is
+//! dropped may still do so, hence that memory is then left alone for good instead of being freed.
+//!
+//! A caller keeps open what it asks about until the answer: the kernel takes a descriptor by its number when a worker
+//! comes to it.
+//!
+//! Sources: io_uring_setup(2), io_uring_enter(2), io_uring_register(2); Linux 5.11, and 5.15 for the bound on workers.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+
+use io_uring::types::{Fd, OpenHow};
+use io_uring::{IoUring, Probe, opcode, squeue};
+use rustix::io::Errno;
+
+use crate::open;
+
+/// One read brings at most so many bytes.
+pub const READ_BYTES_MAX: usize = 256 * 1024;
+
+/// A ring for file work.
+pub struct WorkRing {
+    ring: IoUring,
+    /// What is under way, by its number in the ring.
+    operations: Vec<Option<Box<Operation>>>,
+    free: Vec<usize>,
+    /// Buffers of reads that are over.
+    buffers: Vec<Vec<u8>>,
+    depth: usize,
+}
+
+/// A request and the memory that the kernel uses for it.
+struct Operation {
+    key: u64,
+    kind: Kind,
+    path: CString,
+    how: OpenHow,
+    buffer: Vec<u8>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Open,
+    Read,
+    Close,
+}
+
+/// What came of a request.
+#[derive(Debug)]
+pub enum WorkAnswer {
+    /// Of [`WorkRing::look`] or [`WorkRing::open_to_read`].
+    Opened {
+        /// As given.
+        key: u64,
+        /// The descriptor, close-on-exec.
+        descriptor: Result<OwnedFd, Errno>,
+    },
+    /// Of [`WorkRing::read`].
+    Read {
+        /// As given.
+        key: u64,
+        /// How many bytes; 0 at the end of the file.
+        bytes: Result<usize, Errno>,
+    },
+}
+
+impl WorkRing {
+    /// A ring for `depth` requests at once, done by at most `workers` threads of the kernel.
+    ///
+    /// # Errors
+    /// Those of io_uring_setup(2), see [`PollRing::new`](crate::ring::PollRing::new). `Unsupported`: this kernel's io_uring
+    /// cannot open, read or close files.
+    pub fn new(depth: u32, workers: u32) -> io::Result<WorkRing> {
+        let ring = IoUring::builder().setup_clamp().build(depth)?;
+        let mut probe = Probe::new();
+        ring.submitter().register_probe(&mut probe)?;
+        let needed = [
+            opcode::OpenAt2::CODE,
+            opcode::Read::CODE,
+            opcode::Close::CODE,
+        ];
+        if !needed.iter().all(|code| probe.is_supported(*code)) {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "the io_uring of this kernel does no file work",
+            ));
+        }
+        // Without a bound (before 5.15) it is four threads a processor.
+        let _ = ring
+            .submitter()
+            .register_iowq_max_workers(&mut [workers, 0]);
+        let depth = ring.params().sq_entries() as usize;
+        Ok(WorkRing {
+            ring,
+            operations: Vec::new(),
+            free: Vec::new(),
+            buffers: Vec::new(),
+            depth,
+        })
+    }
+
+    /// How many requests there is room for now.
+    pub fn room(&self) -> usize {
+        self.depth - self.under_way()
+    }
+
+    /// How many requests have not been answered.
+    pub fn under_way(&self) -> usize {
+        self.operations.len() - self.free.len()
+    }
+
+    /// Finds out what a name beneath `root` is, without opening it for reading: as [`open::look`], whose status is then to be
+    /// asked of the answer by [`open::status`].
+    ///
+    /// # Errors
+    /// `INVAL` for a path with a NUL; `BUSY` without room.
+    pub fn look(&mut self, key: u64, root: BorrowedFd<'_>, path: &[u8]) -> Result<(), Errno> {
+        self.open(key, root, path, open::LOOK_FLAGS.bits())
+    }
+
+    /// Opens a name beneath `root` for reading: as [`open::open_to_read`], whose rest [`open::opened_to_read`] does with the answer.
+    ///
+    /// # Errors
+    /// As [`WorkRing::look`].
+    pub fn open_to_read(
+        &mut self,
+        key: u64,
+        root: BorrowedFd<'_>,
+        path: &[u8],
+        no_access_time: bool,
+    ) -> Result<(), Errno> {
+        self.open(key, root, path, open::read_flags(no_access_time).bits())
+    }
+
+    fn open(
+        &mut self,
+        key: u64,
+        root: BorrowedFd<'_>,
+        path: &[u8],
+        flags: u32,
+    ) -> Result<(), Errno> {
+        let path = CString::new(path).map_err(|_| Errno::INVAL)?;
+        let resolve = open::resolve(open::Names::All).bits();
+        let operation = Operation {
+            key,
+            kind: Kind::Open,
+            path,
+            how: OpenHow::new().flags(flags.into()).resolve(resolve),
+            buffer: Vec::new(),
+        };
+        self.start(operation, |operation| {
+            opcode::OpenAt2::new(
+                Fd(root.as_raw_fd()),
+                operation.path.as_ptr(),
+                &raw const operation.how,
+            )
+            .build()
+        })
+    }
+
+    /// Reads at most `length` bytes (and no more than [`READ_BYTES_MAX`]) from `offset`, for nothing but that they are in memory
+    /// then.
+    ///
+    /// # Errors
+    /// `BUSY` without room.
+    pub fn read(
+        &mut self,
+        key: u64,
+        file: BorrowedFd<'_>,
+        offset: u64,
+        length: usize,
+    ) -> Result<(), Errno> {
+        let length = length.min(READ_BYTES_MAX);
+        let mut buffer = self.buffers.pop().unwrap_or_default();
+        buffer.resize(buffer.len().max(length), 0);
+        let operation = Operation {
+            key,
+            kind: Kind::Read,
+            path: CString::default(),
+            how: OpenHow::new(),
+            buffer,
+        };
+        self.start(operation, |operation| {
+            let buffer = operation.buffer.as_mut_ptr();
+            opcode::Read::new(Fd(file.as_raw_fd()), buffer, length as u32)
+                .offset(offset)
+                .build()
+        })
+    }
+
+    /// Closes a file, which may wait for the disk. Nothing is said of it afterwards.
+    ///
+    /// # Errors
+    /// Without room, or when the kernel is not to be reached: the file comes back.
+    pub fn close(&mut self, file: OwnedFd) -> Result<(), OwnedFd> {
+        if self.room() == 0 {
+            return Err(file);
+        }
+        let number: RawFd = file.as_raw_fd();
+        let operation = Operation {
+            key: 0,
+            kind: Kind::Close,
+            path: CString::default(),
+            how: OpenHow::new(),
+            buffer: Vec::new(),
+        };
+        match self.start(operation, |_| opcode::Close::new(Fd(number)).build()) {
+            Ok(()) => {
+                // It is the kernel's now.
+                let _ = file.into_raw_fd();
+                Ok(())
+            }
+            Err(_) => Err(file),
+        }
+    }
+
+    /// Puts a request in its place and into the queue.
+    fn start(
+        &mut self,
+        operation: Operation,
+        entry: impl FnOnce(&mut Operation) -> squeue::Entry,
+    ) -> Result<(), Errno> {
+        if self.room() == 0 {
+            return Err(Errno::BUSY);
+        }
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.operations.push(None);
+            self.operations.len() - 1
+        });
+        let operation = self.operations[number].insert(Box::new(operation));
+        let entry = entry(operation)
+            .flags(squeue::Flags::ASYNC)
+            .user_data(number as u64);
+        // SAFETY: every pointer in the entry leads into the boxed operation, or to what that owns; it is neither moved nor changed nor
+        // freed before its answer has come (`answer`), and never when the ring goes before that (`drop`).
+        let pushed = unsafe { self.ring.submission().push(&entry) };
+        if pushed.is_err() {
+            // As long as there is room for another request there is one in the queue, which is as long.
+            self.operations[number] = None;
+            self.free.push(number);
+            return Err(Errno::BUSY);
+        }
+        Ok(())
+    }
+
+    /// Hands over what was asked for. It never waits: what does not go now goes the next time.
+    ///
+    /// # Errors
+    /// Those of io_uring_enter(2) that the next time does not cure.
+    pub fn submit(&mut self) -> io::Result<()> {
+        if self.ring.submission().is_empty() {
+            return Ok(());
+        }
+        match self.ring.submit() {
+            Ok(_) => Ok(()),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EAGAIN | libc::EBUSY | libc::EINTR) => Ok(()),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// The next answer, if there is one. The ring's own descriptor is readable when there may be.
+    pub fn answer(&mut self) -> Option<WorkAnswer> {
+        loop {
+            let entry = self.ring.completion().next()?;
+            let number = entry.user_data() as usize;
+            let Some(operation) = self.operations.get_mut(number).and_then(Option::take) else {
+                continue;
+            };
+            self.free.push(number);
+            let Operation {
+                key, kind, buffer, ..
+            } = *operation;
+            match kind {
+                Kind::Close => {}
+                Kind::Open => {
+                    let descriptor = outcome(entry.result()).map(|number| {
+                        // SAFETY: the kernel has just opened it for this request, and told nobody else.
+                        unsafe { OwnedFd::from_raw_fd(number) }
+                    });
+                    return Some(WorkAnswer::Opened { key, descriptor });
+                }
+                Kind::Read => {
+                    self.buffers.push(buffer);
+                    let bytes = outcome(entry.result()).map(|bytes| bytes as usize);
+                    return Some(WorkAnswer::Read { key, bytes });
+                }
+            }
+        }
+    }
+}
+
+fn outcome(result: i32) -> Result<i32, Errno> {
+    match result {
+        0.. => Ok(result),
+        // Only 1 to 4095 are error numbers.
+        -4095..0 => Err(Errno::from_raw_os_error(-result)),
+        _ => Err(Errno::IO),
+    }
+}
+
+impl AsFd for WorkRing {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the ring owns this descriptor as long as it lives, and the borrow is as long as that of the ring.
+        unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
+    }
+}
+
+impl Drop for WorkRing {
+    fn drop(&mut self) {
+        if self.under_way() > 0 {
+            // The kernel may yet read and write in there.
+            std::mem::forget(std::mem::take(&mut self.operations));
+        }
+    }
+}
+
+impl std::fmt::Debug for WorkRing {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let under_way = self.under_way();
+        out.debug_struct("WorkRing")
+            .field("under_way", &under_way)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{PollFd, PollFlags, poll};
+    use std::io::Write;
+
+    fn ring(depth: u32) -> Option<WorkRing> {
+        match WorkRing::new(depth, 2) {
+            Ok(ring) => Some(ring),
+            Err(error) => {
+                println!("SKIP: io_uring_setup: {error}");
+                if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
+                    let log = std::fs::OpenOptions::new()
+                        .create(true)
+                        .append(true)
+                        .open(path);
+                    log.unwrap()
+                        .write_all(format!("io_uring: {error}\n").as_bytes())
+                        .unwrap();
+                }
+                None
+            }
+        }
+    }
+
+    fn root() -> OwnedFd {
+        std::fs::File::open(env!("CARGO_MANIFEST_DIR"))
+            .unwrap()
+            .into()
+    }
+
+    fn wait(ring: &mut WorkRing) -> WorkAnswer {
+        ring.submit().unwrap();
+        loop {
+            if let Some(answer) = ring.answer() {
+                return answer;
+            }
+            poll(&mut [PollFd::new(&*ring, PollFlags::IN)], None).unwrap();
+        }
+    }
+
+    fn opened(answer: WorkAnswer) -> Result<OwnedFd, Errno> {
+        match answer {
+            WorkAnswer::Opened { key: 7, descriptor } => descriptor,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn file_is_opened_read_and_closed_when_the_kernel_does_it() {
+        let Some(mut ring) = ring(8) else { return };
+        let root = root();
+        ring.look(7, root.as_fd(), b"Cargo.toml").unwrap();
+        let seen = open::status(opened(wait(&mut ring)).unwrap()).unwrap();
+        ring.open_to_read(7, root.as_fd(), b"Cargo.toml", false)
+            .unwrap();
+        let (file, status) = open::opened_to_read(opened(wait(&mut ring)).unwrap()).unwrap();
+        assert_eq!((seen.inode, seen.size), (status.inode, status.size));
+        ring.read(7, file.as_fd(), 0, READ_BYTES_MAX).unwrap();
+        let WorkAnswer::Read { key: 7, bytes } = wait(&mut ring) else {
+            panic!("no read");
+        };
+        assert_eq!(bytes, Ok(status.size as usize));
+        let number = file.as_raw_fd();
+        ring.close(file).unwrap();
+        ring.submit().unwrap();
+        while ring.under_way() > 0 {
+            assert!(ring.answer().is_none(), "nobody is told of a close");
+        }
+        let link = std::fs::read_link(format!("/proc/self/fd/{number}"));
+        assert!(!link.is_ok_and(|link| link.ends_with("os/Cargo.toml")));
+    }
+
+    #[test]
+    fn names_outside_of_the_root_are_refused_as_by_the_plain_call() {
+        let Some(mut ring) = ring(8) else { return };
+        let root = root();
+        for (path, errno) in [
+            (&b"../Cargo.toml"[..], Errno::XDEV),
+            (b"/etc/passwd", Errno::XDEV),
+            (b"none", Errno::NOENT),
+            (b"Cargo.toml/x", Errno::NOTDIR),
+        ] {
+            ring.look(7, root.as_fd(), path).unwrap();
+            assert_eq!(opened(wait(&mut ring)).unwrap_err(), errno, "{path:?}");
+        }
+        assert_eq!(ring.look(7, root.as_fd(), b"a\0b"), Err(Errno::INVAL));
+        assert_eq!(ring.under_way(), 0);
+    }
+
+    #[test]
+    fn no_more_is_taken_than_there_is_room_for() {
+        let Some(mut ring) = ring(4) else { return };
+        let root = root();
+        let room = ring.room();
+        for _ in 0..room {
+            ring.look(7, root.as_fd(), b"Cargo.toml").unwrap();
+        }
+        assert_eq!(ring.look(7, root.as_fd(), b"src"), Err(Errno::BUSY));
+        let back = ring.close(root.try_clone().unwrap());
+        assert!(back.is_err(), "it comes back");
+        for _ in 0..room {
+            opened(wait(&mut ring)).unwrap();
+        }
+        assert_eq!(ring.room(), room);
+    }
+
+    #[test]
+    fn memory_is_left_alone_when_the_ring_goes_before_its_answers() {
+        let root = root();
+        for _ in 0..50 {
+            let Some(mut ring) = ring(32) else { return };
+            for _ in 0..32 {
+                ring.look(7, root.as_fd(), b"src/work.rs").unwrap();
+            }
+            ring.submit().unwrap();
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The kernel's own workers in place of helper processes.
+
+use std::fs;
+
+use crate::support::{Served, config};
+use crate::tools::{contents, root, skip};
+
+#[test]
+fn everything_is_served_when_the_kernels_workers_help() {
+    let root = root();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    fs::create_dir(root.path().join("d")).unwrap();
+    fs::write(root.path().join("d/index.html"), "index").unwrap();
+    fs::create_dir(root.path().join("l")).unwrap();
+    let large = contents(1, 3_000_000);
+    fs::write(root.path().join("large"), &large).unwrap();
+    if let Err(error) = os::work::WorkRing::new(4, 1) {
+        return skip(
+            "everything_is_served_when_the_kernels_workers_help",
+            &error.to_string(),
+        );
+    }
+    for events in ["epoll", "select", "io_uring"] {
+        // Every name that is new goes to them.
+        let text = format!(
+            "helpers = 'io_uring'\nopening = 'pass-descriptor'\nlisting = true\nrevalidate = '0s'\nevents = '{events}'"
+        );
+        let mut served = Served::start(config(root.path(), &text));
+        for _ in 0..3 {
+            assert_eq!(served.get("/a").body, b"hello", "{events}");
+            assert_eq!(served.get("/d/").body, b"index", "{events}");
+            assert_eq!(served.get("/none").status, 404, "{events}");
+            assert_eq!(served.get("/d").status, 301, "{events}");
+            assert!(served.get("/large").body == large, "{events}");
+        }
+        // A process is there for it.
+        assert_eq!(served.get("/l/").status, 200, "{events}");
+        let counters = served.snapshot().counters;
+        assert!(
+            counters.helper_ring_jobs >= 5,
+            "{events}: {}",
+            counters.helper_ring_jobs
+        );
+        assert!(
+            counters.helper_jobs > counters.helper_ring_jobs,
+            "{events}: the listing"
+        );
+        assert_eq!(counters.helper_deaths, 0, "{events}");
+    }
+}
