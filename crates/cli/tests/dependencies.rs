@@ -28,7 +28,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "counters",
         ],
     ),
-    ("server", &["files", "http", "event", "debox", "os"]),
+    (
+        "server",
+        &["files", "gateway", "http", "event", "debox", "os"],
+    ),
+    ("gateway", &["http"]),
     ("files", &["event", "os"]),
     ("load", &["event", "http", "latency", "os"]),
     ("lab", &["load", "latency", "os"]),
