@@ -67,8 +67,9 @@ impl fmt::Debug for FieldList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list()
             .entries(
-                self.iter()
-                    .map(|(name, value)| format!("{}: {}", name.escape_ascii(), value.escape_ascii())),
+                self.iter().map(|(name, value)| {
+                    format!("{}: {}", name.escape_ascii(), value.escape_ascii())
+                }),
             )
             .finish()
     }
@@ -115,7 +116,12 @@ mod tests {
 
     #[test]
     fn fields_keep_order_and_repetition_when_written() {
-        let mut list = list(&[("A", "1"), ("Set-Cookie", "x"), ("a", ""), ("set-cookie", "y")]);
+        let mut list = list(&[
+            ("A", "1"),
+            ("Set-Cookie", "x"),
+            ("a", ""),
+            ("set-cookie", "y"),
+        ]);
         assert_eq!(list.get(b"SET-COOKIE"), Some(&b"x"[..]));
         list.remove(b"A");
         let mut out = b"before\r\n".to_vec();
@@ -126,12 +132,22 @@ mod tests {
 
     #[test]
     fn field_is_left_out_when_it_would_split_the_head() {
-        for (name, value) in [("A", "b\r\nC: d"), ("A", "b\nc"), ("A\r\nB", "c"), ("", "a"), ("A", "\0")] {
+        for (name, value) in [
+            ("A", "b\r\nC: d"),
+            ("A", "b\nc"),
+            ("A\r\nB", "c"),
+            ("", "a"),
+            ("A", "\0"),
+        ] {
             let mut list = FieldList::default();
             let pushed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 list.push(name.as_bytes(), value.as_bytes());
             }));
-            assert_eq!(pushed.is_err(), cfg!(debug_assertions), "{name:?}: {value:?}");
+            assert_eq!(
+                pushed.is_err(),
+                cfg!(debug_assertions),
+                "{name:?}: {value:?}"
+            );
             assert!(list.is_empty(), "{name:?}: {value:?}");
         }
     }

@@ -94,11 +94,11 @@ pub(crate) enum BeforeColon {
 }
 
 /// Name and value of a field line.
-pub(crate) fn field<'l>(
+pub(crate) fn field(
     number: u32,
-    line: &'l [u8],
+    line: &[u8],
     before_colon: BeforeColon,
-) -> Result<(&'l [u8], &'l [u8]), Refusal> {
+) -> Result<(&[u8], &[u8]), Refusal> {
     if let Some(byte) = control_byte(line) {
         return Err(Refusal::ControlByte { line: number, byte });
     }
@@ -155,7 +155,11 @@ mod tests {
         assert_eq!(whole, [&b"a"[..], b"", b"b\r", b"cd"]);
         for cut in 0..bytes.len() {
             let (front, back) = bytes.split_at(cut);
-            assert_eq!(lines(LineEnds::Any, &[front, back]).unwrap(), whole, "{cut}");
+            assert_eq!(
+                lines(LineEnds::Any, &[front, back]).unwrap(),
+                whole,
+                "{cut}"
+            );
         }
     }
 

@@ -79,6 +79,15 @@ pub enum Refusal {
     /// A program framed its reply itself; the server does that.
     #[error("the program sent Transfer-Encoding, which is the server's to choose")]
     TransferEncoding,
+    /// Two ways to find the end of the body, which need not agree.
+    #[error("the reply has both Content-Length and Transfer-Encoding")]
+    LengthWithCoding,
+    /// 101 to a request that did not ask for another protocol, or another one than it asked for.
+    #[error("the reply changes the protocol, which was not asked for")]
+    UnaskedUpgrade,
+    /// An endless row of 1xx replies.
+    #[error("the final reply is preceded by too many interim ones")]
+    TooManyInterim,
     /// None of the three fields of which a program must send one (RFC 3875 section 6.3).
     #[error("the reply has none of Content-Type, Location and Status")]
     NoCgiField,

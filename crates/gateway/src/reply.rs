@@ -1,7 +1,7 @@
 //! A reply on its way to the client: what every kind of back end's answer becomes.
 //!
 //! What is here has been checked: a status that may be sent, fields that may be sent, and the length
-//! that was declared, apart from the fields, since the server frames the body anew. [`BodyMeter`] holds
+//! that was declared, apart from the fields, since the server frames the body anew. A meter holds
 //! the body to that length.
 //!
 //! Sources: RFC 9110 sections 6.4.1, 8.6, 15; RFC 9112 section 6.3.
@@ -135,7 +135,9 @@ impl Reply {
     /// The reason phrase: the back end's, else the usual one, else none, which is allowed.
     pub fn phrase(&self) -> &[u8] {
         match &*self.reason {
-            b"" => Status::from_code(self.status).map_or(b"", |status| status.phrase().as_bytes()),
+            b"" => {
+                Status::from_code(self.status).map_or(&b""[..], |status| status.phrase().as_bytes())
+            }
             reason => reason,
         }
     }
@@ -214,10 +216,17 @@ impl BodyMeter {
         let Some(left_bytes) = &mut self.left_bytes else {
             return bytes;
         };
-        let taken = bytes.len().min(usize::try_from(*left_bytes).unwrap_or(usize::MAX));
+        let taken = bytes
+            .len()
+            .min(usize::try_from(*left_bytes).unwrap_or(usize::MAX));
         *left_bytes -= taken as u64;
         self.excess |= taken < bytes.len();
         &bytes[..taken]
+    }
+
+    /// Whether nothing more is expected.
+    pub(crate) fn is_full(&self) -> bool {
+        self.discards || self.left_bytes == Some(0)
     }
 
     /// The stream has ended: whether that was the right moment; true if there was too much.
@@ -247,7 +256,10 @@ mod tests {
     fn body_is_held_to_its_length_when_one_was_declared() {
         let mut meter = BodyMeter::new(&reply(200, Some(5)), false);
         assert_eq!(meter.take(b"abc"), b"abc");
-        let cut = Refusal::BodyCut { body_bytes: 3, declared_bytes: 5 };
+        let cut = Refusal::BodyCut {
+            body_bytes: 3,
+            declared_bytes: 5,
+        };
         assert_eq!(meter.end(), Err(cut));
         assert_eq!(meter.take(b"def"), b"de");
         assert_eq!(meter.take(b"g"), b"");
@@ -274,6 +286,9 @@ mod tests {
         Reply::new(404, b"").write_head(&mut out);
         Reply::new(299, b"").write_head(&mut out);
         Reply::new(200, b"Fine").write_head(&mut out);
-        assert_eq!(out, b"HTTP/1.1 404 Not Found\r\nHTTP/1.1 299 \r\nHTTP/1.1 200 Fine\r\n");
+        assert_eq!(
+            out,
+            b"HTTP/1.1 404 Not Found\r\nHTTP/1.1 299 \r\nHTTP/1.1 200 Fine\r\n"
+        );
     }
 }

@@ -32,7 +32,9 @@ impl<'r> Request<'r> {
         let first_line = memchr(b'\n', &bytes[start..]).map_or(bytes.len(), |at| start + at + 1);
         Request {
             head,
-            lines: bytes[first_line..].strip_suffix(b"\r\n").unwrap_or_default(),
+            lines: bytes[first_line..]
+                .strip_suffix(b"\r\n")
+                .unwrap_or_default(),
         }
     }
 
@@ -75,7 +77,9 @@ mod tests {
 
     #[test]
     fn every_field_is_found_when_the_head_stands_among_other_bytes() {
-        let found = fields(b"\r\nGET /a:b HTTP/1.1\r\nHost: x:80\r\nE:\r\nA: \t b c\t \r\n\r\nGET /next: x\r\n");
+        let found = fields(
+            b"\r\nGET /a:b HTTP/1.1\r\nHost: x:80\r\nE:\r\nA: \t b c\t \r\n\r\nGET /next: x\r\n",
+        );
         let expected = [("Host", "x:80"), ("E", ""), ("A", "b c")];
         assert_eq!(found, expected.map(|(a, b)| (a.to_owned(), b.to_owned())));
     }

@@ -170,10 +170,20 @@ const REPLIES: &[(&str, &str)] = &[
 fn check_every_cut(bytes: &[u8], expected: &str) {
     for cut in 0..=bytes.len() {
         let (front, back) = bytes.split_at(cut);
-        assert_eq!(described(&[front, back], false), expected, "{} at {cut}", bytes.escape_ascii());
+        assert_eq!(
+            described(&[front, back], false),
+            expected,
+            "{} at {cut}",
+            bytes.escape_ascii()
+        );
     }
     let single: Vec<&[u8]> = bytes.chunks(1).collect();
-    assert_eq!(described(&single, false), expected, "{} byte by byte", bytes.escape_ascii());
+    assert_eq!(
+        described(&single, false),
+        expected,
+        "{} byte by byte",
+        bytes.escape_ascii()
+    );
 }
 
 #[test]
@@ -216,7 +226,11 @@ fn own_heads_pass_as_they_are_when_they_begin_with_a_status_line() {
     ] {
         for cut in 0..=bytes.len() {
             let (front, back) = bytes.as_bytes().split_at(cut);
-            assert_eq!(passed(&[front, back]).map(|(status, _)| status), expected, "{bytes:?} at {cut}");
+            assert_eq!(
+                passed(&[front, back]).map(|(status, _)| status),
+                expected,
+                "{bytes:?} at {cut}"
+            );
             if let Ok((_, raw)) = passed(&[front, back]) {
                 assert_eq!(raw, bytes.as_bytes());
             }

@@ -35,7 +35,10 @@ fn from_fields(lines: &str) -> Vec<String> {
     variables(bytes.as_bytes(), &context())
         .iter()
         .map(|(name, value)| format!("{}={}", text(name), text(value)))
-        .filter(|pair| pair.starts_with("HTTP_") && !pair.starts_with("HTTP_HOST=") || pair.starts_with("CONTENT_"))
+        .filter(|pair| {
+            pair.starts_with("HTTP_") && !pair.starts_with("HTTP_HOST=")
+                || pair.starts_with("CONTENT_")
+        })
         .collect()
 }
 
@@ -43,7 +46,13 @@ fn from_fields(lines: &str) -> Vec<String> {
 fn every_variable_is_there_when_a_form_is_posted() {
     let bytes = b"POST /cgi-bin/a%20b/c%20d?x=1&y=%20 HTTP/1.1\r\nHost: Example.org:8080\r\n\
         Content-Type: text/plain\r\nContent-Length: 5\r\nUser-Agent: me\r\n\r\nhello";
-    let mut variables = variables(bytes, &Context { body_bytes: Some(5), ..context() });
+    let mut variables = variables(
+        bytes,
+        &Context {
+            body_bytes: Some(5),
+            ..context()
+        },
+    );
     assert!(variables.add(b"APP_MODE", b"test"));
     let mut environment = Vec::new();
     variables.write_environment(&mut environment);
@@ -59,9 +68,20 @@ fn every_variable_is_there_when_a_form_is_posted() {
 
 #[test]
 fn optional_variables_are_absent_when_there_is_nothing_to_say() {
-    let context = Context { path_info: b"", ..context() };
+    let context = Context {
+        path_info: b"",
+        ..context()
+    };
     let found = variables(b"GET / HTTP/1.0\r\n\r\n", &context);
-    for name in ["PATH_INFO", "PATH_TRANSLATED", "CONTENT_LENGTH", "CONTENT_TYPE", "HTTPS", "AUTH_TYPE", "REMOTE_USER"] {
+    for name in [
+        "PATH_INFO",
+        "PATH_TRANSLATED",
+        "CONTENT_LENGTH",
+        "CONTENT_TYPE",
+        "HTTPS",
+        "AUTH_TYPE",
+        "REMOTE_USER",
+    ] {
         assert_eq!(found.get(name.as_bytes()), None, "{name}");
     }
     assert_eq!(found.get(b"QUERY_STRING"), Some(&b""[..]));
@@ -71,44 +91,90 @@ fn optional_variables_are_absent_when_there_is_nothing_to_say() {
 
 #[test]
 fn fields_reach_the_program_as_the_table_says_when_a_client_sends_them() {
-    for (lines, expected) in [
-        ("X-A-1: b\r\n", &["HTTP_X_A_1=b"][..]),
+    let rows: &[(&str, &[&str])] = &[
+        ("X-A-1: b\r\n", &["HTTP_X_A_1=b"]),
         ("X-Empty:\r\n", &["HTTP_X_EMPTY="]),
-        ("A: 1\r\nB: 2\r\na: 3\r\nA: 4\r\n", &["HTTP_A=1, 3, 4", "HTTP_B=2"]),
+        (
+            "A: 1\r\nB: 2\r\na: 3\r\nA: 4\r\n",
+            &["HTTP_A=1, 3, 4", "HTTP_B=2"],
+        ),
         ("Cookie: a=1\r\ncookie: b=2\r\n", &["HTTP_COOKIE=a=1; b=2"]),
-        ("Content-Type: a\r\nContent-Length: 0\r\n", &["CONTENT_TYPE=a"]),
-        ("Content-Type: a\r\ncontent-type: b\r\n", &["CONTENT_TYPE=a, b"]),
+        (
+            "Content-Type: a\r\nContent-Length: 0\r\n",
+            &["CONTENT_TYPE=a"],
+        ),
+        (
+            "Content-Type: a\r\ncontent-type: b\r\n",
+            &["CONTENT_TYPE=a, b"],
+        ),
         // httpoxy.
         ("Proxy: http://evil/\r\nPROXY: x\r\n", &[]),
         // Names that would pass for others.
         ("X_A: b\r\nContent_Length: 7\r\n", &[]),
         ("X.A: b\r\nX!A: c\r\nX~A: d\r\n", &[]),
         // What the connection and the server deal with.
-        ("Connection: X-Real, close\r\nX-Real: kept\r\n", &["HTTP_X_REAL=kept"]),
-        ("Keep-Alive: 5\r\nTE: trailers\r\nUpgrade: h2c\r\nTrailer: A\r\n", &[]),
-        ("Proxy-Connection: a\r\nProxy-Authorization: b\r\nExpect: 100-continue\r\n", &[]),
-        ("Range: bytes=0-1\r\nIf-None-Match: \"a\"\r\n", &["HTTP_RANGE=bytes=0-1", "HTTP_IF_NONE_MATCH=\"a\""]),
-        ("Authorization: Basic eDp5\r\n", &["HTTP_AUTHORIZATION=Basic eDp5"]),
-    ] {
-        assert_eq!(from_fields(lines), expected, "{lines:?}");
+        (
+            "Connection: X-Real, close\r\nX-Real: kept\r\n",
+            &["HTTP_X_REAL=kept"],
+        ),
+        (
+            "Keep-Alive: 5\r\nTE: trailers\r\nUpgrade: h2c\r\nTrailer: A\r\n",
+            &[],
+        ),
+        (
+            "Proxy-Connection: a\r\nProxy-Authorization: b\r\nExpect: 100-continue\r\n",
+            &[],
+        ),
+        (
+            "Range: bytes=0-1\r\nIf-None-Match: \"a\"\r\n",
+            &["HTTP_RANGE=bytes=0-1", "HTTP_IF_NONE_MATCH=\"a\""],
+        ),
+        (
+            "Authorization: Basic eDp5\r\n",
+            &["HTTP_AUTHORIZATION=Basic eDp5"],
+        ),
+    ];
+    for (lines, expected) in rows {
+        assert_eq!(from_fields(lines), *expected, "{lines:?}");
     }
 }
 
 #[test]
 fn credentials_stay_here_when_the_server_used_them_or_the_program_may_not_see_them() {
     let bytes = b"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: Basic eDp5\r\n\r\n";
-    let user = User { scheme: b"Basic", name: b"x" };
-    let used = variables(bytes, &Context { user: Some(user), ..context() });
+    let user = User {
+        scheme: b"Basic",
+        name: b"x",
+    };
+    let used = variables(
+        bytes,
+        &Context {
+            user: Some(user),
+            ..context()
+        },
+    );
     assert_eq!(used.get(b"AUTH_TYPE"), Some(&b"Basic"[..]));
     assert_eq!(used.get(b"REMOTE_USER"), Some(&b"x"[..]));
     assert_eq!(used.get(b"HTTP_AUTHORIZATION"), None);
-    let hidden = variables(bytes, &Context { authorization: false, ..context() });
+    let hidden = variables(
+        bytes,
+        &Context {
+            authorization: false,
+            ..context()
+        },
+    );
     assert_eq!(hidden.get(b"HTTP_AUTHORIZATION"), None);
 }
 
 #[test]
 fn https_is_said_when_the_client_came_by_it() {
-    let found = variables(b"GET / HTTP/1.0\r\n\r\n", &Context { https: true, ..context() });
+    let found = variables(
+        b"GET / HTTP/1.0\r\n\r\n",
+        &Context {
+            https: true,
+            ..context()
+        },
+    );
     assert_eq!(found.get(b"HTTPS"), Some(&b"on"[..]));
     assert_eq!(found.get(b"REQUEST_SCHEME"), Some(&b"https"[..]));
 }
@@ -116,7 +182,13 @@ fn https_is_said_when_the_client_came_by_it() {
 #[test]
 fn added_variable_is_left_out_when_it_is_known_or_no_environment_can_hold_it() {
     let mut found = variables(b"GET / HTTP/1.0\r\n\r\n", &context());
-    for (name, value) in [("SCRIPT_NAME", "x"), ("", "x"), ("A=B", "x"), ("A\0", "x"), ("A", "x\0")] {
+    for (name, value) in [
+        ("SCRIPT_NAME", "x"),
+        ("", "x"),
+        ("A=B", "x"),
+        ("A\0", "x"),
+        ("A", "x\0"),
+    ] {
         assert!(!found.add(name.as_bytes(), value.as_bytes()), "{name:?}");
     }
     assert_eq!(found.get(b"SCRIPT_NAME"), Some(&b"/cgi-bin/a b"[..]));

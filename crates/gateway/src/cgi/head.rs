@@ -142,5 +142,7 @@ fn is_local(location: &[u8]) -> bool {
     location.starts_with(b"/")
         && !location.starts_with(b"//")
         && control_byte(location).is_none()
-        && !location.iter().any(|byte| matches!(byte, b'#' | b' ' | b'\t'))
+        && !location
+            .iter()
+            .any(|byte| matches!(byte, b'#' | b' ' | b'\t'))
 }

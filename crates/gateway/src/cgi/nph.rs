@@ -47,7 +47,8 @@ impl NphReader {
         }
         let visible = &input[..input.len().min(LINE_BYTES_MAX - self.line.len())];
         let end = memchr(b'\n', visible).map(|at| at + 1);
-        self.line.extend_from_slice(&visible[..end.unwrap_or(visible.len())]);
+        self.line
+            .extend_from_slice(&visible[..end.unwrap_or(visible.len())]);
         *input = &input[end.unwrap_or(visible.len())..];
         if end.is_none() && self.line.len() < LINE_BYTES_MAX {
             return Ok(None);

@@ -75,6 +75,11 @@ impl ReplyReader {
         matches!(self.state, State::Body(_))
     }
 
+    /// Whether the whole body has been seen: all of its declared length, or it has none.
+    pub(crate) fn is_full(&self) -> bool {
+        matches!(&self.state, State::Body(meter) if meter.is_full())
+    }
+
     /// The program has closed its output.
     ///
     /// # Errors

@@ -35,7 +35,10 @@ impl<'p> Split<'p> {
 ///     .collect();
 /// assert_eq!(names, [&b"/cgi-bin/a"[..], b"/cgi-bin/a/b"]);
 /// ```
-pub fn splits_below<'p>(path: &'p [u8], prefix: &[u8]) -> impl Iterator<Item = Split<'p>> + use<'p> {
+pub fn splits_below<'p>(
+    path: &'p [u8],
+    prefix: &[u8],
+) -> impl Iterator<Item = Split<'p>> + use<'p> {
     let start = match path.starts_with(prefix) {
         true => prefix.len(),
         false => path.len(),
@@ -46,7 +49,7 @@ pub fn splits_below<'p>(path: &'p [u8], prefix: &[u8]) -> impl Iterator<Item = S
         .filter(|at| *at > 0)
         .map(move |at| start + at)
         .chain(whole)
-        .map(|at| Split::at(path, at))
+        .map(move |at| Split::at(path, at))
 }
 
 /// The program is the first segment that ends in `suffix`, such as `.php`.
@@ -75,7 +78,10 @@ mod tests {
         let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
         assert_eq!(below("/cgi/a"), [pair("/cgi/a", "")]);
         assert_eq!(below("/cgi/a/"), [pair("/cgi/a", "/")]);
-        assert_eq!(below("/cgi/a/b"), [pair("/cgi/a", "/b"), pair("/cgi/a/b", "")]);
+        assert_eq!(
+            below("/cgi/a/b"),
+            [pair("/cgi/a", "/b"), pair("/cgi/a/b", "")]
+        );
         assert!(below("/cgi/").is_empty());
         assert!(below("/other/a").is_empty());
     }

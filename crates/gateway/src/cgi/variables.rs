@@ -75,7 +75,8 @@ impl Variables {
     /// Adds a variable of the configuration's. One whose name is already there, or that an environment
     /// cannot hold (NUL; `=` in the name), is left out; the answer says whether it was taken.
     pub fn add(&mut self, name: &[u8], value: &[u8]) -> bool {
-        let fits = !name.is_empty() && !name.contains(&b'=') && !name.contains(&0) && !value.contains(&0);
+        let fits =
+            !name.is_empty() && !name.contains(&b'=') && !name.contains(&0) && !value.contains(&0);
         let takes = fits && self.get(name).is_none();
         if takes {
             self.0.push(name, value);
@@ -151,7 +152,10 @@ impl Variables {
 
     fn add_parties(&mut self, request: &Request<'_>, context: &Context<'_>) {
         let scheme = if context.https { "https" } else { "http" };
-        let name = request.head.host.map_or(context.server_name, target::host_name);
+        let name = request
+            .head
+            .host
+            .map_or(context.server_name, target::host_name);
         self.set("SERVER_SOFTWARE", context.server_software);
         self.set("SERVER_NAME", name);
         self.set_text("SERVER_ADDR", address(context.local));
@@ -173,7 +177,9 @@ impl Variables {
         let credentials = context.authorization && context.user.is_none();
         for (at, (name, value)) in request.fields().enumerate() {
             let is_same = |(found, _): &(&[u8], &[u8])| found.eq_ignore_ascii_case(name);
-            if !is_passed(name, credentials) || request.fields().take(at).any(|field| is_same(&field)) {
+            if !is_passed(name, credentials)
+                || request.fields().take(at).any(|field| is_same(&field))
+            {
                 continue;
             }
             // Cookie is the one field whose parts are not separated by commas (RFC 6265 section 5.4).
@@ -181,7 +187,7 @@ impl Variables {
                 true => b"; ",
                 false => b", ",
             };
-            let prefixed = [b"HTTP_", name].concat();
+            let prefixed = [&b"HTTP_"[..], name].concat();
             self.0.push_changed(&prefixed, as_variable, value);
             for (_, more) in request.fields().skip(at + 1).filter(is_same) {
                 self.0.extend_last(separator, more);
@@ -202,8 +208,9 @@ impl fmt::Debug for Variables {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list()
             .entries(
-                self.iter()
-                    .map(|(name, value)| format!("{}={}", name.escape_ascii(), value.escape_ascii())),
+                self.iter().map(|(name, value)| {
+                    format!("{}={}", name.escape_ascii(), value.escape_ascii())
+                }),
             )
             .finish()
     }
@@ -221,7 +228,9 @@ fn as_variable(byte: u8) -> u8 {
 /// has put there.
 fn is_passed(name: &[u8], credentials: bool) -> bool {
     let is = |known: &[u8]| name.eq_ignore_ascii_case(known);
-    let is_plain = name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-');
+    let is_plain = name
+        .iter()
+        .all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-');
     let has_own_variable = is(b"content-length") || is(b"content-type");
     // The server has acted on an expectation already.
     let is_ours = is(b"proxy") || is(b"expect") || is_hop_by_hop(name);
