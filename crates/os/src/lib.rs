@@ -16,4 +16,5 @@ pub mod rights;
 pub mod ring;
 pub mod select;
 pub mod socket;
+pub mod spawn;
 pub mod ticks;
