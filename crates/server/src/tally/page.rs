@@ -144,6 +144,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Contents in memory", &["content"]),
     ("Probes and windows", &["probes", "windows"]),
     ("Helpers", &["helper", "retired"]),
+    ("Programs", &["dynamic", "program"]),
     ("Trouble and log", &[""]),
 ];
 

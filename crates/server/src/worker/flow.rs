@@ -35,6 +35,7 @@ impl Worker {
             Phase::Head if readable => self.receive(connection),
             Phase::Body(_) if readable => self.receive_body(connection),
             Phase::Linger if readable => self.receive_last(connection),
+            Phase::Exchange(_) => self.on_client(connection, event),
             // Its turn comes after the others', whatever its socket says.
             Phase::Send if connection.in_line => Fate::Keep,
             Phase::Send if event.writable || event.hangup => self.continue_sending(connection),
@@ -110,7 +111,7 @@ impl Worker {
     }
 
     /// Bytes received, `None` when there are none now; an error when the client has ended or is gone.
-    fn receive_into(
+    pub(super) fn receive_into(
         &mut self,
         connection: &Connection,
         buffer: &mut [u8],
@@ -495,6 +496,7 @@ impl Worker {
                 self.counters.aborted += 1;
                 Fate::Close
             }
+            Phase::Exchange(_) => self.time_out_exchange(connection),
             Phase::Linger => Fate::Close,
         }
     }
