@@ -74,6 +74,10 @@ calls! {
     ForkHelperSend = "sendmsg (fork helper)",
     /// Hearing from the fork helper.
     ForkHelperReceive = "recvmsg (fork helper)",
+    /// Giving a program a request and its client's socket.
+    Lend = "sendmsg (client lent)",
+    /// Hearing that a program is done with a client.
+    TakeBack = "recvmsg (client lent)",
     /// Making a program's process in the server itself: the old way, which waits.
     Fork = "fork (waits)",
     /// Asking whether a program made in the server itself has ended.

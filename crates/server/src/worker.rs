@@ -52,6 +52,8 @@ const CONTROL: u8 = 3;
 const BACKEND: u8 = 4;
 /// The kind of token that names the fork helper's socket.
 const FORK_HELPER: u8 = 5;
+/// The kind of token that names a program that stays.
+const DIRECT: u8 = 6;
 
 /// Connection deadlines are kept to this precision, so that the table is scanned seldom.
 const DEADLINE_TICK: Duration = Duration::from_millis(256);
@@ -294,6 +296,7 @@ impl Worker {
             HELPER => self.on_helper(event.token.slot()),
             BACKEND => self.on_program(event),
             FORK_HELPER => self.on_fork_helper(),
+            DIRECT => self.on_direct(event.token),
             CONTROL => return self.on_orders(),
             _ => {}
         }
@@ -354,6 +357,12 @@ impl Worker {
         }
         if matches!(connection.phase, Phase::Exchange(_)) {
             self.abandon(&mut connection);
+        }
+        if connection.lent {
+            // Closing our copy alone would leave the client with whoever still has another.
+            let _ = self.tracer.call(Call::Shutdown, || {
+                rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Both)
+            });
         }
         if connection.phase.waits_for_a_helper() {
             self.pool.leave(connection.token.0);

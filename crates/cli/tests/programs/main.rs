@@ -9,6 +9,7 @@ mod serving;
 
 mod bodies;
 mod bounds;
+mod direct;
 mod faults;
 mod places;
 mod replies;

@@ -77,6 +77,8 @@ pub enum Kind {
     Files,
     /// A program started for each request (RFC 3875).
     Cgi(Cgi),
+    /// A program that stays and is given clients' sockets: itself, and its arguments.
+    Direct(Vec<String>),
 }
 
 /// How programs are started for each request.
@@ -116,7 +118,11 @@ impl fmt::Display for Streams {
 impl Location {
     /// Whether the fork helper is needed for it.
     pub fn needs_fork_helper(&self) -> bool {
-        matches!(&self.kind, Kind::Cgi(cgi) if !cgi.fork_in_server)
+        match &self.kind {
+            Kind::Files => false,
+            Kind::Cgi(cgi) => !cgi.fork_in_server,
+            Kind::Direct(_) => true,
+        }
     }
 }
 
@@ -163,7 +169,7 @@ pub(super) fn descriptors(hosts: &[Host]) -> usize {
     let all = hosts.iter().flat_map(|host| &host.locations);
     let programs = all.map(|location| match location.kind {
         Kind::Files => 0,
-        Kind::Cgi(_) => location.concurrency as usize,
+        Kind::Cgi(_) | Kind::Direct(_) => location.concurrency as usize,
     });
     programs
         .sum::<usize>()
@@ -280,23 +286,63 @@ fn kind(
     to: &mut Findings<'_>,
 ) -> Option<Kind> {
     let (files, cgi) = (value(&own.files), value(&own.cgi));
-    match (files.unwrap_or(false), cgi.unwrap_or(false)) {
-        (true, false) => {
+    let direct = own.direct.is_some();
+    if own.root.is_some() && direct {
+        let problem = "a direct location has one program; its root has no meaning";
+        to.wrong(&format!("{key}.root"), span(&own.root), problem.into());
+    }
+    match (files.unwrap_or(false), cgi.unwrap_or(false), direct) {
+        (false, false, true) => Some(Kind::Direct(command(key, own, to)?)),
+        (true, false, false) => {
             if own.root.is_some() {
                 let problem = "a location of files has the root of its host";
                 to.wrong(&format!("{key}.root"), span(&own.root), problem.into());
             }
             Some(Kind::Files)
         }
-        (false, true) => Some(Kind::Cgi(Cgi {
+        (false, true, false) => Some(Kind::Cgi(Cgi {
             root: program_root(key, own, to),
             streams: value(&own.streams).unwrap_or_default(),
             fork_in_server: value(&own.fork_in_server).unwrap_or(false),
             authorization: value(&own.authorization).unwrap_or(false),
         })),
         _ => {
-            let problem = "say who answers: exactly one of cgi = true and files = true";
+            let problem = "say who answers: exactly one of cgi = true, direct = [\"program\"] and files = true";
             to.wrong(key, Some(place.clone()), problem.into());
+            None
+        }
+    }
+}
+
+/// The program is found once, here: later nobody would be told.
+fn command(key: &str, own: &LocationSettings, to: &mut Findings<'_>) -> Option<Vec<String>> {
+    let item = own.direct.as_ref()?;
+    let (key, place) = (format!("{key}.direct"), Some(item.span()));
+    let command = item.get_ref().0.clone();
+    if own.prefix.is_none() {
+        let problem = "only a location with a prefix can have a program of its own";
+        to.wrong(&key, place, problem.into());
+        return None;
+    }
+    let Some(program) = command.first() else {
+        to.wrong(&key, place, "name a program".into());
+        return None;
+    };
+    if command.iter().any(|word| word.contains('\0')) {
+        to.wrong(&key, place, "an argument holds NUL".into());
+        return None;
+    }
+    let usable = std::fs::canonicalize(program).and_then(|real| {
+        rustix::fs::access(&real, rustix::fs::Access::EXEC_OK)?;
+        match real.is_file() {
+            true => Ok(()),
+            false => Err(std::io::Error::other("it is not a file")),
+        }
+    });
+    match usable {
+        Ok(()) => Some(command),
+        Err(error) => {
+            to.lacking(&key, place, format!("the program {program}: {error}"));
             None
         }
     }

@@ -130,6 +130,7 @@ fn write_location(out: &mut String, location: &Location) -> fmt::Result {
     match &location.kind {
         Kind::Files => writeln!(out, "files = true")?,
         Kind::Cgi(cgi) => write_cgi(out, cgi)?,
+        Kind::Direct(command) => writeln!(out, "direct = {}", list(command.iter()))?,
     }
     writeln!(out, "timeout = \"{}\"", Millis(location.timeout_ms))?;
     writeln!(out, "time-max = \"{}\"", Millis(location.time_max_ms))?;

@@ -235,6 +235,8 @@ pub struct LocationSettings {
     pub files: Item<bool>,
     /// Whether a program started for each request answers.
     pub cgi: Item<bool>,
+    /// The program, with its arguments, that stays and is given clients' sockets.
+    pub direct: Item<Many<String>>,
     /// Where the programs are.
     pub root: Item<PathBuf>,
     /// How long a program may keep us waiting.
@@ -338,8 +340,17 @@ impl Settings {
         pages(&mut self.error_pages);
         let programs = |locations: &mut Option<Vec<Spanned<LocationSettings>>>| {
             let all = locations.iter_mut().flatten();
-            all.filter_map(|location| location.get_mut().root.as_mut())
-                .for_each(|root| join(root.get_mut()));
+            for location in all {
+                let own = location.get_mut();
+                own.root.iter_mut().for_each(|root| join(root.get_mut()));
+                let command = own
+                    .direct
+                    .iter_mut()
+                    .filter_map(|item| item.get_mut().0.first_mut());
+                for program in command {
+                    *program = directory.join(&*program).to_string_lossy().into_owned();
+                }
+            }
         };
         programs(&mut self.location);
         for host in self.host.iter_mut().flatten() {

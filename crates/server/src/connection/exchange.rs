@@ -31,6 +31,10 @@ pub enum Stage {
     Starting,
     /// It runs, or has ended and left its output behind.
     Running,
+    /// It has the client's socket and writes there itself.
+    Lent,
+    /// It has nothing to do with it any more.
+    Over,
 }
 
 /// One end of a program's input or output.
@@ -174,6 +178,8 @@ pub struct Exchange {
     pub end_ms: u64,
     /// The client has ended its sending side, or sends what belongs to a later request: it is not listened to.
     pub deaf: bool,
+    /// How much had been written into the client's socket when it was lent, if that can be told.
+    pub written_before: Option<u64>,
     /// Towards the program.
     pub upload: Upload,
     /// Towards the client.

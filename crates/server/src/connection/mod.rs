@@ -71,6 +71,8 @@ pub struct Connection {
     pub site: RootId,
     /// Which part of the path a helper was asked about last, to find out whether it names a program.
     pub program_part: Option<u16>,
+    /// A program has been given the socket, and may still have it.
+    pub lent: bool,
     /// How often in a row a program has sent the current request elsewhere on this server.
     pub redirects: u8,
     /// A helper has worked for the current request, so it keeps its place when it needs one again.
@@ -110,6 +112,7 @@ impl Connection {
             body_read: false,
             site: RootId(0),
             program_part: None,
+            lent: false,
             redirects: 0,
             admitted: false,
             outgoing: Outgoing::default(),

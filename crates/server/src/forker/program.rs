@@ -58,7 +58,10 @@ impl Program {
             errno,
         };
         let mut descriptors = descriptors.into_iter();
-        let output = descriptors.next().ok_or(lacking(Errno::BADF))?;
+        let output = match launch.joined {
+            true => None,
+            false => Some(descriptors.next().ok_or(lacking(Errno::BADF))?),
+        };
         let input = descriptors.next();
         let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC).map_err(lacking)?;
         rustix::fs::fcntl_setfl(&ours, OFlags::NONBLOCK).map_err(lacking)?;
@@ -68,7 +71,7 @@ impl Program {
             environment: &launch.environment,
             directory: &launch.directory,
             input: input.as_ref().map_or(null, AsFd::as_fd),
-            output: output.as_fd(),
+            output: output.as_ref().map_or(theirs.as_fd(), AsFd::as_fd),
             error: theirs.as_fd(),
             limits: Limits {
                 memory_bytes: launch.memory_bytes_max,
@@ -83,7 +86,7 @@ impl Program {
             name: launch.path.to_string_lossy().into_owned(),
             pid,
             process,
-            ear: Some(Ear::new(ours)),
+            ear: Some(Ear::new(ours, launch.joined)),
             hold: Hold::Held,
             end: None,
         })

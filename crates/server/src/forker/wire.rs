@@ -5,7 +5,7 @@
 //!
 //! | kind | message | fields after the kind byte | descriptors |
 //! |---|---|---|---|
-//! | 1 | Spawn | id u64, memory u64, processes u64, directory, path, arguments, environment | output, then input if there is one |
+//! | 1 | Spawn | id u64, memory u64, processes u64, joined u8 (0, 1), directory, path, arguments, environment | output, then input if there is one; input alone if joined |
 //! | 2 | Release | id u64, patience u32 (ms) | – |
 //! | 3 | Kill | id u64 | – |
 //! | 4 | Note | id u64, text | – |
@@ -46,6 +46,8 @@ pub struct Launch {
     pub memory_bytes_max: u64,
     /// Processes of the user; 0 is no bound.
     pub processes_max: u64,
+    /// Its output is said like its standard error; it stays, so what it may say is counted by the minute.
+    pub joined: bool,
     /// Where it starts.
     pub directory: CString,
     /// The file.
@@ -131,6 +133,7 @@ pub fn encode_order(order: &Order, bytes: &mut Vec<u8>) -> bool {
             put_id(bytes, 1, *id);
             bytes.extend(launch.memory_bytes_max.to_le_bytes());
             bytes.extend(launch.processes_max.to_le_bytes());
+            bytes.push(u8::from(launch.joined));
             put_string(bytes, &launch.directory);
             put_string(bytes, &launch.path);
             put_list(bytes, &launch.arguments);
@@ -186,6 +189,11 @@ pub fn decode_order(bytes: &[u8]) -> Result<Order, Malformed> {
             launch: Launch {
                 memory_bytes_max: rest.u64()?,
                 processes_max: rest.u64()?,
+                joined: match rest.u8()? {
+                    0 => false,
+                    1 => true,
+                    _ => return Err(malformed("joined is neither 0 nor 1")),
+                },
                 directory: rest.string()?,
                 path: rest.string()?,
                 arguments: rest.list()?,
@@ -310,6 +318,7 @@ mod tests {
         let launch = Launch {
             memory_bytes_max: 1 << 40,
             processes_max: 7,
+            joined: true,
             directory: c"/srv".into(),
             path: c"/srv/a b".into(),
             arguments: vec![c"a b".into(), c"".into()],

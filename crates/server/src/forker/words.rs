@@ -20,8 +20,9 @@ use rustix::io::Errno;
 const LINES_MAX: usize = 256;
 /// A longer line is cut in pieces.
 const LINE_BYTES_MAX: usize = 1024;
-/// What one program may say.
+/// What one program may say; in a minute, if it stays.
 const PROGRAM_BYTES_MAX: usize = 64 * 1024;
+const MINUTE: Duration = Duration::from_secs(60);
 /// Read from one program before the others have their turn.
 const READS_A_TURN: usize = 8;
 
@@ -78,15 +79,18 @@ pub(super) struct Ear {
     pipe: OwnedFd,
     line: Vec<u8>,
     heard_bytes: usize,
+    /// When the minute began, of a program that stays.
+    minute: Option<Instant>,
 }
 
 impl Ear {
-    /// Listens to a non-blocking pipe.
-    pub(super) fn new(pipe: OwnedFd) -> Ear {
+    /// Listens to a non-blocking pipe, of a program that stays or of one that does not.
+    pub(super) fn new(pipe: OwnedFd, stays: bool) -> Ear {
         Ear {
             pipe,
             line: Vec::new(),
             heard_bytes: 0,
+            minute: stays.then(Instant::now),
         }
     }
 
@@ -96,6 +100,10 @@ impl Ear {
 
     /// Takes what there is; `false` when there will be nothing more.
     pub(super) fn hear(&mut self, speaker: (&str, i32), words: &mut Words) -> bool {
+        if self.minute.is_some_and(|begun| begun.elapsed() >= MINUTE) {
+            self.minute = Some(Instant::now());
+            self.heard_bytes = 0;
+        }
         let mut buffer = [0; 4096];
         for _ in 0..READS_A_TURN {
             match rustix::io::read(&self.pipe, &mut buffer) {
@@ -180,7 +188,7 @@ mod tests {
     fn said(by: &[u8]) -> Vec<String> {
         let (ours, theirs) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
         let (mut words, lines) = words(1000);
-        let mut ear = Ear::new(ours);
+        let mut ear = Ear::new(ours, false);
         for part in by.chunks(4096) {
             rustix::io::write(&theirs, part).unwrap();
             assert!(ear.hear(("p", 7), &mut words));

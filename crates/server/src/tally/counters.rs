@@ -147,6 +147,10 @@ counters! {
         Counter dynamic_spilled_bytes "Bytes of request bodies that waited for their program in a file.";
         Counter dynamic_sent_bytes "Bytes taken from programs.";
         Gauge programs_running "Programs that run now, those of finished requests included.";
+        Gauge direct_processes "Processes of direct locations now.";
+        Gauge direct_busy "Processes of direct locations that have a client now.";
+        Counter direct_lent "Requests given to processes of direct locations, with their client's socket.";
+        Counter direct_ended "Processes of direct locations that have ended or were ended.";
         Counter programs_started "Programs started.";
         Counter programs_not_started "Programs that could not be started.";
         Counter programs_failed "Programs that ended by themselves with an exit code other than 0, or by a signal.";
@@ -175,6 +179,7 @@ counters! {
         accepts_per_wakeup "Connections accepted in a round: a wake-up in which a listener was ready, or a closed connection (accept-on-close).";
         open_at_accept "Connections open when one was accepted, it included; the mean over all accepts is the sum by the count.";
         program_spawn_us "Time to make a program's process and execute it, in microseconds.";
+        direct_us "Time from a request's head to the end of a reply that its program wrote itself, in microseconds.";
         dynamic_first_byte_us "Time from a request's head to the head of its program's reply, in microseconds.";
         helper_queue_found "Jobs that a new one found waiting for a helper.";
         helper_queue_us "Time a job waited for a helper, in microseconds.";

@@ -9,6 +9,7 @@
 //! one, or keep more of a body or a reply than a bounded buffer holds.
 
 mod begin;
+mod direct;
 mod download;
 mod end;
 mod find;
@@ -30,6 +31,7 @@ use http::Status;
 use super::{BACKEND, Fate, Worker};
 use crate::connection::{CONNECTION, Channel, Connection, Exchange, Phase, Stage};
 use crate::respond::dynamic::Places;
+use direct::Direct;
 pub(super) use find::Found;
 use forked::Forked;
 use helper::ForkHelper;
@@ -55,6 +57,8 @@ pub(super) struct Dynamic {
     running: Vec<u32>,
     /// Who waits for a place among them, by location.
     queues: Vec<VecDeque<Token>>,
+    /// Programs that stay.
+    direct: Direct,
     /// The number of the next exchange.
     next_id: u64,
     /// Programs are read from into this.
@@ -75,6 +79,7 @@ impl Dynamic {
             programs: HashMap::new(),
             running: vec![0; places.len()],
             queues: (0..places.len()).map(|_| VecDeque::new()).collect(),
+            direct: Direct::new(places.len()),
             next_id: 1,
             buffer: vec![0; READ_BYTES],
             null: options.read(true).write(true).open("/dev/null")?,
@@ -84,6 +89,7 @@ impl Dynamic {
     /// Its numbers of this moment.
     pub(super) fn gauges(&self, counters: &mut crate::tally::Counters) {
         counters.programs_running = self.programs.len() as u64;
+        (counters.direct_processes, counters.direct_busy) = self.direct.gauges();
         counters.dynamic_queue = self.queues.iter().map(|queue| queue.len() as u64).sum();
     }
 }
@@ -136,6 +142,11 @@ impl Worker {
 
     /// An event on the socket of a client whose request a program answers.
     pub(super) fn on_client(&mut self, connection: &mut Connection, event: &Ready) -> Fate {
+        if let Phase::Exchange(exchange) = &connection.phase
+            && exchange.stage == Stage::Lent
+        {
+            return self.ignore(connection);
+        }
         let (readable, writable) = (event.readable || event.hangup, event.writable);
         if event.hangup && !event.readable && !writable {
             // poll and epoll tell it at every wait, whatever they were asked.
@@ -153,6 +164,16 @@ impl Worker {
                 false => Step::Go,
             }
         })
+    }
+
+    /// A socket that a program has is not waited for: what is to be heard from it is the program's.
+    fn ignore(&mut self, connection: &mut Connection) -> Fate {
+        if connection.interest.take().is_some() {
+            let _ = self.tracer.call(Call::EventControl, || {
+                self.events.remove(connection.socket.as_fd())
+            });
+        }
+        Fate::Keep
     }
 
     /// Takes a step of the connection's exchange, if it has one, and does what follows from it.
@@ -175,6 +196,10 @@ impl Worker {
         step: Step,
     ) -> Fate {
         match step {
+            Step::Go if exchange.stage == Stage::Lent => {
+                connection.phase = Phase::Exchange(exchange);
+                Fate::Keep
+            }
             Step::Go => {
                 self.watch_client(connection, &exchange);
                 self.watch_program(connection.token, &mut exchange);
@@ -261,6 +286,7 @@ impl Worker {
     /// ended.
     pub(super) fn tend_dynamic(&mut self) {
         if self.dynamic.is_some() {
+            self.tend_direct();
             self.flush_orders();
             self.reap_forked();
         }
@@ -268,8 +294,9 @@ impl Worker {
 
     /// When [`Worker::tend_dynamic`] has something to do at the latest.
     pub(super) fn dynamic_next_ms(&self) -> Option<u64> {
-        self.dynamic
-            .as_ref()
-            .and_then(|dynamic| dynamic.forked_next_ms(self.now_ms))
+        let dynamic = self.dynamic.as_ref()?;
+        let direct = self.direct_next_ms(dynamic);
+        let forked = dynamic.forked_next_ms(self.now_ms);
+        direct.into_iter().chain(forked).min()
     }
 }

@@ -71,7 +71,11 @@ impl Worker {
     /// select cannot tell a hang-up from data.
     fn is_reset(&self, connection: &Connection) -> bool {
         let peeked = self.tracer.call(Call::Receive, || {
-            rustix::net::recv(&connection.socket, &mut [0; 1], RecvFlags::PEEK)
+            rustix::net::recv(
+                &connection.socket,
+                &mut [0; 1],
+                RecvFlags::PEEK | RecvFlags::DONTWAIT,
+            )
         });
         !matches!(peeked, Ok(_) | Err(Errno::AGAIN | Errno::INTR))
     }
@@ -117,7 +121,7 @@ impl Worker {
         buffer: &mut [u8],
     ) -> Result<Option<usize>, ()> {
         let received = self.tracer.call(Call::Receive, || {
-            rustix::net::recv(&connection.socket, buffer, RecvFlags::empty())
+            rustix::net::recv(&connection.socket, buffer, RecvFlags::DONTWAIT)
         });
         match received {
             Ok((0, _)) => Err(()),

@@ -25,8 +25,8 @@ pub struct LocalParty {
     pub remote: SocketAddr,
 }
 
-/// How `program` is started for `request`, with a body of `body_bytes`.
-pub fn launch(
+/// What a program is asked, in variables.
+pub fn variables(
     places: &Places,
     place: &Place,
     site: &Site,
@@ -34,10 +34,10 @@ pub fn launch(
     request: &Request<'_>,
     parties: LocalParty,
     body_bytes: Option<u64>,
-) -> Launch {
+) -> Variables {
     let location = &place.location;
     let server_name = parties.local.ip().to_string();
-    let variables = Variables::new(
+    Variables::new(
         request,
         &Context {
             script_name: &program.script_name,
@@ -51,9 +51,19 @@ pub fn launch(
             https: false,
             body_bytes,
             user: None,
-            authorization: matches!(&location.kind, Kind::Cgi(cgi) if cgi.authorization),
+            authorization: match &location.kind {
+                Kind::Cgi(cgi) => cgi.authorization,
+                // One of our own making, which nobody else's environment shows.
+                Kind::Direct(_) => true,
+                Kind::Files => false,
+            },
         },
-    );
+    )
+}
+
+/// How `program` is started for a request that `variables` describe.
+pub fn launch(place: &Place, program: &ProgramName, variables: Variables) -> Launch {
+    let location = &place.location;
     let path = string(&program.file);
     Launch {
         memory_bytes_max: location.memory_bytes_max,
@@ -62,6 +72,24 @@ pub fn launch(
         arguments: vec![path.clone()],
         path,
         environment: environment(variables, &location.variables),
+        joined: false,
+    }
+}
+
+/// How the program of a direct location is started: it learns of requests later.
+pub fn launch_direct(place: &Place, command: &[String]) -> Launch {
+    let location = &place.location;
+    let program = command.first().map_or(&b""[..], |word| word.as_bytes());
+    let mut variables = Variables::default();
+    variables.add(b"HEADWAY_DIRECT", b"1");
+    Launch {
+        memory_bytes_max: location.memory_bytes_max,
+        processes_max: location.processes_max,
+        directory: string(directory_of(program)),
+        path: string(program),
+        arguments: command.iter().map(|word| string(word.as_bytes())).collect(),
+        environment: environment(variables, &location.variables),
+        joined: true,
     }
 }
 

@@ -9,6 +9,7 @@
 //! Source: RFC 3875 sections 3.1 and 4.1.13 on script names.
 
 mod cgi;
+pub mod direct;
 mod reply;
 
 use std::os::unix::ffi::OsStrExt;
@@ -20,7 +21,7 @@ use gateway::cgi::{Split, split_at_suffix, splits_below};
 use crate::config::{Config, Kind, Location, Rule};
 use crate::request::{ProgramName, Site};
 
-pub use cgi::{LocalParty, is_nph, launch};
+pub use cgi::{LocalParty, is_nph, launch, launch_direct, variables};
 pub use reply::{begin_reply, chunk, elsewhere};
 
 /// A location, as the loop needs it.
@@ -132,7 +133,7 @@ impl Places {
         let locations = config.hosts.iter().flat_map(|host| &host.locations);
         let own = locations.filter_map(|location| match &location.kind {
             Kind::Cgi(cgi) => cgi.root.clone(),
-            Kind::Files => None,
+            Kind::Files | Kind::Direct(_) => None,
         });
         own.map(|directory| RootConfig {
             directory,
@@ -208,6 +209,27 @@ impl Places {
         }
     }
 
+    /// The one program of a location that has one: the prefix is its name, the rest of the path its argument.
+    pub fn only_program(&self, place: &Place, path: &[u8]) -> ProgramName {
+        let prefix = match &place.location.rule {
+            Rule::Prefix(prefix) | Rule::Suffix(prefix) => prefix.as_bytes(),
+        };
+        let prefix = prefix.strip_suffix(b"/").unwrap_or(prefix);
+        let (script_name, path_info) = path.split_at(prefix.len().min(path.len()));
+        let file = match &place.location.kind {
+            Kind::Direct(command) => command
+                .first()
+                .map_or(&b""[..], |program| program.as_bytes()),
+            Kind::Files | Kind::Cgi(_) => b"",
+        };
+        ProgramName {
+            place: place.number,
+            script_name: script_name.to_vec(),
+            path_info: path_info.to_vec(),
+            file: file.to_vec(),
+        }
+    }
+
     /// The document root of a host, without a slash at its end.
     pub fn document_root(&self, site: &Site) -> &[u8] {
         let root = self.roots.get(site.root.0 as usize);
@@ -232,7 +254,7 @@ fn own_directory(location: &Location) -> Option<Vec<u8>> {
             .root
             .as_ref()
             .map(|root| root.as_os_str().as_bytes().to_vec()),
-        Kind::Files => None,
+        Kind::Files | Kind::Direct(_) => None,
     }
 }
 

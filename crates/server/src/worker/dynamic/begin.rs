@@ -13,6 +13,7 @@ use http::path::normalise;
 use http::{Framing, Head, Method, Status, Target};
 
 use super::{Found, Step};
+use crate::config::Kind;
 use crate::connection::{Body, Connection, Download, Exchange, Phase, Reader, Stage, Upload};
 use crate::request::ProgramName;
 use crate::respond;
@@ -112,8 +113,10 @@ impl Worker {
         };
         match step {
             Step::Go => {
-                self.watch_client(connection, &exchange);
-                self.watch_program(connection.token, &mut exchange);
+                if exchange.stage != Stage::Lent {
+                    self.watch_client(connection, &exchange);
+                    self.watch_program(connection.token, &mut exchange);
+                }
                 connection.phase = Phase::Exchange(exchange);
                 Begun::Sending(used)
             }
@@ -145,8 +148,11 @@ impl Worker {
         program: ProgramName,
         upload: Upload,
     ) -> Exchange {
-        let time_max_ms = self.places.get(program.place).location.time_max_ms;
-        let gathers = head.framing == Framing::Chunked && upload.body.is_some();
+        let location = &self.places.get(program.place).location;
+        let time_max_ms = location.time_max_ms;
+        // A program that is given the socket would have to wait there for a slow client's body.
+        let whole = matches!(location.kind, Kind::Direct(_)) || head.framing == Framing::Chunked;
+        let gathers = whole && upload.body.is_some();
         let reader = match is_nph(&program) {
             true => Reader::Nph(NphReader::default()),
             false => {
@@ -170,6 +176,7 @@ impl Worker {
                 time_max_ms => self.now_ms + time_max_ms,
             },
             deaf: false,
+            written_before: None,
             upload,
             download: Download::new(reader),
         }
@@ -215,7 +222,10 @@ impl Worker {
     }
 
     /// Whether one more program of this location may run now.
-    pub(super) fn may_start(&self, place: &Place) -> bool {
+    pub(super) fn may_start(&mut self, place: &Place) -> bool {
+        if let Kind::Direct(_) = place.location.kind {
+            return self.may_lend(place);
+        }
         let Some(dynamic) = &self.dynamic else {
             return false;
         };

@@ -48,6 +48,15 @@ impl Worker {
         mut exchange: Exchange,
         status: Status,
     ) -> Fate {
+        if exchange.stage == Stage::Lent {
+            let unwritten = Worker::is_unwritten(connection, &exchange);
+            self.reclaim(&mut exchange);
+            if unwritten {
+                return self.refuse(connection, &exchange.head, status);
+            }
+            self.counters.aborted += 1;
+            return Fate::Close;
+        }
         // One that has closed its output is ending by itself, and its end may tell why the reply is bad.
         match exchange.download.ended {
             true => self.release_program(&mut exchange),
@@ -123,6 +132,9 @@ impl Worker {
         self.close_streams(exchange);
         if exchange.stage == Stage::Queued {
             self.leave_queue(exchange);
+        }
+        if exchange.stage == Stage::Lent {
+            self.reclaim(exchange);
         }
         if exchange.upload.spilling {
             self.pool.leave(exchange.client.0);

@@ -80,6 +80,10 @@ impl Worker {
         match place.location.kind {
             Kind::Files => Found::Files,
             Kind::Cgi(_) => self.find_part(connection, site, &place, &path, asked, given),
+            Kind::Direct(_) => {
+                let whole = [b"/", &*path.bytes].concat();
+                Found::Program(self.places.only_program(&place, &whole))
+            }
         }
     }
 
@@ -186,7 +190,7 @@ impl Worker {
         let program = index.and_then(|index| {
             let file = [&*path.bytes, index.as_bytes()].concat();
             let place = self.places.find(site, &file)?;
-            let runs = !matches!(place.location.kind, Kind::Files);
+            let runs = matches!(place.location.kind, Kind::Cgi(_));
             let whole = [b"/", &*path.bytes].concat();
             runs.then(|| self.index_program(place, site, &whole, index, &file))
         });

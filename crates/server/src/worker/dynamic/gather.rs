@@ -120,12 +120,12 @@ impl Worker {
     }
 }
 
-/// Memory that can be passed to a helper, with these bytes.
-fn piece(bytes: &[u8]) -> io::Result<OwnedFd> {
+/// Memory, its offset at its start, that can be passed to another process, with these bytes.
+pub(super) fn piece(bytes: &[u8]) -> io::Result<OwnedFd> {
     let memory = rustix::fs::memfd_create("headway-body", MemfdFlags::CLOEXEC)?;
     let mut written = 0;
     while written < bytes.len() {
-        match rustix::io::write(&memory, &bytes[written..]) {
+        match rustix::io::pwrite(&memory, &bytes[written..], written as u64) {
             Ok(count) => written += count,
             Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),

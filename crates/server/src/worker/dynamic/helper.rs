@@ -180,10 +180,11 @@ impl Worker {
     /// A program has ended; another one may take its place.
     pub(super) fn note_end(&mut self, id: u64, end: End) {
         let programs = self.dynamic.as_ref().map(|dynamic| &dynamic.programs);
-        let killed = programs
+        // One of a direct location is not among them; its socket has told.
+        let ended_itself = programs
             .and_then(|all| all.get(&id))
-            .is_some_and(|one| one.killed);
-        if end != End::Exit(0) && !killed {
+            .is_some_and(|one| !one.killed);
+        if end != End::Exit(0) && ended_itself {
             self.counters.programs_failed += 1;
         }
         self.forget_program(id);

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use debox::Call;
+use gateway::cgi::Variables;
 use http::{Framing, Head, Method, Parsed, Status};
 use rustix::fs::OFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -14,7 +15,7 @@ use super::{Program, Step};
 use crate::config::{Cgi, Kind, Streams};
 use crate::connection::{Channel, Connection, Exchange, Stage};
 use crate::forker::wire::{Launch, Order};
-use crate::respond::dynamic::{LocalParty, launch};
+use crate::respond::dynamic::{LocalParty, launch, variables};
 use crate::worker::Worker;
 
 /// The two ends of one stream.
@@ -37,8 +38,10 @@ impl Worker {
         exchange: &mut Exchange,
     ) -> Step {
         let place = self.places.get(exchange.program.place).clone();
-        let Kind::Cgi(cgi) = &place.location.kind else {
-            return Step::Fail(Status::INTERNAL_SERVER_ERROR);
+        let cgi = match &place.location.kind {
+            Kind::Cgi(cgi) => cgi,
+            Kind::Direct(_) => return self.lend(connection, exchange, &place),
+            Kind::Files => return Step::Fail(Status::INTERNAL_SERVER_ERROR),
         };
         let head = std::mem::take(&mut exchange.head);
         let launch = self.launch(connection, exchange, &head);
@@ -72,20 +75,33 @@ impl Worker {
         let Parsed::Complete(head) = http::parse(bytes, &self.limits) else {
             return None;
         };
+        let variables = self.describe(connection, exchange, &head, bytes)?;
+        let place = self.places.get(exchange.program.place);
+        Some(launch(place, &exchange.program, variables))
+    }
+
+    /// The request in variables. `bytes` begin with its head.
+    pub(super) fn describe(
+        &self,
+        connection: &Connection,
+        exchange: &Exchange,
+        head: &Head<'_>,
+        bytes: &[u8],
+    ) -> Option<Variables> {
         let local = rustix::net::getsockname(&connection.socket).ok()?;
         let parties = LocalParty {
             local: SocketAddr::try_from(local).ok()?,
             remote: connection.peer,
         };
         let hosts = self.hosts();
-        Some(launch(
+        Some(variables(
             &self.places,
             self.places.get(exchange.program.place),
             hosts.site(connection.site),
             &exchange.program,
-            &gateway::Request::new(&head, bytes),
+            &gateway::Request::new(head, bytes),
             parties,
-            body_bytes(&head, exchange.upload.bytes),
+            body_bytes(head, exchange.upload.bytes),
         ))
     }
 

@@ -18,7 +18,7 @@ impl Worker {
     pub(super) fn takes_body(&self, exchange: &Exchange) -> bool {
         match exchange.stage {
             Stage::Gathering => !exchange.upload.spilling,
-            Stage::Queued => false,
+            Stage::Queued | Stage::Lent | Stage::Over => false,
             Stage::Starting | Stage::Running => exchange.upload.has_room(),
         }
     }
@@ -40,7 +40,11 @@ impl Worker {
             return Step::Go;
         }
         let peeked = self.tracer.call(Call::Receive, || {
-            rustix::net::recv(&connection.socket, &mut [0; 1], RecvFlags::PEEK)
+            rustix::net::recv(
+                &connection.socket,
+                &mut [0; 1],
+                RecvFlags::PEEK | RecvFlags::DONTWAIT,
+            )
         });
         match peeked {
             Err(Errno::AGAIN | Errno::INTR) => Step::Go,
