@@ -17,7 +17,7 @@ fn serve(site: &Site, script: &str, more: &str) -> Server {
     site.file("cgi/direct", &text, 0o755);
     let text = format!(
         "[[location]]\nprefix = \"/d/\"\ndirect = [\"cgi/direct\", \"an argument\"]\n\
-         variables = {{ PYTHONPATH = {:?}, NOTES = {:?} }}\n{more}\n",
+         variables = {{ PYTHONPATH = {:?}, NOTES = {:?}, PYTHONDONTWRITEBYTECODE = \"1\" }}\n{more}\n",
         clients(),
         site.path("notes")
     );
@@ -320,7 +320,8 @@ fn the_examples_answer_when_they_are_built_as_the_guide_says() {
     );
     let python = clients().join("examples/direct_hello.py");
     let text = format!(
-        "[[location]]\nprefix = \"/c/\"\ndirect = [{:?}]\n[[location]]\nprefix = \"/python/\"\ndirect = [{:?}]\n",
+        "[[location]]\nprefix = \"/c/\"\ndirect = [{:?}]\n[[location]]\nprefix = \"/python/\"\ndirect = [{:?}]\n\
+         variables = {{ PYTHONDONTWRITEBYTECODE = \"1\" }}\n",
         build.join("direct_hello"),
         python
     );
