@@ -73,6 +73,8 @@ pub struct Connection {
     pub program_part: Option<u16>,
     /// A program has been given the socket, and may still have it.
     pub lent: bool,
+    /// Small pieces of a reply leave at once.
+    pub hasty: bool,
     /// How often in a row a program has sent the current request elsewhere on this server.
     pub redirects: u8,
     /// A helper has worked for the current request, so it keeps its place when it needs one again.
@@ -113,6 +115,7 @@ impl Connection {
             site: RootId(0),
             program_part: None,
             lent: false,
+            hasty: false,
             redirects: 0,
             admitted: false,
             outgoing: Outgoing::default(),

@@ -6,6 +6,7 @@
 
 use std::time::Instant;
 
+use debox::Call;
 use gateway::HeadLimits;
 use gateway::cgi::{NphReader, ReplyReader};
 use http::chunked::Progress;
@@ -106,6 +107,7 @@ impl Worker {
         };
         connection.keep_alive = self.keeps(connection, head);
         self.counters.dynamic_requests += 1;
+        self.hasten(connection);
         let mut exchange = Box::new(self.exchange(connection, head, bytes, program, upload));
         let step = match exchange.stage {
             Stage::Gathering => self.gather(connection, &mut exchange),
@@ -132,6 +134,18 @@ impl Worker {
                 self.kill_program(&mut exchange);
                 Begun::Refused(Fate::Close)
             }
+        }
+    }
+
+    /// A program's reply comes in pieces, and the last one is often small. Unless told otherwise the kernel keeps
+    /// that until the client has acknowledged the one before, which clients put off for 40 ms (tcp(7),
+    /// `TCP_NODELAY`).
+    fn hasten(&mut self, connection: &mut Connection) {
+        if !std::mem::replace(&mut connection.hasty, true) {
+            // Without it the reply is late, and right all the same.
+            let _ = self.tracer.call(Call::SocketOption, || {
+                rustix::net::sockopt::set_tcp_nodelay(&connection.socket, true)
+            });
         }
     }
 
