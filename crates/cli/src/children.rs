@@ -18,6 +18,11 @@ pub fn helper() -> Result<(), Failure> {
     Ok(server::helper_main(socket()?)?)
 }
 
+pub fn fork() -> Result<(), Failure> {
+    become_child(c"headway-fork")?;
+    Ok(server::forker::forker_main(socket()?)?)
+}
+
 pub fn log() -> Result<(), Failure> {
     become_child(c"headway-log")?;
     Ok(server::tally::log_process::log_main(Control::new(

@@ -73,6 +73,9 @@ enum Command {
     /// The log process of `serve`, started by its master.
     #[command(hide = true)]
     ServeLog,
+    /// A fork helper of `serve`, started by its master.
+    #[command(hide = true)]
+    ServeFork,
     /// Beside `trace --functions`: takes the kernel's tracer out again should that be killed.
     #[command(hide = true)]
     TraceGuard {
@@ -142,6 +145,7 @@ fn main() -> ExitCode {
         Command::ServeWorker => children::worker(),
         Command::ServeHelper => children::helper(),
         Command::ServeLog => children::log(),
+        Command::ServeFork => children::fork(),
         Command::CountersGuard { directory } => counters::guard(&directory),
     };
     match done {

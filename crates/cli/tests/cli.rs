@@ -446,6 +446,7 @@ fn the_example_of_the_guide_is_a_good_configuration() {
     let at = |name: &str| directory.path().join(name);
     std::fs::create_dir_all(at("www")).unwrap();
     std::fs::create_dir_all(at("blog")).unwrap();
+    std::fs::create_dir_all(at("cgi-bin")).unwrap();
     std::fs::write(at("www/missing.html"), "gone").unwrap();
     std::fs::write(at("headway.toml"), example).unwrap();
     let file = at("headway.toml");

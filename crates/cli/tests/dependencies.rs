@@ -29,7 +29,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "specweb",
         ],
     ),
-    ("server", &["files", "http", "event", "debox", "os"]),
+    (
+        "server",
+        &["files", "gateway", "http", "event", "debox", "os"],
+    ),
+    ("gateway", &["http"]),
     ("files", &["event", "os"]),
     ("load", &["event", "http", "latency", "os", "specweb"]),
     ("specweb", &[]),

@@ -62,6 +62,26 @@ calls! {
     HelperSend = "sendmsg (helper)",
     /// Hearing from a helper.
     HelperReceive = "recvmsg (helper)",
+    /// Making the two ends of a program's input or output.
+    ProgramPair = "socketpair (program)",
+    /// Putting a piece of a body into memory that a helper can be given.
+    Piece = "memfd_create and write",
+    /// Giving a program its request's body.
+    ProgramWrite = "write (program)",
+    /// Taking a program's reply.
+    ProgramRead = "read (program)",
+    /// Asking the fork helper.
+    ForkHelperSend = "sendmsg (fork helper)",
+    /// Hearing from the fork helper.
+    ForkHelperReceive = "recvmsg (fork helper)",
+    /// Giving a program a request and its client's socket.
+    Lend = "sendmsg (client lent)",
+    /// Hearing that a program is done with a client.
+    TakeBack = "recvmsg (client lent)",
+    /// Making a program's process in the server itself: the old way, which waits.
+    Fork = "fork (waits)",
+    /// Asking whether a program made in the server itself has ended.
+    Reap = "waitid",
     /// Handing lines to the log process.
     LogSend = "sendmsg (log)",
     /// Telling the master.

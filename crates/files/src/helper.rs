@@ -2,7 +2,8 @@
 //!
 //! What it does: receives one request at a time on a `SOCK_SEQPACKET` socket, carries it out with
 //! ordinary blocking calls, answers with descriptors attached, and ends when the worker closes.
-//! What it refuses: to open anything but regular files and directories beneath its roots, and to
+//! What it refuses: to open anything but regular files and directories beneath its roots (and a file without a
+//! name for what is to be spilled), and to
 //! grow: its memory is a message, a small buffer, and at most one listing.
 //!
 //! Sources: the Flash papers' helper processes (dissertation 2.3), `crate::protocol`.
@@ -18,8 +19,11 @@ use crate::resolve::{RawAnswer, RawFile, resolve_blocking};
 use crate::root::{Root, RootId, Roots};
 use os::rights::{Wait, receive_with_descriptors, send_with_descriptors};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{Advice, MemfdFlags, SealFlags, fadvise, fcntl_add_seals, memfd_create};
-use rustix::io::{Errno, IoSlice, pread, write};
+use rustix::fs::{
+    Advice, AtFlags, MemfdFlags, Mode, OFlags, SealFlags, fadvise, fcntl_add_seals, memfd_create,
+    open, openat, unlinkat,
+};
+use rustix::io::{Errno, IoSlice, pread, pwrite, write};
 use std::io;
 use std::num::NonZeroU64;
 
@@ -134,6 +138,11 @@ impl Helper<'_> {
                     content: content.map_err(errno_code),
                 })
             }
+            Request::Spill {
+                job,
+                offset,
+                directory,
+            } => self.spill(job, offset, directory, files),
             Request::Retire { .. } => {
                 self.retired.append(&mut files);
                 Ok(())
@@ -262,6 +271,47 @@ impl Helper<'_> {
         seal(copy)
     }
 
+    /// Write a piece into the file it belongs to, which is made with the first of them.
+    fn spill(
+        &mut self,
+        job: u64,
+        offset: u64,
+        directory: &[u8],
+        mut files: Vec<OwnedFd>,
+    ) -> io::Result<()> {
+        let (piece, given) = match files.len() {
+            1 | 2 => (files.remove(0), files.pop()),
+            _ => return Err(invalid("a piece to be spilled, and perhaps its file")),
+        };
+        let made = given.is_none();
+        let written = given
+            .map_or_else(|| nameless(directory), Ok)
+            .and_then(|file| self.append(&piece, &file, offset).map(|()| file));
+        match written {
+            Ok(file) => {
+                let attached = if made { vec![file] } else { Vec::new() };
+                let errno = 0;
+                self.reply(&Reply::Spilled { job, made, errno }, &attached)
+            }
+            Err(errno) => {
+                let (made, errno) = (false, errno_code(errno));
+                self.reply(&Reply::Spilled { job, made, errno }, &[])
+            }
+        }
+    }
+
+    fn append(&mut self, piece: &OwnedFd, file: &OwnedFd, offset: u64) -> Result<(), Errno> {
+        let mut at = 0;
+        loop {
+            let count = read_at(piece, &mut self.scratch, at, u64::MAX)?;
+            if count == 0 {
+                return Ok(());
+            }
+            write_all_at(file, &self.scratch[..count], offset + at)?;
+            at += count as u64;
+        }
+    }
+
     fn reply_memory<E>(
         &self,
         made: Result<(OwnedFd, Meta), E>,
@@ -356,6 +406,48 @@ fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
         }
     }
     Ok(())
+}
+
+fn write_all_at(file: &OwnedFd, mut bytes: &[u8], mut at: u64) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        match pwrite(file, bytes, at) {
+            // A file that takes nothing and gives no reason would be asked for ever.
+            Ok(0) => return Err(Errno::IO),
+            Ok(count) => {
+                bytes = &bytes[count..];
+                at += count as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// A new file that nobody can find: it is gone with its last descriptor. Some file systems cannot make one
+/// (open(2), `O_TMPFILE`); there it has a name for a moment.
+fn nameless(directory: &[u8]) -> Result<OwnedFd, Errno> {
+    let (flags, mode) = (OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
+    match open(directory, flags | OFlags::TMPFILE, mode) {
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT) => {}
+        other => return other,
+    }
+    let directory = open(
+        directory,
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    let name = format!(".headway-{}", std::process::id());
+    // A name that is left from a process of the same number is nobody's.
+    let _ = unlinkat(&directory, name.as_str(), AtFlags::empty());
+    let file = openat(
+        &directory,
+        name.as_str(),
+        flags | OFlags::CREATE | OFlags::EXCL,
+        mode,
+    )?;
+    unlinkat(&directory, name.as_str(), AtFlags::empty())?;
+    Ok(file)
 }
 
 fn one(files: &mut Vec<OwnedFd>) -> io::Result<OwnedFd> {

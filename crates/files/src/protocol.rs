@@ -14,12 +14,14 @@
 //! | 6    | Read     | job u64, offset u64, length u64                | 1 (file)      |
 //! | 7    | Retire   | job u64                                        | 1 or more     |
 //! | 8    | Release  | job u64                                        | 0             |
+//! | 9    | Spill    | job u64, offset u64, path of a directory to the end | 1 (piece), or 2 (piece, file) |
 //! | 129  | Resolved | job u64, Answer                                | one a Meta    |
 //! | 130  | ReadIn   | job u64, errno u32 (0: done)                   | 0             |
 //! | 131  | Listed   | job u64, then 0 and Meta, 1 and failure u8, or 2 (as known) | one a Meta |
 //! | 132  | Read     | job u64, errno u32, then Meta if errno is 0    | one a Meta    |
 //! | 133  | Retired  | job u64                                        | 0             |
 //! | 134  | Touched  | job u64                                        | 0             |
+//! | 135  | Spilled  | job u64, a new file u8 (0, 1), errno u32 (0: done) | 1 if a new file |
 //!
 //! - Names: count u16, then so many times length u16 and UTF-8.
 //! - Want: 0 touch, 1 the file, 2 the file with its first bytes read in.
@@ -42,7 +44,7 @@ use reader::Reader;
 use std::borrow::Cow;
 
 /// The version this build speaks.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 /// No path is longer: `PATH_MAX`, so that this many bytes already fail with `ENAMETOOLONG`.
 pub const PATH_BYTES_MAX: usize = 4096;
 /// No message is longer.
@@ -143,6 +145,15 @@ pub enum Request<'a> {
         /// The job of the Retire before.
         job: u64,
     },
+    /// Write the attached piece into the attached file, or into a new one without a name.
+    Spill {
+        /// The worker's number for this job.
+        job: u64,
+        /// Where the piece goes.
+        offset: u64,
+        /// Where a new file is made: absolute.
+        directory: &'a [u8],
+    },
 }
 
 /// From helper to worker.
@@ -187,6 +198,15 @@ pub enum Reply {
         /// The job answered.
         job: u64,
     },
+    /// To Spill.
+    Spilled {
+        /// The job answered.
+        job: u64,
+        /// The file was made, and is attached.
+        made: bool,
+        /// 0, or why the disk did not take it.
+        errno: u32,
+    },
 }
 
 impl Reply {
@@ -198,7 +218,8 @@ impl Reply {
             | Reply::Listed { job, .. }
             | Reply::Read { job, .. }
             | Reply::Retired { job }
-            | Reply::Touched { job } => *job,
+            | Reply::Touched { job }
+            | Reply::Spilled { job, .. } => *job,
         }
     }
 
@@ -213,7 +234,8 @@ impl Reply {
                 answer: Ok(Some(_)),
                 ..
             }
-            | Reply::Read { content: Ok(_), .. } => 1,
+            | Reply::Read { content: Ok(_), .. }
+            | Reply::Spilled { made: true, .. } => 1,
             _ => 0,
         }
     }
@@ -269,6 +291,15 @@ pub fn encode_request(request: &Request<'_>, bytes: &mut Vec<u8>) {
         } => put_range(bytes, 6, *job, *offset, *length),
         Request::Retire { job } => put_job(bytes, 7, *job),
         Request::Release { job } => put_job(bytes, 8, *job),
+        Request::Spill {
+            job,
+            offset,
+            directory,
+        } => {
+            put_job(bytes, 9, *job);
+            bytes.extend(offset.to_le_bytes());
+            put_path(bytes, directory);
+        }
     }
 }
 
@@ -306,6 +337,11 @@ pub fn encode_reply(reply: &Reply, bytes: &mut Vec<u8>) {
         }
         Reply::Retired { job } => put_job(bytes, 133, *job),
         Reply::Touched { job } => put_job(bytes, 134, *job),
+        Reply::Spilled { job, made, errno } => {
+            put_job(bytes, 135, *job);
+            bytes.push(u8::from(*made));
+            bytes.extend(errno.to_le_bytes());
+        }
     }
 }
 
@@ -344,6 +380,11 @@ pub fn decode_request(bytes: &[u8]) -> Result<Request<'_>, Malformed> {
         },
         7 => Request::Retire { job: rest.u64()? },
         8 => Request::Release { job: rest.u64()? },
+        9 => Request::Spill {
+            job: rest.u64()?,
+            offset: rest.u64()?,
+            directory: rest.path()?,
+        },
         _ => {
             return Err(Malformed {
                 what: "unknown request",
@@ -395,6 +436,11 @@ pub fn decode_reply(bytes: &[u8]) -> Result<Reply, Malformed> {
         }
         133 => Reply::Retired { job: rest.u64()? },
         134 => Reply::Touched { job: rest.u64()? },
+        135 => Reply::Spilled {
+            job: rest.u64()?,
+            made: rest.flag()?,
+            errno: rest.u32()?,
+        },
         _ => {
             return Err(Malformed {
                 what: "unknown reply",

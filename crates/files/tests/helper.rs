@@ -443,3 +443,81 @@ fn helper_ends_with_an_error_when_a_request_is_malformed() {
         assert!(end.is_end());
     }
 }
+
+/// A piece to be spilled.
+fn piece(bytes: &[u8]) -> rustix::fd::OwnedFd {
+    let flags = rustix::fs::MemfdFlags::CLOEXEC;
+    let memory = rustix::fs::memfd_create("piece", flags).unwrap();
+    assert_eq!(rustix::io::write(&memory, bytes), Ok(bytes.len()));
+    memory
+}
+
+#[test]
+fn pieces_are_one_nameless_file_when_they_are_spilled() {
+    let tree = directory();
+    let path = tree.path().as_os_str().as_encoded_bytes().to_vec();
+    let mut served = Served::new(&roots(tree.path(), &[], false));
+    let (first, second) = (vec![1; 100_000], vec![2; 70_000]);
+    let mut file: Option<Rc<OpenFile>> = None;
+    let mut offset = 0;
+    for bytes in [&first, &second] {
+        let waiter = Waiter::new(7);
+        let pool = &mut served.pool;
+        pool.spill(&path, file.as_ref(), piece(bytes), offset, waiter)
+            .unwrap();
+        let mut done = served.until_done(1);
+        assert_eq!(done[0].waiters, [7]);
+        let Outcome::Spilled { file: Ok(spilled) } = done.remove(0).outcome else {
+            panic!("not spilled")
+        };
+        file = Some(spilled);
+        offset += bytes.len() as u64;
+    }
+    assert!(contents(&file.unwrap()) == [first, second].concat());
+    assert_eq!(
+        fs::read_dir(tree.path()).unwrap().count(),
+        0,
+        "it has no name"
+    );
+}
+
+#[test]
+fn reason_is_told_when_nothing_can_be_spilled() {
+    let tree = directory();
+    let mut served = Served::new(&roots(tree.path(), &[], false));
+    let waiter = Waiter::new(7);
+    served
+        .pool
+        .spill(b"/nowhere/at/all", None, piece(b"x"), 0, waiter)
+        .unwrap();
+    let done = served.until_done(1);
+    assert!(
+        matches!(
+            done[0].outcome,
+            Outcome::Spilled {
+                file: Err(Failure::Io)
+            }
+        ),
+        "{done:?}"
+    );
+    // /dev/full takes nothing.
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let full = Rc::new(OpenFile::new(
+        full.into(),
+        *open(std::path::Path::new("/etc"), "passwd").meta(),
+    ));
+    served
+        .pool
+        .spill(b"/", Some(&full), piece(b"x"), 0, waiter)
+        .unwrap();
+    let done = served.until_done(1);
+    assert!(
+        matches!(
+            done[0].outcome,
+            Outcome::Spilled {
+                file: Err(Failure::Io)
+            }
+        ),
+        "{done:?}"
+    );
+}

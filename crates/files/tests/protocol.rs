@@ -103,6 +103,7 @@ proptest! {
             Request::Read { job, offset, length },
             Request::Retire { job },
             Request::Release { job },
+            Request::Spill { job, offset, directory: &path },
         ] {
             let bytes = encoded(&request);
             prop_assert!(bytes.len() <= MESSAGE_BYTES_MAX);

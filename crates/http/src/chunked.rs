@@ -138,31 +138,42 @@ impl ChunkedDrain {
 
     /// Takes the next bytes, and shows those of the body, without the framing, piece by piece.
     pub fn feed_body(&mut self, bytes: &[u8], mut body: impl FnMut(&[u8])) -> Progress {
-        let mut at = 0;
-        while at < bytes.len() {
-            match self.state {
-                State::Data => {
-                    let take = self.chunk_bytes.min((bytes.len() - at) as u64);
-                    self.chunk_bytes -= take;
-                    body(&bytes[at..at + take as usize]);
-                    at += take as usize;
-                    if self.chunk_bytes == 0 {
-                        self.state = State::DataCr;
-                    }
-                }
-                State::Ended | State::Failed(_) => break,
-                _ => {
-                    self.state = self.step(bytes[at]).unwrap_or_else(State::Failed);
-                    at += 1;
-                }
-            }
+        let mut rest = bytes;
+        while let Some(piece) = self.next_piece(&mut rest) {
+            body(piece);
         }
         match self.state {
-            State::Ended => Progress::Done(at),
+            State::Ended => Progress::Done(bytes.len() - rest.len()),
             State::Failed(Failure::Bad) => Progress::Bad,
             State::Failed(Failure::TooLarge) => Progress::TooLarge,
             _ => Progress::More,
         }
+    }
+
+    /// The next piece of the body in `bytes`, which moves past it: for a caller that passes the body on
+    /// and may have to stop between two pieces. `None` when `bytes` is used up, or nothing more is taken;
+    /// feeding nothing says which.
+    pub fn next_piece<'b>(&mut self, bytes: &mut &'b [u8]) -> Option<&'b [u8]> {
+        while let Some((&byte, after)) = bytes.split_first() {
+            match self.state {
+                State::Data => {
+                    let take = self.chunk_bytes.min(bytes.len() as u64);
+                    let (piece, rest) = bytes.split_at(take as usize);
+                    self.chunk_bytes -= take;
+                    if self.chunk_bytes == 0 {
+                        self.state = State::DataCr;
+                    }
+                    *bytes = rest;
+                    return Some(piece);
+                }
+                State::Ended | State::Failed(_) => return None,
+                _ => {
+                    self.state = self.step(byte).unwrap_or_else(State::Failed);
+                    *bytes = after;
+                }
+            }
+        }
+        None
     }
 
     fn step(&mut self, byte: u8) -> Result<State, Failure> {

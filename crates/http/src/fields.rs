@@ -153,7 +153,7 @@ fn join<'b>(list: &mut Option<Cow<'b, [u8]>>, value: &'b [u8]) {
 
 /// The elements of a comma-separated list without quoted strings; empty ones are passed over, as
 /// RFC 9110 section 5.6.1.2 tells recipients to.
-pub(crate) fn elements(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub fn elements(list: &[u8]) -> impl Iterator<Item = &[u8]> {
     list.split(|byte| *byte == b',')
         .map(trim)
         .filter(|element| !element.is_empty())
@@ -170,8 +170,8 @@ pub(crate) fn trim(mut bytes: &[u8]) -> &[u8] {
     bytes
 }
 
-/// Digits only, no sign, at least one, within 64 bits.
-pub(crate) fn decimal(digits: &[u8]) -> Option<u64> {
+/// The number these bytes are: digits only, no sign, at least one, within 64 bits.
+pub fn decimal(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;
     }

@@ -26,6 +26,7 @@ pub mod response;
 pub mod multipart;
 mod fields;
 
+pub use fields::{decimal, elements};
 pub use head::{Framing, Head, HeadLimits, Method, Parsed, Reject, Version, parse};
 pub use status::Status;
 pub use target::Target;

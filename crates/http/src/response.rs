@@ -42,6 +42,12 @@ impl<'o> HeadWriter<'o> {
         HeadWriter { out }
     }
 
+    /// Goes on with a head whose status line, and perhaps some fields, are in `out` already: for statuses
+    /// that are somebody else's.
+    pub fn resume(out: &'o mut Vec<u8>) -> HeadWriter<'o> {
+        HeadWriter { out }
+    }
+
     /// Adds a field, or leaves it out if it cannot be written safely.
     pub fn field(self, name: &str, value: impl AsRef<[u8]>) -> Self {
         let value = value.as_ref();
@@ -218,6 +224,13 @@ mod tests {
                 "{name:?}: {value:?} wrote {rest:?}"
             );
         }
+    }
+
+    #[test]
+    fn head_goes_on_when_its_status_line_is_anothers() {
+        let mut out = b"HTTP/1.1 299 Fine\r\nA: b\r\n".to_vec();
+        HeadWriter::resume(&mut out).field("C", "d").end();
+        assert_eq!(out, b"HTTP/1.1 299 Fine\r\nA: b\r\nC: d\r\n\r\n");
     }
 
     #[test]

@@ -16,5 +16,6 @@ pub mod rights;
 pub mod ring;
 pub mod select;
 pub mod socket;
+pub mod spawn;
 pub mod ticks;
 pub mod work;

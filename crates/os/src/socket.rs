@@ -35,6 +35,43 @@ pub fn bind_address_no_port(socket: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
+/// How many bytes have been written into a TCP socket by anybody who has it, those included that have not
+/// left yet (`TCP_INFO`, Linux 4.19).
+///
+/// Two readings that are equal mean that nobody has written in between.
+///
+/// Source: tcp(7), `struct tcp_info` of linux/tcp.h.
+///
+/// # Errors
+/// `EOPNOTSUPP` on sockets of other protocols; an older kernel's answer is too short (`InvalidData`).
+pub fn written_bytes(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    // The structure grows at its end only; the kernel fills in what it knows of so many bytes.
+    const BYTES: usize = 216;
+    const NOTSENT: usize = 144;
+    const SENT: usize = 200;
+    const RETRANSMITTED: usize = 208;
+    let mut info = [0_u8; BYTES];
+    let mut length = BYTES as libc::socklen_t;
+    // SAFETY: the buffer is live and as long as `length` says; the kernel writes at most so many bytes.
+    let answer = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    match (answer, length as usize) {
+        (0, BYTES..) => {}
+        (0, _) => return Err(io::ErrorKind::InvalidData.into()),
+        _ => return Err(io::Error::last_os_error()),
+    }
+    let number = |at: usize| u64::from_ne_bytes(std::array::from_fn(|byte| info[at + byte]));
+    let waiting = u32::from_ne_bytes(std::array::from_fn(|byte| info[NOTSENT + byte]));
+    Ok(number(SENT).saturating_sub(number(RETRANSMITTED)) + u64::from(waiting))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,6 +100,27 @@ mod tests {
             Ok(socket) => bind_address_no_port(socket.as_fd()).unwrap(),
             Err(error) => println!("SKIP: no IPv6 here: {error}"),
         }
+    }
+
+    #[test]
+    fn bytes_written_are_counted_whether_they_have_left_or_not() {
+        use std::io::{Read, Write};
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        assert_eq!(written_bytes(server.as_fd()).unwrap(), 0);
+        server.write_all(&[1; 1000]).unwrap();
+        assert_eq!(written_bytes(server.as_fd()).unwrap(), 1000);
+        client.read_exact(&mut [0; 1000]).unwrap();
+        // More than both sides' buffers take.
+        server.set_nonblocking(true).unwrap();
+        let mut written = 1000;
+        while let Ok(count) = server.write(&[2; 100_000]) {
+            written += count as u64;
+        }
+        assert_eq!(written_bytes(server.as_fd()).unwrap(), written);
+        let (pair, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(written_bytes(pair.as_fd()).is_err());
     }
 
     #[test]

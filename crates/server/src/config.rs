@@ -14,6 +14,7 @@ pub mod units;
 mod accept;
 mod check;
 mod hosts;
+mod locations;
 mod fields;
 mod memory;
 mod strategy;
@@ -23,6 +24,7 @@ mod print;
 pub use accept::{EarlyReject, Sharing};
 pub use check::{Environment, raise_descriptor_limit};
 pub use error::{ConfigError, Source};
+pub use locations::{Cgi, Kind, Location, Rule, Streams};
 pub use memory::Memory;
 pub(crate) use memory::REST_BYTES;
 pub use settings::Settings;
@@ -115,6 +117,9 @@ pub struct Config {
     pub turn_bytes: u64,
     /// Cached names older than this are checked again before use.
     pub revalidate_ms: u64,
+    /// Where long request bodies wait for their program, as files without names: an existing directory.
+    #[serde(default)]
+    pub body_directory: PathBuf,
     /// The value of the `Server` field; `None` hides the field.
     pub server_field: Option<String>,
     /// Extra response fields by path prefix.
@@ -149,6 +154,12 @@ impl Config {
         self.content_bytes_max + windows_bytes
     }
 
+    /// Whether a fork helper is needed: some location starts programs, and not from the worker itself.
+    pub fn needs_fork_helper(&self) -> bool {
+        let mut locations = self.hosts.iter().flat_map(|host| &host.locations);
+        locations.any(Location::needs_fork_helper)
+    }
+
     /// Checks settings against themselves and against this machine.
     ///
     /// `source` is the file they came from, if any, so that errors name its lines. All errors are
@@ -179,6 +190,9 @@ pub struct Host {
     pub precompressed: bool,
     /// Bodies of error responses, by status: absolute paths to existing files.
     pub error_pages: BTreeMap<u16, PathBuf>,
+    /// Paths that programs answer, those of the top level included.
+    #[serde(default)]
+    pub locations: Vec<Location>,
 }
 
 /// A response field added to every response whose path begins with `prefix`.

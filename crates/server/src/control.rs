@@ -34,6 +34,11 @@ pub enum ToWorker {
     },
     /// A new log process replaces one that died. Descriptor: the socket to it.
     Log,
+    /// The fork helper, or one that replaces it. Descriptor: its socket.
+    ForkHelper {
+        /// The fork helper's process.
+        pid: u32,
+    },
     /// Please send a snapshot with this number.
     Snapshot {
         /// Comes back in the answer.

@@ -12,6 +12,7 @@ mod respond;
 mod send;
 pub mod tally;
 pub mod worker;
+pub mod forker;
 pub mod control;
 pub mod master;
 pub mod config;

@@ -1,6 +1,6 @@
 //! The master process: binds, spawns workers, helpers and the log process, watches them, reports.
 //!
-//! It is the only process that forks, because `fork` and `exec` wait, and the only one that holds the
+//! It alone makes the server's processes, because `fork` and `exec` wait, and is the only one that holds the
 //! listeners for good, so that a worker's accept queue outlives the worker. It never touches a request.
 //! One thread waits for signals and for the children's words; a second one answers the status page
 //! and asks the first for numbers. Children end when their socket to the master ends.
@@ -20,6 +20,7 @@ use crate::tally::{MasterTally, status};
 
 mod announce;
 mod children;
+mod forkers;
 mod gather;
 mod listeners;
 mod log;
@@ -31,6 +32,7 @@ pub use gather::Asker;
 pub use listeners::BindError;
 
 use children::{Role, ended};
+use forkers::Forkers;
 use gather::Gather;
 use listeners::{Listeners, Manner};
 use log::Log;
@@ -124,6 +126,7 @@ struct Master {
     status: Option<SocketAddr>,
     places: Vec<Place>,
     helpers: Vec<Helper>,
+    forkers: Forkers,
     log: Option<Log>,
     tally: MasterTally,
     started: Instant,
@@ -166,6 +169,7 @@ impl Master {
             status,
             places: (0..config.workers).map(|_| Place::new()).collect(),
             helpers: Vec::new(),
+            forkers: Forkers::new(config.workers, config.needs_fork_helper()),
             log,
             tally: MasterTally {
                 pid: std::process::id(),
@@ -263,6 +267,7 @@ impl Master {
             .chain(log)
             .chain(stop)
             .chain(self.gather.deadline())
+            .chain(self.forkers.deadline())
             .min()
     }
 
@@ -291,7 +296,14 @@ impl Master {
             .spawn(Role::Worker, theirs.into_inner())
             .map_err(system("start a worker"))?;
         self.places[number].started(child, ours);
+        self.start_forker(number);
         Ok(())
+    }
+
+    fn start_forker(&mut self, number: usize) {
+        if let Some((pid, socket)) = self.forkers.start(number, &self.options.programs) {
+            self.send(number, ToWorker::ForkHelper { pid }, vec![socket]);
+        }
     }
 
     fn spawn_helpers(&mut self, number: usize, count: u32) -> Result<(), MasterError> {
@@ -412,11 +424,13 @@ impl Master {
         }
         self.helpers
             .retain_mut(|helper| !matches!(helper.child.try_wait(), Ok(Some(_)) | Err(_)));
+        self.forkers.reap(self.stopping.is_some(), &mut self.tally);
     }
 
     fn worker_ended(&mut self, number: usize, end: &str) {
         let last = self.places[number].last.take();
         self.gather.departed(number, last);
+        self.forkers.dismiss(number);
         let place = &mut self.places[number];
         let said = place.why.take();
         let why = said.map_or(end.to_owned(), |why| format!("{why} ({end})"));
@@ -449,6 +463,9 @@ impl Master {
                 say(format_args!("worker {number}: {error}; it is tried again"));
                 self.places[number].died(now);
             }
+        }
+        for number in self.forkers.due(now) {
+            self.start_forker(number);
         }
         let restarted = match &mut self.log {
             Some(log) => log.restart(&self.options.programs, now),
@@ -497,6 +514,7 @@ impl Master {
         self.places
             .iter_mut()
             .for_each(|place| place.restart_at = None);
+        self.forkers.cease();
         self.listeners = None;
         let patience = if timeout.is_zero() {
             Duration::ZERO
@@ -533,6 +551,7 @@ impl Master {
         self.helpers
             .iter_mut()
             .for_each(|helper| wait_or_kill(&mut helper.child, deadline));
+        self.forkers.end(deadline);
         if let Some(log) = &mut self.log {
             log.end(LOG_PATIENCE);
         }

@@ -232,6 +232,32 @@ impl Outgoing {
     }
 }
 
+/// How the end of a reply's body is told to the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// There is no body.
+    Bodiless,
+    /// Its length stands in the head.
+    Length,
+    /// In chunks; a last one of no bytes ends it.
+    Chunked,
+    /// The connection ends with it.
+    Close,
+}
+
+/// The program that answers a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgramName {
+    /// The location, by its number.
+    pub place: usize,
+    /// The part of the path that names it, with its slash in front.
+    pub script_name: Vec<u8>,
+    /// The rest of the path.
+    pub path_info: Vec<u8>,
+    /// Its file, absolute.
+    pub file: Vec<u8>,
+}
+
 /// One virtual host's rules as the loop needs them.
 pub struct Site {
     /// Where its files are.

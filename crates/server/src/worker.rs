@@ -10,6 +10,7 @@
 //! master as [`FromWorker::Notice`].
 
 mod clients;
+mod dynamic;
 mod exchange;
 mod flow;
 mod helpers;
@@ -33,18 +34,26 @@ use os::mapping::Mapping;
 
 use crate::accept::{Addresses, Auto, LISTENER, Listeners};
 use crate::config::{AcceptCount, Config, EarlyReject, HelperMeans, Opening, SendMethod};
-use crate::connection::{CONNECTION, Connection, Slots};
+use crate::connection::{CONNECTION, Connection, Phase, Slots};
 use crate::control::{Control, ControlError, FromWorker, ToWorker};
 use crate::lookup::{Hosts, Lookup};
+use crate::respond::dynamic::Places;
 use crate::respond::{Date, Rules, Shelf};
 use crate::send::{Chunks, Windows};
 use crate::tally::Counters;
+use dynamic::Dynamic;
 use log::Log;
 
 /// The kind of token that names a helper's socket.
 const HELPER: u8 = 2;
 /// The kind of token that names the control socket.
 const CONTROL: u8 = 3;
+/// The kind of token that names a program's input or output.
+const BACKEND: u8 = 4;
+/// The kind of token that names the fork helper's socket.
+const FORK_HELPER: u8 = 5;
+/// The kind of token that names a program that stays.
+const DIRECT: u8 = 6;
 
 /// Connection deadlines are kept to this precision, so that the table is scanned seldom.
 const DEADLINE_TICK: Duration = Duration::from_millis(256);
@@ -101,6 +110,9 @@ struct Worker {
     connections: Slots,
     deadlines: Deadlines,
     hosts: Rc<Hosts>,
+    /// Which paths programs answer, and what they have under way; nothing where there are none.
+    places: Rc<Places>,
+    dynamic: Option<Box<Dynamic>>,
     lookup: Lookup,
     rules: Rules,
     shelf: Shelf,
@@ -189,6 +201,8 @@ impl Worker {
             connections: Slots::default(),
             deadlines: Deadlines::new(DEADLINE_TICK),
             hosts: Rc::new(parts.hosts),
+            places: Rc::new(parts.places),
+            dynamic: parts.dynamic,
             lookup: parts.lookup,
             rules: Rules::new(&config),
             shelf: Shelf::new(config.content_bytes_max),
@@ -280,6 +294,9 @@ impl Worker {
                 }
             }
             HELPER => self.on_helper(event.token.slot()),
+            BACKEND => self.on_program(event),
+            FORK_HELPER => self.on_fork_helper(),
+            DIRECT => self.on_direct(event.token),
             CONTROL => return self.on_orders(),
             _ => {}
         }
@@ -290,6 +307,7 @@ impl Worker {
     fn tend(&mut self) {
         self.accept_last();
         self.tend_helpers();
+        self.tend_dynamic();
         self.listeners.resume(self.now_ms, &mut self.events);
         self.expire();
         self.accept_for_closed();
@@ -309,6 +327,7 @@ impl Worker {
             self.pool.next_ms(self.now_ms),
             self.log.as_ref().and_then(Log::next_ms),
             self.draining_until_ms,
+            self.dynamic_next_ms(),
             (self.helpers_asked > 0).then_some(self.helpers_asked_ms + helpers::ASK_AGAIN_MS),
         ];
         let next = due.into_iter().flatten().min()?;
@@ -334,6 +353,15 @@ impl Worker {
         // A reply that was cut off stands in the log with the bytes that left.
         if connection.outgoing.status != 0 && connection.record.is_some() {
             self.write_log(&mut connection);
+        }
+        if matches!(connection.phase, Phase::Exchange(_)) {
+            self.abandon(&mut connection);
+        }
+        if connection.lent {
+            // Closing our copy alone would leave the client with whoever still has another.
+            let _ = self.tracer.call(Call::Shutdown, || {
+                rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Both)
+            });
         }
         if connection.phase.waits_for_a_helper() {
             self.pool.leave(connection.token.0);
@@ -397,6 +425,8 @@ struct Parts {
     events: Events,
     listeners: Listeners,
     hosts: Hosts,
+    places: Places,
+    dynamic: Option<Box<Dynamic>>,
     lookup: Lookup,
     pool: Pool,
     log: Option<Log>,
@@ -423,7 +453,10 @@ impl Parts {
         let watched = events.add(control.as_fd(), Token::new(CONTROL, 0, 0), Interest::READ);
         setup("watching the master", watched)?;
         let hosts = setup("reading the hosts", Hosts::open(&config.hosts))?;
-        let roots = Roots::open(&Hosts::roots(&config.hosts)).map_err(io::Error::other);
+        let places = Places::new(config);
+        let dynamic = setup("preparing for programs", Dynamic::new(&places))?;
+        let roots = [Hosts::roots(&config.hosts), Places::roots(config)].concat();
+        let roots = Roots::open(&roots).map_err(io::Error::other);
         let roots = Rc::new(setup("opening the document roots", roots)?);
         let limits = PoolLimits {
             min: config.helpers_min,
@@ -457,6 +490,8 @@ impl Parts {
             events,
             listeners,
             hosts,
+            places,
+            dynamic,
             lookup,
             pool,
             log,

@@ -10,6 +10,7 @@
 
 use crate::file::OpenFile;
 use crate::root::RootId;
+use rustix::fd::OwnedFd;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::Instant;
@@ -42,6 +43,12 @@ pub(super) enum Key {
     List(RootId, Box<[u8]>),
     ReadIn(Piece),
     Read(Piece),
+    /// Never equal to another: each has a number.
+    Spill {
+        number: u64,
+        offset: u64,
+        directory: Box<[u8]>,
+    },
 }
 
 /// A piece of a file in one version: a copy begun before a rewrite in place is not what somebody who
@@ -70,6 +77,8 @@ pub(super) struct Job {
     /// The file of a read, or the page a listing is compared with; keeps it open until the job is
     /// done.
     pub(super) file: Option<Rc<OpenFile>>,
+    /// What is to be spilled.
+    pub(super) piece: Option<OwnedFd>,
     pub(super) waiters: Vec<u64>,
     /// How often a helper has died on it.
     pub(super) deaths: u32,
@@ -139,6 +148,7 @@ impl Jobs {
         let job = Job {
             key,
             file,
+            piece: None,
             waiters,
             deaths: 0,
             asked: Instant::now(),
@@ -147,6 +157,14 @@ impl Jobs {
         self.jobs.insert(id, job);
         self.queue(place).push_back(id);
         asked
+    }
+
+    /// Give a job that has just been asked what it is to spill.
+    pub(super) fn attach(&mut self, key: &Key, piece: OwnedFd) {
+        let job = self.by_key.get(key).and_then(|id| self.jobs.get_mut(id));
+        if let Some(job) = job {
+            job.piece = Some(piece);
+        }
     }
 
     /// Jobs of a kind that nobody has yet.

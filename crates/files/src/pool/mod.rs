@@ -20,6 +20,7 @@ mod kernel;
 mod outcome;
 mod ring;
 mod slot;
+mod spill;
 mod statistics;
 
 pub use jobs::Waiter;
@@ -116,6 +117,8 @@ pub struct Pool {
     /// The most recently used last: work goes there first, so that surplus helpers stay idle.
     slots: Vec<Slot>,
     next_slot: u32,
+    /// Numbers of jobs that are like no other.
+    spills: u64,
     jobs: Jobs,
     /// Since when jobs have been waiting with every helper busy.
     waiting_since_ms: Option<u64>,
@@ -134,6 +137,7 @@ impl Pool {
             finished: Vec::new(),
             slots: Vec::new(),
             next_slot: 0,
+            spills: 0,
             jobs: Jobs::default(),
             waiting_since_ms: None,
             retiring_since_ms: None,
@@ -407,7 +411,10 @@ impl Pool {
         };
         let mut bytes = Vec::new();
         encode_request(&request(id, &job.key, self.limits.want), &mut bytes);
-        let files: Vec<_> = job.file.iter().map(|file| file.as_fd()).collect();
+        let piece = job.piece.iter().map(|piece| piece.as_fd());
+        let files: Vec<_> = piece
+            .chain(job.file.iter().map(|file| file.as_fd()))
+            .collect();
         self.statistics.queue_us.record(micros(job.asked.elapsed()));
         self.slots[position].send(&bytes, &files, Work::Job(id));
         let last = self.slots.remove(position);
@@ -560,6 +567,13 @@ fn request(job: u64, key: &Key, want: Want) -> Request<'_> {
             job,
             offset: piece.offset,
             length: piece.length,
+        },
+        Key::Spill {
+            offset, directory, ..
+        } => Request::Spill {
+            job,
+            offset: *offset,
+            directory,
         },
     }
 }

@@ -1,5 +1,6 @@
 //! From a helper's reply to what the worker is told.
 
+use super::Pool;
 use super::jobs::{Key, Piece};
 use crate::answer::{Answer, Failure, FoundFile};
 use crate::file::{Meta, OpenFile};
@@ -73,6 +74,11 @@ pub enum Outcome {
         /// The bytes from that offset in a sealed memfd, from its start; shorter at the end of the
         /// file.
         content: Result<Rc<OpenFile>, Failure>,
+    },
+    /// Of [`crate::Pool::spill`].
+    Spilled {
+        /// The file that the piece is in now, or why it is not.
+        file: Result<Rc<OpenFile>, Failure>,
     },
 }
 
@@ -150,6 +156,17 @@ impl Arrived<'_> {
                     offset,
                     content,
                 })
+            }
+            (Key::Spill { .. }, Reply::Spilled { made, errno, .. }) => {
+                let file = match (errno, made) {
+                    (0, true) => {
+                        let made = self.files.into_iter().next().ok_or(Broken)?;
+                        Ok(Pool::spilled(self.retire, made))
+                    }
+                    (0, false) => Ok(file.ok_or(Broken)?),
+                    (errno, _) => Err(failure_of(errno)),
+                };
+                Ok(Outcome::Spilled { file })
             }
             _ => Err(Broken),
         }
@@ -234,6 +251,7 @@ pub(super) fn failed(key: Key, failure: Failure) -> Outcome {
             offset,
             content: Err(failure),
         },
+        Key::Spill { .. } => Outcome::Spilled { file: Err(failure) },
     }
 }
 

@@ -158,7 +158,10 @@ impl Finder {
                 }
             }
             // Asked for by nobody here.
-            Outcome::Touched { .. } | Outcome::Listed { .. } | Outcome::Read { .. } => {}
+            Outcome::Touched { .. }
+            | Outcome::Listed { .. }
+            | Outcome::Read { .. }
+            | Outcome::Spilled { .. } => {}
         }
     }
 

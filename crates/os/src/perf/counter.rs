@@ -181,9 +181,25 @@ mod tests {
             return;
         };
         let touch = || {
-            // Larger than the allocator's threshold for a mapping of its own, so the pages are fresh each time.
-            let bytes = vec![1_u8; 8 << 20];
-            assert_eq!(std::hint::black_box(&bytes)[1 << 20], 1);
+            // A mapping of its own each time: an allocator may give out memory that has been touched before.
+            const BYTES: usize = 8 << 20;
+            // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of ours.
+            let mapped = unsafe {
+                rustix::mm::mmap_anonymous(
+                    std::ptr::null_mut(),
+                    BYTES,
+                    rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE,
+                    rustix::mm::MapFlags::PRIVATE,
+                )
+            };
+            let start = mapped.expect("a mapping").cast::<u8>();
+            for at in (0..BYTES).step_by(4096) {
+                let place = start.wrapping_add(at);
+                // SAFETY: within the mapping made above, which nobody else knows.
+                unsafe { place.write_volatile(1) };
+            }
+            // SAFETY: the mapping made above, whole; nothing refers to it any more.
+            unsafe { rustix::mm::munmap(start.cast(), BYTES) }.expect("unmapped");
         };
         touch();
         assert_eq!(counter.read().expect("a reading").value, 0, "not started");

@@ -15,7 +15,7 @@ use super::settings::{Item, LogSettings, Settings};
 use super::units::{Bytes, Helpers, Millis};
 use super::{
     Checked, Config, ConfigError, HelperMeans, LogConfig, Opening, SendMethod, accept, fields,
-    hosts, memory,
+    hosts, locations, memory,
 };
 
 /// Descriptors a worker needs beside connections and cached files: listeners, control, log, event
@@ -93,8 +93,10 @@ fn build(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> C
     let helpers_most = memory::default_helpers_max(workers, environment.memory);
     let (helper_means, helpers_min, helpers_max) = helpers(from, helpers_most, to);
     let policy = accept::policy(from, to);
+    let hosts = hosts::hosts(from, to);
+    let others = helpers_max + locations::descriptors(&hosts);
     let (connections_max, descriptors_max) =
-        descriptors(from, helpers_max, policy.micro, environment, to);
+        descriptors(from, others, policy.micro, environment, to);
     let (opening, send) = axes(from);
     let small_file = send.default_small_file_bytes();
     let share = memory::default_content_bytes(workers, environment.memory);
@@ -107,7 +109,7 @@ fn build(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> C
     Config {
         listen: listen(from, to),
         workers,
-        hosts: hosts::hosts(from, to),
+        hosts,
         events: events(from, policy.micro, to),
         accept_count: policy.count,
         early_reject: policy.early_reject,
@@ -189,6 +191,7 @@ fn build(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> C
             0,
             to,
         ),
+        body_directory: body_directory(&from.body_directory, to),
         server_field: fields::server(from, to),
         fields: fields::extra(from, to),
         media: fields::media(from, to),
@@ -375,15 +378,15 @@ fn events(from: &Settings, micro: bool, to: &mut Findings<'_>) -> String {
     item.get_ref().clone()
 }
 
-/// Connections and cached files share the descriptors of a worker.
+/// Connections and cached files share the descriptors of a worker; helpers and programs come first.
 fn descriptors(
     from: &Settings,
-    helpers_max: usize,
+    others: usize,
     micro: bool,
     environment: &Environment,
     to: &mut Findings<'_>,
 ) -> (u32, usize) {
-    let helpers = helpers_max as u64;
+    let helpers = others as u64;
     let usable = environment
         .nofile
         .saturating_sub(RESERVED_DESCRIPTORS + helpers);
@@ -422,6 +425,34 @@ fn descriptors(
     (connections.min(u64::from(u32::MAX)) as u32, files as usize)
 }
 
+/// Made absolute, because a child process may stand in another directory. The usual one is not looked at: a
+/// site that has no use for it need not have it.
+fn body_directory(item: &Item<PathBuf>, to: &mut Findings<'_>) -> PathBuf {
+    let Some(item) = item else {
+        return std::env::temp_dir();
+    };
+    let (place, shown) = (Some(item.span()), item.get_ref().display());
+    let rights = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
+    match std::fs::canonicalize(item.get_ref()) {
+        Err(error) => to.lacking("body-directory", place, format!("{shown}: {error}")),
+        Ok(real) if !real.is_dir() => {
+            to.lacking(
+                "body-directory",
+                place,
+                format!("{shown} is not a directory"),
+            );
+        }
+        Ok(real) => match rustix::fs::access(&real, rights) {
+            Ok(()) => return real,
+            Err(error) => {
+                let problem = format!("{shown} can not be written to: {error}");
+                to.lacking("body-directory", place, problem);
+            }
+        },
+    }
+    item.get_ref().clone()
+}
+
 fn log(from: &Item<LogSettings>, to: &mut Findings<'_>) -> Option<LogConfig> {
     let item = from.as_ref()?;
     let settings = item.get_ref();
@@ -455,7 +486,7 @@ fn log(from: &Item<LogSettings>, to: &mut Findings<'_>) -> Option<LogConfig> {
     })
 }
 
-fn number<T>(
+pub(super) fn number<T>(
     key: &str,
     item: &Item<T>,
     default: T,
@@ -480,7 +511,7 @@ where
     value
 }
 
-fn size(
+pub(super) fn size(
     key: &str,
     item: &Item<Bytes>,
     default: u64,
@@ -500,7 +531,13 @@ fn size(
     .0
 }
 
-fn time(key: &str, item: &Item<Millis>, default: u64, least: u64, to: &mut Findings<'_>) -> u64 {
+pub(super) fn time(
+    key: &str,
+    item: &Item<Millis>,
+    default: u64,
+    least: u64,
+    to: &mut Findings<'_>,
+) -> u64 {
     number(
         key,
         item,

@@ -6,23 +6,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use super::Host;
 use super::check::{span, value};
 use super::error::Findings;
 use super::settings::{HostSettings, Item, Settings};
+use super::{Host, Location, locations};
 
 const NAME_BYTES_MAX: usize = 253;
 
 pub(super) fn hosts(from: &Settings, to: &mut Findings<'_>) -> Vec<Host> {
     let none = Vec::new();
     let written = from.host.as_ref().unwrap_or(&none);
+    let top = locations::written("location", from.location.as_deref(), from, to);
     let mut hosts = Vec::new();
     if from.root.is_some() || written.is_empty() {
         let default = HostSettings {
             root: from.root.clone(),
             ..HostSettings::default()
         };
-        hosts.push(host("", &default, from, to));
+        hosts.push(host("", &default, &top, from, to));
     }
     for settings in written {
         let settings_place = Some(settings.span());
@@ -35,13 +36,19 @@ pub(super) fn hosts(from: &Settings, to: &mut Findings<'_>) -> Vec<Host> {
             to.wrong("host", settings_place, "a host needs a root".into());
             continue;
         }
-        hosts.push(host("host.", settings, from, to));
+        hosts.push(host("host.", settings, &top, from, to));
     }
     distinct(&hosts, from, to);
     hosts
 }
 
-fn host(prefix: &str, own: &HostSettings, top: &Settings, to: &mut Findings<'_>) -> Host {
+fn host(
+    prefix: &str,
+    own: &HostSettings,
+    locations: &[Location],
+    top: &Settings,
+    to: &mut Findings<'_>,
+) -> Host {
     let key = |name: &str| format!("{prefix}{name}");
     let index = own.index.as_ref().or(top.index.as_ref());
     let pages = own.error_pages.as_ref().or(top.error_pages.as_ref());
@@ -66,6 +73,7 @@ fn host(prefix: &str, own: &HostSettings, top: &Settings, to: &mut Findings<'_>)
             None => BTreeMap::new(),
             Some(pages) => error_pages(pages.get_ref(), Some(pages.span()), to),
         },
+        locations: locations::locations(own.location.as_deref(), locations, top, to),
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Write};
 use std::str::FromStr;
 
 use super::units::{AcceptCount, Bytes, Millis};
-use super::{Config, HelperMeans, Host, LogFormat};
+use super::{Cgi, Config, HelperMeans, Host, Kind, Location, LogFormat, Rule};
 
 impl Config {
     /// All settings as they hold, as a configuration file.
@@ -72,6 +72,8 @@ impl Config {
         writeln!(out, "window-max = \"{}\"", Bytes(self.window_bytes_max))?;
         writeln!(out, "turn = \"{}\"", Bytes(self.turn_bytes))?;
         writeln!(out, "revalidate = \"{}\"", Millis(self.revalidate_ms))?;
+        let directory = quoted(self.body_directory.display());
+        writeln!(out, "body-directory = {directory}")?;
         match &self.server_field {
             Some(server) => writeln!(out, "server = {}", quoted(server))?,
             None => writeln!(out, "hide-server = true")?,
@@ -119,7 +121,47 @@ fn write_host(out: &mut String, host: &Host) -> fmt::Result {
         format!("{status} = {}", quoted(path.display()))
     };
     let pages: Vec<String> = host.error_pages.iter().map(page).collect();
-    writeln!(out, "error-pages = {{ {} }}", pages.join(", "))
+    writeln!(out, "error-pages = {{ {} }}", pages.join(", "))?;
+    let mut locations = host.locations.iter();
+    locations.try_for_each(|location| write_location(out, location))
+}
+
+fn write_location(out: &mut String, location: &Location) -> fmt::Result {
+    writeln!(out, "\n[[host.location]]")?;
+    match &location.rule {
+        Rule::Prefix(prefix) => writeln!(out, "prefix = {}", quoted(prefix))?,
+        Rule::Suffix(suffix) => writeln!(out, "suffix = {}", quoted(suffix))?,
+    }
+    match &location.kind {
+        Kind::Files => writeln!(out, "files = true")?,
+        Kind::Cgi(cgi) => write_cgi(out, cgi)?,
+        Kind::Direct(command) => writeln!(out, "direct = {}", list(command.iter()))?,
+    }
+    writeln!(out, "timeout = \"{}\"", Millis(location.timeout_ms))?;
+    writeln!(out, "time-max = \"{}\"", Millis(location.time_max_ms))?;
+    let memory = Bytes(location.memory_bytes_max);
+    writeln!(out, "memory-max = \"{memory}\"")?;
+    writeln!(out, "processes-max = {}", location.processes_max)?;
+    let output = Bytes(location.output_bytes_max);
+    writeln!(out, "output-max = \"{output}\"")?;
+    writeln!(out, "body-max = \"{}\"", Bytes(location.body_bytes_max))?;
+    writeln!(out, "concurrency = {}", location.concurrency)?;
+    writeln!(out, "queue = {}", location.queue)?;
+    writeln!(out, "half-close = {}", location.half_close)?;
+    let variable =
+        |(name, value): (&String, &String)| format!("{} = {}", quoted(name), quoted(value));
+    let variables: Vec<String> = location.variables.iter().map(variable).collect();
+    writeln!(out, "variables = {{ {} }}", variables.join(", "))
+}
+
+fn write_cgi(out: &mut String, cgi: &Cgi) -> fmt::Result {
+    writeln!(out, "cgi = true")?;
+    if let Some(root) = &cgi.root {
+        writeln!(out, "root = {}", quoted(root.display()))?;
+    }
+    writeln!(out, "streams = \"{}\"", cgi.streams)?;
+    writeln!(out, "fork-in-server = {}", cgi.fork_in_server)?;
+    writeln!(out, "authorization = {}", cgi.authorization)
 }
 
 impl Display for LogFormat {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 
 use super::units::{AcceptCount, Bytes, Helpers, ListenAddress, Many, Millis};
-use super::{ConfigError, EarlyReject, LogFormat, Opening, Preset, SendMethod, Sharing};
+use super::{ConfigError, EarlyReject, LogFormat, Opening, Preset, SendMethod, Sharing, Streams};
 
 /// A setting: its value and where it was written, or nothing.
 pub type Item<T> = Option<Spanned<T>>;
@@ -171,6 +171,9 @@ settings! {
     turn: Item<Bytes>,
     /// Age after which a cached name is checked again.
     revalidate: Item<Millis>,
+    /// Where long request bodies wait for their program.
+    #[serde(alias = "body_directory")]
+    body_directory: Item<PathBuf>,
     /// The value of the `Server` field.
     server: Item<String>,
     /// Whether the `Server` field is left out.
@@ -199,6 +202,8 @@ settings! {
     host: Option<Vec<Spanned<HostSettings>>>,
     /// Extra response fields.
     field: Option<Vec<Spanned<FieldSettings>>>,
+    /// Paths that programs answer, of every host.
+    location: Option<Vec<Spanned<LocationSettings>>>,
 }
 
 /// One `[[host]]`; what it leaves out is taken from the top level.
@@ -220,6 +225,59 @@ pub struct HostSettings {
     /// Bodies of error responses, by status.
     #[serde(alias = "error_pages")]
     pub error_pages: Item<BTreeMap<String, PathBuf>>,
+    /// Paths that programs answer.
+    pub location: Option<Vec<Spanned<LocationSettings>>>,
+}
+
+/// One `[[location]]`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct LocationSettings {
+    /// The paths below this one.
+    pub prefix: Item<String>,
+    /// The paths with a component that ends so.
+    pub suffix: Item<String>,
+    /// Whether files answer.
+    pub files: Item<bool>,
+    /// Whether a program started for each request answers.
+    pub cgi: Item<bool>,
+    /// The program, with its arguments, that stays and is given clients' sockets.
+    pub direct: Item<Many<String>>,
+    /// Where the programs are.
+    pub root: Item<PathBuf>,
+    /// How long a program may keep us waiting.
+    pub timeout: Item<Millis>,
+    /// How long a request may take in all.
+    #[serde(alias = "time_max")]
+    pub time_max: Item<Millis>,
+    /// Address space of a process.
+    #[serde(alias = "memory_max")]
+    pub memory_max: Item<Bytes>,
+    /// Processes of the server's user.
+    #[serde(alias = "processes_max")]
+    pub processes_max: Item<u64>,
+    /// The longest reply body.
+    #[serde(alias = "output_max")]
+    pub output_max: Item<Bytes>,
+    /// The longest request body.
+    #[serde(alias = "body_max")]
+    pub body_max: Item<Bytes>,
+    /// Programs at once, a worker.
+    pub concurrency: Item<u32>,
+    /// Requests that wait at most, a worker.
+    pub queue: Item<u32>,
+    /// Whether a client that has ended its sending side is answered.
+    #[serde(alias = "half_close")]
+    pub half_close: Item<bool>,
+    /// What connects a program with the server.
+    pub streams: Item<Streams>,
+    /// Whether the worker makes the process itself.
+    #[serde(alias = "fork_in_server")]
+    pub fork_in_server: Item<bool>,
+    /// Whether the `Authorization` field is passed on.
+    pub authorization: Item<bool>,
+    /// Variables besides those of the request.
+    pub variables: Item<BTreeMap<String, String>>,
 }
 
 /// One `[[field]]`.
@@ -277,18 +335,37 @@ impl Settings {
                 .flat_map(|pages| pages.get_mut().values_mut())
                 .for_each(join);
         };
-        self.root.iter_mut().for_each(|root| join(root.get_mut()));
+        let own = [&mut self.root, &mut self.body_directory];
+        own.into_iter()
+            .flatten()
+            .for_each(|path| join(path.get_mut()));
         self.log
             .iter_mut()
             .filter_map(|log| log.get_mut().path.as_mut())
             .for_each(join);
         pages(&mut self.error_pages);
+        let programs = |locations: &mut Option<Vec<Spanned<LocationSettings>>>| {
+            let all = locations.iter_mut().flatten();
+            for location in all {
+                let own = location.get_mut();
+                own.root.iter_mut().for_each(|root| join(root.get_mut()));
+                let command = own
+                    .direct
+                    .iter_mut()
+                    .filter_map(|item| item.get_mut().0.first_mut());
+                for program in command {
+                    *program = directory.join(&*program).to_string_lossy().into_owned();
+                }
+            }
+        };
+        programs(&mut self.location);
         for host in self.host.iter_mut().flatten() {
             host.get_mut()
                 .root
                 .iter_mut()
                 .for_each(|root| join(root.get_mut()));
             pages(&mut host.get_mut().error_pages);
+            programs(&mut host.get_mut().location);
         }
     }
 }

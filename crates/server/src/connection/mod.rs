@@ -6,6 +6,7 @@
 //! keep-alive clients cheap.
 
 mod body;
+mod exchange;
 mod slots;
 
 use std::net::SocketAddr;
@@ -18,6 +19,7 @@ use event::{Interest, Token};
 use files::{RootId, Waiter};
 
 pub use body::Body;
+pub use exchange::{Channel, Download, Exchange, Reader, Stage, Upload};
 pub use slots::{CONNECTION, Slots};
 
 /// What a connection waits for.
@@ -34,6 +36,8 @@ pub enum Phase {
     Window,
     /// Room in the socket, or this connection's next turn.
     Send,
+    /// A program that answers the request, while the request's body and the reply pass each other.
+    Exchange(Box<Exchange>),
     /// The client's end of stream, so that our last reply is not lost to a reset (RFC 9112, 9.6).
     Linger,
 }
@@ -65,6 +69,14 @@ pub struct Connection {
     pub body_read: bool,
     /// Whose rules hold for the current request: those of the default site until its head is understood.
     pub site: RootId,
+    /// Which part of the path a helper was asked about last, to find out whether it names a program.
+    pub program_part: Option<u16>,
+    /// A program has been given the socket, and may still have it.
+    pub lent: bool,
+    /// Small pieces of a reply leave at once.
+    pub hasty: bool,
+    /// How often in a row a program has sent the current request elsewhere on this server.
+    pub redirects: u8,
     /// A helper has worked for the current request, so it keeps its place when it needs one again.
     pub admitted: bool,
     /// What is still owed to the client.
@@ -101,6 +113,10 @@ impl Connection {
             partial: false,
             body_read: false,
             site: RootId(0),
+            program_part: None,
+            lent: false,
+            hasty: false,
+            redirects: 0,
             admitted: false,
             outgoing: Outgoing::default(),
             keep_alive: true,
@@ -132,7 +148,19 @@ impl Connection {
         self.outgoing.clear();
         self.asked_window = (0, 0);
         (self.site, self.admitted) = (RootId(0), false);
+        (self.program_part, self.redirects) = (None, 0);
         self.requests += 1;
+    }
+
+    /// The exchange that is under way, taken out for a step.
+    pub fn take_exchange(&mut self) -> Option<Box<Exchange>> {
+        match std::mem::replace(&mut self.phase, Phase::Head) {
+            Phase::Exchange(exchange) => Some(exchange),
+            other => {
+                self.phase = other;
+                None
+            }
+        }
     }
 
     /// Counts that a helper is asked for the window at `offset`; how often in a row is that now?

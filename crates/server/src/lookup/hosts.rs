@@ -117,6 +117,7 @@ mod tests {
                 dotfiles: false,
                 precompressed: false,
                 error_pages: BTreeMap::new(),
+                locations: Vec::new(),
             })
             .collect();
         Hosts::open(&configs).unwrap()

@@ -24,6 +24,8 @@ pub struct Programs {
     pub helper: Vec<OsString>,
     /// Arguments that make it the log process.
     pub log: Vec<OsString>,
+    /// Arguments that make it a fork helper.
+    pub fork: Vec<OsString>,
 }
 
 /// The kinds of children.
@@ -32,6 +34,7 @@ pub(super) enum Role {
     Worker,
     Helper,
     Log,
+    Fork,
 }
 
 impl Programs {
@@ -45,6 +48,7 @@ impl Programs {
             worker: vec!["serve-worker".into()],
             helper: vec!["serve-helper".into()],
             log: vec!["serve-log".into()],
+            fork: vec!["serve-fork".into()],
         }
     }
 
@@ -61,6 +65,7 @@ impl Programs {
             Role::Worker => &self.worker,
             Role::Helper => &self.helper,
             Role::Log => &self.log,
+            Role::Fork => &self.fork,
         };
         Command::new(&self.program)
             .arg0("headway")

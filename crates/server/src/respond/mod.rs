@@ -5,6 +5,7 @@
 //!
 //! Sources: RFC 9110 (13: preconditions, 14: ranges, 12: negotiation), RFC 9112 (9.6: close).
 
+pub mod dynamic;
 mod error;
 mod file;
 pub mod listing;

@@ -137,7 +137,8 @@ fn send_memory(
         true => SendFlags::MORE,
         false => SendFlags::empty(),
     };
-    let flags = SendFlags::NOSIGNAL | more;
+    // Whatever the descriptor says: a program that was given it may have made it wait.
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT | more;
     let sent = means.tracer.call(Call::Send, || match &slices[..count] {
         [one] => rustix::net::send(socket, one, flags),
         many => rustix::net::sendmsg(socket, many, &mut SendAncillaryBuffer::default(), flags),
@@ -179,11 +180,8 @@ pub fn send_whole(
     more: bool,
     tracer: &Tracer,
 ) -> Result<usize, Errno> {
-    let flags = if more {
-        SendFlags::NOSIGNAL | SendFlags::MORE
-    } else {
-        SendFlags::NOSIGNAL
-    };
+    let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    flags.set(SendFlags::MORE, more);
     tracer.call(Call::Send, || rustix::net::send(socket, bytes, flags))
 }
 

@@ -95,6 +95,9 @@ pub struct MasterTally {
     pub helpers_refused: u64,
     /// Log processes that ended unasked.
     pub log_deaths: u64,
+    /// Fork helpers that ended unasked.
+    #[serde(default)]
+    pub fork_helper_deaths: u64,
     /// Log lines the log process could not write.
     pub log_lines_lost: u64,
     /// The last words of the log process about a failed write or open.

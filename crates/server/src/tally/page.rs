@@ -146,6 +146,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Contents in memory", &["content"]),
     ("Probes and windows", &["probes", "windows"]),
     ("Helpers", &["helper", "retired"]),
+    ("Programs", &["dynamic", "program", "direct"]),
     ("Trouble and log", &[""]),
 ];
 

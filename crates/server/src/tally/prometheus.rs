@@ -231,6 +231,13 @@ impl Metrics {
             help,
             master.log_deaths,
         );
+        let help = "Fork helpers that ended unasked.";
+        self.single(
+            "headway_fork_helper_deaths_total",
+            "counter",
+            help,
+            master.fork_helper_deaths,
+        );
         let help = "Access log lines the log process could not write.";
         self.single(
             "headway_log_lines_lost_total",

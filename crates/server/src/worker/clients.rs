@@ -225,7 +225,7 @@ impl Worker {
             rustix::net::recv(
                 &connection.socket,
                 &mut self.scratch[..],
-                RecvFlags::empty(),
+                RecvFlags::DONTWAIT,
             )
         });
         let asked = received.map_or(&[][..], |(count, _)| &self.scratch[..count]);

@@ -13,6 +13,7 @@ use http::path::{Path, normalise};
 use http::{Framing, Head, Method, Parsed, Reject, Status, Target};
 use rustix::io::Errno;
 
+use super::dynamic::Found as FoundProgram;
 use super::flow::ASKS_MAX;
 use super::small::Missing;
 use super::{Fate, Worker};
@@ -92,22 +93,24 @@ impl Worker {
                 connection.partial = false;
                 self.start_clock(connection);
             }
-            let end = match self.pass_body(connection, &head, &rest[head.length..]) {
-                Ok(body) => head.length + body,
-                Err(fate) => {
-                    if matches!(connection.phase, Phase::Body(_)) {
-                        connection.hold(&rest[..head.length]);
-                    }
-                    return fate;
+            let found = match self.places.is_empty() {
+                true => FoundProgram::Files,
+                false => self.find_program(connection, &head, &mut given),
+            };
+            let served = match found {
+                FoundProgram::Files => {
+                    let given = std::mem::replace(&mut given, Given::Nothing);
+                    self.serve_file(connection, &head, rest, given)
+                }
+                found => {
+                    given = Given::Nothing;
+                    self.serve_program(connection, &head, rest, found)
                 }
             };
-            let more = holds_a_head(&rest[end..]);
-            let served = self.serve(
-                connection,
-                &head,
-                std::mem::replace(&mut given, Given::Nothing),
-                more,
-            );
+            let (end, served) = match served {
+                Ok(served) => served,
+                Err(fate) => return fate,
+            };
             match served {
                 Served::Done => {
                     connection.body_read = false;
@@ -137,6 +140,36 @@ impl Worker {
         connection.hold(&bytes[at..]);
         self.stand_in_line(connection);
         Fate::Keep
+    }
+
+    /// Answers a request with a file: how many of the bytes belonged to it, or what becomes of the connection
+    /// instead.
+    fn serve_file(
+        &mut self,
+        connection: &mut Connection,
+        head: &Head<'_>,
+        bytes: &[u8],
+        given: Given,
+    ) -> Result<(usize, Served), Fate> {
+        let end = match self.pass_body(connection, head, &bytes[head.length..]) {
+            Ok(body) => head.length + body,
+            Err(fate) => {
+                if matches!(connection.phase, Phase::Body(_)) {
+                    connection.hold(&bytes[..head.length]);
+                }
+                return Err(fate);
+            }
+        };
+        let more = holds_a_head(&bytes[end..]);
+        Ok((end, self.serve(connection, head, given, more)))
+    }
+
+    /// Whether the connection may stay after the reply.
+    pub(super) fn keeps(&self, connection: &Connection, head: &Head<'_>) -> bool {
+        let most = self.config.requests_per_connection_max;
+        head.keep_alive
+            && self.draining_until_ms.is_none()
+            && (most == 0 || connection.requests + 1 < most)
     }
 
     /// Reads past a request body that static files have no use for. How many of `after` belong to it,
@@ -191,10 +224,7 @@ impl Worker {
         given: Given,
         more: bool,
     ) -> Served {
-        let most = self.config.requests_per_connection_max;
-        connection.keep_alive = head.keep_alive
-            && self.draining_until_ms.is_none()
-            && (most == 0 || connection.requests + 1 < most);
+        connection.keep_alive = self.keeps(connection, head);
         let hosts = self.hosts();
         let site = hosts.site(connection.site);
         match head.method {
@@ -442,7 +472,7 @@ impl Worker {
     }
 
     /// The request waits for a helper.
-    fn wait(&mut self, connection: &mut Connection, phase: Phase) -> Served {
+    pub(super) fn wait(&mut self, connection: &mut Connection, phase: Phase) -> Served {
         connection.phase = phase;
         connection.admitted = true;
         self.heed_departure(connection);
@@ -451,12 +481,12 @@ impl Worker {
         Served::Waiting
     }
 
-    fn context<'w>(&'w self, head: &Head<'w>, connection: &Connection) -> Context<'w> {
+    pub(super) fn context<'w>(&'w self, head: &Head<'w>, connection: &Connection) -> Context<'w> {
         Context::new(&self.rules, &self.date, head, connection.keep_alive)
     }
 
     /// An error reply to a request that was understood.
-    fn fail(
+    pub(super) fn fail(
         &mut self,
         connection: &mut Connection,
         head: &Head<'_>,
@@ -479,7 +509,7 @@ impl Worker {
     }
 
     /// Begins to send a reply, or (without `eager_write`) asks the event mechanism first whether it can leave.
-    fn reply(&mut self, connection: &mut Connection, outgoing: Outgoing) -> Served {
+    pub(super) fn reply(&mut self, connection: &mut Connection, outgoing: Outgoing) -> Served {
         connection.outgoing = outgoing;
         let progress = match self.config.eager_write {
             true => self.transmit(connection),
@@ -497,7 +527,7 @@ fn holds_a_head(bytes: &[u8]) -> bool {
 }
 
 /// The status that tells a client what went wrong with a name.
-fn status_of(failure: Failure) -> Status {
+pub(super) fn status_of(failure: Failure) -> Status {
     match failure {
         Failure::NotFound => Status::NOT_FOUND,
         Failure::NameTooLong => Status::NOT_FOUND,

@@ -37,6 +37,7 @@ impl Worker {
             Phase::Head if readable => self.receive(connection),
             Phase::Body(_) if readable => self.receive_body(connection),
             Phase::Linger if readable => self.receive_last(connection),
+            Phase::Exchange(_) => self.on_client(connection, event),
             // Its turn comes after the others', whatever its socket says.
             Phase::Send if connection.in_line => Fate::Keep,
             Phase::Send if event.writable || event.hangup => self.continue_sending(connection),
@@ -72,7 +73,11 @@ impl Worker {
     /// select cannot tell a hang-up from data.
     fn is_reset(&self, connection: &Connection) -> bool {
         let peeked = self.tracer.call(Call::Receive, || {
-            rustix::net::recv(&connection.socket, &mut [0; 1], RecvFlags::PEEK)
+            rustix::net::recv(
+                &connection.socket,
+                &mut [0; 1],
+                RecvFlags::PEEK | RecvFlags::DONTWAIT,
+            )
         });
         !matches!(peeked, Ok(_) | Err(Errno::AGAIN | Errno::INTR))
     }
@@ -129,14 +134,14 @@ impl Worker {
     }
 
     /// Bytes received, `None` when there are none now; an error when the client has ended or is gone.
-    fn receive_into(
+    pub(super) fn receive_into(
         &mut self,
         connection: &Connection,
         buffer: &mut [u8],
     ) -> Result<Option<usize>, ()> {
         let room = buffer.len();
         let received = self.tracer.call(Call::Receive, || {
-            rustix::net::recv(&connection.socket, buffer, RecvFlags::empty())
+            rustix::net::recv(&connection.socket, buffer, RecvFlags::DONTWAIT)
         });
         match received {
             Ok((0, _)) => Err(()),
@@ -521,6 +526,7 @@ impl Worker {
                 self.counters.aborted += 1;
                 Fate::Close
             }
+            Phase::Exchange(_) => self.time_out_exchange(connection),
             Phase::Linger => Fate::Close,
         }
     }

@@ -158,6 +158,11 @@ impl Worker {
                     self.wake_with_copy(Token(waiter), &content);
                 }
             }
+            Outcome::Spilled { file } => {
+                for waiter in waiters {
+                    self.wake_spiller(waiter, &file);
+                }
+            }
         }
     }
 

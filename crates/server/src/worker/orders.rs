@@ -26,6 +26,9 @@ impl Worker {
                     self.helpers_asked = self.helpers_asked.saturating_sub(1);
                     self.attach_helper(socket, pid);
                 }
+                (ToWorker::ForkHelper { pid }, Some(socket)) => {
+                    self.attach_fork_helper(socket, pid);
+                }
                 (ToWorker::Log, Some(socket)) => {
                     if let Some(log) = &mut self.log {
                         log.reconnect(socket);
@@ -88,6 +91,9 @@ impl Worker {
             auto.gauges(counters);
         }
         helpers::gauges(self.pool.statistics(), counters);
+        if let Some(dynamic) = &self.dynamic {
+            dynamic.gauges(counters);
+        }
         if let Some(log) = &self.log {
             (counters.log_lines, counters.log_dropped) = log.lines();
         }

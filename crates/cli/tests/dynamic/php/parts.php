@@ -1,0 +1,12 @@
+<?php
+// A reply of unknown length that leaves in parts: ?parts=N&wait_ms=N. Each part is flushed by itself.
+header('Content-Type: text/plain');
+$parts = (int) ($_GET['parts'] ?? 5);
+$wait_us = 1000 * (int) ($_GET['wait_ms'] ?? 0);
+for ($part = 0; $part < $parts; $part++) {
+    echo "part $part\n";
+    flush();
+    if ($wait_us > 0) {
+        usleep($wait_us);
+    }
+}

@@ -1,0 +1,343 @@
+//! Programs that stay and write to clients themselves: what they are for, and what they can do wrong.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::serving::{Server, is_running, kill};
+use crate::site::*;
+
+fn clients() -> PathBuf {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients");
+    path.canonicalize().unwrap()
+}
+
+/// A program in Python on a site, and its server with one process of it.
+fn serve(site: &Site, script: &str, more: &str) -> Server {
+    let text = format!("#!/usr/bin/env python3\n{script}\n");
+    site.file("cgi/direct", &text, 0o755);
+    let text = format!(
+        "[[location]]\nprefix = \"/d/\"\ndirect = [\"cgi/direct\", \"an argument\"]\n\
+         variables = {{ PYTHONPATH = {:?}, NOTES = {:?}, PYTHONDONTWRITEBYTECODE = \"1\" }}\n{more}\n",
+        clients(),
+        site.path("notes")
+    );
+    site.serve_configured(&text)
+}
+
+/// Whether the program that a test needs is here.
+fn lacks(program: &str, test: &str) -> bool {
+    let found = Command::new(program).arg("--version").output();
+    let lacks = found.is_err();
+    if lacks {
+        skip(test, &format!("no {program}"));
+    }
+    lacks
+}
+
+const ECHO: &str = "
+import headway_direct
+def answer(request):
+    v = request.variables
+    body = request.read(1000) + request.read()
+    fields = [('X-Length', v.get('CONTENT_LENGTH', '')), ('X-Path', v['SCRIPT_NAME'] + '|' + v['PATH_INFO'])]
+    if v['QUERY_STRING'] == 'pieces':
+        request.begin(200, fields)
+        for at in range(0, len(body), 7000):
+            request.write(body[at:at + 7000])
+    else:
+        request.reply(200, fields, body)
+headway_direct.serve(answer)";
+
+#[test]
+fn requests_are_answered_by_the_program_itself_when_it_has_the_socket() {
+    if lacks(
+        "python3",
+        "requests_are_answered_by_the_program_itself_when_it_has_the_socket",
+    ) {
+        return;
+    }
+    let site = Site::new();
+    let server = serve(&site, ECHO, "concurrency = 1\nbody-max = \"8MiB\"");
+    let mut stream = server.connect();
+    let mut count = 0;
+    for size in [0, 5, 40_000, 300_000, 3_000_000] {
+        for query in ["", "?pieces"] {
+            let body = contents(size);
+            let mut sender = stream.try_clone().unwrap();
+            let request = post(&format!("/d/a%20b{query}"), &body);
+            let sending = std::thread::spawn(move || send(&mut sender, request));
+            let reply = receive(&mut stream).unwrap();
+            sending.join().unwrap();
+            assert_eq!(
+                (reply.status, reply.field("X-Path")),
+                (200, Some("/d|/a b"))
+            );
+            assert_eq!(reply.field("X-Length"), Some(size.to_string().as_str()));
+            assert_eq!(
+                reply.field("Transfer-Encoding").is_some(),
+                !query.is_empty()
+            );
+            assert!(
+                reply.body == body,
+                "{size}{query}: {} bytes",
+                reply.body.len()
+            );
+            send(&mut stream, "GET /file.txt HTTP/1.1\r\nHost: x\r\n\r\n");
+            assert_eq!(receive(&mut stream).unwrap().text(), "a file\n");
+            count += 1;
+        }
+    }
+    send(&mut stream, "HEAD /d/x HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert_eq!(
+        receive_head(&mut stream).unwrap().field("Content-Length"),
+        Some("0")
+    );
+    assert_eq!(
+        counter(&server, "accepted"),
+        1,
+        "the connection came back each time"
+    );
+    assert_eq!(counter(&server, "direct_lent"), count + 1);
+    assert_eq!(
+        (
+            counter(&server, "direct_processes"),
+            counter(&server, "direct_ended")
+        ),
+        (1, 0)
+    );
+    is_well(&server);
+}
+
+#[test]
+fn old_and_pipelining_clients_are_understood_when_a_program_has_the_socket() {
+    if lacks(
+        "python3",
+        "old_and_pipelining_clients_are_understood_when_a_program_has_the_socket",
+    ) {
+        return;
+    }
+    let site = Site::new();
+    let server = serve(&site, ECHO, "concurrency = 2");
+    let mut stream = server.connect();
+    send(
+        &mut stream,
+        "POST /d/x?pieces HTTP/1.0\r\nContent-Length: 5\r\n\r\nhello",
+    );
+    let reply = receive(&mut stream).unwrap();
+    assert_eq!(
+        (reply.field("Connection"), reply.text().as_str()),
+        (Some("close"), "hello")
+    );
+    let mut stream = server.connect();
+    let mut requests = Vec::new();
+    for number in 0..5 {
+        requests.extend(post("/d/x", format!("body {number}").as_bytes()));
+        requests.extend_from_slice(b"GET /file.txt HTTP/1.1\r\nHost: x\r\n\r\n");
+    }
+    send(&mut stream, requests);
+    for number in 0..5 {
+        assert_eq!(
+            receive(&mut stream).unwrap().text(),
+            format!("body {number}")
+        );
+        assert_eq!(receive(&mut stream).unwrap().text(), "a file\n");
+    }
+    is_well(&server);
+}
+
+/// Does what it is asked to, good or bad.
+const NAUGHTY: &str = "
+import os, sys, time, socket, headway_direct
+kept = []
+def note(name):
+    with open(os.environ['NOTES'] + '/' + name, 'a') as file: file.write('%d\\n' % os.getpid())
+def answer(request):
+    what = request.variables['QUERY_STRING']
+    client = request._client
+    if what == 'die': os._exit(3)
+    if what == 'die-late':
+        client.send(b'HTTP/1.1 200 OK\\r\\nContent-Length: 10\\r\\n\\r\\nhello')
+        os._exit(3)
+    if what == 'hang':
+        note('hang')
+        time.sleep(1000)
+    if what == 'garbage':
+        socket.socket(fileno=os.dup(0)).send(b'what is this?')
+        time.sleep(1000)
+    if what == 'other':
+        socket.socket(fileno=os.dup(0)).send(headway_direct.DONE.pack(1, 130, 1, request._id + 1, 200, 0))
+        time.sleep(1000)
+    if what == 'keep': kept.append(client.dup())
+    if what == 'block': client.setblocking(True)
+    if what == 'raise': raise RuntimeError('on purpose')
+    if what == 'late':
+        for one in kept:
+            try: one.send(b'garbage')
+            except OSError: pass
+    if what == 'nothing': return
+    request.reply(200, [], b'fine')
+note('started')
+headway_direct.serve(answer)";
+
+#[test]
+fn nobody_else_is_harmed_when_a_program_with_a_socket_goes_wrong() {
+    if lacks(
+        "python3",
+        "nobody_else_is_harmed_when_a_program_with_a_socket_goes_wrong",
+    ) {
+        return;
+    }
+    let site = Site::new();
+    let server = serve(&site, NAUGHTY, "concurrency = 1\ntimeout = \"2s\"");
+    let good = || assert_eq!(get(&server, "/d/").text(), "fine");
+    good();
+    for (what, status) in [
+        ("die", 502),
+        ("garbage", 502),
+        ("other", 502),
+        ("hang", 504),
+        ("raise", 500),
+        ("nothing", 500),
+    ] {
+        assert_eq!(
+            get(&server, &format!("/d/?{what}")).status,
+            status,
+            "{what}"
+        );
+        good();
+    }
+    let hung = numbers(&site.note("hang"))[0];
+    server.wait_for("its end", |_| !is_running(hung));
+    let mut stream = server.connect();
+    send(&mut stream, "GET /d/?die-late HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert!(receive(&mut stream).is_err(), "half of a reply");
+    good();
+    // A socket that is kept, and made to wait, by a program that goes on: the connection is served, and ends for its
+    // client when the server ends it.
+    let mut stream = server.connect();
+    for what in ["keep", "block"] {
+        send(
+            &mut stream,
+            format!("GET /d/?{what} HTTP/1.1\r\nHost: x\r\n\r\n"),
+        );
+        assert_eq!(receive(&mut stream).unwrap().text(), "fine");
+    }
+    good();
+    send(
+        &mut stream,
+        "GET /file.txt HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+    );
+    assert_eq!(receive(&mut stream).unwrap().text(), "a file\n");
+    assert_eq!(
+        std::io::Read::read(&mut stream, &mut [0; 10]).unwrap(),
+        0,
+        "the end"
+    );
+    assert_eq!(
+        get(&server, "/d/?late").status,
+        200,
+        "what it sends now reaches nobody"
+    );
+    assert_eq!(numbers(&site.note("started")).len(), 6);
+    is_well(&server);
+}
+
+#[test]
+fn requests_wait_for_an_idle_process_and_programs_end_with_the_server() {
+    if lacks(
+        "python3",
+        "requests_wait_for_an_idle_process_and_programs_end_with_the_server",
+    ) {
+        return;
+    }
+    let site = Site::new();
+    let script = "
+import os, time, headway_direct
+with open(os.environ['NOTES'] + '/pids', 'a') as file: file.write('%d\\n' % os.getpid())
+def answer(request):
+    time.sleep(0.05)
+    request.reply(200, [], b'fine')
+headway_direct.serve(answer)";
+    let server = serve(&site, script, "concurrency = 3\nqueue = 100");
+    std::thread::scope(|scope| {
+        for _ in 0..12 {
+            scope.spawn(|| {
+                for _ in 0..3 {
+                    assert_eq!(get(&server, "/d/").text(), "fine");
+                }
+            });
+        }
+    });
+    let pids = numbers(&site.note("pids"));
+    assert_eq!(pids.len(), 3, "one process each, and no more than may be");
+    kill(pids[0]);
+    server.wait_for("its end", |server| counter(server, "direct_processes") == 2);
+    assert_eq!(get(&server, "/d/").text(), "fine");
+    is_well(&server);
+    server.stop();
+    let begun = std::time::Instant::now();
+    while pids.iter().any(|pid| is_running(*pid)) {
+        assert!(begun.elapsed().as_secs() < 20, "they outlive their server");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn clients_are_told_when_the_program_does_not_become_ready() {
+    let site = Site::new();
+    site.file("cgi/never", "#!/bin/sh\nexec sleep 1000\n", 0o755);
+    site.file("cgi/ends", "#!/bin/sh\nexit 3\n", 0o755);
+    let location = |name: &str| {
+        format!(
+            "[[location]]\nprefix = \"/{name}/\"\ndirect = [\"cgi/{name}\"]\ntimeout = \"500ms\"\n"
+        )
+    };
+    let server = site.serve_configured(&(location("never") + &location("ends")));
+    assert_eq!(get(&server, "/never/").status, 503);
+    assert_eq!(get(&server, "/ends/").status, 503);
+    is_well(&server);
+    assert!(server.stop().contains("cgi/ends"), "and the log says why");
+}
+
+#[test]
+fn the_examples_answer_when_they_are_built_as_the_guide_says() {
+    const NAME: &str = "the_examples_answer_when_they_are_built_as_the_guide_says";
+    if lacks("cc", NAME) || lacks("make", NAME) || lacks("python3", NAME) {
+        return;
+    }
+    let site = Site::new();
+    let build = site.path("build");
+    let made = Command::new("make")
+        .arg("-C")
+        .arg(clients())
+        .args([format!("OUT={}", build.display()), "CFLAGS=-Werror".into()])
+        .output()
+        .unwrap();
+    assert!(
+        made.status.success(),
+        "{}",
+        String::from_utf8_lossy(&made.stderr)
+    );
+    let python = clients().join("examples/direct_hello.py");
+    let text = format!(
+        "[[location]]\nprefix = \"/c/\"\ndirect = [{:?}]\n[[location]]\nprefix = \"/python/\"\ndirect = [{:?}]\n\
+         variables = {{ PYTHONDONTWRITEBYTECODE = \"1\" }}\n",
+        build.join("direct_hello"),
+        python
+    );
+    let server = site.serve_configured(&text);
+    let mut stream = server.connect();
+    for place in ["c", "python", "c", "python"] {
+        for size in [0, 10, 200_000] {
+            let mut sender = stream.try_clone().unwrap();
+            let request = post(&format!("/{place}/x?y"), &contents(size));
+            let sending = std::thread::spawn(move || send(&mut sender, request));
+            let reply = receive(&mut stream).unwrap();
+            sending.join().unwrap();
+            let said = format!("POST /{place}/x?y with {size} bytes\n");
+            assert_eq!((reply.status, reply.text()), (200, said));
+        }
+    }
+    assert_eq!(counter(&server, "accepted"), 1);
+    is_well(&server);
+}

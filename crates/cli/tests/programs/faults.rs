@@ -1,0 +1,374 @@
+//! Everything a program, its file or its client can do wrong. Each time the server goes on as if nothing had
+//! happened.
+
+use std::io::Read;
+use std::time::Duration;
+
+use crate::serving::{is_running, kill};
+use crate::site::*;
+
+#[test]
+fn client_is_told_502_when_a_program_does_not_reply_as_it_should() {
+    let site = Site::new();
+    for (name, script) in [
+        ("silent", "exit 0"),
+        ("fails", "exit 3"),
+        ("dies", "kill -9 $$"),
+        ("no-head", "echo just text; echo and more"),
+        ("cut-head", "printf 'Content-Type: a/b\\nX-A'"),
+        ("no-field", "printf 'X-A: b\\n\\nbody'"),
+        ("bad-status", "printf 'Status: abc\\n\\n'"),
+        ("low-status", "printf 'Status: 99\\n\\n'"),
+        ("interim", "printf 'Status: 100\\n\\n'"),
+        (
+            "split",
+            "printf 'Content-Type: a/b\\nX-A: b\\rSet-Cookie: c\\n\\n'",
+        ),
+        ("nul", "printf 'Content-Type: a/b\\nX-A: b\\000c\\n\\n'"),
+        ("folded", "printf 'Content-Type: a/b\\n X-A: b\\n\\n'"),
+        (
+            "framed",
+            "printf 'Content-Type: a/b\\nTransfer-Encoding: chunked\\n\\n'",
+        ),
+        (
+            "two-lengths",
+            "printf 'Content-Type: a/b\\nContent-Length: 1\\nContent-Length: 2\\n\\nxx'",
+        ),
+        ("long-head", "head -c 100000 /dev/zero | tr '\\000' x"),
+    ] {
+        site.program(name, script);
+    }
+    let server = site.serve("");
+    let mut stream = server.connect();
+    let names = [
+        "silent",
+        "fails",
+        "dies",
+        "no-head",
+        "cut-head",
+        "no-field",
+        "bad-status",
+        "low-status",
+        "interim",
+        "split",
+        "nul",
+        "folded",
+        "framed",
+        "two-lengths",
+        "long-head",
+    ];
+    for name in names {
+        send(
+            &mut stream,
+            format!("GET /cgi-bin/{name} HTTP/1.1\r\nHost: x\r\n\r\n"),
+        );
+        let reply = receive(&mut stream).unwrap();
+        assert_eq!(reply.status, 502, "{name}");
+    }
+    assert_eq!(counter(&server, "dynamic_bad_replies"), names.len() as u64);
+    is_well(&server);
+    let said = server.stop();
+    for words in [
+        "cgi/silent: the reply is empty",
+        "fails",
+        "exit code 3",
+        "ended by signal 9",
+        "cgi/cut-head: the reply ended inside its head",
+        "none of Content-Type, Location and Status",
+    ] {
+        assert!(said.contains(words), "{words}\n{said}");
+    }
+}
+
+#[test]
+fn client_sees_that_a_reply_is_cut_when_it_ends_too_early() {
+    let site = Site::new();
+    site.program(
+        "short",
+        "printf 'Content-Type: a/b\\nContent-Length: 10\\n\\nhello'; sleep 0.2",
+    );
+    site.program(
+        "long",
+        "printf 'Content-Type: a/b\\nContent-Length: 5\\n\\nhello, and more'",
+    );
+    let server = site.serve("");
+    let mut stream = server.connect();
+    send(
+        &mut stream,
+        "GET /cgi-bin/short HTTP/1.1\r\nHost: x\r\n\r\n",
+    );
+    assert!(receive(&mut stream).is_err(), "five of ten bytes");
+    let mut stream = server.connect();
+    for _ in 0..2 {
+        send(&mut stream, "GET /cgi-bin/long HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert_eq!(receive(&mut stream).unwrap().text(), "hello");
+    }
+    is_well(&server);
+}
+
+#[test]
+fn client_is_told_the_reason_when_a_program_cannot_be_started() {
+    let site = Site::new();
+    site.file("cgi/not-executable", "#!/bin/sh\necho\n", 0o644);
+    site.file("cgi/no-interpreter", "#!/nowhere/interpreter\n", 0o755);
+    site.file("cgi/no-program", "\x01\x02\x03", 0o755);
+    let server = site.serve("");
+    for (name, status) in [
+        ("not-executable", 403),
+        ("no-interpreter", 502),
+        ("no-program", 502),
+    ] {
+        assert_eq!(
+            get(&server, &format!("/cgi-bin/{name}")).status,
+            status,
+            "{name}"
+        );
+    }
+    assert_eq!(counter(&server, "programs_not_started"), 3);
+    assert_eq!(counter(&server, "programs_running"), 0);
+    is_well(&server);
+    let said = server.stop();
+    assert!(
+        said.contains("no-interpreter: execve: No such file"),
+        "{said}"
+    );
+}
+
+#[test]
+fn whole_group_is_killed_when_a_program_never_ends() {
+    let site = Site::new();
+    site.program(
+        "hangs",
+        "sleep 1000 & echo $$ $! >{notes}/pids; exec sleep 1000",
+    );
+    site.program(
+        "refuses",
+        "trap '' TERM; echo $$ >{notes}/stubborn; while :; do sleep 1; done",
+    );
+    site.program(
+        "dribbles",
+        "echo Content-Type: a/b; echo; while :; do echo x; sleep 0.05; done",
+    );
+    let server = site.serve("timeout = \"300ms\"\ntime-max = \"900ms\"");
+    assert_eq!(get(&server, "/cgi-bin/hangs").status, 504);
+    assert_eq!(get(&server, "/cgi-bin/refuses").status, 504);
+    let mut stream = server.connect();
+    send(
+        &mut stream,
+        "GET /cgi-bin/dribbles HTTP/1.1\r\nHost: x\r\n\r\n",
+    );
+    assert!(
+        receive(&mut stream).is_err(),
+        "it says something all the time, and too long"
+    );
+    server.wait_for("the end of all of them", |server| {
+        counter(server, "programs_running") == 0
+    });
+    let pids = [numbers(&site.note("pids")), numbers(&site.note("stubborn"))].concat();
+    assert_eq!(pids.len(), 3);
+    for pid in pids {
+        server.wait_for("the end of the group", |_| !is_running(pid));
+    }
+    assert_eq!(counter(&server, "dynamic_timeouts"), 3);
+    assert_eq!(counter(&server, "programs_killed"), 3);
+    is_well(&server);
+}
+
+#[test]
+fn nobody_is_left_when_a_program_makes_processes_without_end() {
+    let site = Site::new();
+    // As much of a fork bomb as a test may be: each makes two, five times over.
+    let bomb = "echo $$ >>{notes}/pids\nif [ ${1:-0} -lt 5 ]; then $0 $((${1:-0} + 1)) & $0 $((${1:-0} + 1)) & fi\n\
+        trap '' TERM; while :; do sleep 1; done";
+    site.program("bomb", bomb);
+    let server = site.serve("timeout = \"1s\"");
+    assert_eq!(get(&server, "/cgi-bin/bomb").status, 504);
+    server.wait_for("the end of the first", |server| {
+        counter(server, "programs_running") == 0
+    });
+    let pids = numbers(&site.note("pids"));
+    assert!(pids.len() > 10, "{pids:?}");
+    for pid in pids {
+        server.wait_for("the end of the group", |_| !is_running(pid));
+    }
+    is_well(&server);
+}
+
+#[test]
+fn reply_is_cut_and_the_program_killed_when_it_writes_without_end() {
+    let site = Site::new();
+    site.program(
+        "endless",
+        "echo $$ >{notes}/pid; echo Content-Type: a/b; echo; exec yes",
+    );
+    site.program(
+        "announces",
+        "printf 'Content-Type: a/b\\nContent-Length: 1000000\\n\\n'; exec yes",
+    );
+    let server = site.serve("output-max = \"64KiB\"");
+    let mut stream = server.connect();
+    send(
+        &mut stream,
+        "GET /cgi-bin/endless HTTP/1.1\r\nHost: x\r\n\r\n",
+    );
+    let mut received = Vec::new();
+    let _ = stream.read_to_end(&mut received);
+    // An error page if the first look found too much already, else what is allowed and no end of it.
+    assert!(received.len() < 80_000, "{} bytes", received.len());
+    assert!(!received.ends_with(b"0\r\n\r\n"), "it is not whole");
+    assert_eq!(get(&server, "/cgi-bin/announces").status, 502);
+    let pid = numbers(&site.note("pid"))[0];
+    server.wait_for("the program's end", |_| !is_running(pid));
+    is_well(&server);
+}
+
+#[test]
+fn program_is_killed_when_its_client_leaves() {
+    let site = Site::new();
+    site.program("waits", "echo $$ >{notes}/$QUERY_STRING; exec sleep 1000");
+    site.program(
+        "writes",
+        "echo $$ >{notes}/$QUERY_STRING; echo Content-Type: a/b; echo; exec yes",
+    );
+    let server = site.serve("");
+    for (number, path) in ["waits", "writes"].into_iter().enumerate() {
+        let mut stream = server.connect();
+        send(
+            &mut stream,
+            format!("GET /cgi-bin/{path}?{number} HTTP/1.1\r\nHost: x\r\n\r\n"),
+        );
+        let note = site.note(&number.to_string());
+        server.wait_for("the program's start", |_| !numbers(&note).is_empty());
+        drop(stream);
+        let pid = numbers(&note)[0];
+        server.wait_for("the program's end", |_| !is_running(pid));
+    }
+    server.wait_for("the count", |server| {
+        counter(server, "programs_running") == 0
+    });
+    assert_eq!(counter(&server, "dynamic_abandoned"), 2);
+    is_well(&server);
+}
+
+#[test]
+fn client_that_ends_its_side_is_answered_when_the_location_says_so() {
+    let site = Site::new();
+    site.program("slow", "sleep 0.3; printf 'Content-Type: a/b\\n\\nhello'");
+    for (more, answered) in [("half-close = true", true), ("", false)] {
+        let server = site.serve(more);
+        let mut stream = server.connect();
+        send(&mut stream, "GET /cgi-bin/slow HTTP/1.1\r\nHost: x\r\n\r\n");
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let reply = receive(&mut stream);
+        assert_eq!(
+            reply.is_ok_and(|reply| reply.text() == "hello"),
+            answered,
+            "{more}"
+        );
+        is_well(&server);
+    }
+}
+
+#[test]
+fn server_goes_on_when_nobody_reads_what_programs_say() {
+    let site = Site::new();
+    // Standard error of the server is a pipe that the test does not read, and full after the first line.
+    site.program("loud", "yes 'a long line of complaint' | head -c 3000000 >&2; printf 'Content-Type: a/b\\n\\nsaid'");
+    site.program(
+        "quiet",
+        "echo one >&2; printf 'Content-Type: a/b\\n\\nsaid'",
+    );
+    let server = site.serve("");
+    for _ in 0..3 {
+        assert_eq!(get(&server, "/cgi-bin/loud").text(), "said");
+    }
+    assert_eq!(get(&server, "/cgi-bin/quiet").text(), "said");
+    is_well(&server);
+    let other = site.serve("");
+    assert_eq!(get(&other, "/cgi-bin/quiet").text(), "said");
+    other.wait_for("the program's end", |server| {
+        counter(server, "programs_running") == 0
+    });
+    let said = other.stop();
+    assert!(
+        said.contains("cgi/quiet[") && said.contains("]: one\n"),
+        "{said}"
+    );
+}
+
+#[test]
+fn requests_under_way_are_answered_502_when_the_fork_helper_is_killed() {
+    let site = Site::new();
+    site.program("hangs", "echo $$ >{notes}/$QUERY_STRING; exec sleep 1000");
+    site.program(
+        "begins",
+        "echo $$ >{notes}/$QUERY_STRING; echo Content-Type: a/b; echo; echo x; exec sleep 1000",
+    );
+    site.program("works", "printf 'Content-Type: a/b\\n\\nhello'");
+    let server = site.serve("");
+    let mut streams = Vec::new();
+    for (note, path) in [("1", "hangs"), ("2", "begins")] {
+        let mut stream = server.connect();
+        send(
+            &mut stream,
+            format!("GET /cgi-bin/{path}?{note} HTTP/1.1\r\nHost: x\r\n\r\n"),
+        );
+        let note = site.note(note);
+        server.wait_for("the program's start", |_| !numbers(&note).is_empty());
+        streams.push((stream, numbers(&note)[0]));
+    }
+    // What the second one has written may still be under way.
+    std::thread::sleep(Duration::from_millis(100));
+    kill(server.children("serve-fork")[0]);
+    assert_eq!(receive(&mut streams[0].0).unwrap().status, 502);
+    assert!(
+        receive(&mut streams[1].0).is_err(),
+        "some of it had been sent"
+    );
+    for (_, pid) in &streams {
+        server.wait_for("the program's end", |_| !is_running(*pid));
+    }
+    // The next one waits for the next fork helper.
+    assert_eq!(get(&server, "/cgi-bin/works").text(), "hello");
+    assert_eq!(server.status()["master"]["fork_helper_deaths"], 1);
+    assert_eq!(counter(&server, "programs_running"), 0);
+    is_well(&server);
+}
+
+#[test]
+fn programs_end_when_their_worker_or_the_server_does() {
+    let site = Site::new();
+    site.program(
+        "hangs",
+        "trap '' TERM; echo $$ >{notes}/$QUERY_STRING; while :; do sleep 1; done",
+    );
+    site.program("works", "printf 'Content-Type: a/b\\n\\nhello'");
+    let server = site.serve_with("drain-timeout = \"300ms\"", "");
+    let hang = |name: &str| {
+        let mut stream = server.connect();
+        send(
+            &mut stream,
+            format!("GET /cgi-bin/hangs?{name} HTTP/1.1\r\nHost: x\r\n\r\n"),
+        );
+        let note = site.note(name);
+        server.wait_for("the program's start", |_| !numbers(&note).is_empty());
+        (stream, numbers(&note)[0])
+    };
+    let (_first, pid) = hang("first");
+    let helper = server.children("serve-fork")[0];
+    kill(server.children("serve-worker")[0]);
+    server.wait_for("the program's end", |_| {
+        !is_running(pid) && !is_running(helper)
+    });
+    assert_eq!(get(&server, "/cgi-bin/works").text(), "hello");
+    let (_second, pid) = hang("second");
+    server.stop();
+    let begun = std::time::Instant::now();
+    while is_running(pid) {
+        assert!(
+            begun.elapsed() < Duration::from_secs(20),
+            "it outlives its server"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

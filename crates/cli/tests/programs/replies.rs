@@ -1,0 +1,358 @@
+//! What programs answer, and how it reaches clients.
+
+use crate::site::*;
+
+/// A program's whole environment, one variable a line.
+const ENVIRONMENT: &str = "echo Content-Type: text/plain; echo; env";
+
+fn variable<'e>(environment: &'e str, name: &str) -> Option<&'e str> {
+    environment
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
+}
+
+#[test]
+fn request_is_described_to_the_program_when_it_is_asked_with_get() {
+    let site = Site::new();
+    site.program("env", ENVIRONMENT);
+    let server = site.serve("variables = { GREETING = \"hello\", REQUEST_METHOD = \"forged\" }");
+    let request = "GET /cgi-bin/env/a%20b?x=1&y HTTP/1.1\r\nHost: a.example:80\r\nX-One: 1\r\n\
+        Cookie: c=1\r\nProxy: http://evil/\r\nAuthorization: Basic eDp5\r\nX_One: forged\r\n\r\n";
+    let reply = ask(&server, request);
+    assert_eq!(reply.status, 200);
+    assert_eq!(reply.field("Content-Type"), Some("text/plain"));
+    assert_eq!(reply.field("Server"), Some("Headway"));
+    assert!(reply.field("Date").is_some());
+    let environment = reply.text();
+    let root = site
+        .path("root")
+        .canonicalize()
+        .unwrap()
+        .display()
+        .to_string();
+    let file = site
+        .path("cgi/env")
+        .canonicalize()
+        .unwrap()
+        .display()
+        .to_string();
+    for (name, value) in [
+        ("GATEWAY_INTERFACE", "CGI/1.1"),
+        ("SERVER_PROTOCOL", "HTTP/1.1"),
+        ("REQUEST_METHOD", "GET"),
+        ("SCRIPT_NAME", "/cgi-bin/env"),
+        ("PATH_INFO", "/a b"),
+        ("QUERY_STRING", "x=1&y"),
+        ("REQUEST_URI", "/cgi-bin/env/a%20b?x=1&y"),
+        ("SCRIPT_FILENAME", &file),
+        ("DOCUMENT_ROOT", &root),
+        ("PATH_TRANSLATED", &format!("{root}/a b")),
+        ("SERVER_NAME", "a.example"),
+        ("REMOTE_ADDR", "127.0.0.1"),
+        ("SERVER_ADDR", "127.0.0.1"),
+        ("SERVER_PORT", server.address.rsplit(':').next().unwrap()),
+        ("HTTP_X_ONE", "1"),
+        ("HTTP_COOKIE", "c=1"),
+        ("GREETING", "hello"),
+        ("PATH", "/usr/local/bin:/usr/bin:/bin"),
+    ] {
+        assert_eq!(
+            variable(&environment, name),
+            Some(value),
+            "{name} in\n{environment}"
+        );
+    }
+    for name in [
+        "HTTP_PROXY",
+        "HTTP_AUTHORIZATION",
+        "CONTENT_LENGTH",
+        "HOME",
+        "CARGO",
+    ] {
+        assert_eq!(variable(&environment, name), None, "{name}");
+    }
+    let directory = site.path("cgi").canonicalize().unwrap();
+    assert_eq!(
+        variable(&environment, "PWD"),
+        directory.to_str(),
+        "it starts there"
+    );
+    is_well(&server);
+}
+
+#[test]
+fn authorization_reaches_the_program_when_the_location_says_so() {
+    let site = Site::new();
+    site.program("env", ENVIRONMENT);
+    let server = site.serve("authorization = true");
+    let request = "GET /cgi-bin/env HTTP/1.1\r\nHost: x\r\nAuthorization: Basic eDp5\r\n\r\n";
+    let environment = ask(&server, request).text();
+    assert_eq!(
+        variable(&environment, "HTTP_AUTHORIZATION"),
+        Some("Basic eDp5")
+    );
+}
+
+#[test]
+fn status_and_redirects_are_the_programs_when_it_says_so() {
+    let site = Site::new();
+    site.program("status", "printf 'Status: 418 Teapot\\r\\nX-A: 1\\r\\nX-A: 2\\r\\nContent-Type: a/b\\r\\n\\r\\nshort'");
+    site.program("away", "printf 'Location: http://b.example/x\\n\\n'");
+    site.program("moved", "printf 'Status: 301\\nLocation: /elsewhere\\n\\n'");
+    site.program("nothing", "printf 'Status: 204\\n\\n'");
+    let server = site.serve("");
+    let teapot = get(&server, "/cgi-bin/status");
+    assert_eq!((teapot.status, teapot.text().as_str()), (418, "short"));
+    assert!(
+        teapot.head.starts_with("HTTP/1.1 418 Teapot\r\n"),
+        "{}",
+        teapot.head
+    );
+    assert!(
+        teapot.head.contains("X-A: 1\r\nX-A: 2\r\n"),
+        "{}",
+        teapot.head
+    );
+    let away = get(&server, "/cgi-bin/away");
+    assert_eq!(
+        (away.status, away.field("Location")),
+        (302, Some("http://b.example/x"))
+    );
+    let moved = get(&server, "/cgi-bin/moved");
+    assert_eq!(
+        (moved.status, moved.field("Location")),
+        (301, Some("/elsewhere"))
+    );
+    let nothing = get(&server, "/cgi-bin/nothing");
+    assert_eq!(
+        (nothing.status, nothing.field("Content-Length")),
+        (204, None)
+    );
+    is_well(&server);
+}
+
+#[test]
+fn file_or_other_program_answers_when_a_program_redirects_locally() {
+    let site = Site::new();
+    site.program(
+        "to-file",
+        "cat >/dev/null; printf 'Location: /file.txt\\n\\n'",
+    );
+    site.program(
+        "to-program",
+        "printf 'Location: /cgi-bin/env?from=there\\n\\n'",
+    );
+    site.program("env", ENVIRONMENT);
+    site.program("circle", "printf 'Location: /cgi-bin/circle\\n\\n'");
+    site.program("nowhere", "printf 'Location: /nowhere\\n\\n'");
+    let server = site.serve("");
+    let mut stream = server.connect();
+    for _ in 0..3 {
+        send(&mut stream, post("/cgi-bin/to-file", b"a body"));
+        let reply = receive(&mut stream).unwrap();
+        assert_eq!((reply.status, reply.text().as_str()), (200, "a file\n"));
+    }
+    let environment = get(&server, "/cgi-bin/to-program").text();
+    assert_eq!(variable(&environment, "QUERY_STRING"), Some("from=there"));
+    assert_eq!(get(&server, "/cgi-bin/circle").status, 502);
+    assert_eq!(get(&server, "/cgi-bin/nowhere").status, 404);
+    is_well(&server);
+}
+
+#[test]
+fn connection_stays_when_the_end_of_the_reply_is_told() {
+    let site = Site::new();
+    site.program(
+        "known",
+        "printf 'Content-Type: a/b\\nContent-Length: 5\\n\\nhello'",
+    );
+    // Two writes with a pause, so that the length is not known when the head leaves.
+    site.program(
+        "unknown",
+        "printf 'Content-Type: a/b\\n\\nhel'; sleep 0.2; printf lo",
+    );
+    let server = site.serve("");
+    let mut stream = server.connect();
+    let mut framed = Vec::new();
+    for path in ["known", "unknown", "known", "unknown"] {
+        send(
+            &mut stream,
+            format!("GET /cgi-bin/{path} HTTP/1.1\r\nHost: x\r\n\r\n"),
+        );
+        let reply = receive(&mut stream).unwrap();
+        assert_eq!(
+            (reply.status, reply.text().as_str()),
+            (200, "hello"),
+            "{path}"
+        );
+        framed.push((path, reply.field("Transfer-Encoding") == Some("chunked")));
+    }
+    let expected = [
+        ("known", false),
+        ("unknown", true),
+        ("known", false),
+        ("unknown", true),
+    ];
+    assert_eq!(framed, expected);
+    assert_eq!(counter(&server, "accepted"), 1);
+}
+
+#[test]
+fn old_client_gets_the_reply_as_it_understands_it() {
+    let site = Site::new();
+    site.program(
+        "known",
+        "printf 'Content-Type: a/b\\nContent-Length: 5\\n\\nhello'",
+    );
+    site.program(
+        "unknown",
+        "printf 'Content-Type: a/b\\n\\nhel'; sleep 0.2; printf lo",
+    );
+    let server = site.serve("");
+    let mut stream = server.connect();
+    send(
+        &mut stream,
+        "GET /cgi-bin/known HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
+    );
+    let reply = receive(&mut stream).unwrap();
+    assert_eq!(reply.field("Connection"), Some("keep-alive"));
+    send(
+        &mut stream,
+        "GET /cgi-bin/unknown HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
+    );
+    let reply = receive(&mut stream).unwrap();
+    assert_eq!(
+        (reply.field("Connection"), reply.text().as_str()),
+        (Some("close"), "hello")
+    );
+    assert_eq!(reply.field("Transfer-Encoding"), None);
+}
+
+#[test]
+fn only_the_head_is_sent_when_it_is_asked_for() {
+    let site = Site::new();
+    site.program(
+        "method",
+        "printf 'Content-Type: a/b\\nX-Method: %s\\n\\nbody' $REQUEST_METHOD",
+    );
+    let server = site.serve("");
+    let mut stream = server.connect();
+    for _ in 0..2 {
+        send(
+            &mut stream,
+            "HEAD /cgi-bin/method HTTP/1.1\r\nHost: x\r\n\r\n",
+        );
+        let reply = receive_head(&mut stream).unwrap();
+        assert_eq!((reply.status, reply.field("X-Method")), (200, Some("HEAD")));
+    }
+    send(
+        &mut stream,
+        "GET /cgi-bin/method HTTP/1.1\r\nHost: x\r\n\r\n",
+    );
+    assert_eq!(receive(&mut stream).unwrap().text(), "body");
+}
+
+#[test]
+fn reply_is_passed_as_it_is_when_the_program_parses_no_heads() {
+    let site = Site::new();
+    site.program(
+        "nph-own",
+        "printf 'HTTP/1.0 299 Own\\r\\nX-Own: yes\\r\\n\\r\\nraw'",
+    );
+    site.program("nph-none", "echo no HTTP at all");
+    let server = site.serve("");
+    let mut stream = server.connect();
+    send(
+        &mut stream,
+        "GET /cgi-bin/nph-own HTTP/1.1\r\nHost: x\r\n\r\n",
+    );
+    let reply = receive(&mut stream).unwrap();
+    assert_eq!(reply.head, "HTTP/1.0 299 Own\r\nX-Own: yes\r\n\r\n");
+    assert_eq!(reply.text(), "raw");
+    assert_eq!(get(&server, "/cgi-bin/nph-none").status, 502);
+    is_well(&server);
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_order_when_some_are_for_programs() {
+    let site = Site::new();
+    site.program("slow", "sleep 0.1; printf 'Content-Type: a/b\\n\\nslow'");
+    site.program("echo", "printf 'Content-Type: a/b\\n\\n'; cat");
+    let server = site.serve("");
+    let mut stream = server.connect();
+    let mut requests = Vec::new();
+    for _ in 0..3 {
+        requests.extend_from_slice(b"GET /cgi-bin/slow HTTP/1.1\r\nHost: x\r\n\r\n");
+        requests.extend_from_slice(&post("/cgi-bin/echo", b"posted"));
+        requests.extend_from_slice(b"GET /file.txt HTTP/1.1\r\nHost: x\r\n\r\n");
+    }
+    send(&mut stream, requests);
+    for _ in 0..3 {
+        for expected in ["slow", "posted", "a file\n"] {
+            assert_eq!(receive(&mut stream).unwrap().text(), expected);
+        }
+    }
+}
+
+#[test]
+fn whole_reply_arrives_when_it_is_large_and_its_client_slow() {
+    let site = Site::new();
+    site.program("large", "echo Content-Type: a/b; echo; cat {notes}/large");
+    let expected = contents(24 << 20);
+    std::fs::write(site.note("large"), &expected).unwrap();
+    for streams in ["socket", "pipe"] {
+        let server = site.serve(&format!("streams = \"{streams}\""));
+        let mut stream = server.connect();
+        send(
+            &mut stream,
+            "GET /cgi-bin/large HTTP/1.1\r\nHost: x\r\n\r\n",
+        );
+        // The program waits for its client, and the server keeps hardly anything of its reply.
+        server.wait_for("a first part", |server| {
+            counter(server, "dynamic_sent_bytes") > 0
+        });
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let early = counter(&server, "dynamic_sent_bytes");
+        assert!(
+            early < expected.len() as u64,
+            "{early} bytes are with nobody"
+        );
+        let reply = receive(&mut stream).unwrap();
+        assert!(
+            reply.body == expected,
+            "{streams}: {} bytes",
+            reply.body.len()
+        );
+        is_well(&server);
+    }
+}
+
+#[test]
+fn process_is_made_by_the_server_itself_when_that_is_configured() {
+    let site = Site::new();
+    site.program("env", ENVIRONMENT);
+    site.program("echo", "printf 'Content-Type: a/b\\n\\n'; cat");
+    site.program("parent", "printf 'Content-Type: a/b\\n\\n'; echo $PPID");
+    let server = site.serve("fork-in-server = true");
+    assert!(server.children("serve-fork").is_empty());
+    let environment = get(&server, "/cgi-bin/env?q").text();
+    assert_eq!(variable(&environment, "QUERY_STRING"), Some("q"));
+    let body = contents(1 << 19);
+    assert!(ask(&server, post("/cgi-bin/echo", &body)).body == body);
+    let parent: i32 = get(&server, "/cgi-bin/parent")
+        .text()
+        .trim()
+        .parse()
+        .unwrap();
+    assert_eq!(server.children("serve-worker"), [parent]);
+    server.wait_for("the last program's end", |server| {
+        counter(server, "programs_running") == 0
+    });
+    assert_eq!(
+        (
+            counter(&server, "programs_started"),
+            counter(&server, "programs_failed")
+        ),
+        (3, 0)
+    );
+}

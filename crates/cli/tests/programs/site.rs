@@ -1,0 +1,234 @@
+//! A site with programs, its server, and clients that look closely.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::serving::Server;
+
+/// A document root with a directory of programs beside it.
+pub struct Site {
+    directory: TempDir,
+}
+
+impl Site {
+    pub fn new() -> Site {
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["root", "cgi", "notes"] {
+            fs::create_dir(directory.path().join(name)).unwrap();
+        }
+        fs::write(directory.path().join("root/file.txt"), "a file\n").unwrap();
+        Site { directory }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Where programs may leave something.
+    pub fn note(&self, name: &str) -> PathBuf {
+        self.path("notes").join(name)
+    }
+
+    /// A program in the shell's language; `{notes}` is where it may leave something.
+    pub fn program(&self, name: &str, script: &str) {
+        let script = script.replace("{notes}", &self.path("notes").display().to_string());
+        self.file(
+            &format!("cgi/{name}"),
+            &format!("#!/bin/sh\n{script}\n"),
+            0o755,
+        );
+    }
+
+    pub fn file(&self, name: &str, text: &str, mode: u32) {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+    }
+
+    /// A server with one worker, whose `/cgi-bin/` are the programs; `more` is said of that location.
+    pub fn serve(&self, more: &str) -> Server {
+        self.serve_with("", more)
+    }
+
+    /// The same with `top` said of the server.
+    pub fn serve_with(&self, top: &str, more: &str) -> Server {
+        let cgi = self.path("cgi");
+        let location = format!(
+            "[[location]]\nprefix = \"/cgi-bin/\"\ncgi = true\nroot = {:?}\n{more}\n",
+            cgi.display()
+        );
+        self.serve_configured(&format!("{top}\n{location}"))
+    }
+
+    pub fn serve_configured(&self, text: &str) -> Server {
+        let path = self.path("headway.toml");
+        fs::write(&path, text).unwrap();
+        let path = path.to_str().unwrap();
+        Server::start_in(&self.path("root"), &["--workers", "1", "--config", path])
+    }
+}
+
+/// A reply taken apart; its body without framing.
+#[derive(Debug)]
+pub struct Reply {
+    pub status: u16,
+    pub head: String,
+    pub body: Vec<u8>,
+}
+
+impl Reply {
+    pub fn field(&self, name: &str) -> Option<&str> {
+        self.head.lines().skip(1).find_map(|line| {
+            let (field, value) = line.split_once(": ")?;
+            field.eq_ignore_ascii_case(name).then_some(value)
+        })
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+pub fn send(stream: &mut TcpStream, bytes: impl AsRef<[u8]>) {
+    stream.write_all(bytes.as_ref()).unwrap();
+}
+
+/// Reads one reply, however its body is framed. An end before its own is an error.
+pub fn receive(stream: &mut TcpStream) -> Result<Reply, String> {
+    receive_reply(stream, false)
+}
+
+/// The same for a reply to HEAD.
+pub fn receive_head(stream: &mut TcpStream) -> Result<Reply, String> {
+    receive_reply(stream, true)
+}
+
+fn receive_reply(stream: &mut TcpStream, bodiless: bool) -> Result<Reply, String> {
+    let head = until(stream, b"\r\n\r\n")?;
+    let head = String::from_utf8(head).map_err(|error| error.to_string())?;
+    let status = head.get(9..12).and_then(|digits| digits.parse().ok());
+    let mut reply = Reply {
+        status: status.ok_or_else(|| format!("no status: {head:?}"))?,
+        head,
+        body: Vec::new(),
+    };
+    if bodiless || matches!(reply.status, 204 | 304) {
+        return Ok(reply);
+    }
+    reply.body = match (
+        reply.field("Content-Length"),
+        reply.field("Transfer-Encoding"),
+    ) {
+        (Some(length), None) => exactly(stream, length.parse().unwrap())?,
+        (None, Some("chunked")) => chunks(stream)?,
+        (None, None) => {
+            let mut rest = Vec::new();
+            stream
+                .read_to_end(&mut rest)
+                .map_err(|error| error.to_string())?;
+            rest
+        }
+        other => return Err(format!("framed as {other:?}")),
+    };
+    Ok(reply)
+}
+
+fn until(stream: &mut TcpStream, end: &[u8]) -> Result<Vec<u8>, String> {
+    let (mut bytes, mut byte) = (Vec::new(), [0]);
+    while !bytes.ends_with(end) {
+        let read = stream.read_exact(&mut byte);
+        read.map_err(|error| format!("{error} after {:?}", String::from_utf8_lossy(&bytes)))?;
+        bytes.push(byte[0]);
+    }
+    Ok(bytes)
+}
+
+fn exactly(stream: &mut TcpStream, length: usize) -> Result<Vec<u8>, String> {
+    let mut body = vec![0; length];
+    stream
+        .read_exact(&mut body)
+        .map_err(|error| error.to_string())?;
+    Ok(body)
+}
+
+fn chunks(stream: &mut TcpStream) -> Result<Vec<u8>, String> {
+    let mut body = Vec::new();
+    loop {
+        let size = String::from_utf8(until(stream, b"\r\n")?).unwrap();
+        let size = usize::from_str_radix(size.trim_end(), 16).map_err(|error| error.to_string())?;
+        body.extend(exactly(stream, size)?);
+        if until(stream, b"\r\n")? != b"\r\n" {
+            return Err("a chunk does not end where it says".into());
+        }
+        if size == 0 {
+            return Ok(body);
+        }
+    }
+}
+
+/// One exchange on a connection of its own.
+pub fn ask(server: &Server, request: impl AsRef<[u8]>) -> Reply {
+    let mut stream = server.connect();
+    send(&mut stream, request);
+    receive(&mut stream).unwrap()
+}
+
+pub fn get(server: &Server, path: &str) -> Reply {
+    ask(server, format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n"))
+}
+
+pub fn post(path: &str, body: &[u8]) -> Vec<u8> {
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    [head.as_bytes(), body].concat()
+}
+
+/// A number of the server as a whole.
+pub fn counter(server: &Server, name: &str) -> u64 {
+    let status = server.status();
+    let value = &status["total"]["counters"][name];
+    value
+        .as_u64()
+        .unwrap_or_else(|| panic!("no counter {name}"))
+}
+
+/// The numbers that a program has left in a file, when it has left them.
+pub fn numbers(path: &Path) -> Vec<i32> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.split_whitespace()
+        .map(|word| word.parse().unwrap())
+        .collect()
+}
+
+/// Still answers, and its loop has never waited, as far as that can be seen here.
+pub fn is_well(server: &Server) {
+    let reply = get(server, "/file.txt");
+    assert_eq!((reply.status, reply.text().as_str()), (200, "a file\n"));
+    let status = server.status();
+    assert_eq!(status["total"]["trace"]["sleeps"], Value::Array(Vec::new()));
+    assert_eq!(status["master"]["worker_deaths"], 0);
+}
+
+/// Contents of which each place differs from its neighbours.
+pub fn contents(size: usize) -> Vec<u8> {
+    (0..size).map(|at| (at % 251) as u8).collect()
+}
+
+/// Says why a test is left out, where it is looked for.
+pub fn skip(name: &str, reason: &str) {
+    println!("SKIP: {reason}");
+    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
+        let log = fs::OpenOptions::new().create(true).append(true).open(path);
+        let line = format!("{name}: {reason}\n");
+        log.unwrap().write_all(line.as_bytes()).unwrap();
+    }
+}

@@ -1,0 +1,243 @@
+//! The meta-variables of a request.
+//!
+//! Nothing a client sends can take the place of what the server knows: its fields become `HTTP_…`
+//! variables only. Left out are `Proxy` (a program's HTTP library takes `HTTP_PROXY` for the proxy it
+//! should use: "httpoxy"), names with anything but letters, digits and hyphens (`X_A`, `X.A` and `X-A`
+//! would all become `HTTP_X_A`, so that one could pass for another), and fields about the connection.
+//!
+//! Sources: RFC 3875 section 4.1; the variables that it does not have and every program expects are
+//! those of the FastCGI specification's examples and of PHP's manual (`$_SERVER`).
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use http::{Target, target};
+
+use crate::fields::is_hop_by_hop;
+use crate::pairs::Pairs;
+use crate::request::Request;
+
+/// What the server knows and the request does not say.
+#[derive(Clone, Copy, Debug)]
+pub struct Context<'c> {
+    /// `SCRIPT_NAME`: the part of the path that names the program, decoded, with its slash in front.
+    pub script_name: &'c [u8],
+    /// `PATH_INFO`: the rest of the path, decoded; empty if there is none.
+    pub path_info: &'c [u8],
+    /// `SCRIPT_FILENAME`: the program's file, absolute.
+    pub script_filename: &'c [u8],
+    /// `DOCUMENT_ROOT`, absolute, without a slash at its end. `PATH_TRANSLATED` is the path info below it.
+    pub document_root: &'c [u8],
+    /// The client.
+    pub remote: SocketAddr,
+    /// Where it reached us.
+    pub local: SocketAddr,
+    /// `SERVER_NAME` if the request has no Host.
+    pub server_name: &'c [u8],
+    /// `SERVER_SOFTWARE`.
+    pub server_software: &'c [u8],
+    /// Whether the client came by TLS.
+    pub https: bool,
+    /// `CONTENT_LENGTH`: the body's length without framing; none without a body. A chunked body has to
+    /// be gathered first, since RFC 3875 section 4.1.2 knows no other way to say where it ends.
+    pub body_bytes: Option<u64>,
+    /// The user, if the server has asked for a name and believed it. Then `Authorization` stays here.
+    pub user: Option<User<'c>>,
+    /// Whether `Authorization` reaches the program if the server did not use it itself. RFC 3875
+    /// section 4.1.18 advises against it: other programs of the same user can read an environment.
+    pub authorization: bool,
+}
+
+/// A user the server has made sure of.
+#[derive(Clone, Copy, Debug)]
+pub struct User<'c> {
+    /// `AUTH_TYPE`, such as `Basic`.
+    pub scheme: &'c [u8],
+    /// `REMOTE_USER`.
+    pub name: &'c [u8],
+}
+
+/// Variables in the order they were added; names are unique.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Variables(Pairs);
+
+impl Variables {
+    /// Describes a request.
+    pub fn new(request: &Request<'_>, context: &Context<'_>) -> Variables {
+        let mut variables = Variables::default();
+        variables.add_request(request, context);
+        variables.add_place(context);
+        variables.add_parties(request, context);
+        variables.add_fields(request, context);
+        variables
+    }
+
+    /// Adds a variable of the configuration's. One whose name is already there, or that an environment
+    /// cannot hold (NUL; `=` in the name), is left out; the answer says whether it was taken.
+    pub fn add(&mut self, name: &[u8], value: &[u8]) -> bool {
+        let fits =
+            !name.is_empty() && !name.contains(&b'=') && !name.contains(&0) && !value.contains(&0);
+        let takes = fits && self.get(name).is_none();
+        if takes {
+            self.0.push(name, value);
+        }
+        takes
+    }
+
+    /// Name and value of each.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.0.iter()
+    }
+
+    /// The value of one.
+    pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
+        self.iter()
+            .find(|(found, _)| *found == name)
+            .map(|(_, value)| value)
+    }
+
+    /// Appends `NAME=value` and NUL for each: an environment.
+    pub fn write_environment(&self, out: &mut Vec<u8>) {
+        for (name, value) in self.iter() {
+            out.extend_from_slice(name);
+            out.push(b'=');
+            out.extend_from_slice(value);
+            out.push(0);
+        }
+    }
+
+    /// For values that come from `http` or the configuration, neither of which lets NUL through.
+    fn set(&mut self, name: &str, value: &[u8]) {
+        debug_assert!(!value.contains(&0), "{name} holds NUL");
+        if !value.contains(&0) {
+            self.0.push(name.as_bytes(), value);
+        }
+    }
+
+    fn set_text(&mut self, name: &str, value: impl fmt::Display) {
+        self.set(name, value.to_string().as_bytes());
+    }
+
+    fn add_request(&mut self, request: &Request<'_>, context: &Context<'_>) {
+        let head = request.head;
+        let received: &[u8] = match head.target {
+            Target::Path(path) | Target::Authority(path) => path,
+            Target::Asterisk => b"*",
+        };
+        let question_mark = memchr::memchr(b'?', received);
+        let query = question_mark.map_or(&b""[..], |at| &received[at + 1..]);
+        self.set("GATEWAY_INTERFACE", b"CGI/1.1");
+        self.set("SERVER_PROTOCOL", head.version.as_str().as_bytes());
+        self.set("REQUEST_METHOD", head.method.as_str().as_bytes());
+        self.set("REQUEST_URI", received);
+        self.set("QUERY_STRING", query);
+        if let Some(bytes) = context.body_bytes {
+            self.set_text("CONTENT_LENGTH", bytes);
+        }
+        self.add_joined("CONTENT_TYPE", request, b"content-type");
+    }
+
+    fn add_place(&mut self, context: &Context<'_>) {
+        self.set("SCRIPT_NAME", context.script_name);
+        self.set("SCRIPT_FILENAME", context.script_filename);
+        self.set("DOCUMENT_ROOT", context.document_root);
+        // PHP's own CGI program does not run without it, to be sure that a server started it.
+        self.set("REDIRECT_STATUS", b"200");
+        if !context.path_info.is_empty() {
+            self.set("PATH_INFO", context.path_info);
+            let translated = [context.document_root, context.path_info].concat();
+            self.set("PATH_TRANSLATED", &translated);
+        }
+    }
+
+    fn add_parties(&mut self, request: &Request<'_>, context: &Context<'_>) {
+        let scheme = if context.https { "https" } else { "http" };
+        let name = request
+            .head
+            .host
+            .map_or(context.server_name, target::host_name);
+        self.set("SERVER_SOFTWARE", context.server_software);
+        self.set("SERVER_NAME", name);
+        self.set_text("SERVER_ADDR", address(context.local));
+        self.set_text("SERVER_PORT", context.local.port());
+        self.set_text("REMOTE_ADDR", address(context.remote));
+        self.set_text("REMOTE_PORT", context.remote.port());
+        self.set("REQUEST_SCHEME", scheme.as_bytes());
+        if context.https {
+            self.set("HTTPS", b"on");
+        }
+        if let Some(user) = &context.user {
+            self.set("AUTH_TYPE", user.scheme);
+            self.set("REMOTE_USER", user.name);
+        }
+    }
+
+    /// One variable a name; the values of a repeated field are joined, as RFC 3875 section 4.1.18 asks.
+    fn add_fields(&mut self, request: &Request<'_>, context: &Context<'_>) {
+        let credentials = context.authorization && context.user.is_none();
+        for (at, (name, value)) in request.fields().enumerate() {
+            let is_same = |(found, _): &(&[u8], &[u8])| found.eq_ignore_ascii_case(name);
+            if !is_passed(name, credentials)
+                || request.fields().take(at).any(|field| is_same(&field))
+            {
+                continue;
+            }
+            // Cookie is the one field whose parts are not separated by commas (RFC 6265 section 5.4).
+            let separator: &[u8] = match name.eq_ignore_ascii_case(b"cookie") {
+                true => b"; ",
+                false => b", ",
+            };
+            let prefixed = [&b"HTTP_"[..], name].concat();
+            self.0.push_changed(&prefixed, as_variable, value);
+            for (_, more) in request.fields().skip(at + 1).filter(is_same) {
+                self.0.extend_last(separator, more);
+            }
+        }
+    }
+
+    fn add_joined(&mut self, variable: &str, request: &Request<'_>, name: &[u8]) {
+        let mut values = request.values(name);
+        if let Some(first) = values.next() {
+            self.set(variable, first);
+            values.for_each(|more| self.0.extend_last(b", ", more));
+        }
+    }
+}
+
+impl fmt::Debug for Variables {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list()
+            .entries(
+                self.iter().map(|(name, value)| {
+                    format!("{}={}", name.escape_ascii(), value.escape_ascii())
+                }),
+            )
+            .finish()
+    }
+}
+
+fn as_variable(byte: u8) -> u8 {
+    match byte {
+        b'-' => b'_',
+        _ => byte.to_ascii_uppercase(),
+    }
+}
+
+/// Whether a field becomes an `HTTP_` variable. Fields named by `Connection` do: the program is on our
+/// side of the connection, and a client could otherwise take fields away that something in front of us
+/// has put there.
+fn is_passed(name: &[u8], credentials: bool) -> bool {
+    let is = |known: &[u8]| name.eq_ignore_ascii_case(known);
+    let is_plain = name
+        .iter()
+        .all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-');
+    let has_own_variable = is(b"content-length") || is(b"content-type");
+    // The server has acted on an expectation already.
+    let is_ours = is(b"proxy") || is(b"expect") || is_hop_by_hop(name);
+    is_plain && !has_own_variable && !is_ours && (credentials || !is(b"authorization"))
+}
+
+/// An IPv4 client of an IPv6 socket is an IPv4 client.
+fn address(socket: SocketAddr) -> IpAddr {
+    socket.ip().to_canonical()
+}

@@ -1,0 +1,185 @@
+//! One request to a FastCGI application.
+//!
+//! Kept to strictly: records of another request, kinds an application does not send, anything after the
+//! end, an END_REQUEST that says something unknown. Let through, since applications do it: STDOUT that
+//! ends with END_REQUEST only, without its empty record, and a STDERR stream that is never ended.
+//!
+//! Source: FastCGI Specification, sections 5 and 6.2.
+
+use crate::cgi::{ReplyReader, Variables};
+use crate::exchange::{Exchange, Fault, Outbox};
+use crate::fastcgi::inquiry::write_pairs;
+use crate::fastcgi::record::{Fragment, Garbage, Kind, RecordReader, write_record, write_stream};
+use crate::reply::{End, Event, HeadLimits};
+
+/// The only request number used: a connection has one request at a time.
+const ID: u16 = 1;
+/// The role of an application that answers requests.
+const RESPONDER: u8 = 1;
+/// The application is to leave the connection open.
+const KEEP: u8 = 1;
+/// Bytes of an END_REQUEST record.
+const END_BYTES: usize = 8;
+
+/// One request and its reply. Dropping it in the middle leaves a connection that can only be closed.
+#[derive(Debug)]
+pub struct FastCgiExchange {
+    keep: bool,
+    out: Outbox,
+    body_ended: bool,
+    records: RecordReader,
+    reply: ReplyReader,
+    stdout_ended: bool,
+    /// What has arrived of END_REQUEST.
+    end: Vec<u8>,
+    is_over: bool,
+}
+
+impl FastCgiExchange {
+    /// A request with these variables, among them CONTENT_LENGTH if a body follows. `keep`: the
+    /// connection is wanted again. `head_only`: the request is a HEAD.
+    pub fn new(variables: &Variables, keep: bool, limits: &HeadLimits, head_only: bool) -> Self {
+        let mut out = Outbox::default();
+        let flags = if keep { KEEP } else { 0 };
+        let begin = [0, RESPONDER, flags, 0, 0, 0, 0, 0];
+        write_record(out.bytes(), Kind::BEGIN_REQUEST, ID, &begin);
+        let mut pairs = Vec::new();
+        write_pairs(&mut pairs, variables);
+        write_stream(out.bytes(), Kind::PARAMS, ID, &pairs);
+        write_record(out.bytes(), Kind::PARAMS, ID, b"");
+        FastCgiExchange {
+            keep,
+            out,
+            body_ended: false,
+            records: RecordReader::default(),
+            reply: ReplyReader::new(limits, head_only),
+            stdout_ended: false,
+            end: Vec::new(),
+            is_over: false,
+        }
+    }
+
+    fn check(&self, fragment: &Fragment<'_>) -> Result<(), Garbage> {
+        let (kind, bytes) = (fragment.kind.0, fragment.record_bytes);
+        if fragment.id != ID {
+            return Err(Garbage::Request {
+                found: fragment.id,
+                expected: ID,
+            });
+        }
+        match fragment.kind {
+            Kind::STDOUT if self.stdout_ended => Err(Garbage::Kind { kind }),
+            Kind::STDOUT | Kind::STDERR => Ok(()),
+            Kind::END_REQUEST if usize::from(bytes) == END_BYTES => Ok(()),
+            Kind::END_REQUEST => Err(Garbage::Length { kind, bytes }),
+            _ => Err(Garbage::Kind { kind }),
+        }
+    }
+
+    /// Shows the next bytes of a record, and takes no more of them than one event needs.
+    fn show<'i>(
+        &mut self,
+        fragment: &Fragment<'i>,
+        input: &mut &'i [u8],
+    ) -> Result<Option<Event<'i>>, Fault> {
+        let mut rest = fragment.content;
+        let event = match fragment.kind {
+            Kind::STDOUT if rest.is_empty() => {
+                self.stdout_ended = true;
+                None
+            }
+            Kind::STDOUT => self.reply.feed(&mut rest)?,
+            Kind::STDERR => {
+                let message = std::mem::take(&mut rest);
+                (!message.is_empty()).then_some(Event::Stderr(message))
+            }
+            _ => {
+                self.end.extend_from_slice(std::mem::take(&mut rest));
+                None
+            }
+        };
+        let used = fragment.content.len() - rest.len();
+        if used > 0 {
+            self.records.take(input, used);
+        }
+        Ok(event)
+    }
+
+    /// END_REQUEST is complete.
+    fn over(&mut self, input: &mut &[u8]) -> Result<End, Fault> {
+        self.is_over = true;
+        let exit_status = u32::from_be_bytes([self.end[0], self.end[1], self.end[2], self.end[3]]);
+        match self.end[4] {
+            0 => {}
+            1 => return Err(Fault::NoMultiplexing),
+            2 => return Err(Fault::Overloaded),
+            3 => return Err(Fault::UnknownRole),
+            status => return Err(Garbage::ProtocolStatus { status }.into()),
+        }
+        let end = self.reply.finish()?;
+        // A request whose body was not wanted to its end has records under way that the next request
+        // would have to be told apart from.
+        let is_clean = self.records.is_between(input) && input.is_empty();
+        Ok(End {
+            exit_status,
+            reusable: self.keep && is_clean && self.body_ended && self.out.unsent().is_empty(),
+            ..end
+        })
+    }
+}
+
+impl Exchange for FastCgiExchange {
+    fn unsent(&self) -> &[u8] {
+        self.out.unsent()
+    }
+
+    fn sent(&mut self, bytes: usize) {
+        self.out.advance(bytes);
+    }
+
+    fn push_body(&mut self, bytes: &[u8]) -> usize {
+        if self.body_ended {
+            return 0;
+        }
+        let taken = self.out.fitting(bytes);
+        write_stream(self.out.bytes(), Kind::STDIN, ID, taken);
+        taken.len()
+    }
+
+    fn end_body(&mut self) {
+        if !self.body_ended {
+            self.body_ended = true;
+            write_record(self.out.bytes(), Kind::STDIN, ID, b"");
+        }
+    }
+
+    fn feed<'i>(&mut self, input: &mut &'i [u8]) -> Result<Option<Event<'i>>, Fault> {
+        while !self.is_over {
+            let Some(fragment) = self.records.next(input)? else {
+                return Ok(None);
+            };
+            self.check(&fragment)?;
+            let event = self.show(&fragment, input)?;
+            if event.is_some() {
+                return Ok(event);
+            }
+            if self.end.len() == END_BYTES {
+                return self.over(input).map(|end| Some(Event::End(end)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A reply whose end was seen is complete, even if the request's end was not.
+    fn finish(&mut self) -> Result<End, Fault> {
+        self.is_over = true;
+        match self.stdout_ended || self.reply.is_full() || !self.reply.has_head() {
+            true => Ok(self.reply.finish()?),
+            false => Err(Fault::Closed),
+        }
+    }
+
+    fn has_head(&self) -> bool {
+        self.reply.has_head()
+    }
+}

@@ -1,0 +1,14 @@
+//! FastCGI as a web server speaks it: requests to a program that stays, and its replies.
+//!
+//! One request at a time on a connection, in the role of a responder: back ends that multiplex are
+//! unknown, php-fpm refuses it. The connection may be kept for the next request.
+//!
+//! Source: FastCGI Specification, version 1.0 (Open Market, 1996).
+
+mod exchange;
+mod inquiry;
+mod record;
+
+pub use exchange::FastCgiExchange;
+pub use inquiry::{Abilities, Inquiry};
+pub use record::{Fragment, Garbage, Kind, RecordReader, write_record, write_stream};

@@ -1,0 +1,154 @@
+//! Lists of fields that may be sent, and which fields may not travel further than one connection.
+//!
+//! A [`FieldList`] holds nothing that could end a field line early: whoever adds a field has checked
+//! it, and the list checks again.
+//!
+//! Sources: RFC 9110 sections 5.1 (names), 5.5 (values), 7.6.1 (hop-by-hop fields).
+
+use std::fmt;
+
+use http::response::{is_field_name, is_field_value};
+
+use crate::pairs::Pairs;
+
+/// Fields in the order they came, repeated ones included, each fit to be written into a head.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct FieldList(Pairs);
+
+impl FieldList {
+    /// Adds a field. One that would split the head (a name that is no token; CR, LF or NUL in the
+    /// value) is left out, and is a mistake of the caller's: debug builds panic.
+    pub fn push(&mut self, name: &[u8], value: &[u8]) {
+        let safe = is_field_name(name) && is_field_value(value);
+        debug_assert!(safe, "unsafe field {}", name.escape_ascii());
+        if safe {
+            self.0.push(name, value);
+        }
+    }
+
+    /// Name and value of each field.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.0.iter()
+    }
+
+    /// The value of the first field with this name, whatever its letter case.
+    pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
+        self.iter()
+            .find(|(found, _)| found.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
+    }
+
+    /// How many fields there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Drops the fields with this name, whatever its letter case: where the server says it itself.
+    pub fn remove(&mut self, name: &[u8]) {
+        if self.get(name).is_some() {
+            self.0.retain(|found, _| !found.eq_ignore_ascii_case(name));
+        }
+    }
+
+    /// Writes all field lines, without the empty line that ends a head.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        for (name, value) in self.iter() {
+            write_field(out, name, value);
+        }
+    }
+}
+
+impl fmt::Debug for FieldList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list()
+            .entries(
+                self.iter().map(|(name, value)| {
+                    format!("{}: {}", name.escape_ascii(), value.escape_ascii())
+                }),
+            )
+            .finish()
+    }
+}
+
+/// Writes one field line. The caller has checked name and value.
+pub(crate) fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    out.extend_from_slice(name);
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Whether a field speaks about one connection only, so that nobody may pass it on.
+///
+/// RFC 9110 section 7.6.1, with what clients send to proxies (`Proxy-Connection`) and what proxies
+/// ask of clients (`Proxy-Authenticate`, `Proxy-Authorization`): a gateway is neither's other end.
+pub fn is_hop_by_hop(name: &[u8]) -> bool {
+    const NAMES: &[&[u8]] = &[
+        b"te",
+        b"trailer",
+        b"upgrade",
+        b"connection",
+        b"keep-alive",
+        b"proxy-connection",
+        b"transfer-encoding",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+    ];
+    NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(fields: &[(&str, &str)]) -> FieldList {
+        let mut list = FieldList::default();
+        for (name, value) in fields {
+            list.push(name.as_bytes(), value.as_bytes());
+        }
+        list
+    }
+
+    #[test]
+    fn fields_keep_order_and_repetition_when_written() {
+        let mut list = list(&[
+            ("A", "1"),
+            ("Set-Cookie", "x"),
+            ("a", ""),
+            ("set-cookie", "y"),
+        ]);
+        assert_eq!(list.get(b"SET-COOKIE"), Some(&b"x"[..]));
+        list.remove(b"A");
+        let mut out = b"before\r\n".to_vec();
+        list.write(&mut out);
+        assert_eq!(out, b"before\r\nSet-Cookie: x\r\nset-cookie: y\r\n");
+        assert_eq!(list.len(), 2);
+    }
+
+    #[test]
+    fn field_is_left_out_when_it_would_split_the_head() {
+        for (name, value) in [
+            ("A", "b\r\nC: d"),
+            ("A", "b\nc"),
+            ("A\r\nB", "c"),
+            ("", "a"),
+            ("A", "\0"),
+        ] {
+            let mut list = FieldList::default();
+            let pushed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                list.push(name.as_bytes(), value.as_bytes());
+            }));
+            assert_eq!(
+                pushed.is_err(),
+                cfg!(debug_assertions),
+                "{name:?}: {value:?}"
+            );
+            assert!(list.is_empty(), "{name:?}: {value:?}");
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! One request to an HTTP/1.1 back end, and its reply.
+
+use http::chunked::{ChunkedDrain, DrainLimits, Progress};
+
+use crate::exchange::{Exchange, Fault, Outbox};
+use crate::proxy::reply::{Asked, Ending, Head, HeadReader};
+use crate::proxy::request::{Body, Forwarding, Unforwardable, upgrades, write_request};
+use crate::refusal::Refusal;
+use crate::reply::{Answer, End, Event, HeadLimits};
+use crate::request::Request;
+
+/// The reply's body may be of any size, its framing not: a page of extensions over a whole reply is
+/// more than any back end sends.
+const CHUNK_LIMITS: DrainLimits = DrainLimits {
+    body_bytes_max: u64::MAX,
+    extension_bytes_max: 64 * 1024,
+    trailer_bytes_max: 16 * 1024,
+};
+
+/// One request and its reply.
+///
+/// A reply with status 101 is followed by [`Event::Body`] with whatever the back end sends, and from
+/// then on [`Exchange::push_body`] takes whatever the client sends; the server writes `Connection` and
+/// `Upgrade` into the client's reply itself, as it writes every field about the connection.
+#[derive(Debug)]
+pub struct ProxyExchange {
+    out: Outbox,
+    body: Outgoing,
+    keep: bool,
+    incoming: Incoming,
+}
+
+/// The request's body on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outgoing {
+    Length(u64),
+    Chunked,
+    /// Anything, after a change of protocol.
+    Raw,
+    /// All of it has been pushed.
+    Complete,
+    /// It ended before its length, so that the back end waits for the rest forever.
+    Cut,
+}
+
+/// Where in the reply the next byte stands.
+#[derive(Debug)]
+// One a request, never moved after it was made.
+#[allow(clippy::large_enum_variant)]
+enum Incoming {
+    Head(HeadReader),
+    Body { body: ReplyBody, discards: bool },
+    Over,
+}
+
+#[derive(Debug)]
+enum ReplyBody {
+    Length {
+        declared: u64,
+        left: u64,
+    },
+    Chunked(ChunkedDrain),
+    /// Until the connection ends.
+    Rest,
+}
+
+impl ProxyExchange {
+    /// A request with a body framed so. `limits` are for the reply.
+    ///
+    /// # Errors
+    /// When the server has to answer the request itself.
+    pub fn new(
+        request: &Request<'_>,
+        forwarding: &Forwarding<'_>,
+        body: Body,
+        limits: &HeadLimits,
+    ) -> Result<ProxyExchange, Unforwardable> {
+        let mut out = Outbox::default();
+        write_request(out.bytes(), request, forwarding, body)?;
+        let asked = Asked {
+            head_only: request.head.method == http::Method::Head,
+            upgrades: upgrades(request, forwarding, body),
+        };
+        Ok(ProxyExchange {
+            out,
+            body: match body {
+                Body::None | Body::Length(0) => Outgoing::Complete,
+                Body::Length(bytes) => Outgoing::Length(bytes),
+                Body::Chunked => Outgoing::Chunked,
+            },
+            keep: forwarding.keep,
+            incoming: Incoming::Head(HeadReader::new(limits, asked)),
+        })
+    }
+
+    fn begin_body(&mut self, head: Head) -> Event<'static> {
+        self.keep &= head.keep;
+        let body = match head.ending {
+            Ending::None => ReplyBody::Length {
+                declared: 0,
+                left: 0,
+            },
+            Ending::Length(bytes) => ReplyBody::Length {
+                declared: bytes,
+                left: bytes,
+            },
+            Ending::Chunked => ReplyBody::Chunked(ChunkedDrain::new(CHUNK_LIMITS)),
+            Ending::Close => ReplyBody::Rest,
+            Ending::Upgrade => {
+                self.body = Outgoing::Raw;
+                ReplyBody::Rest
+            }
+        };
+        self.incoming = Incoming::Body {
+            body,
+            discards: head.reply.handoff.is_some(),
+        };
+        Event::Head(Answer::Reply(head.reply))
+    }
+
+    fn end(&mut self, input: &[u8]) -> Event<'static> {
+        self.incoming = Incoming::Over;
+        let is_clean = input.is_empty() && self.out.unsent().is_empty();
+        Event::End(End {
+            reusable: self.keep && is_clean && self.body == Outgoing::Complete,
+            ..End::default()
+        })
+    }
+}
+
+impl ReplyBody {
+    /// The next piece; none if more bytes are needed or the body is over, which the second value says.
+    fn next<'i>(&mut self, input: &mut &'i [u8]) -> Result<(Option<&'i [u8]>, bool), Fault> {
+        match self {
+            ReplyBody::Rest => Ok((some(std::mem::take(input)), false)),
+            ReplyBody::Length { left, .. } => {
+                let taken = input
+                    .len()
+                    .min(usize::try_from(*left).unwrap_or(usize::MAX));
+                let (piece, rest) = input.split_at(taken);
+                *input = rest;
+                *left -= taken as u64;
+                Ok((some(piece), *left == 0))
+            }
+            ReplyBody::Chunked(chunks) => {
+                let piece = chunks.next_piece(input);
+                match chunks.feed(&[]) {
+                    Progress::Bad => Err(Fault::BadChunk),
+                    Progress::TooLarge => Err(Fault::ChunkTooLong),
+                    progress => Ok((piece, progress == Progress::Done(0))),
+                }
+            }
+        }
+    }
+
+    /// The connection ends here.
+    fn finish(self) -> Result<End, Fault> {
+        match self {
+            ReplyBody::Rest | ReplyBody::Length { left: 0, .. } => Ok(End::default()),
+            ReplyBody::Length { declared, left } => Err(Fault::Reply(Refusal::BodyCut {
+                body_bytes: declared - left,
+                declared_bytes: declared,
+            })),
+            ReplyBody::Chunked(mut chunks) => match chunks.feed(&[]) {
+                Progress::Done(_) => Ok(End::default()),
+                _ => Err(Fault::Closed),
+            },
+        }
+    }
+}
+
+fn some(piece: &[u8]) -> Option<&[u8]> {
+    (!piece.is_empty()).then_some(piece)
+}
+
+impl Exchange for ProxyExchange {
+    fn unsent(&self) -> &[u8] {
+        self.out.unsent()
+    }
+
+    fn sent(&mut self, bytes: usize) {
+        self.out.advance(bytes);
+    }
+
+    /// Takes no more than was announced.
+    fn push_body(&mut self, bytes: &[u8]) -> usize {
+        let announced = match self.body {
+            Outgoing::Length(left) => bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX)),
+            Outgoing::Chunked | Outgoing::Raw => bytes.len(),
+            Outgoing::Complete | Outgoing::Cut => 0,
+        };
+        let taken = self.out.fitting(&bytes[..announced]);
+        if taken.is_empty() {
+            return 0;
+        }
+        match &mut self.body {
+            Outgoing::Chunked => write_chunk(self.out.bytes(), taken),
+            Outgoing::Length(left) => {
+                *left -= taken.len() as u64;
+                if *left == 0 {
+                    self.body = Outgoing::Complete;
+                }
+                self.out.bytes().extend_from_slice(taken);
+            }
+            _ => self.out.bytes().extend_from_slice(taken),
+        }
+        taken.len()
+    }
+
+    fn end_body(&mut self) {
+        self.body = match self.body {
+            Outgoing::Chunked => {
+                self.out.bytes().extend_from_slice(b"0\r\n\r\n");
+                Outgoing::Complete
+            }
+            Outgoing::Length(_) => Outgoing::Cut,
+            Outgoing::Raw | Outgoing::Complete => Outgoing::Complete,
+            Outgoing::Cut => Outgoing::Cut,
+        };
+    }
+
+    fn feed<'i>(&mut self, input: &mut &'i [u8]) -> Result<Option<Event<'i>>, Fault> {
+        loop {
+            match &mut self.incoming {
+                Incoming::Over => return Ok(None),
+                Incoming::Head(head) => {
+                    let head = head.feed(input)?;
+                    return Ok(head.map(|head| self.begin_body(head)));
+                }
+                Incoming::Body { body, discards } => match body.next(input)? {
+                    (Some(_), _) if *discards => {}
+                    (Some(piece), _) => return Ok(Some(Event::Body(piece))),
+                    (None, true) => return Ok(Some(self.end(input))),
+                    (None, false) => return Ok(None),
+                },
+            }
+        }
+    }
+
+    fn finish(&mut self) -> Result<End, Fault> {
+        match std::mem::replace(&mut self.incoming, Incoming::Over) {
+            Incoming::Head(head) => Err(head.cut().into()),
+            Incoming::Body { body, .. } => body.finish(),
+            Incoming::Over => Ok(End::default()),
+        }
+    }
+
+    fn has_head(&self) -> bool {
+        !matches!(self.incoming, Incoming::Head(_))
+    }
+}
+
+fn write_chunk(out: &mut Vec<u8>, content: &[u8]) {
+    out.extend_from_slice(format!("{:x}\r\n", content.len()).as_bytes());
+    out.extend_from_slice(content);
+    out.extend_from_slice(b"\r\n");
+}

@@ -1,0 +1,73 @@
+//! What a back end is told of the client and the hops before it.
+//!
+//! Both ways of saying it are written, since some programs read only one: `Forwarded` (RFC 7239) and the
+//! three older `X-Forwarded-` fields. What the request brought along is kept only if the client is
+//! trusted; `Via` is kept always, since it is for finding loops and nobody gains by writing it.
+
+use std::net::IpAddr;
+
+use crate::fields::write_field;
+use crate::proxy::request::Forwarding;
+use crate::request::Request;
+
+/// Writes Via, Forwarded and the `X-Forwarded-` fields.
+pub(super) fn write(out: &mut Vec<u8>, request: &Request<'_>, forwarding: &Forwarding<'_>) {
+    let earlier = |name: &[u8]| joined(request, name);
+    let believed = |name: &[u8]| earlier(name).filter(|_| forwarding.trusts_client);
+    let address = forwarding.remote.ip().to_canonical();
+    let protocol = if forwarding.https { "https" } else { "http" };
+    let version = request.head.version.as_str().trim_start_matches("HTTP/");
+    let via = [version.as_bytes(), b" ", forwarding.via].concat();
+    write_field(out, b"Via", &appended(earlier(b"via"), &via));
+    let element = element(address, request.head.host, protocol);
+    write_field(
+        out,
+        b"Forwarded",
+        &appended(believed(b"forwarded"), &element),
+    );
+    let client = address.to_string();
+    let clients = appended(believed(b"x-forwarded-for"), client.as_bytes());
+    write_field(out, b"X-Forwarded-For", &clients);
+    // These two are about the first hop: whoever was there knows better.
+    let protocol = believed(b"x-forwarded-proto").unwrap_or(protocol.into());
+    write_field(out, b"X-Forwarded-Proto", &protocol);
+    if let Some(host) = believed(b"x-forwarded-host").or(request.head.host.map(Into::into)) {
+        write_field(out, b"X-Forwarded-Host", &host);
+    }
+}
+
+/// All values of a field as one list.
+fn joined(request: &Request<'_>, name: &[u8]) -> Option<Vec<u8>> {
+    let values: Vec<&[u8]> = request
+        .values(name)
+        .filter(|value| !value.is_empty())
+        .collect();
+    (!values.is_empty()).then(|| values.join(&b", "[..]))
+}
+
+fn appended(list: Option<Vec<u8>>, element: &[u8]) -> Vec<u8> {
+    match list {
+        Some(list) => [&list[..], b", ", element].concat(),
+        None => element.to_vec(),
+    }
+}
+
+/// `for=192.0.2.7;host=example.org;proto=http`. What is no token is quoted: an IPv6 address in its
+/// brackets (RFC 7239 section 6), a host with a port. A sound host holds no quote and no backslash.
+fn element(address: IpAddr, host: Option<&[u8]>, protocol: &str) -> Vec<u8> {
+    let mut element = match address {
+        IpAddr::V4(address) => format!("for={address}"),
+        IpAddr::V6(address) => format!("for=\"[{address}]\""),
+    }
+    .into_bytes();
+    if let Some(host) = host {
+        let is_token = http::response::is_field_name(host);
+        let quote: &[u8] = if is_token { b"" } else { b"\"" };
+        for part in [&b";host="[..], quote, host, quote] {
+            element.extend_from_slice(part);
+        }
+    }
+    element.extend_from_slice(b";proto=");
+    element.extend_from_slice(protocol.as_bytes());
+    element
+}

@@ -1,0 +1,250 @@
+//! The reply head of a back end that speaks HTTP/1, and how its body ends.
+//!
+//! As strict as the server is towards clients, since a reply that this server and the next recipient end
+//! at different places lets one client write another one's reply. Refused: a bare LF, a folded line,
+//! control bytes, Content-Length that is repeated, a list or no number, Content-Length with
+//! Transfer-Encoding, Transfer-Encoding in HTTP/1.0 or other than one `chunked`, too many interim
+//! replies, a change of protocol that nobody asked for. White space before a colon is removed, as RFC
+//! 9112 section 5.1 demands of proxies.
+//!
+//! Sources: RFC 9112 sections 4, 5, 6.3, 9.3; RFC 9110 section 15.2.
+
+use http::elements;
+
+use crate::lines::{BeforeColon, LineEnds, Lines, control_byte, field};
+use crate::refusal::{Refusal, excerpt};
+use crate::reply::{HeadLimits, Reply};
+
+/// Most interim replies before the final one. Each is cheap; an endless row of them is a broken back end.
+const INTERIM_MAX: u32 = 16;
+
+/// What was asked, as far as it decides what the reply means.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    /// HEAD: no reply has a body.
+    pub(super) head_only: bool,
+    /// The request asked to open a WebSocket.
+    pub(super) upgrades: bool,
+}
+
+/// How the end of the reply's body is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// There is no body.
+    None,
+    /// After so many bytes.
+    Length(u64),
+    /// By its last chunk.
+    Chunked,
+    /// By the end of the connection.
+    Close,
+    /// Never: the connection now speaks another protocol.
+    Upgrade,
+}
+
+/// A final reply's head.
+#[derive(Debug)]
+pub(super) struct Head {
+    pub(super) reply: Reply,
+    pub(super) ending: Ending,
+    /// Whether the connection may be used again.
+    pub(super) keep: bool,
+}
+
+/// Reads heads until one is final.
+#[derive(Debug)]
+pub(super) struct HeadReader {
+    limits: HeadLimits,
+    asked: Asked,
+    lines: Lines,
+    interim: u32,
+    /// The head under way, once its status line is there.
+    head: Option<Draft>,
+}
+
+/// A head that is not complete.
+#[derive(Debug)]
+struct Draft {
+    reply: Reply,
+    is_http_1_1: bool,
+    fields: usize,
+    transfer_encoding: Option<Vec<u8>>,
+    close: bool,
+    keep_alive: bool,
+    websocket: bool,
+    /// What `Connection` names.
+    named: Vec<Vec<u8>>,
+}
+
+impl HeadReader {
+    pub(super) fn new(limits: &HeadLimits, asked: Asked) -> HeadReader {
+        HeadReader {
+            limits: *limits,
+            asked,
+            lines: Lines::new(LineEnds::CrLf, limits),
+            interim: 0,
+            head: None,
+        }
+    }
+
+    /// The final head, once its empty line is there; `input` then starts with the body.
+    pub(super) fn feed(&mut self, input: &mut &[u8]) -> Result<Option<Head>, Refusal> {
+        while let Some((number, line)) = self.lines.next(input)? {
+            match self.head.take() {
+                None => self.head = Some(Draft::new(line)?),
+                Some(draft) if line.is_empty() => {
+                    if let Some(head) = self.complete(draft)? {
+                        return Ok(Some(head));
+                    }
+                }
+                Some(mut draft) => {
+                    draft.take(number, line, self.limits.fields_max)?;
+                    self.head = Some(draft);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn complete(&mut self, draft: Draft) -> Result<Option<Head>, Refusal> {
+        match draft.reply.status {
+            101 if self.asked.upgrades && draft.websocket => {}
+            101 => return Err(Refusal::UnaskedUpgrade),
+            100..200 if self.interim == INTERIM_MAX => return Err(Refusal::TooManyInterim),
+            100..200 => {
+                self.interim += 1;
+                self.lines = Lines::new(LineEnds::CrLf, &self.limits);
+                return Ok(None);
+            }
+            _ => {}
+        }
+        draft.end(self.asked).map(Some)
+    }
+
+    /// What it means that the connection ends inside the head.
+    pub(super) fn cut(&self) -> Refusal {
+        self.lines.cut()
+    }
+}
+
+impl Draft {
+    /// From the status line. Its reason phrase may be missing together with the space before it, which
+    /// is not quite allowed and understood by everybody.
+    fn new(line: &[u8]) -> Result<Draft, Refusal> {
+        let refused = || Refusal::NoStatusLine {
+            text: excerpt(line),
+        };
+        if let Some(byte) = control_byte(line) {
+            return Err(Refusal::ControlByte { line: 1, byte });
+        }
+        let (is_http_1_1, rest) = match line {
+            [
+                b'H',
+                b'T',
+                b'T',
+                b'P',
+                b'/',
+                b'1',
+                b'.',
+                b'0',
+                b' ',
+                rest @ ..,
+            ] => (false, rest),
+            // A minor version above 1 means 1 to us (RFC 9110 section 2.5).
+            [
+                b'H',
+                b'T',
+                b'T',
+                b'P',
+                b'/',
+                b'1',
+                b'.',
+                b'1'..=b'9',
+                b' ',
+                rest @ ..,
+            ] => (true, rest),
+            _ => return Err(refused()),
+        };
+        let (digits, reason) = rest.split_at_checked(3).ok_or_else(refused)?;
+        let status = http::decimal(digits)
+            .filter(|status| (100..600).contains(status))
+            .filter(|_| matches!(reason, [] | [b' ', ..]))
+            .ok_or_else(refused)?;
+        Ok(Draft {
+            reply: Reply::new(status as u16, reason.trim_ascii()),
+            is_http_1_1,
+            fields: 0,
+            transfer_encoding: None,
+            close: false,
+            keep_alive: false,
+            websocket: false,
+            named: Vec::new(),
+        })
+    }
+
+    fn take(&mut self, number: u32, line: &[u8], fields_max: usize) -> Result<(), Refusal> {
+        let (name, value) = field(number, line, BeforeColon::WhiteSpace)?;
+        self.fields += 1;
+        if self.fields > fields_max {
+            return Err(Refusal::TooManyFields { fields_max });
+        }
+        let is = |known: &[u8]| name.eq_ignore_ascii_case(known);
+        if is(b"transfer-encoding") {
+            let list = self.transfer_encoding.get_or_insert_default();
+            list.extend_from_slice(value);
+            list.push(b',');
+        } else if is(b"connection") {
+            for option in elements(value) {
+                self.close |= option.eq_ignore_ascii_case(b"close");
+                self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
+            }
+            self.named.extend(elements(value).map(<[u8]>::to_vec));
+        } else if is(b"upgrade") {
+            self.websocket |= value.eq_ignore_ascii_case(b"websocket");
+        }
+        self.reply.take(name, value)
+    }
+
+    fn end(mut self, asked: Asked) -> Result<Head, Refusal> {
+        let ending = self.ending(asked)?;
+        for name in &self.named {
+            self.reply.fields.remove(name);
+        }
+        // A 204 has nothing to frame; one that does may be followed by what it framed.
+        let has_framing = self.transfer_encoding.is_some() || self.reply.length > Some(0);
+        let is_doubtful = self.reply.status == 204 && has_framing;
+        let stays = !self.close && (self.is_http_1_1 || self.keep_alive);
+        Ok(Head {
+            reply: self.reply,
+            ending,
+            keep: stays && !is_doubtful && !matches!(ending, Ending::Close | Ending::Upgrade),
+        })
+    }
+
+    /// RFC 9112 section 6.3, with every doubtful case refused.
+    fn ending(&self, asked: Asked) -> Result<Ending, Refusal> {
+        if let Some(list) = &self.transfer_encoding {
+            if self.reply.length.is_some() {
+                return Err(Refusal::LengthWithCoding);
+            }
+            let mut codings = elements(list);
+            let is_chunked = codings
+                .next()
+                .is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked"));
+            if !self.is_http_1_1 || !is_chunked || codings.next().is_some() {
+                return Err(Refusal::BadValue {
+                    name: "Transfer-Encoding",
+                    text: excerpt(list.strip_suffix(b",").unwrap_or(list)),
+                });
+            }
+        }
+        Ok(match self.reply.length {
+            _ if self.reply.status == 101 => Ending::Upgrade,
+            _ if asked.head_only || self.reply.is_bodiless() => Ending::None,
+            _ if self.transfer_encoding.is_some() => Ending::Chunked,
+            Some(0) => Ending::None,
+            Some(bytes) => Ending::Length(bytes),
+            None => Ending::Close,
+        })
+    }
+}

@@ -1,0 +1,247 @@
+//! The request head towards a back end.
+//!
+//! Left out of the client's fields: those about its connection (the fixed ones, and every one that
+//! `Connection` names), those this server writes itself, and any that a back end behind CGI's naming
+//! could take for one of those (`X_Forwarded_For`). Transfer codings and lengths are never passed on but
+//! written from how the body was understood.
+//!
+//! Refused: CONNECT and TRACE, which are about proxies and would show a client fields that were added
+//! behind its back.
+
+use http::{Framing, Method, Target, Version, elements};
+
+use crate::fields::{is_hop_by_hop, write_field};
+use crate::proxy::forwarded;
+use crate::request::Request;
+
+/// What the server knows and the request does not say.
+#[derive(Clone, Copy, Debug)]
+pub struct Forwarding<'c> {
+    /// The client's address.
+    pub remote: std::net::SocketAddr,
+    /// Whether the client came by TLS.
+    pub https: bool,
+    /// Whether what the request already says of earlier hops is believed and added to. Otherwise it is
+    /// replaced: any client can write `X-Forwarded-For: 127.0.0.1`.
+    pub trusts_client: bool,
+    /// The back end's `host[:port]`.
+    pub authority: &'c [u8],
+    /// Whether the back end gets the client's Host instead of its own name. It may need it to make
+    /// links; it can then not choose among several sites by its own names.
+    pub keeps_host: bool,
+    /// Our name in Via, a token.
+    pub via: &'c [u8],
+    /// Path and query to ask for in place of the received ones.
+    pub target: Option<&'c [u8]>,
+    /// Whether the connection is wanted again.
+    pub keep: bool,
+    /// Whether a WebSocket may be opened.
+    pub upgrades: bool,
+}
+
+/// How the request's body is framed towards the back end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// There is none.
+    None,
+    /// So many bytes.
+    Length(u64),
+    /// Chunks, written anew.
+    Chunked,
+}
+
+impl From<Framing> for Body {
+    fn from(framing: Framing) -> Body {
+        match framing {
+            Framing::None => Body::None,
+            Framing::Length(bytes) => Body::Length(bytes),
+            Framing::Chunked => Body::Chunked,
+        }
+    }
+}
+
+/// Why a request is not passed on. The server answers it itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unforwardable {
+    /// CONNECT or TRACE: 405.
+    #[error("this method is not passed on")]
+    Method,
+    /// OPTIONS that may go no further (RFC 9110 section 7.6.2): to be answered as the last recipient.
+    #[error("Max-Forwards has come to its end")]
+    MaxForwards,
+    /// The configured target is not a path that fits into a request line.
+    #[error("the target for the back end is not a path")]
+    Target,
+}
+
+/// Appends the head of the request for the back end.
+///
+/// # Errors
+/// Nothing has been written then.
+pub fn write_request(
+    out: &mut Vec<u8>,
+    request: &Request<'_>,
+    forwarding: &Forwarding<'_>,
+    body: Body,
+) -> Result<(), Unforwardable> {
+    let head = request.head;
+    if matches!(head.method, Method::Other("CONNECT" | "TRACE")) {
+        return Err(Unforwardable::Method);
+    }
+    let forwards_left = max_forwards(request)?;
+    let target = target(request, forwarding)?;
+    out.extend_from_slice(head.method.as_str().as_bytes());
+    out.push(b' ');
+    for part in target {
+        out.extend_from_slice(part);
+    }
+    out.extend_from_slice(b" HTTP/1.1\r\n");
+    let host = head.host.filter(|_| forwarding.keeps_host);
+    write_field(out, b"Host", host.unwrap_or(forwarding.authority));
+    write_passed(out, request);
+    if let Some(left) = forwards_left {
+        write_field(
+            out,
+            b"Max-Forwards",
+            itoa::Buffer::new().format(left).as_bytes(),
+        );
+    }
+    forwarded::write(out, request, forwarding);
+    write_framing(out, head.method, body);
+    write_connection(out, forwarding.keep, upgrades(request, forwarding, body));
+    out.extend_from_slice(b"\r\n");
+    Ok(())
+}
+
+/// The parts of the request target, in origin-form but for `*`.
+fn target<'t>(
+    request: &Request<'t>,
+    forwarding: &Forwarding<'t>,
+) -> Result<[&'t [u8]; 2], Unforwardable> {
+    if let Some(target) = forwarding.target {
+        let fits = target.starts_with(b"/")
+            && !target
+                .iter()
+                .any(|byte| byte.is_ascii_control() || matches!(byte, b' ' | b'#'));
+        return fits
+            .then_some([&b""[..], target])
+            .ok_or(Unforwardable::Target);
+    }
+    match request.head.target {
+        // An absolute-form need not have a path (RFC 9112 section 3.2.1).
+        Target::Path(path) if path.starts_with(b"/") => Ok([b"", path]),
+        Target::Path(query) => Ok([b"/", query]),
+        Target::Asterisk => Ok([b"", b"*"]),
+        Target::Authority(_) => Err(Unforwardable::Method),
+    }
+}
+
+/// One less than OPTIONS asks for; none if it does not ask or asks for nonsense.
+fn max_forwards(request: &Request<'_>) -> Result<Option<u64>, Unforwardable> {
+    if request.head.method != Method::Options {
+        return Ok(None);
+    }
+    match request
+        .values(b"max-forwards")
+        .next()
+        .and_then(http::decimal)
+    {
+        Some(0) => Err(Unforwardable::MaxForwards),
+        forwards => Ok(forwards.map(|number| number - 1)),
+    }
+}
+
+/// The client's fields that go further, in the order received.
+fn write_passed(out: &mut Vec<u8>, request: &Request<'_>) {
+    for (name, value) in request.fields() {
+        if !is_hop_by_hop(name) && !is_ours(request, name) && !is_named(request, name) {
+            write_field(out, name, value);
+        }
+    }
+}
+
+/// Whether `Connection` says that the field is for us only (RFC 9110 section 7.6.1).
+fn is_named(request: &Request<'_>, name: &[u8]) -> bool {
+    request
+        .values(b"connection")
+        .flat_map(elements)
+        .any(|option| option.eq_ignore_ascii_case(name))
+}
+
+/// Whether this server writes the field itself, or nobody should see it. `Expect` has been answered by
+/// the time the body comes; `Proxy` becomes a program's idea of a proxy ("httpoxy").
+fn is_ours(request: &Request<'_>, name: &[u8]) -> bool {
+    const NAMES: &[&[u8]] = &[
+        b"host",
+        b"content-length",
+        b"expect",
+        b"proxy",
+        b"via",
+        b"forwarded",
+        b"x-forwarded-for",
+        b"x-forwarded-proto",
+        b"x-forwarded-host",
+    ];
+    // Names in which a back end may read `_` for `-` must not bring in what was taken out here.
+    let same = |known: &[u8]| {
+        known.len() == name.len()
+            && known.iter().zip(name).all(|(known, byte)| match byte {
+                b'_' => *known == b'-',
+                _ => *known == byte.to_ascii_lowercase(),
+            })
+    };
+    let is_disguised = name.contains(&b'_')
+        && [&b"transfer-encoding"[..], b"proxy-authorization"]
+            .into_iter()
+            .any(same);
+    let is_counted = request.head.method == Method::Options && same(b"max-forwards");
+    is_disguised || is_counted || NAMES.iter().copied().any(same)
+}
+
+/// Exactly one of the two fields, or none; a request without either has no body (RFC 9112 section 6.3).
+fn write_framing(out: &mut Vec<u8>, method: Method, body: Body) {
+    let mut write_length = |bytes: u64| {
+        write_field(
+            out,
+            b"Content-Length",
+            itoa::Buffer::new().format(bytes).as_bytes(),
+        );
+    };
+    match body {
+        Body::Length(bytes) => write_length(bytes),
+        // RFC 9110 section 8.6: where a body is usual, its absence is said.
+        Body::None if matches!(method, Method::Other("POST" | "PUT" | "PATCH")) => write_length(0),
+        Body::None => {}
+        Body::Chunked => write_field(out, b"Transfer-Encoding", b"chunked"),
+    }
+}
+
+fn write_connection(out: &mut Vec<u8>, keep: bool, upgrades: bool) {
+    if upgrades {
+        write_field(out, b"Connection", b"Upgrade");
+        write_field(out, b"Upgrade", b"websocket");
+    } else if !keep {
+        write_field(out, b"Connection", b"close");
+    }
+}
+
+/// Whether the back end is asked to change the protocol.
+pub(super) fn upgrades(request: &Request<'_>, forwarding: &Forwarding<'_>, body: Body) -> bool {
+    forwarding.upgrades && body == Body::None && is_websocket(request)
+}
+
+/// Whether the request opens a WebSocket (RFC 6455 section 4.1): HTTP/1.1, GET, no body, `Upgrade`
+/// naming exactly that protocol, and `Connection` naming the field.
+pub fn is_websocket(request: &Request<'_>) -> bool {
+    let head = request.head;
+    let mut protocols = request.values(b"upgrade").flat_map(elements);
+    let is_alone = protocols
+        .next()
+        .is_some_and(|protocol| protocol.eq_ignore_ascii_case(b"websocket"))
+        && protocols.next().is_none();
+    head.version == Version::Http11
+        && head.method == Method::Get
+        && head.framing == Framing::None
+        && is_alone
+        && is_named(request, b"upgrade")
+}

@@ -1,0 +1,99 @@
+//! SCGI: a request as one netstring of variables, then its body; the reply as from a CGI program.
+//!
+//! The connection serves one request and its end is the reply's, so that a reply without a declared
+//! length cannot be told from one that was cut: such is the protocol.
+//!
+//! Source: "SCGI: A Simple Common Gateway Interface alternative" (Neil Schemenauer, 2008).
+
+use crate::cgi::{ReplyReader, Variables};
+use crate::exchange::{Exchange, Fault, Outbox};
+use crate::reply::{End, Event, HeadLimits};
+
+/// One request and its reply.
+#[derive(Debug)]
+pub struct ScgiExchange {
+    out: Outbox,
+    /// Body bytes that were announced and have not been pushed.
+    body_left: u64,
+    reply: ReplyReader,
+}
+
+impl ScgiExchange {
+    /// A request with these variables and a body of so many bytes, which SCGI has to know beforehand.
+    /// `head_only`: the request is a HEAD.
+    pub fn new(
+        variables: &Variables,
+        body_bytes: u64,
+        limits: &HeadLimits,
+        head_only: bool,
+    ) -> ScgiExchange {
+        let mut out = Outbox::default();
+        write_head(out.bytes(), variables, body_bytes);
+        ScgiExchange {
+            out,
+            body_left: body_bytes,
+            reply: ReplyReader::new(limits, head_only),
+        }
+    }
+}
+
+/// `24:CONTENT_LENGTH` NUL `0` NUL `SCGI` NUL `1` NUL … `,`. CONTENT_LENGTH stands first, always.
+fn write_head(out: &mut Vec<u8>, variables: &Variables, body_bytes: u64) {
+    let mut pairs = Vec::new();
+    let mut add = |name: &[u8], value: &[u8]| {
+        for part in [name, value] {
+            pairs.extend_from_slice(part);
+            pairs.push(0);
+        }
+    };
+    let mut number = itoa::Buffer::new();
+    add(b"CONTENT_LENGTH", number.format(body_bytes).as_bytes());
+    add(b"SCGI", b"1");
+    for (name, value) in variables.iter() {
+        if !matches!(name, b"CONTENT_LENGTH" | b"SCGI") {
+            add(name, value);
+        }
+    }
+    out.extend_from_slice(number.format(pairs.len()).as_bytes());
+    out.push(b':');
+    out.append(&mut pairs);
+    out.push(b',');
+}
+
+impl Exchange for ScgiExchange {
+    fn unsent(&self) -> &[u8] {
+        self.out.unsent()
+    }
+
+    fn sent(&mut self, bytes: usize) {
+        self.out.advance(bytes);
+    }
+
+    /// Takes no more than was announced.
+    fn push_body(&mut self, bytes: &[u8]) -> usize {
+        let announced = bytes
+            .len()
+            .min(usize::try_from(self.body_left).unwrap_or(usize::MAX));
+        let taken = self.out.fitting(&bytes[..announced]);
+        self.out.bytes().extend_from_slice(taken);
+        self.body_left -= taken.len() as u64;
+        taken.len()
+    }
+
+    /// Nothing marks the end: the program counts.
+    fn end_body(&mut self) {
+        self.body_left = 0;
+    }
+
+    fn feed<'i>(&mut self, input: &mut &'i [u8]) -> Result<Option<Event<'i>>, Fault> {
+        Ok(self.reply.feed(input)?)
+    }
+
+    fn finish(&mut self) -> Result<End, Fault> {
+        Ok(self.reply.finish()?)
+    }
+
+    fn has_head(&self) -> bool {
+        self.reply.has_head()
+    }
+}

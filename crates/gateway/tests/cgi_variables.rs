@@ -1,0 +1,196 @@
+//! What a program finds in its environment, and what a client cannot put there.
+
+use gateway::Request;
+use gateway::cgi::{Context, User, Variables};
+use http::{HeadLimits, Parsed};
+
+fn context() -> Context<'static> {
+    Context {
+        script_name: b"/cgi-bin/a b",
+        path_info: b"/c d",
+        script_filename: b"/srv/cgi/a b",
+        document_root: b"/srv/www",
+        remote: "[::ffff:192.0.2.7]:50000".parse().unwrap(),
+        local: "[2001:db8::1]:8080".parse().unwrap(),
+        server_name: b"fallback",
+        server_software: b"headway",
+        https: false,
+        body_bytes: None,
+        user: None,
+        authorization: true,
+    }
+}
+
+fn variables(bytes: &[u8], context: &Context<'_>) -> Variables {
+    let Parsed::Complete(head) = http::parse(bytes, &HeadLimits::default()) else {
+        panic!("{}", bytes.escape_ascii());
+    };
+    Variables::new(&Request::new(&head, bytes), context)
+}
+
+/// The variables of a request with these field lines that come from its fields.
+fn from_fields(lines: &str) -> Vec<String> {
+    let bytes = format!("GET / HTTP/1.1\r\nHost: x\r\n{lines}\r\n");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    variables(bytes.as_bytes(), &context())
+        .iter()
+        .map(|(name, value)| format!("{}={}", text(name), text(value)))
+        .filter(|pair| {
+            pair.starts_with("HTTP_") && !pair.starts_with("HTTP_HOST=")
+                || pair.starts_with("CONTENT_")
+        })
+        .collect()
+}
+
+#[test]
+fn every_variable_is_there_when_a_form_is_posted() {
+    let bytes = b"POST /cgi-bin/a%20b/c%20d?x=1&y=%20 HTTP/1.1\r\nHost: Example.org:8080\r\n\
+        Content-Type: text/plain\r\nContent-Length: 5\r\nUser-Agent: me\r\n\r\nhello";
+    let mut variables = variables(
+        bytes,
+        &Context {
+            body_bytes: Some(5),
+            ..context()
+        },
+    );
+    assert!(variables.add(b"APP_MODE", b"test"));
+    let mut environment = Vec::new();
+    variables.write_environment(&mut environment);
+    let expected = "GATEWAY_INTERFACE=CGI/1.1\0SERVER_PROTOCOL=HTTP/1.1\0REQUEST_METHOD=POST\0\
+        REQUEST_URI=/cgi-bin/a%20b/c%20d?x=1&y=%20\0QUERY_STRING=x=1&y=%20\0CONTENT_LENGTH=5\0\
+        CONTENT_TYPE=text/plain\0SCRIPT_NAME=/cgi-bin/a b\0SCRIPT_FILENAME=/srv/cgi/a b\0\
+        DOCUMENT_ROOT=/srv/www\0REDIRECT_STATUS=200\0PATH_INFO=/c d\0PATH_TRANSLATED=/srv/www/c d\0\
+        SERVER_SOFTWARE=headway\0SERVER_NAME=Example.org\0SERVER_ADDR=2001:db8::1\0SERVER_PORT=8080\0\
+        REMOTE_ADDR=192.0.2.7\0REMOTE_PORT=50000\0REQUEST_SCHEME=http\0\
+        HTTP_HOST=Example.org:8080\0HTTP_USER_AGENT=me\0APP_MODE=test\0";
+    assert_eq!(String::from_utf8(environment).unwrap(), expected);
+}
+
+#[test]
+fn optional_variables_are_absent_when_there_is_nothing_to_say() {
+    let context = Context {
+        path_info: b"",
+        ..context()
+    };
+    let found = variables(b"GET / HTTP/1.0\r\n\r\n", &context);
+    for name in [
+        "PATH_INFO",
+        "PATH_TRANSLATED",
+        "CONTENT_LENGTH",
+        "CONTENT_TYPE",
+        "HTTPS",
+        "AUTH_TYPE",
+        "REMOTE_USER",
+    ] {
+        assert_eq!(found.get(name.as_bytes()), None, "{name}");
+    }
+    assert_eq!(found.get(b"QUERY_STRING"), Some(&b""[..]));
+    assert_eq!(found.get(b"SERVER_NAME"), Some(&b"fallback"[..]));
+    assert_eq!(found.get(b"SERVER_PROTOCOL"), Some(&b"HTTP/1.0"[..]));
+}
+
+#[test]
+fn fields_reach_the_program_as_the_table_says_when_a_client_sends_them() {
+    let rows: &[(&str, &[&str])] = &[
+        ("X-A-1: b\r\n", &["HTTP_X_A_1=b"]),
+        ("X-Empty:\r\n", &["HTTP_X_EMPTY="]),
+        (
+            "A: 1\r\nB: 2\r\na: 3\r\nA: 4\r\n",
+            &["HTTP_A=1, 3, 4", "HTTP_B=2"],
+        ),
+        ("Cookie: a=1\r\ncookie: b=2\r\n", &["HTTP_COOKIE=a=1; b=2"]),
+        (
+            "Content-Type: a\r\nContent-Length: 0\r\n",
+            &["CONTENT_TYPE=a"],
+        ),
+        (
+            "Content-Type: a\r\ncontent-type: b\r\n",
+            &["CONTENT_TYPE=a, b"],
+        ),
+        // httpoxy.
+        ("Proxy: http://evil/\r\nPROXY: x\r\n", &[]),
+        // Names that would pass for others.
+        ("X_A: b\r\nContent_Length: 7\r\n", &[]),
+        ("X.A: b\r\nX!A: c\r\nX~A: d\r\n", &[]),
+        // What the connection and the server deal with.
+        (
+            "Connection: X-Real, close\r\nX-Real: kept\r\n",
+            &["HTTP_X_REAL=kept"],
+        ),
+        (
+            "Keep-Alive: 5\r\nTE: trailers\r\nUpgrade: h2c\r\nTrailer: A\r\n",
+            &[],
+        ),
+        (
+            "Proxy-Connection: a\r\nProxy-Authorization: b\r\nExpect: 100-continue\r\n",
+            &[],
+        ),
+        (
+            "Range: bytes=0-1\r\nIf-None-Match: \"a\"\r\n",
+            &["HTTP_RANGE=bytes=0-1", "HTTP_IF_NONE_MATCH=\"a\""],
+        ),
+        (
+            "Authorization: Basic eDp5\r\n",
+            &["HTTP_AUTHORIZATION=Basic eDp5"],
+        ),
+    ];
+    for (lines, expected) in rows {
+        assert_eq!(from_fields(lines), *expected, "{lines:?}");
+    }
+}
+
+#[test]
+fn credentials_stay_here_when_the_server_used_them_or_the_program_may_not_see_them() {
+    let bytes = b"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: Basic eDp5\r\n\r\n";
+    let user = User {
+        scheme: b"Basic",
+        name: b"x",
+    };
+    let used = variables(
+        bytes,
+        &Context {
+            user: Some(user),
+            ..context()
+        },
+    );
+    assert_eq!(used.get(b"AUTH_TYPE"), Some(&b"Basic"[..]));
+    assert_eq!(used.get(b"REMOTE_USER"), Some(&b"x"[..]));
+    assert_eq!(used.get(b"HTTP_AUTHORIZATION"), None);
+    let hidden = variables(
+        bytes,
+        &Context {
+            authorization: false,
+            ..context()
+        },
+    );
+    assert_eq!(hidden.get(b"HTTP_AUTHORIZATION"), None);
+}
+
+#[test]
+fn https_is_said_when_the_client_came_by_it() {
+    let found = variables(
+        b"GET / HTTP/1.0\r\n\r\n",
+        &Context {
+            https: true,
+            ..context()
+        },
+    );
+    assert_eq!(found.get(b"HTTPS"), Some(&b"on"[..]));
+    assert_eq!(found.get(b"REQUEST_SCHEME"), Some(&b"https"[..]));
+}
+
+#[test]
+fn added_variable_is_left_out_when_it_is_known_or_no_environment_can_hold_it() {
+    let mut found = variables(b"GET / HTTP/1.0\r\n\r\n", &context());
+    for (name, value) in [
+        ("SCRIPT_NAME", "x"),
+        ("", "x"),
+        ("A=B", "x"),
+        ("A\0", "x"),
+        ("A", "x\0"),
+    ] {
+        assert!(!found.add(name.as_bytes(), value.as_bytes()), "{name:?}");
+    }
+    assert_eq!(found.get(b"SCRIPT_NAME"), Some(&b"/cgi-bin/a b"[..]));
+    assert_eq!(found.get(b"A"), None);
+}

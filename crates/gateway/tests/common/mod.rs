@@ -1,0 +1,114 @@
+//! Runs an exchange over bytes in pieces and says what came out.
+
+#![allow(dead_code)] // Each test program uses its part.
+
+use gateway::{Answer, Event, Exchange};
+
+/// What came out of an exchange.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Head, body and end in words: `200 [A: b] body=x err=y | end`.
+    pub text: String,
+    /// Whether the connection may be used again.
+    pub reusable: bool,
+}
+
+/// Feeds the pieces, then the end of the connection if the reply has not ended by itself.
+pub fn seen(exchange: &mut dyn Exchange, pieces: &[&[u8]]) -> Seen {
+    let (mut head, mut body, mut stderr) = (String::new(), Vec::new(), Vec::new());
+    let mut ended = None;
+    'pieces: for piece in pieces {
+        let mut input = *piece;
+        loop {
+            match exchange.feed(&mut input) {
+                Ok(None) => break,
+                Ok(Some(Event::Head(answer))) => head = described(&answer),
+                Ok(Some(Event::Body(bytes))) => body.extend_from_slice(bytes),
+                Ok(Some(Event::Stderr(bytes))) => stderr.extend_from_slice(bytes),
+                Ok(Some(Event::End(end))) => {
+                    let excess = if end.excess { " too much" } else { "" };
+                    ended = Some((format!("end {}{excess}", end.exit_status), end.reusable));
+                }
+                Err(fault) => {
+                    ended = Some((fault.to_string(), false));
+                    break 'pieces;
+                }
+            }
+        }
+        if ended.is_some() {
+            break;
+        }
+    }
+    let (end, reusable) = ended.unwrap_or_else(|| match exchange.finish() {
+        Ok(end) if end.excess => ("closed too much".to_owned(), end.reusable),
+        Ok(end) => ("closed".to_owned(), end.reusable),
+        Err(fault) => (fault.to_string(), false),
+    });
+    let mut text = head;
+    for (name, bytes) in [("body", body), ("err", stderr)] {
+        if !bytes.is_empty() {
+            text += &format!(" {name}={}", bytes.escape_ascii());
+        }
+    }
+    Seen {
+        text: format!("{text} | {end}").trim_start().to_owned(),
+        reusable,
+    }
+}
+
+/// The head in words.
+pub fn described(answer: &Answer) -> String {
+    let reply = match answer {
+        Answer::LocalRedirect(to) => return format!("local {}", to.escape_ascii()),
+        Answer::Reply(reply) => reply,
+    };
+    let mut text = reply.status.to_string();
+    if !reply.reason.is_empty() {
+        text += &format!(" {}", reply.reason.escape_ascii());
+    }
+    for (name, value) in reply.fields.iter() {
+        text += &format!(" [{}: {}]", name.escape_ascii(), value.escape_ascii());
+    }
+    if let Some(length) = reply.length {
+        text += &format!(" length={length}");
+    }
+    if let Some(handoff) = &reply.handoff {
+        text += &format!(" {handoff:?}");
+    }
+    text
+}
+
+/// The same bytes whole, in two pieces at every cut, and byte by byte: what comes out must be the same.
+pub fn seen_however_cut<E: Exchange>(bytes: &[u8], make: impl Fn() -> E) -> Seen {
+    let whole = seen(&mut make(), &[bytes]);
+    for cut in 0..=bytes.len() {
+        let (front, back) = bytes.split_at(cut);
+        let parts = seen(&mut make(), &[front, back]);
+        assert_eq!(
+            parts.text,
+            whole.text,
+            "{} cut at {cut}",
+            bytes.escape_ascii()
+        );
+    }
+    let single: Vec<&[u8]> = bytes.chunks(1).collect();
+    let parts = seen(&mut make(), &single);
+    assert_eq!(
+        parts.text,
+        whole.text,
+        "{} byte by byte",
+        bytes.escape_ascii()
+    );
+    whole
+}
+
+/// Writes everything an exchange has to say, as a socket that takes `at_once` bytes would.
+pub fn sent(exchange: &mut dyn Exchange, at_once: usize) -> Vec<u8> {
+    let mut out = Vec::new();
+    while !exchange.unsent().is_empty() {
+        let taken = exchange.unsent().len().min(at_once);
+        out.extend_from_slice(&exchange.unsent()[..taken]);
+        exchange.sent(taken);
+    }
+    out
+}

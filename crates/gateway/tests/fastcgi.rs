@@ -1,0 +1,330 @@
+//! Conversations with a FastCGI application, as bytes.
+
+mod common;
+
+use common::{seen, seen_however_cut, sent};
+use gateway::cgi::Variables;
+use gateway::fastcgi::{
+    Abilities, FastCgiExchange, Garbage, Inquiry, Kind, RecordReader, write_record,
+};
+use gateway::{Exchange, HeadLimits};
+use proptest::prelude::*;
+
+const LIMITS: HeadLimits = HeadLimits {
+    head_bytes_max: 100,
+    fields_max: 4,
+};
+
+fn variables(pairs: &[(&str, &str)]) -> Variables {
+    let mut variables = Variables::default();
+    for (name, value) in pairs {
+        assert!(variables.add(name.as_bytes(), value.as_bytes()));
+    }
+    variables
+}
+
+/// An exchange whose request has left completely.
+fn asked(keep: bool, head_only: bool) -> FastCgiExchange {
+    let mut exchange = FastCgiExchange::new(&variables(&[("A", "b")]), keep, &LIMITS, head_only);
+    exchange.end_body();
+    sent(&mut exchange, usize::MAX);
+    exchange
+}
+
+/// Records of request 1.
+fn records(list: &[(Kind, &str)]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (kind, content) in list {
+        write_record(&mut bytes, *kind, 1, content.as_bytes());
+    }
+    bytes
+}
+
+const OUT: Kind = Kind::STDOUT;
+const ERR: Kind = Kind::STDERR;
+const END: Kind = Kind::END_REQUEST;
+const DONE: &str = "\0\0\0\0\0\0\0\0";
+const HEAD: &str = "Content-Type: a\n\n";
+
+#[rustfmt::skip]
+const REPLIES: &[(&[(Kind, &str)], &str)] = &[
+    (&[(OUT, HEAD), (OUT, ""), (END, DONE)], "200 [Content-Type: a] | end 0"),
+    (&[(OUT, "Content-Type: a\n\nhello"), (OUT, " world"), (OUT, ""), (END, DONE)], "200 [Content-Type: a] body=hello world | end 0"),
+    (&[(OUT, "Content-"), (OUT, "Type: a\n"), (OUT, "\nx"), (END, DONE)], "200 [Content-Type: a] body=x | end 0"),
+    (&[(OUT, HEAD), (END, "\0\0\x01\x02\0\0\0\0")], "200 [Content-Type: a] | end 258"),
+    (&[(ERR, "oops"), (OUT, HEAD), (ERR, "!"), (ERR, ""), (OUT, "x"), (END, DONE)], "200 [Content-Type: a] body=x err=oops! | end 0"),
+    (&[(OUT, "Content-Type: a\nContent-Length: 2\n\nxyz"), (OUT, ""), (END, DONE)], "200 [Content-Type: a] length=2 body=xy | end 0 too much"),
+    (&[(OUT, "Content-Type: a\nContent-Length: 2\n\nx"), (OUT, ""), (END, DONE)], "200 [Content-Type: a] length=2 body=x | the reply ended after 1 of 2 declared bytes"),
+    (&[(OUT, "Location: /b\n\nx"), (END, DONE)], "local /b | end 0"),
+    (&[(OUT, "X-Accel-Redirect: /p/é\n\nx"), (END, DONE)], r"200 Location([47, 112, 47, 195, 169]) | end 0"),
+    // No reply.
+    (&[], "the reply is empty"),
+    (&[(END, DONE)], "the reply is empty"),
+    (&[(ERR, "died")], "err=died | the reply is empty"),
+    (&[(OUT, ""), (END, DONE)], "the reply is empty"),
+    (&[(OUT, "Content-Type: a\n"), (END, DONE)], "the reply ended inside its head, after 1 lines"),
+    (&[(OUT, "Fatal error\n")], r#"line 1 of the reply's head is no field: "Fatal error""#),
+    (&[(OUT, "")], "the reply is empty"),
+    // Said instead of a reply.
+    (&[(END, "\0\0\0\0\x01\0\0\0")], "the back end refused a second request on its connection"),
+    (&[(END, "\0\0\0\0\x02\0\0\0")], "the back end is overloaded"),
+    (&[(END, "\0\0\0\0\x03\0\0\0")], "the back end does not answer requests (it has not the role of a responder)"),
+    (&[(OUT, HEAD), (END, "\0\0\0\0\x09\0\0\0")], "200 [Content-Type: a] | not FastCGI: the request ended with the unknown protocol status 9"),
+    // Closed in the middle.
+    (&[(OUT, HEAD)], "200 [Content-Type: a] | the back end closed the connection before its reply was complete"),
+    (&[(OUT, HEAD), (OUT, "x")], "200 [Content-Type: a] body=x | the back end closed the connection before its reply was complete"),
+    (&[(OUT, HEAD), (OUT, "")], "200 [Content-Type: a] | closed"),
+    (&[(OUT, "Status: 204\nContent-Length: 9\n\n")], "204 length=9 | closed"),
+    (&[(OUT, "Status: 200\nContent-Length: 1\n\nx")], "200 length=1 body=x | closed"),
+    // Broken.
+    (&[(OUT, HEAD), (OUT, ""), (OUT, "x")], "200 [Content-Type: a] | not FastCGI: a record of kind 6 at the wrong time"),
+    (&[(OUT, HEAD), (END, "\0\0\0\0")], "200 [Content-Type: a] | not FastCGI: a record of kind 3 with 4 bytes"),
+    (&[(END, "")], "not FastCGI: a record of kind 3 with 0 bytes"),
+    (&[(Kind::BEGIN_REQUEST, DONE)], "not FastCGI: a record of kind 1 at the wrong time"),
+    (&[(Kind::STDIN, "x")], "not FastCGI: a record of kind 5 at the wrong time"),
+    (&[(Kind::GET_VALUES_RESULT, "")], "not FastCGI: a record of kind 10 at the wrong time"),
+    (&[(Kind(0), "")], "not FastCGI: a record of kind 0 at the wrong time"),
+    (&[(Kind(200), "x")], "not FastCGI: a record of kind 200 at the wrong time"),
+];
+
+#[test]
+fn conversations_end_as_the_table_says_when_cut_anywhere() {
+    for (list, expected) in REPLIES {
+        let found = seen_however_cut(&records(list), || asked(true, false));
+        let bare = found.text.strip_prefix("| ").unwrap_or(&found.text);
+        assert_eq!(bare, *expected);
+    }
+}
+
+#[test]
+fn foreign_bytes_are_refused_when_no_fastcgi_answers() {
+    let http = b"HTTP/1.1 400 Bad Request\r\n\r\n";
+    let found = seen_however_cut(http, || asked(false, false));
+    let expected = "| not FastCGI: a record of version 72, where 1 is the only one (is this a FastCGI back end?)";
+    assert_eq!(found.text, expected);
+    for id in [0u16, 2, 256] {
+        let mut bytes = Vec::new();
+        write_record(&mut bytes, OUT, id, HEAD.as_bytes());
+        let found = seen_however_cut(&bytes, || asked(false, false));
+        let expected = format!("| not FastCGI: a record for request {id}, where 1 was asked");
+        assert_eq!(found.text, expected);
+    }
+}
+
+#[test]
+fn body_is_dropped_when_only_the_head_was_asked_for() {
+    let bytes = records(&[
+        (OUT, "Content-Type: a\nContent-Length: 5\n\nhello"),
+        (END, DONE),
+    ]);
+    let found = seen_however_cut(&bytes, || asked(true, true));
+    assert_eq!(found.text, "200 [Content-Type: a] length=5 | end 0");
+}
+
+#[test]
+fn connection_may_be_used_again_when_nothing_of_the_exchange_is_left() {
+    let reply = records(&[(OUT, HEAD), (END, DONE)]);
+    assert!(seen(&mut asked(true, false), &[&reply]).reusable);
+    assert!(!seen(&mut asked(false, false), &[&reply]).reusable);
+    let more = [&reply[..], b"\x01"].concat();
+    assert!(!seen(&mut asked(true, false), &[&more]).reusable);
+    let mut body_open = FastCgiExchange::new(&variables(&[]), true, &LIMITS, false);
+    sent(&mut body_open, usize::MAX);
+    assert!(!seen(&mut body_open, &[&reply]).reusable);
+    let mut unsent = FastCgiExchange::new(&variables(&[]), true, &LIMITS, false);
+    unsent.end_body();
+    assert!(!seen(&mut unsent, &[&reply]).reusable);
+    // Padding behind the last record belongs to it.
+    let mut padded = reply.clone();
+    let at = padded.len() - 16;
+    padded[at + 6] = 3;
+    padded.extend_from_slice(b"abc");
+    assert!(seen(&mut asked(true, false), &[&padded]).reusable);
+    assert!(!seen(&mut asked(true, false), &[&padded[..padded.len() - 1]]).reusable);
+}
+
+#[test]
+fn request_is_written_as_the_specification_says_when_it_has_a_body() {
+    let long = "v".repeat(130);
+    let variables = variables(&[("A", "bc"), ("LONG", &long)]);
+    let mut exchange = FastCgiExchange::new(&variables, true, &LIMITS, false);
+    assert_eq!(exchange.push_body(b"hello"), 5);
+    exchange.end_body();
+    assert_eq!(exchange.push_body(b"late"), 0);
+    exchange.end_body();
+    // 5 bytes of A, 5 + 4 + 130 of LONG.
+    let expected = [
+        &b"\x01\x01\0\x01\0\x08\0\0\0\x01\x01\0\0\0\0\0"[..],
+        b"\x01\x04\0\x01\0\x90\0\0",
+        b"\x01\x02Abc\x04\x80\0\0\x82LONG",
+        long.as_bytes(),
+        b"\x01\x04\0\x01\0\0\0\0",
+        b"\x01\x05\0\x01\0\x05\x03\0hello\0\0\0",
+        b"\x01\x05\0\x01\0\0\0\0",
+    ]
+    .concat();
+    assert_eq!(
+        sent(&mut exchange, 7).escape_ascii().to_string(),
+        expected.escape_ascii().to_string()
+    );
+}
+
+/// What the records of one kind hold together, and how many of them there are.
+fn stream(bytes: &[u8], kind: Kind) -> (Vec<u8>, usize) {
+    let (mut reader, mut input) = (RecordReader::default(), bytes);
+    let (mut content, mut fragments) = (Vec::new(), 0);
+    while let Some(fragment) = reader.next(&mut input).unwrap() {
+        if fragment.kind == kind {
+            content.extend_from_slice(fragment.content);
+            fragments += 1;
+        }
+        let bytes = fragment.content.len();
+        if bytes > 0 {
+            reader.take(&mut input, bytes);
+        }
+    }
+    assert!(reader.is_between(&mut input) && input.is_empty());
+    (content, fragments)
+}
+
+#[test]
+fn variables_take_several_records_when_one_cannot_hold_them() {
+    let long = "v".repeat(150_000);
+    let mut exchange = FastCgiExchange::new(&variables(&[("LONG", &long)]), false, &LIMITS, false);
+    let (content, fragments) = stream(&sent(&mut exchange, usize::MAX), Kind::PARAMS);
+    assert_eq!(content.len(), 5 + 4 + long.len());
+    assert_eq!(fragments, 4);
+}
+
+#[test]
+fn body_waits_when_the_application_does_not_read() {
+    let body: Vec<u8> = (0..1_000_000u32).map(|at| (at % 251) as u8).collect();
+    let mut exchange = FastCgiExchange::new(&variables(&[]), false, &LIMITS, false);
+    let (mut out, mut pushed, mut most) = (Vec::new(), 0, 0);
+    while pushed < body.len() || !exchange.unsent().is_empty() {
+        pushed += exchange.push_body(&body[pushed..]);
+        most = most.max(exchange.unsent().len());
+        if pushed == body.len() {
+            exchange.end_body();
+        }
+        let taken = exchange.unsent().len().min(10_000);
+        out.extend_from_slice(&exchange.unsent()[..taken]);
+        exchange.sent(taken);
+    }
+    assert!(most < 100 * 1024, "{most} bytes waited");
+    assert!(stream(&out, Kind::STDIN).0 == body);
+}
+
+#[test]
+fn abilities_are_known_when_the_application_tells() {
+    let mut question = Vec::new();
+    Inquiry::write(&mut question);
+    let (names, _) = stream(&question, Kind::GET_VALUES);
+    assert_eq!(
+        names,
+        b"\x0e\0FCGI_MAX_CONNS\x0d\0FCGI_MAX_REQS\x0f\0FCGI_MPXS_CONNS"
+    );
+    let pairs = b"\x0e\x02FCGI_MAX_CONNS16\x0f\x01FCGI_MPXS_CONNS0\x01\x01XY\x0d\x01FCGI_MAX_REQSx";
+    let known = Abilities {
+        connections_max: Some(16),
+        requests_max: None,
+        multiplexes: Some(false),
+    };
+    type Row<'r> = (Kind, u16, &'r [u8], Result<Abilities, Garbage>);
+    let rows: &[Row<'_>] = &[
+        (Kind::GET_VALUES_RESULT, 0, pairs, Ok(known)),
+        (Kind::GET_VALUES_RESULT, 0, b"", Ok(Abilities::default())),
+        (
+            Kind::UNKNOWN_TYPE,
+            0,
+            b"\x09\0\0\0\0\0\0\0",
+            Ok(Abilities::default()),
+        ),
+        (
+            Kind::GET_VALUES_RESULT,
+            0,
+            b"\x05\x01abc",
+            Err(Garbage::Pair),
+        ),
+        (
+            Kind::GET_VALUES_RESULT,
+            1,
+            b"",
+            Err(Garbage::Request {
+                found: 1,
+                expected: 0,
+            }),
+        ),
+        (
+            Kind::GET_VALUES_RESULT,
+            0,
+            &[0; 1025],
+            Err(Garbage::Length {
+                kind: 10,
+                bytes: 1025,
+            }),
+        ),
+        (
+            Kind::UNKNOWN_TYPE,
+            0,
+            b"\x09",
+            Err(Garbage::Length { kind: 11, bytes: 1 }),
+        ),
+        (Kind::STDOUT, 0, b"x", Err(Garbage::Kind { kind: 6 })),
+    ];
+    for (kind, id, content, expected) in rows {
+        let mut bytes = Vec::new();
+        write_record(&mut bytes, *kind, *id, content);
+        for cut in 0..=bytes.len() {
+            let mut inquiry = Inquiry::default();
+            let (mut front, mut back) = bytes.split_at(cut);
+            let found = match inquiry.feed(&mut front) {
+                Ok(None) => inquiry.feed(&mut back),
+                found => found,
+            };
+            assert_eq!(
+                found,
+                expected.map(Some),
+                "{kind:?} {} at {cut}",
+                content.escape_ascii()
+            );
+        }
+    }
+}
+
+/// Records that are nearly right, in every wrong order, with any padding.
+fn conversation() -> impl Strategy<Value = Vec<u8>> {
+    let kind = prop_oneof![6 => Just(OUT), 2 => Just(ERR), 2 => Just(END), 1 => any::<u8>().prop_map(Kind)];
+    let content = prop_oneof![
+        3 => Just(HEAD.as_bytes().to_vec()),
+        2 => Just(DONE.as_bytes().to_vec()),
+        2 => Just(Vec::new()),
+        3 => prop::collection::vec(any::<u8>(), 0..20),
+    ];
+    let record = (
+        kind,
+        prop_oneof![9 => Just(1u16), 1 => any::<u16>()],
+        content,
+        0u8..9,
+    )
+        .prop_map(|(kind, id, content, padding)| {
+            let mut bytes = Vec::new();
+            write_record(&mut bytes, kind, id, &content);
+            bytes.truncate(8 + content.len());
+            bytes[6] = padding;
+            bytes.resize(bytes.len() + usize::from(padding), 0xaa);
+            bytes
+        });
+    let tail = prop::collection::vec(any::<u8>(), 0..4);
+    (prop::collection::vec(record, 0..6), tail)
+        .prop_map(|(records, tail)| [records.concat(), tail].concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn outcome_is_the_same_when_nearly_right_conversations_are_cut_anywhere(bytes in conversation()) {
+        seen_however_cut(&bytes, || asked(true, false));
+    }
+}

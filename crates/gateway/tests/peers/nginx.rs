@@ -1,0 +1,131 @@
+//! nginx as an HTTP/1.1 back end.
+
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use gateway::HeadLimits;
+use gateway::proxy::{Body, Forwarding, ProxyExchange};
+
+use crate::peer::{Outcome, Peer, converse, with_request};
+
+const TEXT: &str = "some text that nginx serves\n";
+
+fn arrange(directory: &Path) -> Vec<String> {
+    let place = directory.display();
+    fs::write(directory.join("a.txt"), TEXT).unwrap();
+    fs::write(directory.join("large.bin"), vec![b'x'; 3_000_000]).unwrap();
+    let text = format!(
+        r#"daemon off; pid {place}/pid; error_log stderr; worker_processes 1;
+events {{ worker_connections 64; }}
+http {{
+  access_log off; default_type text/plain; client_max_body_size 1m;
+  client_body_temp_path {place}/body; proxy_temp_path {place}/proxy; fastcgi_temp_path {place}/fastcgi;
+  uwsgi_temp_path {place}/uwsgi; scgi_temp_path {place}/scgi;
+  server {{
+    listen unix:{place}/socket; root {place};
+    location /chunked/ {{ alias {place}/; ssi on; ssi_types text/plain application/octet-stream; }}
+    location /told {{ return 200 "$host|$http_forwarded|$http_x_forwarded_for|$http_via|$http_x_own|$http_connection|$request_uri"; }}
+    location /old {{ keepalive_timeout 0; try_files /a.txt =404; }}
+  }}
+}}
+"#
+    );
+    // Workers of root's nginx would otherwise be nobody, who may not come near this directory.
+    let text = match rustix::process::geteuid().is_root() {
+        true => format!("user root;\n{text}"),
+        false => text,
+    };
+    fs::write(directory.join("nginx.conf"), text).unwrap();
+    ["-p", ".", "-e", "stderr", "-c"]
+        .map(str::to_owned)
+        .into_iter()
+        .chain([format!("{place}/nginx.conf")])
+        .collect()
+}
+
+fn ask(stream: &mut UnixStream, request_line: &str, lines: &str, body: &[u8]) -> Outcome {
+    let bytes = format!("{request_line} HTTP/1.1\r\nHost: example.org\r\n{lines}\r\n");
+    let forwarding = Forwarding {
+        remote: "192.0.2.7:50000".parse().unwrap(),
+        https: false,
+        trusts_client: false,
+        authority: b"back",
+        keeps_host: true,
+        via: b"headway",
+        target: None,
+        keep: true,
+        upgrades: true,
+    };
+    let framing = match (body, lines.contains("chunked")) {
+        (b"", _) => Body::None,
+        (_, true) => Body::Chunked,
+        _ => Body::Length(body.len() as u64),
+    };
+    let mut exchange = with_request(bytes.as_bytes(), |request| {
+        ProxyExchange::new(request, &forwarding, framing, &HeadLimits::default()).unwrap()
+    });
+    converse(&mut exchange, stream, body)
+}
+
+#[test]
+fn nginx_serves_request_after_request_when_the_connection_is_kept() {
+    let name = "nginx_serves_request_after_request_when_the_connection_is_kept";
+    let Some(peer) = Peer::start(name, &["nginx"], arrange) else {
+        return;
+    };
+    let mut stream = peer.connect();
+    let mut get = |request_line: &str, lines: &str, body: &[u8]| {
+        let outcome = ask(&mut stream, request_line, lines, body);
+        assert!(
+            outcome.end.as_ref().is_ok_and(|end| end.reusable),
+            "{request_line}: {outcome:?}"
+        );
+        outcome
+    };
+    let plain = get("GET /a.txt", "", b"");
+    assert_eq!((plain.reply().status, plain.text()), (200, TEXT));
+    assert_eq!(plain.reply().length, Some(TEXT.len() as u64));
+    let chunked = get("GET /chunked/a.txt", "", b"");
+    assert_eq!((chunked.reply().length, chunked.text()), (None, TEXT));
+    assert_eq!(get("GET /chunked/large.bin", "", b"").body.len(), 3_000_000);
+    let head = get("HEAD /large.bin", "", b"");
+    assert_eq!((head.reply().length, head.body.len()), (Some(3_000_000), 0));
+    let part = get("GET /a.txt", "Range: bytes=5-8\r\n", b"");
+    assert_eq!((part.reply().status, part.text()), (206, "text"));
+    let tag = format!("If-None-Match: {}\r\n", plain.field("ETag"));
+    let unchanged = get("GET /a.txt", &tag, b"");
+    assert_eq!((unchanged.reply().status, unchanged.body.len()), (304, 0));
+    let told = get(
+        "GET /told?a%20b",
+        "X-Own: c\r\nConnection: keep-alive, X-Gone\r\nX-Gone: d\r\n",
+        b"",
+    );
+    let expected = "example.org|for=192.0.2.7;host=example.org;proto=http|192.0.2.7|1.1 headway|c||/told?a%20b";
+    assert_eq!(told.text(), expected);
+    let post = get("POST /told", "Content-Length: 5\r\n", b"hello");
+    assert_eq!(post.reply().status, 200);
+    let post = get(
+        "POST /told",
+        "Transfer-Encoding: chunked\r\n",
+        &[b'x'; 100_000],
+    );
+    assert_eq!(post.reply().status, 200);
+    assert_eq!(get("GET /absent", "", b"").reply().status, 404);
+}
+
+#[test]
+fn connection_is_not_kept_when_nginx_does_not_keep_it() {
+    let Some(peer) = Peer::start(
+        "connection_is_not_kept_when_nginx_does_not_keep_it",
+        &["nginx"],
+        arrange,
+    ) else {
+        return;
+    };
+    let outcome = ask(&mut peer.connect(), "GET /old", "", b"");
+    assert_eq!(
+        (outcome.text(), outcome.end.clone().map(|end| end.reusable)),
+        (TEXT, Ok(false))
+    );
+}

@@ -1,0 +1,96 @@
+//! A Python program behind uWSGI's SCGI.
+
+use std::path::Path;
+
+use gateway::HeadLimits;
+use gateway::cgi::{Context, Variables};
+use gateway::scgi::ScgiExchange;
+
+use crate::peer::{Outcome, Peer, converse, programs, with_request};
+
+fn arrange(directory: &Path) -> Vec<String> {
+    let application = programs("scgi").join("app.py");
+    [
+        "--master",
+        "--need-app",
+        "--die-on-term",
+        "--disable-logging",
+        "--processes=2",
+        "--buffer-size=32768",
+    ]
+    .map(str::to_owned)
+    .into_iter()
+    .chain([
+        format!("--scgi-socket={}/socket", directory.display()),
+        format!("--wsgi-file={}", application.display()),
+    ])
+    .collect()
+}
+
+fn uwsgi(test: &str) -> Option<Peer> {
+    Peer::start(
+        test,
+        &["uwsgi_python3", "uwsgi_python311", "uwsgi"],
+        arrange,
+    )
+}
+
+fn ask(peer: &Peer, request_line: &str, body: &[u8]) -> Outcome {
+    let length = body.len() as u64;
+    let bytes =
+        format!("{request_line} HTTP/1.1\r\nHost: x\r\nX-A: b\r\nContent-Length: {length}\r\n\r\n");
+    let path = request_line.split([' ', '?']).nth(1).unwrap().as_bytes();
+    let context = Context {
+        script_name: b"",
+        path_info: path,
+        script_filename: b"",
+        document_root: b"/srv",
+        remote: "192.0.2.7:50000".parse().unwrap(),
+        local: "192.0.2.1:8080".parse().unwrap(),
+        server_name: b"fallback",
+        server_software: b"headway",
+        https: false,
+        body_bytes: Some(length),
+        user: None,
+        authorization: true,
+    };
+    let variables = with_request(bytes.as_bytes(), |request| {
+        Variables::new(request, &context)
+    });
+    let head_only = request_line.starts_with("HEAD ");
+    let mut exchange = ScgiExchange::new(&variables, length, &HeadLimits::default(), head_only);
+    converse(&mut exchange, &mut peer.connect(), body)
+}
+
+#[test]
+fn python_answers_when_scgi_carries_the_request() {
+    let Some(peer) = uwsgi("python_answers_when_scgi_carries_the_request") else {
+        return;
+    };
+    let known = ask(&peer, "POST /environment?a=b", b"hello");
+    for line in [
+        "REQUEST_METHOD=POST",
+        "QUERY_STRING=a=b",
+        "PATH_INFO=/environment",
+        "HTTP_X_A=b",
+        "REMOTE_ADDR=192.0.2.7",
+    ] {
+        assert!(known.has_line(line), "{line} is not in\n{}", known.text());
+    }
+    assert!(known.text().ends_with("\n\nhello"));
+    let body: Vec<u8> = (0..2_000_000u32).map(|at| (at % 253) as u8).collect();
+    let echo = ask(&peer, "POST /echo", &body);
+    assert!(echo.body == body && echo.reply().length == Some(2_000_000));
+    let parts = ask(&peer, "GET /parts", b"");
+    assert_eq!(parts.text(), "part 0\npart 1\npart 2\npart 3\npart 4\n");
+    let redirect = ask(&peer, "GET /redirect", b"");
+    assert_eq!(
+        (redirect.reply().status, redirect.field("Location")),
+        (302, "/elsewhere")
+    );
+    assert_eq!(ask(&peer, "GET /none", b"").reply().status, 204);
+    assert_eq!(ask(&peer, "GET /absent", b"").reply().status, 404);
+    for outcome in [known, echo, parts] {
+        assert_eq!(outcome.end.map(|end| end.reusable), Ok(false));
+    }
+}

@@ -1,0 +1,356 @@
+//! Requests towards an HTTP/1.1 back end: what is written, what is left out, what is not passed on.
+
+mod common;
+
+use common::sent;
+use gateway::proxy::{Body, Forwarding, ProxyExchange, Unforwardable};
+use gateway::{Exchange, HeadLimits, Request};
+use http::{Parsed, parse};
+use proptest::prelude::*;
+
+fn forwarding() -> Forwarding<'static> {
+    Forwarding {
+        remote: "[::ffff:192.0.2.7]:50000".parse().unwrap(),
+        https: false,
+        trusts_client: false,
+        authority: b"back:81",
+        keeps_host: true,
+        via: b"headway",
+        target: None,
+        keep: true,
+        upgrades: true,
+    }
+}
+
+/// The exchange for a request, whose body is framed as it came unless another framing is given.
+fn exchange(
+    bytes: &[u8],
+    forwarding: &Forwarding<'_>,
+    body: Option<Body>,
+) -> Result<ProxyExchange, Unforwardable> {
+    let Parsed::Complete(head) = parse(bytes, &http::HeadLimits::default()) else {
+        panic!("{}", bytes.escape_ascii());
+    };
+    let body = body.unwrap_or(head.framing.into());
+    ProxyExchange::new(
+        &Request::new(&head, bytes),
+        forwarding,
+        body,
+        &HeadLimits::default(),
+    )
+}
+
+/// The head that the back end gets.
+fn written(bytes: &str, forwarding: &Forwarding<'_>) -> String {
+    let mut exchange = exchange(bytes.as_bytes(), forwarding, None).unwrap();
+    String::from_utf8(sent(&mut exchange, 11)).unwrap()
+}
+
+/// The lines that the back end gets of a request with these field lines, without the usual ones.
+fn passed(lines: &str, forwarding: &Forwarding<'_>) -> Vec<String> {
+    const USUAL: &[&str] = &[
+        "Host: x",
+        "Via: 1.1 headway",
+        "Forwarded: for=192.0.2.7;host=x;proto=http",
+        "X-Forwarded-For: 192.0.2.7",
+        "X-Forwarded-Proto: http",
+        "X-Forwarded-Host: x",
+        "",
+    ];
+    let head = written(
+        &format!("GET / HTTP/1.1\r\nHost: x\r\n{lines}\r\n"),
+        forwarding,
+    );
+    let lines: Vec<&str> = head.split("\r\n").collect();
+    assert_eq!(lines[0], "GET / HTTP/1.1");
+    let unusual = lines[1..].iter().filter(|line| !USUAL.contains(line));
+    unusual.map(|line| (*line).to_owned()).collect()
+}
+
+#[test]
+fn request_is_written_anew_when_it_is_passed_on() {
+    let bytes = "POST http://Example.org:80/a%20b?c HTTP/1.1\r\nHost: other\r\nConnection: close\r\n\
+        content-length: 5\r\nA: b\r\nAccept: c\r\nA: d\r\n\r\n";
+    let expected = "POST /a%20b?c HTTP/1.1\r\nHost: Example.org:80\r\nA: b\r\nAccept: c\r\nA: d\r\n\
+        Via: 1.1 headway\r\nForwarded: for=192.0.2.7;host=\"Example.org:80\";proto=http\r\n\
+        X-Forwarded-For: 192.0.2.7\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: Example.org:80\r\n\
+        Content-Length: 5\r\n\r\n";
+    assert_eq!(written(bytes, &forwarding()), expected);
+}
+
+#[test]
+fn addresses_are_said_as_rfc_7239_wants_when_the_client_came_by_ipv6_and_tls() {
+    let forwarding = Forwarding {
+        remote: "[2001:db8::1]:7".parse().unwrap(),
+        https: true,
+        keeps_host: false,
+        keep: false,
+        ..forwarding()
+    };
+    let expected = "GET / HTTP/1.1\r\nHost: back:81\r\nVia: 1.0 headway\r\n\
+        Forwarded: for=\"[2001:db8::1]\";proto=https\r\nX-Forwarded-For: 2001:db8::1\r\n\
+        X-Forwarded-Proto: https\r\nConnection: close\r\n\r\n";
+    assert_eq!(written("GET / HTTP/1.0\r\n\r\n", &forwarding), expected);
+}
+
+#[test]
+fn fields_go_further_as_the_table_says_when_a_client_sends_them() {
+    let rows: &[(&str, &[&str])] = &[
+        ("A:\r\nB: c\r\n", &["A: ", "B: c"]),
+        ("Cookie: a\r\nCookie: b\r\n", &["Cookie: a", "Cookie: b"]),
+        ("X_A: b\r\n", &["X_A: b"]),
+        // The connection's.
+        (
+            "Keep-Alive: 5\r\nTE: trailers\r\nTrailer: A\r\nUpgrade: h2c\r\n",
+            &[],
+        ),
+        (
+            "Proxy-Connection: a\r\nProxy-Authorization: b\r\nProxy: c\r\n",
+            &[],
+        ),
+        (
+            "Connection: A,, \tb , close\r\nA: 1\r\nB: 2\r\nC: 3\r\n",
+            &["C: 3"],
+        ),
+        ("Connection: a\r\nConnection: B\r\nA: 1\r\nB: 2\r\n", &[]),
+        ("Connection: Host, Via, X-Forwarded-For\r\n", &[]),
+        // The server's.
+        ("Expect: 100-continue\r\nContent-Length: 0\r\n", &[]),
+        (
+            "X-Forwarded-For: 127.0.0.1\r\nX-Forwarded-Host: evil\r\nX-Forwarded-Proto: https\r\n",
+            &[],
+        ),
+        ("Forwarded: for=127.0.0.1\r\n", &[]),
+        (
+            "X_Forwarded_For: a\r\nx-forwarded_Host: b\r\nContent_Length: 7\r\n",
+            &[],
+        ),
+        (
+            "Transfer_Encoding: chunked\r\nProxy_Authorization: a\r\nHost_: b\r\n",
+            &["Host_: b"],
+        ),
+        ("Max-Forwards: 0\r\n", &["Max-Forwards: 0"]),
+        // Framing.
+        ("Content-Length: 5\r\n", &["Content-Length: 5"]),
+        (
+            "Transfer-Encoding: Chunked\r\n",
+            &["Transfer-Encoding: chunked"],
+        ),
+        (
+            "Connection: Transfer-Encoding\r\nTransfer-Encoding: chunked\r\n",
+            &["Transfer-Encoding: chunked"],
+        ),
+        (
+            "Connection: Content-Length\r\nContent-Length: 5\r\n",
+            &["Content-Length: 5"],
+        ),
+        // Upgrades.
+        (
+            "Connection: upgrade\r\nUpgrade: WebSocket\r\nSec-WebSocket-Key: a\r\n",
+            &[
+                "Sec-WebSocket-Key: a",
+                "Connection: Upgrade",
+                "Upgrade: websocket",
+            ],
+        ),
+        (
+            "Connection: upgrade\r\nUpgrade: h2c\r\nHTTP2-Settings: a\r\n",
+            &["HTTP2-Settings: a"],
+        ),
+        (
+            "Connection: upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: a\r\n",
+            &[],
+        ),
+        ("Connection: upgrade\r\nUpgrade: websocket, h2c\r\n", &[]),
+        ("Upgrade: websocket\r\n", &[]),
+        (
+            "Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 5\r\n",
+            &["Content-Length: 5"],
+        ),
+    ];
+    for (lines, expected) in rows {
+        assert_eq!(passed(lines, &forwarding()), *expected, "{lines:?}");
+    }
+    let refusing = Forwarding {
+        upgrades: false,
+        ..forwarding()
+    };
+    assert!(passed("Connection: upgrade\r\nUpgrade: websocket\r\n", &refusing).is_empty());
+}
+
+#[test]
+fn earlier_hops_are_kept_when_the_client_is_trusted() {
+    let lines = "X-Forwarded-For: 10.0.0.1, 10.0.0.2\r\nForwarded: for=a\r\nX-Forwarded-For: 10.0.0.3\r\n\
+        X-Forwarded-Proto: https\r\nX-Forwarded-Host: front\r\nVia: 1.0 a\r\n";
+    let trusting = Forwarding {
+        trusts_client: true,
+        ..forwarding()
+    };
+    let expected = [
+        "Via: 1.0 a, 1.1 headway",
+        "Forwarded: for=a, for=192.0.2.7;host=x;proto=http",
+        "X-Forwarded-For: 10.0.0.1, 10.0.0.2, 10.0.0.3, 192.0.2.7",
+        "X-Forwarded-Proto: https",
+        "X-Forwarded-Host: front",
+    ];
+    assert_eq!(passed(lines, &trusting), expected);
+    assert_eq!(
+        passed("Via: 1.0 a\r\n", &forwarding()),
+        ["Via: 1.0 a, 1.1 headway"]
+    );
+}
+
+#[test]
+fn target_takes_its_form_when_the_request_has_another_one() {
+    let line = |bytes: &str, forwarding: &Forwarding<'_>| {
+        written(bytes, forwarding)
+            .lines()
+            .next()
+            .unwrap()
+            .to_owned()
+    };
+    for (target, expected) in [
+        ("GET http://x", "GET / HTTP/1.1"),
+        ("GET http://x?a", "GET /?a HTTP/1.1"),
+        ("OPTIONS *", "OPTIONS * HTTP/1.1"),
+        ("GET //a/../b", "GET //a/../b HTTP/1.1"),
+        ("DELETE /a", "DELETE /a HTTP/1.1"),
+    ] {
+        let bytes = format!("{target} HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert_eq!(line(&bytes, &forwarding()), expected);
+    }
+    let other = Forwarding {
+        target: Some(b"/b?c"),
+        ..forwarding()
+    };
+    assert_eq!(line("GET /a HTTP/1.0\r\n\r\n", &other), "GET /b?c HTTP/1.1");
+}
+
+#[test]
+fn request_stays_here_when_it_may_not_go_further() {
+    let refused = |bytes: &str, forwarding: &Forwarding<'_>| {
+        exchange(bytes.as_bytes(), forwarding, None).map(drop)
+    };
+    for (bytes, expected) in [
+        (
+            "CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n",
+            Err(Unforwardable::Method),
+        ),
+        (
+            "TRACE / HTTP/1.1\r\nHost: a\r\n\r\n",
+            Err(Unforwardable::Method),
+        ),
+        (
+            "OPTIONS / HTTP/1.1\r\nHost: a\r\nMax-Forwards: 0\r\n\r\n",
+            Err(Unforwardable::MaxForwards),
+        ),
+        (
+            "OPTIONS / HTTP/1.1\r\nHost: a\r\nMax-Forwards: 1\r\n\r\n",
+            Ok(()),
+        ),
+    ] {
+        assert_eq!(refused(bytes, &forwarding()), expected, "{bytes:?}");
+    }
+    for target in ["", "b", "/a b", "/a\r\nB: c", "/a#b"] {
+        let odd = Forwarding {
+            target: Some(target.as_bytes()),
+            ..forwarding()
+        };
+        assert_eq!(
+            refused("GET / HTTP/1.0\r\n\r\n", &odd),
+            Err(Unforwardable::Target),
+            "{target:?}"
+        );
+    }
+    let options = "OPTIONS / HTTP/1.1\r\nHost: x\r\nMax_Forwards: 9\r\nMax-Forwards: 7\r\n\r\n";
+    let head = written(options, &forwarding());
+    assert!(
+        head.contains("\r\nMax-Forwards: 6\r\n") && !head.contains("Max_"),
+        "{head}"
+    );
+}
+
+#[test]
+fn absent_body_is_said_when_the_method_usually_has_one() {
+    let head = |method: &str| written(&format!("{method} / HTTP/1.0\r\n\r\n"), &forwarding());
+    assert!(head("POST").contains("\r\nContent-Length: 0\r\n"));
+    assert!(!head("GET").contains("Content-Length"));
+}
+
+const POST: &[u8] = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+
+/// What follows the head after these pushes.
+fn body_of(body: Option<Body>, pieces: &[&[u8]], ends: bool) -> Vec<u8> {
+    let mut exchange = exchange(POST, &forwarding(), body).unwrap();
+    sent(&mut exchange, usize::MAX);
+    for piece in pieces {
+        exchange.push_body(piece);
+    }
+    if ends {
+        exchange.end_body();
+    }
+    exchange.push_body(b"late");
+    sent(&mut exchange, 3)
+}
+
+#[test]
+fn body_is_framed_as_announced_when_it_is_pushed() {
+    assert_eq!(
+        body_of(None, &[b"hello", b"", b"0123456789abcdef"], true),
+        b"5\r\nhello\r\n10\r\n0123456789abcdef\r\n0\r\n\r\n"
+    );
+    assert_eq!(body_of(None, &[], true), b"0\r\n\r\n");
+    let ten = Some(Body::Length(10));
+    assert_eq!(body_of(ten, &[b"hello", b" world"], true), b"hello worl");
+    assert_eq!(body_of(ten, &[b"hello"], true), b"hello");
+    assert_eq!(body_of(Some(Body::None), &[b"hello"], true), b"");
+}
+
+#[test]
+fn body_waits_when_the_back_end_does_not_read() {
+    let mut exchange = exchange(POST, &forwarding(), None).unwrap();
+    let body = vec![b'x'; 50_000];
+    let mut pushed = 0;
+    loop {
+        match exchange.push_body(&body) {
+            0 => break,
+            taken => pushed += taken,
+        }
+    }
+    assert!((64 * 1024..100 * 1024).contains(&pushed), "{pushed}");
+    exchange.sent(60_000);
+    assert!(exchange.push_body(&body) > 0);
+}
+
+proptest! {
+    /// Whatever a client's fields are: the back end sees one sound request, framed once and as it came.
+    #[test]
+    fn back_end_sees_one_sound_request_when_fields_are_odd(
+        fields in prop::collection::vec(
+            (
+                prop::sample::select(vec![
+                    "Connection", "Content-Length", "Content_Length", "Transfer_Encoding", "Upgrade", "Via",
+                    "Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "Expect", "X-A", "TE", "Keep-Alive",
+                ]),
+                "(chunked|close|upgrade|websocket|5|0|content-length, host|[!-~ ]{0,12})",
+            ),
+            0..8,
+        ),
+        chunked in any::<bool>(),
+        trusts_client in any::<bool>(),
+    ) {
+        let lines: String = fields.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let framing = if chunked { "Transfer-Encoding: chunked\r\n" } else { "" };
+        let bytes = format!("POST /a HTTP/1.1\r\nHost: x\r\n{framing}{lines}\r\n");
+        if let Parsed::Complete(head) = parse(bytes.as_bytes(), &http::HeadLimits::default()) {
+            let forwarding = Forwarding { trusts_client, ..forwarding() };
+            let out = written(&bytes, &forwarding);
+            let Parsed::Complete(again) = parse(out.as_bytes(), &http::HeadLimits::default()) else {
+                panic!("{out:?}");
+            };
+            prop_assert_eq!(again.length, out.len());
+            prop_assert_eq!(again.framing, head.framing);
+            prop_assert_eq!(again.host, Some(&b"x"[..]));
+        }
+    }
+}

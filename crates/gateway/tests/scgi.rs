@@ -1,0 +1,72 @@
+//! Conversations with an SCGI program, as bytes.
+
+mod common;
+
+use common::{seen_however_cut, sent};
+use gateway::cgi::Variables;
+use gateway::scgi::ScgiExchange;
+use gateway::{Exchange, HeadLimits};
+
+fn exchange(body_bytes: u64) -> ScgiExchange {
+    let mut variables = Variables::default();
+    for (name, value) in [
+        ("REQUEST_METHOD", "POST"),
+        ("CONTENT_LENGTH", "27"),
+        ("SCGI", "x"),
+        ("REQUEST_URI", "/deepthought"),
+    ] {
+        assert!(variables.add(name.as_bytes(), value.as_bytes()));
+    }
+    ScgiExchange::new(&variables, body_bytes, &HeadLimits::default(), false)
+}
+
+#[test]
+fn request_is_a_netstring_and_its_body_when_written() {
+    let mut exchange = exchange(27);
+    assert_eq!(exchange.push_body(b"What is the answer to life?!"), 27);
+    assert_eq!(exchange.push_body(b"more"), 0);
+    let expected = "70:CONTENT_LENGTH\x0027\0SCGI\x001\0REQUEST_METHOD\0POST\0REQUEST_URI\0/deepthought\0,What is the answer to life?";
+    assert_eq!(
+        sent(&mut exchange, 9).escape_ascii().to_string(),
+        expected.as_bytes().escape_ascii().to_string()
+    );
+}
+
+#[test]
+fn nothing_follows_the_head_when_the_body_ended_early() {
+    let mut exchange = exchange(27);
+    assert_eq!(exchange.push_body(b"What"), 4);
+    exchange.end_body();
+    assert_eq!(exchange.push_body(b" is"), 0);
+    assert!(sent(&mut exchange, 100).ends_with(b",What"));
+}
+
+#[test]
+fn reply_is_a_programs_when_the_connection_ends() {
+    for (bytes, expected) in [
+        (
+            "Status: 200 OK\r\nContent-Type: text/plain\r\n\r\n42",
+            "200 OK [Content-Type: text/plain] body=42 | closed",
+        ),
+        (
+            "Status: 200\nContent-Length: 3\n\n42",
+            "200 length=3 body=42 | the reply ended after 2 of 3 declared bytes",
+        ),
+        (
+            "Status: 200\nContent-Length: 1\n\n42",
+            "200 length=1 body=4 | closed too much",
+        ),
+        ("", "| the reply is empty"),
+        (
+            "Status: 200",
+            "| the reply ended inside its head, after 0 lines",
+        ),
+    ] {
+        let found = seen_however_cut(bytes.as_bytes(), || exchange(0));
+        assert_eq!(
+            (found.text.as_str(), found.reusable),
+            (expected, false),
+            "{bytes:?}"
+        );
+    }
+}

@@ -1,0 +1,600 @@
+//! Starts a program: the cheap way, and the way it used to be done.
+//!
+//! What it does: makes a process that is a group of its own, dies with the process that made it, has three
+//! descriptors and no other, default signals, its limits and its directory, and then executes a program.
+//! What it refuses: to let anything but async-signal-safe calls run between, and to search for the program:
+//! the path is what is executed.
+//!
+//! [`Way::Vfork`] is what `posix_spawn` does in the C library: the child borrows the parent's memory while
+//! the parent waits, so nothing is copied and the cost does not depend on how large the parent is.
+//! `posix_spawn` itself cannot set limits or a death signal, which is why it is done again here.
+//! [`Way::Fork`] copies the parent's page tables and descriptors first; it is here to be measured.
+//!
+//! Sources: clone(2), vfork(2), posix_spawn(3), signal-safety(7), prctl(2) on `PR_SET_PDEATHSIG`,
+//! getrlimit(2); Ruan's dissertation (2005), 2.5.4, on what `fork` costs a server.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::fmt;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, WaitOptions, waitpid};
+
+/// The child's stack until it executes the program; it calls nothing but system calls.
+const STACK_WORDS: usize = 4096;
+/// The highest signal number there is (signal(7)).
+const SIGNAL_LAST: c_int = 64;
+/// What a child that could not execute its program ends with, as shells do.
+pub const EXIT_NOT_STARTED: i32 = 127;
+
+/// How the child is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// The child shares the memory of the parent, which waits until the program is executed.
+    Vfork,
+    /// The child gets a copy of the parent. Why it could not execute its program the parent is not told: it
+    /// ends with [`EXIT_NOT_STARTED`].
+    Fork,
+}
+
+/// Bounds of a program and of all it starts, each process by itself; 0 is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of address space (`RLIMIT_AS`).
+    pub memory_bytes: u64,
+    /// Processes and threads of the same user (`RLIMIT_NPROC`), those of other programs included. It does
+    /// not hold for root.
+    pub processes: u64,
+    /// Open descriptors (`RLIMIT_NOFILE`, the soft one).
+    pub descriptors: u64,
+}
+
+/// What to execute.
+#[derive(Clone, Copy, Debug)]
+pub struct Program<'a> {
+    /// The file.
+    pub path: &'a CStr,
+    /// All arguments, the name it is called by included.
+    pub arguments: &'a [CString],
+    /// All variables, each `NAME=value`.
+    pub environment: &'a [CString],
+    /// Where it starts.
+    pub directory: &'a CStr,
+    /// Standard input.
+    pub input: BorrowedFd<'a>,
+    /// Standard output.
+    pub output: BorrowedFd<'a>,
+    /// Standard error.
+    pub error: BorrowedFd<'a>,
+    /// Its bounds. Core files are always off.
+    pub limits: Limits,
+}
+
+/// What was tried when starting failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Making the process.
+    Create,
+    /// Becoming a group, and dying with the parent.
+    Group,
+    /// Setting limits.
+    Limit,
+    /// Entering the directory.
+    Directory,
+    /// Putting the descriptors in place.
+    Descriptors,
+    /// Executing the program.
+    Execute,
+}
+
+impl Step {
+    /// All of them; a step's place here plus 1 is its number.
+    const ALL: [Step; 6] = [
+        Step::Create,
+        Step::Group,
+        Step::Limit,
+        Step::Directory,
+        Step::Descriptors,
+        Step::Execute,
+    ];
+
+    /// A number other than 0, to tell another process.
+    pub fn number(self) -> u8 {
+        self as u8 + 1
+    }
+
+    /// The step with this number.
+    pub fn from_number(number: u8) -> Option<Step> {
+        Step::ALL.get(usize::from(number).checked_sub(1)?).copied()
+    }
+
+    /// The system call behind it.
+    pub fn call(self) -> &'static str {
+        match self {
+            Step::Create => "clone",
+            Step::Group => "setpgid",
+            Step::Limit => "setrlimit",
+            Step::Directory => "chdir",
+            Step::Descriptors => "dup2",
+            Step::Execute => "execve",
+        }
+    }
+}
+
+/// Why a program could not be started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpawnError {
+    /// What was tried.
+    pub step: Step,
+    /// Why it failed.
+    pub errno: Errno,
+}
+
+impl fmt::Display for SpawnError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}: {}", self.step.call(), self.errno)
+    }
+}
+
+impl std::error::Error for SpawnError {}
+
+/// Starts a program. The caller reaps it.
+///
+/// The program is killed when the calling *thread* ends (prctl(2)), so call it from one that lives as long
+/// as the process.
+///
+/// # Errors
+/// [`SpawnError`]; nothing is left behind then. `EAGAIN` and `ENOMEM` of [`Step::Create`] may pass; `EACCES`
+/// of [`Step::Execute`] is a file that is not executable, `ENOENT` one that is not there or whose
+/// interpreter is not, `ENOEXEC` one that is no program.
+///
+/// # Example
+/// ```
+/// use headway_os::spawn::{Limits, Program, Way, spawn};
+/// use std::os::fd::AsFd;
+/// let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
+/// let program = Program {
+///     path: c"/bin/sh",
+///     arguments: &[c"sh".into(), c"-c".into(), c"exit 3".into()],
+///     environment: &[],
+///     directory: c"/",
+///     input: null.as_fd(),
+///     output: null.as_fd(),
+///     error: null.as_fd(),
+///     limits: Limits::default(),
+/// };
+/// let pid = spawn(&program, Way::Vfork)?;
+/// let (_, status) = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty())?.unwrap();
+/// assert_eq!(status.exit_status(), Some(3));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn spawn(program: &Program<'_>, way: Way) -> Result<Pid, SpawnError> {
+    let arguments = pointers(program.arguments);
+    let environment = pointers(program.environment);
+    let plan = Plan {
+        path: program.path.as_ptr(),
+        arguments: arguments.as_ptr(),
+        environment: environment.as_ptr(),
+        directory: program.directory.as_ptr(),
+        descriptors: [program.input, program.output, program.error].map(|fd| fd.as_raw_fd()),
+        limits: program.limits,
+        parent: rustix::process::getpid().as_raw_nonzero().get(),
+        step: AtomicU8::new(0),
+        errno: AtomicI32::new(0),
+    };
+    // A handler of the parent's that ran in the child would run on the parent's memory.
+    let before = block_signals();
+    let made = match way {
+        Way::Vfork => vfork(&plan),
+        Way::Fork => fork(&plan),
+    };
+    set_signals(&before);
+    let pid = made.map_err(|errno| SpawnError {
+        step: Step::Create,
+        errno,
+    })?;
+    match Step::from_number(plan.step.load(Ordering::Relaxed)) {
+        None => Ok(pid),
+        Some(step) => {
+            // It has ended already, or is about to: there is nothing left to execute.
+            let _ = rustix::io::retry_on_intr(|| waitpid(Some(pid), WaitOptions::empty()));
+            let errno = Errno::from_raw_os_error(plan.errno.load(Ordering::Relaxed));
+            Err(SpawnError { step, errno })
+        }
+    }
+}
+
+/// What the child has to do, put together before it is made: it may not allocate.
+struct Plan {
+    path: *const c_char,
+    arguments: *const *const c_char,
+    environment: *const *const c_char,
+    directory: *const c_char,
+    descriptors: [RawFd; 3],
+    limits: Limits,
+    parent: libc::pid_t,
+    /// Where it failed, and why; 0 for not at all. Written by a child that shares our memory.
+    step: AtomicU8,
+    errno: AtomicI32,
+}
+
+/// As execve(2) wants them: ended by a null pointer.
+fn pointers(strings: &[CString]) -> Vec<*const c_char> {
+    let pointers = strings.iter().map(|string| string.as_ptr());
+    pointers.chain(std::iter::once(ptr::null())).collect()
+}
+
+fn vfork(plan: &Plan) -> Result<Pid, Errno> {
+    let mut stack = vec![0_u128; STACK_WORDS];
+    let top = stack.as_mut_ptr_range().end;
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    let argument = ptr::from_ref(plan).cast_mut().cast::<c_void>();
+    // SAFETY: the stack is ours, aligned, grows down from `top`, and outlives its use: with CLONE_VFORK the
+    // call returns when the child has executed its program or has ended. `plan` and all it points to do too.
+    let made = unsafe { libc::clone(run, top.cast(), flags, argument) };
+    pid_of(made)
+}
+
+fn fork(plan: &Plan) -> Result<Pid, Errno> {
+    // SAFETY: the child makes async-signal-safe calls only and does not return from `run`.
+    let made = unsafe { libc::fork() };
+    if made == 0 {
+        run(ptr::from_ref(plan).cast_mut().cast());
+    }
+    pid_of(made)
+}
+
+fn pid_of(made: c_int) -> Result<Pid, Errno> {
+    match made {
+        -1 => Err(last_errno()),
+        pid => Pid::from_raw(pid).ok_or(Errno::INVAL),
+    }
+}
+
+/// The child, from its first instruction to the program's.
+extern "C" fn run(plan: *mut c_void) -> c_int {
+    // SAFETY: the caller passes a plan that lives until this process executes or ends.
+    let plan = unsafe { &*plan.cast::<Plan>() };
+    let (step, errno) = prepare_and_execute(plan);
+    plan.errno.store(errno.raw_os_error(), Ordering::Relaxed);
+    plan.step.store(step.number(), Ordering::Relaxed);
+    // SAFETY: ends the child without running anything of the parent's.
+    unsafe { libc::_exit(EXIT_NOT_STARTED) }
+}
+
+/// What is done before the program is executed.
+type Preparation = fn(&Plan) -> Result<(), Errno>;
+
+/// Comes back only with what went wrong.
+fn prepare_and_execute(plan: &Plan) -> (Step, Errno) {
+    let steps: [(Step, Preparation); 4] = [
+        (Step::Group, join_group),
+        (Step::Limit, set_limits),
+        (Step::Directory, enter),
+        (Step::Descriptors, place_descriptors),
+    ];
+    for (step, take) in steps {
+        if let Err(errno) = take(plan) {
+            return (step, errno);
+        }
+    }
+    default_signals();
+    // SAFETY: the strings and both lists are complete, and live until the program is executed.
+    unsafe { libc::execve(plan.path, plan.arguments, plan.environment) };
+    (Step::Execute, last_errno())
+}
+
+fn join_group(plan: &Plan) -> Result<(), Errno> {
+    // SAFETY: two integers.
+    done(unsafe { libc::setpgid(0, 0) })?;
+    // SAFETY: the arguments are what this option takes, as long integers.
+    done(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong) })?;
+    // SAFETY: no arguments.
+    let parent = unsafe { libc::getppid() };
+    // It may have died before the line above; then nobody would ever end this process.
+    match parent == plan.parent {
+        true => Ok(()),
+        false => Err(Errno::SRCH),
+    }
+}
+
+fn set_limits(plan: &Plan) -> Result<(), Errno> {
+    let limits = plan.limits;
+    limit(libc::RLIMIT_CORE, 0)?;
+    if limits.memory_bytes > 0 {
+        limit(libc::RLIMIT_AS, limits.memory_bytes)?;
+    }
+    if limits.processes > 0 {
+        limit(libc::RLIMIT_NPROC, limits.processes)?;
+    }
+    if limits.descriptors > 0 {
+        let mut now = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        // SAFETY: the pointer is to a structure of this frame.
+        done(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut now) })?;
+        now.rlim_cur = now.rlim_max.min(limits.descriptors);
+        // SAFETY: as above.
+        done(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const now) })?;
+    }
+    Ok(())
+}
+
+/// Both limits: a program may not raise what it was given.
+fn limit(resource: libc::__rlimit_resource_t, most: u64) -> Result<(), Errno> {
+    let mut now = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the pointer is to a structure of this frame.
+    done(unsafe { libc::getrlimit(resource, &raw mut now) })?;
+    now.rlim_max = now.rlim_max.min(most);
+    now.rlim_cur = now.rlim_max;
+    // SAFETY: as above.
+    done(unsafe { libc::setrlimit(resource, &raw const now) })
+}
+
+fn enter(plan: &Plan) -> Result<(), Errno> {
+    // SAFETY: a string that ends in a zero.
+    done(unsafe { libc::chdir(plan.directory) })
+}
+
+/// To 0, 1 and 2. Those that have one of these numbers are moved out of the way first.
+fn place_descriptors(plan: &Plan) -> Result<(), Errno> {
+    let mut sources = plan.descriptors;
+    for source in &mut sources {
+        if *source <= 2 {
+            // SAFETY: integers.
+            *source = value(unsafe { libc::fcntl(*source, libc::F_DUPFD_CLOEXEC, 3) })?;
+        }
+    }
+    for (target, source) in (0..).zip(sources) {
+        // SAFETY: integers. The duplicate is not close-on-exec.
+        done(unsafe { libc::dup2(source, target) })?;
+    }
+    Ok(())
+}
+
+/// What the parent ignores (Rust's runtime: SIGPIPE) the program would ignore too, and what it blocks it
+/// would never get.
+fn default_signals() {
+    for signal in 1..=SIGNAL_LAST {
+        // SAFETY: the default action is a valid one. Signals that cannot be changed answer an error.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    set_signals(&no_signals());
+}
+
+fn no_signals() -> libc::sigset_t {
+    // SAFETY: a structure of integers, for which zero is a value.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a structure of this frame.
+    unsafe { libc::sigemptyset(&raw mut set) };
+    set
+}
+
+/// Blocks every signal in this thread and returns what was blocked before.
+fn block_signals() -> libc::sigset_t {
+    let (mut all, mut before) = (no_signals(), no_signals());
+    // SAFETY: the pointer is to a structure of this frame.
+    unsafe { libc::sigfillset(&raw mut all) };
+    // SAFETY: as above. It fails only for an action that does not exist.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
+    before
+}
+
+fn set_signals(set: &libc::sigset_t) {
+    // SAFETY: the pointer is to a set that lives, and the old one is not asked for.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, set, ptr::null_mut()) };
+}
+
+fn done(answer: c_int) -> Result<(), Errno> {
+    value(answer).map(drop)
+}
+
+fn value(answer: c_int) -> Result<c_int, Errno> {
+    match answer {
+        -1 => Err(last_errno()),
+        value => Ok(value),
+    }
+}
+
+fn last_errno() -> Errno {
+    Errno::from_raw_os_error(io::Error::last_os_error().raw_os_error().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::Read;
+    use std::os::fd::{AsFd, OwnedFd};
+    use std::os::unix::fs::PermissionsExt;
+
+    const WAYS: [Way; 2] = [Way::Vfork, Way::Fork];
+
+    fn null() -> File {
+        let mut options = File::options();
+        options.read(true).write(true).open("/dev/null").unwrap()
+    }
+
+    struct Ran {
+        said: String,
+        code: Option<i32>,
+        signal: Option<i32>,
+    }
+
+    fn shell(script: &str, limits: Limits, way: Way) -> Ran {
+        let (ours, theirs) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+        let arguments = [c"sh".into(), c"-c".into(), CString::new(script).unwrap()];
+        let null = null();
+        let program = Program {
+            path: c"/bin/sh",
+            arguments: &arguments,
+            environment: &[c"A=b".into(), c"PATH=/bin:/usr/bin".into()],
+            directory: c"/proc",
+            input: null.as_fd(),
+            output: theirs.as_fd(),
+            error: null.as_fd(),
+            limits,
+        };
+        let pid = spawn(&program, way).unwrap();
+        drop(theirs);
+        let mut said = String::new();
+        File::from(ours).read_to_string(&mut said).unwrap();
+        let (_, status) = waitpid(Some(pid), WaitOptions::empty()).unwrap().unwrap();
+        Ran {
+            said,
+            code: status.exit_status(),
+            signal: status.terminating_signal(),
+        }
+    }
+
+    #[test]
+    fn program_runs_in_its_place_and_group_when_it_is_spawned_either_way() {
+        for way in WAYS {
+            let script = "echo $A; pwd; read -r _ _ _ _ group rest </proc/self/stat; [ $group = $$ ] && echo own";
+            let ran = shell(script, Limits::default(), way);
+            assert_eq!(
+                (ran.said.as_str(), ran.code),
+                ("b\n/proc\nown\n", Some(0)),
+                "{way:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn no_descriptor_but_three_is_open_when_the_parent_has_more() {
+        let more = [null(), null()].map(|file| (file.as_raw_fd(), file));
+        let numbers = format!("{} {}", more[0].0, more[1].0);
+        for way in WAYS {
+            let script = format!(
+                "for n in {numbers}; do [ -e /proc/self/fd/$n ] && echo $n; done; echo end"
+            );
+            assert_eq!(
+                shell(&script, Limits::default(), way).said,
+                "end\n",
+                "{way:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn broken_pipe_ends_the_program_when_the_parent_ignores_it() {
+        for way in WAYS {
+            let ran = shell("kill -PIPE $$; echo alive", Limits::default(), way);
+            assert_eq!(ran.signal, Some(libc::SIGPIPE), "{way:?}: {}", ran.said);
+        }
+    }
+
+    #[test]
+    fn limits_hold_when_they_are_given() {
+        let limits = Limits {
+            memory_bytes: 1 << 30,
+            processes: 4000,
+            descriptors: 64,
+        };
+        for way in WAYS {
+            let ran = shell("ulimit -v; ulimit -n; ulimit -c", limits, way);
+            assert_eq!(ran.said, "1048576\n64\n0\n", "{way:?}");
+        }
+    }
+
+    #[test]
+    fn reason_is_told_and_no_process_is_left_when_the_program_cannot_be_executed() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str, mode: u32| {
+            let path = directory.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+            CString::new(path.to_str().unwrap()).unwrap()
+        };
+        let cases = [
+            (c"/nowhere/at/all".to_owned(), Errno::NOENT),
+            (file("plain", "#!/bin/sh\n", 0o644), Errno::ACCESS),
+            (
+                file("lost", "#!/nowhere/interpreter\n", 0o755),
+                Errno::NOENT,
+            ),
+            (file("nothing", "\x01\x02\x03", 0o755), Errno::NOEXEC),
+        ];
+        let null = null();
+        for (path, errno) in cases {
+            let program = Program {
+                path: &path,
+                arguments: &[c"x".into()],
+                environment: &[],
+                directory: c"/",
+                input: null.as_fd(),
+                output: null.as_fd(),
+                error: null.as_fd(),
+                limits: Limits::default(),
+            };
+            let error = spawn(&program, Way::Vfork).unwrap_err();
+            assert_eq!(
+                (error.step, error.errno),
+                (Step::Execute, errno),
+                "{path:?}"
+            );
+            let elsewhere = Program {
+                directory: c"/nowhere",
+                ..program
+            };
+            let error = spawn(&elsewhere, Way::Vfork).unwrap_err();
+            assert_eq!(error.step, Step::Directory);
+            assert_eq!(
+                error.to_string(),
+                "chdir: No such file or directory (os error 2)"
+            );
+        }
+    }
+
+    #[test]
+    fn descriptors_are_placed_when_they_have_the_numbers_of_others() {
+        // In a child, so that the test program keeps its own.
+        let null: OwnedFd = null().into();
+        let plan_descriptors = [2, 1, null.as_raw_fd()];
+        // SAFETY: the child makes async-signal-safe calls only and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let plan = Plan {
+                path: ptr::null(),
+                arguments: ptr::null(),
+                environment: ptr::null(),
+                directory: ptr::null(),
+                descriptors: plan_descriptors,
+                limits: Limits::default(),
+                parent: 0,
+                step: AtomicU8::new(0),
+                errno: AtomicI32::new(0),
+            };
+            let inode = |fd: RawFd| {
+                // SAFETY: a structure of integers, for which zero is a value.
+                let mut status: libc::stat = unsafe { std::mem::zeroed() };
+                // SAFETY: the pointer is to a structure of this frame.
+                unsafe { libc::fstat(fd, &raw mut status) };
+                (status.st_dev, status.st_ino)
+            };
+            let expected = plan_descriptors.map(inode);
+            let placed = place_descriptors(&plan).is_ok() && [0, 1, 2].map(inode) == expected;
+            // SAFETY: ends the child without running anything of the parent's.
+            unsafe { libc::_exit(i32::from(!placed)) };
+        }
+        let child = Pid::from_raw(child).unwrap();
+        let (_, status) = waitpid(Some(child), WaitOptions::empty()).unwrap().unwrap();
+        assert_eq!(status.exit_status(), Some(0));
+    }
+
+    #[test]
+    fn step_is_the_same_when_its_number_has_travelled() {
+        for step in Step::ALL {
+            assert_eq!(Step::from_number(step.number()), Some(step));
+        }
+        assert_eq!(Step::from_number(0), None);
+        assert_eq!(Step::from_number(7), None);
+    }
+}

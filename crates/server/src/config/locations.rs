@@ -1,0 +1,409 @@
+//! Locations: paths that a program answers instead of a file.
+//!
+//! A location has one rule (which paths) and one kind (who answers). Those at the top level hold for every
+//! host; a host's own come in addition, and win where the rule is the same.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::path::PathBuf;
+use toml::Spanned;
+
+use super::Host;
+use super::check::{number, size, span, time, value};
+use super::error::Findings;
+use super::settings::{Item, LocationSettings, Settings};
+
+/// Descriptors a worker needs for each program under way: its input, its output, and one on its way.
+const DESCRIPTORS_A_PROGRAM: usize = 3;
+/// Programs at once, a worker and location, unless it is configured.
+const CONCURRENCY: u32 = 16;
+const QUEUE: u32 = 128;
+const DAY_MS: u64 = 24 * 3_600_000;
+
+/// Paths that are answered in a way of their own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Location {
+    /// Which paths.
+    pub rule: Rule,
+    /// Who answers.
+    pub kind: Kind,
+    /// How long a program may keep us waiting: to take some of the body, to say something, to end.
+    pub timeout_ms: u64,
+    /// How long a request may take in all, its client's slowness included; 0 is no bound.
+    pub time_max_ms: u64,
+    /// Address space of each process of a program; 0 is no bound.
+    pub memory_bytes_max: u64,
+    /// Processes of the user that the server runs as; 0 is no bound.
+    pub processes_max: u64,
+    /// A longer reply body is cut off, and its connection with it; 0 is no bound.
+    pub output_bytes_max: u64,
+    /// A longer request body is answered 413.
+    pub body_bytes_max: u64,
+    /// Programs at once, a worker.
+    pub concurrency: u32,
+    /// Requests that wait for their turn at most, a worker; beyond, they are answered 503.
+    pub queue: u32,
+    /// A client that ends its sending side is answered all the same; otherwise it is taken to have gone.
+    pub half_close: bool,
+    /// Variables a program finds besides those of its request.
+    pub variables: BTreeMap<String, String>,
+}
+
+/// Which paths a location is about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Rule {
+    /// Those below this one. The longest prefix wins, and wins over any suffix.
+    Prefix(String),
+    /// Those with a component that ends so.
+    Suffix(String),
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Rule::Prefix(text) | Rule::Suffix(text) => out.write_str(text),
+        }
+    }
+}
+
+/// Who answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Files, as everywhere else: an exception from another location.
+    Files,
+    /// A program started for each request (RFC 3875).
+    Cgi(Cgi),
+    /// A program that stays and is given clients' sockets: itself, and its arguments.
+    Direct(Vec<String>),
+}
+
+/// How programs are started for each request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cgi {
+    /// Where the programs are, in place of the prefix; `None`: below the document root.
+    pub root: Option<PathBuf>,
+    /// What connects a program's input and output with the server.
+    pub streams: Streams,
+    /// The worker makes the process itself, by `fork`, as servers did before they had a helper for it.
+    pub fork_in_server: bool,
+    /// The `Authorization` field is passed on.
+    pub authorization: bool,
+}
+
+/// What connects a program with the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Streams {
+    /// Unix sockets: no lock of theirs is held while a program's memory is copied, so the loop never waits
+    /// for one.
+    #[default]
+    Socket,
+    /// Pipes, for programs that open `/dev/stdin` or `/dev/stdout` by name.
+    Pipe,
+}
+
+impl fmt::Display for Streams {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Streams::Socket => "socket",
+            Streams::Pipe => "pipe",
+        })
+    }
+}
+
+impl Location {
+    /// Whether the fork helper is needed for it.
+    pub fn needs_fork_helper(&self) -> bool {
+        match &self.kind {
+            Kind::Files => false,
+            Kind::Cgi(cgi) => !cgi.fork_in_server,
+            Kind::Direct(_) => true,
+        }
+    }
+}
+
+/// The locations of a host: its own, then those of the top level whose rule it does not have itself.
+pub(super) fn locations(
+    own: Option<&[Spanned<LocationSettings>]>,
+    top: &[Location],
+    from: &Settings,
+    to: &mut Findings<'_>,
+) -> Vec<Location> {
+    let mut all = written("host.location", own, from, to);
+    let inherited: Vec<Location> = top
+        .iter()
+        .filter(|location| all.iter().all(|other| other.rule != location.rule))
+        .cloned()
+        .collect();
+    all.extend(inherited);
+    all
+}
+
+/// The locations of one list, checked.
+pub(super) fn written(
+    key: &str,
+    list: Option<&[Spanned<LocationSettings>]>,
+    from: &Settings,
+    to: &mut Findings<'_>,
+) -> Vec<Location> {
+    let mut all: Vec<Location> = Vec::new();
+    for item in list.unwrap_or_default() {
+        let Some(location) = location(key, item, from, to) else {
+            continue;
+        };
+        if all.iter().any(|other| other.rule == location.rule) {
+            let problem = format!("`{}` is a location twice", location.rule);
+            to.wrong(key, Some(item.span()), problem);
+        }
+        all.push(location);
+    }
+    all
+}
+
+/// Descriptors that the programs of all locations take in a worker, at most.
+pub(super) fn descriptors(hosts: &[Host]) -> usize {
+    let all = hosts.iter().flat_map(|host| &host.locations);
+    let programs = all.map(|location| match location.kind {
+        Kind::Files => 0,
+        Kind::Cgi(_) | Kind::Direct(_) => location.concurrency as usize,
+    });
+    programs
+        .sum::<usize>()
+        .saturating_mul(DESCRIPTORS_A_PROGRAM)
+}
+
+fn location(
+    key: &str,
+    item: &Spanned<LocationSettings>,
+    from: &Settings,
+    to: &mut Findings<'_>,
+) -> Option<Location> {
+    let (own, place) = (item.get_ref(), item.span());
+    let rule = rule(key, own, &place, to);
+    let kind = kind(key, own, &place, to);
+    let name = |name: &str| format!("{key}.{name}");
+    let body = from
+        .body_max
+        .as_ref()
+        .map_or(1 << 20, |item| item.get_ref().0);
+    let timeout_ms = time(&name("timeout"), &own.timeout, 60_000, 1, to);
+    let time_max_ms = time(&name("time-max"), &own.time_max, 600_000, 0, to);
+    if time_max_ms > 0 && timeout_ms > time_max_ms && own.timeout.is_some() {
+        let problem = "it is longer than time-max, so it is never reached";
+        to.wrong(&name("timeout"), span(&own.timeout), problem.into());
+    }
+    Some(Location {
+        rule: rule?,
+        kind: kind?,
+        timeout_ms,
+        time_max_ms: time_max_ms.min(DAY_MS),
+        memory_bytes_max: size(&name("memory-max"), &own.memory_max, 0, 0..=1 << 46, to),
+        processes_max: number(
+            &name("processes-max"),
+            &own.processes_max,
+            0,
+            0..=1 << 22,
+            to,
+        ),
+        output_bytes_max: size(
+            &name("output-max"),
+            &own.output_max,
+            1 << 30,
+            0..=1 << 46,
+            to,
+        ),
+        body_bytes_max: size(&name("body-max"), &own.body_max, body, 0..=1 << 40, to),
+        concurrency: number(
+            &name("concurrency"),
+            &own.concurrency,
+            CONCURRENCY,
+            1..=4096,
+            to,
+        ),
+        queue: number(&name("queue"), &own.queue, QUEUE, 0..=1 << 20, to),
+        half_close: value(&own.half_close).unwrap_or(false),
+        variables: variables(&name("variables"), &own.variables, to),
+    })
+}
+
+fn rule(
+    key: &str,
+    own: &LocationSettings,
+    place: &Range<usize>,
+    to: &mut Findings<'_>,
+) -> Option<Rule> {
+    let (text, rule, good): (&String, fn(String) -> Rule, bool) = match (&own.prefix, &own.suffix) {
+        (Some(prefix), None) => {
+            let text = prefix.get_ref();
+            (text, Rule::Prefix, is_prefix(text))
+        }
+        (None, Some(suffix)) => {
+            let text = suffix.get_ref();
+            (text, Rule::Suffix, is_suffix(text))
+        }
+        _ => {
+            let problem =
+                "say which paths it is about: either prefix = \"/cgi-bin/\" or suffix = \".cgi\"";
+            to.wrong(key, Some(place.clone()), problem.into());
+            return None;
+        }
+    };
+    if !good {
+        let problem = format!(
+            "`{text}` is no part of a path; a prefix begins with a slash and has no `.` or empty component \
+             and no escape, a suffix has no slash"
+        );
+        to.wrong(key, span(&own.prefix).or(span(&own.suffix)), problem);
+        return None;
+    }
+    Some(rule(text.clone()))
+}
+
+/// In the form that paths have when they are compared with it: decoded and without dots.
+fn is_prefix(text: &str) -> bool {
+    let Some(relative) = text.strip_prefix('/') else {
+        return false;
+    };
+    let inner = relative.strip_suffix('/').unwrap_or(relative);
+    let plain = |part: &str| !part.is_empty() && part != "." && part != "..";
+    (relative.is_empty() || inner.split('/').all(plain))
+        && !text.contains(['%', '?', '#'])
+        && !text.chars().any(char::is_control)
+}
+
+fn is_suffix(text: &str) -> bool {
+    !text.is_empty() && !text.contains(['/', '%', '?', '#']) && !text.chars().any(char::is_control)
+}
+
+fn kind(
+    key: &str,
+    own: &LocationSettings,
+    place: &Range<usize>,
+    to: &mut Findings<'_>,
+) -> Option<Kind> {
+    let (files, cgi) = (value(&own.files), value(&own.cgi));
+    let direct = own.direct.is_some();
+    if own.root.is_some() && direct {
+        let problem = "a direct location has one program; its root has no meaning";
+        to.wrong(&format!("{key}.root"), span(&own.root), problem.into());
+    }
+    match (files.unwrap_or(false), cgi.unwrap_or(false), direct) {
+        (false, false, true) => Some(Kind::Direct(command(key, own, to)?)),
+        (true, false, false) => {
+            if own.root.is_some() {
+                let problem = "a location of files has the root of its host";
+                to.wrong(&format!("{key}.root"), span(&own.root), problem.into());
+            }
+            Some(Kind::Files)
+        }
+        (false, true, false) => Some(Kind::Cgi(Cgi {
+            root: program_root(key, own, to),
+            streams: value(&own.streams).unwrap_or_default(),
+            fork_in_server: value(&own.fork_in_server).unwrap_or(false),
+            authorization: value(&own.authorization).unwrap_or(false),
+        })),
+        _ => {
+            let problem = "say who answers: exactly one of cgi = true, direct = [\"program\"] and files = true";
+            to.wrong(key, Some(place.clone()), problem.into());
+            None
+        }
+    }
+}
+
+/// The program is found once, here: later nobody would be told.
+fn command(key: &str, own: &LocationSettings, to: &mut Findings<'_>) -> Option<Vec<String>> {
+    let item = own.direct.as_ref()?;
+    let (key, place) = (format!("{key}.direct"), Some(item.span()));
+    let command = item.get_ref().0.clone();
+    if own.prefix.is_none() {
+        let problem = "only a location with a prefix can have a program of its own";
+        to.wrong(&key, place, problem.into());
+        return None;
+    }
+    let Some(program) = command.first() else {
+        to.wrong(&key, place, "name a program".into());
+        return None;
+    };
+    if command.iter().any(|word| word.contains('\0')) {
+        to.wrong(&key, place, "an argument holds NUL".into());
+        return None;
+    }
+    let usable = std::fs::canonicalize(program).and_then(|real| {
+        rustix::fs::access(&real, rustix::fs::Access::EXEC_OK)?;
+        match real.is_file() {
+            true => Ok(()),
+            false => Err(std::io::Error::other("it is not a file")),
+        }
+    });
+    match usable {
+        Ok(()) => Some(command),
+        Err(error) => {
+            to.lacking(&key, place, format!("the program {program}: {error}"));
+            None
+        }
+    }
+}
+
+fn program_root(key: &str, own: &LocationSettings, to: &mut Findings<'_>) -> Option<PathBuf> {
+    let item = own.root.as_ref()?;
+    let (key, place) = (format!("{key}.root"), Some(item.span()));
+    if own.prefix.is_none() {
+        let problem = "only a location with a prefix can have its programs elsewhere";
+        to.wrong(&key, place, problem.into());
+        return None;
+    }
+    let shown = item.get_ref().display();
+    match std::fs::canonicalize(item.get_ref()) {
+        Ok(real) if real.is_dir() => return Some(real),
+        Ok(_) => to.lacking(&key, place, format!("{shown} is not a directory")),
+        Err(error) => to.lacking(
+            &key,
+            place,
+            format!("the programs' directory {shown}: {error}"),
+        ),
+    }
+    None
+}
+
+fn variables(
+    key: &str,
+    item: &Item<BTreeMap<String, String>>,
+    to: &mut Findings<'_>,
+) -> BTreeMap<String, String> {
+    let Some(item) = item else {
+        return BTreeMap::new();
+    };
+    for (name, text) in item.get_ref() {
+        if name.is_empty() || name.contains(['=', '\0']) || text.contains('\0') {
+            let problem =
+                format!("`{name}` is no variable: a name has no `=`, and neither has a NUL");
+            to.wrong(key, Some(item.span()), problem);
+        }
+    }
+    item.get_ref().clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{is_prefix, is_suffix};
+
+    #[test]
+    fn prefixes_and_suffixes_are_refused_when_no_path_could_ever_match() {
+        for prefix in ["/", "/cgi-bin/", "/app", "/a/b/", "/a.b/"] {
+            assert!(is_prefix(prefix), "{prefix}");
+        }
+        for prefix in [
+            "", "cgi-bin/", "//", "/a//b", "/./", "/a/../b", "/a%20b/", "/a?b", "/\n",
+        ] {
+            assert!(!is_prefix(prefix), "{prefix:?}");
+        }
+        assert!(is_suffix(".php") && is_suffix("cgi"));
+        for suffix in ["", "/x", ".p?p", "\0"] {
+            assert!(!is_suffix(suffix), "{suffix:?}");
+        }
+    }
+}

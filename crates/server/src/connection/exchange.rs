@@ -1,0 +1,234 @@
+//! One request and the program that answers it: what is on its way in both directions.
+//!
+//! The body goes from the client through [`Upload::waiting`] to the program, the reply from the program
+//! through the connection's outgoing pieces to the client. Both are bounded: while one of them is full the
+//! side that fills it is not read from, so a slow client holds a fast program back and the other way round.
+//!
+//! It refuses to decide anything: `worker/dynamic` does.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::time::Instant;
+
+use event::Token;
+use files::OpenFile;
+use gateway::cgi::{NphReader, ReplyReader};
+
+use super::Body;
+use crate::request::{Frame, ProgramName};
+
+/// Body bytes that wait for the program at most, but for what one more read brings.
+const WAITING_BYTES_MAX: usize = 64 * 1024;
+
+/// How far an exchange has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// The body has to be complete before the program can be told its length.
+    Gathering,
+    /// As many programs as may run do.
+    Queued,
+    /// The program has been asked for.
+    Starting,
+    /// It runs, or has ended and left its output behind.
+    Running,
+    /// It has the client's socket and writes there itself.
+    Lent,
+    /// It has nothing to do with it any more.
+    Over,
+}
+
+/// One end of a program's input or output.
+pub struct Channel {
+    descriptor: OwnedFd,
+    /// The event mechanism knows it.
+    pub watched: bool,
+}
+
+impl Channel {
+    /// A descriptor that nobody waits for yet.
+    pub fn new(descriptor: OwnedFd) -> Self {
+        Self {
+            descriptor,
+            watched: false,
+        }
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+/// The request's body on its way to the program.
+#[derive(Default)]
+pub struct Upload {
+    /// What is still to come from the client; `None` when all has.
+    pub body: Option<Body>,
+    /// What the program has not taken yet.
+    pub waiting: Vec<u8>,
+    /// How much of `waiting` it has taken.
+    pub taken: usize,
+    /// All bytes of the body so far.
+    pub bytes: u64,
+    /// The client waits for `100 Continue`.
+    pub expected: bool,
+    /// The program's input; `None` before it is there, and after it is closed.
+    pub sink: Option<Channel>,
+    /// The program does not want the rest.
+    pub unwanted: bool,
+    /// What has been gathered of the body and is not in `waiting`.
+    pub spilled: Option<Rc<OpenFile>>,
+    /// How much that is.
+    pub spilled_bytes: u64,
+    /// A helper is writing what was in `waiting`.
+    pub spilling: bool,
+}
+
+impl Upload {
+    /// The client may send more now.
+    pub fn has_room(&self) -> bool {
+        self.unwanted || self.waiting.len() - self.taken < WAITING_BYTES_MAX
+    }
+
+    /// What the program has not taken yet.
+    pub fn left(&self) -> &[u8] {
+        &self.waiting[self.taken..]
+    }
+
+    /// The program has taken so much more.
+    pub fn advance(&mut self, count: usize) {
+        self.taken += count;
+        if self.taken == self.waiting.len() {
+            self.waiting.clear();
+            self.taken = 0;
+        } else if self.taken >= WAITING_BYTES_MAX {
+            self.waiting.drain(..self.taken);
+            self.taken = 0;
+        }
+    }
+
+    /// Nobody takes what is here and what is to come.
+    pub fn throw_away(&mut self) {
+        self.unwanted = true;
+        self.waiting = Vec::new();
+        self.taken = 0;
+    }
+}
+
+/// Understands what a program writes.
+pub enum Reader {
+    /// A head and a body (RFC 3875 section 6).
+    Cgi(ReplyReader),
+    /// A whole HTTP reply.
+    Nph(NphReader),
+}
+
+/// The reply on its way from the program.
+pub struct Download {
+    /// The program's output; `None` before it is there, and after its end.
+    pub source: Option<Channel>,
+    /// What understands it.
+    pub reader: Reader,
+    /// Its head, until it is sent.
+    pub reply: Option<gateway::Reply>,
+    /// How its end is told, since its head was sent.
+    pub frame: Option<Frame>,
+    /// The length its head declared.
+    pub length: Option<u64>,
+    /// Bytes of its body so far.
+    pub bytes: u64,
+    /// More of it may come: what came has left for the client.
+    pub wanted: bool,
+    /// All of it has come.
+    pub ended: bool,
+}
+
+impl Download {
+    /// Nothing has come yet.
+    pub fn new(reader: Reader) -> Self {
+        Self {
+            source: None,
+            reader,
+            reply: None,
+            frame: None,
+            length: None,
+            bytes: 0,
+            wanted: true,
+            ended: false,
+        }
+    }
+}
+
+/// A request that a program answers.
+pub struct Exchange {
+    /// Its number; the fork helper knows the program by it.
+    pub id: u64,
+    /// Whose request it is.
+    pub client: Token,
+    /// The program.
+    pub program: ProgramName,
+    /// The request's head as received.
+    pub head: Vec<u8>,
+    /// How far it has come.
+    pub stage: Stage,
+    /// When it began.
+    pub begun: Instant,
+    /// When it has to be over at the latest; `u64::MAX` for never.
+    pub end_ms: u64,
+    /// The client has ended its sending side, or sends what belongs to a later request: it is not listened to.
+    pub deaf: bool,
+    /// How much had been written into the client's socket when it was lent, if that can be told.
+    pub written_before: Option<u64>,
+    /// Towards the program.
+    pub upload: Upload,
+    /// Towards the client.
+    pub download: Download,
+}
+
+impl Exchange {
+    /// Its program has been asked for.
+    pub fn is_started(&self) -> bool {
+        matches!(self.stage, Stage::Starting | Stage::Running)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_bounded_when_the_program_takes_a_body_slowly() {
+        let (mut upload, mut sent, mut taken) = (Upload::default(), 0_u64, Vec::new());
+        let mut most = 0;
+        while taken.len() < 1 << 20 {
+            while upload.has_room() {
+                upload.waiting.extend((0..20_000).map(|_| {
+                    sent += 1;
+                    sent as u8
+                }));
+            }
+            let some = upload.left().len().min(7_001);
+            taken.extend_from_slice(&upload.left()[..some]);
+            upload.advance(some);
+            most = most.max(upload.waiting.capacity());
+        }
+        assert!(most < 6 * WAITING_BYTES_MAX, "{most}");
+        assert!(
+            (1_u64..)
+                .zip(&taken)
+                .all(|(number, byte)| number as u8 == *byte)
+        );
+    }
+
+    #[test]
+    fn there_is_always_room_when_the_program_wants_nothing() {
+        let mut upload = Upload {
+            waiting: vec![0; WAITING_BYTES_MAX],
+            ..Upload::default()
+        };
+        assert!(!upload.has_room());
+        upload.throw_away();
+        assert!(upload.has_room() && upload.left().is_empty());
+    }
+}

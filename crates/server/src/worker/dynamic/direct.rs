@@ -1,0 +1,492 @@
+//! Programs that stay and write to clients themselves: the direct interface.
+//!
+//! A request that is complete goes to an idle process of its location, with its variables, its body and the
+//! *client's socket*. While it is lent the worker neither reads nor writes it. When the process says that it is
+//! done the connection goes on as after any reply. So a reply is copied once, from the program into the socket,
+//! and never through the worker (dissertation 2.5.5: reading replies had been 20 % of all kernel time).
+//!
+//! What a process can do wrong harms nobody but the client whose socket it had. One that ends, says what makes no
+//! sense, or takes too long is killed and replaced. Its client is answered by an error if nothing had been written, else cut
+//! off: by `shutdown`, which holds for every copy of the socket that may still be around. Nobody can make the loop wait
+//! through a shared socket either: the worker asks not to wait call by call (`MSG_DONTWAIT`).
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use debox::Call;
+use event::{Interest, Token};
+use http::{Head, Method, Parsed, Status, Version};
+use os::rights::{Wait, receive_with_descriptors, send_with_descriptors};
+use rustix::io::IoSlice;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use super::gather::piece;
+use super::{Dynamic, Step};
+use crate::config::{Kind, SendMethod};
+use crate::connection::{Connection, Exchange, Stage};
+use crate::forker::wire::Order;
+use crate::respond::dynamic::direct::{
+    Asked, INLINE_BYTES_MAX, REPORT_BYTES_MAX, Said, decode, encode,
+};
+use crate::respond::dynamic::{Place, launch_direct};
+use crate::worker::{DIRECT, Worker};
+
+/// A process that ended sooner than this after its start, and has answered nothing, ended young.
+const YOUNG_MS: u64 = 5_000;
+/// After one that ended young the next one waits, longer each time.
+const FIRST_DELAY_MS: u64 = 100;
+const LONGEST_DELAY_MS: u64 = 5_000;
+
+/// What a process does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// It has not said that it is ready.
+    Starting,
+    /// It waits for a request.
+    Idle,
+    /// It has the socket of this client, for this exchange.
+    Busy(Token, u64),
+}
+
+/// A process of a direct location.
+struct Process {
+    /// The fork helper knows it by this.
+    id: u64,
+    place: usize,
+    socket: OwnedFd,
+    state: State,
+    born_ms: u64,
+    /// It has answered something.
+    served: bool,
+}
+
+/// All processes of direct locations.
+pub(super) struct Direct {
+    /// By slot.
+    processes: Vec<Option<Process>>,
+    /// By location: not before this, after the last one ended young.
+    retry_ms: Vec<u64>,
+    delay_ms: Vec<u64>,
+}
+
+impl Direct {
+    pub(super) fn new(places: usize) -> Direct {
+        Direct {
+            processes: Vec::new(),
+            retry_ms: vec![0; places],
+            delay_ms: vec![FIRST_DELAY_MS; places],
+        }
+    }
+
+    fn idle(&self, place: usize) -> Option<usize> {
+        let is_idle = |one: &Process| one.place == place && one.state == State::Idle;
+        // The one used last has what it needs in the caches.
+        self.processes
+            .iter()
+            .rposition(|one| one.as_ref().is_some_and(is_idle))
+    }
+
+    fn count(&self, place: usize) -> usize {
+        let all = self.processes.iter().flatten();
+        all.filter(|one| one.place == place).count()
+    }
+
+    fn insert(&mut self, process: Process) -> usize {
+        let free = self.processes.iter().position(Option::is_none);
+        match free {
+            Some(slot) => {
+                self.processes[slot] = Some(process);
+                slot
+            }
+            None => {
+                self.processes.push(Some(process));
+                self.processes.len() - 1
+            }
+        }
+    }
+
+    /// All processes, and those that have a client.
+    pub(super) fn gauges(&self) -> (u64, u64) {
+        let all = self.processes.iter().flatten();
+        let busy = all
+            .clone()
+            .filter(|one| matches!(one.state, State::Busy(..)));
+        (all.count() as u64, busy.count() as u64)
+    }
+}
+
+/// How events name a process: numbers are never used again, so a late event finds nobody.
+fn token(slot: usize, id: u64) -> Token {
+    Token::new(DIRECT, slot as u32, id as u32)
+}
+
+impl Worker {
+    /// When a process that is waited for may be started, or is not waited for any longer.
+    pub(super) fn direct_next_ms(&self, dynamic: &Dynamic) -> Option<u64> {
+        let waiting = dynamic.queues.iter().enumerate();
+        let retry = waiting
+            .filter(|(_, queue)| !queue.is_empty())
+            .map(|(place, _)| dynamic.direct.retry_ms[place]);
+        let processes = dynamic.direct.processes.iter().flatten();
+        let late = processes
+            .filter(|one| one.state == State::Starting)
+            .map(|one| self.late_ms(one));
+        retry.chain(late).filter(|at| *at > self.now_ms).min()
+    }
+
+    /// A process that is not ready by then is not waited for any longer.
+    fn late_ms(&self, process: &Process) -> u64 {
+        process.born_ms + self.places.get(process.place).location.timeout_ms
+    }
+
+    /// Whether a process of this location waits for a request. If none does one more may be started.
+    pub(super) fn may_lend(&mut self, place: &Place) -> bool {
+        let is_idle = |dynamic: &Dynamic| dynamic.direct.idle(place.number).is_some();
+        if self.dynamic.as_deref().is_some_and(is_idle) {
+            return true;
+        }
+        self.grow(place);
+        false
+    }
+
+    /// Starts one more process of a location, if there may be one more, and not too soon after one has failed.
+    fn grow(&mut self, place: &Place) {
+        let Kind::Direct(command) = &place.location.kind else {
+            return;
+        };
+        let Some(dynamic) = &mut self.dynamic else {
+            return;
+        };
+        let many = dynamic.direct.count(place.number) >= place.location.concurrency as usize;
+        if many || !dynamic.has_helper() || self.now_ms < dynamic.direct.retry_ms[place.number] {
+            return;
+        }
+        let pair = self.tracer.call(Call::ProgramPair, || {
+            let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+            rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None)
+        });
+        let (ours, theirs) = match pair {
+            Ok(pair) => pair,
+            Err(error) => return self.notice(format!("socketpair for a program: {error}")),
+        };
+        dynamic.next_id += 1;
+        let id = dynamic.next_id;
+        let slot = dynamic.direct.insert(Process {
+            id,
+            place: place.number,
+            socket: ours,
+            state: State::Starting,
+            born_ms: self.now_ms,
+            served: false,
+        });
+        if let Some(Some(process)) = dynamic.direct.processes.get(slot) {
+            let watched = self
+                .events
+                .add(process.socket.as_fd(), token(slot, id), Interest::READ);
+            if let Err(error) = watched {
+                self.notice(format!("watching a program: {error}"));
+                return self.bury(slot);
+            }
+        }
+        let launch = launch_direct(place, command);
+        self.order(&Order::Spawn { id, launch }, vec![theirs]);
+    }
+
+    /// Gives a process a request and its client's socket.
+    pub(super) fn lend(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+        place: &Place,
+    ) -> Step {
+        let direct = self.dynamic.as_ref().map(|dynamic| &dynamic.direct);
+        let Some(slot) = direct.and_then(|direct| direct.idle(place.number)) else {
+            return Step::Fail(Status::SERVICE_UNAVAILABLE);
+        };
+        let bytes = std::mem::take(&mut exchange.head);
+        let sent = self.send_request(connection, exchange, &bytes, slot);
+        exchange.head = bytes;
+        if let Err(status) = sent {
+            return Step::Fail(status);
+        }
+        if let Some(process) = self.process(slot) {
+            process.state = State::Busy(connection.token, exchange.id);
+        }
+        exchange.stage = Stage::Lent;
+        connection.lent = true;
+        self.counters.direct_lent += 1;
+        self.renew(connection, exchange);
+        Step::Go
+    }
+
+    fn process(&mut self, slot: usize) -> Option<&mut Process> {
+        self.dynamic
+            .as_mut()?
+            .direct
+            .processes
+            .get_mut(slot)?
+            .as_mut()
+    }
+
+    fn send_request(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+        bytes: &[u8],
+        slot: usize,
+    ) -> Result<(), Status> {
+        let Parsed::Complete(head) = http::parse(bytes, &self.limits) else {
+            return Err(Status::INTERNAL_SERVER_ERROR);
+        };
+        let variables = self.describe(connection, exchange, &head, bytes);
+        let variables = variables.ok_or(Status::INTERNAL_SERVER_ERROR)?;
+        let mut environment = Vec::new();
+        variables.write_environment(&mut environment);
+        let file = self.body_file(exchange)?;
+        let upload = &exchange.upload;
+        let message = encode(&Asked {
+            id: exchange.id as u32,
+            keep_alive: self.keeps_lent(connection, &head),
+            head_only: head.method == Method::Head,
+            old: head.version == Version::Http10,
+            body_bytes: upload.bytes,
+            in_file: file.is_some(),
+            variables: &environment,
+            body: if file.is_some() { &[] } else { upload.left() },
+        });
+        let message = message.ok_or(Status::REQUEST_HEADER_FIELDS_TOO_LARGE)?;
+        exchange.written_before = os::socket::written_bytes(connection.socket.as_fd()).ok();
+        let Some(process) = self.dynamic.as_ref().and_then(|dynamic| {
+            let slot = dynamic.direct.processes.get(slot)?;
+            slot.as_ref()
+        }) else {
+            return Err(Status::SERVICE_UNAVAILABLE);
+        };
+        let client = std::iter::once(connection.socket.as_fd());
+        let descriptors: Vec<_> = client.chain(file.iter().map(AsFd::as_fd)).collect();
+        let sent = self.tracer.call(Call::Lend, || {
+            send_with_descriptors(
+                &process.socket,
+                &[IoSlice::new(&message)],
+                &descriptors,
+                Wait::Never,
+            )
+        });
+        match sent {
+            Ok(Some(_)) => {
+                self.counters.dynamic_received_bytes += exchange.upload.bytes;
+                exchange.upload.throw_away();
+                Ok(())
+            }
+            // One that is idle and takes no message is gone.
+            _ => {
+                self.remove_process(slot);
+                Err(Status::SERVICE_UNAVAILABLE)
+            }
+        }
+    }
+
+    /// The body as a file, if it is too long to go with its request.
+    fn body_file(&mut self, exchange: &Exchange) -> Result<Option<OwnedFd>, Status> {
+        let unavailable = Status::SERVICE_UNAVAILABLE;
+        if let Some(file) = &exchange.upload.spilled {
+            let copy = rustix::io::fcntl_dupfd_cloexec(file, 0).map_err(|_| unavailable)?;
+            return Ok(Some(copy));
+        }
+        let left = exchange.upload.left();
+        if left.len() <= INLINE_BYTES_MAX {
+            return Ok(None);
+        }
+        let made = self.tracer.call(Call::Piece, || piece(left));
+        made.map(Some).map_err(|_| unavailable)
+    }
+
+    /// Where files leave by calls that cannot be asked not to wait, a socket that others may still have is not
+    /// used again.
+    fn keeps_lent(&self, connection: &Connection, head: &Head<'_>) -> bool {
+        self.config.send == SendMethod::Copy && self.keeps(connection, head)
+    }
+
+    /// A process has something to say, or has ended.
+    pub(in crate::worker) fn on_direct(&mut self, event: Token) {
+        let slot = event.slot() as usize;
+        loop {
+            let Some(process) = self.process(slot) else {
+                return;
+            };
+            if token(slot, process.id) != event {
+                return;
+            }
+            let mut buffer = [0; REPORT_BYTES_MAX];
+            let Some(process) = self.dynamic.as_ref().and_then(|dynamic| {
+                let slot = dynamic.direct.processes.get(slot)?;
+                slot.as_ref()
+            }) else {
+                return;
+            };
+            let received = self.tracer.call(Call::TakeBack, || {
+                receive_with_descriptors(&process.socket, &mut buffer, 0, Wait::Never)
+            });
+            let said = match received {
+                Ok(None) => return,
+                Ok(Some(received)) => decode(&buffer[..received.length]),
+                Err(_) => None,
+            };
+            match (said, process.state) {
+                (Some(Said::Ready), State::Starting) => self.rest(slot),
+                (
+                    Some(Said::Done {
+                        id,
+                        status,
+                        bytes,
+                        keep,
+                    }),
+                    State::Busy(client, exchange),
+                ) if id == exchange as u32 => {
+                    if let Some(process) = self.process(slot) {
+                        process.served = true;
+                    }
+                    self.take_back(client, exchange, status, bytes, keep);
+                    self.rest(slot);
+                }
+                _ => return self.bury(slot),
+            }
+        }
+    }
+
+    /// It waits for a request; perhaps one waits for it.
+    fn rest(&mut self, slot: usize) {
+        let Some(process) = self.process(slot) else {
+            return;
+        };
+        process.state = State::Idle;
+        let place = process.place;
+        self.start_next(place);
+    }
+
+    /// The client's socket is ours again.
+    fn take_back(&mut self, client: Token, exchange: u64, status: u16, bytes: u64, keep: bool) {
+        self.step_lent(client, exchange, |worker, connection, exchange| {
+            let waited_us = exchange.begun.elapsed().as_micros() as u64;
+            worker.counters.direct_us.record(waited_us);
+            worker.counters.record_response(status);
+            worker.counters.bytes_sent += bytes;
+            connection.outgoing.status = status;
+            connection.outgoing.sent_bytes = bytes;
+            connection.keep_alive = keep && worker.keeps_after(connection, exchange);
+            exchange.stage = Stage::Over;
+            Step::Done
+        });
+    }
+
+    fn keeps_after(&self, connection: &Connection, exchange: &Exchange) -> bool {
+        match http::parse(&exchange.head, &self.limits) {
+            Parsed::Complete(head) => self.keeps_lent(connection, &head),
+            _ => false,
+        }
+    }
+
+    fn step_lent(
+        &mut self,
+        client: Token,
+        id: u64,
+        step: impl FnOnce(&mut Worker, &mut Connection, &mut Exchange) -> Step,
+    ) {
+        let Some(slot) = self.connections.find(client) else {
+            return;
+        };
+        self.step(slot, |worker, connection| {
+            worker.step_exchange(connection, |worker, connection, exchange| {
+                match exchange.id == id && exchange.stage == Stage::Lent {
+                    true => step(worker, connection, exchange),
+                    false => Step::Go,
+                }
+            })
+        });
+    }
+
+    /// A process has ended, or is to: it has said what makes no sense. Its client is answered otherwise.
+    fn bury(&mut self, slot: usize) {
+        let Some(process) = self.remove_process(slot) else {
+            return;
+        };
+        if let State::Busy(client, exchange) = process.state {
+            self.step_lent(client, exchange, |_, _, _| Step::Fail(Status::BAD_GATEWAY));
+        }
+        let place = self.places.get(process.place).clone();
+        let waits = self
+            .dynamic
+            .as_ref()
+            .is_some_and(|dynamic| !dynamic.queues[place.number].is_empty());
+        if waits {
+            self.grow(&place);
+        }
+    }
+
+    /// Forgets a process, kills it if it still runs, and says when the next one may start.
+    fn remove_process(&mut self, slot: usize) -> Option<Process> {
+        let now_ms = self.now_ms;
+        let direct = &mut self.dynamic.as_mut()?.direct;
+        let process = direct.processes.get_mut(slot)?.take()?;
+        let young = !process.served && now_ms < process.born_ms + YOUNG_MS;
+        let delay_ms = &mut direct.delay_ms[process.place];
+        direct.retry_ms[process.place] = if young { now_ms + *delay_ms } else { now_ms };
+        *delay_ms = match young {
+            true => (*delay_ms * 2).min(LONGEST_DELAY_MS),
+            false => FIRST_DELAY_MS,
+        };
+        self.counters.direct_ended += 1;
+        let _ = self.events.remove(process.socket.as_fd());
+        let id = process.id;
+        self.order(&Order::Kill { id }, Vec::new());
+        Some(process)
+    }
+
+    /// The process that has this client's socket is not waited for any longer.
+    pub(super) fn reclaim(&mut self, exchange: &mut Exchange) {
+        let busy = State::Busy(exchange.client, exchange.id);
+        let slot = self.dynamic.as_ref().and_then(|dynamic| {
+            let processes = &dynamic.direct.processes;
+            processes
+                .iter()
+                .position(|one| one.as_ref().is_some_and(|one| one.state == busy))
+        });
+        if let Some(slot) = slot {
+            self.remove_process(slot);
+        }
+        exchange.stage = Stage::Over;
+    }
+
+    /// Nothing of a reply has been written into a socket that was lent, so that another one may be.
+    pub(super) fn is_unwritten(connection: &Connection, exchange: &Exchange) -> bool {
+        let written = os::socket::written_bytes(connection.socket.as_fd()).ok();
+        written.is_some() && written == exchange.written_before
+    }
+
+    /// Processes that do not become ready in time, and those that may be tried again.
+    pub(super) fn tend_direct(&mut self) {
+        let now_ms = self.now_ms;
+        let Some(dynamic) = &self.dynamic else { return };
+        let late = |one: &Process| one.state == State::Starting && now_ms >= self.late_ms(one);
+        let processes = dynamic.direct.processes.iter();
+        let late: Vec<usize> = processes
+            .enumerate()
+            .filter(|(_, one)| one.as_ref().is_some_and(late))
+            .map(|(slot, _)| slot)
+            .collect();
+        let queues = dynamic.queues.iter().enumerate();
+        let waiting: Vec<usize> = queues
+            .filter(|(_, queue)| !queue.is_empty())
+            .map(|(place, _)| place)
+            .collect();
+        for slot in late {
+            self.bury(slot);
+        }
+        for number in waiting {
+            let place = self.places.get(number).clone();
+            if matches!(place.location.kind, Kind::Direct(_)) && !self.may_lend(&place) {
+                continue;
+            }
+            self.start_next(number);
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! A reply on its way from the program to the client.
+//!
+//! One piece at a time: what was read has to leave before more is read, so a slow client holds its program
+//! back, and no connection keeps more than such a piece. A reply that is whole at the first look gets its
+//! length; the connection stays then, whatever the client speaks.
+
+use debox::Call;
+use gateway::cgi::NphEvent;
+use gateway::{Answer, Event, Refusal, Reply};
+use http::{Parsed, Status};
+use rustix::io::Errno;
+
+use super::{READ_BYTES, Step};
+use crate::connection::{Connection, Exchange, Reader};
+use crate::request::{Frame, Outgoing, Piece};
+use crate::respond::Context;
+use crate::respond::dynamic::{begin_reply, chunk};
+use crate::send::Progress;
+use crate::worker::Worker;
+
+impl Worker {
+    /// The program's output is readable.
+    pub(super) fn take_output(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+    ) -> Step {
+        if !exchange.download.wanted {
+            return Step::Go;
+        }
+        let buffer = self
+            .dynamic
+            .as_mut()
+            .map(|dynamic| std::mem::take(&mut dynamic.buffer));
+        let mut buffer = buffer.unwrap_or_default();
+        let step = self.read_output(connection, exchange, &mut buffer);
+        if let Some(dynamic) = &mut self.dynamic {
+            dynamic.buffer = buffer;
+        }
+        match step {
+            Step::Go if self.config.eager_write => self.send_reply(connection, exchange),
+            other => other,
+        }
+    }
+
+    /// Reads until there is nothing now, or enough for one piece, and passes it on.
+    fn read_output(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+        buffer: &mut [u8],
+    ) -> Step {
+        let mut body = Vec::new();
+        let mut read_bytes = 0;
+        while read_bytes < READ_BYTES {
+            let Some(source) = &exchange.download.source else {
+                break;
+            };
+            let read = self
+                .tracer
+                .call(Call::ProgramRead, || rustix::io::read(source, &mut *buffer));
+            match read {
+                Ok(count @ 1..) => {
+                    read_bytes += count;
+                    self.counters.dynamic_sent_bytes += count as u64;
+                    match self.understand(connection, exchange, &buffer[..count], &mut body) {
+                        Step::Go => {}
+                        other => return other,
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Ok(_) | Err(_) => {
+                    exchange.download.ended = true;
+                    break;
+                }
+            }
+        }
+        if read_bytes > 0 {
+            self.renew(connection, exchange);
+        }
+        self.judge(exchange, body.len() as u64)
+            .unwrap_or_else(|| self.pass_on(connection, exchange, body))
+    }
+
+    /// What a program's bytes mean. The body's are appended to `body`.
+    fn understand(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+        mut input: &[u8],
+        body: &mut Vec<u8>,
+    ) -> Step {
+        loop {
+            let event = match &mut exchange.download.reader {
+                Reader::Cgi(reader) => match reader.feed(&mut input) {
+                    Ok(Some(Event::Head(Answer::Reply(reply)))) => Ok(Some(reply)),
+                    Ok(Some(Event::Head(Answer::LocalRedirect(location)))) => {
+                        return Step::Elsewhere(location);
+                    }
+                    Ok(Some(Event::Body(bytes))) => {
+                        body.extend_from_slice(bytes);
+                        Ok(None)
+                    }
+                    // A program's output knows no others.
+                    Ok(Some(Event::Stderr(_) | Event::End(_))) => Ok(None),
+                    Ok(None) => return Step::Go,
+                    Err(refusal) => Err(refusal),
+                },
+                Reader::Nph(reader) => match reader.feed(&mut input) {
+                    Ok(Some(NphEvent::Begin { status, line })) => {
+                        connection.outgoing = Outgoing::new(status, line);
+                        // Where such a reply ends is not known otherwise.
+                        connection.keep_alive = false;
+                        exchange.download.frame = Some(Frame::Close);
+                        self.note_first_byte(exchange);
+                        Ok(None)
+                    }
+                    Ok(Some(NphEvent::Raw(bytes))) => {
+                        body.extend_from_slice(bytes);
+                        Ok(None)
+                    }
+                    Ok(None) => return Step::Go,
+                    Err(refusal) => Err(refusal),
+                },
+            };
+            match event {
+                Ok(None) => {}
+                Ok(Some(reply)) => match self.take_head(exchange, reply) {
+                    Step::Go => {}
+                    other => return other,
+                },
+                Err(refusal) => return self.refuse_reply(exchange, &refusal.to_string()),
+            }
+        }
+    }
+
+    fn take_head(&mut self, exchange: &mut Exchange, reply: Reply) -> Step {
+        self.note_first_byte(exchange);
+        if reply.handoff.is_some() {
+            let why = "X-Sendfile and X-Accel-Redirect are not for programs of a cgi location";
+            return self.refuse_reply(exchange, why);
+        }
+        exchange.download.length = reply.length.filter(|_| !reply.is_bodiless());
+        exchange.download.reply = Some(reply);
+        Step::Go
+    }
+
+    fn note_first_byte(&mut self, exchange: &Exchange) {
+        let waited_us = exchange.begun.elapsed().as_micros() as u64;
+        self.counters.dynamic_first_byte_us.record(waited_us);
+    }
+
+    /// A reply that is not passed on; whoever wrote the program learns why.
+    fn refuse_reply(&mut self, exchange: &Exchange, why: &str) -> Step {
+        self.counters.dynamic_bad_replies += 1;
+        let name = String::from_utf8_lossy(&exchange.program.file).into_owned();
+        self.tell(exchange.id, format!("{name}: {why}"));
+        Step::Fail(Status::BAD_GATEWAY)
+    }
+
+    /// Counts `more` bytes of the body; what is wrong with the reply as a whole, if something is.
+    fn judge(&mut self, exchange: &mut Exchange, more: u64) -> Option<Step> {
+        let most = self
+            .places
+            .get(exchange.program.place)
+            .location
+            .output_bytes_max;
+        let download = &mut exchange.download;
+        download.bytes += more;
+        let expected = download.length.unwrap_or(0).max(download.bytes);
+        if most > 0 && expected > most {
+            let why = format!("the reply is longer than {most} bytes (output-max)");
+            return Some(self.refuse_reply(exchange, &why));
+        }
+        let finished: Result<(), Refusal> = match (&download.reader, download.ended) {
+            (_, false) => Ok(()),
+            (Reader::Cgi(reader), true) => reader.finish().map(drop),
+            (Reader::Nph(reader), true) => reader.finish(),
+        };
+        // All that was promised is here, whatever the program still does.
+        download.ended |= download.length == Some(download.bytes);
+        finished
+            .err()
+            .map(|refusal| self.refuse_reply(exchange, &refusal.to_string()))
+    }
+
+    /// Puts what has come in front of the client.
+    fn pass_on(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+        body: Vec<u8>,
+    ) -> Step {
+        if let Some(reply) = exchange.download.reply.take()
+            && !self.begin(connection, exchange, reply, body.len())
+        {
+            return Step::Fail(Status::INTERNAL_SERVER_ERROR);
+        }
+        let Some(frame) = exchange.download.frame else {
+            return Step::Go;
+        };
+        exchange.download.ended |= frame == Frame::Bodiless;
+        if frame != Frame::Bodiless {
+            let (bytes, framing) = chunk(frame, body, exchange.download.ended);
+            connection.outgoing.head_bytes += framing as u64;
+            if !bytes.is_empty() {
+                connection.outgoing.push(Piece::bytes(bytes));
+            }
+        }
+        if exchange.download.ended {
+            let source = exchange.download.source.take();
+            self.close_channel(source);
+        }
+        exchange.download.wanted = connection.outgoing.pieces.is_empty();
+        Step::Go
+    }
+
+    /// Makes the reply's head. `false`: the request's own cannot be understood any more, which cannot be.
+    fn begin(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+        reply: Reply,
+        body_bytes: usize,
+    ) -> bool {
+        let Parsed::Complete(head) = http::parse(&exchange.head, &self.limits) else {
+            return false;
+        };
+        let context = Context::new(&self.rules, &self.date, &head, connection.keep_alive);
+        let complete = exchange.download.ended.then_some(body_bytes as u64);
+        let status = reply.status;
+        let (bytes, frame, keep_alive) = begin_reply(&context, reply, complete);
+        connection.outgoing = Outgoing::new(status, bytes);
+        connection.keep_alive = keep_alive;
+        exchange.download.frame = Some(frame);
+        true
+    }
+
+    /// Sends what has come; when all of it has left, more may come.
+    pub(super) fn send_reply(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+    ) -> Step {
+        if !connection.outgoing.pieces.is_empty() {
+            let before = connection.outgoing.sent_bytes;
+            let progress = self.transmit(connection);
+            if connection.outgoing.sent_bytes > before {
+                self.renew(connection, exchange);
+            }
+            match progress {
+                Progress::Finished => {}
+                Progress::SocketFull | Progress::TurnSpent => return Step::Go,
+                Progress::Gone => return Step::Gone,
+                _ => return Step::Abort,
+            }
+        }
+        exchange.download.wanted = true;
+        match exchange.download.ended && exchange.download.frame.is_some() {
+            true => Step::Done,
+            false => Step::Go,
+        }
+    }
+}

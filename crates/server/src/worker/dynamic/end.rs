@@ -1,0 +1,239 @@
+//! The end of an exchange: well, badly, elsewhere, or too late.
+//!
+//! The program is let go when its reply is complete: it may still have something to do. It is killed, and
+//! its process group with it, when its reply is not wanted any more.
+
+use http::{Parsed, Status};
+
+use super::{Program, Step};
+use crate::connection::{Connection, Exchange, Stage};
+use crate::forker::wire::Order;
+use crate::respond::dynamic::elsewhere;
+use crate::worker::exchange::{Given, Served};
+use crate::worker::{Fate, Worker};
+
+/// How often in a row programs may send one request elsewhere.
+const REDIRECTS_MAX: u8 = 8;
+
+/// Whom an exchange waits for.
+enum Waits {
+    /// The client, to take some of the reply.
+    Taker,
+    /// The client, to send some of the body.
+    Sender,
+    /// Programs of other requests, to end; or a helper.
+    Queue,
+    /// The program.
+    Program,
+}
+
+impl Worker {
+    /// The reply has left.
+    pub(super) fn end_well(&mut self, connection: &mut Connection, mut exchange: Exchange) -> Fate {
+        let whole = exchange.upload.body.is_none();
+        self.release_program(&mut exchange);
+        if whole {
+            return self.go_on(connection, Served::Done);
+        }
+        // The rest of the body would be taken for the next request.
+        connection.keep_alive = false;
+        self.finish(connection, None);
+        self.part(connection, true)
+    }
+
+    /// An error in place of a reply, or the end of the connection where some of one has left already.
+    pub(super) fn answer_failure(
+        &mut self,
+        connection: &mut Connection,
+        mut exchange: Exchange,
+        status: Status,
+    ) -> Fate {
+        if exchange.stage == Stage::Lent {
+            let unwritten = Worker::is_unwritten(connection, &exchange);
+            self.reclaim(&mut exchange);
+            if unwritten {
+                return self.refuse(connection, &exchange.head, status);
+            }
+            self.counters.aborted += 1;
+            return Fate::Close;
+        }
+        // One that has closed its output is ending by itself, and its end may tell why the reply is bad.
+        match exchange.download.ended {
+            true => self.release_program(&mut exchange),
+            false => self.kill_program(&mut exchange),
+        }
+        if exchange.download.frame.is_some() && connection.outgoing.sent_bytes > 0 {
+            self.counters.aborted += 1;
+            return Fate::Close;
+        }
+        connection.outgoing.clear();
+        let head = match http::parse(&exchange.head, &self.limits) {
+            Parsed::Complete(head) if exchange.upload.body.is_none() => head,
+            _ => return self.refuse(connection, &exchange.head, status),
+        };
+        let hosts = self.hosts();
+        connection.keep_alive = self.keeps(connection, &head);
+        let served = self.fail(connection, &head, hosts.site(connection.site), status);
+        self.go_on(connection, served)
+    }
+
+    /// The program has named another resource of this server, which answers instead (RFC 3875, 6.2.2).
+    pub(super) fn send_elsewhere(
+        &mut self,
+        connection: &mut Connection,
+        mut exchange: Exchange,
+        location: &[u8],
+    ) -> Fate {
+        connection.redirects += 1;
+        if connection.redirects > REDIRECTS_MAX {
+            self.tell(
+                exchange.id,
+                format!(
+                    "{}: the request was sent elsewhere {REDIRECTS_MAX} times in a row",
+                    String::from_utf8_lossy(&exchange.program.file)
+                ),
+            );
+            return self.answer_failure(connection, exchange, Status::BAD_GATEWAY);
+        }
+        self.release_program(&mut exchange);
+        let whole = exchange.upload.body.is_none();
+        let Parsed::Complete(head) = http::parse(&exchange.head, &self.limits) else {
+            return Fate::Close;
+        };
+        let request = gateway::Request::new(&head, &exchange.head);
+        let mut bytes = elsewhere(&request, location, !whole);
+        bytes.append(&mut connection.held);
+        self.consume(connection, &bytes, Given::Nothing)
+    }
+
+    /// Its reply is complete: it may end by itself.
+    fn release_program(&mut self, exchange: &mut Exchange) {
+        self.close_streams(exchange);
+        let patience_ms = self.places.get(exchange.program.place).location.timeout_ms;
+        let until_ms = self.now_ms + patience_ms;
+        if !exchange.is_started() {
+            return;
+        }
+        match self
+            .program(exchange.id)
+            .and_then(|program| program.forked.as_mut())
+        {
+            Some(forked) => forked.release(until_ms),
+            None => {
+                let patience_ms = u32::try_from(patience_ms).unwrap_or(u32::MAX);
+                let id = exchange.id;
+                self.order(&Order::Release { id, patience_ms }, Vec::new());
+            }
+        }
+    }
+
+    /// Its reply is not wanted: it ends, and all of its group.
+    pub(super) fn kill_program(&mut self, exchange: &mut Exchange) {
+        self.close_streams(exchange);
+        if exchange.stage == Stage::Queued {
+            self.leave_queue(exchange);
+        }
+        if exchange.stage == Stage::Lent {
+            self.reclaim(exchange);
+        }
+        if exchange.upload.spilling {
+            self.pool.leave(exchange.client.0);
+        }
+        if !exchange.is_started() {
+            return;
+        }
+        let (id, now_ms) = (exchange.id, self.now_ms);
+        if let Some(program) = self.program(id) {
+            program.killed = true;
+            let forked = program.forked.as_mut().map(|forked| forked.kill(now_ms));
+            self.counters.programs_killed += 1;
+            if forked.is_some() {
+                return;
+            }
+        }
+        // The helper keeps one that has ended until it is told that nobody needs it.
+        self.order(&Order::Kill { id }, Vec::new());
+    }
+
+    fn program(&mut self, id: u64) -> Option<&mut Program> {
+        self.dynamic.as_mut()?.programs.get_mut(&id)
+    }
+
+    fn close_streams(&mut self, exchange: &mut Exchange) {
+        let (sink, source) = (exchange.upload.sink.take(), exchange.download.source.take());
+        self.close_channel(sink);
+        self.close_channel(source);
+    }
+
+    /// Others move up. Its client is not known here, but its number is.
+    fn leave_queue(&mut self, exchange: &Exchange) {
+        let client = exchange.client;
+        if let Some(dynamic) = &mut self.dynamic {
+            dynamic.queues[exchange.program.place].retain(|waiting| *waiting != client);
+        }
+    }
+
+    /// The connection closes, whatever its exchange has come to.
+    pub(in crate::worker) fn abandon(&mut self, connection: &mut Connection) {
+        if let Some(mut exchange) = connection.take_exchange() {
+            self.counters.dynamic_abandoned += 1;
+            self.kill_program(&mut exchange);
+        }
+    }
+
+    fn waits_for(&self, connection: &Connection, exchange: &Exchange) -> Waits {
+        if !connection.outgoing.pieces.is_empty() {
+            return Waits::Taker;
+        }
+        match exchange.stage {
+            Stage::Queued => Waits::Queue,
+            Stage::Gathering if exchange.upload.spilling => Waits::Queue,
+            Stage::Gathering => Waits::Sender,
+            _ if exchange.upload.body.is_some() && exchange.upload.left().is_empty() => {
+                Waits::Sender
+            }
+            _ => Waits::Program,
+        }
+    }
+
+    /// Something has moved: whoever is waited for has the whole of his time again.
+    pub(super) fn renew(&mut self, connection: &Connection, exchange: &Exchange) {
+        let location = &self.places.get(exchange.program.place).location;
+        let span_ms = match self.waits_for(connection, exchange) {
+            Waits::Taker => self.config.send_timeout_ms,
+            Waits::Sender => self.config.body_timeout_ms,
+            Waits::Queue | Waits::Program => location.timeout_ms,
+        };
+        let deadline_ms = (self.now_ms + span_ms).min(exchange.end_ms);
+        self.deadlines.set(connection.slot(), deadline_ms);
+    }
+
+    /// Nothing has moved for too long, or the request has taken too long in all.
+    pub(in crate::worker) fn time_out_exchange(&mut self, connection: &mut Connection) -> Fate {
+        self.step_exchange(connection, |worker, connection, exchange| {
+            let waits = worker.waits_for(connection, exchange);
+            if worker.now_ms >= exchange.end_ms {
+                worker.counters.dynamic_timeouts += 1;
+                return Step::Fail(Status::GATEWAY_TIMEOUT);
+            }
+            match waits {
+                Waits::Taker => {
+                    worker.counters.timeouts_send += 1;
+                    Step::Abort
+                }
+                Waits::Sender => {
+                    worker.counters.timeouts_body += 1;
+                    Step::Fail(Status::REQUEST_TIMEOUT)
+                }
+                Waits::Queue => {
+                    worker.counters.dynamic_timeouts += 1;
+                    Step::Fail(Status::SERVICE_UNAVAILABLE)
+                }
+                Waits::Program => {
+                    worker.counters.dynamic_timeouts += 1;
+                    Step::Fail(Status::GATEWAY_TIMEOUT)
+                }
+            }
+        })
+    }
+}
