@@ -8,11 +8,15 @@
 //!
 //! No clock is read: every call brings the time, in milliseconds of any steady clock.
 
+mod address;
 mod health;
+mod idle;
 mod retry;
 
 use crate::upstream::health::Health;
 
+pub use address::{Address, AddressError};
+pub use idle::{Idle, IdleLimits};
 pub use retry::{Stage, is_idempotent, may_retry};
 
 /// Most back ends in one group.
@@ -127,6 +131,18 @@ pub struct View {
 }
 
 /// A group of back ends that can all answer the same requests.
+///
+/// ```
+/// use gateway::upstream::{Outcome, Policy, Tried, Upstream};
+///
+/// let mut group = Upstream::new(2, Policy::default(), 0);
+/// let mut tried = Tried::default();
+/// let first = group.choose(0, &mut tried).unwrap();
+/// group.end(first, 5, Outcome::Failed);
+/// let second = group.choose(5, &mut tried).unwrap();
+/// assert_eq!(second.back_end(), 1);
+/// group.end(second, 9, Outcome::Answered);
+/// ```
 #[derive(Debug)]
 pub struct Upstream {
     policy: Policy,
