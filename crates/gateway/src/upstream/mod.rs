@@ -74,6 +74,11 @@ impl Tried {
         self.0 & 1 << back_end != 0
     }
 
+    /// This one may be asked again: what failed was a connection that had waited, not the back end.
+    pub fn forget(&mut self, back_end: usize) {
+        self.0 &= !(1 << back_end);
+    }
+
     /// How many there were.
     pub fn count(self) -> u32 {
         self.0.count_ones()
