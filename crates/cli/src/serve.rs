@@ -24,7 +24,8 @@ Examples:
   headway serve --config headway.toml --check    is the file good, and what holds?
 
 Programs answer requests where a [[location]] of the file says so: prefix = \"/cgi-bin/\", cgi = true, and
-root = \"DIR\" for where they are. The guide's chapter on programs has their limits.
+root = \"DIR\" for where they are; servers behind this one do with fastcgi, scgi or proxy = \"unix:/run/x.sock\".
+The guide's chapter on programs has their limits.
 Times are written 500ms, 10s, 5m; sizes 4096, 64KiB, 1MB. A configuration file has the same names:
 idle-timeout = \"30s\". Numbers called \"a worker\" hold in each worker process.
 

@@ -70,6 +70,12 @@ calls! {
     ProgramWrite = "write (program)",
     /// Taking a program's reply.
     ProgramRead = "read (program)",
+    /// Connecting to a back end, which does not wait for it; only the path of a Unix socket might be on a disk.
+    BackendConnect = "connect (back end)",
+    /// Sending a request to a back end.
+    BackendWrite = "write (back end)",
+    /// Taking a back end's reply.
+    BackendRead = "read (back end)",
     /// Asking the fork helper.
     ForkHelperSend = "sendmsg (fork helper)",
     /// Hearing from the fork helper.

@@ -10,6 +10,16 @@ use crate::exchange::{Exchange, Fault, Outbox};
 use crate::reply::{End, Event, HeadLimits};
 
 /// One request and its reply.
+///
+/// ```
+/// use gateway::cgi::Variables;
+/// use gateway::scgi::ScgiExchange;
+/// use gateway::{Exchange, HeadLimits};
+///
+/// let mut exchange = ScgiExchange::new(&Variables::default(), 5, &HeadLimits::default(), false);
+/// assert_eq!(exchange.push_body(b"hello"), 5);
+/// assert_eq!(exchange.unsent(), b"24:CONTENT_LENGTH\x005\0SCGI\x001\0,hello");
+/// ```
 #[derive(Debug)]
 pub struct ScgiExchange {
     out: Outbox,

@@ -256,6 +256,8 @@ pub struct ProgramName {
     pub path_info: Vec<u8>,
     /// Its file, absolute.
     pub file: Vec<u8>,
+    /// The document root of its host, without a slash at its end.
+    pub document_root: Vec<u8>,
 }
 
 /// One virtual host's rules as the loop needs them.

@@ -21,7 +21,29 @@ const KEEP: u8 = 1;
 /// Bytes of an END_REQUEST record.
 const END_BYTES: usize = 8;
 
-/// One request and its reply. Dropping it in the middle leaves a connection that can only be closed.
+/// One request and its reply.
+///
+/// ```
+/// use gateway::cgi::Variables;
+/// use gateway::fastcgi::{FastCgiExchange, Kind, write_record};
+/// use gateway::{Event, Exchange, HeadLimits};
+///
+/// let mut variables = Variables::default();
+/// variables.add(b"SCRIPT_FILENAME", b"/srv/a.php");
+/// let mut exchange = FastCgiExchange::new(&variables, true, &HeadLimits::default(), false);
+/// exchange.end_body();
+/// exchange.sent(exchange.unsent().len());
+///
+/// let mut reply = Vec::new();
+/// write_record(&mut reply, Kind::STDOUT, 1, b"Content-Type: text/plain\n\nhello");
+/// write_record(&mut reply, Kind::END_REQUEST, 1, &[0; 8]);
+/// let mut input = &reply[..];
+/// assert!(matches!(exchange.feed(&mut input), Ok(Some(Event::Head(_)))));
+/// assert_eq!(exchange.feed(&mut input), Ok(Some(Event::Body(b"hello"))));
+/// assert!(matches!(exchange.feed(&mut input), Ok(Some(Event::End(end))) if end.reusable));
+/// ```
+///
+/// Dropping it in the middle leaves a connection that can only be closed.
 #[derive(Debug)]
 pub struct FastCgiExchange {
     keep: bool,

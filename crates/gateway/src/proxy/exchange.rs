@@ -19,6 +19,35 @@ const CHUNK_LIMITS: DrainLimits = DrainLimits {
 
 /// One request and its reply.
 ///
+/// ```
+/// use gateway::proxy::{Body, Forwarding, ProxyExchange};
+/// use gateway::{Event, Exchange, HeadLimits, Request};
+/// use http::Parsed;
+///
+/// let bytes = b"GET /a HTTP/1.1\r\nHost: example.org\r\n\r\n";
+/// let Parsed::Complete(head) = http::parse(bytes, &http::HeadLimits::default()) else { panic!() };
+/// let forwarding = Forwarding {
+///     remote: "192.0.2.7:50000".parse().unwrap(),
+///     https: false,
+///     trusts_client: false,
+///     authority: b"127.0.0.1:8080",
+///     keeps_host: true,
+///     via: b"headway",
+///     target: None,
+///     keep: true,
+///     upgrades: true,
+/// };
+/// let request = Request::new(&head, bytes);
+/// let mut exchange =
+///     ProxyExchange::new(&request, &forwarding, Body::None, &HeadLimits::default()).unwrap();
+/// exchange.sent(exchange.unsent().len());
+///
+/// let mut input = &b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"[..];
+/// assert!(matches!(exchange.feed(&mut input), Ok(Some(Event::Head(_)))));
+/// assert_eq!(exchange.feed(&mut input), Ok(Some(Event::Body(b"hello"))));
+/// assert!(matches!(exchange.feed(&mut input), Ok(Some(Event::End(end))) if end.reusable));
+/// ```
+///
 /// A reply with status 101 is followed by [`Event::Body`] with whatever the back end sends, and from
 /// then on [`Exchange::push_body`] takes whatever the client sends; the server writes `Connection` and
 /// `Upgrade` into the client's reply itself, as it writes every field about the connection.

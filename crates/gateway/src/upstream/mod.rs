@@ -8,11 +8,15 @@
 //!
 //! No clock is read: every call brings the time, in milliseconds of any steady clock.
 
+mod address;
 mod health;
+mod idle;
 mod retry;
 
 use crate::upstream::health::Health;
 
+pub use address::{Address, AddressError};
+pub use idle::{Idle, IdleLimits};
 pub use retry::{Stage, is_idempotent, may_retry};
 
 /// Most back ends in one group.
@@ -68,6 +72,11 @@ pub struct Tried(u64);
 impl Tried {
     fn has(self, back_end: usize) -> bool {
         self.0 & 1 << back_end != 0
+    }
+
+    /// This one may be asked again: what failed was a connection that had waited, not the back end.
+    pub fn forget(&mut self, back_end: usize) {
+        self.0 &= !(1 << back_end);
     }
 
     /// How many there were.
@@ -127,6 +136,18 @@ pub struct View {
 }
 
 /// A group of back ends that can all answer the same requests.
+///
+/// ```
+/// use gateway::upstream::{Outcome, Policy, Tried, Upstream};
+///
+/// let mut group = Upstream::new(2, Policy::default(), 0);
+/// let mut tried = Tried::default();
+/// let first = group.choose(0, &mut tried).unwrap();
+/// group.end(first, 5, Outcome::Failed);
+/// let second = group.choose(5, &mut tried).unwrap();
+/// assert_eq!(second.back_end(), 1);
+/// group.end(second, 9, Outcome::Answered);
+/// ```
 #[derive(Debug)]
 pub struct Upstream {
     policy: Policy,

@@ -1,48 +1,12 @@
 //! nginx as an HTTP/1.1 back end.
 
-use std::fs;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 
 use gateway::HeadLimits;
 use gateway::proxy::{Body, Forwarding, ProxyExchange};
 
-use crate::peer::{Outcome, Peer, converse, with_request};
-
-const TEXT: &str = "some text that nginx serves\n";
-
-fn arrange(directory: &Path) -> Vec<String> {
-    let place = directory.display();
-    fs::write(directory.join("a.txt"), TEXT).unwrap();
-    fs::write(directory.join("large.bin"), vec![b'x'; 3_000_000]).unwrap();
-    let text = format!(
-        r#"daemon off; pid {place}/pid; error_log stderr; worker_processes 1;
-events {{ worker_connections 64; }}
-http {{
-  access_log off; default_type text/plain; client_max_body_size 1m;
-  client_body_temp_path {place}/body; proxy_temp_path {place}/proxy; fastcgi_temp_path {place}/fastcgi;
-  uwsgi_temp_path {place}/uwsgi; scgi_temp_path {place}/scgi;
-  server {{
-    listen unix:{place}/socket; root {place};
-    location /chunked/ {{ alias {place}/; ssi on; ssi_types text/plain application/octet-stream; }}
-    location /told {{ return 200 "$host|$http_forwarded|$http_x_forwarded_for|$http_via|$http_x_own|$http_connection|$request_uri"; }}
-    location /old {{ keepalive_timeout 0; try_files /a.txt =404; }}
-  }}
-}}
-"#
-    );
-    // Workers of root's nginx would otherwise be nobody, who may not come near this directory.
-    let text = match rustix::process::geteuid().is_root() {
-        true => format!("user root;\n{text}"),
-        false => text,
-    };
-    fs::write(directory.join("nginx.conf"), text).unwrap();
-    ["-p", ".", "-e", "stderr", "-c"]
-        .map(str::to_owned)
-        .into_iter()
-        .chain([format!("{place}/nginx.conf")])
-        .collect()
-}
+use crate::arrange::{TEXT, nginx};
+use crate::peer::{Outcome, converse, with_request};
 
 fn ask(stream: &mut UnixStream, request_line: &str, lines: &str, body: &[u8]) -> Outcome {
     let bytes = format!("{request_line} HTTP/1.1\r\nHost: example.org\r\n{lines}\r\n");
@@ -71,7 +35,7 @@ fn ask(stream: &mut UnixStream, request_line: &str, lines: &str, body: &[u8]) ->
 #[test]
 fn nginx_serves_request_after_request_when_the_connection_is_kept() {
     let name = "nginx_serves_request_after_request_when_the_connection_is_kept";
-    let Some(peer) = Peer::start(name, &["nginx"], arrange) else {
+    let Some(peer) = nginx(name) else {
         return;
     };
     let mut stream = peer.connect();
@@ -116,11 +80,7 @@ fn nginx_serves_request_after_request_when_the_connection_is_kept() {
 
 #[test]
 fn connection_is_not_kept_when_nginx_does_not_keep_it() {
-    let Some(peer) = Peer::start(
-        "connection_is_not_kept_when_nginx_does_not_keep_it",
-        &["nginx"],
-        arrange,
-    ) else {
+    let Some(peer) = nginx("connection_is_not_kept_when_nginx_does_not_keep_it") else {
         return;
     };
     let outcome = ask(&mut peer.connect(), "GET /old", "", b"");

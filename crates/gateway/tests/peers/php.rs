@@ -1,41 +1,14 @@
 //! PHP programs behind Debian's php-fpm.
 
-use std::fs;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 
 use gateway::cgi::{Context, Variables};
 use gateway::fastcgi::{FastCgiExchange, Inquiry};
 use gateway::{Fault, Handoff, HeadLimits, Refusal};
 
-use crate::peer::{Outcome, Peer, converse, converse_into, programs, with_request};
-
-/// One pool with two processes. Its user matters only to root, who has to say that root is meant.
-fn arrange(directory: &Path) -> Vec<String> {
-    let file = directory.join("fpm.conf");
-    let text = format!(
-        "[global]\ndaemonize = no\nerror_log = /dev/stderr\nlog_level = error\n[test]\nuser = root\ngroup = root\n\
-         listen = {}/socket\npm = static\npm.max_children = 2\ncatch_workers_output = yes\n\
-         php_admin_value[upload_max_filesize] = 8M\nphp_admin_value[post_max_size] = 9M\n\
-         php_admin_value[upload_tmp_dir] = {}\nphp_admin_value[display_errors] = 0\nphp_admin_value[log_errors] = 1\n",
-        directory.display(),
-        directory.display(),
-    );
-    fs::write(&file, text).unwrap();
-    ["-F", "-R", "-y"]
-        .map(str::to_owned)
-        .into_iter()
-        .chain([file.display().to_string()])
-        .collect()
-}
-
-fn php(test: &str) -> Option<Peer> {
-    Peer::start(
-        test,
-        &["php-fpm8.2", "php-fpm8.3", "php-fpm8.4", "php-fpm"],
-        arrange,
-    )
-}
+use crate::arrange::php;
+use crate::peer::{Outcome, converse, converse_into, with_request};
+use crate::start::programs;
 
 /// The exchange for `METHOD /script.php…`, with field lines.
 fn exchange(

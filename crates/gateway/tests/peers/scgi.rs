@@ -1,39 +1,12 @@
 //! A Python program behind uWSGI's SCGI.
 
-use std::path::Path;
-
 use gateway::HeadLimits;
 use gateway::cgi::{Context, Variables};
 use gateway::scgi::ScgiExchange;
 
-use crate::peer::{Outcome, Peer, converse, programs, with_request};
-
-fn arrange(directory: &Path) -> Vec<String> {
-    let application = programs("scgi").join("app.py");
-    [
-        "--master",
-        "--need-app",
-        "--die-on-term",
-        "--disable-logging",
-        "--processes=2",
-        "--buffer-size=32768",
-    ]
-    .map(str::to_owned)
-    .into_iter()
-    .chain([
-        format!("--scgi-socket={}/socket", directory.display()),
-        format!("--wsgi-file={}", application.display()),
-    ])
-    .collect()
-}
-
-fn uwsgi(test: &str) -> Option<Peer> {
-    Peer::start(
-        test,
-        &["uwsgi_python3", "uwsgi_python311", "uwsgi"],
-        arrange,
-    )
-}
+use crate::arrange::uwsgi;
+use crate::peer::{Outcome, converse, with_request};
+use crate::start::Peer;
 
 fn ask(peer: &Peer, request_line: &str, body: &[u8]) -> Outcome {
     let length = body.len() as u64;

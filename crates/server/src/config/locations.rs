@@ -13,6 +13,7 @@ use toml::Spanned;
 use super::Host;
 use super::check::{number, size, span, time, value};
 use super::error::Findings;
+use super::peers::{Peers, Protocol, peers};
 use super::settings::{Item, LocationSettings, Settings};
 
 /// Descriptors a worker needs for each program under way: its input, its output, and one on its way.
@@ -79,6 +80,8 @@ pub enum Kind {
     Cgi(Cgi),
     /// A program that stays and is given clients' sockets: itself, and its arguments.
     Direct(Vec<String>),
+    /// A server that stays, over a socket.
+    Peers(Peers),
 }
 
 /// How programs are started for each request.
@@ -116,10 +119,26 @@ impl fmt::Display for Streams {
 }
 
 impl Location {
+    /// Whether the `Authorization` field is passed on.
+    pub fn passes_authorization(&self) -> bool {
+        match &self.kind {
+            Kind::Files => false,
+            Kind::Cgi(cgi) => cgi.authorization,
+            // One of our own making, which nobody else's environment shows.
+            Kind::Direct(_) => true,
+            Kind::Peers(peers) => peers.authorization,
+        }
+    }
+
+    /// Whether a body's length has to be known before somebody is asked.
+    pub fn needs_length(&self) -> bool {
+        !matches!(&self.kind, Kind::Peers(peers) if !peers.needs_length())
+    }
+
     /// Whether the fork helper is needed for it.
     pub fn needs_fork_helper(&self) -> bool {
         match &self.kind {
-            Kind::Files => false,
+            Kind::Files | Kind::Peers(_) => false,
             Kind::Cgi(cgi) => !cgi.fork_in_server,
             Kind::Direct(_) => true,
         }
@@ -167,13 +186,14 @@ pub(super) fn written(
 /// Descriptors that the programs of all locations take in a worker, at most.
 pub(super) fn descriptors(hosts: &[Host]) -> usize {
     let all = hosts.iter().flat_map(|host| &host.locations);
-    let programs = all.map(|location| match location.kind {
+    all.map(|location| match &location.kind {
         Kind::Files => 0,
-        Kind::Cgi(_) | Kind::Direct(_) => location.concurrency as usize,
-    });
-    programs
-        .sum::<usize>()
-        .saturating_mul(DESCRIPTORS_A_PROGRAM)
+        Kind::Cgi(_) | Kind::Direct(_) => {
+            (location.concurrency as usize).saturating_mul(DESCRIPTORS_A_PROGRAM)
+        }
+        Kind::Peers(peers) => peers.descriptors(location.concurrency),
+    })
+    .fold(0, usize::saturating_add)
 }
 
 fn location(
@@ -285,29 +305,41 @@ fn kind(
     place: &Range<usize>,
     to: &mut Findings<'_>,
 ) -> Option<Kind> {
+    let others = [
+        (Protocol::FastCgi, &own.fastcgi),
+        (Protocol::Scgi, &own.scgi),
+        (Protocol::Proxy, &own.proxy),
+    ];
+    let mut others = others
+        .into_iter()
+        .filter_map(|(protocol, item)| Some((protocol, item.as_ref()?)));
     let (files, cgi) = (value(&own.files), value(&own.cgi));
+    let (files, cgi) = (files.unwrap_or(false), cgi.unwrap_or(false));
     let direct = own.direct.is_some();
     if own.root.is_some() && direct {
         let problem = "a direct location has one program; its root has no meaning";
         to.wrong(&format!("{key}.root"), span(&own.root), problem.into());
     }
-    match (files.unwrap_or(false), cgi.unwrap_or(false), direct) {
-        (false, false, true) => Some(Kind::Direct(command(key, own, to)?)),
-        (true, false, false) => {
+    match (files, cgi, direct, others.next(), others.next()) {
+        (false, false, false, Some((protocol, list)), None) => {
+            peers(key, own, protocol, list, to).map(Kind::Peers)
+        }
+        (false, false, true, None, _) => Some(Kind::Direct(command(key, own, to)?)),
+        (true, false, false, None, _) => {
             if own.root.is_some() {
                 let problem = "a location of files has the root of its host";
                 to.wrong(&format!("{key}.root"), span(&own.root), problem.into());
             }
             Some(Kind::Files)
         }
-        (false, true, false) => Some(Kind::Cgi(Cgi {
+        (false, true, false, None, _) => Some(Kind::Cgi(Cgi {
             root: program_root(key, own, to),
             streams: value(&own.streams).unwrap_or_default(),
             fork_in_server: value(&own.fork_in_server).unwrap_or(false),
             authorization: value(&own.authorization).unwrap_or(false),
         })),
         _ => {
-            let problem = "say who answers: exactly one of cgi = true, direct = [\"program\"] and files = true";
+            let problem = "say who answers: exactly one of cgi = true, direct = [\"program\"], fastcgi, scgi, proxy and files = true";
             to.wrong(key, Some(place.clone()), problem.into());
             None
         }

@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Write};
 use std::str::FromStr;
 
 use super::units::{AcceptCount, Bytes, Millis};
-use super::{Cgi, Config, HelperMeans, Host, Kind, Location, LogFormat, Rule};
+use super::{Cgi, Config, HelperMeans, Host, Kind, Location, LogFormat, Peers, Protocol, Rule};
 
 impl Config {
     /// All settings as they hold, as a configuration file.
@@ -136,6 +136,7 @@ fn write_location(out: &mut String, location: &Location) -> fmt::Result {
         Kind::Files => writeln!(out, "files = true")?,
         Kind::Cgi(cgi) => write_cgi(out, cgi)?,
         Kind::Direct(command) => writeln!(out, "direct = {}", list(command.iter()))?,
+        Kind::Peers(peers) => write_peers(out, peers)?,
     }
     writeln!(out, "timeout = \"{}\"", Millis(location.timeout_ms))?;
     writeln!(out, "time-max = \"{}\"", Millis(location.time_max_ms))?;
@@ -162,6 +163,18 @@ fn write_cgi(out: &mut String, cgi: &Cgi) -> fmt::Result {
     writeln!(out, "streams = \"{}\"", cgi.streams)?;
     writeln!(out, "fork-in-server = {}", cgi.fork_in_server)?;
     writeln!(out, "authorization = {}", cgi.authorization)
+}
+
+fn write_peers(out: &mut String, peers: &Peers) -> fmt::Result {
+    writeln!(out, "{} = {}", peers.protocol, list(peers.addresses.iter()))?;
+    writeln!(out, "keep = {}", peers.keep)?;
+    writeln!(out, "attempts = {}", peers.attempts)?;
+    writeln!(out, "handoff = {}", peers.handoff)?;
+    if peers.protocol != Protocol::Proxy {
+        return writeln!(out, "authorization = {}", peers.authorization);
+    }
+    writeln!(out, "trust-forwarded = {}", peers.trust_forwarded)?;
+    writeln!(out, "keep-host = {}", peers.keep_host)
 }
 
 impl Display for LogFormat {

@@ -243,6 +243,24 @@ pub struct LocationSettings {
     pub cgi: Item<bool>,
     /// The program, with its arguments, that stays and is given clients' sockets.
     pub direct: Item<Many<String>>,
+    /// FastCGI applications that answer.
+    pub fastcgi: Item<Many<String>>,
+    /// SCGI programs that answer.
+    pub scgi: Item<Many<String>>,
+    /// HTTP servers that answer.
+    pub proxy: Item<Many<String>>,
+    /// Connections to each back end that wait for the next request, a worker.
+    pub keep: Item<u32>,
+    /// Back ends asked for one request at most.
+    pub attempts: Item<u32>,
+    /// Whether a back end may have the server send a file.
+    pub handoff: Item<bool>,
+    /// Whether what a request says of earlier hops is believed.
+    #[serde(alias = "trust_forwarded")]
+    pub trust_forwarded: Item<bool>,
+    /// Whether a proxied request keeps the Host its client sent.
+    #[serde(alias = "keep_host")]
+    pub keep_host: Item<bool>,
     /// Where the programs are.
     pub root: Item<PathBuf>,
     /// How long a program may keep us waiting.

@@ -10,9 +10,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Instant;
 
-use event::Token;
+use event::{Interest, Token};
 use files::OpenFile;
 use gateway::cgi::{NphReader, ReplyReader};
+use gateway::upstream::{Lease, Tried};
 
 use super::Body;
 use crate::request::{Frame, ProgramName};
@@ -83,6 +84,10 @@ pub struct Upload {
     pub spilled_bytes: u64,
     /// A helper is writing what was in `waiting`.
     pub spilling: bool,
+    /// How much of what is spilled has come back into `waiting`, for a back end.
+    pub restored_bytes: u64,
+    /// A helper is reading the next part of it.
+    pub restoring: bool,
 }
 
 impl Upload {
@@ -108,6 +113,18 @@ impl Upload {
         }
     }
 
+    /// All of it has been taken.
+    pub fn is_complete(&self) -> bool {
+        let restored = self.spilled.is_none() || self.restored_bytes == self.spilled_bytes;
+        self.body.is_none() && self.left().is_empty() && restored && !self.restoring
+    }
+
+    /// What is spilled is to be sent once more from its beginning.
+    pub fn rewind(&mut self) {
+        self.waiting.clear();
+        (self.taken, self.restored_bytes) = (0, 0);
+    }
+
     /// Nobody takes what is here and what is to come.
     pub fn throw_away(&mut self) {
         self.unwanted = true;
@@ -122,6 +139,30 @@ pub enum Reader {
     Cgi(ReplyReader),
     /// A whole HTTP reply.
     Nph(NphReader),
+    /// What a back end says; its [`Peer`] understands it.
+    Peer,
+}
+
+/// A back end that answers, and what is said with it.
+pub struct Peer {
+    /// Its protocol.
+    pub talk: Box<dyn gateway::Exchange>,
+    /// The connection to it.
+    pub socket: OwnedFd,
+    /// What the event mechanism was last told of that.
+    pub interest: Option<Interest>,
+    /// Which one it is.
+    pub lease: Lease,
+    /// The connection had waited for a request, so that it may just have been closed.
+    pub kept: bool,
+    /// Something has been sent to it.
+    pub begun: bool,
+    /// It takes nothing more.
+    pub mute: bool,
+    /// It has been told that the body is complete.
+    pub body_ended: bool,
+    /// Bytes of the body that it was given.
+    pub body_bytes: u64,
 }
 
 /// The reply on its way from the program.
@@ -180,6 +221,14 @@ pub struct Exchange {
     pub deaf: bool,
     /// How much had been written into the client's socket when it was lent, if that can be told.
     pub written_before: Option<u64>,
+    /// The back end that has been asked, if one is asked.
+    pub peer: Option<Box<Peer>>,
+    /// Those that have been asked so far.
+    pub tried: Tried,
+    /// A connection that had waited failed it; it gets a new one now.
+    pub wants_new: bool,
+    /// It is one of its location's requests that back ends have under way.
+    pub holds_place: bool,
     /// Towards the program.
     pub upload: Upload,
     /// Towards the client.

@@ -150,6 +150,11 @@ counters! {
         Counter dynamic_received_bytes "Bytes of request bodies given to programs.";
         Counter dynamic_spilled_bytes "Bytes of request bodies that waited for their program in a file.";
         Counter dynamic_sent_bytes "Bytes taken from programs.";
+        Counter backend_connects "Connections to back ends that were begun.";
+        Counter backend_reused "Requests that went to a back end over a connection that had waited for one.";
+        Counter backend_failures "Requests that a back end failed: not connected, closed early, no sense, too late.";
+        Counter backend_retries "Requests that went to another back end because the first one had failed.";
+        Gauge backend_idle "Connections to back ends that wait for the next request now.";
         Gauge programs_running "Programs that run now, those of finished requests included.";
         Gauge direct_processes "Processes of direct locations now.";
         Gauge direct_busy "Processes of direct locations that have a client now.";

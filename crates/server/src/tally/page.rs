@@ -146,7 +146,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Contents in memory", &["content"]),
     ("Probes and windows", &["probes", "windows"]),
     ("Helpers", &["helper", "retired"]),
-    ("Programs", &["dynamic", "program", "direct"]),
+    ("Programs", &["dynamic", "backend", "program", "direct"]),
     ("Trouble and log", &[""]),
 ];
 

@@ -16,7 +16,9 @@ mod find;
 mod forked;
 mod gather;
 mod helper;
+mod peer;
 mod start;
+mod talk;
 mod upload;
 
 use std::collections::{HashMap, VecDeque};
@@ -35,6 +37,7 @@ use direct::Direct;
 pub(super) use find::Found;
 use forked::Forked;
 use helper::ForkHelper;
+use peer::Group;
 
 /// What is read from a program at once.
 const READ_BYTES: usize = 64 * 1024;
@@ -59,6 +62,10 @@ pub(super) struct Dynamic {
     queues: Vec<VecDeque<Token>>,
     /// Programs that stay.
     direct: Direct,
+    /// The back ends, by location.
+    groups: Vec<Option<Group>>,
+    /// Locations that may ask for one more request than before.
+    freed: Vec<usize>,
     /// The number of the next exchange.
     next_id: u64,
     /// Programs are read from into this.
@@ -80,6 +87,8 @@ impl Dynamic {
             running: vec![0; places.len()],
             queues: (0..places.len()).map(|_| VecDeque::new()).collect(),
             direct: Direct::new(places.len()),
+            groups: Group::all(places),
+            freed: Vec::new(),
             next_id: 1,
             buffer: vec![0; READ_BYTES],
             null: options.read(true).write(true).open("/dev/null")?,
@@ -90,6 +99,7 @@ impl Dynamic {
     pub(super) fn gauges(&self, counters: &mut crate::tally::Counters) {
         counters.programs_running = self.programs.len() as u64;
         (counters.direct_processes, counters.direct_busy) = self.direct.gauges();
+        counters.backend_idle = self.idle_connections();
         counters.dynamic_queue = self.queues.iter().map(|queue| queue.len() as u64).sum();
     }
 }
@@ -134,6 +144,7 @@ impl Worker {
         let is_output = token.slot() & 1 == 1;
         self.step(slot, |worker, connection| {
             worker.step_exchange(connection, |worker, connection, exchange| match is_output {
+                _ if exchange.peer.is_some() => worker.on_peer(connection, exchange, event),
                 true => worker.take_output(connection, exchange),
                 false => worker.feed_program(connection, exchange),
             })
@@ -243,6 +254,7 @@ impl Worker {
     /// while there is something for it. A hang-up would be told at every wait, so what is not waited for is not
     /// registered at all.
     fn watch_program(&mut self, client: Token, exchange: &mut Exchange) {
+        self.watch_peer(exchange);
         let runs = exchange.stage == Stage::Running;
         let (hears, speaks) = (exchange.download.wanted, !exchange.upload.left().is_empty());
         if let Some(source) = &mut exchange.download.source {
@@ -289,14 +301,18 @@ impl Worker {
             self.tend_direct();
             self.flush_orders();
             self.reap_forked();
+            self.tend_peers();
         }
     }
 
     /// When [`Worker::tend_dynamic`] has something to do at the latest.
     pub(super) fn dynamic_next_ms(&self) -> Option<u64> {
         let dynamic = self.dynamic.as_ref()?;
-        let direct = self.direct_next_ms(dynamic);
-        let forked = dynamic.forked_next_ms(self.now_ms);
-        direct.into_iter().chain(forked).min()
+        let due = [
+            self.direct_next_ms(dynamic),
+            dynamic.forked_next_ms(self.now_ms),
+            dynamic.idle_next_ms(),
+        ];
+        due.into_iter().flatten().min()
     }
 }

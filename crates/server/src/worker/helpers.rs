@@ -222,6 +222,7 @@ impl Worker {
             let entry = match &connection.phase {
                 Phase::Content(entry) => Some(entry.clone()),
                 Phase::Window => None,
+                Phase::Exchange(_) => return worker.wake_restorer(connection, copy),
                 _ => return Fate::Keep,
             };
             match (entry, copy) {

@@ -9,7 +9,6 @@ use gateway::Request;
 use gateway::cgi::{Context, Variables};
 
 use super::{Place, Places};
-use crate::config::Kind;
 use crate::forker::wire::Launch;
 use crate::request::{ProgramName, Site};
 
@@ -51,12 +50,7 @@ pub fn variables(
             https: false,
             body_bytes,
             user: None,
-            authorization: match &location.kind {
-                Kind::Cgi(cgi) => cgi.authorization,
-                // One of our own making, which nobody else's environment shows.
-                Kind::Direct(_) => true,
-                Kind::Files => false,
-            },
+            authorization: location.passes_authorization(),
         },
     )
 }
@@ -155,6 +149,7 @@ mod tests {
                 script_name: Vec::new(),
                 path_info: Vec::new(),
                 file: file.as_bytes().to_vec(),
+                document_root: Vec::new(),
             };
             assert_eq!(is_nph(&program), nph, "{file}");
         }

@@ -10,6 +10,7 @@
 
 mod cgi;
 pub mod direct;
+mod peers;
 mod reply;
 
 use std::os::unix::ffi::OsStrExt;
@@ -22,6 +23,7 @@ use crate::config::{Config, Kind, Location, Rule};
 use crate::request::{ProgramName, Site};
 
 pub use cgi::{LocalParty, is_nph, launch, launch_direct, variables};
+pub use peers::{Asked, file_below, talk};
 pub use reply::{begin_reply, chunk, elsewhere};
 
 /// A location, as the loop needs it.
@@ -133,7 +135,7 @@ impl Places {
         let locations = config.hosts.iter().flat_map(|host| &host.locations);
         let own = locations.filter_map(|location| match &location.kind {
             Kind::Cgi(cgi) => cgi.root.clone(),
-            Kind::Files | Kind::Direct(_) => None,
+            Kind::Files | Kind::Direct(_) | Kind::Peers(_) => None,
         });
         own.map(|directory| RootConfig {
             directory,
@@ -206,6 +208,7 @@ impl Places {
             script_name: split.script_name.to_vec(),
             path_info: split.path_info.to_vec(),
             file: join(root, name),
+            document_root: self.document_root(site).to_vec(),
         }
     }
 
@@ -220,14 +223,30 @@ impl Places {
             Kind::Direct(command) => command
                 .first()
                 .map_or(&b""[..], |program| program.as_bytes()),
-            Kind::Files | Kind::Cgi(_) => b"",
+            Kind::Files | Kind::Cgi(_) | Kind::Peers(_) => b"",
         };
         ProgramName {
             place: place.number,
             script_name: script_name.to_vec(),
             path_info: path_info.to_vec(),
             file: file.to_vec(),
+            document_root: Vec::new(),
         }
+    }
+
+    /// The application that all paths of a location belong to: named by the prefix, and told the rest.
+    pub fn application(&self, place: &Place, site: &Site, path: &[u8]) -> ProgramName {
+        let whole = [b"/", path].concat();
+        let name_bytes = match &place.location.rule {
+            Rule::Prefix(prefix) => prefix.trim_end_matches('/').len(),
+            Rule::Suffix(_) => whole.len(),
+        };
+        let (script_name, path_info) = whole.split_at(name_bytes.min(whole.len()));
+        let split = Split {
+            script_name,
+            path_info,
+        };
+        self.program(place, site, split, place.name(script_name))
     }
 
     /// The document root of a host, without a slash at its end.
@@ -254,7 +273,7 @@ fn own_directory(location: &Location) -> Option<Vec<u8>> {
             .root
             .as_ref()
             .map(|root| root.as_os_str().as_bytes().to_vec()),
-        Kind::Files | Kind::Direct(_) => None,
+        Kind::Files | Kind::Direct(_) | Kind::Peers(_) => None,
     }
 }
 
@@ -369,6 +388,24 @@ mod tests {
         assert_eq!(program(1, "/app/a"), "/dev/app/a");
         assert_eq!(places.document_root(&site(0)), b"");
         assert_eq!(places.document_root(&site(1)), b"/dev");
+    }
+
+    #[test]
+    fn application_gets_the_rest_of_the_path_when_it_owns_a_prefix() {
+        let places = places();
+        let named = |root, path: &str| {
+            let site = site(root);
+            let relative = &path.as_bytes()[1..];
+            let place = places.find(&site, relative).unwrap();
+            let program = places.application(place, &site, relative);
+            let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+            (text(program.script_name), text(program.path_info))
+        };
+        let is = |script_name: &str, rest: &str| (script_name.to_owned(), rest.to_owned());
+        assert_eq!(named(1, "/app"), is("/app", ""));
+        assert_eq!(named(1, "/app/a/b"), is("/app", "/a/b"));
+        assert_eq!(named(0, "/cgi-bin/a"), is("/cgi-bin", "/a"));
+        assert_eq!(named(0, "/x.cgi"), is("/x.cgi", ""));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::time::Instant;
 use debox::Call;
 use gateway::HeadLimits;
 use gateway::cgi::{NphReader, ReplyReader};
+use gateway::upstream::Tried;
 use http::chunked::Progress;
 use http::path::normalise;
 use http::{Framing, Head, Method, Status, Target};
@@ -165,9 +166,13 @@ impl Worker {
         let location = &self.places.get(program.place).location;
         let time_max_ms = location.time_max_ms;
         // A program that is given the socket would have to wait there for a slow client's body.
-        let whole = matches!(location.kind, Kind::Direct(_)) || head.framing == Framing::Chunked;
+        let whole = match location.kind {
+            Kind::Direct(_) => true,
+            _ => head.framing == Framing::Chunked && location.needs_length(),
+        };
         let gathers = whole && upload.body.is_some();
         let reader = match is_nph(&program) {
+            _ if matches!(location.kind, Kind::Peers(_)) => Reader::Peer,
             true => Reader::Nph(NphReader::default()),
             false => {
                 let head_only = head.method == Method::Head;
@@ -191,6 +196,10 @@ impl Worker {
             },
             deaf: false,
             written_before: None,
+            peer: None,
+            tried: Tried::default(),
+            wants_new: false,
+            holds_place: false,
             upload,
             download: Download::new(reader),
         }

@@ -51,6 +51,14 @@ impl Worker {
         buffer: &mut [u8],
     ) -> Step {
         let mut body = Vec::new();
+        if exchange.peer.is_some() {
+            return match self.read_peer(connection, exchange, buffer, &mut body) {
+                Step::Go => self
+                    .judge(exchange, body.len() as u64)
+                    .unwrap_or_else(|| self.pass_on(connection, exchange, body)),
+                other => other,
+            };
+        }
         let mut read_bytes = 0;
         while read_bytes < READ_BYTES {
             let Some(source) = &exchange.download.source else {
@@ -107,6 +115,7 @@ impl Worker {
                     Ok(None) => return Step::Go,
                     Err(refusal) => Err(refusal),
                 },
+                Reader::Peer => return Step::Go,
                 Reader::Nph(reader) => match reader.feed(&mut input) {
                     Ok(Some(NphEvent::Begin { status, line })) => {
                         connection.outgoing = Outgoing::new(status, line);
@@ -135,10 +144,13 @@ impl Worker {
         }
     }
 
-    fn take_head(&mut self, exchange: &mut Exchange, reply: Reply) -> Step {
+    pub(super) fn take_head(&mut self, exchange: &mut Exchange, reply: Reply) -> Step {
         self.note_first_byte(exchange);
-        if reply.handoff.is_some() {
-            let why = "X-Sendfile and X-Accel-Redirect are not for programs of a cgi location";
+        if let Some(handoff) = &reply.handoff {
+            if self.may_hand_over(exchange) {
+                return self.hand_over(exchange, handoff);
+            }
+            let why = "X-Sendfile and X-Accel-Redirect are for locations with handoff = true";
             return self.refuse_reply(exchange, why);
         }
         exchange.download.length = reply.length.filter(|_| !reply.is_bodiless());
@@ -152,7 +164,7 @@ impl Worker {
     }
 
     /// A reply that is not passed on; whoever wrote the program learns why.
-    fn refuse_reply(&mut self, exchange: &Exchange, why: &str) -> Step {
+    pub(super) fn refuse_reply(&mut self, exchange: &Exchange, why: &str) -> Step {
         self.counters.dynamic_bad_replies += 1;
         let name = String::from_utf8_lossy(&exchange.program.file).into_owned();
         self.tell(exchange.id, format!("{name}: {why}"));
@@ -177,9 +189,12 @@ impl Worker {
             (_, false) => Ok(()),
             (Reader::Cgi(reader), true) => reader.finish().map(drop),
             (Reader::Nph(reader), true) => reader.finish(),
+            (Reader::Peer, true) => Ok(()),
         };
-        // All that was promised is here, whatever the program still does.
-        download.ended |= download.length == Some(download.bytes);
+        // All that was promised is here, whatever the program still does. A back end says itself when it is
+        // done, and its connection is of use only then.
+        let is_told = matches!(download.reader, Reader::Peer);
+        download.ended |= !is_told && download.length == Some(download.bytes);
         finished
             .err()
             .map(|refusal| self.refuse_reply(exchange, &refusal.to_string()))

@@ -3,9 +3,11 @@
 //! The program is let go when its reply is complete: it may still have something to do. It is killed, and
 //! its process group with it, when its reply is not wanted any more.
 
+use gateway::upstream::Outcome;
 use http::{Parsed, Status};
 
 use super::{Program, Step};
+use crate::config::Kind;
 use crate::connection::{Connection, Exchange, Stage};
 use crate::forker::wire::Order;
 use crate::respond::dynamic::elsewhere;
@@ -109,6 +111,9 @@ impl Worker {
     /// Its reply is complete: it may end by itself.
     fn release_program(&mut self, exchange: &mut Exchange) {
         self.close_streams(exchange);
+        if self.is_peers(exchange) {
+            return;
+        }
         let patience_ms = self.places.get(exchange.program.place).location.timeout_ms;
         let until_ms = self.now_ms + patience_ms;
         if !exchange.is_started() {
@@ -136,10 +141,10 @@ impl Worker {
         if exchange.stage == Stage::Lent {
             self.reclaim(exchange);
         }
-        if exchange.upload.spilling {
+        if exchange.upload.spilling || exchange.upload.restoring {
             self.pool.leave(exchange.client.0);
         }
-        if !exchange.is_started() {
+        if !exchange.is_started() || self.is_peers(exchange) {
             return;
         }
         let (id, now_ms) = (exchange.id, self.now_ms);
@@ -159,7 +164,14 @@ impl Worker {
         self.dynamic.as_mut()?.programs.get_mut(&id)
     }
 
+    fn is_peers(&self, exchange: &Exchange) -> bool {
+        let location = &self.places.get(exchange.program.place).location;
+        matches!(location.kind, Kind::Peers(_))
+    }
+
     fn close_streams(&mut self, exchange: &mut Exchange) {
+        self.leave_peer(exchange, Outcome::Unknown, false);
+        self.give_place_back(exchange);
         let (sink, source) = (exchange.upload.sink.take(), exchange.download.source.take());
         self.close_channel(sink);
         self.close_channel(source);
@@ -231,6 +243,7 @@ impl Worker {
                 }
                 Waits::Program => {
                     worker.counters.dynamic_timeouts += 1;
+                    worker.leave_peer(exchange, Outcome::Failed, false);
                     Step::Fail(Status::GATEWAY_TIMEOUT)
                 }
             }

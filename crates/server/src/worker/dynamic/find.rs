@@ -11,7 +11,7 @@ use gateway::cgi::Split;
 use http::path::{Path, normalise};
 use http::{Head, Method, Status, Target};
 
-use crate::config::Kind;
+use crate::config::{Kind, Protocol, Rule};
 use crate::connection::{Connection, Phase};
 use crate::lookup;
 use crate::request::{Entry, ProgramName, Site};
@@ -79,10 +79,19 @@ impl Worker {
         };
         match place.location.kind {
             Kind::Files => Found::Files,
-            Kind::Cgi(_) => self.find_part(connection, site, &place, &path, asked, given),
             Kind::Direct(_) => {
                 let whole = [b"/", &*path.bytes].concat();
                 Found::Program(self.places.only_program(&place, &whole))
+            }
+            // An application that owns its paths has no files to look for, nor has a proxy.
+            Kind::Peers(ref peers)
+                if peers.protocol == Protocol::Proxy
+                    || matches!(place.location.rule, Rule::Prefix(_)) =>
+            {
+                Found::Program(self.places.application(&place, site, &path.bytes))
+            }
+            Kind::Cgi(_) | Kind::Peers(_) => {
+                self.find_part(connection, site, &place, &path, asked, given)
             }
         }
     }

@@ -41,6 +41,7 @@ impl Worker {
         let cgi = match &place.location.kind {
             Kind::Cgi(cgi) => cgi,
             Kind::Direct(_) => return self.lend(connection, exchange, &place),
+            Kind::Peers(_) => return self.start_peer(connection, exchange),
             Kind::Files => return Step::Fail(Status::INTERNAL_SERVER_ERROR),
         };
         let head = std::mem::take(&mut exchange.head);
@@ -88,21 +89,27 @@ impl Worker {
         head: &Head<'_>,
         bytes: &[u8],
     ) -> Option<Variables> {
-        let local = rustix::net::getsockname(&connection.socket).ok()?;
-        let parties = LocalParty {
-            local: SocketAddr::try_from(local).ok()?,
-            remote: connection.peer,
-        };
+        let parties = self.parties(connection)?;
         let hosts = self.hosts();
+        let place = self.places.get(exchange.program.place);
         Some(variables(
             &self.places,
-            self.places.get(exchange.program.place),
+            place,
             hosts.site(connection.site),
             &exchange.program,
             &gateway::Request::new(head, bytes),
             parties,
             body_bytes(head, exchange.upload.bytes),
         ))
+    }
+
+    /// Both ends of a client's connection.
+    pub(super) fn parties(&self, connection: &Connection) -> Option<LocalParty> {
+        let local = rustix::net::getsockname(&connection.socket).ok()?;
+        Some(LocalParty {
+            local: SocketAddr::try_from(local).ok()?,
+            remote: connection.peer,
+        })
     }
 
     /// Opens the program's streams; our ends go to the exchange.
@@ -174,7 +181,7 @@ impl Worker {
 
 /// What the program is told of the body's length. A request that may have a body and has none says so
 /// (`Content-Length: 0`), and programs look for that.
-fn body_bytes(head: &Head<'_>, gathered_bytes: u64) -> Option<u64> {
+pub(super) fn body_bytes(head: &Head<'_>, gathered_bytes: u64) -> Option<u64> {
     match (head.framing, head.method) {
         (Framing::Length(bytes), _) => Some(bytes),
         (Framing::Chunked, _) => Some(gathered_bytes),

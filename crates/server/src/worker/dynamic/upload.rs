@@ -115,6 +115,9 @@ impl Worker {
         connection: &mut Connection,
         exchange: &mut Exchange,
     ) -> Step {
+        if exchange.peer.is_some() {
+            return self.feed_peer(connection, exchange);
+        }
         let mut progressed = false;
         while let Some(sink) = &exchange.upload.sink {
             let left = exchange.upload.left();

@@ -1,0 +1,225 @@
+//! Back ends that are down, slow, silent or talk nonsense, and how often they are asked.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use crate::serving::Server;
+use crate::site::*;
+
+/// A back end that treats every connection in this way; the thread ends with the test's process.
+struct BackEnd {
+    address: String,
+    connections: Arc<AtomicUsize>,
+}
+
+impl BackEnd {
+    fn new(treat: impl Fn(TcpStream) + Send + Sync + 'static) -> BackEnd {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let connections = Arc::new(AtomicUsize::new(0));
+        let (count, treat) = (connections.clone(), Arc::new(treat));
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                count.fetch_add(1, Ordering::SeqCst);
+                let treat = treat.clone();
+                thread::spawn(move || treat(stream));
+            }
+        });
+        BackEnd {
+            address,
+            connections,
+        }
+    }
+
+    /// One that reads a request's head, says this, and closes.
+    fn saying(words: &'static str) -> BackEnd {
+        BackEnd::new(move |mut stream| {
+            if read_head(&mut stream) {
+                let _ = stream.write_all(words.as_bytes());
+                let _ = stream.shutdown(Shutdown::Write);
+                let _ = stream.read_to_end(&mut Vec::new());
+            }
+        })
+    }
+
+    fn count(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
+    }
+}
+
+fn read_head(stream: &mut TcpStream) -> bool {
+    let (mut head, mut byte) = (Vec::new(), [0]);
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut byte) {
+            Ok(1) => head.push(byte[0]),
+            _ => return false,
+        }
+    }
+    true
+}
+
+/// An address that nobody listens on.
+fn nobody() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().to_string()
+}
+
+fn proxy(site: &Site, addresses: &[&str], more: &str) -> Server {
+    site.serve_configured(&format!(
+        "[[location]]\nprefix = \"/app/\"\nproxy = {addresses:?}\n{more}\n"
+    ))
+}
+
+const GOOD: &str = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ngood";
+
+#[test]
+fn client_is_told_whose_fault_it_is_when_a_back_end_fails() {
+    let site = Site::new();
+    for (words, expected) in [
+        ("", 502),
+        ("HTTP/1.1 200 OK\r\nContent-Le", 502),
+        ("SSH-2.0-OpenSSH\r\n", 502),
+        (
+            "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
+            502,
+        ),
+        (
+            "HTTP/1.1 200 OK\r\nA: b\rC: d\r\nContent-Length: 0\r\n\r\n",
+            502,
+        ),
+        ("HTTP/1.1 101 No\r\nUpgrade: x\r\n\r\n", 502),
+        ("HTTP/1.0 404 No\r\n\r\nnothing", 404),
+        (GOOD, 200),
+    ] {
+        let back_end = BackEnd::saying(words);
+        let server = proxy(&site, &[&back_end.address], "");
+        assert_eq!(get(&server, "/app/x").status, expected, "{words:?}");
+        is_well(&server);
+    }
+    let server = proxy(&site, &[&nobody()], "");
+    assert_eq!(get(&server, "/app/x").status, 502, "nobody listens");
+    assert!(counter(&server, "backend_failures") > 0);
+    is_well(&server);
+}
+
+#[test]
+fn connection_ends_early_when_a_reply_is_shorter_than_it_says() {
+    let site = Site::new();
+    for words in [
+        "HTTP/1.1 200 OK\r\nContent-Length: 90\r\n\r\ngood",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ngood\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ngoodzz",
+    ] {
+        let back_end = BackEnd::saying(words);
+        let server = proxy(&site, &[&back_end.address], "");
+        let mut stream = server.connect();
+        send(&mut stream, "GET /app/ HTTP/1.1\r\nHost: x\r\n\r\n");
+        let reply = receive(&mut stream);
+        assert!(
+            reply.is_err() || reply.is_ok_and(|reply| reply.status == 502),
+            "{words:?}"
+        );
+        is_well(&server);
+    }
+}
+
+#[test]
+fn time_runs_out_when_a_back_end_says_nothing() {
+    let site = Site::new();
+    let silent = BackEnd::new(|mut stream| drop(stream.read_to_end(&mut Vec::new())));
+    let server = proxy(&site, &[&silent.address], "timeout = \"300ms\"");
+    assert_eq!(get(&server, "/app/x").status, 504);
+    assert_eq!(counter(&server, "dynamic_timeouts"), 1);
+    is_well(&server);
+}
+
+#[test]
+fn another_back_end_is_asked_when_one_is_down() {
+    let site = Site::new();
+    let good = BackEnd::saying(GOOD);
+    let server = proxy(
+        &site,
+        &[&nobody(), &good.address, &nobody()],
+        "attempts = 3",
+    );
+    for _ in 0..6 {
+        assert_eq!(get(&server, "/app/x").text(), "good");
+    }
+    // Nothing had been sent to the one that is down, so a POST may go elsewhere, too.
+    assert_eq!(ask(&server, post("/app/x", b"hello")).text(), "good");
+    assert!(counter(&server, "backend_retries") > 0);
+    is_well(&server);
+}
+
+#[test]
+fn request_is_not_repeated_when_the_back_end_may_have_done_it() {
+    let site = Site::new();
+    let dying = BackEnd::saying("");
+    let server = proxy(&site, &[&dying.address, &dying.address], "");
+    assert_eq!(ask(&server, post("/app/x", b"hello")).status, 502);
+    assert_eq!(dying.count(), 1);
+    assert_eq!(get(&server, "/app/x").status, 502);
+    assert_eq!(dying.count(), 3, "a GET may be repeated");
+    is_well(&server);
+}
+
+#[test]
+fn kept_connection_is_replaced_when_the_back_end_has_closed_it() {
+    let site = Site::new();
+    // Promises to stay, and goes after the first reply.
+    let fickle = BackEnd::new(|mut stream| {
+        if read_head(&mut stream) {
+            let _ = stream.write_all(GOOD.as_bytes());
+        }
+    });
+    let server = proxy(&site, &[&fickle.address], "");
+    for _ in 0..5 {
+        assert_eq!(get(&server, "/app/x").text(), "good");
+    }
+    assert_eq!(counter(&server, "dynamic_bad_replies"), 0);
+    is_well(&server);
+}
+
+#[test]
+fn reply_is_passed_on_when_the_back_end_does_not_want_the_body() {
+    let site = Site::new();
+    let refusing = BackEnd::saying("HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno");
+    let server = proxy(&site, &[&refusing.address], "body-max = \"8MiB\"");
+    let mut stream = server.connect();
+    let mut sender = stream.try_clone().unwrap();
+    let sending = thread::spawn(move || {
+        let _ = sender.write_all(&post("/app/x", &contents(4_000_000)));
+    });
+    let reply = receive(&mut stream).unwrap();
+    assert_eq!((reply.status, reply.text().as_str()), (413, "no"));
+    drop(stream);
+    let _ = sending.join();
+    is_well(&server);
+}
+
+#[test]
+fn requests_wait_or_are_refused_when_back_ends_have_enough_to_do() {
+    let site = Site::new();
+    let slow = BackEnd::new(|mut stream| {
+        if read_head(&mut stream) {
+            thread::sleep(std::time::Duration::from_millis(200));
+            let _ = stream.write_all(GOOD.as_bytes());
+        }
+    });
+    let server = proxy(&site, &[&slow.address], "concurrency = 1\nqueue = 1");
+    let mut streams: Vec<TcpStream> = (0..3).map(|_| server.connect()).collect();
+    for stream in &mut streams {
+        send(stream, "GET /app/ HTTP/1.1\r\nHost: x\r\n\r\n");
+        thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let mut statuses: Vec<u16> = streams
+        .iter_mut()
+        .map(|stream| receive(stream).unwrap().status)
+        .collect();
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 200, 503]);
+    is_well(&server);
+}

@@ -1,0 +1,211 @@
+//! Locations that other servers answer: which ones, by which protocol, and what they are told and allowed.
+
+use gateway::upstream::{Address, BACK_ENDS_MAX};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use toml::Spanned;
+
+use super::check::{number, span, value};
+use super::error::Findings;
+use super::settings::LocationSettings;
+use super::units::Many;
+
+/// Back ends asked for one request at most, unless it is configured.
+const ATTEMPTS: u32 = 2;
+/// Connections that wait for the next request, a worker and HTTP back end, unless it is configured.
+const KEEP: u32 = 16;
+
+/// What is spoken to a back end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// FastCGI.
+    FastCgi,
+    /// SCGI.
+    Scgi,
+    /// HTTP/1.1, as a reverse proxy.
+    Proxy,
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Protocol::FastCgi => "fastcgi",
+            Protocol::Scgi => "scgi",
+            Protocol::Proxy => "proxy",
+        })
+    }
+}
+
+/// Servers that answer a location's requests.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peers {
+    /// What they speak.
+    pub protocol: Protocol,
+    /// Where they are; [`Address::parse`] reads each.
+    pub addresses: Vec<String>,
+    /// Connections to each that wait for the next request, a worker.
+    pub keep: u32,
+    /// Back ends asked for one request at most.
+    pub attempts: u32,
+    /// The `Authorization` field is passed on.
+    pub authorization: bool,
+    /// `X-Accel-Redirect` and `X-Sendfile` have the server send a file.
+    pub handoff: bool,
+    /// What a request says of earlier hops is believed.
+    pub trust_forwarded: bool,
+    /// A proxied request keeps the Host its client sent.
+    pub keep_host: bool,
+}
+
+impl Peers {
+    /// Descriptors that they take in a worker, with so many requests under way.
+    pub fn descriptors(&self, concurrency: u32) -> usize {
+        let kept = self.addresses.len().saturating_mul(self.keep as usize);
+        kept.saturating_add(concurrency as usize)
+    }
+
+    /// The program has to be told a body's length before the body.
+    pub fn needs_length(&self) -> bool {
+        self.protocol != Protocol::Proxy
+    }
+}
+
+/// The back ends of a location, checked; `None` if something is wrong with their addresses.
+pub(super) fn peers(
+    key: &str,
+    own: &LocationSettings,
+    protocol: Protocol,
+    list: &Spanned<Many<String>>,
+    to: &mut Findings<'_>,
+) -> Option<Peers> {
+    let name = |name: &str| format!("{key}.{name}");
+    let addresses = addresses(&name(&protocol.to_string()), protocol, list, to)?;
+    let keep = match protocol {
+        Protocol::Proxy => KEEP,
+        // Such a connection occupies a process of the application.
+        Protocol::FastCgi | Protocol::Scgi => 0,
+    };
+    let most = if protocol == Protocol::Scgi { 0 } else { 1024 };
+    let proxies = protocol == Protocol::Proxy;
+    for (setting, item) in [
+        ("trust-forwarded", &own.trust_forwarded),
+        ("keep-host", &own.keep_host),
+    ] {
+        if item.is_some() && !proxies {
+            let problem = "only a proxy location has it";
+            to.wrong(&name(setting), span(item), problem.into());
+        }
+    }
+    if own.authorization.is_some() && proxies {
+        let problem = "a proxy location always passes it on";
+        to.wrong(
+            &name("authorization"),
+            span(&own.authorization),
+            problem.into(),
+        );
+    }
+    if own.root.is_some() {
+        let problem = "back ends have no root; their programs are below the document root";
+        to.wrong(&name("root"), span(&own.root), problem.into());
+    }
+    Some(Peers {
+        protocol,
+        addresses,
+        keep: number(&name("keep"), &own.keep, keep, 0..=most, to),
+        attempts: number(&name("attempts"), &own.attempts, ATTEMPTS, 1..=16, to),
+        authorization: value(&own.authorization).unwrap_or(false),
+        handoff: value(&own.handoff).unwrap_or(false),
+        trust_forwarded: value(&own.trust_forwarded).unwrap_or(false),
+        keep_host: value(&own.keep_host).unwrap_or(true),
+    })
+}
+
+fn addresses(
+    key: &str,
+    protocol: Protocol,
+    list: &Spanned<Many<String>>,
+    to: &mut Findings<'_>,
+) -> Option<Vec<String>> {
+    let read = match protocol {
+        Protocol::Proxy => Address::parse_http,
+        Protocol::FastCgi | Protocol::Scgi => Address::parse,
+    };
+    let texts = &list.get_ref().0;
+    if texts.is_empty() || texts.len() > BACK_ENDS_MAX {
+        let problem = format!("name 1 to {BACK_ENDS_MAX} back ends");
+        to.wrong(key, Some(list.span()), problem);
+        return None;
+    }
+    let mut good = Vec::new();
+    for text in texts {
+        match read(text) {
+            Ok(address) => good.push(address.to_string()),
+            Err(error) => to.wrong(key, Some(list.span()), format!("`{text}`: {error}")),
+        }
+    }
+    (good.len() == texts.len()).then_some(good)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{Config, Environment, Kind, Settings};
+
+    fn checked(location: &str) -> Result<Vec<Kind>, String> {
+        let text = format!("root = \"/\"\n[[location]]\nprefix = \"/app/\"\n{location}\n");
+        let settings = Settings::from_toml(&text, std::path::Path::new("t.toml")).unwrap();
+        let checked = Config::check(&settings, None, &Environment::detect());
+        let locations = checked.map(|good| good.config.hosts[0].locations.clone());
+        match locations {
+            Ok(all) => Ok(all.into_iter().map(|location| location.kind).collect()),
+            Err(errors) => Err(errors.iter().map(ToString::to_string).collect()),
+        }
+    }
+
+    #[test]
+    fn back_ends_are_understood_when_one_or_several_are_named() {
+        for (text, expected) in [
+            ("fastcgi = \"unix:/run/a.sock\"", vec!["unix:/run/a.sock"]),
+            (
+                "scgi = [\"127.0.0.1:1\", \"[::1]:2\"]",
+                vec!["127.0.0.1:1", "[::1]:2"],
+            ),
+            ("proxy = \"http://127.0.0.1:80/\"", vec!["127.0.0.1:80"]),
+        ] {
+            match &checked(text).unwrap()[..] {
+                [Kind::Peers(peers)] => assert_eq!(peers.addresses, expected),
+                other => panic!("{text}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn reason_is_given_when_a_back_end_or_its_setting_makes_no_sense() {
+        for (text, expected) in [
+            ("fastcgi = \"localhost:9000\"", "needs a numeric address"),
+            ("fastcgi = []", "name 1 to 64 back ends"),
+            ("proxy = \"https://127.0.0.1:443\"", "without TLS"),
+            (
+                "scgi = \"127.0.0.1:1\"\nproxy = \"127.0.0.1:2\"",
+                "exactly one of",
+            ),
+            ("scgi = \"127.0.0.1:1\"\ncgi = true", "exactly one of"),
+            ("scgi = \"127.0.0.1:1\"\nkeep = 1", "keep"),
+            (
+                "scgi = \"127.0.0.1:1\"\nkeep-host = true",
+                "only a proxy location has it",
+            ),
+            (
+                "proxy = \"127.0.0.1:1\"\nauthorization = true",
+                "always passes it on",
+            ),
+            (
+                "proxy = \"127.0.0.1:1\"\nroot = \"/\"",
+                "back ends have no root",
+            ),
+        ] {
+            let found = checked(text).unwrap_err();
+            assert!(found.contains(expected), "{text}: {found}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! A request to a server behind this one: what is said to it, by its protocol.
+//!
+//! Source: `gateway`, which has the protocols.
+
+use std::path::Path;
+
+use gateway::fastcgi::FastCgiExchange;
+use gateway::proxy::{Forwarding, ProxyExchange, Unforwardable};
+use gateway::scgi::ScgiExchange;
+use gateway::upstream::Address;
+use gateway::{Exchange, HeadLimits, Request};
+use http::{Method, Status};
+
+use super::{LocalParty, Place, Places, variables};
+use crate::config::{Peers, Protocol};
+use crate::request::{ProgramName, Site};
+
+/// What a request asks for, from whom.
+pub struct Asked<'a> {
+    /// Its location.
+    pub place: &'a Place,
+    /// Its host.
+    pub site: &'a Site,
+    /// What its path names.
+    pub program: &'a ProgramName,
+    /// Both ends of the client's connection.
+    pub parties: LocalParty,
+    /// The body's length, if it has one or should have.
+    pub body_bytes: Option<u64>,
+}
+
+/// The exchange with the back end at `address`. `keep`: the connection is wanted again.
+///
+/// # Errors
+/// When the server has to answer the request itself, in this way.
+pub fn talk(
+    places: &Places,
+    peers: &Peers,
+    asked: &Asked<'_>,
+    request: &Request<'_>,
+    address: &Address,
+    keep: bool,
+) -> Result<Box<dyn Exchange>, Status> {
+    let limits = HeadLimits::default();
+    let head_only = request.head.method == Method::Head;
+    let variables = || {
+        let Asked {
+            place,
+            site,
+            program,
+            parties,
+            body_bytes,
+        } = *asked;
+        let mut all = variables(places, place, site, program, request, parties, body_bytes);
+        // The configuration's come last, and take no place of a request's.
+        for (name, value) in &place.location.variables {
+            all.add(name.as_bytes(), value.as_bytes());
+        }
+        all
+    };
+    Ok(match peers.protocol {
+        Protocol::FastCgi => Box::new(FastCgiExchange::new(&variables(), keep, &limits, head_only)),
+        Protocol::Scgi => {
+            let body_bytes = asked.body_bytes.unwrap_or(0);
+            Box::new(ScgiExchange::new(
+                &variables(),
+                body_bytes,
+                &limits,
+                head_only,
+            ))
+        }
+        Protocol::Proxy => {
+            let authority = address.authority();
+            let forwarding = Forwarding {
+                remote: asked.parties.remote,
+                https: false,
+                trusts_client: peers.trust_forwarded,
+                authority: authority.as_bytes(),
+                keeps_host: peers.keep_host,
+                via: b"headway",
+                target: None,
+                keep,
+                upgrades: false,
+            };
+            let body = request.head.framing.into();
+            let exchange = ProxyExchange::new(request, &forwarding, body, &limits);
+            Box::new(exchange.map_err(status_of)?)
+        }
+    })
+}
+
+fn status_of(why: Unforwardable) -> Status {
+    match why {
+        Unforwardable::Method => Status::METHOD_NOT_ALLOWED,
+        Unforwardable::MaxForwards => Status::NO_CONTENT,
+        Unforwardable::Target => Status::INTERNAL_SERVER_ERROR,
+    }
+}
+
+/// The path within this server of a file that a back end wants sent; none if it is not below the document
+/// root.
+pub fn file_below(document_root: &[u8], file: &[u8]) -> Option<Vec<u8>> {
+    use std::os::unix::ffi::OsStrExt;
+    let (root, file) = (
+        std::ffi::OsStr::from_bytes(document_root),
+        std::ffi::OsStr::from_bytes(file),
+    );
+    let relative = Path::new(file).strip_prefix(root).ok()?;
+    let path = [b"/", relative.as_os_str().as_bytes()].concat();
+    Some(super::super::encode_path(&path).into_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_is_named_within_the_server_when_it_is_below_the_document_root() {
+        let path = |file: &str| file_below(b"/srv/www", file.as_bytes());
+        assert_eq!(
+            path("/srv/www/a b/c%.txt"),
+            Some(b"/a%20b/c%25.txt".to_vec())
+        );
+        assert_eq!(path("/srv/www"), Some(b"/".to_vec()));
+        assert_eq!(path("/srv/www2/a"), None);
+        assert_eq!(path("a"), None);
+    }
+}

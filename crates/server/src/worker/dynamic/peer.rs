@@ -1,0 +1,384 @@
+//! Back ends: which one is asked, over which connection, and what becomes of both.
+//!
+//! A location's back ends are a group: `gateway` chooses among them, remembers which failed, and keeps the
+//! connections that wait for their next request. Connecting does not wait: what is to be sent waits until the
+//! socket takes it, and a connection that does not come about is told by the first call on it. One that has
+//! waited is looked at before it is used, since its back end may have closed it; only requests that may be
+//! sent twice get one at all, because it can still close in that moment.
+//!
+//! The path of a Unix socket is looked up by `connect`, which waits for the disk if that path is on one and
+//! not in memory; such sockets are below `/run`, which is memory. The trace has the call under its own name.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use debox::Call;
+use gateway::upstream::{
+    Address, Idle, IdleLimits, Lease, Outcome, Policy, Stage as Progressed, Unavailable, Upstream,
+    is_idempotent, may_retry,
+};
+use http::{Parsed, Status};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::{Dynamic, Step};
+use crate::config::{Kind, Peers};
+use crate::connection::{Connection, Exchange, Peer, Stage};
+use crate::respond::dynamic::{Asked, Place, Places, talk};
+use crate::worker::Worker;
+
+/// The back ends of a location.
+pub(super) struct Group {
+    addresses: Vec<Address>,
+    upstream: Upstream,
+    idle: Idle<OwnedFd>,
+}
+
+impl Group {
+    /// Those of each location, by its number.
+    pub(super) fn all(places: &Places) -> Vec<Option<Group>> {
+        let kinds = (0..places.len()).map(|number| &places.get(number).location);
+        kinds
+            .map(|location| match &location.kind {
+                Kind::Peers(peers) => Some(Group::new(peers, location.concurrency)),
+                Kind::Files | Kind::Cgi(_) | Kind::Direct(_) => None,
+            })
+            .collect()
+    }
+
+    fn new(peers: &Peers, concurrency: u32) -> Group {
+        let addresses = peers.addresses.iter();
+        // The configuration has read them once before.
+        let addresses: Vec<Address> = addresses.flat_map(|text| Address::parse(text)).collect();
+        let policy = Policy {
+            requests_max: concurrency,
+            attempts_max: peers.attempts,
+            ..Policy::default()
+        };
+        let limits = IdleLimits {
+            connections_max: peers.keep as usize,
+            ..IdleLimits::default()
+        };
+        Group {
+            // Workers are other processes: each begins with another one.
+            upstream: Upstream::new(addresses.len(), policy, std::process::id() as usize),
+            idle: Idle::new(addresses.len(), limits),
+            addresses,
+        }
+    }
+}
+
+impl Dynamic {
+    fn group(&mut self, place: usize) -> Option<&mut Group> {
+        self.groups.get_mut(place)?.as_mut()
+    }
+
+    /// When a connection will have waited too long.
+    pub(super) fn idle_next_ms(&self) -> Option<u64> {
+        let groups = self.groups.iter().flatten();
+        groups.filter_map(|group| group.idle.deadline_ms()).min()
+    }
+
+    /// Connections that wait for their next request.
+    pub(super) fn idle_connections(&self) -> u64 {
+        let groups = self.groups.iter().flatten();
+        groups.map(|group| group.idle.len() as u64).sum()
+    }
+}
+
+impl Worker {
+    /// Has a back end answer an exchange whose turn has come.
+    pub(super) fn start_peer(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+    ) -> Step {
+        exchange.stage = Stage::Running;
+        exchange.holds_place = true;
+        if let Some(dynamic) = &mut self.dynamic {
+            dynamic.running[exchange.program.place] += 1;
+        }
+        if let Step::Gone = self.invite(connection, exchange) {
+            return Step::Gone;
+        }
+        self.renew(connection, exchange);
+        self.ask_peer(connection, exchange, Status::BAD_GATEWAY)
+    }
+
+    /// Asks the next back end, until one can be asked. `status` is the answer if there is none left.
+    fn ask_peer(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+        status: Status,
+    ) -> Step {
+        let place = self.places.get(exchange.program.place).clone();
+        let Kind::Peers(peers) = &place.location.kind else {
+            return Step::Fail(Status::INTERNAL_SERVER_ERROR);
+        };
+        let now_ms = self.now_ms;
+        loop {
+            let group = self
+                .dynamic
+                .as_mut()
+                .and_then(|all| all.group(place.number));
+            let Some(group) = group else {
+                return Step::Fail(Status::INTERNAL_SERVER_ERROR);
+            };
+            let lease = match group.upstream.choose(now_ms, &mut exchange.tried) {
+                Ok(lease) => lease,
+                Err(Unavailable::Busy) => return Step::Fail(Status::SERVICE_UNAVAILABLE),
+                Err(Unavailable::Exhausted) => return Step::Fail(status),
+            };
+            match self.call_peer(connection, exchange, &place, peers, &lease) {
+                Ok(Called { talk, socket, kept }) => {
+                    self.counters.backend_retries += u64::from(exchange.tried.count() > 1);
+                    exchange.peer = Some(Box::new(Peer {
+                        talk,
+                        socket,
+                        interest: None,
+                        lease,
+                        kept,
+                        begun: false,
+                        mute: false,
+                        body_ended: false,
+                        body_bytes: 0,
+                    }));
+                    return self.feed_peer(connection, exchange);
+                }
+                Err(NotCalled::Unreachable(errno)) => {
+                    self.note_peer_failure(exchange, &lease, &format!("connecting: {errno}"));
+                    self.end_lease(place.number, lease, Outcome::Failed);
+                }
+                Err(NotCalled::Answer(status)) => {
+                    self.end_lease(place.number, lease, Outcome::Unknown);
+                    return Step::Fail(status);
+                }
+            }
+        }
+    }
+
+    /// A connection to the back end, and what will be said over it.
+    fn call_peer(
+        &mut self,
+        connection: &Connection,
+        exchange: &Exchange,
+        place: &Place,
+        peers: &Peers,
+        lease: &Lease,
+    ) -> Result<Called, NotCalled> {
+        let broken = NotCalled::Answer(Status::INTERNAL_SERVER_ERROR);
+        let Parsed::Complete(head) = http::parse(&exchange.head, &self.limits) else {
+            return Err(broken);
+        };
+        let group = self
+            .dynamic
+            .as_ref()
+            .and_then(|all| all.groups[place.number].as_ref());
+        let Some(address) = group.and_then(|group| group.addresses.get(lease.back_end())) else {
+            return Err(broken);
+        };
+        let address = address.clone();
+        let Some(parties) = self.parties(connection) else {
+            return Err(broken);
+        };
+        let hosts = self.hosts();
+        let asked = Asked {
+            place,
+            site: hosts.site(connection.site),
+            program: &exchange.program,
+            parties,
+            body_bytes: super::start::body_bytes(&head, exchange.upload.bytes),
+        };
+        let request = gateway::Request::new(&head, &exchange.head);
+        let talk = talk(
+            &self.places,
+            peers,
+            &asked,
+            &request,
+            &address,
+            peers.keep > 0,
+        )
+        .map_err(NotCalled::Answer)?;
+        let kept = match is_idempotent(head.method) && !exchange.wants_new {
+            true => self.take_idle(place.number, lease.back_end()),
+            false => None,
+        };
+        if let Some(socket) = kept {
+            self.counters.backend_reused += 1;
+            let kept = true;
+            return Ok(Called { talk, socket, kept });
+        }
+        self.counters.backend_connects += 1;
+        let socket = self.tracer.call(Call::BackendConnect, || connect(&address));
+        let kept = false;
+        socket
+            .map(|socket| Called { talk, socket, kept })
+            .map_err(NotCalled::Unreachable)
+    }
+
+    /// A waiting connection that its back end has not closed.
+    fn take_idle(&mut self, place: usize, back_end: usize) -> Option<OwnedFd> {
+        loop {
+            let socket = self.dynamic.as_mut()?.group(place)?.idle.take(back_end)?;
+            let peeked = self.tracer.call(Call::BackendRead, || {
+                rustix::net::recv(&socket, &mut [0; 1], RecvFlags::PEEK)
+            });
+            match peeked {
+                Err(Errno::AGAIN) => return Some(socket),
+                // Closed, or it says something that nobody has asked for.
+                _ => self.tracer.call(Call::Close, || drop(socket)),
+            }
+        }
+    }
+
+    fn end_lease(&mut self, place: usize, lease: Lease, outcome: Outcome) {
+        let now_ms = self.now_ms;
+        if let Some(group) = self.dynamic.as_mut().and_then(|all| all.group(place)) {
+            group.upstream.end(lease, now_ms, outcome);
+        }
+    }
+
+    fn note_peer_failure(&mut self, exchange: &Exchange, lease: &Lease, why: &str) {
+        self.counters.backend_failures += 1;
+        let place = exchange.program.place;
+        let group = self
+            .dynamic
+            .as_ref()
+            .and_then(|all| all.groups[place].as_ref());
+        let address = group.and_then(|group| group.addresses.get(lease.back_end()));
+        if let Some(address) = address {
+            self.notice(format!("back end {address}: {why}"));
+        }
+    }
+
+    /// The exchange has nothing more to do with its back end.
+    pub(super) fn leave_peer(&mut self, exchange: &mut Exchange, outcome: Outcome, reusable: bool) {
+        let Some(peer) = exchange.peer.take() else {
+            return;
+        };
+        if peer.interest.is_some() {
+            let _ = self.tracer.call(Call::EventControl, || {
+                self.events.remove(peer.socket.as_fd())
+            });
+        }
+        let Peer { socket, lease, .. } = *peer;
+        let (place, back_end, now_ms) = (exchange.program.place, lease.back_end(), self.now_ms);
+        self.end_lease(place, lease, outcome);
+        let group = self.dynamic.as_mut().and_then(|all| all.group(place));
+        let closing = match group {
+            Some(group) if reusable => group.idle.put(back_end, socket, now_ms),
+            _ => Some(socket),
+        };
+        if let Some(socket) = closing {
+            self.tracer.call(Call::Close, || drop(socket));
+        }
+    }
+
+    /// Its location may ask for another request. Who is next is seen to at the end of the turn.
+    pub(super) fn give_place_back(&mut self, exchange: &mut Exchange) {
+        let place = exchange.program.place;
+        if std::mem::take(&mut exchange.holds_place)
+            && let Some(dynamic) = &mut self.dynamic
+        {
+            dynamic.running[place] -= 1;
+            dynamic.freed.push(place);
+        }
+    }
+
+    /// The back end failed in this way: another one is asked, if that cannot do anything twice.
+    pub(super) fn peer_failed(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+        progressed: Progressed,
+        (status, why): (Status, &str),
+    ) -> Step {
+        let Some(peer) = &exchange.peer else {
+            return Step::Fail(status);
+        };
+        let upload = &exchange.upload;
+        // What a helper is reading now would be taken for the beginning.
+        let is_on_disk = upload.spilled.is_some() && !upload.restoring;
+        let body_is_kept = is_on_disk || (peer.body_bytes == 0 && !upload.unwanted);
+        let outcome = match peer.kept && progressed != Progressed::Answered {
+            // Nobody's fault: its back end closed it just when it was used.
+            true => {
+                exchange.tried.forget(peer.lease.back_end());
+                exchange.wants_new = true;
+                Outcome::Unknown
+            }
+            false => {
+                self.note_peer_failure(exchange, &peer.lease, why);
+                Outcome::Failed
+            }
+        };
+        self.leave_peer(exchange, outcome, false);
+        let method = match http::parse(&exchange.head, &self.limits) {
+            Parsed::Complete(head) => head.method,
+            _ => return Step::Fail(status),
+        };
+        if !may_retry(method, progressed, body_is_kept) {
+            return Step::Fail(status);
+        }
+        if exchange.upload.spilled.is_some() {
+            exchange.upload.rewind();
+        }
+        self.ask_peer(connection, exchange, status)
+    }
+
+    /// Once a turn: connections that have waited too long, and requests whose turn has come.
+    pub(super) fn tend_peers(&mut self) {
+        let now_ms = self.now_ms;
+        let Some(dynamic) = &mut self.dynamic else {
+            return;
+        };
+        for group in dynamic.groups.iter_mut().flatten() {
+            while let Some(socket) = group.idle.expired(now_ms) {
+                self.tracer.call(Call::Close, || drop(socket));
+            }
+        }
+        while let Some(place) = self.dynamic.as_mut().and_then(|all| all.freed.pop()) {
+            self.start_next(place);
+        }
+    }
+}
+
+/// A connection to a back end.
+struct Called {
+    talk: Box<dyn gateway::Exchange>,
+    socket: OwnedFd,
+    /// It had waited.
+    kept: bool,
+}
+
+/// Why there is no connection to a back end.
+enum NotCalled {
+    /// It does not take one.
+    Unreachable(Errno),
+    /// The server answers the request itself.
+    Answer(Status),
+}
+
+/// Begins to connect. Whether that succeeds is told by the first call on the socket; a Unix socket whose
+/// queue is full fails at once, since nothing would tell when it has room.
+fn connect(address: &Address) -> Result<OwnedFd, Errno> {
+    let family = match address {
+        Address::Unix(_) => AddressFamily::UNIX,
+        Address::Tcp(address) if address.is_ipv4() => AddressFamily::INET,
+        Address::Tcp(_) => AddressFamily::INET6,
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    let connected = match address {
+        Address::Unix(path) => rustix::net::connect(&socket, &SocketAddrUnix::new(path.as_path())?),
+        Address::Tcp(address) => {
+            // A request leaves in as few calls as there can be; none is worth waiting for another.
+            rustix::net::sockopt::set_tcp_nodelay(&socket, true)?;
+            rustix::net::connect(&socket, address)
+        }
+    };
+    match connected {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
+        Err(errno) => Err(errno),
+    }
+}

@@ -1,0 +1,341 @@
+//! What is said with a back end: the request and its body towards it, the reply from it.
+//!
+//! Both directions go over one socket and hold each other back as with a program: a body is taken from the
+//! client while the back end takes it, a reply is read while the client takes it.
+
+use std::os::fd::AsFd;
+use std::rc::Rc;
+
+use debox::Call;
+use event::{Interest, Ready};
+use files::{Failure, Meta, OpenFile, read_nowait};
+use gateway::upstream::{Outcome, Stage as Progressed};
+use gateway::{Answer, Event, Fault, Handoff, Refusal};
+use http::Status;
+use rustix::io::Errno;
+
+use super::{READ_BYTES, Side, Step, program_token};
+use crate::config::Kind;
+use crate::connection::{Connection, Exchange};
+use crate::respond::dynamic::file_below;
+use crate::worker::exchange::status_of;
+use crate::worker::{Fate, Worker};
+
+/// How much of a spilled body a helper reads at once.
+const RESTORE_BYTES: u64 = 256 * 1024;
+
+impl Worker {
+    /// An event on the socket of a back end.
+    pub(super) fn on_peer(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+        event: &Ready,
+    ) -> Step {
+        if event.writable {
+            match self.feed_peer(connection, exchange) {
+                Step::Go => {}
+                other => return other,
+            }
+        }
+        match event.readable || event.hangup {
+            true => self.take_output(connection, exchange),
+            false => Step::Go,
+        }
+    }
+
+    /// Sends the back end what it takes of the request.
+    pub(super) fn feed_peer(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+    ) -> Step {
+        let mut progressed = false;
+        while let Some(peer) = &mut exchange.peer
+            && !peer.mute
+        {
+            let upload = &mut exchange.upload;
+            // The body stays here until it is certain that somebody is there to take it.
+            if peer.begun {
+                let taken = peer.talk.push_body(upload.left());
+                upload.advance(taken);
+                peer.body_bytes += taken as u64;
+                self.counters.dynamic_received_bytes += taken as u64;
+            }
+            if upload.is_complete() && !peer.body_ended {
+                peer.body_ended = true;
+                peer.talk.end_body();
+            }
+            if peer.talk.unsent().is_empty() {
+                break;
+            }
+            let written = self.tracer.call(Call::BackendWrite, || {
+                rustix::io::write(&peer.socket, peer.talk.unsent())
+            });
+            match written {
+                Ok(count) => {
+                    peer.talk.sent(count);
+                    peer.begun = true;
+                    progressed = true;
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Err(errno) if !peer.begun => {
+                    let why = format!("connecting: {errno}");
+                    let failure = (Status::BAD_GATEWAY, why.as_str());
+                    return self.peer_failed(connection, exchange, Progressed::Unsent, failure);
+                }
+                // It may have answered before it stopped to listen.
+                Err(_) => peer.mute = true,
+            }
+        }
+        if progressed {
+            self.renew(connection, exchange);
+        }
+        self.restore(connection, exchange)
+    }
+
+    /// Has a helper read the next part of a body that was spilled, when the one before has left.
+    fn restore(&mut self, connection: &mut Connection, exchange: &mut Exchange) -> Step {
+        let upload = &mut exchange.upload;
+        let is_due = exchange.peer.is_some() && !upload.restoring && upload.left().is_empty();
+        let Some(file) = upload.spilled.as_ref().filter(|_| is_due) else {
+            return Step::Go;
+        };
+        if upload.restored_bytes == upload.spilled_bytes {
+            return Step::Go;
+        }
+        let file = match identified(file, &self.pool.retire_list()) {
+            Ok(file) => file,
+            Err(_) => return Step::Fail(Status::INTERNAL_SERVER_ERROR),
+        };
+        let length = RESTORE_BYTES.min(upload.spilled_bytes - upload.restored_bytes);
+        let asked = self
+            .pool
+            .read(&file, upload.restored_bytes, length, connection.waiter());
+        if asked.is_err() {
+            return Step::Fail(Status::SERVICE_UNAVAILABLE);
+        }
+        upload.restoring = true;
+        connection.admitted = true;
+        Step::Go
+    }
+
+    /// A helper has read a part of a spilled body, or could not.
+    pub(in crate::worker) fn wake_restorer(
+        &mut self,
+        connection: &mut Connection,
+        copy: &Result<Rc<OpenFile>, Failure>,
+    ) -> Fate {
+        self.step_exchange(connection, |worker, connection, exchange| {
+            if !std::mem::take(&mut exchange.upload.restoring) || exchange.peer.is_none() {
+                return Step::Go;
+            }
+            let file = match copy {
+                Ok(file) => file,
+                Err(failure) => return Step::Fail(status_of(*failure)),
+            };
+            let mut bytes = vec![0; RESTORE_BYTES as usize];
+            let read = worker
+                .tracer
+                .call(Call::ReadNowait, || read_nowait(file, &mut bytes, 0));
+            match read {
+                Ok(Some(count @ 1..)) => {
+                    exchange.upload.waiting.extend_from_slice(&bytes[..count]);
+                    exchange.upload.restored_bytes += count as u64;
+                    worker.renew(connection, exchange);
+                    worker.feed_peer(connection, exchange)
+                }
+                // Shorter than what was written, or not memory after all: no body to send.
+                _ => Step::Fail(Status::INTERNAL_SERVER_ERROR),
+            }
+        })
+    }
+
+    /// Reads until there is nothing now, or enough for one piece; the body's bytes are appended to `body`.
+    pub(super) fn read_peer(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+        buffer: &mut [u8],
+        body: &mut Vec<u8>,
+    ) -> Step {
+        let mut read_bytes = 0;
+        while read_bytes < READ_BYTES {
+            let Some(peer) = &mut exchange.peer else {
+                break;
+            };
+            let read = self.tracer.call(Call::BackendRead, || {
+                rustix::io::read(&peer.socket, &mut *buffer)
+            });
+            let step = match read {
+                Ok(count @ 1..) => {
+                    read_bytes += count;
+                    self.counters.dynamic_sent_bytes += count as u64;
+                    self.understand_peer(connection, exchange, &buffer[..count], body)
+                }
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => break,
+                // One that is killed resets the connection if it has not read all of the request.
+                Ok(_) | Err(_) => self.peer_closed(connection, exchange),
+            };
+            match step {
+                Step::Go => {}
+                other => return other,
+            }
+        }
+        if read_bytes > 0 {
+            self.renew(connection, exchange);
+        }
+        Step::Go
+    }
+
+    fn understand_peer(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+        mut input: &[u8],
+        body: &mut Vec<u8>,
+    ) -> Step {
+        while let Some(peer) = &mut exchange.peer {
+            let event = match peer.talk.feed(&mut input) {
+                Ok(Some(event)) => event,
+                Ok(None) => break,
+                Err(fault) => return self.peer_at_fault(connection, exchange, &fault),
+            };
+            match event {
+                Event::Head(Answer::Reply(reply)) => match self.take_head(exchange, reply) {
+                    Step::Go => {}
+                    other => return other,
+                },
+                Event::Head(Answer::LocalRedirect(location)) => {
+                    self.leave_peer(exchange, Outcome::Answered, false);
+                    return Step::Elsewhere(location);
+                }
+                Event::Body(bytes) => body.extend_from_slice(bytes),
+                Event::Stderr(words) => self.pass_words_on(exchange, words),
+                Event::End(end) => {
+                    exchange.download.ended = true;
+                    self.leave_peer(exchange, Outcome::Answered, end.reusable);
+                    self.give_place_back(exchange);
+                }
+            }
+        }
+        Step::Go
+    }
+
+    /// What an application says besides its reply: a line each, control characters as escapes.
+    fn pass_words_on(&mut self, exchange: &Exchange, words: &[u8]) {
+        let name = String::from_utf8_lossy(&exchange.program.file).into_owned();
+        for line in words
+            .split(|byte| *byte == b'\n')
+            .filter(|line| !line.is_empty())
+        {
+            self.notice(format!("{name}: {}", line.escape_ascii()));
+        }
+    }
+
+    fn peer_closed(&mut self, connection: &mut Connection, exchange: &mut Exchange) -> Step {
+        let finished = exchange.peer.as_mut().map(|peer| peer.talk.finish());
+        match finished {
+            Some(Err(fault)) => self.peer_at_fault(connection, exchange, &fault),
+            _ => {
+                exchange.download.ended = true;
+                self.leave_peer(exchange, Outcome::Answered, false);
+                self.give_place_back(exchange);
+                Step::Go
+            }
+        }
+    }
+
+    /// The back end broke its protocol, said that it does not answer, or left. A reply that cannot be passed
+    /// on is a program's mistake, not its server's: that one is not blamed for it.
+    fn peer_at_fault(
+        &mut self,
+        connection: &mut Connection,
+        exchange: &mut Exchange,
+        fault: &Fault,
+    ) -> Step {
+        let begun = exchange.peer.as_ref().is_some_and(|peer| peer.begun);
+        let progressed = match fault {
+            Fault::Reply(Refusal::Empty) if begun => Progressed::Sent,
+            Fault::Reply(Refusal::Empty) => Progressed::Unsent,
+            fault if fault.is_untouched() => Progressed::Untouched,
+            Fault::Reply(refusal) => {
+                self.leave_peer(exchange, Outcome::Answered, false);
+                return self.refuse_reply(exchange, &refusal.to_string());
+            }
+            _ => Progressed::Answered,
+        };
+        let failure = (fault.status(), fault.to_string());
+        self.peer_failed(connection, exchange, progressed, (failure.0, &failure.1))
+    }
+
+    /// A reply whose body comes from a file of the server's.
+    pub(super) fn hand_over(&mut self, exchange: &mut Exchange, handoff: &Handoff) -> Step {
+        let location = match handoff {
+            Handoff::Location(location) => Some(location.to_vec()),
+            Handoff::File(file) => file_below(&exchange.program.document_root, file),
+        };
+        match location {
+            Some(location) => {
+                self.leave_peer(exchange, Outcome::Answered, false);
+                Step::Elsewhere(location.into())
+            }
+            None => self.refuse_reply(exchange, "X-Sendfile names no file below the document root"),
+        }
+    }
+
+    /// Whether this location's back ends may have the server send a file.
+    pub(super) fn may_hand_over(&self, exchange: &Exchange) -> bool {
+        let location = &self.places.get(exchange.program.place).location;
+        matches!(&location.kind, Kind::Peers(peers) if peers.handoff)
+    }
+
+    /// What the socket of a back end is waited for.
+    pub(super) fn watch_peer(&mut self, exchange: &mut Exchange) {
+        let client = exchange.client;
+        let Some(peer) = &mut exchange.peer else {
+            return;
+        };
+        let writes = !peer.mute && !peer.talk.unsent().is_empty();
+        let wanted = match (exchange.download.wanted, writes) {
+            (true, true) => Some(Interest::BOTH),
+            (true, false) => Some(Interest::READ),
+            (false, true) => Some(Interest::WRITE),
+            // A hang-up would be told at every wait.
+            (false, false) => None,
+        };
+        if wanted == peer.interest {
+            return;
+        }
+        let (token, socket) = (program_token(client, Side::Output), peer.socket.as_fd());
+        let told = self
+            .tracer
+            .call(Call::EventControl, || match (peer.interest, wanted) {
+                (None, Some(interest)) => self.events.add(socket, token, interest),
+                (_, Some(interest)) => self.events.modify(socket, token, interest),
+                (_, None) => self.events.remove(socket),
+            });
+        match told {
+            Ok(()) => peer.interest = wanted,
+            // Out of memory or watches: the deadline will end this exchange, nobody else's.
+            Err(error) => self.notice(format!("watching a back end: {error}")),
+        }
+    }
+}
+
+/// The same file under its own number: helpers' answers are told apart by it, and what was made without a name
+/// came without one.
+fn identified(file: &Rc<OpenFile>, retire: &files::RetireList) -> std::io::Result<Rc<OpenFile>> {
+    let descriptor = rustix::io::fcntl_dupfd_cloexec(file, 0)?;
+    let status = rustix::fs::fstat(&descriptor)?;
+    let meta = Meta {
+        size: status.st_size.unsigned_abs(),
+        modified: (0, 0),
+        changed: (0, 0),
+        device: status.st_dev,
+        inode: status.st_ino,
+    };
+    Ok(Rc::new(OpenFile::new(descriptor, meta).retiring_to(retire)))
+}
