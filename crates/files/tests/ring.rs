@@ -13,7 +13,7 @@ use std::rc::Rc;
 /// A pool with a ring; `None`, said where it is looked for, when there is none here.
 fn pool(test: &str, limits: PoolLimits, roots: Rc<Roots>) -> Option<Pool> {
     let mut pool = Pool::new(limits, roots);
-    match pool.use_ring() {
+    match pool.use_ring(256) {
         Ok(()) => Some(pool),
         Err(error) => {
             skip(test, &error.to_string());

@@ -11,6 +11,9 @@
 //! A caller keeps open what it asks about until the answer: the kernel takes a descriptor by its number when a worker
 //! comes to it.
 //!
+//! The kernel's workers share the caller's table of descriptors, and a shared table waits for all processors whenever it has to grow
+//! (milliseconds): [`WorkRing::grow_table`] has it grow before they are there.
+//!
 //! Sources: io_uring_setup(2), io_uring_enter(2), io_uring_register(2); Linux 5.11, and 5.15 for the bound on workers.
 
 use std::ffi::CString;
@@ -19,7 +22,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawF
 
 use io_uring::types::{Fd, OpenHow};
 use io_uring::{IoUring, Probe, opcode, squeue};
-use rustix::io::Errno;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
 use crate::open;
 
@@ -105,6 +108,17 @@ impl WorkRing {
             buffers: Vec::new(),
             depth,
         })
+    }
+
+    /// Has the process's table of descriptors hold `descriptors`, to be called before the first request. It never shrinks, and
+    /// without workers it grows without waiting.
+    ///
+    /// # Errors
+    /// `EINVAL`: more than the limit on descriptors; `ENOMEM`.
+    pub fn grow_table(&self, descriptors: u32) -> io::Result<()> {
+        let last = descriptors.saturating_sub(1).min(RawFd::MAX as u32);
+        drop(fcntl_dupfd_cloexec(self, last as RawFd)?);
+        Ok(())
     }
 
     /// How many requests there is room for now.

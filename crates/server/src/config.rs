@@ -146,6 +146,13 @@ pub struct Checked {
 }
 
 impl Config {
+    /// Descriptors a worker has open at most, which its limit on them allows.
+    pub fn descriptors_needed(&self) -> u32 {
+        let own = check::RESERVED_DESCRIPTORS as usize + self.helpers_max;
+        let needed = self.connections_max as usize + self.descriptors_max + own;
+        u32::try_from(needed).unwrap_or(u32::MAX)
+    }
+
     /// Memory that a worker may fill with the contents of files.
     pub fn memory_bytes(&self) -> u64 {
         let windows_bytes = match self.send {

@@ -467,7 +467,8 @@ impl Parts {
         };
         let mut pool = Pool::new(limits, roots.clone());
         if config.helper_means == HelperMeans::IoUring {
-            setup("making a ring for the work of helpers", pool.use_ring())?;
+            let ring = pool.use_ring(config.descriptors_needed());
+            setup("making a ring for the work of helpers", ring)?;
             if let Some(ring) = pool.ring() {
                 let token = Token::new(HELPER, helpers::RING, 0);
                 let watched = events.add(ring, token, Interest::READ);

@@ -8,18 +8,16 @@ use std::io;
 
 impl Pool {
     /// Has the kernel's workers (io_uring) resolve names, read in and close from here on, at most as many as there may be helpers;
-    /// helpers are left with listings and copies. Register [`Pool::ring`] for reading.
+    /// helpers are left with listings and copies. Register [`Pool::ring`] for reading. `descriptors` is how many this process will
+    /// have open at most: more are had too, but the loop may sleep for milliseconds when the table of descriptors grows.
     ///
     /// # Errors
-    /// Those of [`os::work::WorkRing::new`]; nothing has changed then.
-    pub fn use_ring(&mut self) -> io::Result<()> {
+    /// Those of [`os::work::WorkRing::new`] and [`os::work::WorkRing::grow_table`]; nothing has changed then.
+    pub fn use_ring(&mut self, descriptors: u32) -> io::Result<()> {
         let PoolLimits { max, want, .. } = self.limits;
-        self.ring = Some(Ring::new(
-            max,
-            self.roots.clone(),
-            self.retire.clone(),
-            want,
-        )?);
+        let ring = Ring::new(max, self.roots.clone(), self.retire.clone(), want)?;
+        ring.grow_table(descriptors)?;
+        self.ring = Some(ring);
         Ok(())
     }
 

@@ -168,6 +168,11 @@ impl Ring {
         })
     }
 
+    /// See [`WorkRing::grow_table`].
+    pub(super) fn grow_table(&self, descriptors: u32) -> io::Result<()> {
+        self.work.grow_table(descriptors)
+    }
+
     /// Readable when there are answers.
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.work.as_fd()

@@ -20,7 +20,7 @@ use super::{
 
 /// Descriptors a worker needs beside connections and cached files: listeners, control, log, event
 /// mechanism, perf ring, and some air for descriptors on their way to be closed.
-const RESERVED_DESCRIPTORS: u64 = 160;
+pub(super) const RESERVED_DESCRIPTORS: u64 = 160;
 /// More connections than this are not a sensible default for one worker.
 const DEFAULT_CONNECTIONS: u64 = 15_000;
 const LISTENERS_MAX: usize = 64;
