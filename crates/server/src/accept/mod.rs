@@ -53,6 +53,8 @@ pub enum Accepted {
     Client(OwnedFd, SocketAddr),
     /// Nobody is waiting.
     Nobody,
+    /// Accepting rests; whether somebody waits is not known.
+    Paused,
     /// No descriptor or memory for one more, or an error that does not end; accepting pauses.
     Exhausted(Errno),
 }
@@ -208,7 +210,7 @@ impl Listeners {
         };
         // A request of the client before may have met a shortage.
         if self.paused_until_ms.is_some() {
-            return Accepted::Nobody;
+            return Accepted::Paused;
         }
         if let Err(error) = self.reserve.fill() {
             return Accepted::Exhausted(error);

@@ -97,7 +97,7 @@ impl Worker {
                     rejected += 1;
                     self.reject_early(socket, peer);
                 }
-                Accepted::Nobody => break false,
+                Accepted::Nobody | Accepted::Paused => break false,
                 Accepted::Exhausted(error) => {
                     self.counters.accept_errors += 1;
                     self.pause_accepting("accept4", error);
@@ -175,6 +175,7 @@ impl Worker {
                     self.listeners.drained(listener, &mut self.events);
                     break;
                 }
+                Accepted::Paused => break,
                 Accepted::Exhausted(error) => {
                     self.counters.accept_errors += 1;
                     self.pause_accepting("accept4", error);
