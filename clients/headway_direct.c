@@ -1,8 +1,8 @@
 /*
  * headway_direct.c: see headway_direct.h.
  *
- * The client's socket is shared with the server, flags included. So nothing here changes them: every write asks not to
- * wait (MSG_DONTWAIT) and waits by poll.
+ * The client's socket is shared with the server, flags included. So nothing here changes them: every write
+ * asks not to wait (MSG_DONTWAIT) and waits by poll.
  */
 #define _GNU_SOURCE
 #include "headway_direct.h"
@@ -31,11 +31,11 @@ struct headway_direct {
     int server;
     int client;
     int file;
-    int open;     /* a request is under way */
-    int flags;    /* of the request; KEEP is taken away when the reply does not allow it */
-    int status;   /* of the reply, once it has begun */
-    int chunked;  /* its body goes out in chunks */
-    int broken;   /* the client has gone */
+    int open;    /* a request is under way */
+    int flags;   /* of the request; KEEP is taken away when the reply does not allow it */
+    int status;  /* of the reply, once it has begun */
+    int chunked; /* its body goes out in chunks */
+    int broken;  /* the client has gone */
     uint32_t id;
     uint64_t body_bytes;
     uint64_t left;    /* of the length that was promised */
@@ -47,8 +47,7 @@ struct headway_direct {
     char message[MESSAGE_BYTES_MAX + 1];
 };
 
-static uint64_t number(const char *at, int bytes)
-{
+static uint64_t number(const char *at, int bytes) {
     uint64_t value = 0;
     for (int i = bytes - 1; i >= 0; i--) {
         value = value << 8 | (unsigned char)at[i];
@@ -56,15 +55,13 @@ static uint64_t number(const char *at, int bytes)
     return value;
 }
 
-static void put(char *at, uint64_t value, int bytes)
-{
+static void put(char *at, uint64_t value, int bytes) {
     for (int i = 0; i < bytes; i++) {
         at[i] = (char)(value >> (8 * i));
     }
 }
 
-static int say(struct headway_direct *server, const char *message, size_t size)
-{
+static int say(struct headway_direct *server, const char *message, size_t size) {
     ssize_t sent;
     do {
         sent = send(server->server, message, size, MSG_NOSIGNAL);
@@ -72,8 +69,7 @@ static int say(struct headway_direct *server, const char *message, size_t size)
     return sent < 0 ? -1 : 0;
 }
 
-struct headway_direct *headway_direct_open(int descriptor)
-{
+struct headway_direct *headway_direct_open(int descriptor) {
     struct headway_direct *server = calloc(1, sizeof *server);
     const char ready[2] = {VERSION, (char)129};
     if (!server) {
@@ -89,8 +85,7 @@ struct headway_direct *headway_direct_open(int descriptor)
 }
 
 /* All of it, however often the socket is full. */
-static int send_all(struct headway_direct *server, const char *bytes, size_t size)
-{
+static int send_all(struct headway_direct *server, const char *bytes, size_t size) {
     while (size > 0 && !server->broken) {
         ssize_t sent = send(server->client, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (sent >= 0) {
@@ -106,28 +101,40 @@ static int send_all(struct headway_direct *server, const char *bytes, size_t siz
     return server->broken ? -1 : 0;
 }
 
-static const char *phrase(int status)
-{
+static const char *phrase(int status) {
     switch (status) {
-    case 200: return "OK";
-    case 201: return "Created";
-    case 204: return "No Content";
-    case 301: return "Moved Permanently";
-    case 302: return "Found";
-    case 303: return "See Other";
-    case 304: return "Not Modified";
-    case 400: return "Bad Request";
-    case 403: return "Forbidden";
-    case 404: return "Not Found";
-    case 405: return "Method Not Allowed";
-    case 500: return "Internal Server Error";
-    case 503: return "Service Unavailable";
-    default: return "";
+    case 200:
+        return "OK";
+    case 201:
+        return "Created";
+    case 204:
+        return "No Content";
+    case 301:
+        return "Moved Permanently";
+    case 302:
+        return "Found";
+    case 303:
+        return "See Other";
+    case 304:
+        return "Not Modified";
+    case 400:
+        return "Bad Request";
+    case 403:
+        return "Forbidden";
+    case 404:
+        return "Not Found";
+    case 405:
+        return "Method Not Allowed";
+    case 500:
+        return "Internal Server Error";
+    case 503:
+        return "Service Unavailable";
+    default:
+        return "";
     }
 }
 
-int headway_direct_begin(struct headway_direct *server, int status, const char *fields, uint64_t length)
-{
+int headway_direct_begin(struct headway_direct *server, int status, const char *fields, uint64_t length) {
     int bodiless = status == 204 || status == 304;
     int known = length != UINT64_MAX;
     char date[40], framing[80] = "";
@@ -150,8 +157,9 @@ int headway_direct_begin(struct headway_direct *server, int status, const char *
     } else if (known && !bodiless) {
         snprintf(framing, sizeof framing, "Content-Length: %" PRIu64 "\r\n", length);
     }
-    int size = asprintf(&head, "HTTP/1.1 %d %s\r\nDate: %s\r\n%s%s%s\r\n", status, phrase(status), date, fields, framing,
-                        !(server->flags & KEEP)  ? "Connection: close\r\n"
+    int size = asprintf(&head, "HTTP/1.1 %d %s\r\nDate: %s\r\n%s%s%s\r\n", status, phrase(status), date,
+                        fields, framing,
+                        !(server->flags & KEEP) ? "Connection: close\r\n"
                         : (server->flags & OLD) ? "Connection: keep-alive\r\n"
                                                 : "");
     if (size < 0) {
@@ -164,8 +172,7 @@ int headway_direct_begin(struct headway_direct *server, int status, const char *
     return sent;
 }
 
-int headway_direct_write(struct headway_direct *server, const void *body, size_t size)
-{
+int headway_direct_write(struct headway_direct *server, const void *body, size_t size) {
     char frame[24];
     if (!server->status || (!server->chunked && server->left != UINT64_MAX && size > server->left)) {
         errno = EINVAL;
@@ -188,8 +195,8 @@ int headway_direct_write(struct headway_direct *server, const void *body, size_t
     return send_all(server, "\r\n", 2);
 }
 
-int headway_direct_reply(struct headway_direct *server, int status, const char *fields, const void *body, size_t size)
-{
+int headway_direct_reply(struct headway_direct *server, int status, const char *fields, const void *body,
+                         size_t size) {
     if (headway_direct_begin(server, status, fields, size) < 0) {
         return -1;
     }
@@ -197,8 +204,7 @@ int headway_direct_reply(struct headway_direct *server, int status, const char *
 }
 
 /* Ends the reply and tells the server. */
-static int finish(struct headway_direct *server)
-{
+static int finish(struct headway_direct *server) {
     static const char none[] = "The program gave no reply.\n";
     char done[18] = {VERSION, (char)130};
     int head_only = server->flags & HEAD_ONLY;
@@ -226,8 +232,7 @@ static int finish(struct headway_direct *server)
 }
 
 /* The next message with its descriptors; its length. */
-static ssize_t receive(struct headway_direct *server, int descriptors[2])
-{
+static ssize_t receive(struct headway_direct *server, int descriptors[2]) {
     union {
         char bytes[CMSG_SPACE(2 * sizeof(int))];
         struct cmsghdr align;
@@ -247,8 +252,7 @@ static ssize_t receive(struct headway_direct *server, int descriptors[2])
     return size;
 }
 
-int headway_direct_next(struct headway_direct *server)
-{
+int headway_direct_next(struct headway_direct *server) {
     int descriptors[2] = {-1, -1};
     if (finish(server) < 0) {
         return errno == EPIPE ? 0 : -1;
@@ -281,8 +285,7 @@ int headway_direct_next(struct headway_direct *server)
     return 1;
 }
 
-const char *headway_direct_variable(const struct headway_direct *server, const char *name)
-{
+const char *headway_direct_variable(const struct headway_direct *server, const char *name) {
     size_t length = strlen(name);
     const char *end = server->variables + server->variables_bytes;
     for (const char *one = server->variables; one < end; one += strlen(one) + 1) {
@@ -293,13 +296,11 @@ const char *headway_direct_variable(const struct headway_direct *server, const c
     return "";
 }
 
-uint64_t headway_direct_body_bytes(const struct headway_direct *server)
-{
+uint64_t headway_direct_body_bytes(const struct headway_direct *server) {
     return server->body_bytes;
 }
 
-ssize_t headway_direct_read(struct headway_direct *server, void *buffer, size_t size)
-{
+ssize_t headway_direct_read(struct headway_direct *server, void *buffer, size_t size) {
     if (server->file >= 0) {
         return read(server->file, buffer, size);
     }
@@ -310,8 +311,7 @@ ssize_t headway_direct_read(struct headway_direct *server, void *buffer, size_t 
     return (ssize_t)size;
 }
 
-void headway_direct_close(struct headway_direct *server)
-{
+void headway_direct_close(struct headway_direct *server) {
     if (server) {
         finish(server);
         free(server);

@@ -1,9 +1,10 @@
 /*
  * headway_direct.h: programs that answer requests of `headway serve` by writing to the client themselves.
  *
- * A program of a location with direct = ["program"] is started once and answers one request after the other. With each
- * it is given the client's socket: it writes the whole reply there and says that it is done. The protocol is in
- * docs/src/direct-protocol.md. One thread may use it; a program with more work starts more processes (concurrency).
+ * A program of a location with direct = ["program"] is started once and answers one request after the other.
+ * With each it is given the client's socket: it writes the whole reply there and says that it is done. The
+ * protocol is in docs/src/direct-protocol.md. One thread may use it; a program with more work starts more
+ * processes (concurrency).
  *
  *     struct headway_direct *server = headway_direct_open(0);
  *     while (headway_direct_next(server) > 0) {
@@ -25,11 +26,12 @@ extern "C" {
 
 struct headway_direct;
 
-/* Begins to answer the server at the other end of a descriptor, which is 0 for a program that it has started. NULL with
- * errno when that is no such server, or for want of memory. */
+/* Begins to answer the server at the other end of a descriptor, which is 0 for a program that it has started.
+ * NULL with errno when that is no such server, or for want of memory. */
 struct headway_direct *headway_direct_open(int descriptor);
 
-/* Ends the request before and waits for the next one: 1 when there is one, 0 when the server is gone, -1 with errno. */
+/* Ends the request before and waits for the next one: 1 when there is one, 0 when the server is gone, -1 with
+ * errno. */
 int headway_direct_next(struct headway_direct *server);
 
 /* A variable of the request, as CGI programs find it in their environment; "" if there is none. */
@@ -39,11 +41,13 @@ const char *headway_direct_variable(const struct headway_direct *server, const c
 uint64_t headway_direct_body_bytes(const struct headway_direct *server);
 ssize_t headway_direct_read(struct headway_direct *server, void *buffer, size_t size);
 
-/* Writes a whole reply. Fields are lines that end in CR LF; "" for none. -1 with errno when the client has gone. */
-int headway_direct_reply(struct headway_direct *server, int status, const char *fields, const void *body, size_t size);
+/* Writes a whole reply. Fields are lines that end in CR LF; "" for none. -1 with errno when the client has
+ * gone. */
+int headway_direct_reply(struct headway_direct *server, int status, const char *fields, const void *body,
+                         size_t size);
 
-/* Writes a reply's head, then its body in pieces. A length of UINT64_MAX is one that is not known: the body goes out in
- * chunks then, or ends with the connection. */
+/* Writes a reply's head, then its body in pieces. A length of UINT64_MAX is one that is not known: the body
+ * goes out in chunks then, or ends with the connection. */
 int headway_direct_begin(struct headway_direct *server, int status, const char *fields, uint64_t length);
 int headway_direct_write(struct headway_direct *server, const void *body, size_t size);
 

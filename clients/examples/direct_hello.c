@@ -10,8 +10,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-int main(void)
-{
+int main(void) {
     struct headway_direct *server = headway_direct_open(0);
     int next;
     if (!server) {
