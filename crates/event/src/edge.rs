@@ -74,31 +74,6 @@ impl Edge {
         })
     }
 
-    fn register(
-        &mut self,
-        fd: BorrowedFd<'_>,
-        token: Token,
-        interest: Interest,
-        shared: bool,
-    ) -> io::Result<()> {
-        self.table.check_unknown(fd.as_raw_fd())?;
-        if !shared || interest != Interest::NONE {
-            epoll::add(&self.epoll, fd, data(fd), flags(shared))?;
-        }
-        self.generation = self.generation.wrapping_add(1);
-        let entry = Entry {
-            registration: Registration { token, interest },
-            generation: self.generation,
-            shared,
-            condition: Condition::NOTHING,
-            ended: false,
-            in_line: false,
-            poll: PollEntry::new(fd),
-        };
-        self.table.insert(fd.as_raw_fd(), entry);
-        Ok(())
-    }
-
     /// A descriptor that may be ready for what is of interest stands in line, once.
     fn line_up(&mut self, fd: RawFd) {
         if let Some(entry) = self.table.get_mut(fd)
@@ -241,17 +216,29 @@ impl Backend for Edge {
         "epoll-edge"
     }
 
-    fn add(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
-        self.register(fd, token, interest, false)
-    }
-
-    fn add_shared(
+    fn register(
         &mut self,
         fd: BorrowedFd<'_>,
         token: Token,
         interest: Interest,
+        shared: bool,
     ) -> io::Result<()> {
-        self.register(fd, token, interest, true)
+        self.table.check_unknown(fd.as_raw_fd())?;
+        if !shared || interest != Interest::NONE {
+            epoll::add(&self.epoll, fd, data(fd), flags(shared))?;
+        }
+        self.generation = self.generation.wrapping_add(1);
+        let entry = Entry {
+            registration: Registration { token, interest },
+            generation: self.generation,
+            shared,
+            condition: Condition::NOTHING,
+            ended: false,
+            in_line: false,
+            poll: PollEntry::new(fd),
+        };
+        self.table.insert(fd.as_raw_fd(), entry);
+        Ok(())
     }
 
     fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
@@ -359,7 +346,8 @@ mod tests {
     fn nobody_is_asked_about_when_the_caller_has_read_everything() {
         let (mut near, mut far) = UnixStream::pair().unwrap();
         let mut edge = Edge::new().unwrap();
-        edge.add(near.as_fd(), Token(1), Interest::READ).unwrap();
+        edge.register(near.as_fd(), Token(1), Interest::READ, false)
+            .unwrap();
         for round in 0..3 {
             far.write_all(b"x").unwrap();
             assert_eq!(now(&mut edge).len(), 1, "round {round}");
@@ -374,7 +362,8 @@ mod tests {
     fn what_came_after_the_last_read_is_told_when_the_caller_says_that_there_is_nothing() {
         let (mut near, mut far) = UnixStream::pair().unwrap();
         let mut edge = Edge::new().unwrap();
-        edge.add(near.as_fd(), Token(1), Interest::READ).unwrap();
+        edge.register(near.as_fd(), Token(1), Interest::READ, false)
+            .unwrap();
         far.write_all(b"x").unwrap();
         assert_eq!(now(&mut edge).len(), 1);
         near.read_exact(&mut [0]).unwrap();
@@ -387,7 +376,8 @@ mod tests {
     fn end_of_the_stream_is_told_when_it_came_with_the_last_bytes() {
         let (mut near, mut far) = UnixStream::pair().unwrap();
         let mut edge = Edge::new().unwrap();
-        edge.add(near.as_fd(), Token(1), Interest::READ).unwrap();
+        edge.register(near.as_fd(), Token(1), Interest::READ, false)
+            .unwrap();
         far.write_all(b"x").unwrap();
         far.shutdown(std::net::Shutdown::Write).unwrap();
         assert_eq!(now(&mut edge).len(), 1);

@@ -56,26 +56,6 @@ impl Epoll {
             events: vec![nothing; EVENTS_PER_WAIT_MAX],
         })
     }
-
-    fn register(
-        &mut self,
-        fd: BorrowedFd<'_>,
-        token: Token,
-        interest: Interest,
-        shared: bool,
-    ) -> io::Result<()> {
-        self.table.check_unknown(fd.as_raw_fd())?;
-        let registration = Registration { token, interest };
-        let known = Known {
-            registration,
-            shared,
-        };
-        if known.is_registered() {
-            epoll::add(&self.epoll, fd, data(fd), flags(interest, shared))?;
-        }
-        self.table.insert(fd.as_raw_fd(), known);
-        Ok(())
-    }
 }
 
 /// Registers a shared descriptor anew, so that the next change is told to another one. What is ready now is found by the
@@ -135,17 +115,24 @@ impl Backend for Epoll {
         "epoll"
     }
 
-    fn add(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
-        self.register(fd, token, interest, false)
-    }
-
-    fn add_shared(
+    fn register(
         &mut self,
         fd: BorrowedFd<'_>,
         token: Token,
         interest: Interest,
+        shared: bool,
     ) -> io::Result<()> {
-        self.register(fd, token, interest, true)
+        self.table.check_unknown(fd.as_raw_fd())?;
+        let registration = Registration { token, interest };
+        let known = Known {
+            registration,
+            shared,
+        };
+        if known.is_registered() {
+            epoll::add(&self.epoll, fd, data(fd), flags(interest, shared))?;
+        }
+        self.table.insert(fd.as_raw_fd(), known);
+        Ok(())
     }
 
     fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {

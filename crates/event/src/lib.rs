@@ -90,16 +90,15 @@ enum Inner {
 /// What a mechanism does; [`Events`] says what callers may rely on.
 trait Backend {
     fn name(&self) -> &'static str;
-    fn add(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()>;
-    fn add_shared(
+    /// `shared`: other processes watch the same file, and one of them is to be woken. Where there is no way to wake one, all are, and
+    /// whoever comes late finds nothing.
+    fn register(
         &mut self,
         fd: BorrowedFd<'_>,
         token: Token,
         interest: Interest,
-    ) -> io::Result<()> {
-        // Without a way to wake one, all are woken, and whoever comes late finds nothing.
-        self.add(fd, token, interest)
-    }
+        shared: bool,
+    ) -> io::Result<()>;
     fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()>;
     fn remove(&mut self, fd: BorrowedFd<'_>) -> io::Result<()>;
     fn forget(&mut self, fd: BorrowedFd<'_>) {
@@ -171,7 +170,7 @@ impl Events {
     /// `AlreadyExists` when it is registered. epoll also refuses regular files (`EPERM`) and can
     /// run out of memory or of watches (`ENOMEM`, `ENOSPC`). On an error nothing has changed.
     pub fn add(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
-        dispatch!(&mut self.0, backend => backend.add(fd, token, interest))
+        dispatch!(&mut self.0, backend => backend.register(fd, token, interest, false))
     }
 
     /// Registers a listener that other processes accept from as well, each by its own `Events`. epoll, epoll-edge and io_uring wake
@@ -190,7 +189,7 @@ impl Events {
         token: Token,
         interest: Interest,
     ) -> io::Result<()> {
-        dispatch!(&mut self.0, backend => backend.add_shared(fd, token, interest))
+        dispatch!(&mut self.0, backend => backend.register(fd, token, interest, true))
     }
 
     /// Looks at a shared listener anew, and lets the others who share it be told first of what comes next. epoll wakes the

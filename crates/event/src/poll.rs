@@ -78,7 +78,13 @@ impl Backend for Poll {
         "poll"
     }
 
-    fn add(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
+    fn register(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        token: Token,
+        interest: Interest,
+        _shared: bool,
+    ) -> io::Result<()> {
         self.positions.check_unknown(fd.as_raw_fd())?;
         let position = self.entries.len();
         let registration = Registration { token, interest };

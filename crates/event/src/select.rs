@@ -126,7 +126,13 @@ impl Backend for Select {
         "select"
     }
 
-    fn add(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
+    fn register(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        token: Token,
+        interest: Interest,
+        _shared: bool,
+    ) -> io::Result<()> {
         self.table.check_unknown(fd.as_raw_fd())?;
         self.table
             .insert(fd.as_raw_fd(), Registration { token, interest });
@@ -175,7 +181,9 @@ mod tests {
         far.write_all(b"x").unwrap();
         let fd = rustix::io::fcntl_dupfd_cloexec(&near, 10 * WORD_BITS as i32 + 3).unwrap();
         let mut select = Select::new();
-        select.add(fd.as_fd(), Token(1), Interest::READ).unwrap();
+        select
+            .register(fd.as_fd(), Token(1), Interest::READ, false)
+            .unwrap();
         for cursor in [
             0,
             10 * WORD_BITS,
@@ -195,8 +203,12 @@ mod tests {
         let (near, far) = UnixStream::pair().unwrap();
         let high = rustix::io::fcntl_dupfd_cloexec(&far, 700).unwrap();
         let mut select = Select::new();
-        select.add(near.as_fd(), Token(1), Interest::BOTH).unwrap();
-        select.add(high.as_fd(), Token(2), Interest::BOTH).unwrap();
+        select
+            .register(near.as_fd(), Token(1), Interest::BOTH, false)
+            .unwrap();
+        select
+            .register(high.as_fd(), Token(2), Interest::BOTH, false)
+            .unwrap();
         assert!(select.words > 700 / WORD_BITS);
         select
             .modify(high.as_fd(), Token(2), Interest::NONE)

@@ -191,8 +191,14 @@ impl Backend for Sim {
         "sim"
     }
 
-    fn add(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
-        self.truth.add(fd, token, interest)
+    fn register(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        token: Token,
+        interest: Interest,
+        shared: bool,
+    ) -> io::Result<()> {
+        self.truth.register(fd, token, interest, shared)
     }
 
     fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {

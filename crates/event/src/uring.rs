@@ -78,26 +78,6 @@ impl Uring {
         Ok(())
     }
 
-    fn register(
-        &mut self,
-        fd: BorrowedFd<'_>,
-        token: Token,
-        interest: Interest,
-        shared: bool,
-    ) -> io::Result<()> {
-        let fd = fd.as_raw_fd();
-        self.table.check_unknown(fd)?;
-        let entry = Entry {
-            registration: Registration { token, interest },
-            shared,
-            armed: None,
-        };
-        self.table.insert(fd, entry);
-        self.arm(fd).inspect_err(|_| {
-            let _ = self.table.remove(fd);
-        })
-    }
-
     fn arm_again(&mut self) -> io::Result<()> {
         while let Some(fd) = self.answered.pop() {
             if let Err(error) = self.arm(fd) {
@@ -166,17 +146,24 @@ impl Backend for Uring {
         "io_uring"
     }
 
-    fn add(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
-        self.register(fd, token, interest, false)
-    }
-
-    fn add_shared(
+    fn register(
         &mut self,
         fd: BorrowedFd<'_>,
         token: Token,
         interest: Interest,
+        shared: bool,
     ) -> io::Result<()> {
-        self.register(fd, token, interest, true)
+        let fd = fd.as_raw_fd();
+        self.table.check_unknown(fd)?;
+        let entry = Entry {
+            registration: Registration { token, interest },
+            shared,
+            armed: None,
+        };
+        self.table.insert(fd, entry);
+        self.arm(fd).inspect_err(|_| {
+            let _ = self.table.remove(fd);
+        })
     }
 
     fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {

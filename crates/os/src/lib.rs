@@ -15,6 +15,8 @@ pub mod residency;
 pub mod rights;
 pub mod ring;
 pub mod select;
+#[cfg(test)]
+mod skip;
 pub mod socket;
 pub mod spawn;
 pub mod ticks;

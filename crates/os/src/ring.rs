@@ -177,28 +177,16 @@ impl PollAnswer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::skip::skip;
     use std::io::Write;
     use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixStream;
-
-    fn skip(error: &io::Error) {
-        println!("SKIP: io_uring_setup: {error}");
-        if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
-            let log = std::fs::OpenOptions::new()
-                .create(true)
-                .append(true)
-                .open(path);
-            log.unwrap()
-                .write_all(format!("io_uring: {error}\n").as_bytes())
-                .unwrap();
-        }
-    }
 
     #[test]
     fn one_answer_comes_for_what_was_armed_and_none_for_what_was_taken_back() {
         let mut ring = match PollRing::new(4, 8) {
             Ok(ring) => ring,
-            Err(error) => return skip(&error),
+            Err(error) => return skip("io_uring", &error.to_string()),
         };
         let (near, mut far) = UnixStream::pair().unwrap();
         let look = |ring: &mut PollRing| {

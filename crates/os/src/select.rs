@@ -155,23 +155,10 @@ pub fn poll(entries: &mut [PollEntry], timeout_ms: Option<u32>) -> io::Result<us
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::skip::skip;
     use std::io::Write;
     use std::os::fd::{AsFd, OwnedFd};
     use std::os::unix::net::UnixStream;
-
-    fn skip(test: &str, reason: &str) {
-        println!("SKIP: {reason}");
-        if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
-            let mut log = std::fs::OpenOptions::new()
-                .create(true)
-                .append(true)
-                .open(path)
-                .unwrap();
-            // One write a line, since tests that run side by side append to one file.
-            log.write_all(format!("{test}: {reason}\n").as_bytes())
-                .unwrap();
-        }
-    }
 
     fn sets_with(fd: RawFd) -> (Vec<usize>, Vec<usize>) {
         let words = fd as usize / WORD_BITS + 1;

@@ -350,23 +350,14 @@ impl std::fmt::Debug for WorkRing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::skip::skip;
     use rustix::event::{PollFd, PollFlags, poll};
-    use std::io::Write;
 
     fn ring(depth: u32) -> Option<WorkRing> {
         match WorkRing::new(depth, 2) {
             Ok(ring) => Some(ring),
             Err(error) => {
-                println!("SKIP: io_uring_setup: {error}");
-                if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
-                    let log = std::fs::OpenOptions::new()
-                        .create(true)
-                        .append(true)
-                        .open(path);
-                    log.unwrap()
-                        .write_all(format!("io_uring: {error}\n").as_bytes())
-                        .unwrap();
-                }
+                skip("io_uring", &error.to_string());
                 None
             }
         }

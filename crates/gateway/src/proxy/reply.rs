@@ -137,32 +137,10 @@ impl Draft {
         if let Some(byte) = control_byte(line) {
             return Err(Refusal::ControlByte { line: 1, byte });
         }
-        let (is_http_1_1, rest) = match line {
-            [
-                b'H',
-                b'T',
-                b'T',
-                b'P',
-                b'/',
-                b'1',
-                b'.',
-                b'0',
-                b' ',
-                rest @ ..,
-            ] => (false, rest),
-            // A minor version above 1 means 1 to us (RFC 9110 section 2.5).
-            [
-                b'H',
-                b'T',
-                b'T',
-                b'P',
-                b'/',
-                b'1',
-                b'.',
-                b'1'..=b'9',
-                b' ',
-                rest @ ..,
-            ] => (true, rest),
+        // A minor version above 1 means 1 to us (RFC 9110 section 2.5).
+        let (is_http_1_1, rest) = match line.strip_prefix(b"HTTP/1.") {
+            Some([b'0', b' ', rest @ ..]) => (false, rest),
+            Some([b'1'..=b'9', b' ', rest @ ..]) => (true, rest),
             _ => return Err(refused()),
         };
         let (digits, reason) = rest.split_at_checked(3).ok_or_else(refused)?;
