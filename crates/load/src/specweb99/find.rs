@@ -434,6 +434,7 @@ fn grow_to(root: &Path, connections: u32) -> Result<(), SpecWeb99Error> {
     let wanted = specweb_directories(specweb_bytes(connections.into()));
     let wanted = wanted.map_err(|error| SpecWeb99Error::FileSet(error.to_string()))?;
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    super::file_set(root, connections)?;
     let grown = grow(root, wanted, threads, &mut |_| ());
     grown
         .map(drop)

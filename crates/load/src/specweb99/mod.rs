@@ -24,7 +24,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::client::environment::rfc3339;
-use crate::fileset::{Manifest, Popularity, Profile, specweb_bytes, specweb_directories};
+use crate::fileset::{
+    Manifest, ManifestError, Popularity, Profile, specweb_bytes, specweb_directories,
+};
 use crate::session::settings::{Demand, WorkSource};
 use crate::session::{Finished, Prepared, SessionError, Settings, Surroundings};
 use client::{Clients, Knowledge, Posts};
@@ -223,8 +225,8 @@ impl SpecWeb99Settings {
     fn directories(&self, connections: u32) -> Result<(u32, bool), SpecWeb99Error> {
         let unusable = |error: &dyn std::fmt::Display| SpecWeb99Error::FileSet(error.to_string());
         let root = self.root();
-        let manifest = Manifest::load(root).map_err(|error| unusable(&error))?;
         let shown = root.display();
+        let manifest = file_set(root, connections)?;
         if manifest.profile() != Profile::SpecWeb99Dynamic {
             return Err(SpecWeb99Error::FileSet(format!(
                 "{shown} holds a set of the profile {}; dynamic content needs one of specweb99-dynamic",
@@ -438,4 +440,15 @@ fn refuse_other(directory: &Path) -> Result<(), SpecWeb99Error> {
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// The file set, or how one of the right kind is made.
+fn file_set(root: &Path, connections: u32) -> Result<Manifest, SpecWeb99Error> {
+    Manifest::load(root).map_err(|error| match error {
+        ManifestError::Absent(_) => SpecWeb99Error::FileSet(format!(
+            "{0} holds no file set; make one: headway fileset create {0} --connections {connections} --profile specweb99-dynamic",
+            root.display()
+        )),
+        other => SpecWeb99Error::FileSet(other.to_string()),
+    })
 }
