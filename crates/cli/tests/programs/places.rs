@@ -206,8 +206,10 @@ fn mistakes_are_named_with_their_line_when_a_location_makes_no_sense() {
 fn configuration_is_the_same_when_it_was_printed_and_read_again() {
     let site = Site::new();
     let path = site.path("headway.toml");
+    // The sizes whose defaults follow the memory that is available at this moment are named.
     let text = format!(
-        "root = \"root\"\n[[location]]\nprefix = \"/cgi-bin/\"\ncgi = true\nroot = \"cgi\"\nstreams = \"pipe\"\n\
+        "root = \"root\"\ncontent-max = \"8MiB\"\nwindow-max = \"4MiB\"\nmapped-max = \"64MiB\"\nhelpers-max = 4\n\
+         [[location]]\nprefix = \"/cgi-bin/\"\ncgi = true\nroot = \"cgi\"\nstreams = \"pipe\"\n\
          time-max = \"0\"\nmemory-max = \"64MiB\"\nvariables = {{ \"A.b\" = \"x\\\"y\" }}\n[[location]]\nsuffix = \".f\"\n\
          files = true\n[[host]]\nnames = [\"a.example\"]\nroot = {:?}\n[[host.location]]\nprefix = \"/x/\"\ncgi = true\n\
          fork-in-server = true\nhalf-close = true\n",
