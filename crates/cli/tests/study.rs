@@ -254,6 +254,19 @@ fn server_is_started_anew_when_it_has_failed_its_clients() {
 }
 
 #[test]
+fn points_that_ask_for_less_come_first_when_a_study_names_them_last() {
+    let bed = Bed::new();
+    let study = "number = 91\nname = 'two'\ntitle = 'Two points'\n[[measure]]\nname = 'm'\nenvironment = 'plain'\n\
+                 workload = 'few'\nservers = ['headway']\npoints = ['130/s', '90/s']\n";
+    fs::write(bed.path("two.toml"), study).expect("room");
+    let ran = bed.run(&["run", "two.toml", "-o", "out"]);
+    let said = words(&ran.stderr);
+    assert!(ran.status.success(), "{said}");
+    let at = |point: &str| said.find(point).expect("a line for each point");
+    assert!(at("headway 90/s") < at("headway 130/s"), "{said}");
+}
+
+#[test]
 fn what_a_killed_run_left_is_cleared_when_the_same_command_goes_on() {
     let bed = Bed::new();
     let words_of_run = ["run", "tiny.toml", "-o", "out"];

@@ -3,7 +3,8 @@
 //! One environment after the other, since each is a lab of its own and only one is up. In it capacities come first, because
 //! shares are taken of them; then repeat by repeat, and in each repeat server by server, so that a drift of the machine meets
 //! all servers alike. What one server has to do in one repeat is a *session*: it is started, its caches are filled, and its
-//! points follow. A point with a fault is last, since nobody knows what state it leaves.
+//! points follow, those that ask for more later ([`super::run`] knows the rates). A point with a fault is last, since nobody
+//! knows what state it leaves.
 
 use std::collections::BTreeSet;
 

@@ -153,7 +153,12 @@ impl Work<'_> {
         session: &Session,
     ) -> Result<(), RunError> {
         let waiting = |spec: &&Spec| !self.store.is_done(&spec.key());
-        let pending: Vec<&Spec> = session.specs.iter().filter(waiting).collect();
+        let mut pending: Vec<&Spec> = session.specs.iter().filter(waiting).collect();
+        // What overloads a server pushes files out of its memory, and the next point would begin with what is left.
+        pending.sort_by(|one, other| {
+            let (one_rate, other_rate) = (self.strain(one), self.strain(other));
+            (one.fault.is_some().cmp(&other.fault.is_some())).then(one_rate.total_cmp(&other_rate))
+        });
         let mut rest = &pending[..];
         while !rest.is_empty() {
             self.stopped()?;
@@ -163,9 +168,15 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Starts the server and measures what it has to be measured at, until it has failed its clients: requests that timed
-    /// out stay in its queues, its processes wait for clients that are gone, and the next point would measure that. Says how
-    /// many are done.
+    /// What a point asks of a server: its rate, or all that it can do.
+    fn strain(&self, spec: &Spec) -> f64 {
+        let rate = rate(spec, &|server| self.capacity(spec, server));
+        rate.ok().flatten().unwrap_or(f64::INFINITY)
+    }
+
+    /// Starts the server and measures what it has to be measured at, until it has failed its clients or was overrun: requests
+    /// that timed out stay in its queues, its processes wait for clients that are gone, its caches hold less than before, and
+    /// the next point would measure that. Says how many are done.
     fn spell(
         &mut self,
         place: &Place,
@@ -247,7 +258,7 @@ impl Work<'_> {
                 self.at += 1;
                 let line = format!("{}: {}", self.place_of(spec), outcome(&directory));
                 self.listener.say(&line);
-                Ok(came(&directory))
+                Ok(came(&directory, spec, rate))
             }
             Err(Stopped::Interrupted) => {
                 self.store.clear(&key)?;
@@ -306,13 +317,25 @@ enum Came {
     InTrouble,
 }
 
-fn came(directory: &std::path::Path) -> Came {
+fn came(directory: &std::path::Path, spec: &Spec, offered_rps: Option<f64>) -> Came {
     let run = Run::open(directory.join("run"));
-    let summary = run.ok().and_then(|run| run.description().summary.clone());
-    match summary {
-        Some(summary) if summary.errors == 0 => Came::Through,
-        _ => Came::InTrouble,
+    let Some(summary) = run.ok().and_then(|run| run.description().summary.clone()) else {
+        return Came::InTrouble;
+    };
+    // With a probe the rate is the other client's.
+    let offered_rps = offered_rps.filter(|_| spec.probe.is_none());
+    let behind = offered_rps.is_some_and(|rps| is_behind(summary.rate_rps, rps, spec.seconds));
+    match summary.errors > 0 || behind {
+        true => Came::InTrouble,
+        false => Came::Through,
     }
+}
+
+/// Whether a server was overrun: it answered less than 97 % of what was asked in an open loop, and chance, which decides when
+/// somebody asks, does not explain it.
+fn is_behind(answered_rps: f64, offered_rps: f64, seconds: f64) -> bool {
+    let offered = offered_rps * seconds;
+    answered_rps * seconds < 0.97 * offered - 3.0 * offered.sqrt()
 }
 
 /// The capacity that shares are taken of: the median over the repeats that were measured.
@@ -444,4 +467,19 @@ fn in_one_line(text: &str) -> String {
         .filter(|line| !line.is_empty())
         .collect();
     lines.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_behind;
+
+    #[test]
+    fn server_is_behind_when_more_is_missing_than_chance_explains() {
+        assert!(!is_behind(98.0, 100.0, 1.0));
+        assert!(!is_behind(75.0, 100.0, 1.0), "three times the square root");
+        assert!(is_behind(60.0, 100.0, 1.0));
+        assert!(!is_behind(3_880.0, 4_000.0, 6.0));
+        assert!(is_behind(3_700.0, 4_000.0, 6.0));
+        assert!(!is_behind(5_000.0, 4_000.0, 6.0));
+    }
 }

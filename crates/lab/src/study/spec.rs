@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::servers::Kind;
 
 /// Raised when equal descriptions no longer mean equal measurements.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// A server and its sizes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
