@@ -76,6 +76,7 @@ pub unsafe extern "C" fn debox_control_sized(
             trace_max,
             resolve: sleeps_max > 0,
             wakeup: sleeps_max > 0,
+            own_faults: true,
         },
     };
     watch_ends::<Thread>();

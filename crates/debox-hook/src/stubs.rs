@@ -132,8 +132,8 @@ pub unsafe extern "C-unwind" fn five<T: Tracer, const F: usize>(
     site: usize,
 ) -> usize {
     // SAFETY: the caller's promise.
-    let call = || unsafe { forward::<F>([a, b, c, d, e, 0, 0]) };
-    let make = || thread::around::<T>(NUMBERS[F], site, false, call, outcome::<F>);
+    let call = move || unsafe { forward::<F>([a, b, c, d, e, 0, 0]) };
+    let make = move || thread::around::<T, false>(NUMBERS[F], site, call, outcome::<F>);
     if const { F == Function::prctl as usize } && a as c_int == libc::PR_SET_SECCOMP {
         return confining::<T>(make);
     }
@@ -153,14 +153,9 @@ pub unsafe extern "C-unwind" fn quiet<T: Tracer, const F: usize>(
     e: usize,
     site: usize,
 ) -> usize {
-    thread::around::<T>(
-        NUMBERS[F],
-        site,
-        true,
-        // SAFETY: the caller's promise.
-        || unsafe { forward::<F>([a, b, c, d, e, 0, 0]) },
-        outcome::<F>,
-    )
+    // SAFETY: the caller's promise.
+    let call = move || unsafe { forward::<F>([a, b, c, d, e, 0, 0]) };
+    thread::around::<T, true>(NUMBERS[F], site, call, outcome::<F>)
 }
 
 /// A function of up to seven arguments, with the call site before the seventh.
@@ -179,14 +174,9 @@ pub unsafe extern "C-unwind" fn seven<T: Tracer, const F: usize>(
     site: usize,
     g: usize,
 ) -> usize {
-    thread::around::<T>(
-        NUMBERS[F],
-        site,
-        false,
-        // SAFETY: the caller's promise.
-        || unsafe { forward::<F>([a, b, c, d, e, f, g]) },
-        outcome::<F>,
-    )
+    // SAFETY: the caller's promise.
+    let call = move || unsafe { forward::<F>([a, b, c, d, e, f, g]) };
+    thread::around::<T, false>(NUMBERS[F], site, call, outcome::<F>)
 }
 
 /// As [`seven`] for `syscall`, whose first argument is the call.
@@ -206,13 +196,13 @@ pub unsafe extern "C-unwind" fn syscall_of<T: Tracer>(
     g: usize,
 ) -> usize {
     const SYSCALL: usize = Function::syscall as usize;
-    let call = || match next::function(SYSCALL) {
+    let call = move || match next::function(SYSCALL) {
         // SAFETY: the caller's promise.
         Some(_) => unsafe { forward::<SYSCALL>([number, b, c, d, e, f, g]) },
         // SAFETY: as above.
         None => unsafe { next::raw_call(number, [b, c, d, e, f, g]) },
     };
-    let make = || thread::around::<T>(number as u32, site, false, call, outcome::<SYSCALL>);
+    let make = move || thread::around::<T, false>(number as u32, site, call, outcome::<SYSCALL>);
     let modes = [libc::SECCOMP_SET_MODE_STRICT, libc::SECCOMP_SET_MODE_FILTER];
     if number as c_long == libc::SYS_seccomp && modes.contains(&(b as c_uint)) {
         return confining::<T>(make);

@@ -135,7 +135,7 @@ pub fn with_tracer<T: Tracer, R>(f: impl FnOnce(&T) -> R) -> Option<R> {
 
 /// Brings the calling thread into the ready state if it is new, or a forked child's first.
 pub(crate) fn prime<T: Tracer>() {
-    around::<T>(0, 0, true, || 0, |result| result);
+    around::<T, true>(0, 0, || 0, |result| result);
 }
 
 /// Runs with the tracer's data, in a state in which there are some.
@@ -183,18 +183,18 @@ pub(crate) fn with<R>(f: impl FnOnce(&Thread) -> R) -> R {
     f(unsafe { &*thread })
 }
 
-/// Makes a call under the eyes of the tracer, which is told its result in the form that `told` gives it.
+/// Makes a call under the eyes of the tracer, which is told its result in the form that `told` gives it. Everything is handed on
+/// by value: what the rare ways below saw by reference would be kept in memory on the frequent one, too.
 #[inline(always)]
-pub(crate) fn around<T: Tracer>(
+pub(crate) fn around<T: Tracer, const QUIET: bool>(
     number: u32,
     site: usize,
-    quiet: bool,
     call: impl FnOnce() -> usize,
     told: impl Fn(usize) -> usize,
 ) -> usize {
-    with(|thread| {
+    with(move |thread| {
         if thread.state.get() != READY && !enter::<T>(thread) {
-            return aside::<T>(thread, number, site, quiet, call, told);
+            return aside::<T, QUIET>(thread, number, site, call, told);
         }
         // SAFETY: the state is ready, so `start` put data there, and they live until the thread's end.
         let mut tracer = unsafe { &*thread.data.get().cast::<T>() };
@@ -229,7 +229,7 @@ pub(crate) fn around<T: Tracer>(
         thread.state.set(INSIDE);
         // SAFETY: as above.
         let after = unsafe { *errno };
-        if quiet {
+        if QUIET {
             tracer.end_quiet(mark, number, site, told(result));
         } else {
             tracer.end(mark, number, site, told(result));
@@ -294,16 +294,15 @@ fn start<T: Tracer>(thread: &Thread) {
 /// A call that is not the tracer's business, or not wholly.
 #[cold]
 #[inline(never)]
-fn aside<T: Tracer>(
+fn aside<T: Tracer, const QUIET: bool>(
     thread: &Thread,
     number: u32,
     site: usize,
-    quiet: bool,
     call: impl FnOnce() -> usize,
     told: impl Fn(usize) -> usize,
 ) -> usize {
     match thread.state.get() {
-        IN_CALL if !quiet => {}
+        IN_CALL if !QUIET => {}
         INSIDE => {
             T::passed(site);
             return call();

@@ -96,6 +96,8 @@ fn read() -> Option<Config> {
             trace_max: 0,
             resolve,
             wakeup: flag("HEADWAY_TRACE_WAKEUP"),
+            // Compilers meet thousands of pages for each call.
+            own_faults: false,
         },
         layout: Layout {
             log_words: log_bytes.map_or(default.log_words, |bytes: usize| bytes / 8),

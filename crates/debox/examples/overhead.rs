@@ -49,6 +49,7 @@ const PLAIN: Limits = Limits {
     trace_max: 0,
     resolve: false,
     wakeup: false,
+    own_faults: false,
 };
 
 fn main() -> std::io::Result<()> {

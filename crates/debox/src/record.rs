@@ -29,16 +29,21 @@ pub struct Limits {
     /// Whether to ask, after a sleep, how long the thread then waited for a processor. Three system
     /// calls on /proc.
     pub wakeup: bool,
+    /// Whether page faults of the program's own code count that happen between a call's beginning and its end, in a closure for
+    /// instance. Without them those in the kernel count, and a program that touches much fresh memory does not pay for each page.
+    /// What [`Debox::enable`](crate::Debox::enable) was told holds; other limits later do not change it.
+    pub own_faults: bool,
 }
 
 impl Default for Limits {
-    /// The paper's five sleeps, no call trace, labels at once.
+    /// The paper's five sleeps, no call trace, labels at once, all faults.
     fn default() -> Limits {
         Limits {
             sleeps_max: 5,
             trace_max: 0,
             resolve: true,
             wakeup: true,
+            own_faults: true,
         }
     }
 }

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
 use os::errno;
 use os::fork::Home;
-use os::perf::{Fault, FaultCounter, Ring};
+use os::perf::{Fault, FaultCounter, Ring, Where};
 use os::ticks::Ticks;
 use rustix::thread::{Pid, gettid};
 
@@ -136,10 +136,14 @@ impl Debox {
             ring.give_up_descriptor();
         }
         let ticks = Ticks::calibrated();
+        let whose = match limits.own_faults {
+            true => Where::Everywhere,
+            false => Where::InKernel,
+        };
         let debox = Debox {
             ring,
-            minor: FaultCounter::open(Fault::Minor).ok(),
-            major: FaultCounter::open(Fault::Major).ok(),
+            minor: FaultCounter::open(Fault::Minor, whose).ok(),
+            major: FaultCounter::open(Fault::Major, whose).ok(),
             rung,
             rung_forked: privilege::forked(),
             home: Home::here(),
@@ -291,6 +295,7 @@ impl Debox {
     ///
     /// Must be dropped before the next call, which otherwise leaves no record and is counted in
     /// [`Debox::dropped`].
+    #[inline(always)]
     pub fn last(&self) -> Option<Ref<'_, Record>> {
         Ref::filter_map(self.record.borrow(), Option::as_ref).ok()
     }
