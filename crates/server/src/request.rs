@@ -243,6 +243,8 @@ pub enum Frame {
     Chunked,
     /// The connection ends with it.
     Close,
+    /// Never: what follows is another protocol.
+    Tunnel,
 }
 
 /// The program that answers a request.

@@ -10,13 +10,13 @@ use crate::serving::Server;
 use crate::site::*;
 
 /// A back end that treats every connection in this way; the thread ends with the test's process.
-struct BackEnd {
-    address: String,
+pub struct BackEnd {
+    pub address: String,
     connections: Arc<AtomicUsize>,
 }
 
 impl BackEnd {
-    fn new(treat: impl Fn(TcpStream) + Send + Sync + 'static) -> BackEnd {
+    pub fn new(treat: impl Fn(TcpStream) + Send + Sync + 'static) -> BackEnd {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let connections = Arc::new(AtomicUsize::new(0));
@@ -35,9 +35,9 @@ impl BackEnd {
     }
 
     /// One that reads a request's head, says this, and closes.
-    fn saying(words: &'static str) -> BackEnd {
+    pub fn saying(words: &'static str) -> BackEnd {
         BackEnd::new(move |mut stream| {
-            if read_head(&mut stream) {
+            if read_head(&mut stream).is_some() {
                 let _ = stream.write_all(words.as_bytes());
                 let _ = stream.shutdown(Shutdown::Write);
                 let _ = stream.read_to_end(&mut Vec::new());
@@ -50,15 +50,16 @@ impl BackEnd {
     }
 }
 
-fn read_head(stream: &mut TcpStream) -> bool {
+/// The next request's head; none if the connection ends before its end.
+pub fn read_head(stream: &mut TcpStream) -> Option<String> {
     let (mut head, mut byte) = (Vec::new(), [0]);
     while !head.ends_with(b"\r\n\r\n") {
         match stream.read(&mut byte) {
             Ok(1) => head.push(byte[0]),
-            _ => return false,
+            _ => return None,
         }
     }
-    true
+    String::from_utf8(head).ok()
 }
 
 /// An address that nobody listens on.
@@ -67,13 +68,13 @@ fn nobody() -> String {
     listener.local_addr().unwrap().to_string()
 }
 
-fn proxy(site: &Site, addresses: &[&str], more: &str) -> Server {
+pub fn proxy(site: &Site, addresses: &[&str], more: &str) -> Server {
     site.serve_configured(&format!(
         "[[location]]\nprefix = \"/app/\"\nproxy = {addresses:?}\n{more}\n"
     ))
 }
 
-const GOOD: &str = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ngood";
+pub const GOOD: &str = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ngood";
 
 #[test]
 fn client_is_told_whose_fault_it_is_when_a_back_end_fails() {
@@ -154,6 +155,37 @@ fn another_back_end_is_asked_when_one_is_down() {
     is_well(&server);
 }
 
+/// A listener that takes no connection: its queue is full, and what is in there keeps it so.
+fn full() -> (TcpListener, Vec<TcpStream>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    rustix::net::listen(&listener, 0).unwrap();
+    let address = listener.local_addr().unwrap();
+    let patience = std::time::Duration::from_millis(200);
+    let attempts = (0..64).map_while(|_| TcpStream::connect_timeout(&address, patience).ok());
+    let queue: Vec<TcpStream> = attempts.collect();
+    assert!(queue.len() < 64, "it takes everybody");
+    (listener, queue)
+}
+
+#[test]
+fn another_back_end_is_asked_when_one_does_not_accept_in_time() {
+    let site = Site::new();
+    let (full, _queue) = full();
+    let full = full.local_addr().unwrap().to_string();
+    let good = BackEnd::saying(GOOD);
+    let more = "connect-timeout = \"100ms\"";
+    let server = proxy(&site, &[&full, &good.address], more);
+    for _ in 0..3 {
+        assert_eq!(get(&server, "/app/x").text(), "good");
+        assert_eq!(ask(&server, post("/app/x", b"hello")).text(), "good");
+    }
+    assert!(counter(&server, "backend_retries") > 0);
+    let server = proxy(&site, &[&full], more);
+    assert_eq!(get(&server, "/app/x").status, 504);
+    assert_eq!(counter(&server, "dynamic_timeouts"), 1);
+    is_well(&server);
+}
+
 #[test]
 fn request_is_not_repeated_when_the_back_end_may_have_done_it() {
     let site = Site::new();
@@ -171,7 +203,7 @@ fn kept_connection_is_replaced_when_the_back_end_has_closed_it() {
     let site = Site::new();
     // Promises to stay, and goes after the first reply.
     let fickle = BackEnd::new(|mut stream| {
-        if read_head(&mut stream) {
+        if read_head(&mut stream).is_some() {
             let _ = stream.write_all(GOOD.as_bytes());
         }
     });
@@ -204,7 +236,7 @@ fn reply_is_passed_on_when_the_back_end_does_not_want_the_body() {
 fn requests_wait_or_are_refused_when_back_ends_have_enough_to_do() {
     let site = Site::new();
     let slow = BackEnd::new(|mut stream| {
-        if read_head(&mut stream) {
+        if read_head(&mut stream).is_some() {
             thread::sleep(std::time::Duration::from_millis(200));
             let _ = stream.write_all(GOOD.as_bytes());
         }

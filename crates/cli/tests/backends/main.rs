@@ -17,3 +17,4 @@ mod faults;
 mod php;
 mod proxy;
 mod scgi;
+mod tunnels;

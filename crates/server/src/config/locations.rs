@@ -130,6 +130,22 @@ impl Location {
         }
     }
 
+    /// How long a back end may take to accept a connection. Others accept none.
+    pub fn connect_timeout_ms(&self) -> u64 {
+        match &self.kind {
+            Kind::Peers(peers) => peers.connect_timeout_ms,
+            _ => self.timeout_ms,
+        }
+    }
+
+    /// How long nothing may go over a connection that has changed to another protocol.
+    pub fn tunnel_timeout_ms(&self) -> u64 {
+        match &self.kind {
+            Kind::Peers(peers) => peers.tunnel_timeout_ms,
+            _ => self.timeout_ms,
+        }
+    }
+
     /// Whether a body's length has to be known before somebody is asked.
     pub fn needs_length(&self) -> bool {
         !matches!(&self.kind, Kind::Peers(peers) if !peers.needs_length())

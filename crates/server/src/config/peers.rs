@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use toml::Spanned;
 
-use super::check::{number, span, value};
+use super::check::{number, span, time, value};
 use super::error::Findings;
 use super::settings::LocationSettings;
 use super::units::Many;
@@ -14,6 +14,13 @@ use super::units::Many;
 const ATTEMPTS: u32 = 2;
 /// Connections that wait for the next request, a worker and HTTP back end, unless it is configured.
 const KEEP: u32 = 16;
+
+/// How long a back end may take to accept a connection, unless it is configured.
+const CONNECT_TIMEOUT_MS: u64 = 5_000;
+/// Connections that speak another protocol, a worker and location, unless it is configured.
+const TUNNELS: u32 = 256;
+/// How long nothing may go over one of them, unless it is configured.
+const TUNNEL_TIMEOUT_MS: u64 = 300_000;
 
 /// What is spoken to a back end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,6 +55,12 @@ pub struct Peers {
     pub keep: u32,
     /// Back ends asked for one request at most.
     pub attempts: u32,
+    /// How long a back end may take to accept a connection.
+    pub connect_timeout_ms: u64,
+    /// Connections that may have changed to another protocol, a worker; 0: none is asked for.
+    pub tunnels: u32,
+    /// How long nothing may go over one of them, in either direction.
+    pub tunnel_timeout_ms: u64,
     /// The `Authorization` field is passed on.
     pub authorization: bool,
     /// `X-Accel-Redirect` and `X-Sendfile` have the server send a file.
@@ -62,7 +75,8 @@ impl Peers {
     /// Descriptors that they take in a worker, with so many requests under way.
     pub fn descriptors(&self, concurrency: u32) -> usize {
         let kept = self.addresses.len().saturating_mul(self.keep as usize);
-        kept.saturating_add(concurrency as usize)
+        let under_way = concurrency as usize + self.tunnels as usize;
+        kept.saturating_add(under_way)
     }
 
     /// The program has to be told a body's length before the body.
@@ -97,6 +111,15 @@ pub(super) fn peers(
             to.wrong(&name(setting), span(item), problem.into());
         }
     }
+    for (setting, place) in [
+        ("tunnels", span(&own.tunnels)),
+        ("tunnel-timeout", span(&own.tunnel_timeout)),
+    ] {
+        if place.is_some() && !proxies {
+            let problem = "only a proxy location has it";
+            to.wrong(&name(setting), place, problem.into());
+        }
+    }
     if own.authorization.is_some() && proxies {
         let problem = "a proxy location always passes it on";
         to.wrong(
@@ -114,6 +137,24 @@ pub(super) fn peers(
         addresses,
         keep: number(&name("keep"), &own.keep, keep, 0..=most, to),
         attempts: number(&name("attempts"), &own.attempts, ATTEMPTS, 1..=16, to),
+        connect_timeout_ms: time(
+            &name("connect-timeout"),
+            &own.connect_timeout,
+            CONNECT_TIMEOUT_MS,
+            1,
+            to,
+        ),
+        tunnels: match proxies {
+            true => number(&name("tunnels"), &own.tunnels, TUNNELS, 0..=1 << 16, to),
+            false => 0,
+        },
+        tunnel_timeout_ms: time(
+            &name("tunnel-timeout"),
+            &own.tunnel_timeout,
+            TUNNEL_TIMEOUT_MS,
+            1,
+            to,
+        ),
         authorization: value(&own.authorization).unwrap_or(false),
         handoff: value(&own.handoff).unwrap_or(false),
         trust_forwarded: value(&own.trust_forwarded).unwrap_or(false),
@@ -194,6 +235,14 @@ mod tests {
             (
                 "scgi = \"127.0.0.1:1\"\nkeep-host = true",
                 "only a proxy location has it",
+            ),
+            (
+                "fastcgi = \"127.0.0.1:1\"\ntunnels = 1",
+                "only a proxy location has it",
+            ),
+            (
+                "fastcgi = \"127.0.0.1:1\"\nconnect-timeout = \"0s\"",
+                "connect-timeout",
             ),
             (
                 "proxy = \"127.0.0.1:1\"\nauthorization = true",

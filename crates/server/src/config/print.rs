@@ -169,10 +169,15 @@ fn write_peers(out: &mut String, peers: &Peers) -> fmt::Result {
     writeln!(out, "{} = {}", peers.protocol, list(peers.addresses.iter()))?;
     writeln!(out, "keep = {}", peers.keep)?;
     writeln!(out, "attempts = {}", peers.attempts)?;
+    let connect = Millis(peers.connect_timeout_ms);
+    writeln!(out, "connect-timeout = \"{connect}\"")?;
     writeln!(out, "handoff = {}", peers.handoff)?;
     if peers.protocol != Protocol::Proxy {
         return writeln!(out, "authorization = {}", peers.authorization);
     }
+    writeln!(out, "tunnels = {}", peers.tunnels)?;
+    let idle = Millis(peers.tunnel_timeout_ms);
+    writeln!(out, "tunnel-timeout = \"{idle}\"")?;
     writeln!(out, "trust-forwarded = {}", peers.trust_forwarded)?;
     writeln!(out, "keep-host = {}", peers.keep_host)
 }

@@ -253,6 +253,14 @@ pub struct LocationSettings {
     pub keep: Item<u32>,
     /// Back ends asked for one request at most.
     pub attempts: Item<u32>,
+    /// How long a back end may take to accept a connection.
+    #[serde(alias = "connect_timeout")]
+    pub connect_timeout: Item<Millis>,
+    /// Connections that may have changed to another protocol, a worker.
+    pub tunnels: Item<u32>,
+    /// How long nothing may go over one of them.
+    #[serde(alias = "tunnel_timeout")]
+    pub tunnel_timeout: Item<Millis>,
     /// Whether a back end may have the server send a file.
     pub handoff: Item<bool>,
     /// Whether what a request says of earlier hops is believed.

@@ -165,6 +165,26 @@ pub struct Peer {
     pub body_bytes: u64,
 }
 
+/// A connection that speaks another protocol since its back end has agreed to it (RFC 9110, 7.8): bytes in both
+/// directions, of which nothing is understood. Those towards the back end wait in [`Upload::waiting`], those towards
+/// the client among the connection's outgoing pieces.
+pub struct Tunnel {
+    /// The connection to the back end.
+    pub socket: OwnedFd,
+    /// What the event mechanism was last told of that.
+    pub interest: Option<Interest>,
+    /// The client sends nothing more …
+    pub client_ended: bool,
+    /// … and the back end knows.
+    pub told_back_end: bool,
+    /// The back end sends nothing more …
+    pub back_end_ended: bool,
+    /// … and the client knows.
+    pub told_client: bool,
+    /// The back end takes nothing more.
+    pub mute: bool,
+}
+
 /// The reply on its way from the program.
 pub struct Download {
     /// The program's output; `None` before it is there, and after its end.
@@ -223,6 +243,8 @@ pub struct Exchange {
     pub written_before: Option<u64>,
     /// The back end that has been asked, if one is asked.
     pub peer: Option<Box<Peer>>,
+    /// What has become of the connection to it, where both sides have changed to another protocol.
+    pub tunnel: Option<Box<Tunnel>>,
     /// Those that have been asked so far.
     pub tried: Tried,
     /// A connection that had waited failed it; it gets a new one now.
@@ -239,6 +261,11 @@ impl Exchange {
     /// Its program has been asked for.
     pub fn is_started(&self) -> bool {
         matches!(self.stage, Stage::Starting | Stage::Running)
+    }
+
+    /// A connection to its back end has been begun and has not come about yet.
+    pub fn is_connecting(&self) -> bool {
+        matches!(&self.peer, Some(peer) if !peer.begun && !peer.kept)
     }
 }
 

@@ -19,7 +19,7 @@ use event::{Interest, Token};
 use files::{RootId, Waiter};
 
 pub use body::Body;
-pub use exchange::{Channel, Download, Exchange, Peer, Reader, Stage, Upload};
+pub use exchange::{Channel, Download, Exchange, Peer, Reader, Stage, Tunnel, Upload};
 pub use slots::{CONNECTION, Slots};
 
 /// What a connection waits for.

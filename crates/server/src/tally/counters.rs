@@ -155,6 +155,8 @@ counters! {
         Counter backend_failures "Requests that a back end failed: not connected, closed early, no sense, too late.";
         Counter backend_retries "Requests that went to another back end because the first one had failed.";
         Gauge backend_idle "Connections to back ends that wait for the next request now.";
+        Counter tunnels_opened "Connections that changed to another protocol, with their back end (WebSocket).";
+        Gauge tunnels_open "Connections that speak another protocol with their back end now.";
         Gauge programs_running "Programs that run now, those of finished requests included.";
         Gauge direct_processes "Processes of direct locations now.";
         Gauge direct_busy "Processes of direct locations that have a client now.";

@@ -146,7 +146,10 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Contents in memory", &["content"]),
     ("Probes and windows", &["probes", "windows"]),
     ("Helpers", &["helper", "retired"]),
-    ("Programs", &["dynamic", "backend", "program", "direct"]),
+    (
+        "Programs",
+        &["dynamic", "backend", "tunnels", "program", "direct"],
+    ),
     ("Trouble and log", &[""]),
 ];
 

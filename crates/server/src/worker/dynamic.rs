@@ -19,6 +19,7 @@ mod helper;
 mod peer;
 mod start;
 mod talk;
+mod tunnel;
 mod upload;
 
 use std::collections::{HashMap, VecDeque};
@@ -64,6 +65,8 @@ pub(super) struct Dynamic {
     direct: Direct,
     /// The back ends, by location.
     groups: Vec<Option<Group>>,
+    /// Connections that speak another protocol, by location.
+    tunnels: Vec<u32>,
     /// Locations that may ask for one more request than before.
     freed: Vec<usize>,
     /// The number of the next exchange.
@@ -88,6 +91,7 @@ impl Dynamic {
             queues: (0..places.len()).map(|_| VecDeque::new()).collect(),
             direct: Direct::new(places.len()),
             groups: Group::all(places),
+            tunnels: vec![0; places.len()],
             freed: Vec::new(),
             next_id: 1,
             buffer: vec![0; READ_BYTES],
@@ -100,6 +104,7 @@ impl Dynamic {
         counters.programs_running = self.programs.len() as u64;
         (counters.direct_processes, counters.direct_busy) = self.direct.gauges();
         counters.backend_idle = self.idle_connections();
+        counters.tunnels_open = self.tunnels.iter().map(|open| u64::from(*open)).sum();
         counters.dynamic_queue = self.queues.iter().map(|queue| queue.len() as u64).sum();
     }
 }
@@ -145,6 +150,9 @@ impl Worker {
         self.step(slot, |worker, connection| {
             worker.step_exchange(connection, |worker, connection, exchange| match is_output {
                 _ if exchange.peer.is_some() => worker.on_peer(connection, exchange, event),
+                _ if exchange.tunnel.is_some() => {
+                    worker.on_tunnel_back_end(connection, exchange, event)
+                }
                 true => worker.take_output(connection, exchange),
                 false => worker.feed_program(connection, exchange),
             })
@@ -164,6 +172,9 @@ impl Worker {
             return self.step_exchange(connection, |_, _, _| Step::Gone);
         }
         self.step_exchange(connection, |worker, connection, exchange| {
+            if exchange.tunnel.is_some() {
+                return worker.on_tunnel_client(connection, exchange, event);
+            }
             if readable {
                 match worker.hear_client(connection, exchange) {
                     Step::Go => {}
@@ -237,6 +248,7 @@ impl Worker {
     /// departure; and room for the reply.
     fn watch_client(&mut self, connection: &mut Connection, exchange: &Exchange) {
         let reads = match &exchange.upload.body {
+            _ if exchange.tunnel.is_some() => self.hears_tunnel_client(exchange),
             Some(_) => self.takes_body(exchange),
             None => !exchange.deaf,
         };
@@ -255,6 +267,7 @@ impl Worker {
     /// registered at all.
     fn watch_program(&mut self, client: Token, exchange: &mut Exchange) {
         self.watch_peer(exchange);
+        self.watch_tunnel(exchange);
         let runs = exchange.stage == Stage::Running;
         let (hears, speaks) = (exchange.download.wanted, !exchange.upload.left().is_empty());
         if let Some(source) = &mut exchange.download.source {

@@ -24,7 +24,7 @@ use crate::request::{ProgramName, Site};
 
 pub use cgi::{LocalParty, is_nph, launch, launch_direct, variables};
 pub use peers::{Asked, file_below, talk};
-pub use reply::{begin_reply, chunk, elsewhere};
+pub use reply::{SWITCHING_PROTOCOLS, begin_reply, chunk, elsewhere};
 
 /// A location, as the loop needs it.
 pub struct Place {

@@ -80,7 +80,7 @@ pub fn talk(
                 via: b"headway",
                 target: None,
                 keep,
-                upgrades: false,
+                upgrades: peers.tunnels > 0,
             };
             let body = request.head.framing.into();
             let exchange = ProxyExchange::new(request, &forwarding, body, &limits);

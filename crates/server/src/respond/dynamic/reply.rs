@@ -2,9 +2,10 @@
 //!
 //! The program decides status and fields, `gateway` has made sure that they may be sent. The server says
 //! `Date`, `Server`, what becomes of the connection, and how the body ends: by its length if that is known,
-//! else in chunks, and towards a client of HTTP/1.0 by the end of the connection.
+//! else in chunks, and towards a client of HTTP/1.0 by the end of the connection. After `101 Switching Protocols`
+//! there is no body: what follows is the other protocol.
 //!
-//! Sources: RFC 9112 sections 6 and 7; RFC 3875 section 6.2.2 (local redirects).
+//! Sources: RFC 9112 sections 6 and 7; RFC 9110 section 7.8; RFC 3875 section 6.2.2 (local redirects).
 
 use std::io::Write;
 
@@ -14,6 +15,9 @@ use http::{Method, Version};
 
 use crate::request::Frame;
 use crate::respond::Context;
+
+/// The status of a back end that agrees to another protocol.
+pub const SWITCHING_PROTOCOLS: u16 = 101;
 
 /// The reply's head, how its body is framed, and whether the connection may stay.
 ///
@@ -25,6 +29,9 @@ pub fn begin_reply(
 ) -> (Vec<u8>, Frame, bool) {
     for own in ["Date", "Server"] {
         reply.fields.remove(own.as_bytes());
+    }
+    if reply.status == SWITCHING_PROTOCOLS {
+        return (switch_protocols(context, &reply), Frame::Tunnel, false);
     }
     let length = reply.length.or(complete);
     let frame = match length {
@@ -56,6 +63,19 @@ pub fn begin_reply(
     };
     context.extra(writer).end();
     (head, frame, keep_alive)
+}
+
+/// The back end has agreed to the one other protocol it may be asked for.
+fn switch_protocols(context: &Context<'_>, reply: &Reply) -> Vec<u8> {
+    let mut head = Vec::with_capacity(512);
+    reply.write_head(&mut head);
+    let writer = HeadWriter::resume(&mut head)
+        .lines(&context.rules.server)
+        .field("Date", context.date.text)
+        .field("Connection", "Upgrade")
+        .field("Upgrade", "websocket");
+    context.extra(writer).end();
+    head
 }
 
 /// Bytes of the body as they leave, and how many of them are framing.

@@ -197,6 +197,7 @@ impl Worker {
             deaf: false,
             written_before: None,
             peer: None,
+            tunnel: None,
             tried: Tried::default(),
             wants_new: false,
             holds_place: false,

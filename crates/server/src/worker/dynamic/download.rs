@@ -6,15 +6,17 @@
 
 use debox::Call;
 use gateway::cgi::NphEvent;
+use gateway::upstream::Outcome;
 use gateway::{Answer, Event, Refusal, Reply};
 use http::{Parsed, Status};
 use rustix::io::Errno;
 
 use super::{READ_BYTES, Step};
+use crate::config::Kind;
 use crate::connection::{Connection, Exchange, Reader};
 use crate::request::{Frame, Outgoing, Piece};
 use crate::respond::Context;
-use crate::respond::dynamic::{begin_reply, chunk};
+use crate::respond::dynamic::{SWITCHING_PROTOCOLS, begin_reply, chunk};
 use crate::send::Progress;
 use crate::worker::Worker;
 
@@ -153,9 +155,22 @@ impl Worker {
             let why = "X-Sendfile and X-Accel-Redirect are for locations with handoff = true";
             return self.refuse_reply(exchange, why);
         }
+        if reply.status == SWITCHING_PROTOCOLS && !self.may_tunnel(exchange) {
+            self.counters.dynamic_queue_full += 1;
+            self.leave_peer(exchange, Outcome::Answered, false);
+            return Step::Fail(Status::SERVICE_UNAVAILABLE);
+        }
         exchange.download.length = reply.length.filter(|_| !reply.is_bodiless());
         exchange.download.reply = Some(reply);
         Step::Go
+    }
+
+    fn may_tunnel(&self, exchange: &Exchange) -> bool {
+        let place = self.places.get(exchange.program.place);
+        match (&place.location.kind, &self.dynamic) {
+            (Kind::Peers(peers), Some(dynamic)) => dynamic.has_tunnels(place.number, peers.tunnels),
+            _ => false,
+        }
     }
 
     fn note_first_byte(&mut self, exchange: &Exchange) {
@@ -181,7 +196,10 @@ impl Worker {
         let download = &mut exchange.download;
         download.bytes += more;
         let expected = download.length.unwrap_or(0).max(download.bytes);
-        if most > 0 && expected > most {
+        // Another protocol's bytes are no reply.
+        let head = download.reply.as_ref();
+        let is_other = head.is_some_and(|reply| reply.status == SWITCHING_PROTOCOLS);
+        if most > 0 && expected > most && !is_other {
             let why = format!("the reply is longer than {most} bytes (output-max)");
             return Some(self.refuse_reply(exchange, &why));
         }
@@ -228,7 +246,10 @@ impl Worker {
             self.close_channel(source);
         }
         exchange.download.wanted = connection.outgoing.pieces.is_empty();
-        Step::Go
+        match frame {
+            Frame::Tunnel => self.open_tunnel(connection, exchange),
+            _ => Step::Go,
+        }
     }
 
     /// Makes the reply's head. `false`: the request's own cannot be understood any more, which cannot be.

@@ -3,7 +3,7 @@
 //! The program is let go when its reply is complete: it may still have something to do. It is killed, and
 //! its process group with it, when its reply is not wanted any more.
 
-use gateway::upstream::Outcome;
+use gateway::upstream::{Outcome, Stage as Progressed};
 use http::{Parsed, Status};
 
 use super::{Program, Step};
@@ -25,6 +25,10 @@ enum Waits {
     Sender,
     /// Programs of other requests, to end; or a helper.
     Queue,
+    /// A back end, to accept a connection.
+    Acceptance,
+    /// Whoever says something next, in another protocol.
+    Anybody,
     /// The program.
     Program,
 }
@@ -32,7 +36,9 @@ enum Waits {
 impl Worker {
     /// The reply has left.
     pub(super) fn end_well(&mut self, connection: &mut Connection, mut exchange: Exchange) -> Fate {
-        let whole = exchange.upload.body.is_none();
+        let tunnel = exchange.tunnel.as_deref();
+        let heard = tunnel.is_none_or(|tunnel| tunnel.client_ended);
+        let whole = exchange.upload.body.is_none() && heard;
         self.release_program(&mut exchange);
         if whole {
             return self.go_on(connection, Served::Done);
@@ -171,6 +177,7 @@ impl Worker {
 
     fn close_streams(&mut self, exchange: &mut Exchange) {
         self.leave_peer(exchange, Outcome::Unknown, false);
+        self.leave_tunnel(exchange);
         self.give_place_back(exchange);
         let (sink, source) = (exchange.upload.sink.take(), exchange.download.source.take());
         self.close_channel(sink);
@@ -198,6 +205,8 @@ impl Worker {
             return Waits::Taker;
         }
         match exchange.stage {
+            _ if exchange.tunnel.is_some() => Waits::Anybody,
+            _ if exchange.is_connecting() => Waits::Acceptance,
             Stage::Queued => Waits::Queue,
             Stage::Gathering if exchange.upload.spilling => Waits::Queue,
             Stage::Gathering => Waits::Sender,
@@ -215,6 +224,8 @@ impl Worker {
             Waits::Taker => self.config.send_timeout_ms,
             Waits::Sender => self.config.body_timeout_ms,
             Waits::Queue | Waits::Program => location.timeout_ms,
+            Waits::Acceptance => location.connect_timeout_ms(),
+            Waits::Anybody => location.tunnel_timeout_ms(),
         };
         let deadline_ms = (self.now_ms + span_ms).min(exchange.end_ms);
         self.deadlines.set(connection.slot(), deadline_ms);
@@ -240,6 +251,19 @@ impl Worker {
                 Waits::Queue => {
                     worker.counters.dynamic_timeouts += 1;
                     Step::Fail(Status::SERVICE_UNAVAILABLE)
+                }
+                Waits::Acceptance => {
+                    let failure = (Status::GATEWAY_TIMEOUT, "it does not accept a connection");
+                    let unsent = Progressed::Unsent;
+                    let step = worker.peer_failed(connection, exchange, unsent, failure);
+                    let late = matches!(step, Step::Fail(Status::GATEWAY_TIMEOUT));
+                    worker.counters.dynamic_timeouts += u64::from(late);
+                    step
+                }
+                // Nobody has anything to say: an ordinary end.
+                Waits::Anybody => {
+                    worker.counters.dynamic_timeouts += 1;
+                    Step::Done
                 }
                 Waits::Program => {
                     worker.counters.dynamic_timeouts += 1;

@@ -2,7 +2,8 @@
 //!
 //! A location's back ends are a group: `gateway` chooses among them, remembers which failed, and keeps the
 //! connections that wait for their next request. Connecting does not wait: what is to be sent waits until the
-//! socket takes it, and a connection that does not come about is told by the first call on it. One that has
+//! socket takes it, and a connection that does not come about is told by the first call on it, or by its time (`connect-timeout`),
+//! and then the next back end is asked. One that has
 //! waited is looked at before it is used, since its back end may have closed it; only requests that may be
 //! sent twice get one at all, because it can still close in that moment.
 //!
@@ -143,6 +144,7 @@ impl Worker {
                         body_ended: false,
                         body_bytes: 0,
                     }));
+                    self.renew(connection, exchange);
                     return self.feed_peer(connection, exchange);
                 }
                 Err(NotCalled::Unreachable(errno)) => {
@@ -231,7 +233,7 @@ impl Worker {
         }
     }
 
-    fn end_lease(&mut self, place: usize, lease: Lease, outcome: Outcome) {
+    pub(super) fn end_lease(&mut self, place: usize, lease: Lease, outcome: Outcome) {
         let now_ms = self.now_ms;
         if let Some(group) = self.dynamic.as_mut().and_then(|all| all.group(place)) {
             group.upstream.end(lease, now_ms, outcome);

@@ -3,11 +3,11 @@
 //! Both directions go over one socket and hold each other back as with a program: a body is taken from the
 //! client while the back end takes it, a reply is read while the client takes it.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
 use debox::Call;
-use event::{Interest, Ready};
+use event::{Interest, Ready, Token};
 use files::{Failure, Meta, OpenFile, read_nowait};
 use gateway::upstream::{Outcome, Stage as Progressed};
 use gateway::{Answer, Event, Fault, Handoff, Refusal};
@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use super::{READ_BYTES, Side, Step, program_token};
 use crate::config::Kind;
-use crate::connection::{Connection, Exchange};
+use crate::connection::{Connection, Exchange, Peer};
 use crate::respond::dynamic::file_below;
 use crate::worker::exchange::status_of;
 use crate::worker::{Fate, Worker};
@@ -306,19 +306,33 @@ impl Worker {
             // A hang-up would be told at every wait.
             (false, false) => None,
         };
-        if wanted == peer.interest {
+        let Peer {
+            socket, interest, ..
+        } = &mut **peer;
+        self.watch_back_end(client, socket.as_fd(), interest, wanted);
+    }
+
+    /// Tells the event mechanism what the socket of a back end is waited for, if it does not know.
+    pub(super) fn watch_back_end(
+        &mut self,
+        client: Token,
+        socket: BorrowedFd<'_>,
+        interest: &mut Option<Interest>,
+        wanted: Option<Interest>,
+    ) {
+        if wanted == *interest {
             return;
         }
-        let (token, socket) = (program_token(client, Side::Output), peer.socket.as_fd());
+        let token = program_token(client, Side::Output);
         let told = self
             .tracer
-            .call(Call::EventControl, || match (peer.interest, wanted) {
-                (None, Some(interest)) => self.events.add(socket, token, interest),
-                (_, Some(interest)) => self.events.modify(socket, token, interest),
+            .call(Call::EventControl, || match (*interest, wanted) {
+                (None, Some(wanted)) => self.events.add(socket, token, wanted),
+                (_, Some(wanted)) => self.events.modify(socket, token, wanted),
                 (_, None) => self.events.remove(socket),
             });
         match told {
-            Ok(()) => peer.interest = wanted,
+            Ok(()) => *interest = wanted,
             // Out of memory or watches: the deadline will end this exchange, nobody else's.
             Err(error) => self.notice(format!("watching a back end: {error}")),
         }
