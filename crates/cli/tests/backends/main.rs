@@ -14,6 +14,7 @@ mod site;
 mod start;
 
 mod faults;
+mod handoff;
 mod php;
 mod proxy;
 mod scgi;

@@ -182,6 +182,10 @@ fn file_is_sent_by_the_server_when_php_hands_it_over() {
             "{query}"
         );
         assert!(reply.field("X-Sendfile").is_none() && reply.field("X-Accel-Redirect").is_none());
+        assert_eq!(
+            reply.field("Content-Disposition"),
+            Some("attachment; filename=\"report.txt\"")
+        );
     }
     for query in [
         "file=/etc/passwd",
@@ -191,6 +195,26 @@ fn file_is_sent_by_the_server_when_php_hands_it_over() {
         let reply = get(&server, &format!("/handoff.php?{query}"));
         assert!(reply.status >= 400, "{query}: {}", reply.status);
     }
+    is_well(&server);
+}
+
+#[test]
+fn index_file_is_run_when_it_is_a_php_program() {
+    let name = "index_file_is_run_when_it_is_a_php_program";
+    let Some(peer) = arrange::php(name) else {
+        return;
+    };
+    let site = Site::new();
+    site.file(
+        "root/app/index.php",
+        "<?php echo 'ran ', $_SERVER['SCRIPT_NAME'];",
+        0o644,
+    );
+    let server = site.serve_configured(&format!(
+        "index = [\"index.php\"]\n[[location]]\nsuffix = \".php\"\nfastcgi = \"unix:{}\"\n",
+        peer.socket().display()
+    ));
+    assert_eq!(get(&server, "/app/").text(), "ran /app/index.php");
     is_well(&server);
 }
 

@@ -30,6 +30,8 @@ pub struct Location {
     pub rule: Rule,
     /// Who answers.
     pub kind: Kind,
+    /// Only programs may send requests here; others are answered 404.
+    pub internal: bool,
     /// How long a program may keep us waiting: to take some of the body, to say something, to end.
     pub timeout_ms: u64,
     /// How long a request may take in all, its client's slowness included; 0 is no bound.
@@ -235,6 +237,7 @@ fn location(
     Some(Location {
         rule: rule?,
         kind: kind?,
+        internal: value(&own.internal).unwrap_or(false),
         timeout_ms,
         time_max_ms: time_max_ms.min(DAY_MS),
         memory_bytes_max: size(&name("memory-max"), &own.memory_max, 0, 0..=1 << 46, to),

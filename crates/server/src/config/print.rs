@@ -138,6 +138,7 @@ fn write_location(out: &mut String, location: &Location) -> fmt::Result {
         Kind::Direct(command) => writeln!(out, "direct = {}", list(command.iter()))?,
         Kind::Peers(peers) => write_peers(out, peers)?,
     }
+    writeln!(out, "internal = {}", location.internal)?;
     writeln!(out, "timeout = \"{}\"", Millis(location.timeout_ms))?;
     writeln!(out, "time-max = \"{}\"", Millis(location.time_max_ms))?;
     let memory = Bytes(location.memory_bytes_max);

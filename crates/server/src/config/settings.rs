@@ -239,6 +239,8 @@ pub struct LocationSettings {
     pub suffix: Item<String>,
     /// Whether files answer.
     pub files: Item<bool>,
+    /// Whether only programs may send requests here.
+    pub internal: Item<bool>,
     /// Whether a program started for each request answers.
     pub cgi: Item<bool>,
     /// The program, with its arguments, that stays and is given clients' sockets.

@@ -17,6 +17,7 @@ use std::time::Instant;
 use crate::request::{Entry, LogRecord, Outgoing};
 use event::{Interest, Token};
 use files::{RootId, Waiter};
+use gateway::FieldList;
 
 pub use body::Body;
 pub use exchange::{Channel, Download, Exchange, Peer, Reader, Stage, Tunnel, Upload};
@@ -77,6 +78,8 @@ pub struct Connection {
     pub hasty: bool,
     /// How often in a row a program has sent the current request elsewhere on this server.
     pub redirects: u8,
+    /// What the program that did so last says besides the file that is sent in its place.
+    pub handed: Option<Rc<FieldList>>,
     /// A helper has worked for the current request, so it keeps its place when it needs one again.
     pub admitted: bool,
     /// What is still owed to the client.
@@ -117,6 +120,7 @@ impl Connection {
             lent: false,
             hasty: false,
             redirects: 0,
+            handed: None,
             admitted: false,
             outgoing: Outgoing::default(),
             keep_alive: true,
@@ -148,7 +152,7 @@ impl Connection {
         self.outgoing.clear();
         self.asked_window = (0, 0);
         (self.site, self.admitted) = (RootId(0), false);
-        (self.program_part, self.redirects) = (None, 0);
+        (self.program_part, self.redirects, self.handed) = (None, 0, None);
         self.requests += 1;
     }
 

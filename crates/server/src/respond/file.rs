@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use files::{FoundFile, Meta, OpenFile};
+use gateway::FieldList;
 use http::conditional::{self, Outcome, Validators};
 use http::encoding::{self, Available, Coding};
 use http::etag::Etag;
@@ -13,6 +14,7 @@ use http::range::{self, Range, Ranges};
 use http::response::HeadWriter;
 use http::{Head, Method, Status, Version};
 
+use super::dynamic::handoff;
 use super::{Context, error};
 use crate::request::{Charge, Content, Outgoing, Piece, Site, Variant};
 
@@ -30,6 +32,8 @@ pub struct Representation<'a> {
     pub name: &'a [u8],
     /// Its content, if it is in memory.
     pub content: Option<Rc<Content>>,
+    /// What a program that hands the file over says besides.
+    pub handed: Option<&'a FieldList>,
 }
 
 /// Which representation the client wants: a precompressed sibling it accepts, or the file itself.
@@ -72,15 +76,17 @@ impl<'a> Representation<'a> {
             path,
             name: index.map_or(path, |name| name.as_bytes()),
             content: None,
+            handed: None,
         }
     }
 
-    /// The fields of every reply about this representation.
+    /// The fields of every reply about this representation. `described`: the reply carries some of it.
     fn fields<'o>(
         &self,
         writer: HeadWriter<'o>,
         context: &Context<'_>,
         etag: &Etag,
+        described: bool,
     ) -> HeadWriter<'o> {
         let writer = writer
             .field(
@@ -89,6 +95,10 @@ impl<'a> Representation<'a> {
             )
             .field("ETag", etag.as_bytes())
             .field_if_some("Vary", self.varies.then_some("Accept-Encoding"));
+        let writer = match self.handed {
+            Some(kept) => handoff::write_kept(writer, kept, described),
+            None => writer,
+        };
         context.rules.extra(writer, self.path)
     }
 
@@ -98,8 +108,11 @@ impl<'a> Representation<'a> {
         writer.field_if_some("Content-Encoding", coding.map(Coding::as_str))
     }
 
-    fn media<'r>(&self, context: &'r Context<'_>) -> Cow<'r, str> {
-        context.rules.media.of(self.name)
+    fn media<'r>(&'r self, context: &'r Context<'_>) -> Cow<'r, str> {
+        match self.handed.and_then(handoff::media) {
+            Some(media) => String::from_utf8_lossy(media),
+            None => context.rules.media.of(self.name),
+        }
     }
 
     /// A range of the body, from memory where it is there.
@@ -174,7 +187,7 @@ fn whole_head(
         .field_u64("Content-Length", representation.file.meta().size)
         .field("Accept-Ranges", "bytes");
     let writer = representation.describe(writer);
-    representation.fields(writer, context, etag).end();
+    representation.fields(writer, context, etag, true).end();
 }
 
 /// The reply for a file that is there: preconditions first, then ranges, then all of it.
@@ -249,7 +262,7 @@ fn not_modified(
 ) -> Outgoing {
     let mut bytes = Vec::with_capacity(256);
     let writer = context.begin(&mut bytes, Status::NOT_MODIFIED);
-    representation.fields(writer, context, etag).end();
+    representation.fields(writer, context, etag, false).end();
     Outgoing::new(Status::NOT_MODIFIED.code(), bytes)
 }
 
@@ -266,7 +279,7 @@ fn single_range(
         .field_u64("Content-Length", range.length())
         .content_range(range, representation.file.meta().size);
     let writer = representation.describe(writer);
-    representation.fields(writer, context, etag).end();
+    representation.fields(writer, context, etag, true).end();
     let mut outgoing = Outgoing::new(Status::PARTIAL_CONTENT.code(), bytes);
     outgoing.push(representation.piece(range));
     outgoing
@@ -287,7 +300,7 @@ fn multiple_ranges(
         .field("Content-Type", frame.content_type())
         .field_u64("Content-Length", frame.body_bytes(ranges));
     let writer = representation.describe(writer);
-    representation.fields(writer, context, etag).end();
+    representation.fields(writer, context, etag, true).end();
     let mut outgoing = Outgoing::new(Status::PARTIAL_CONTENT.code(), bytes);
     for (index, &range) in ranges.iter().enumerate() {
         let mut part = Vec::with_capacity(192);

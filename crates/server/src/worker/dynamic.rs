@@ -29,6 +29,7 @@ use std::os::fd::AsFd;
 
 use debox::Call;
 use event::{Interest, Ready, Token};
+use gateway::FieldList;
 use http::Status;
 
 use super::{BACKEND, Fate, Worker};
@@ -122,7 +123,25 @@ enum Step {
     /// The client has gone.
     Gone,
     /// The program sends the request elsewhere on this server.
-    Elsewhere(Box<[u8]>),
+    Elsewhere(Box<Elsewhere>),
+}
+
+impl Step {
+    /// Another resource of this server answers instead of the program.
+    fn away(location: Box<[u8]>) -> Step {
+        Step::Elsewhere(Box::new(Elsewhere {
+            location,
+            handed: None,
+        }))
+    }
+}
+
+/// Where on this server a program sends a request.
+struct Elsewhere {
+    /// Path and query.
+    location: Box<[u8]>,
+    /// Its fields that go with the file there, if it hands one over.
+    handed: Option<FieldList>,
 }
 
 /// Which of a program's descriptors.
@@ -230,7 +249,7 @@ impl Worker {
             }
             Step::Done => self.end_well(connection, *exchange),
             Step::Fail(status) => self.answer_failure(connection, *exchange, status),
-            Step::Elsewhere(location) => self.send_elsewhere(connection, *exchange, &location),
+            Step::Elsewhere(there) => self.send_elsewhere(connection, *exchange, *there),
             Step::Abort => {
                 self.counters.aborted += 1;
                 self.kill_program(&mut exchange);

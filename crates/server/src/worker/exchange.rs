@@ -358,7 +358,8 @@ impl Worker {
     ) -> Option<Served> {
         let variant = respond::choose_variant(ask.head, found);
         entry.prepared.used.set(true);
-        let plain = respond::is_plain(ask.head, connection.keep_alive);
+        let handed = connection.handed.clone();
+        let plain = handed.is_none() && respond::is_plain(ask.head, connection.keep_alive);
         if plain && let Some(served) = self.send_prepared(connection, entry, variant, ask.more) {
             return Some(served);
         }
@@ -379,6 +380,8 @@ impl Worker {
         } else if !self.is_unchanged(representation.file) {
             return None;
         }
+        // Not before: what is kept in memory is for everybody.
+        representation.handed = handed.as_deref();
         let context = self.context(ask.head, connection);
         let reply = respond::file(&context, ask.head, &representation, ask.site);
         Some(self.reply(connection, reply))

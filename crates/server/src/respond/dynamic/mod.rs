@@ -10,6 +10,7 @@
 
 mod cgi;
 pub mod direct;
+pub mod handoff;
 mod peers;
 mod reply;
 
@@ -23,8 +24,8 @@ use crate::config::{Config, Kind, Location, Rule};
 use crate::request::{ProgramName, Site};
 
 pub use cgi::{LocalParty, is_nph, launch, launch_direct, variables};
-pub use peers::{Asked, file_below, talk};
-pub use reply::{SWITCHING_PROTOCOLS, begin_reply, chunk, elsewhere};
+pub use peers::{Asked, talk};
+pub use reply::{Redirected, SWITCHING_PROTOCOLS, begin_reply, chunk, elsewhere};
 
 /// A location, as the loop needs it.
 pub struct Place {

@@ -2,8 +2,6 @@
 //!
 //! Source: `gateway`, which has the protocols.
 
-use std::path::Path;
-
 use gateway::fastcgi::FastCgiExchange;
 use gateway::proxy::{Forwarding, ProxyExchange, Unforwardable};
 use gateway::scgi::ScgiExchange;
@@ -94,35 +92,5 @@ fn status_of(why: Unforwardable) -> Status {
         Unforwardable::Method => Status::METHOD_NOT_ALLOWED,
         Unforwardable::MaxForwards => Status::NO_CONTENT,
         Unforwardable::Target => Status::INTERNAL_SERVER_ERROR,
-    }
-}
-
-/// The path within this server of a file that a back end wants sent; none if it is not below the document
-/// root.
-pub fn file_below(document_root: &[u8], file: &[u8]) -> Option<Vec<u8>> {
-    use std::os::unix::ffi::OsStrExt;
-    let (root, file) = (
-        std::ffi::OsStr::from_bytes(document_root),
-        std::ffi::OsStr::from_bytes(file),
-    );
-    let relative = Path::new(file).strip_prefix(root).ok()?;
-    let path = [b"/", relative.as_os_str().as_bytes()].concat();
-    Some(super::super::encode_path(&path).into_bytes())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn file_is_named_within_the_server_when_it_is_below_the_document_root() {
-        let path = |file: &str| file_below(b"/srv/www", file.as_bytes());
-        assert_eq!(
-            path("/srv/www/a b/c%.txt"),
-            Some(b"/a%20b/c%25.txt".to_vec())
-        );
-        assert_eq!(path("/srv/www"), Some(b"/".to_vec()));
-        assert_eq!(path("/srv/www2/a"), None);
-        assert_eq!(path("a"), None);
     }
 }

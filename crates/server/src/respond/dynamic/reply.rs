@@ -97,19 +97,24 @@ pub fn chunk(frame: Frame, body: Vec<u8>, last: bool) -> (Vec<u8>, usize) {
     (framed, framing)
 }
 
+/// How a program sends a request elsewhere on this server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Redirected {
+    /// It has nothing more to do with it (RFC 3875, 6.2.2).
+    Away,
+    /// Only the content of its reply is there.
+    HandedOver,
+}
+
 /// The request that a program sends elsewhere on this server: GET (or HEAD) for `location`, with the fields of the
-/// first request but those about its body. `close`: the connection is of no use afterwards.
-pub fn elsewhere(request: &gateway::Request<'_>, location: &[u8], close: bool) -> Vec<u8> {
-    const ABOUT_THE_BODY: [&[u8]; 8] = [
-        b"Content-Length",
-        b"Content-Type",
-        b"Content-Encoding",
-        b"Transfer-Encoding",
-        b"Trailer",
-        b"Expect",
-        b"Range",
-        b"If-Range",
-    ];
+/// first request but those about its body. Which part was asked for, and on which conditions, counts for a file that is handed
+/// over, but only if the request could have been one for that file. `close`: the connection is of no use afterwards.
+pub fn elsewhere(
+    request: &gateway::Request<'_>,
+    location: &[u8],
+    how: Redirected,
+    close: bool,
+) -> Vec<u8> {
     let head = request.head;
     let method = match head.method {
         Method::Head => "HEAD",
@@ -126,9 +131,10 @@ pub fn elsewhere(request: &gateway::Request<'_>, location: &[u8], close: bool) -
     ] {
         bytes.extend_from_slice(part);
     }
+    let asks = matches!(head.method, Method::Get | Method::Head);
     for (name, value) in request.fields() {
-        let is = |known: &[u8]| name.eq_ignore_ascii_case(known);
-        if ABOUT_THE_BODY.iter().any(|known| is(known)) || (close && is(b"Connection")) {
+        let is_close = close && name.eq_ignore_ascii_case(b"Connection");
+        if is_close || !goes_elsewhere(name, how, asks) {
             continue;
         }
         for part in [name, b": ", value, b"\r\n"] {
@@ -140,6 +146,34 @@ pub fn elsewhere(request: &gateway::Request<'_>, location: &[u8], close: bool) -
     }
     bytes.extend_from_slice(b"\r\n");
     bytes
+}
+
+/// Whether a request's field goes with it. `asks`: its method is GET or HEAD.
+fn goes_elsewhere(name: &[u8], how: Redirected, asks: bool) -> bool {
+    const ABOUT_THE_BODY: &[&[u8]] = &[
+        b"Content-Length",
+        b"Content-Type",
+        b"Content-Encoding",
+        b"Transfer-Encoding",
+        b"Trailer",
+        b"Expect",
+    ];
+    const ABOUT_A_PART: &[&[u8]] = &[b"Range", b"If-Range"];
+    const CONDITIONS: &[&[u8]] = &[
+        b"If-Match",
+        b"If-None-Match",
+        b"If-Modified-Since",
+        b"If-Unmodified-Since",
+    ];
+    let is = |known: &[&[u8]]| known.iter().any(|known| name.eq_ignore_ascii_case(known));
+    let (keeps_part, keeps_conditions) = match how {
+        Redirected::Away => (false, true),
+        Redirected::HandedOver => (asks, asks),
+    };
+    let left_out = is(ABOUT_THE_BODY)
+        || (!keeps_part && is(ABOUT_A_PART))
+        || (!keeps_conditions && is(CONDITIONS));
+    !left_out
 }
 
 #[cfg(test)]
@@ -175,9 +209,37 @@ mod tests {
             panic!("not a head");
         };
         let request = gateway::Request::new(&head, bytes);
-        let text = |close| String::from_utf8(elsewhere(&request, b"/b?c", close)).unwrap();
+        let text = |close| {
+            let bytes = elsewhere(&request, b"/b?c", Redirected::Away, close);
+            String::from_utf8(bytes).unwrap()
+        };
         let kept = "GET /b?c HTTP/1.1\r\nHost: x\r\nCookie: c=1\r\nConnection: keep-alive\r\n\r\n";
         let closed = "GET /b?c HTTP/1.1\r\nHost: x\r\nCookie: c=1\r\nConnection: close\r\n\r\n";
         assert_eq!((text(false).as_str(), text(true).as_str()), (kept, closed));
+    }
+
+    #[test]
+    fn part_and_conditions_count_when_a_file_is_handed_over_to_one_who_asked_for_it() {
+        let fields = "Host: x\r\nRange: bytes=1-\r\nIf-Range: \"a\"\r\nIf-None-Match: \"a\"\r\n";
+        for (method, how, expected) in [
+            ("GET", Redirected::HandedOver, fields),
+            ("HEAD", Redirected::HandedOver, fields),
+            ("POST", Redirected::HandedOver, "Host: x\r\n"),
+            (
+                "GET",
+                Redirected::Away,
+                "Host: x\r\nIf-None-Match: \"a\"\r\n",
+            ),
+        ] {
+            let bytes = format!("{method} /a HTTP/1.1\r\n{fields}\r\n").into_bytes();
+            let http::Parsed::Complete(head) = http::parse(&bytes, &http::HeadLimits::default())
+            else {
+                panic!("not a head");
+            };
+            let request = gateway::Request::new(&head, &bytes);
+            let text = String::from_utf8(elsewhere(&request, b"/b", how, false)).unwrap();
+            let rest = text.split_once("\r\n").unwrap().1;
+            assert_eq!(rest, format!("{expected}\r\n"), "{method} {how:?}");
+        }
     }
 }

@@ -107,6 +107,8 @@ impl Worker {
             Err(status) => return self.refused(connection, head, status),
         };
         connection.keep_alive = self.keeps(connection, head);
+        // It speaks for itself, whoever has sent the request here.
+        connection.handed = None;
         self.counters.dynamic_requests += 1;
         self.hasten(connection);
         let mut exchange = Box::new(self.exchange(connection, head, bytes, program, upload));

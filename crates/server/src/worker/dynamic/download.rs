@@ -106,7 +106,7 @@ impl Worker {
                 Reader::Cgi(reader) => match reader.feed(&mut input) {
                     Ok(Some(Event::Head(Answer::Reply(reply)))) => Ok(Some(reply)),
                     Ok(Some(Event::Head(Answer::LocalRedirect(location)))) => {
-                        return Step::Elsewhere(location);
+                        return Step::away(location);
                     }
                     Ok(Some(Event::Body(bytes))) => {
                         body.extend_from_slice(bytes);
@@ -150,7 +150,7 @@ impl Worker {
         self.note_first_byte(exchange);
         if let Some(handoff) = &reply.handoff {
             if self.may_hand_over(exchange) {
-                return self.hand_over(exchange, handoff);
+                return self.hand_over(exchange, handoff, &reply.fields);
             }
             let why = "X-Sendfile and X-Accel-Redirect are for locations with handoff = true";
             return self.refuse_reply(exchange, why);

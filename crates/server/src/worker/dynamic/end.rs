@@ -3,14 +3,16 @@
 //! The program is let go when its reply is complete: it may still have something to do. It is killed, and
 //! its process group with it, when its reply is not wanted any more.
 
+use std::rc::Rc;
+
 use gateway::upstream::{Outcome, Stage as Progressed};
 use http::{Parsed, Status};
 
-use super::{Program, Step};
+use super::{Elsewhere, Program, Step};
 use crate::config::Kind;
 use crate::connection::{Connection, Exchange, Stage};
 use crate::forker::wire::Order;
-use crate::respond::dynamic::elsewhere;
+use crate::respond::dynamic::{Redirected, elsewhere};
 use crate::worker::exchange::{Given, Served};
 use crate::worker::{Fate, Worker};
 
@@ -90,7 +92,7 @@ impl Worker {
         &mut self,
         connection: &mut Connection,
         mut exchange: Exchange,
-        location: &[u8],
+        there: Elsewhere,
     ) -> Fate {
         connection.redirects += 1;
         if connection.redirects > REDIRECTS_MAX {
@@ -109,7 +111,12 @@ impl Worker {
             return Fate::Close;
         };
         let request = gateway::Request::new(&head, &exchange.head);
-        let mut bytes = elsewhere(&request, location, !whole);
+        let how = match there.handed {
+            Some(_) => Redirected::HandedOver,
+            None => Redirected::Away,
+        };
+        let mut bytes = elsewhere(&request, &there.location, how, !whole);
+        connection.handed = there.handed.map(Rc::new);
         bytes.append(&mut connection.held);
         self.consume(connection, &bytes, Given::Nothing)
     }

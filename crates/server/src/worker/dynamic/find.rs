@@ -77,22 +77,32 @@ impl Worker {
         let Some(place) = self.places.find(site, &path.bytes).cloned() else {
             return self.find_index_of_files(connection, site, &path, given);
         };
+        if !may_enter(connection, &place) {
+            return Found::Failed(Status::NOT_FOUND);
+        }
         match place.location.kind {
             Kind::Files => Found::Files,
+            _ => match self.owner(&place, site, &path.bytes) {
+                Some(program) => Found::Program(program),
+                None => self.find_part(connection, site, &place, &path, asked, given),
+            },
+        }
+    }
+
+    /// The program of a location that has no files to look for: one that owns its paths.
+    fn owner(&self, place: &Place, site: &Site, path: &[u8]) -> Option<ProgramName> {
+        match &place.location.kind {
             Kind::Direct(_) => {
-                let whole = [b"/", &*path.bytes].concat();
-                Found::Program(self.places.only_program(&place, &whole))
+                let whole = [b"/", path].concat();
+                Some(self.places.only_program(place, &whole))
             }
-            // An application that owns its paths has no files to look for, nor has a proxy.
-            Kind::Peers(ref peers)
+            Kind::Peers(peers)
                 if peers.protocol == Protocol::Proxy
                     || matches!(place.location.rule, Rule::Prefix(_)) =>
             {
-                Found::Program(self.places.application(&place, site, &path.bytes))
+                Some(self.places.application(place, site, path))
             }
-            Kind::Cgi(_) | Kind::Peers(_) => {
-                self.find_part(connection, site, &place, &path, asked, given)
-            }
+            Kind::Files | Kind::Cgi(_) | Kind::Peers(_) => None,
         }
     }
 
@@ -199,9 +209,16 @@ impl Worker {
         let program = index.and_then(|index| {
             let file = [&*path.bytes, index.as_bytes()].concat();
             let place = self.places.find(site, &file)?;
-            let runs = matches!(place.location.kind, Kind::Cgi(_));
             let whole = [b"/", &*path.bytes].concat();
-            runs.then(|| self.index_program(place, site, &whole, index, &file))
+            match place.location.kind {
+                _ if !may_enter(connection, place) => Some(Found::Failed(Status::NOT_FOUND)),
+                Kind::Files => None,
+                // Never as a file: its text is nobody's business.
+                _ => Some(match self.owner(place, site, &file) {
+                    Some(program) => Found::Program(program),
+                    None => self.index_program(place, site, &whole, index, &file),
+                }),
+            }
         });
         program.unwrap_or_else(|| {
             // Nobody has to look again.
@@ -240,6 +257,11 @@ impl Worker {
             Err(_) => Err(Found::Failed(Status::SERVICE_UNAVAILABLE)),
         }
     }
+}
+
+/// Whether a request may come to a location: to some only if a program has sent it there.
+fn may_enter(connection: &Connection, place: &Place) -> bool {
+    !place.location.internal || connection.redirects > 0
 }
 
 fn index_name(site: &Site, index: Option<u16>) -> Option<&str> {

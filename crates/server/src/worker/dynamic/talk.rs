@@ -10,14 +10,14 @@ use debox::Call;
 use event::{Interest, Ready, Token};
 use files::{Failure, Meta, OpenFile, read_nowait};
 use gateway::upstream::{Outcome, Stage as Progressed};
-use gateway::{Answer, Event, Fault, Handoff, Refusal};
+use gateway::{Answer, Event, Fault, FieldList, Handoff, Refusal};
 use http::Status;
 use rustix::io::Errno;
 
-use super::{READ_BYTES, Side, Step, program_token};
+use super::{Elsewhere, READ_BYTES, Side, Step, program_token};
 use crate::config::Kind;
 use crate::connection::{Connection, Exchange, Peer};
-use crate::respond::dynamic::file_below;
+use crate::respond::dynamic::handoff::{file_below, kept_fields};
 use crate::worker::exchange::status_of;
 use crate::worker::{Fate, Worker};
 
@@ -210,7 +210,7 @@ impl Worker {
                 },
                 Event::Head(Answer::LocalRedirect(location)) => {
                     self.leave_peer(exchange, Outcome::Answered, false);
-                    return Step::Elsewhere(location);
+                    return Step::away(location);
                 }
                 Event::Body(bytes) => body.extend_from_slice(bytes),
                 Event::Stderr(words) => self.pass_words_on(exchange, words),
@@ -272,7 +272,12 @@ impl Worker {
     }
 
     /// A reply whose body comes from a file of the server's.
-    pub(super) fn hand_over(&mut self, exchange: &mut Exchange, handoff: &Handoff) -> Step {
+    pub(super) fn hand_over(
+        &mut self,
+        exchange: &mut Exchange,
+        handoff: &Handoff,
+        fields: &FieldList,
+    ) -> Step {
         let location = match handoff {
             Handoff::Location(location) => Some(location.to_vec()),
             Handoff::File(file) => file_below(&exchange.program.document_root, file),
@@ -280,7 +285,10 @@ impl Worker {
         match location {
             Some(location) => {
                 self.leave_peer(exchange, Outcome::Answered, false);
-                Step::Elsewhere(location.into())
+                Step::Elsewhere(Box::new(Elsewhere {
+                    location: location.into(),
+                    handed: Some(kept_fields(fields)),
+                }))
             }
             None => self.refuse_reply(exchange, "X-Sendfile names no file below the document root"),
         }
