@@ -2,7 +2,8 @@
  * headway_direct.c: see headway_direct.h.
  *
  * The client's socket is shared with the server, flags included. So nothing here changes them: every write
- * asks not to wait (MSG_DONTWAIT) and waits by poll.
+ * asks not to wait (MSG_DONTWAIT) and waits by poll. A reply that is sent back goes over a socket of the
+ * program's own, which may wait.
  */
 #define _GNU_SOURCE
 #include "headway_direct.h"
@@ -14,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -24,7 +26,10 @@ enum {
     HEAD_ONLY = 2,
     OLD = 4,
     IN_FILE = 8,
+    BACK = 16,
     REQUEST_BYTES = 20,
+    OUTPUT_BYTES = 6,
+    OUTPUT_BYTES_MAX = 64 * 1024 - OUTPUT_BYTES,
 };
 
 struct headway_direct {
@@ -84,8 +89,29 @@ struct headway_direct *headway_direct_open(int descriptor) {
     return server;
 }
 
+/* All of it, for the server to pass on; it waits while the server takes nothing. */
+static int send_back(struct headway_direct *server, const char *bytes, size_t size) {
+    char head[OUTPUT_BYTES] = {VERSION, (char)131};
+    put(head + 2, server->id, 4);
+    while (size > 0 && !server->broken) {
+        size_t part = size < OUTPUT_BYTES_MAX ? size : OUTPUT_BYTES_MAX;
+        struct iovec parts[2] = {{head, sizeof head}, {(char *)bytes, part}};
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+        if (sendmsg(server->server, &message, MSG_NOSIGNAL) >= 0) {
+            bytes += part;
+            size -= part;
+        } else if (errno != EINTR) {
+            server->broken = 1;
+        }
+    }
+    return server->broken ? -1 : 0;
+}
+
 /* All of it, however often the socket is full. */
 static int send_all(struct headway_direct *server, const char *bytes, size_t size) {
+    if (server->flags & BACK) {
+        return send_back(server, bytes, size);
+    }
     while (size > 0 && !server->broken) {
         ssize_t sent = send(server->client, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (sent >= 0) {
@@ -137,6 +163,7 @@ static const char *phrase(int status) {
 int headway_direct_begin(struct headway_direct *server, int status, const char *fields, uint64_t length) {
     int bodiless = status == 204 || status == 304;
     int known = length != UINT64_MAX;
+    int back = server->flags & BACK;
     char date[40], framing[80] = "";
     char *head;
     time_t now = time(NULL);
@@ -147,7 +174,7 @@ int headway_direct_begin(struct headway_direct *server, int status, const char *
     }
     gmtime_r(&now, &utc);
     strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", &utc);
-    server->chunked = !known && !bodiless && !(server->flags & OLD);
+    server->chunked = !known && !bodiless && !back && !(server->flags & OLD);
     server->left = bodiless ? 0 : length;
     if (!known && !bodiless && (server->flags & OLD)) {
         server->flags &= ~KEEP;
@@ -157,11 +184,13 @@ int headway_direct_begin(struct headway_direct *server, int status, const char *
     } else if (known && !bodiless) {
         snprintf(framing, sizeof framing, "Content-Length: %" PRIu64 "\r\n", length);
     }
-    int size = asprintf(&head, "HTTP/1.1 %d %s\r\nDate: %s\r\n%s%s%s\r\n", status, phrase(status), date,
-                        fields, framing,
-                        !(server->flags & KEEP) ? "Connection: close\r\n"
-                        : (server->flags & OLD) ? "Connection: keep-alive\r\n"
-                                                : "");
+    /* What is about the connection is the server's to say where it passes the reply on. */
+    int size = back ? asprintf(&head, "Status: %d %s\r\n%s%s\r\n", status, phrase(status), fields, framing)
+                    : asprintf(&head, "HTTP/1.1 %d %s\r\nDate: %s\r\n%s%s%s\r\n", status, phrase(status), date,
+                               fields, framing,
+                               !(server->flags & KEEP) ? "Connection: close\r\n"
+                               : (server->flags & OLD) ? "Connection: keep-alive\r\n"
+                                                       : "");
     if (size < 0) {
         errno = ENOMEM;
         return -1;
@@ -217,12 +246,15 @@ static int finish(struct headway_direct *server) {
     if (server->chunked && !head_only) {
         send_all(server, "0\r\n\r\n", 5);
     }
-    int complete = server->chunked || head_only || server->left == 0;
+    int unbound = (server->flags & BACK) && server->left == UINT64_MAX;
+    int complete = server->chunked || head_only || unbound || server->left == 0;
     put(done + 2, (server->flags & KEEP) && complete && !server->broken ? KEEP : 0, 2);
     put(done + 4, server->id, 4);
     put(done + 8, (uint64_t)server->status, 2);
     put(done + 10, server->written, 8);
-    close(server->client);
+    if (server->client >= 0) {
+        close(server->client);
+    }
     if (server->file >= 0) {
         close(server->file);
     }
@@ -263,14 +295,14 @@ int headway_direct_next(struct headway_direct *server) {
     }
     const char *message = server->message;
     size_t variables = size >= REQUEST_BYTES ? (size_t)number(message + 16, 4) : 0;
-    server->client = descriptors[0];
-    server->file = descriptors[1];
-    if (size < REQUEST_BYTES || message[0] != VERSION || message[1] != 1 || descriptors[0] < 0 ||
-        variables > (size_t)size - REQUEST_BYTES) {
+    server->flags = size >= REQUEST_BYTES ? (int)number(message + 2, 2) : 0;
+    server->client = server->flags & BACK ? -1 : descriptors[0];
+    server->file = server->flags & BACK ? descriptors[0] : descriptors[1];
+    if (size < REQUEST_BYTES || message[0] != VERSION || message[1] != 1 ||
+        (!(server->flags & BACK) && descriptors[0] < 0) || variables > (size_t)size - REQUEST_BYTES) {
         errno = EPROTO;
         return -1;
     }
-    server->flags = (int)number(message + 2, 2);
     server->id = (uint32_t)number(message + 4, 4);
     server->body_bytes = number(message + 8, 8);
     server->variables = message + REQUEST_BYTES;

@@ -1,8 +1,9 @@
 /*
- * headway_direct.h: programs that answer requests of `headway serve` by writing to the client themselves.
+ * headway_direct.h: programs that answer requests of `headway serve` and stay.
  *
  * A program of a location with direct = ["program"] is started once and answers one request after the other.
- * With each it is given the client's socket: it writes the whole reply there and says that it is done. The
+ * With each it is given the client's socket: it writes the whole reply there and says that it is done. With
+ * pipe = ["program"] the same program sends its replies back, and the server passes them on. The
  * protocol is in docs/src/direct-protocol.md. One thread may use it; a program with more work starts more
  * processes (concurrency).
  *

@@ -1,8 +1,9 @@
-"""Programs that answer requests of `headway serve` by writing to the client themselves.
+"""Programs that answer requests of `headway serve` and stay.
 
 A program of a location with ``direct = ["program"]`` is started once and answers one request after the other. With each
-it is given the client's socket; it writes the whole reply there and then says that it is done. The protocol is
-in docs/src/direct-protocol.md. Needs Python 3.9 and nothing else.
+it is given the client's socket; it writes the whole reply there and then says that it is done. With ``pipe = ["program"]``
+the same program sends its replies back, and the server passes them on. The protocol is in docs/src/direct-protocol.md.
+Needs Python 3.9 and nothing else.
 
     import headway_direct
 
@@ -25,20 +26,25 @@ from http import HTTPStatus
 
 VERSION = 1
 MESSAGE_BYTES_MAX = 128 * 1024
-KEEP, HEAD_ONLY, OLD, FILE = 1, 2, 4, 8
+KEEP, HEAD_ONLY, OLD, FILE, BACK = 1, 2, 4, 8, 16
 REQUEST = struct.Struct("<BBHIQI")
 DONE = struct.Struct("<BBHIHQ")
+OUTPUT = struct.Struct("<BBI")
+#: What is sent back in one message.
+OUTPUT_BYTES_MAX = 64 * 1024 - OUTPUT.size
 
 
 class Request:
     """One request. Its reply is written with `reply`, or with `begin`, `write` and the end of its turn."""
 
-    def __init__(self, message, descriptors):
+    def __init__(self, message, descriptors, server):
         version, kind, flags, self._id, self.body_bytes, length = REQUEST.unpack_from(message)
         if (version, kind) != (VERSION, 1):
             raise ValueError("not a request of version 1")
-        self._client = socket.socket(fileno=descriptors[0])
-        self._file = descriptors[1] if flags & FILE else None
+        self._server = server
+        #: The client's socket, unless the reply is to be sent back.
+        self._client = None if flags & BACK else socket.socket(fileno=descriptors[0])
+        self._file = descriptors[-1] if flags & FILE else None
         self._body = memoryview(message)[REQUEST.size + length:]
         self._keep = bool(flags & KEEP)
         self._old = bool(flags & OLD)
@@ -74,7 +80,8 @@ class Request:
         if self._status:
             raise RuntimeError("the reply has begun already")
         bodiless = status in (204, 304)
-        self._chunked = length is None and not self._old and not bodiless
+        back = self._client is None
+        self._chunked = length is None and not self._old and not bodiless and not back
         self._left = length
         if length is None and self._old and not bodiless:
             self._keep = False
@@ -82,7 +89,11 @@ class Request:
             phrase = HTTPStatus(status).phrase
         except ValueError:
             phrase = ""
-        lines = [f"HTTP/1.1 {status} {phrase}", f"Date: {formatdate(usegmt=True)}"]
+        if back:
+            # The server writes what is about the connection.
+            lines = [f"Status: {status} {phrase}"]
+        else:
+            lines = [f"HTTP/1.1 {status} {phrase}", f"Date: {formatdate(usegmt=True)}"]
         lines += [f"{name}: {value}" for name, value in fields]
         if any("\r" in line or "\n" in line or "\0" in line for line in lines):
             raise ValueError("a field holds a line end")
@@ -113,6 +124,11 @@ class Request:
         self._send(b"%x\r\n%b\r\n" % (len(body), body) if self._chunked else body)
 
     def _send(self, data):
+        if self._client is None:
+            for at in range(0, len(data), OUTPUT_BYTES_MAX):
+                part = data[at:at + OUTPUT_BYTES_MAX]
+                self._server.send(OUTPUT.pack(VERSION, 131, self._id) + part)
+            return
         # The socket does not wait, and must not be made to: it is the server's, too.
         view = memoryview(data)
         while view:
@@ -140,7 +156,8 @@ class Request:
         return DONE.pack(VERSION, 130, keep, self._id, self._status or 500, self._written)
 
     def _close(self):
-        self._client.close()
+        if self._client is not None:
+            self._client.close()
         if self._file is not None:
             os.close(self._file)
 
@@ -154,7 +171,7 @@ def requests(descriptor=0):
             message, descriptors, _, _ = socket.recv_fds(server, MESSAGE_BYTES_MAX, 2)
             if not message:
                 return
-            request = Request(message, descriptors)
+            request = Request(message, descriptors, server)
             try:
                 yield request
             except BaseException:

@@ -4,6 +4,8 @@
  *     [[location]]
  *     prefix = "/hello/"
  *     direct = ["build/direct_hello"]
+ *
+ * or, so that the reply goes through the server, pipe = ["build/direct_hello"].
  */
 #include "../headway_direct.h"
 

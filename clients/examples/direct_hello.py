@@ -3,7 +3,7 @@
 
 [[location]]
 prefix = "/hello/"
-direct = ["clients/examples/direct_hello.py"]
+direct = ["clients/examples/direct_hello.py"]   # or pipe = […]: the reply goes through the server
 """
 
 import os

@@ -6,17 +6,22 @@ use std::process::Command;
 use crate::serving::{Server, is_running, kill};
 use crate::site::*;
 
-fn clients() -> PathBuf {
+pub fn clients() -> PathBuf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients");
     path.canonicalize().unwrap()
 }
 
-/// A program in Python on a site, and its server with one process of it.
+/// A program in Python on a site, and its server.
 fn serve(site: &Site, script: &str, more: &str) -> Server {
+    serve_as(site, "direct", script, more)
+}
+
+/// The same for a program that answers in this way (`direct` or `pipe`).
+pub fn serve_as(site: &Site, kind: &str, script: &str, more: &str) -> Server {
     let text = format!("#!/usr/bin/env python3\n{script}\n");
     site.file("cgi/direct", &text, 0o755);
     let text = format!(
-        "[[location]]\nprefix = \"/d/\"\ndirect = [\"cgi/direct\", \"an argument\"]\n\
+        "[[location]]\nprefix = \"/d/\"\n{kind} = [\"cgi/direct\", \"an argument\"]\n\
          variables = {{ PYTHONPATH = {:?}, NOTES = {:?}, PYTHONDONTWRITEBYTECODE = \"1\" }}\n{more}\n",
         clients(),
         site.path("notes")
@@ -25,7 +30,7 @@ fn serve(site: &Site, script: &str, more: &str) -> Server {
 }
 
 /// Whether the program that a test needs is here.
-fn lacks(program: &str, test: &str) -> bool {
+pub fn lacks(program: &str, test: &str) -> bool {
     let found = Command::new(program).arg("--version").output();
     let lacks = found.is_err();
     if lacks {
@@ -34,7 +39,7 @@ fn lacks(program: &str, test: &str) -> bool {
     lacks
 }
 
-const ECHO: &str = "
+pub const ECHO: &str = "
 import headway_direct
 def answer(request):
     v = request.variables
@@ -319,15 +324,16 @@ fn the_examples_answer_when_they_are_built_as_the_guide_says() {
         String::from_utf8_lossy(&made.stderr)
     );
     let python = clients().join("examples/direct_hello.py");
+    let hello = build.join("direct_hello");
     let text = format!(
-        "[[location]]\nprefix = \"/c/\"\ndirect = [{:?}]\n[[location]]\nprefix = \"/python/\"\ndirect = [{:?}]\n\
+        "[[location]]\nprefix = \"/c/\"\ndirect = [{hello:?}]\n[[location]]\nprefix = \"/python/\"\ndirect = [{python:?}]\n\
+         variables = {{ PYTHONDONTWRITEBYTECODE = \"1\" }}\n\
+         [[location]]\nprefix = \"/piped/c/\"\npipe = [{hello:?}]\n[[location]]\nprefix = \"/piped/python/\"\npipe = [{python:?}]\n\
          variables = {{ PYTHONDONTWRITEBYTECODE = \"1\" }}\n",
-        build.join("direct_hello"),
-        python
     );
     let server = site.serve_configured(&text);
     let mut stream = server.connect();
-    for place in ["c", "python", "c", "python"] {
+    for place in ["c", "python", "piped/c", "piped/python", "c", "python"] {
         for size in [0, 10, 200_000] {
             let mut sender = stream.try_clone().unwrap();
             let request = post(&format!("/{place}/x?y"), &contents(size));

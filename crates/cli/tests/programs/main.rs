@@ -11,6 +11,7 @@ mod bodies;
 mod bounds;
 mod direct;
 mod faults;
+mod piped;
 mod places;
 mod replies;
 mod site;

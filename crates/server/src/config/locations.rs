@@ -15,6 +15,7 @@ use super::check::{number, size, span, time, value};
 use super::error::Findings;
 use super::peers::{Peers, Protocol, peers};
 use super::settings::{Item, LocationSettings, Settings};
+use super::units::Many;
 
 /// Descriptors a worker needs for each program under way: its input, its output, and one on its way.
 const DESCRIPTORS_A_PROGRAM: usize = 3;
@@ -82,6 +83,8 @@ pub enum Kind {
     Cgi(Cgi),
     /// A program that stays and is given clients' sockets: itself, and its arguments.
     Direct(Vec<String>),
+    /// A program that stays and sends its replies back: itself, and its arguments.
+    Pipe(Vec<String>),
     /// A server that stays, over a socket.
     Peers(Peers),
 }
@@ -127,7 +130,7 @@ impl Location {
             Kind::Files => false,
             Kind::Cgi(cgi) => cgi.authorization,
             // One of our own making, which nobody else's environment shows.
-            Kind::Direct(_) => true,
+            Kind::Direct(_) | Kind::Pipe(_) => true,
             Kind::Peers(peers) => peers.authorization,
         }
     }
@@ -158,8 +161,13 @@ impl Location {
         match &self.kind {
             Kind::Files | Kind::Peers(_) => false,
             Kind::Cgi(cgi) => !cgi.fork_in_server,
-            Kind::Direct(_) => true,
+            Kind::Direct(_) | Kind::Pipe(_) => true,
         }
+    }
+
+    /// Whether it has a program that is started once and stays.
+    pub fn stays(&self) -> bool {
+        matches!(self.kind, Kind::Direct(_) | Kind::Pipe(_))
     }
 }
 
@@ -206,7 +214,7 @@ pub(super) fn descriptors(hosts: &[Host]) -> usize {
     let all = hosts.iter().flat_map(|host| &host.locations);
     all.map(|location| match &location.kind {
         Kind::Files => 0,
-        Kind::Cgi(_) | Kind::Direct(_) => {
+        Kind::Cgi(_) | Kind::Direct(_) | Kind::Pipe(_) => {
             (location.concurrency as usize).saturating_mul(DESCRIPTORS_A_PROGRAM)
         }
         Kind::Peers(peers) => peers.descriptors(location.concurrency),
@@ -334,31 +342,41 @@ fn kind(
         .filter_map(|(protocol, item)| Some((protocol, item.as_ref()?)));
     let (files, cgi) = (value(&own.files), value(&own.cgi));
     let (files, cgi) = (files.unwrap_or(false), cgi.unwrap_or(false));
-    let direct = own.direct.is_some();
-    if own.root.is_some() && direct {
-        let problem = "a direct location has one program; its root has no meaning";
+    let stays = [("direct", &own.direct), ("pipe", &own.pipe)];
+    let mut stays = stays
+        .into_iter()
+        .filter_map(|(name, item)| Some((name, item.as_ref()?)));
+    let stays = (stays.next(), stays.next().is_some());
+    if own.root.is_some() && stays.0.is_some() {
+        let problem = "a location with one program has no root";
         to.wrong(&format!("{key}.root"), span(&own.root), problem.into());
     }
-    match (files, cgi, direct, others.next(), others.next()) {
-        (false, false, false, Some((protocol, list)), None) => {
+    match (files, cgi, stays, others.next(), others.next()) {
+        (false, false, (None, _), Some((protocol, list)), None) => {
             peers(key, own, protocol, list, to).map(Kind::Peers)
         }
-        (false, false, true, None, _) => Some(Kind::Direct(command(key, own, to)?)),
-        (true, false, false, None, _) => {
+        (false, false, (Some((name, list)), false), None, _) => {
+            let command = command(&format!("{key}.{name}"), own, list, to)?;
+            Some(match name {
+                "pipe" => Kind::Pipe(command),
+                _ => Kind::Direct(command),
+            })
+        }
+        (true, false, (None, _), None, _) => {
             if own.root.is_some() {
                 let problem = "a location of files has the root of its host";
                 to.wrong(&format!("{key}.root"), span(&own.root), problem.into());
             }
             Some(Kind::Files)
         }
-        (false, true, false, None, _) => Some(Kind::Cgi(Cgi {
+        (false, true, (None, _), None, _) => Some(Kind::Cgi(Cgi {
             root: program_root(key, own, to),
             streams: value(&own.streams).unwrap_or_default(),
             fork_in_server: value(&own.fork_in_server).unwrap_or(false),
             authorization: value(&own.authorization).unwrap_or(false),
         })),
         _ => {
-            let problem = "say who answers: exactly one of cgi = true, direct = [\"program\"], fastcgi, scgi, proxy and files = true";
+            let problem = "say who answers: exactly one of cgi = true, direct = [\"program\"], pipe = [\"program\"], fastcgi, scgi, proxy and files = true";
             to.wrong(key, Some(place.clone()), problem.into());
             None
         }
@@ -366,21 +384,25 @@ fn kind(
 }
 
 /// The program is found once, here: later nobody would be told.
-fn command(key: &str, own: &LocationSettings, to: &mut Findings<'_>) -> Option<Vec<String>> {
-    let item = own.direct.as_ref()?;
-    let (key, place) = (format!("{key}.direct"), Some(item.span()));
-    let command = item.get_ref().0.clone();
+fn command(
+    key: &str,
+    own: &LocationSettings,
+    list: &Spanned<Many<String>>,
+    to: &mut Findings<'_>,
+) -> Option<Vec<String>> {
+    let place = Some(list.span());
+    let command = list.get_ref().0.clone();
     if own.prefix.is_none() {
         let problem = "only a location with a prefix can have a program of its own";
-        to.wrong(&key, place, problem.into());
+        to.wrong(key, place, problem.into());
         return None;
     }
     let Some(program) = command.first() else {
-        to.wrong(&key, place, "name a program".into());
+        to.wrong(key, place, "name a program".into());
         return None;
     };
     if command.iter().any(|word| word.contains('\0')) {
-        to.wrong(&key, place, "an argument holds NUL".into());
+        to.wrong(key, place, "an argument holds NUL".into());
         return None;
     }
     let usable = std::fs::canonicalize(program).and_then(|real| {
@@ -393,7 +415,7 @@ fn command(key: &str, own: &LocationSettings, to: &mut Findings<'_>) -> Option<V
     match usable {
         Ok(()) => Some(command),
         Err(error) => {
-            to.lacking(&key, place, format!("the program {program}: {error}"));
+            to.lacking(key, place, format!("the program {program}: {error}"));
             None
         }
     }

@@ -136,6 +136,7 @@ fn write_location(out: &mut String, location: &Location) -> fmt::Result {
         Kind::Files => writeln!(out, "files = true")?,
         Kind::Cgi(cgi) => write_cgi(out, cgi)?,
         Kind::Direct(command) => writeln!(out, "direct = {}", list(command.iter()))?,
+        Kind::Pipe(command) => writeln!(out, "pipe = {}", list(command.iter()))?,
         Kind::Peers(peers) => write_peers(out, peers)?,
     }
     writeln!(out, "internal = {}", location.internal)?;

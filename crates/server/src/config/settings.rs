@@ -245,6 +245,8 @@ pub struct LocationSettings {
     pub cgi: Item<bool>,
     /// The program, with its arguments, that stays and is given clients' sockets.
     pub direct: Item<Many<String>>,
+    /// The program, with its arguments, that stays and sends its replies back.
+    pub pipe: Item<Many<String>>,
     /// FastCGI applications that answer.
     pub fastcgi: Item<Many<String>>,
     /// SCGI programs that answer.
@@ -380,6 +382,7 @@ impl Settings {
                 let command = own
                     .direct
                     .iter_mut()
+                    .chain(&mut own.pipe)
                     .filter_map(|item| item.get_mut().0.first_mut());
                 for program in command {
                     *program = directory.join(&*program).to_string_lossy().into_owned();

@@ -243,7 +243,9 @@ pub struct Exchange {
     pub written_before: Option<u64>,
     /// The back end that has been asked, if one is asked.
     pub peer: Option<Box<Peer>>,
-    /// What has become of the connection to it, where both sides have changed to another protocol.
+    /// The process that sends its reply back, by its slot.
+    pub process: Option<usize>,
+    /// What has become of the connection to a back end, where both sides have changed to another protocol.
     pub tunnel: Option<Box<Tunnel>>,
     /// Those that have been asked so far.
     pub tried: Tried,

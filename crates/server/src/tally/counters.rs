@@ -158,10 +158,11 @@ counters! {
         Counter tunnels_opened "Connections that changed to another protocol, with their back end (WebSocket).";
         Gauge tunnels_open "Connections that speak another protocol with their back end now.";
         Gauge programs_running "Programs that run now, those of finished requests included.";
-        Gauge direct_processes "Processes of direct locations now.";
-        Gauge direct_busy "Processes of direct locations that have a client now.";
+        Gauge direct_processes "Processes of direct and pipe locations now.";
+        Gauge direct_busy "Processes of direct and pipe locations that answer a request now.";
         Counter direct_lent "Requests given to processes of direct locations, with their client's socket.";
-        Counter direct_ended "Processes of direct locations that have ended or were ended.";
+        Counter direct_ended "Processes of direct and pipe locations that have ended or were ended.";
+        Counter piped_requests "Requests given to processes of pipe locations, which send their replies back.";
         Counter programs_started "Programs started.";
         Counter programs_not_started "Programs that could not be started.";
         Counter programs_failed "Programs that ended by themselves with an exit code other than 0, or by a signal.";

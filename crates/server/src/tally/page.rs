@@ -148,7 +148,9 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Helpers", &["helper", "retired"]),
     (
         "Programs",
-        &["dynamic", "backend", "tunnels", "program", "direct"],
+        &[
+            "dynamic", "backend", "tunnels", "program", "direct", "piped",
+        ],
     ),
     ("Trouble and log", &[""]),
 ];

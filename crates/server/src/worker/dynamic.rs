@@ -17,6 +17,7 @@ mod forked;
 mod gather;
 mod helper;
 mod peer;
+mod piped;
 mod start;
 mod talk;
 mod tunnel;
@@ -287,6 +288,7 @@ impl Worker {
     fn watch_program(&mut self, client: Token, exchange: &mut Exchange) {
         self.watch_peer(exchange);
         self.watch_tunnel(exchange);
+        self.watch_piped(exchange);
         let runs = exchange.stage == Stage::Running;
         let (hears, speaks) = (exchange.download.wanted, !exchange.upload.left().is_empty());
         if let Some(source) = &mut exchange.download.source {

@@ -136,7 +136,7 @@ impl Places {
         let locations = config.hosts.iter().flat_map(|host| &host.locations);
         let own = locations.filter_map(|location| match &location.kind {
             Kind::Cgi(cgi) => cgi.root.clone(),
-            Kind::Files | Kind::Direct(_) | Kind::Peers(_) => None,
+            _ => None,
         });
         own.map(|directory| RootConfig {
             directory,
@@ -221,10 +221,10 @@ impl Places {
         let prefix = prefix.strip_suffix(b"/").unwrap_or(prefix);
         let (script_name, path_info) = path.split_at(prefix.len().min(path.len()));
         let file = match &place.location.kind {
-            Kind::Direct(command) => command
+            Kind::Direct(command) | Kind::Pipe(command) => command
                 .first()
                 .map_or(&b""[..], |program| program.as_bytes()),
-            Kind::Files | Kind::Cgi(_) | Kind::Peers(_) => b"",
+            _ => b"",
         };
         ProgramName {
             place: place.number,
@@ -274,7 +274,7 @@ fn own_directory(location: &Location) -> Option<Vec<u8>> {
             .root
             .as_ref()
             .map(|root| root.as_os_str().as_bytes().to_vec()),
-        Kind::Files | Kind::Direct(_) | Kind::Peers(_) => None,
+        _ => None,
     }
 }
 

@@ -167,16 +167,16 @@ impl Worker {
     ) -> Exchange {
         let location = &self.places.get(program.place).location;
         let time_max_ms = location.time_max_ms;
-        // A program that is given the socket would have to wait there for a slow client's body.
+        // A program that stays would have to wait for a slow client's body.
         let whole = match location.kind {
-            Kind::Direct(_) => true,
+            Kind::Direct(_) | Kind::Pipe(_) => true,
             _ => head.framing == Framing::Chunked && location.needs_length(),
         };
         let gathers = whole && upload.body.is_some();
         let reader = match is_nph(&program) {
             _ if matches!(location.kind, Kind::Peers(_)) => Reader::Peer,
-            true => Reader::Nph(NphReader::default()),
-            false => {
+            true if matches!(location.kind, Kind::Cgi(_)) => Reader::Nph(NphReader::default()),
+            _ => {
                 let head_only = head.method == Method::Head;
                 Reader::Cgi(ReplyReader::new(&HeadLimits::default(), head_only))
             }
@@ -199,6 +199,7 @@ impl Worker {
             deaf: false,
             written_before: None,
             peer: None,
+            process: None,
             tunnel: None,
             tried: Tried::default(),
             wants_new: false,
@@ -249,7 +250,7 @@ impl Worker {
 
     /// Whether one more program of this location may run now.
     pub(super) fn may_start(&mut self, place: &Place) -> bool {
-        if let Kind::Direct(_) = place.location.kind {
+        if place.location.stays() {
             return self.may_lend(place);
         }
         let Some(dynamic) = &self.dynamic else {

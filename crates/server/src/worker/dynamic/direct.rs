@@ -1,4 +1,5 @@
-//! Programs that stay and write to clients themselves: the direct interface.
+//! Programs that stay and write to clients themselves: the direct interface. (`piped` has those that send their
+//! replies back; the processes are the same.)
 //!
 //! A request that is complete goes to an idle process of its location, with its variables, its body and the
 //! *client's socket*. While it is lent the worker neither reads nor writes it. When the process says that it is
@@ -24,9 +25,7 @@ use super::{Dynamic, Step};
 use crate::config::{Kind, SendMethod};
 use crate::connection::{Connection, Exchange, Stage};
 use crate::forker::wire::Order;
-use crate::respond::dynamic::direct::{
-    Asked, INLINE_BYTES_MAX, REPORT_BYTES_MAX, Said, decode, encode,
-};
+use crate::respond::dynamic::direct::{Asked, Done, INLINE_BYTES_MAX, Said, decode, encode};
 use crate::respond::dynamic::{Place, launch_direct};
 use crate::worker::{DIRECT, Worker};
 
@@ -38,28 +37,34 @@ const LONGEST_DELAY_MS: u64 = 5_000;
 
 /// What a process does.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+pub(super) enum State {
     /// It has not said that it is ready.
     Starting,
     /// It waits for a request.
     Idle,
-    /// It has the socket of this client, for this exchange.
+    /// It answers this client, for this exchange.
     Busy(Token, u64),
+    /// It may still answer this exchange, which nobody waits for, until then.
+    Draining(u64, u64),
 }
 
-/// A process of a direct location.
-struct Process {
+/// A process of a location whose program stays.
+pub(super) struct Process {
     /// The fork helper knows it by this.
-    id: u64,
+    pub(super) id: u64,
     place: usize,
-    socket: OwnedFd,
-    state: State,
+    pub(super) socket: OwnedFd,
+    pub(super) state: State,
+    /// It sends its replies back.
+    piped: bool,
+    /// The event mechanism tells what it says.
+    pub(super) watched: bool,
     born_ms: u64,
     /// It has answered something.
     served: bool,
 }
 
-/// All processes of direct locations.
+/// All processes of such locations.
 pub(super) struct Direct {
     /// By slot.
     processes: Vec<Option<Process>>,
@@ -75,6 +80,14 @@ impl Direct {
             retry_ms: vec![0; places],
             delay_ms: vec![FIRST_DELAY_MS; places],
         }
+    }
+
+    fn get(&self, slot: usize) -> Option<&Process> {
+        self.processes.get(slot)?.as_ref()
+    }
+
+    pub(super) fn get_mut(&mut self, slot: usize) -> Option<&mut Process> {
+        self.processes.get_mut(slot)?.as_mut()
     }
 
     fn idle(&self, place: usize) -> Option<usize> {
@@ -109,13 +122,13 @@ impl Direct {
         let all = self.processes.iter().flatten();
         let busy = all
             .clone()
-            .filter(|one| matches!(one.state, State::Busy(..)));
+            .filter(|one| !matches!(one.state, State::Starting | State::Idle));
         (all.count() as u64, busy.count() as u64)
     }
 }
 
 /// How events name a process: numbers are never used again, so a late event finds nobody.
-fn token(slot: usize, id: u64) -> Token {
+pub(super) fn token(slot: usize, id: u64) -> Token {
     Token::new(DIRECT, slot as u32, id as u32)
 }
 
@@ -127,15 +140,20 @@ impl Worker {
             .filter(|(_, queue)| !queue.is_empty())
             .map(|(place, _)| dynamic.direct.retry_ms[place]);
         let processes = dynamic.direct.processes.iter().flatten();
-        let late = processes
-            .filter(|one| one.state == State::Starting)
-            .map(|one| self.late_ms(one));
+        let late = processes.filter_map(|one| self.late_ms(one));
         retry.chain(late).filter(|at| *at > self.now_ms).min()
     }
 
-    /// A process that is not ready by then is not waited for any longer.
-    fn late_ms(&self, process: &Process) -> u64 {
-        process.born_ms + self.places.get(process.place).location.timeout_ms
+    /// A process that is not ready by then, or not done with what nobody waits for, is not waited for any longer.
+    fn late_ms(&self, process: &Process) -> Option<u64> {
+        match process.state {
+            State::Starting => {
+                let patience_ms = self.places.get(process.place).location.timeout_ms;
+                Some(process.born_ms + patience_ms)
+            }
+            State::Draining(_, until_ms) => Some(until_ms),
+            State::Idle | State::Busy(..) => None,
+        }
     }
 
     /// Whether a process of this location waits for a request. If none does one more may be started.
@@ -150,7 +168,7 @@ impl Worker {
 
     /// Starts one more process of a location, if there may be one more, and not too soon after one has failed.
     fn grow(&mut self, place: &Place) {
-        let Kind::Direct(command) = &place.location.kind else {
+        let (Kind::Direct(command) | Kind::Pipe(command)) = &place.location.kind else {
             return;
         };
         let Some(dynamic) = &mut self.dynamic else {
@@ -175,6 +193,8 @@ impl Worker {
             place: place.number,
             socket: ours,
             state: State::Starting,
+            piped: matches!(place.location.kind, Kind::Pipe(_)),
+            watched: true,
             born_ms: self.now_ms,
             served: false,
         });
@@ -191,7 +211,7 @@ impl Worker {
         self.order(&Order::Spawn { id, launch }, vec![theirs]);
     }
 
-    /// Gives a process a request and its client's socket.
+    /// Gives a process a request, and its client's socket if it is to write there itself.
     pub(super) fn lend(
         &mut self,
         connection: &mut Connection,
@@ -208,23 +228,26 @@ impl Worker {
         if let Err(status) = sent {
             return Step::Fail(status);
         }
+        let mut piped = false;
         if let Some(process) = self.process(slot) {
             process.state = State::Busy(connection.token, exchange.id);
+            piped = process.piped;
         }
-        exchange.stage = Stage::Lent;
-        connection.lent = true;
-        self.counters.direct_lent += 1;
+        if piped {
+            exchange.stage = Stage::Running;
+            exchange.process = Some(slot);
+            self.counters.piped_requests += 1;
+        } else {
+            exchange.stage = Stage::Lent;
+            connection.lent = true;
+            self.counters.direct_lent += 1;
+        }
         self.renew(connection, exchange);
         Step::Go
     }
 
     fn process(&mut self, slot: usize) -> Option<&mut Process> {
-        self.dynamic
-            .as_mut()?
-            .direct
-            .processes
-            .get_mut(slot)?
-            .as_mut()
+        self.dynamic.as_mut()?.direct.get_mut(slot)
     }
 
     fn send_request(
@@ -242,12 +265,19 @@ impl Worker {
         let mut environment = Vec::new();
         variables.write_environment(&mut environment);
         let file = self.body_file(exchange)?;
+        let direct = self.dynamic.as_ref().map(|dynamic| &dynamic.direct);
+        let Some(process) = direct.and_then(|direct| direct.get(slot)) else {
+            return Err(Status::SERVICE_UNAVAILABLE);
+        };
+        let piped = process.piped;
         let upload = &exchange.upload;
         let message = encode(&Asked {
             id: exchange.id as u32,
-            keep_alive: self.keeps_lent(connection, &head),
+            // The connection of one who sends its reply back is no matter of the program's.
+            keep_alive: piped || self.keeps_lent(connection, &head),
             head_only: head.method == Method::Head,
-            old: head.version == Version::Http10,
+            old: !piped && head.version == Version::Http10,
+            back: piped,
             body_bytes: upload.bytes,
             in_file: file.is_some(),
             variables: &environment,
@@ -255,15 +285,17 @@ impl Worker {
         });
         let message = message.ok_or(Status::REQUEST_HEADER_FIELDS_TOO_LARGE)?;
         exchange.written_before = os::socket::written_bytes(connection.socket.as_fd()).ok();
-        let Some(process) = self.dynamic.as_ref().and_then(|dynamic| {
-            let slot = dynamic.direct.processes.get(slot)?;
-            slot.as_ref()
-        }) else {
-            return Err(Status::SERVICE_UNAVAILABLE);
+        let client = (!piped).then(|| connection.socket.as_fd());
+        let descriptors: Vec<_> = client
+            .into_iter()
+            .chain(file.iter().map(AsFd::as_fd))
+            .collect();
+        let call = if piped {
+            Call::ProgramWrite
+        } else {
+            Call::Lend
         };
-        let client = std::iter::once(connection.socket.as_fd());
-        let descriptors: Vec<_> = client.chain(file.iter().map(AsFd::as_fd)).collect();
-        let sent = self.tracer.call(Call::Lend, || {
+        let sent = self.tracer.call(call, || {
             send_with_descriptors(
                 &process.socket,
                 &[IoSlice::new(&message)],
@@ -308,49 +340,69 @@ impl Worker {
 
     /// A process has something to say, or has ended.
     pub(in crate::worker) fn on_direct(&mut self, event: Token) {
+        let buffer = self
+            .dynamic
+            .as_mut()
+            .map(|all| std::mem::take(&mut all.buffer));
+        let mut buffer = buffer.unwrap_or_default();
+        while self.hear_process(event, &mut buffer) {}
+        if let Some(dynamic) = &mut self.dynamic {
+            dynamic.buffer = buffer;
+        }
+    }
+
+    /// Takes one message of a process. `false`: there is none now, or none is wanted.
+    fn hear_process(&mut self, event: Token, buffer: &mut [u8]) -> bool {
         let slot = event.slot() as usize;
-        loop {
-            let Some(process) = self.process(slot) else {
-                return;
-            };
-            if token(slot, process.id) != event {
-                return;
+        let direct = self.dynamic.as_ref().map(|dynamic| &dynamic.direct);
+        let Some(process) = direct.and_then(|direct| direct.get(slot)) else {
+            return false;
+        };
+        if token(slot, process.id) != event || !process.watched {
+            return false;
+        }
+        let call = match process.piped {
+            true => Call::ProgramRead,
+            false => Call::TakeBack,
+        };
+        let received = self.tracer.call(call, || {
+            receive_with_descriptors(&process.socket, buffer, 0, Wait::Never)
+        });
+        let (state, piped) = (process.state, process.piped);
+        let said = match received {
+            Ok(None) => return false,
+            Ok(Some(received)) => decode(&buffer[..received.length]),
+            Err(_) => None,
+        };
+        match (said, state) {
+            (Some(Said::Ready), State::Starting) => self.rest(slot),
+            (Some(Said::Output { id, bytes }), State::Busy(client, exchange))
+                if piped && id == exchange as u32 =>
+            {
+                self.take_piped(client, exchange, bytes);
             }
-            let mut buffer = [0; REPORT_BYTES_MAX];
-            let Some(process) = self.dynamic.as_ref().and_then(|dynamic| {
-                let slot = dynamic.direct.processes.get(slot)?;
-                slot.as_ref()
-            }) else {
-                return;
-            };
-            let received = self.tracer.call(Call::TakeBack, || {
-                receive_with_descriptors(&process.socket, &mut buffer, 0, Wait::Never)
-            });
-            let said = match received {
-                Ok(None) => return,
-                Ok(Some(received)) => decode(&buffer[..received.length]),
-                Err(_) => None,
-            };
-            match (said, process.state) {
-                (Some(Said::Ready), State::Starting) => self.rest(slot),
-                (
-                    Some(Said::Done {
-                        id,
-                        status,
-                        bytes,
-                        keep,
-                    }),
-                    State::Busy(client, exchange),
-                ) if id == exchange as u32 => {
-                    if let Some(process) = self.process(slot) {
-                        process.served = true;
-                    }
-                    self.take_back(client, exchange, status, bytes, keep);
-                    self.rest(slot);
+            (Some(Said::Output { id, .. }), State::Draining(exchange, _))
+                if id == exchange as u32 => {}
+            (Some(Said::Done(done)), State::Busy(client, exchange))
+                if done.id == exchange as u32 =>
+            {
+                match piped {
+                    true => self.end_piped(client, exchange, done.keep),
+                    false => self.take_back(client, exchange, &done),
                 }
-                _ => return self.bury(slot),
+                self.rest(slot);
+            }
+            (Some(Said::Done(done)), State::Draining(exchange, _))
+                if done.id == exchange as u32 =>
+            {
+                self.rest(slot);
+            }
+            _ => {
+                self.bury(slot);
+                return false;
             }
         }
+        true
     }
 
     /// It waits for a request; perhaps one waits for it.
@@ -358,13 +410,20 @@ impl Worker {
         let Some(process) = self.process(slot) else {
             return;
         };
+        process.served |= process.state != State::Starting;
         process.state = State::Idle;
         let place = process.place;
         self.start_next(place);
     }
 
     /// The client's socket is ours again.
-    fn take_back(&mut self, client: Token, exchange: u64, status: u16, bytes: u64, keep: bool) {
+    fn take_back(&mut self, client: Token, exchange: u64, done: &Done) {
+        let Done {
+            status,
+            bytes,
+            keep,
+            ..
+        } = *done;
         self.step_lent(client, exchange, |worker, connection, exchange| {
             let waited_us = exchange.begun.elapsed().as_micros() as u64;
             worker.counters.direct_us.record(waited_us);
@@ -385,7 +444,8 @@ impl Worker {
         }
     }
 
-    fn step_lent(
+    /// A step of the exchange that a process has been given, if it still has one.
+    pub(super) fn step_lent(
         &mut self,
         client: Token,
         id: u64,
@@ -396,7 +456,8 @@ impl Worker {
         };
         self.step(slot, |worker, connection| {
             worker.step_exchange(connection, |worker, connection, exchange| {
-                match exchange.id == id && exchange.stage == Stage::Lent {
+                let asked = exchange.stage == Stage::Lent || exchange.process.is_some();
+                match exchange.id == id && asked {
                     true => step(worker, connection, exchange),
                     false => Step::Go,
                 }
@@ -410,7 +471,10 @@ impl Worker {
             return;
         };
         if let State::Busy(client, exchange) = process.state {
-            self.step_lent(client, exchange, |_, _, _| Step::Fail(Status::BAD_GATEWAY));
+            self.step_lent(client, exchange, |_, _, exchange| {
+                exchange.process = None;
+                Step::Fail(Status::BAD_GATEWAY)
+            });
         }
         let place = self.places.get(process.place).clone();
         let waits = self
@@ -423,7 +487,7 @@ impl Worker {
     }
 
     /// Forgets a process, kills it if it still runs, and says when the next one may start.
-    fn remove_process(&mut self, slot: usize) -> Option<Process> {
+    pub(super) fn remove_process(&mut self, slot: usize) -> Option<Process> {
         let now_ms = self.now_ms;
         let direct = &mut self.dynamic.as_mut()?.direct;
         let process = direct.processes.get_mut(slot)?.take()?;
@@ -466,7 +530,7 @@ impl Worker {
     pub(super) fn tend_direct(&mut self) {
         let now_ms = self.now_ms;
         let Some(dynamic) = &self.dynamic else { return };
-        let late = |one: &Process| one.state == State::Starting && now_ms >= self.late_ms(one);
+        let late = |one: &Process| self.late_ms(one).is_some_and(|late_ms| now_ms >= late_ms);
         let processes = dynamic.direct.processes.iter();
         let late: Vec<usize> = processes
             .enumerate()
@@ -483,7 +547,7 @@ impl Worker {
         }
         for number in waiting {
             let place = self.places.get(number).clone();
-            if matches!(place.location.kind, Kind::Direct(_)) && !self.may_lend(&place) {
+            if place.location.stays() && !self.may_lend(&place) {
                 continue;
             }
             self.start_next(number);

@@ -94,7 +94,7 @@ impl Worker {
     }
 
     /// What a program's bytes mean. The body's are appended to `body`.
-    fn understand(
+    pub(super) fn understand(
         &mut self,
         connection: &mut Connection,
         exchange: &mut Exchange,
@@ -187,7 +187,7 @@ impl Worker {
     }
 
     /// Counts `more` bytes of the body; what is wrong with the reply as a whole, if something is.
-    fn judge(&mut self, exchange: &mut Exchange, more: u64) -> Option<Step> {
+    pub(super) fn judge(&mut self, exchange: &mut Exchange, more: u64) -> Option<Step> {
         let most = self
             .places
             .get(exchange.program.place)
@@ -219,7 +219,7 @@ impl Worker {
     }
 
     /// Puts what has come in front of the client.
-    fn pass_on(
+    pub(super) fn pass_on(
         &mut self,
         connection: &mut Connection,
         exchange: &mut Exchange,

@@ -124,7 +124,7 @@ impl Worker {
     /// Its reply is complete: it may end by itself.
     fn release_program(&mut self, exchange: &mut Exchange) {
         self.close_streams(exchange);
-        if self.is_peers(exchange) {
+        if self.has_no_program(exchange) {
             return;
         }
         let patience_ms = self.places.get(exchange.program.place).location.timeout_ms;
@@ -157,7 +157,7 @@ impl Worker {
         if exchange.upload.spilling || exchange.upload.restoring {
             self.pool.leave(exchange.client.0);
         }
-        if !exchange.is_started() || self.is_peers(exchange) {
+        if !exchange.is_started() || self.has_no_program(exchange) {
             return;
         }
         let (id, now_ms) = (exchange.id, self.now_ms);
@@ -177,14 +177,16 @@ impl Worker {
         self.dynamic.as_mut()?.programs.get_mut(&id)
     }
 
-    fn is_peers(&self, exchange: &Exchange) -> bool {
+    /// Whoever answers was there before the request and stays after it.
+    fn has_no_program(&self, exchange: &Exchange) -> bool {
         let location = &self.places.get(exchange.program.place).location;
-        matches!(location.kind, Kind::Peers(_))
+        !matches!(location.kind, Kind::Cgi(_))
     }
 
     fn close_streams(&mut self, exchange: &mut Exchange) {
         self.leave_peer(exchange, Outcome::Unknown, false);
         self.leave_tunnel(exchange);
+        self.leave_process(exchange);
         self.give_place_back(exchange);
         let (sink, source) = (exchange.upload.sink.take(), exchange.download.source.take());
         self.close_channel(sink);
@@ -275,7 +277,7 @@ impl Worker {
                 Waits::Program => {
                     worker.counters.dynamic_timeouts += 1;
                     worker.leave_peer(exchange, Outcome::Failed, false);
-                    Step::Fail(Status::GATEWAY_TIMEOUT)
+                    worker.give_process_up(exchange)
                 }
             }
         })

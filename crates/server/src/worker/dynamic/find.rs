@@ -92,7 +92,7 @@ impl Worker {
     /// The program of a location that has no files to look for: one that owns its paths.
     fn owner(&self, place: &Place, site: &Site, path: &[u8]) -> Option<ProgramName> {
         match &place.location.kind {
-            Kind::Direct(_) => {
+            Kind::Direct(_) | Kind::Pipe(_) => {
                 let whole = [b"/", path].concat();
                 Some(self.places.only_program(place, &whole))
             }

@@ -40,7 +40,7 @@ impl Worker {
         let place = self.places.get(exchange.program.place).clone();
         let cgi = match &place.location.kind {
             Kind::Cgi(cgi) => cgi,
-            Kind::Direct(_) => return self.lend(connection, exchange, &place),
+            Kind::Direct(_) | Kind::Pipe(_) => return self.lend(connection, exchange, &place),
             Kind::Peers(_) => return self.start_peer(connection, exchange),
             Kind::Files => return Step::Fail(Status::INTERNAL_SERVER_ERROR),
         };

@@ -1,0 +1,197 @@
+//! Programs that stay and send their replies back through the server: what is passed on, and what they can do wrong.
+
+use std::io::{Read, Write};
+
+use crate::direct::{ECHO, lacks, serve_as};
+use crate::serving::{Server, is_running};
+use crate::site::*;
+
+fn serve(site: &Site, script: &str, more: &str) -> Server {
+    serve_as(site, "pipe", script, more)
+}
+
+#[test]
+fn requests_are_answered_through_the_server_when_a_program_sends_its_replies_back() {
+    if lacks(
+        "python3",
+        "requests_are_answered_through_the_server_when_a_program_sends_its_replies_back",
+    ) {
+        return;
+    }
+    let site = Site::new();
+    let server = serve(&site, ECHO, "concurrency = 1\nbody-max = \"8MiB\"");
+    let mut stream = server.connect();
+    let mut count = 0;
+    for size in [0, 5, 40_000, 300_000, 3_000_000] {
+        for query in ["", "?pieces"] {
+            let body = contents(size);
+            let mut sender = stream.try_clone().unwrap();
+            let request = post(&format!("/d/a%20b{query}"), &body);
+            let sending = std::thread::spawn(move || send(&mut sender, request));
+            let reply = receive(&mut stream).unwrap();
+            sending.join().unwrap();
+            assert_eq!(
+                (reply.status, reply.field("X-Path")),
+                (200, Some("/d|/a b"))
+            );
+            assert_eq!(reply.field("X-Length"), Some(size.to_string().as_str()));
+            assert_eq!(reply.field("Server"), Some("Headway"));
+            assert!(
+                reply.body == body,
+                "{size}{query}: {} bytes",
+                reply.body.len()
+            );
+            send(&mut stream, "GET /file.txt HTTP/1.1\r\nHost: x\r\n\r\n");
+            assert_eq!(receive(&mut stream).unwrap().text(), "a file\n");
+            count += 1;
+        }
+    }
+    send(&mut stream, "HEAD /d/x HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert_eq!(receive_head(&mut stream).unwrap().status, 200);
+    send(
+        &mut stream,
+        "POST /d/x?pieces HTTP/1.0\r\nContent-Length: 5\r\n\r\nhello",
+    );
+    assert_eq!(receive(&mut stream).unwrap().text(), "hello");
+    assert_eq!(counter(&server, "accepted"), 1);
+    assert_eq!(counter(&server, "piped_requests"), count + 2);
+    assert_eq!(
+        [
+            counter(&server, "direct_lent"),
+            counter(&server, "direct_processes"),
+            counter(&server, "direct_ended"),
+        ],
+        [0, 1, 0]
+    );
+    is_well(&server);
+}
+
+/// Does what it is asked to, good or bad.
+const NAUGHTY: &str = "
+import os, time, headway_direct
+def note(name):
+    with open(os.environ['NOTES'] + '/' + name, 'a') as file: file.write('%d\\n' % os.getpid())
+def answer(request):
+    what = request.variables['QUERY_STRING']
+    if what == 'die': os._exit(3)
+    if what == 'die-late':
+        request.begin(200, [], 10)
+        request.write(b'hello')
+        os._exit(3)
+    if what == 'hang':
+        note('hang')
+        time.sleep(1000)
+    if what == 'garbage':
+        request._server.send(b'what is this?')
+        time.sleep(1000)
+    if what == 'other':
+        request._server.send(headway_direct.OUTPUT.pack(1, 131, request._id + 1) + b'Status: 200\\n\\n')
+        time.sleep(1000)
+    if what == 'no-head':
+        request._send(b'nothing like a head\\n\\n')
+        request._status, request._left = 200, 0
+        return
+    if what == 'short':
+        request.begin(200, [], 10)
+        request.write(b'hello')
+        return
+    if what == 'raise': raise RuntimeError('on purpose')
+    if what == 'nothing': return
+    if what in ('long', 'endless'):
+        request.begin(200, [])
+        while what == 'endless' or request._written < 30000000:
+            request.write(b'x' * 100000)
+        note('finished')
+        return
+    request.reply(200, [], b'fine')
+note('started')
+headway_direct.serve(answer)";
+
+#[test]
+fn nobody_else_is_harmed_when_a_program_that_sends_replies_back_goes_wrong() {
+    if lacks(
+        "python3",
+        "nobody_else_is_harmed_when_a_program_that_sends_replies_back_goes_wrong",
+    ) {
+        return;
+    }
+    let site = Site::new();
+    let server = serve(&site, NAUGHTY, "concurrency = 1\ntimeout = \"2s\"");
+    let good = || assert_eq!(get(&server, "/d/").text(), "fine");
+    good();
+    for (what, status, started) in [
+        ("no-head", 502, 1),
+        ("raise", 500, 1),
+        ("nothing", 500, 1),
+        ("die", 502, 2),
+        ("garbage", 502, 3),
+        ("other", 502, 4),
+        ("hang", 504, 5),
+    ] {
+        let reply = get(&server, &format!("/d/?{what}"));
+        assert_eq!(reply.status, status, "{what}");
+        good();
+        let processes = numbers(&site.note("started")).len();
+        assert_eq!(processes, started, "{what}: who is not to blame stays");
+    }
+    let hung = numbers(&site.note("hang"))[0];
+    server.wait_for("its end", |_| !is_running(hung));
+    for what in ["die-late", "short"] {
+        let mut stream = server.connect();
+        send(
+            &mut stream,
+            format!("GET /d/?{what} HTTP/1.1\r\nHost: x\r\n\r\n"),
+        );
+        let reply = receive(&mut stream);
+        let refused = |reply: &Reply| reply.status == 502;
+        assert!(reply.as_ref().map_or(true, refused), "{what}: {reply:?}");
+        good();
+    }
+    is_well(&server);
+}
+
+#[test]
+fn process_waits_for_a_slow_client_and_goes_on_when_its_client_has_gone() {
+    if lacks(
+        "python3",
+        "process_waits_for_a_slow_client_and_goes_on_when_its_client_has_gone",
+    ) {
+        return;
+    }
+    let site = Site::new();
+    let more = "concurrency = 1\ntimeout = \"2s\"\noutput-max = \"0\"";
+    let server = serve(&site, NAUGHTY, more);
+    let long = "GET /d/?long HTTP/1.1\r\nHost: x\r\n\r\n";
+    let mut slow = server.connect();
+    send(&mut slow, long);
+    let mut first = [0; 1000];
+    slow.read_exact(&mut first).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(!site.note("finished").exists(), "it is held back");
+    let (mut rest, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
+    while !rest.ends_with(b"x\r\n0\r\n\r\n") {
+        let count = slow.read(&mut buffer).unwrap();
+        assert!(count > 0, "cut off");
+        rest.extend_from_slice(&buffer[..count]);
+    }
+    assert!(rest.len() > 29_000_000);
+    // Its client leaves in the middle: it finishes, and answers the next one.
+    let mut leaving = server.connect();
+    send(&mut leaving, long);
+    leaving.read_exact(&mut first).unwrap();
+    drop(leaving);
+    assert_eq!(get(&server, "/d/").text(), "fine");
+    assert_eq!(numbers(&site.note("finished")).len(), 2);
+    assert_eq!(numbers(&site.note("started")).len(), 1);
+    // One that never finishes is replaced.
+    let mut leaving = server.connect();
+    leaving
+        .write_all(b"GET /d/?endless HTTP/1.1\r\nHost: x\r\n\r\n")
+        .unwrap();
+    leaving.read_exact(&mut first).unwrap();
+    drop(leaving);
+    server.wait_for("its end", |server| counter(server, "direct_ended") == 1);
+    assert_eq!(get(&server, "/d/").text(), "fine");
+    assert_eq!(numbers(&site.note("started")).len(), 2);
+    is_well(&server);
+}
