@@ -155,6 +155,34 @@ fn another_back_end_is_asked_when_one_is_down() {
     is_well(&server);
 }
 
+#[test]
+fn health_of_each_back_end_is_told_when_one_is_down() {
+    let site = Site::new();
+    let (down, good) = (nobody(), BackEnd::saying(GOOD));
+    let server = proxy(&site, &[&down, &good.address], "keep = 0");
+    for _ in 0..12 {
+        assert_eq!(get(&server, "/app/x").text(), "good");
+    }
+    let status = server.status();
+    let all = status["total"]["back_ends"].as_array().unwrap();
+    let known = |address: &str| {
+        let one = all.iter().find(|one| one["address"] == address).unwrap();
+        assert_eq!(
+            (&one["location"], &one["requests"]),
+            (&"/app/".into(), &0.into())
+        );
+        one["ejections"].as_u64().unwrap()
+    };
+    assert_eq!((all.len(), known(&good.address)), (2, 0));
+    assert!(known(&down) > 0, "{status}");
+    let page = |path: &str| crate::serving::get(&server.status, path).2;
+    let series = format!("headway_upstream_ejections{{location=\"/app/\",back_end=\"{down}\"}} ");
+    let metrics = page("/metrics");
+    let line = metrics.lines().find_map(|line| line.strip_prefix(&series));
+    assert!(line.is_some_and(|value| value != "0"), "{metrics}");
+    assert!(page("/status").contains(&down));
+}
+
 /// A listener that takes no connection: its queue is full, and what is in there keeps it so.
 fn full() -> (TcpListener, Vec<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -106,6 +106,11 @@ impl<T> Idle<T> {
         self.waiting.iter().map(VecDeque::len).sum()
     }
 
+    /// How many of them are connected to this back end.
+    pub fn count(&self, back_end: usize) -> usize {
+        self.waiting[back_end].len()
+    }
+
     /// Whether none waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.iter().all(VecDeque::is_empty)
@@ -129,6 +134,7 @@ mod tests {
         assert_eq!(idle.put(1, 'c', 3), None);
         assert_eq!(idle.put(0, 'd', 4), Some('a'));
         assert_eq!((idle.len(), idle.is_empty()), (3, false));
+        assert_eq!((idle.count(0), idle.count(1)), (2, 1));
         assert_eq!(
             [idle.take(0), idle.take(0), idle.take(0)],
             [Some('d'), Some('b'), None]

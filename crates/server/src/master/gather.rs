@@ -129,6 +129,7 @@ impl Gather {
         }
         if let Some(mut last) = last {
             last.counters.clear_gauges();
+            last.back_ends.clear();
             match &mut self.departed {
                 Some(departed) => departed.merge(&last),
                 None => self.departed = Some(last),

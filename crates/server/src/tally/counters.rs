@@ -8,7 +8,7 @@ use debox::Report;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-use super::Histogram;
+use super::{BackEnd, Histogram};
 
 /// How a number behaves over time, and so how it merges and what Prometheus is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -299,6 +299,9 @@ pub struct Snapshot {
     pub residency: String,
     /// The numbers.
     pub counters: Counters,
+    /// What is known of back ends.
+    #[serde(default)]
+    pub back_ends: Vec<BackEnd>,
     /// What its tracer saw: the proof that its loop never blocked.
     pub trace: Report,
 }
@@ -320,6 +323,9 @@ impl Snapshot {
         join(&mut self.send, &other.send);
         join(&mut self.residency, &other.residency);
         self.counters.merge(&other.counters);
+        for back_end in &other.back_ends {
+            BackEnd::merge(&mut self.back_ends, back_end);
+        }
         self.trace.merge(&other.trace);
     }
 }
@@ -396,6 +402,7 @@ mod tests {
             send: "copy".into(),
             residency: "cachestat".into(),
             counters: sample(1),
+            back_ends: Vec::new(),
             trace: debox::Tracer::disabled().report(),
         };
         let all = [with("epoll"), with("poll"), with("epoll")];

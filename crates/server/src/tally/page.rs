@@ -3,6 +3,8 @@
 //! The proof comes first: whether the loops ever blocked. Nothing is loaded from elsewhere and no
 //! script runs, so the page works in any browser, on a phone, and behind the strictest policy.
 
+mod back_ends;
+
 use debox::{Report, Rung};
 use std::fmt::Write;
 
@@ -27,6 +29,7 @@ pub fn render(overview: &Overview) -> String {
             proof(&mut out, total, overview);
             sleeps(&mut out, &total.trace);
             workers(&mut out, overview);
+            back_ends::table(&mut out, &total.back_ends);
             out.push_str("<div class=\"cards\">");
             responses(&mut out, &total.counters);
             numbers(&mut out, &total.counters);
@@ -457,7 +460,7 @@ fn duration_ms(ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tally::MasterTally;
+    use crate::tally::{BackEnd, MasterTally};
     use debox::{Site, Wait};
 
     fn overview(rung: Rung, sleeps: Vec<Site>, lost_records: u64) -> Overview {
@@ -471,6 +474,16 @@ mod tests {
             send: "copy".into(),
             residency: "cachestat".into(),
             counters: Counters::default(),
+            back_ends: vec![
+                BackEnd {
+                    location: "/<app>".into(),
+                    address: "127.0.0.1:1".into(),
+                    left_alone: 2,
+                    left_alone_ms: 1_500,
+                    ..BackEnd::default()
+                },
+                BackEnd::default(),
+            ],
             trace: Report {
                 rung,
                 calls: Default::default(),
@@ -539,6 +552,16 @@ mod tests {
         let row = "<th>openat2</th><th>page-io</th><th><code>a&lt;b</code></th><td>3</td><td>4.5 ms</td><td>2.0 ms</td>";
         assert!(page.contains(row), "{page}");
         assert!(page.contains("did not answer in time"));
+    }
+
+    #[test]
+    fn back_ends_are_shown_when_there_are_any() {
+        let mut page = overview(Rung::Stacks, vec![], 0);
+        let shown = render(&page);
+        let row = "<th>/&lt;app&gt;</th><th>127.0.0.1:1</th><td>0</td><td>0</td><td>0</td><th>left alone by 2 workers for ";
+        assert!(shown.contains(row), "{shown}");
+        page.total.as_mut().unwrap().back_ends.clear();
+        assert!(!render(&page).contains("Back ends"));
     }
 
     #[test]

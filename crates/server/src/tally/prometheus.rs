@@ -7,7 +7,7 @@
 use debox::{Label, Report, Rung};
 use std::fmt::{Display, Write};
 
-use super::{Counters, Histogram, Kind, Overview, Snapshot};
+use super::{BackEnd, Counters, Histogram, Kind, Overview, Snapshot};
 
 /// The content type of this format.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -26,6 +26,7 @@ pub fn render(overview: &Overview) -> String {
     if let Some(total) = &overview.total {
         out.blocking(&total.trace);
         out.counters(&total.counters);
+        out.back_ends(&total.back_ends);
         out.trace(&total.trace);
         out.info(overview, total);
     }
@@ -269,6 +270,52 @@ impl Metrics {
     }
 
     /// How evenly the kernel spreads clients over workers.
+    fn back_ends(&mut self, all: &[BackEnd]) {
+        type Value = fn(&BackEnd) -> f64;
+        let families: [(&str, &str, Value); 6] = [
+            (
+                "headway_upstream_requests",
+                "Requests under way, by location and back end.",
+                |one| one.requests as f64,
+            ),
+            (
+                "headway_upstream_idle",
+                "Connections that wait for the next request.",
+                |one| one.idle as f64,
+            ),
+            (
+                "headway_upstream_failures",
+                "Failures in a row since it was left alone last; the most that one worker has seen.",
+                |one| one.failures as f64,
+            ),
+            (
+                "headway_upstream_ejections",
+                "How often it has been left alone since it answered last; the most of one worker.",
+                |one| one.ejections as f64,
+            ),
+            (
+                "headway_upstream_left_alone",
+                "Workers that leave it alone now, because it failed.",
+                |one| one.left_alone as f64,
+            ),
+            (
+                "headway_upstream_left_alone_seconds",
+                "How much longer the last of them does.",
+                |one| one.left_alone_ms as f64 / 1e3,
+            ),
+        ];
+        for (name, help, value) in families {
+            if !all.is_empty() {
+                self.family(name, "gauge", help);
+            }
+            for one in all {
+                let labels: [(&str, &dyn Display); 2] =
+                    [("location", &one.location), ("back_end", &one.address)];
+                self.sample(name, &labels, value(one));
+            }
+        }
+    }
+
     fn workers(&mut self, overview: &Overview) {
         type Value = fn(&Snapshot) -> u64;
         let families: [(&str, &str, &str, Value); 3] = [

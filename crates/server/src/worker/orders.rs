@@ -7,7 +7,7 @@ use debox::Call;
 use super::{Worker, WorkerError, helpers};
 use crate::config::SendMethod;
 use crate::control::{FromWorker, Received, ToWorker};
-use crate::tally::{Counters, Snapshot};
+use crate::tally::{BackEnd, Counters, Snapshot};
 
 impl Worker {
     /// Takes all orders that have come. `false`: the master is gone.
@@ -64,8 +64,16 @@ impl Worker {
             send: self.config.send.to_string(),
             residency: self.residency().to_owned(),
             counters,
+            back_ends: self.back_ends(),
             trace: self.tracer.report(),
         }
+    }
+
+    fn back_ends(&self) -> Vec<BackEnd> {
+        let dynamic = self.dynamic.as_ref();
+        dynamic.map_or_else(Vec::new, |dynamic| {
+            dynamic.back_ends(&self.places, self.now_ms)
+        })
     }
 
     /// How it is known what is resident.

@@ -25,6 +25,7 @@ use super::{Dynamic, Step};
 use crate::config::{Kind, Peers};
 use crate::connection::{Connection, Exchange, Peer, Stage};
 use crate::respond::dynamic::{Asked, Place, Places, talk};
+use crate::tally::BackEnd;
 use crate::worker::Worker;
 
 /// The back ends of a location.
@@ -77,6 +78,31 @@ impl Dynamic {
     pub(super) fn idle_next_ms(&self) -> Option<u64> {
         let groups = self.groups.iter().flatten();
         groups.filter_map(|group| group.idle.deadline_ms()).min()
+    }
+
+    /// What is known of each back end, those of one location after the other. The same one of several hosts' locations is
+    /// told once.
+    pub(in crate::worker) fn back_ends(&self, places: &Places, now_ms: u64) -> Vec<BackEnd> {
+        let mut all = Vec::new();
+        for (place, group) in self.groups.iter().enumerate() {
+            let Some(group) = group else { continue };
+            let location = places.get(place).location.rule.to_string();
+            let views = group.upstream.views(now_ms).enumerate();
+            for ((number, view), address) in views.zip(&group.addresses) {
+                let one = BackEnd {
+                    location: location.clone(),
+                    address: address.to_string(),
+                    requests: u64::from(view.requests),
+                    idle: group.idle.count(number) as u64,
+                    failures: u64::from(view.failures),
+                    ejections: u64::from(view.ejections),
+                    left_alone: u64::from(view.ejected_ms.is_some()),
+                    left_alone_ms: view.ejected_ms.unwrap_or(0),
+                };
+                BackEnd::merge(&mut all, &one);
+            }
+        }
+        all
     }
 
     /// Connections that wait for their next request.
