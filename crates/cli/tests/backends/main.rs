@@ -18,4 +18,5 @@ mod handoff;
 mod php;
 mod proxy;
 mod scgi;
+mod slow;
 mod tunnels;

@@ -159,7 +159,7 @@ fn process_waits_for_a_slow_client_and_goes_on_when_its_client_has_gone() {
         return;
     }
     let site = Site::new();
-    let more = "concurrency = 1\ntimeout = \"2s\"\noutput-max = \"0\"";
+    let more = "concurrency = 1\ntimeout = \"2s\"\noutput-max = \"0\"\nspill-max = \"0\"";
     let server = serve(&site, NAUGHTY, more);
     let long = "GET /d/?long HTTP/1.1\r\nHost: x\r\n\r\n";
     let mut slow = server.connect();

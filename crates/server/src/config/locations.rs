@@ -22,6 +22,8 @@ const DESCRIPTORS_A_PROGRAM: usize = 3;
 /// Programs at once, a worker and location, unless it is configured.
 const CONCURRENCY: u32 = 16;
 const QUEUE: u32 = 128;
+/// Of one reply, waiting for its client, unless it is configured.
+const SPILL_BYTES: u64 = 64 << 20;
 const DAY_MS: u64 = 24 * 3_600_000;
 
 /// Paths that are answered in a way of their own.
@@ -43,6 +45,8 @@ pub struct Location {
     pub processes_max: u64,
     /// A longer reply body is cut off, and its connection with it; 0 is no bound.
     pub output_bytes_max: u64,
+    /// So much of a reply may wait for its client, before its program is held back; 0: none of it.
+    pub spill_bytes_max: u64,
     /// A longer request body is answered 413.
     pub body_bytes_max: u64,
     /// Programs at once, a worker.
@@ -212,12 +216,21 @@ pub(super) fn written(
 /// Descriptors that the programs of all locations take in a worker, at most.
 pub(super) fn descriptors(hosts: &[Host]) -> usize {
     let all = hosts.iter().flat_map(|host| &host.locations);
-    all.map(|location| match &location.kind {
-        Kind::Files => 0,
-        Kind::Cgi(_) | Kind::Direct(_) | Kind::Pipe(_) => {
-            (location.concurrency as usize).saturating_mul(DESCRIPTORS_A_PROGRAM)
-        }
-        Kind::Peers(peers) => peers.descriptors(location.concurrency),
+    all.map(|location| {
+        let many = location.concurrency as usize;
+        let own = match &location.kind {
+            Kind::Files => return 0,
+            Kind::Cgi(_) | Kind::Direct(_) | Kind::Pipe(_) => {
+                many.saturating_mul(DESCRIPTORS_A_PROGRAM)
+            }
+            Kind::Peers(peers) => peers.descriptors(location.concurrency),
+        };
+        // As many replies again may be in files.
+        own.saturating_add(if location.spill_bytes_max > 0 {
+            many
+        } else {
+            0
+        })
     })
     .fold(0, usize::saturating_add)
 }
@@ -261,6 +274,13 @@ fn location(
             &own.output_max,
             1 << 30,
             0..=1 << 46,
+            to,
+        ),
+        spill_bytes_max: size(
+            &name("spill-max"),
+            &own.spill_max,
+            SPILL_BYTES,
+            0..=1 << 40,
             to,
         ),
         body_bytes_max: size(&name("body-max"), &own.body_max, body, 0..=1 << 40, to),

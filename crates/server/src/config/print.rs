@@ -147,6 +147,7 @@ fn write_location(out: &mut String, location: &Location) -> fmt::Result {
     writeln!(out, "processes-max = {}", location.processes_max)?;
     let output = Bytes(location.output_bytes_max);
     writeln!(out, "output-max = \"{output}\"")?;
+    writeln!(out, "spill-max = \"{}\"", Bytes(location.spill_bytes_max))?;
     writeln!(out, "body-max = \"{}\"", Bytes(location.body_bytes_max))?;
     writeln!(out, "concurrency = {}", location.concurrency)?;
     writeln!(out, "queue = {}", location.queue)?;

@@ -289,6 +289,9 @@ pub struct LocationSettings {
     /// The longest reply body.
     #[serde(alias = "output_max")]
     pub output_max: Item<Bytes>,
+    /// How much of a reply may wait for its client.
+    #[serde(alias = "spill_max")]
+    pub spill_max: Item<Bytes>,
     /// The longest request body.
     #[serde(alias = "body_max")]
     pub body_max: Item<Bytes>,

@@ -1,8 +1,9 @@
 //! One request and the program that answers it: what is on its way in both directions.
 //!
 //! The body goes from the client through [`Upload::waiting`] to the program, the reply from the program
-//! through the connection's outgoing pieces to the client. Both are bounded: while one of them is full the
-//! side that fills it is not read from, so a slow client holds a fast program back and the other way round.
+//! through the connection's outgoing pieces to the client, and through its [`Backlog`] if that is slow. All are bounded: while one of
+//! them is full the side that fills it is not read from, so a slow client holds a fast program back in the end, and the other way
+//! round.
 //!
 //! It refuses to decide anything: `worker/dynamic` does.
 
@@ -16,7 +17,7 @@ use gateway::cgi::{NphReader, ReplyReader};
 use gateway::upstream::{Lease, Tried};
 
 use super::Body;
-use crate::request::{Frame, ProgramName};
+use crate::request::{Charge, Frame, ProgramName};
 
 /// Body bytes that wait for the program at most, but for what one more read brings.
 const WAITING_BYTES_MAX: usize = 64 * 1024;
@@ -185,6 +186,38 @@ pub struct Tunnel {
     pub mute: bool,
 }
 
+/// What of a reply waits for its client, in the order in which it will leave: first what is in a file, then what is in
+/// memory.
+#[derive(Default)]
+pub struct Backlog {
+    /// In memory.
+    pub tail: Vec<u8>,
+    /// Where the rest is.
+    pub file: Option<Rc<OpenFile>>,
+    /// How much has been written there, or is being written.
+    pub written_bytes: u64,
+    /// How much of that has come back.
+    pub restored_bytes: u64,
+    /// A helper is writing.
+    pub spilling: bool,
+    /// A helper is reading.
+    pub restoring: bool,
+    /// Its place among its location's replies that are in files.
+    pub charge: Option<Charge>,
+}
+
+impl Backlog {
+    /// Nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.tail.is_empty() && self.restored_bytes == self.written_bytes
+    }
+
+    /// A helper is at work.
+    pub fn is_busy(&self) -> bool {
+        self.spilling || self.restoring
+    }
+}
+
 /// The reply on its way from the program.
 pub struct Download {
     /// The program's output; `None` before it is there, and after its end.
@@ -199,8 +232,10 @@ pub struct Download {
     pub length: Option<u64>,
     /// Bytes of its body so far.
     pub bytes: u64,
-    /// More of it may come: what came has left for the client.
+    /// More of it may come: what came has left for the client, or has found a place to wait.
     pub wanted: bool,
+    /// What waits for the client behind what is being sent.
+    pub backlog: Backlog,
     /// All of it has come.
     pub ended: bool,
 }
@@ -216,6 +251,7 @@ impl Download {
             length: None,
             bytes: 0,
             wanted: true,
+            backlog: Backlog::default(),
             ended: false,
         }
     }

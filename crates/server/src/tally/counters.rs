@@ -149,6 +149,7 @@ counters! {
         Counter dynamic_bad_replies "Replies of programs that were refused: no head, malformed, too long or too short.";
         Counter dynamic_received_bytes "Bytes of request bodies given to programs.";
         Counter dynamic_spilled_bytes "Bytes of request bodies that waited for their program in a file.";
+        Counter dynamic_reply_spilled_bytes "Bytes of replies that waited for their client in a file.";
         Counter dynamic_sent_bytes "Bytes taken from programs.";
         Counter backend_connects "Connections to back ends that were begun.";
         Counter backend_reused "Requests that went to a back end over a connection that had waited for one.";

@@ -8,6 +8,7 @@
 //! What the loop never does: make a process (but with `fork-in-server`, to show what that costs), wait for
 //! one, or keep more of a body or a reply than a bounded buffer holds.
 
+mod backlog;
 mod begin;
 mod direct;
 mod download;
@@ -23,10 +24,12 @@ mod talk;
 mod tunnel;
 mod upload;
 
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
+use std::rc::Rc;
 
 use debox::Call;
 use event::{Interest, Ready, Token};
@@ -69,6 +72,8 @@ pub(super) struct Dynamic {
     groups: Vec<Option<Group>>,
     /// Connections that speak another protocol, by location.
     tunnels: Vec<u32>,
+    /// Replies that wait for their clients in files, by location.
+    spills: Vec<Rc<Cell<u64>>>,
     /// Locations that may ask for one more request than before.
     freed: Vec<usize>,
     /// The number of the next exchange.
@@ -94,6 +99,7 @@ impl Dynamic {
             direct: Direct::new(places.len()),
             groups: Group::all(places),
             tunnels: vec![0; places.len()],
+            spills: (0..places.len()).map(|_| Rc::default()).collect(),
             freed: Vec::new(),
             next_id: 1,
             buffer: vec![0; READ_BYTES],

@@ -1,7 +1,7 @@
 //! A reply on its way from the program to the client.
 //!
-//! One piece at a time: what was read has to leave before more is read, so a slow client holds its program
-//! back, and no connection keeps more than such a piece. A reply that is whole at the first look gets its
+//! One piece at a time: what was read has to leave, or to find a place in the `backlog`, before more is read, so a slow client holds
+//! its program back in the end, and no connection keeps much in memory. A reply that is whole at the first look gets its
 //! length; the connection stays then, whatever the client speaks.
 
 use debox::Call;
@@ -40,9 +40,14 @@ impl Worker {
             dynamic.buffer = buffer;
         }
         match step {
-            Step::Go if self.config.eager_write => self.send_reply(connection, exchange),
+            Step::Go if self.sends_at_once(exchange) => self.send_reply(connection, exchange),
             other => other,
         }
+    }
+
+    /// What has come may leave before the event mechanism is asked. One whose reply waits already is known to be slow.
+    pub(super) fn sends_at_once(&self, exchange: &Exchange) -> bool {
+        self.config.eager_write && exchange.download.backlog.is_empty()
     }
 
     /// Reads until there is nothing now, or enough for one piece, and passes it on.
@@ -87,7 +92,7 @@ impl Worker {
             }
         }
         if read_bytes > 0 {
-            self.renew(connection, exchange);
+            self.note_word(connection, exchange);
         }
         self.judge(exchange, body.len() as u64)
             .unwrap_or_else(|| self.pass_on(connection, exchange, body))
@@ -225,6 +230,8 @@ impl Worker {
         exchange: &mut Exchange,
         body: Vec<u8>,
     ) -> Step {
+        let waits = exchange.download.frame.is_some()
+            && !(connection.outgoing.pieces.is_empty() && exchange.download.backlog.is_empty());
         if let Some(reply) = exchange.download.reply.take()
             && !self.begin(connection, exchange, reply, body.len())
         {
@@ -237,19 +244,23 @@ impl Worker {
         if frame != Frame::Bodiless {
             let (bytes, framing) = chunk(frame, body, exchange.download.ended);
             connection.outgoing.head_bytes += framing as u64;
-            if !bytes.is_empty() {
-                connection.outgoing.push(Piece::bytes(bytes));
+            match waits {
+                true => exchange.download.backlog.tail.extend_from_slice(&bytes),
+                false if bytes.is_empty() => {}
+                false => connection.outgoing.push(Piece::bytes(bytes)),
             }
         }
         if exchange.download.ended {
             let source = exchange.download.source.take();
             self.close_channel(source);
         }
-        exchange.download.wanted = connection.outgoing.pieces.is_empty();
-        match frame {
-            Frame::Tunnel => self.open_tunnel(connection, exchange),
-            _ => Step::Go,
+        if frame == Frame::Tunnel {
+            exchange.download.wanted = false;
+            return self.open_tunnel(connection, exchange);
         }
+        self.spill_reply(connection, exchange);
+        self.note_room(connection, exchange);
+        Step::Go
     }
 
     /// Makes the reply's head. `false`: the request's own cannot be understood any more, which cannot be.
@@ -273,29 +284,47 @@ impl Worker {
         true
     }
 
-    /// Sends what has come; when all of it has left, more may come.
+    /// Sends what has come, and then what has waited; when all of it has left, the reply is over or more may come.
     pub(super) fn send_reply(
         &mut self,
         connection: &mut Connection,
         exchange: &mut Exchange,
     ) -> Step {
-        if !connection.outgoing.pieces.is_empty() {
-            let before = connection.outgoing.sent_bytes;
-            let progress = self.transmit(connection);
-            if connection.outgoing.sent_bytes > before {
-                self.renew(connection, exchange);
+        loop {
+            if !connection.outgoing.pieces.is_empty() {
+                match self.send_some(connection, exchange) {
+                    Progress::Finished => {}
+                    Progress::SocketFull | Progress::TurnSpent => break,
+                    Progress::Gone => return Step::Gone,
+                    _ => return Step::Abort,
+                }
             }
-            match progress {
-                Progress::Finished => {}
-                Progress::SocketFull | Progress::TurnSpent => return Step::Go,
-                Progress::Gone => return Step::Gone,
-                _ => return Step::Abort,
+            match self.refill(connection, exchange) {
+                Step::Go if connection.outgoing.pieces.is_empty() => break,
+                Step::Go => {}
+                other => return other,
             }
         }
-        exchange.download.wanted = true;
-        match exchange.download.ended && exchange.download.frame.is_some() {
-            true => Step::Done,
-            false => Step::Go,
+        let download = &exchange.download;
+        let all_sent = connection.outgoing.pieces.is_empty() && download.backlog.is_empty();
+        if download.ended && download.frame.is_some() && all_sent {
+            return Step::Done;
         }
+        self.spill_reply(connection, exchange);
+        self.note_room(connection, exchange);
+        Step::Go
+    }
+
+    fn send_some(&mut self, connection: &mut Connection, exchange: &mut Exchange) -> Progress {
+        let before = connection.outgoing.sent_bytes;
+        let progress = self.transmit(connection);
+        if connection.outgoing.sent_bytes > before {
+            self.renew(connection, exchange);
+        }
+        // Its client is slow; the program need not be.
+        if exchange.download.ended && matches!(progress, Progress::SocketFull) {
+            self.let_go(exchange);
+        }
+        progress
     }
 }

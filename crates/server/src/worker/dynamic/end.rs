@@ -41,6 +41,7 @@ impl Worker {
         let tunnel = exchange.tunnel.as_deref();
         let heard = tunnel.is_none_or(|tunnel| tunnel.client_ended);
         let whole = exchange.upload.body.is_none() && heard;
+        self.leave_helpers(&exchange);
         self.release_program(&mut exchange);
         if whole {
             return self.go_on(connection, Served::Done);
@@ -67,6 +68,7 @@ impl Worker {
             self.counters.aborted += 1;
             return Fate::Close;
         }
+        self.leave_helpers(&exchange);
         // One that has closed its output is ending by itself, and its end may tell why the reply is bad.
         match exchange.download.ended {
             true => self.release_program(&mut exchange),
@@ -105,6 +107,7 @@ impl Worker {
             );
             return self.answer_failure(connection, exchange, Status::BAD_GATEWAY);
         }
+        self.leave_helpers(&exchange);
         self.release_program(&mut exchange);
         let whole = exchange.upload.body.is_none();
         let Parsed::Complete(head) = http::parse(&exchange.head, &self.limits) else {
@@ -119,6 +122,14 @@ impl Worker {
         connection.handed = there.handed.map(Rc::new);
         bytes.append(&mut connection.held);
         self.consume(connection, &bytes, Given::Nothing)
+    }
+
+    /// Its reply is complete, though its client has not got all of it: whoever made it is free for others.
+    pub(super) fn let_go(&mut self, exchange: &mut Exchange) {
+        if exchange.is_started() && exchange.upload.body.is_none() {
+            self.release_program(exchange);
+            exchange.stage = Stage::Over;
+        }
     }
 
     /// Its reply is complete: it may end by itself.
@@ -154,9 +165,7 @@ impl Worker {
         if exchange.stage == Stage::Lent {
             self.reclaim(exchange);
         }
-        if exchange.upload.spilling || exchange.upload.restoring {
-            self.pool.leave(exchange.client.0);
-        }
+        self.leave_helpers(exchange);
         if !exchange.is_started() || self.has_no_program(exchange) {
             return;
         }
@@ -171,6 +180,14 @@ impl Worker {
         }
         // The helper keeps one that has ended until it is told that nobody needs it.
         self.order(&Order::Kill { id }, Vec::new());
+    }
+
+    /// Whatever helpers do for it, nobody waits for that: their answer would be taken for one to the next request.
+    fn leave_helpers(&mut self, exchange: &Exchange) {
+        let (upload, backlog) = (&exchange.upload, &exchange.download.backlog);
+        if upload.spilling || upload.restoring || backlog.is_busy() {
+            self.pool.leave(exchange.client.0);
+        }
     }
 
     fn program(&mut self, id: u64) -> Option<&mut Program> {
@@ -217,12 +234,20 @@ impl Worker {
             _ if exchange.tunnel.is_some() => Waits::Anybody,
             _ if exchange.is_connecting() => Waits::Acceptance,
             Stage::Queued => Waits::Queue,
+            _ if exchange.download.backlog.is_busy() => Waits::Queue,
             Stage::Gathering if exchange.upload.spilling => Waits::Queue,
             Stage::Gathering => Waits::Sender,
             _ if exchange.upload.body.is_some() && exchange.upload.left().is_empty() => {
                 Waits::Sender
             }
             _ => Waits::Program,
+        }
+    }
+
+    /// The program has said something. That gives a client no more time to take what is in front of it.
+    pub(super) fn note_word(&mut self, connection: &Connection, exchange: &Exchange) {
+        if connection.outgoing.pieces.is_empty() {
+            self.renew(connection, exchange);
         }
     }
 

@@ -23,7 +23,7 @@ use crate::worker::Worker;
 use crate::worker::exchange::status_of;
 
 /// What is gathered in memory, but for what one more read brings.
-const PIECE_BYTES: usize = 256 * 1024;
+pub(super) const PIECE_BYTES: usize = 256 * 1024;
 
 impl Worker {
     /// The first part of the body is here, the rest is waited for.
@@ -100,6 +100,9 @@ impl Worker {
         };
         self.step(slot, |worker, connection| {
             worker.step_exchange(connection, |worker, connection, exchange| {
+                if exchange.download.backlog.spilling {
+                    return worker.reply_spilled(connection, exchange, file);
+                }
                 if exchange.stage != Stage::Gathering || !exchange.upload.spilling {
                     return Step::Go;
                 }

@@ -164,7 +164,10 @@ impl Worker {
                 self.counters.programs_started += 1;
                 self.counters.program_spawn_us.record(u64::from(spawn_us));
                 self.step_program(id, |_, _, exchange| {
-                    exchange.stage = Stage::Running;
+                    // Its reply may be complete already.
+                    if exchange.stage == Stage::Starting {
+                        exchange.stage = Stage::Running;
+                    }
                     Step::Go
                 });
             }

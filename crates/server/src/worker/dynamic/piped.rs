@@ -23,7 +23,7 @@ impl Worker {
     pub(super) fn take_piped(&mut self, client: Token, id: u64, bytes: &[u8]) {
         self.counters.dynamic_sent_bytes += bytes.len() as u64;
         self.step_lent(client, id, |worker, connection, exchange| {
-            worker.renew(connection, exchange);
+            worker.note_word(connection, exchange);
             let mut body = Vec::new();
             match worker.understand(connection, exchange, bytes, &mut body) {
                 Step::Go => worker.deliver(connection, exchange, body),
@@ -53,7 +53,7 @@ impl Worker {
         let judged = self.judge(exchange, body.len() as u64);
         let step = judged.unwrap_or_else(|| self.pass_on(connection, exchange, body));
         match step {
-            Step::Go if self.config.eager_write => self.send_reply(connection, exchange),
+            Step::Go if self.sends_at_once(exchange) => self.send_reply(connection, exchange),
             other => other,
         }
     }

@@ -8,21 +8,18 @@ use std::rc::Rc;
 
 use debox::Call;
 use event::{Interest, Ready, Token};
-use files::{Failure, Meta, OpenFile, read_nowait};
+use files::{Failure, Meta, OpenFile};
 use gateway::upstream::{Outcome, Stage as Progressed};
 use gateway::{Answer, Event, Fault, FieldList, Handoff, Refusal};
 use http::Status;
 use rustix::io::Errno;
 
+use super::backlog::RESTORE_BYTES;
 use super::{Elsewhere, READ_BYTES, Side, Step, program_token};
 use crate::config::Kind;
 use crate::connection::{Connection, Exchange, Peer};
 use crate::respond::dynamic::handoff::{file_below, kept_fields};
-use crate::worker::exchange::status_of;
 use crate::worker::{Fate, Worker};
-
-/// How much of a spilled body a helper reads at once.
-const RESTORE_BYTES: u64 = 256 * 1024;
 
 impl Worker {
     /// An event on the socket of a back end.
@@ -98,7 +95,8 @@ impl Worker {
     /// Has a helper read the next part of a body that was spilled, when the one before has left.
     fn restore(&mut self, connection: &mut Connection, exchange: &mut Exchange) -> Step {
         let upload = &mut exchange.upload;
-        let is_due = exchange.peer.is_some() && !upload.restoring && upload.left().is_empty();
+        let is_free = !upload.restoring && !exchange.download.backlog.restoring;
+        let is_due = exchange.peer.is_some() && is_free && upload.left().is_empty();
         let Some(file) = upload.spilled.as_ref().filter(|_| is_due) else {
             return Step::Go;
         };
@@ -121,33 +119,37 @@ impl Worker {
         Step::Go
     }
 
-    /// A helper has read a part of a spilled body, or could not.
+    /// A helper has read a part of a spilled body or reply, or could not.
     pub(in crate::worker) fn wake_restorer(
         &mut self,
         connection: &mut Connection,
         copy: &Result<Rc<OpenFile>, Failure>,
     ) -> Fate {
         self.step_exchange(connection, |worker, connection, exchange| {
-            if !std::mem::take(&mut exchange.upload.restoring) || exchange.peer.is_none() {
+            if exchange.download.backlog.restoring {
+                return worker.reply_restored(connection, exchange, copy);
+            }
+            if !std::mem::take(&mut exchange.upload.restoring) {
                 return Step::Go;
             }
-            let file = match copy {
-                Ok(file) => file,
-                Err(failure) => return Step::Fail(status_of(*failure)),
-            };
-            let mut bytes = vec![0; RESTORE_BYTES as usize];
-            let read = worker
-                .tracer
-                .call(Call::ReadNowait, || read_nowait(file, &mut bytes, 0));
-            match read {
-                Ok(Some(count @ 1..)) => {
-                    exchange.upload.waiting.extend_from_slice(&bytes[..count]);
-                    exchange.upload.restored_bytes += count as u64;
-                    worker.renew(connection, exchange);
-                    worker.feed_peer(connection, exchange)
+            if exchange.peer.is_some() {
+                let bytes = match worker.copied(copy) {
+                    Ok(bytes) => bytes,
+                    Err(status) => return Step::Fail(status),
+                };
+                exchange.upload.waiting.extend_from_slice(&bytes);
+                exchange.upload.restored_bytes += bytes.len() as u64;
+                worker.renew(connection, exchange);
+                match worker.feed_peer(connection, exchange) {
+                    Step::Go => {}
+                    other => return other,
                 }
-                // Shorter than what was written, or not memory after all: no body to send.
-                _ => Step::Fail(Status::INTERNAL_SERVER_ERROR),
+            }
+            // A part of the reply may have had to wait for this.
+            match connection.outgoing.pieces.is_empty() && exchange.download.backlog.file.is_some()
+            {
+                true => worker.send_reply(connection, exchange),
+                false => Step::Go,
             }
         })
     }
@@ -185,7 +187,7 @@ impl Worker {
             }
         }
         if read_bytes > 0 {
-            self.renew(connection, exchange);
+            self.note_word(connection, exchange);
         }
         Step::Go
     }
@@ -349,7 +351,10 @@ impl Worker {
 
 /// The same file under its own number: helpers' answers are told apart by it, and what was made without a name
 /// came without one.
-fn identified(file: &Rc<OpenFile>, retire: &files::RetireList) -> std::io::Result<Rc<OpenFile>> {
+pub(super) fn identified(
+    file: &Rc<OpenFile>,
+    retire: &files::RetireList,
+) -> std::io::Result<Rc<OpenFile>> {
     let descriptor = rustix::io::fcntl_dupfd_cloexec(file, 0)?;
     let status = rustix::fs::fstat(&descriptor)?;
     let meta = Meta {
