@@ -27,6 +27,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "trace",
             "counters",
             "specweb",
+            // The last three for headway-specweb99, which speaks to servers.
+            "gateway",
+            "http",
+            "os",
         ],
     ),
     (
