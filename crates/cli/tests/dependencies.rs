@@ -35,7 +35,9 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     (
         "server",
-        &["files", "gateway", "http", "event", "debox", "os"],
+        &[
+            "files", "gateway", "http", "event", "debox", "os", "specweb",
+        ],
     ),
     ("gateway", &["http"]),
     ("files", &["event", "os"]),

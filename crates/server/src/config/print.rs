@@ -137,6 +137,10 @@ fn write_location(out: &mut String, location: &Location) -> fmt::Result {
         Kind::Cgi(cgi) => write_cgi(out, cgi)?,
         Kind::Direct(command) => writeln!(out, "direct = {}", list(command.iter()))?,
         Kind::Peers(peers) => write_peers(out, peers)?,
+        Kind::Application(application) => match &application.state {
+            None => writeln!(out, "specweb99 = {{}}")?,
+            Some(state) => writeln!(out, "specweb99 = {{ state = {} }}", quoted(state.display()))?,
+        },
     }
     writeln!(out, "timeout = \"{}\"", Millis(location.timeout_ms))?;
     writeln!(out, "time-max = \"{}\"", Millis(location.time_max_ms))?;

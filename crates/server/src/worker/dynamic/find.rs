@@ -36,6 +36,8 @@ pub(in crate::worker) enum Found {
     Failed(Status),
     /// A helper has been asked.
     Waiting,
+    /// The application at this location, in the worker itself.
+    Application(usize),
 }
 
 impl Found {
@@ -57,6 +59,9 @@ impl Worker {
         head: &Head<'_>,
         given: &mut Given,
     ) -> Found {
+        if let Some(turn) = &connection.turn {
+            return Found::Application(turn.place);
+        }
         let asked = connection.program_part.take();
         if asked.is_none() && !matches!(given, Given::Nothing) {
             return Found::Files;
@@ -79,6 +84,7 @@ impl Worker {
         };
         match place.location.kind {
             Kind::Files => Found::Files,
+            Kind::Application(_) => Found::Application(place.number),
             Kind::Direct(_) => {
                 let whole = [b"/", &*path.bytes].concat();
                 Found::Program(self.places.only_program(&place, &whole))

@@ -40,7 +40,7 @@ impl Group {
         kinds
             .map(|location| match &location.kind {
                 Kind::Peers(peers) => Some(Group::new(peers, location.concurrency)),
-                Kind::Files | Kind::Cgi(_) | Kind::Direct(_) => None,
+                Kind::Files | Kind::Cgi(_) | Kind::Direct(_) | Kind::Application(_) => None,
             })
             .collect()
     }
