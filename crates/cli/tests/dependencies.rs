@@ -27,11 +27,17 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "trace",
             "counters",
             "specweb",
+            // The last three for headway-specweb99, which speaks to servers.
+            "gateway",
+            "http",
+            "os",
         ],
     ),
     (
         "server",
-        &["files", "gateway", "http", "event", "debox", "os"],
+        &[
+            "files", "gateway", "http", "event", "debox", "os", "specweb",
+        ],
     ),
     ("gateway", &["http"]),
     ("files", &["event", "os"]),

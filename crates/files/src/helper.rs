@@ -4,7 +4,8 @@
 //! ordinary blocking calls, answers with descriptors attached, and ends when the worker closes.
 //! What it refuses: to open anything but regular files and directories beneath its roots (and a file without a
 //! name for what is to be spilled), and to
-//! grow: its memory is a message, a small buffer, and at most one listing.
+//! grow: its memory is a message, a small buffer, and at most one listing. Errands are another's ([`Tasks::errand`]), and take what
+//! they take.
 //!
 //! Sources: the Flash papers' helper processes (dissertation 2.3), `crate::protocol`.
 
@@ -12,7 +13,8 @@ use crate::answer::Failure;
 use crate::file::Meta;
 use crate::listing::{Directory, read_directory};
 use crate::protocol::{
-    MESSAGE_BYTES_MAX, RETIRE_MAX, Reply, Request, VERSION, Want, decode_request, encode_reply,
+    Brought, MESSAGE_BYTES_MAX, RETIRE_MAX, Reply, Request, VERSION, WORDS_BYTES_MAX, Want,
+    decode_request, encode_reply,
 };
 use crate::residency::{READ_IN_BYTES, WINDOW_BYTES};
 use crate::resolve::{RawAnswer, RawFile, resolve_blocking};
@@ -34,7 +36,19 @@ const SCRATCH_BYTES: usize = 32 * 1024;
 /// Contents are copied at most so far at a time: as much as a small file may be configured to have.
 const COPY_BYTES_MAX: u64 = 64 * WINDOW_BYTES;
 
-/// Serve requests on `socket` until the worker closes it. `render` makes listing pages.
+/// Does what an errand's words say, and answers with what it has brought.
+pub type ErrandTask = dyn Fn(&[u8]) -> Result<Vec<u8>, Failure>;
+
+/// What a helper does besides opening and reading.
+#[derive(Clone, Copy)]
+pub struct Tasks<'t> {
+    /// Makes listing pages.
+    pub render: &'t dyn Fn(&Directory) -> Vec<u8>,
+    /// Does errands.
+    pub errand: &'t ErrandTask,
+}
+
+/// Serve requests on `socket` until the worker closes it. `render` makes listing pages; errands fail.
 ///
 /// # Errors
 /// A broken socket, or a request that no worker sends. End the process; the worker asks another
@@ -48,11 +62,20 @@ const COPY_BYTES_MAX: u64 = 64 * WINDOW_BYTES;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn helper_main(socket: OwnedFd, render: &dyn Fn(&Directory) -> Vec<u8>) -> io::Result<()> {
+    let errand = &|_: &[u8]| Err(Failure::Io);
+    helper_main_with(socket, Tasks { render, errand })
+}
+
+/// The same for a worker that has errands.
+///
+/// # Errors
+/// As [`helper_main`]'s.
+pub fn helper_main_with(socket: OwnedFd, tasks: Tasks<'_>) -> io::Result<()> {
     let scratch = vec![0; SCRATCH_BYTES];
     let roots = Roots::default();
     let mut helper = Helper {
         socket,
-        render,
+        tasks,
         roots,
         roots_expected: None,
         retired: Vec::new(),
@@ -82,9 +105,9 @@ pub fn helper_main(socket: OwnedFd, render: &dyn Fn(&Directory) -> Vec<u8>) -> i
     }
 }
 
-struct Helper<'r> {
+struct Helper<'t> {
     socket: OwnedFd,
-    render: &'r dyn Fn(&Directory) -> Vec<u8>,
+    tasks: Tasks<'t>,
     roots: Roots,
     /// As announced by Hello.
     roots_expected: Option<u32>,
@@ -143,6 +166,7 @@ impl Helper<'_> {
                 offset,
                 directory,
             } => self.spill(job, offset, directory, files),
+            Request::Errand { job, words } => self.errand(job, words),
             Request::Retire { .. } => {
                 self.retired.append(&mut files);
                 Ok(())
@@ -203,7 +227,7 @@ impl Helper<'_> {
         known: Option<OwnedFd>,
     ) -> io::Result<()> {
         let page = match read_directory(&self.roots, root, path) {
-            Ok(directory) => (self.render)(&directory),
+            Ok(directory) => (self.tasks.render)(&directory),
             Err(failure) => {
                 let answer = Err(failure);
                 return self.reply(&Reply::Listed { job, answer }, &[]);
@@ -310,6 +334,25 @@ impl Helper<'_> {
             write_all_at(file, &self.scratch[..count], offset + at)?;
             at += count as u64;
         }
+    }
+
+    fn errand(&mut self, job: u64, words: &[u8]) -> io::Result<()> {
+        let brought = match (self.tasks.errand)(words) {
+            Ok(brought) => brought,
+            Err(failure) => {
+                let answer = Err(failure);
+                return self.reply(&Reply::Errand { job, answer }, &[]);
+            }
+        };
+        if brought.len() <= WORDS_BYTES_MAX {
+            let answer = Ok(Brought::Words(brought.into()));
+            return self.reply(&Reply::Errand { job, answer }, &[]);
+        }
+        let made = memory(&brought).map_err(Failure::of_read);
+        self.reply_memory(made, |made| Reply::Errand {
+            job,
+            answer: made.map(Brought::File),
+        })
     }
 
     fn reply_memory<E>(

@@ -36,11 +36,12 @@ pub mod service;
 
 pub use answer::{Answer, Failure, FoundFile, Probe};
 pub use file::{Meta, OpenFile};
-pub use helper::helper_main;
+pub use helper::{ErrandTask, Tasks, helper_main, helper_main_with};
 pub use listing::{Directory, DirectoryEntry, ENTRIES_MAX, EntryKind};
 pub use names::{Entry, Names, NamesBounds};
 pub use pool::{
-    Done, Full, HelperSlot, Outcome, Pool, PoolLimits, PoolStatistics, Powers, SlotState, Waiter,
+    Done, Errand, Full, HelperSlot, Outcome, Pool, PoolLimits, PoolStatistics, Powers, SlotState,
+    Waiter,
 };
 pub use residency::{ProbeKind, READ_IN_BYTES, Residency, WINDOW_BYTES, read_nowait, window_of};
 pub use resolve::{RawAnswer, RawFile, resolve_blocking, resolve_cached, resolve_here};

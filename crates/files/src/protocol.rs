@@ -15,6 +15,7 @@
 //! | 7    | Retire   | job u64                                        | 1 or more     |
 //! | 8    | Release  | job u64                                        | 0             |
 //! | 9    | Spill    | job u64, offset u64, path of a directory to the end | 1 (piece), or 2 (piece, file) |
+//! | 10   | Errand   | job u64, its words to the end                   | 0             |
 //! | 129  | Resolved | job u64, Answer                                | one a Meta    |
 //! | 130  | ReadIn   | job u64, errno u32 (0: done)                   | 0             |
 //! | 131  | Listed   | job u64, then 0 and Meta, 1 and failure u8, or 2 (as known) | one a Meta |
@@ -22,6 +23,7 @@
 //! | 133  | Retired  | job u64                                        | 0             |
 //! | 134  | Touched  | job u64                                        | 0             |
 //! | 135  | Spilled  | job u64, a new file u8 (0, 1), errno u32 (0: done) | 1 if a new file |
+//! | 136  | Errand   | job u64, then 0, length u16 and so many words, 1 and Meta, or 2 and failure u8 | one a Meta |
 //!
 //! - Names: count u16, then so many times length u16 and UTF-8.
 //! - Want: 0 touch, 1 the file, 2 the file with its first bytes read in.
@@ -44,13 +46,17 @@ use reader::Reader;
 use std::borrow::Cow;
 
 /// The version this build speaks.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 /// No path is longer: `PATH_MAX`, so that this many bytes already fail with `ENAMETOOLONG`.
 pub const PATH_BYTES_MAX: usize = 4096;
 /// No message is longer.
 pub const MESSAGE_BYTES_MAX: usize = 8192 + PATH_BYTES_MAX;
 /// All index names of one root together, with two bytes of length each, are not longer.
 pub const INDEX_BYTES_MAX: usize = 4096;
+/// What is said of an errand is not longer.
+pub const ERRAND_BYTES_MAX: usize = 8192;
+/// What an errand brings is told in the answer up to this length, and is a file beyond it.
+pub const WORDS_BYTES_MAX: usize = 256;
 /// Files retired in one message at most.
 pub const RETIRE_MAX: usize = 64;
 
@@ -154,6 +160,22 @@ pub enum Request<'a> {
         /// Where a new file is made: absolute.
         directory: &'a [u8],
     },
+    /// Do something that neither end knows anything of.
+    Errand {
+        /// The worker's number for this job.
+        job: u64,
+        /// What it is.
+        words: &'a [u8],
+    },
+}
+
+/// What an errand has brought.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Brought<F> {
+    /// This, at most [`WORDS_BYTES_MAX`].
+    Words(Box<[u8]>),
+    /// This file in memory.
+    File(F),
 }
 
 /// From helper to worker.
@@ -207,6 +229,13 @@ pub enum Reply {
         /// 0, or why the disk did not take it.
         errno: u32,
     },
+    /// To Errand.
+    Errand {
+        /// The job answered.
+        job: u64,
+        /// What it has brought; a file is attached.
+        answer: Result<Brought<Meta>, Failure>,
+    },
 }
 
 impl Reply {
@@ -219,7 +248,8 @@ impl Reply {
             | Reply::Read { job, .. }
             | Reply::Retired { job }
             | Reply::Touched { job }
-            | Reply::Spilled { job, .. } => *job,
+            | Reply::Spilled { job, .. }
+            | Reply::Errand { job, .. } => *job,
         }
     }
 
@@ -235,7 +265,11 @@ impl Reply {
                 ..
             }
             | Reply::Read { content: Ok(_), .. }
-            | Reply::Spilled { made: true, .. } => 1,
+            | Reply::Spilled { made: true, .. }
+            | Reply::Errand {
+                answer: Ok(Brought::File(_)),
+                ..
+            } => 1,
             _ => 0,
         }
     }
@@ -300,6 +334,10 @@ pub fn encode_request(request: &Request<'_>, bytes: &mut Vec<u8>) {
             bytes.extend(offset.to_le_bytes());
             put_path(bytes, directory);
         }
+        Request::Errand { job, words } => {
+            put_job(bytes, 10, *job);
+            bytes.extend(&words[..words.len().min(ERRAND_BYTES_MAX)]);
+        }
     }
 }
 
@@ -341,6 +379,21 @@ pub fn encode_reply(reply: &Reply, bytes: &mut Vec<u8>) {
             put_job(bytes, 135, *job);
             bytes.push(u8::from(*made));
             bytes.extend(errno.to_le_bytes());
+        }
+        Reply::Errand { job, answer } => {
+            put_job(bytes, 136, *job);
+            match answer {
+                Ok(Brought::Words(words)) => {
+                    bytes.push(0);
+                    bytes.extend((words.len() as u16).to_le_bytes());
+                    bytes.extend(&**words);
+                }
+                Ok(Brought::File(meta)) => {
+                    bytes.push(1);
+                    put_meta(bytes, meta);
+                }
+                Err(failure) => bytes.extend([2, failure_code(*failure)]),
+            }
         }
     }
 }
@@ -384,6 +437,10 @@ pub fn decode_request(bytes: &[u8]) -> Result<Request<'_>, Malformed> {
             job: rest.u64()?,
             offset: rest.u64()?,
             directory: rest.path()?,
+        },
+        10 => Request::Errand {
+            job: rest.u64()?,
+            words: rest.words()?,
         },
         _ => {
             return Err(Malformed {
@@ -440,6 +497,19 @@ pub fn decode_reply(bytes: &[u8]) -> Result<Reply, Malformed> {
             job: rest.u64()?,
             made: rest.flag()?,
             errno: rest.u32()?,
+        },
+        136 => Reply::Errand {
+            job: rest.u64()?,
+            answer: match rest.u8()? {
+                0 => Ok(Brought::Words(rest.short()?)),
+                1 => Ok(Brought::File(rest.meta()?)),
+                2 => Err(rest.failure()?),
+                _ => {
+                    return Err(Malformed {
+                        what: "unknown errand",
+                    });
+                }
+            },
         },
         _ => {
             return Err(Malformed {

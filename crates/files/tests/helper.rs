@@ -3,10 +3,10 @@
 mod common;
 
 use common::{ROOT, Served, directory, limits, open, put, roots, roots_with, told};
-use headway_files::protocol::Want;
+use headway_files::protocol::{Brought, Want};
 use headway_files::{
-    Answer, Done, Failure, OpenFile, Outcome, PoolLimits, RawAnswer, Residency, RetireList, Roots,
-    Waiter, helper_main, read_nowait, resolve_blocking, resolve_here,
+    Answer, Done, Errand, Failure, OpenFile, Outcome, PoolLimits, RawAnswer, Residency, RetireList,
+    Roots, Waiter, helper_main, read_nowait, resolve_blocking, resolve_here,
 };
 use os::rights::{Wait, pair, receive_with_descriptors, send_with_descriptors};
 use rustix::io::{Errno, IoSlice};
@@ -520,4 +520,29 @@ fn reason_is_told_when_nothing_can_be_spilled() {
         ),
         "{done:?}"
     );
+}
+
+#[test]
+fn errand_brings_words_or_a_file_when_it_is_done_and_the_reason_when_not() {
+    let tree = directory();
+    let mut served = Served::new(&roots(tree.path(), &[], false));
+    for length in [0, 1, 16, 17, 1000] {
+        let words = vec![b'x'; length];
+        let pool = &mut served.pool;
+        pool.errand(Errand::Once, &words, Waiter::new(3)).unwrap();
+        let mut done = served.until_done(1);
+        assert_eq!(done[0].waiters, [3]);
+        let Outcome::Errand { answer } = done.remove(0).outcome else {
+            panic!("no errand")
+        };
+        match (length, answer) {
+            (0, Err(why)) => assert_eq!(why, Failure::Forbidden),
+            (1..=16, Ok(Brought::Words(words))) => assert_eq!(words.len(), length * length),
+            (_, Ok(Brought::File(file))) => {
+                assert!(length > 16 && file.is_memory());
+                assert_eq!(contents(&file), vec![b'x'; length * length]);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 }

@@ -6,7 +6,8 @@ mod common;
 use common::{ROOT, directory, open, put, roots, told};
 use headway_files::protocol::{Reply, Request, decode_request, encode_reply};
 use headway_files::{
-    Done, Failure, Full, HelperSlot, Outcome, Pool, PoolLimits, RawAnswer, SlotState, Waiter,
+    Done, Errand, Failure, Full, HelperSlot, Outcome, Pool, PoolLimits, RawAnswer, SlotState,
+    Waiter,
 };
 use os::rights::{Wait, pair, receive_with_descriptors, send_with_descriptors};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -177,6 +178,39 @@ fn job_is_asked_again_first_when_its_helper_dies() {
         (pool.statistics().deaths, pool.statistics().asked_again),
         (1, 1)
     );
+}
+
+#[test]
+fn errand_for_once_fails_and_a_shared_one_is_repeated_when_its_helper_dies() {
+    for kind in [Errand::Once, Errand::Shared] {
+        let mut pool = pool(|_| {});
+        let helper = Puppet::attach(&mut pool);
+        for waiter in [1, 2] {
+            pool.errand(kind, b"append", Waiter::new(waiter)).unwrap();
+        }
+        pool.flush(0);
+        let done = helper.die(&mut pool);
+        let next = Puppet::attach(&mut pool);
+        pool.flush(0);
+        let repeated = next.message().is_some_and(|told| told.contains("job: 0"));
+        match kind {
+            Errand::Once => {
+                let [Done { outcome, waiters }] = &done[..] else {
+                    panic!("{done:?}")
+                };
+                let why = match outcome {
+                    Outcome::Errand { answer: Err(why) } => *why,
+                    other => panic!("{other:?}"),
+                };
+                assert_eq!(why, Failure::GivenUp);
+                assert_eq!((&waiters[..], repeated), (&[1][..], false));
+            }
+            Errand::Shared => {
+                assert!(done.is_empty() && repeated);
+                assert_eq!(pool.statistics().coalesced, 1);
+            }
+        }
+    }
 }
 
 #[test]

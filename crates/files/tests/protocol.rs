@@ -1,8 +1,8 @@
 //! Every message survives the journey, and no bytes whatever do harm.
 
 use headway_files::protocol::{
-    MESSAGE_BYTES_MAX, PATH_BYTES_MAX, Reply, Request, Want, decode_reply, decode_request,
-    encode_reply, encode_request,
+    Brought, ERRAND_BYTES_MAX, MESSAGE_BYTES_MAX, PATH_BYTES_MAX, Reply, Request, WORDS_BYTES_MAX,
+    Want, decode_reply, decode_request, encode_reply, encode_request,
 };
 use headway_files::{Failure, Meta, RawAnswer, RootId};
 use proptest::prelude::*;
@@ -63,6 +63,15 @@ fn answer() -> impl Strategy<Value = RawAnswer<Meta>> {
     ]
 }
 
+fn brought() -> impl Strategy<Value = Result<Brought<Meta>, Failure>> {
+    let words = prop::collection::vec(any::<u8>(), 0..=WORDS_BYTES_MAX);
+    prop_oneof![
+        words.prop_map(|words| Ok(Brought::Words(words.into()))),
+        meta().prop_map(|meta| Ok(Brought::File(meta))),
+        failure().prop_map(Err),
+    ]
+}
+
 fn reply() -> impl Strategy<Value = Reply> {
     let job = any::<u64>;
     prop_oneof![
@@ -77,6 +86,7 @@ fn reply() -> impl Strategy<Value = Reply> {
             .prop_map(|(job, content)| Reply::Read { job, content }),
         job().prop_map(|job| Reply::Retired { job }),
         job().prop_map(|job| Reply::Touched { job }),
+        (job(), brought()).prop_map(|(job, answer)| Reply::Errand { job, answer }),
     ]
 }
 
@@ -104,6 +114,7 @@ proptest! {
             Request::Retire { job },
             Request::Release { job },
             Request::Spill { job, offset, directory: &path },
+            Request::Errand { job, words: &path },
         ] {
             let bytes = encoded(&request);
             prop_assert!(bytes.len() <= MESSAGE_BYTES_MAX);
@@ -129,7 +140,7 @@ proptest! {
 
     #[test]
     fn message_has_one_encoding_when_random_bytes_are_decoded(
-        kind in prop_oneof![0_u8..10, 127_u8..136],
+        kind in prop_oneof![0_u8..11, 127_u8..137],
         rest in prop::collection::vec(prop_oneof![0_u8..5, any::<u8>()], 0..260),
     ) {
         let bytes = [vec![kind], rest].concat();
@@ -179,6 +190,7 @@ fn message_is_malformed_when_it_is_not_in_the_table() {
     let no_utf8 = [2, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0xff];
     let flag = [2, 0, 0, 0, 0, 2, 0, 0];
     let many_names = [2, 0, 0, 0, 0, 0, 0xff, 0xff];
+    let errand = [&[10][..], &[0; ERRAND_BYTES_MAX + 9]].concat();
     for bytes in [
         &[][..],
         &[0],
@@ -188,6 +200,7 @@ fn message_is_malformed_when_it_is_not_in_the_table() {
         &no_utf8,
         &flag,
         &many_names,
+        &errand,
     ] {
         assert!(
             decode_request(bytes).is_err(),

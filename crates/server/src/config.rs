@@ -25,7 +25,7 @@ mod print;
 pub use accept::{EarlyReject, Sharing};
 pub use check::{Environment, raise_descriptor_limit};
 pub use error::{ConfigError, Source};
-pub use locations::{Cgi, Kind, Location, Rule, Streams};
+pub use locations::{Application, Cgi, Kind, Location, Rule, Streams};
 pub use memory::Memory;
 pub(crate) use memory::REST_BYTES;
 pub use peers::{Peers, Protocol};

@@ -10,6 +10,7 @@ mod connection;
 mod lookup;
 mod respond;
 mod send;
+mod errand;
 pub mod tally;
 pub mod worker;
 pub mod forker;
@@ -21,5 +22,9 @@ pub use accept::{control as accept_control, simulation as accept_simulation};
 
 /// Runs a helper process on its socket until the worker lets it go.
 pub fn helper_main(socket: std::os::fd::OwnedFd) -> std::io::Result<()> {
-    files::helper_main(socket, &respond::listing::render)
+    let tasks = files::Tasks {
+        render: &respond::listing::render,
+        errand: &errand::carry_out,
+    };
+    files::helper_main_with(socket, tasks)
 }

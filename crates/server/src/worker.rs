@@ -9,6 +9,7 @@
 //! locks, and writes to standard error (a terminal can be stopped); words for a person go to the
 //! master as [`FromWorker::Notice`].
 
+mod application;
 mod clients;
 mod dynamic;
 mod exchange;
@@ -41,6 +42,7 @@ use crate::respond::dynamic::Places;
 use crate::respond::{Date, Rules, Shelf};
 use crate::send::{Chunks, Windows};
 use crate::tally::Counters;
+use application::Applications;
 use dynamic::Dynamic;
 use log::Log;
 
@@ -113,6 +115,7 @@ struct Worker {
     /// Which paths programs answer, and what they have under way; nothing where there are none.
     places: Rc<Places>,
     dynamic: Option<Box<Dynamic>>,
+    applications: Applications,
     lookup: Lookup,
     rules: Rules,
     shelf: Shelf,
@@ -201,6 +204,7 @@ impl Worker {
             connections: Slots::default(),
             deadlines: Deadlines::new(DEADLINE_TICK),
             hosts: Rc::new(parts.hosts),
+            applications: Applications::new(&parts.places),
             places: Rc::new(parts.places),
             dynamic: parts.dynamic,
             lookup: parts.lookup,

@@ -1,5 +1,7 @@
 //! CGI/1.1 (RFC 3875) around the application: variables in, a reply with its fields out.
 //!
+//! Other programs are told of a request in the same variables; for them [`answered`] gives the reply before anything of it is written.
+//!
 //! [`run`] is the whole life of a CGI program but for where it gets things from, so that tests give it a map for the environment and bytes
 //! for standard input. A body is read to the length that was promised and not beyond; a longer one than any client of ours sends is
 //! refused unread. Every file is opened before the first byte leaves, so that one that is missing is a 404 and no torn page.
@@ -9,7 +11,7 @@ use std::io::{self, Read, Write};
 
 use crate::application::{Piece, Reply, answer};
 use crate::request::{BODY_BYTES_MAX, Method, Request};
-use crate::scan::Scanner;
+use crate::scan::{PATH_BYTES, Scanner};
 use crate::state::{State, now_s};
 
 /// What is read of a file at once.
@@ -40,6 +42,11 @@ impl Variables {
             client: value("REMOTE_ADDR"),
             script: value("SCRIPT_NAME"),
         }
+    }
+
+    /// What the server calls itself.
+    pub fn server(&self) -> &str {
+        &self.server
     }
 
     /// Reads the body that was promised; `None` when it is too long or does not come.
@@ -74,6 +81,120 @@ impl Variables {
     }
 }
 
+/// A reply whose files are open: its length is known, and none of them can be missing any more.
+#[derive(Debug)]
+pub struct Opened {
+    /// The status.
+    pub status: u16,
+    /// Fields but the length.
+    pub fields: Vec<(&'static str, String)>,
+    /// The length of the body.
+    pub length: u64,
+    pieces: Vec<OpenedPiece>,
+}
+
+#[derive(Debug)]
+enum OpenedPiece {
+    Bytes(Vec<u8>),
+    File(File, u64),
+    Scanned(File, u64, [u8; PATH_BYTES]),
+}
+
+impl Opened {
+    fn new(reply: Reply, state: &State) -> io::Result<Opened> {
+        let open = |piece| -> io::Result<OpenedPiece> {
+            Ok(match piece {
+                Piece::Bytes(bytes) => OpenedPiece::Bytes(bytes),
+                Piece::File(name) => {
+                    let (file, size_bytes) = state.open(name)?;
+                    OpenedPiece::File(file, size_bytes)
+                }
+                Piece::Scanned(name, ad) => {
+                    let (file, size_bytes) = state.open(name)?;
+                    OpenedPiece::Scanned(file, size_bytes, ad)
+                }
+            })
+        };
+        let pieces = reply.pieces.into_iter().map(open);
+        let pieces = pieces.collect::<io::Result<Vec<OpenedPiece>>>()?;
+        let length = |piece: &OpenedPiece| match piece {
+            OpenedPiece::Bytes(bytes) => bytes.len() as u64,
+            OpenedPiece::File(_, size_bytes) | OpenedPiece::Scanned(_, size_bytes, _) => {
+                *size_bytes
+            }
+        };
+        Ok(Opened {
+            status: reply.status,
+            fields: reply.fields,
+            length: pieces.iter().map(length).sum(),
+            pieces,
+        })
+    }
+
+    /// A reply of words alone.
+    fn words(reply: Reply) -> Opened {
+        let bytes = |piece| match piece {
+            Piece::Bytes(bytes) => Some(OpenedPiece::Bytes(bytes)),
+            Piece::File(_) | Piece::Scanned(..) => None,
+        };
+        Opened {
+            status: reply.status,
+            length: reply.length(|_| None).unwrap_or(0),
+            fields: reply.fields,
+            pieces: reply.pieces.into_iter().filter_map(bytes).collect(),
+        }
+    }
+
+    /// Writes the body, as long as [`Opened::length`] says.
+    ///
+    /// # Errors
+    /// The output is closed, or a file has become shorter: the reply cannot be finished.
+    pub fn write_body(self, output: &mut dyn Write) -> io::Result<()> {
+        for piece in self.pieces {
+            match piece {
+                OpenedPiece::Bytes(bytes) => output.write_all(&bytes)?,
+                OpenedPiece::File(file, size_bytes) => {
+                    copy(file, size_bytes, output, &mut |_| ())?;
+                }
+                OpenedPiece::Scanned(file, size_bytes, ad) => {
+                    let mut scanner = Scanner::new();
+                    copy(file, size_bytes, output, &mut |bytes| {
+                        scanner.replace(bytes, &ad)
+                    })?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What one request is answered; beside it, what went wrong, for the log. There is always an answer.
+pub fn answered(
+    variables: &Variables,
+    state: &mut State,
+    input: &mut dyn Read,
+) -> (Opened, Option<io::Error>) {
+    let Some(body) = variables.body(input) else {
+        let words = "the body is too long, or not whole";
+        return (Opened::words(Reply::plain(400, words)), None);
+    };
+    let words = "a file of the application cannot be used; the server's log says which";
+    let reply = match answer(&variables.request(&body), state) {
+        Ok(reply) => reply,
+        Err(error) => return (Opened::words(Reply::plain(500, words)), Some(error)),
+    };
+    match Opened::new(reply, state) {
+        Ok(opened) => (opened, None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            (Opened::words(Reply::missing()), None)
+        }
+        Err(error) => {
+            let reply = Reply::plain(500, "a document cannot be read");
+            (Opened::words(reply), Some(error))
+        }
+    }
+}
+
 /// Answers one request.
 ///
 /// # Errors
@@ -85,73 +206,18 @@ pub fn run(
     input: &mut dyn Read,
     output: &mut dyn Write,
 ) -> io::Result<()> {
-    let Some(body) = variables.body(input) else {
-        return send(
-            &Reply::plain(400, "the body is too long, or not whole"),
-            state,
-            output,
-        );
-    };
-    match answer(&variables.request(&body), state) {
-        Ok(reply) => send(&reply, state, output),
-        Err(error) => {
-            let words = "a file of the application cannot be used; the server's log says which";
-            send(&Reply::plain(500, words), state, output)?;
-            Err(error)
-        }
-    }
-}
-
-/// Sends a reply, or 404 when a file of it is not there.
-fn send(reply: &Reply, state: &State, output: &mut dyn Write) -> io::Result<()> {
-    let opened = reply.pieces.iter().map(|piece| match piece {
-        Piece::Bytes(_) => Ok(None),
-        Piece::File(name) | Piece::Scanned(name, _) => state.open(*name).map(Some),
-    });
-    let opened = match opened.collect::<io::Result<Vec<Option<(File, u64)>>>>() {
-        Ok(opened) => opened,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return send(&Reply::missing(), state, output);
-        }
-        Err(error) => {
-            send(
-                &Reply::plain(500, "a document cannot be read"),
-                state,
-                output,
-            )?;
-            return Err(error);
-        }
-    };
-    let of_files = opened.iter().flatten().map(|(_, size_bytes)| *size_bytes);
-    let of_bytes = reply.pieces.iter().map(|piece| match piece {
-        Piece::Bytes(bytes) => bytes.len() as u64,
-        Piece::File(_) | Piece::Scanned(..) => 0,
-    });
-    let length: u64 = of_files.chain(of_bytes).sum();
+    let (reply, error) = answered(variables, state, input);
     let mut head = format!("Status: {} {}\r\n", reply.status, phrase(reply.status));
     for (name, value) in &reply.fields {
         head += &format!("{name}: {value}\r\n");
     }
-    head += &format!("Content-Length: {length}\r\n\r\n");
+    head += &format!("Content-Length: {}\r\n\r\n", reply.length);
     // Head and beginning in one write: the server on the other end of the pipe reads once for most files.
     let mut output = io::BufWriter::with_capacity(BUFFER_BYTES, output);
     output.write_all(head.as_bytes())?;
-    for (piece, file) in reply.pieces.iter().zip(opened) {
-        match (piece, file) {
-            (Piece::Bytes(bytes), _) => output.write_all(bytes)?,
-            (Piece::Scanned(_, name), Some((file, size_bytes))) => {
-                let mut scanner = Scanner::new();
-                copy(file, size_bytes, &mut output, &mut |bytes| {
-                    scanner.replace(bytes, name)
-                })?;
-            }
-            (Piece::File(_), Some((file, size_bytes))) => {
-                copy(file, size_bytes, &mut output, &mut |_| ())?;
-            }
-            (Piece::File(_) | Piece::Scanned(..), None) => {}
-        }
-    }
-    output.flush()
+    reply.write_body(&mut output)?;
+    output.flush()?;
+    error.map_or(Ok(()), Err)
 }
 
 /// As many bytes as were promised; fewer are an error, which closes the reply short.
@@ -178,7 +244,8 @@ fn copy(
     Ok(())
 }
 
-fn phrase(status: u16) -> &'static str {
+/// The words behind a status.
+pub fn phrase(status: u16) -> &'static str {
     match status {
         200 => "OK",
         400 => "Bad Request",

@@ -3,9 +3,12 @@
 //! Beside the documents lies a directory of the application's own, [`STATE_NAME`] in the set unless another is named: the two tables, each
 //! replaced as a whole by a rename, and the log, whose lock (`flock`) orders those who append. The lock belongs to the open file, so a
 //! process that dies leaves none. Where a log ends within a record nothing is appended: its order could not be trusted.
+//!
+//! A process that stays keeps the advertisements, and looks before each use whether somebody has made them anew.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -31,7 +34,25 @@ pub const LOG_NAME: &str = "post.log";
 pub struct State {
     documents: PathBuf,
     directory: PathBuf,
-    ads: Option<Ads>,
+    ads: Option<(Version, Ads)>,
+}
+
+/// Which file it was, and when it was written: another one differs in one of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Version {
+    inode: u64,
+    modified: (i64, i64),
+    size_bytes: u64,
+}
+
+impl Version {
+    fn of(status: &Metadata) -> Version {
+        Version {
+            inode: status.ino(),
+            modified: (status.mtime(), status.mtime_nsec()),
+            size_bytes: status.len(),
+        }
+    }
 }
 
 impl State {
@@ -78,6 +99,24 @@ impl State {
         Ok(!whole)
     }
 
+    /// Both tables as they are on disk, the users' and the advertisements', for whoever keeps them in memory.
+    ///
+    /// # Errors
+    /// They could not be read, or are none.
+    pub fn tables(&self) -> io::Result<(Vec<u8>, Vec<u8>)> {
+        let read = |name: &str| {
+            let path = self.directory.join(name);
+            fs::read(&path).map_err(|error| named("reading", &path, &error))
+        };
+        // In the order opposite to a reset's: the users are never older than the advertisements.
+        let (ads, users) = (read(ADS_NAME)?, read(USERS_NAME)?);
+        let is_one = std::str::from_utf8(&ads).is_ok_and(|text| Ads::parse(text).is_some());
+        match is_one {
+            true => Ok((users, ads)),
+            false => Err(malformed(&self.directory.join(ADS_NAME))),
+        }
+    }
+
     fn replace(&self, name: &str, text: &str) -> io::Result<()> {
         let path = self.directory.join(name);
         // Two resets at once write two files, and the later rename counts.
@@ -121,15 +160,14 @@ impl Lookup for State {
     }
 
     fn ads(&mut self) -> io::Result<&Ads> {
-        if self.ads.is_none() {
-            let path = self.directory.join(ADS_NAME);
-            let text =
-                fs::read_to_string(&path).map_err(|error| named("reading", &path, &error))?;
-            self.ads = Some(Ads::parse(&text).ok_or_else(|| malformed(&path))?);
-        }
-        self.ads
-            .as_ref()
-            .ok_or_else(|| io::ErrorKind::NotFound.into())
+        let path = self.directory.join(ADS_NAME);
+        // One that cannot be looked at is found out by reading it.
+        let now = || fs::metadata(&path).ok().as_ref().map(Version::of);
+        let ads = match self.ads.take() {
+            Some((version, ads)) if now() == Some(version) => (version, ads),
+            _ => read_ads(&path)?,
+        };
+        Ok(&self.ads.insert(ads).1)
     }
 }
 
@@ -156,10 +194,8 @@ impl Files for State {
     }
 
     fn reset(&mut self, reset: &Reset) -> io::Result<()> {
-        let ads = Ads::made(reset);
         self.replace(USERS_NAME, &users_file(reset))?;
-        self.replace(ADS_NAME, &ads.file())?;
-        self.ads = Some(ads);
+        self.replace(ADS_NAME, &Ads::made(reset).file())?;
         // Emptied and not replaced: whoever waits for its lock has it open already.
         let (log, path) =
             self.open_log(OpenOptions::new().create(true).write(true).truncate(false))?;
@@ -176,6 +212,20 @@ impl Files for State {
             .map_err(|error| named("reading", &path, &error))?;
         Ok(content)
     }
+}
+
+/// The advertisements, and which version of their file they are.
+fn read_ads(path: &Path) -> io::Result<(Version, Ads)> {
+    let read = || -> io::Result<(Version, String)> {
+        let mut file = File::open(path)?;
+        let version = Version::of(&file.metadata()?);
+        let mut text = String::new();
+        file.read_to_string(&mut text)?;
+        Ok((version, text))
+    };
+    let (version, text) = read().map_err(|error| named("reading", path, &error))?;
+    let ads = Ads::parse(&text).ok_or_else(|| malformed(path))?;
+    Ok((version, ads))
 }
 
 /// The calendar's time, in seconds since 1970.
@@ -244,6 +294,11 @@ mod tests {
             fresh.user(10_020).expect("a table"),
             User::made(&other, 10_020)
         );
+        let made = Ads::made(&Reset { seed: 6, ..RESET });
+        let mut another = State::new(place.path(), None);
+        another.reset(&Reset { seed: 6, ..RESET }).expect("a reset");
+        let seen = fresh.ads().expect("a table");
+        assert_eq!(seen, &made, "another process made them anew");
         let left = fs::read_dir(fresh.directory())
             .expect("the directory")
             .count();

@@ -49,6 +49,24 @@ pub(super) enum Key {
         offset: u64,
         directory: Box<[u8]>,
     },
+    /// Errands without a number may be joined, and done again when a helper dies on one.
+    Errand {
+        number: Option<u64>,
+        words: Box<[u8]>,
+    },
+}
+
+impl Key {
+    /// Doing it twice is not the same as doing it once.
+    pub(super) fn is_for_once(&self) -> bool {
+        matches!(
+            self,
+            Key::Errand {
+                number: Some(_),
+                ..
+            }
+        )
+    }
 }
 
 /// A piece of a file in one version: a copy begun before a rewrite in place is not what somebody who

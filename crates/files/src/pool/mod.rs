@@ -15,6 +15,7 @@
 //!
 //! Sources: the Flash papers' helper processes; 2006 paper §3 for passing descriptors.
 
+mod errand;
 mod jobs;
 mod kernel;
 mod outcome;
@@ -23,6 +24,7 @@ mod slot;
 mod spill;
 mod statistics;
 
+pub use errand::Errand;
 pub use jobs::Waiter;
 pub use outcome::{Done, Outcome};
 pub use statistics::{PoolStatistics, Powers};
@@ -119,6 +121,7 @@ pub struct Pool {
     next_slot: u32,
     /// Numbers of jobs that are like no other.
     spills: u64,
+    errands: u64,
     jobs: Jobs,
     /// Since when jobs have been waiting with every helper busy.
     waiting_since_ms: Option<u64>,
@@ -138,6 +141,7 @@ impl Pool {
             slots: Vec::new(),
             next_slot: 0,
             spills: 0,
+            errands: 0,
             jobs: Jobs::default(),
             waiting_since_ms: None,
             retiring_since_ms: None,
@@ -516,10 +520,11 @@ impl Pool {
         let Some((Work::Job(id), _)) = work else {
             return;
         };
-        if self.jobs.running(id).is_none() {
+        let Some(once) = self.jobs.running(id).map(|job| job.key.is_for_once()) else {
             return;
-        }
-        if self.jobs.again(id) <= AGAIN_MAX {
+        };
+        // Whether an errand had been done nobody can tell.
+        if !once && self.jobs.again(id) <= AGAIN_MAX {
             self.statistics.asked_again += 1;
         } else if let Some(Job { key, waiters, .. }) = self.jobs.give_up(id) {
             self.statistics.given_up += 1;
@@ -575,6 +580,7 @@ fn request(job: u64, key: &Key, want: Want) -> Request<'_> {
             offset: *offset,
             directory,
         },
+        Key::Errand { words, .. } => Request::Errand { job, words },
     }
 }
 

@@ -4,7 +4,7 @@ use super::Pool;
 use super::jobs::{Key, Piece};
 use crate::answer::{Answer, Failure, FoundFile};
 use crate::file::{Meta, OpenFile};
-use crate::protocol::Reply;
+use crate::protocol::{Brought, Reply};
 use crate::resolve::RawAnswer;
 use crate::retire::RetireList;
 use crate::root::{RootId, Roots};
@@ -79,6 +79,11 @@ pub enum Outcome {
     Spilled {
         /// The file that the piece is in now, or why it is not.
         file: Result<Rc<OpenFile>, Failure>,
+    },
+    /// Of [`crate::Pool::errand`].
+    Errand {
+        /// What it has brought.
+        answer: Result<Brought<Rc<OpenFile>>, Failure>,
     },
 }
 
@@ -168,6 +173,13 @@ impl Arrived<'_> {
                 };
                 Ok(Outcome::Spilled { file })
             }
+            (Key::Errand { .. }, Reply::Errand { answer, .. }) => Ok(Outcome::Errand {
+                answer: match answer {
+                    Ok(Brought::Words(words)) => Ok(Brought::Words(words)),
+                    Ok(Brought::File(meta)) => self.memory(Ok(meta))?.map(Brought::File),
+                    Err(failure) => Err(failure),
+                },
+            }),
             _ => Err(Broken),
         }
     }
@@ -252,6 +264,9 @@ pub(super) fn failed(key: Key, failure: Failure) -> Outcome {
             content: Err(failure),
         },
         Key::Spill { .. } => Outcome::Spilled { file: Err(failure) },
+        Key::Errand { .. } => Outcome::Errand {
+            answer: Err(failure),
+        },
     }
 }
 

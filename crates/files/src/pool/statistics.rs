@@ -35,6 +35,8 @@ pub struct PoolStatistics {
     pub lists: u64,
     /// Contents to copy.
     pub reads: u64,
+    /// Errands.
+    pub errands: u64,
     /// Askings that joined a job already queued or running.
     pub coalesced: u64,
     /// Gauge: jobs not yet given to a helper.

@@ -1,6 +1,8 @@
 //! Taking messages apart: each field checked, what is left over an error.
 
-use super::{MESSAGE_BYTES_MAX, Malformed, PATH_BYTES_MAX, Request, Want};
+use super::{
+    ERRAND_BYTES_MAX, MESSAGE_BYTES_MAX, Malformed, PATH_BYTES_MAX, Request, WORDS_BYTES_MAX, Want,
+};
 use crate::answer::Failure;
 use crate::file::Meta;
 use crate::resolve::RawAnswer;
@@ -77,6 +79,31 @@ impl<'a> Reader<'a> {
             });
         }
         Ok(std::mem::take(&mut self.bytes))
+    }
+
+    /// What an errand is, to the end.
+    pub(super) fn words(&mut self) -> Result<&'a [u8], Malformed> {
+        match self.bytes.len() > ERRAND_BYTES_MAX {
+            true => Err(Malformed {
+                what: "errand too long",
+            }),
+            false => Ok(std::mem::take(&mut self.bytes)),
+        }
+    }
+
+    /// What an errand has brought, where it is short.
+    pub(super) fn short(&mut self) -> Result<Box<[u8]>, Malformed> {
+        let length = usize::from(self.u16()?);
+        let taken = self.bytes.split_at_checked(length);
+        match taken.filter(|_| length <= WORDS_BYTES_MAX) {
+            Some((words, rest)) => {
+                self.bytes = rest;
+                Ok(words.into())
+            }
+            None => Err(Malformed {
+                what: "too short, or not short",
+            }),
+        }
     }
 
     pub(super) fn root(&mut self) -> Result<Request<'a>, Malformed> {

@@ -161,7 +161,8 @@ impl Finder {
             Outcome::Touched { .. }
             | Outcome::Listed { .. }
             | Outcome::Read { .. }
-            | Outcome::Spilled { .. } => {}
+            | Outcome::Spilled { .. }
+            | Outcome::Errand { .. } => {}
         }
     }
 

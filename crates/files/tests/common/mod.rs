@@ -3,8 +3,8 @@
 #![allow(dead_code, reason = "each test file uses its part of it")]
 
 use headway_files::{
-    Answer, Done, HelperSlot, OpenFile, Pool, PoolLimits, RawAnswer, RawFile, RootConfig, RootId,
-    Roots, SlotState, helper_main,
+    Answer, Directory, Done, Failure, HelperSlot, OpenFile, Pool, PoolLimits, RawAnswer, RawFile,
+    RootConfig, RootId, Roots, SlotState, Tasks, helper_main_with,
 };
 use os::rights::pair;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -129,13 +129,19 @@ impl Served {
         let mut pool = Pool::new(limits, Rc::clone(roots));
         let (worker, socket) = pair().unwrap();
         let helper = std::thread::spawn(move || {
-            helper_main(socket, &|directory| {
+            let render = &|directory: &Directory| {
                 let names = directory.entries.iter().map(|entry| {
                     let name = String::from_utf8_lossy(&entry.name);
                     format!("{:?} {name} {}\n", entry.kind, entry.size)
                 });
                 names.collect::<String>().into_bytes()
-            })
+            };
+            // Repeats its words as often as they are long; what is empty fails.
+            let errand = &|words: &[u8]| match words {
+                [] => Err(Failure::Forbidden),
+                words => Ok(words.repeat(words.len())),
+            };
+            helper_main_with(socket, Tasks { render, errand })
         });
         let slot = pool.attach(worker, 1);
         Served {

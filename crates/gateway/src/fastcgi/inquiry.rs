@@ -27,7 +27,7 @@ pub(super) fn write_pairs(out: &mut Vec<u8>, variables: &Variables) {
 }
 
 /// The first pair of `bytes`, which moves past it.
-fn read_pair<'b>(bytes: &mut &'b [u8]) -> Result<(&'b [u8], &'b [u8]), Garbage> {
+pub(super) fn read_pair<'b>(bytes: &mut &'b [u8]) -> Result<(&'b [u8], &'b [u8]), Garbage> {
     let name_bytes = read_length(bytes)?;
     let value_bytes = read_length(bytes)?;
     let (name, rest) = bytes.split_at_checked(name_bytes).ok_or(Garbage::Pair)?;

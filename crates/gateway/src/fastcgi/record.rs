@@ -18,6 +18,7 @@ impl Kind {
     pub const STDIN: Kind = Kind(5);
     pub const STDOUT: Kind = Kind(6);
     pub const STDERR: Kind = Kind(7);
+    pub const DATA: Kind = Kind(8);
     pub const GET_VALUES: Kind = Kind(9);
     pub const GET_VALUES_RESULT: Kind = Kind(10);
     pub const UNKNOWN_TYPE: Kind = Kind(11);
@@ -63,6 +64,9 @@ pub enum Garbage {
     /// A name or a value that is longer than the record it stands in.
     #[error("a name or value that goes beyond its record")]
     Pair,
+    /// More variables than any request has.
+    #[error("a request with more than 256 KiB of variables")]
+    Variables,
 }
 
 /// Bytes of a record's head.

@@ -52,9 +52,12 @@ fn host(
     let key = |name: &str| format!("{prefix}{name}");
     let index = own.index.as_ref().or(top.index.as_ref());
     let pages = own.error_pages.as_ref().or(top.error_pages.as_ref());
+    let root = root(&key("root"), &own.root, to);
+    let locations = locations::locations(own.location.as_deref(), locations, top, to);
+    locations::check_applications(&root, &locations, to);
     Host {
         names: names(own, to),
-        root: root(&key("root"), &own.root, to),
+        root,
         index: match index {
             None => vec!["index.html".into()],
             Some(index) => {
@@ -73,7 +76,7 @@ fn host(
             None => BTreeMap::new(),
             Some(pages) => error_pages(pages.get_ref(), Some(pages.span()), to),
         },
-        locations: locations::locations(own.location.as_deref(), locations, top, to),
+        locations,
     }
 }
 

@@ -4,17 +4,18 @@
 //! host; a host's own come in addition, and win where the rule is the same.
 
 use serde::{Deserialize, Serialize};
+use specweb::state::{ADS_NAME, STATE_NAME};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use toml::Spanned;
 
 use super::Host;
 use super::check::{number, size, span, time, value};
 use super::error::Findings;
 use super::peers::{Peers, Protocol, peers};
-use super::settings::{Item, LocationSettings, Settings};
+use super::settings::{Item, LocationSettings, Settings, SpecWeb99Settings};
 use super::units::Many;
 
 /// Descriptors a worker needs for each program under way: its input, its output, and one on its way.
@@ -25,6 +26,7 @@ const QUEUE: u32 = 128;
 /// Of one reply, waiting for its client, unless it is configured.
 const SPILL_BYTES: u64 = 64 << 20;
 const DAY_MS: u64 = 24 * 3_600_000;
+const WHO_ANSWERS: &str = "say who answers: exactly one of cgi = true, direct = [\"program\"], pipe = [\"program\"], fastcgi, scgi, proxy, specweb99 = {} and files = true";
 
 /// Paths that are answered in a way of their own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,6 +93,25 @@ pub enum Kind {
     Pipe(Vec<String>),
     /// A server that stays, over a socket.
     Peers(Peers),
+    /// The application of a SPECweb99-like measurement, in the worker itself.
+    Application(Application),
+}
+
+/// The application of a SPECweb99-like measurement; its documents are the host's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Application {
+    /// The directory of its own files; `None`: the usual one in the document root.
+    pub state: Option<PathBuf>,
+}
+
+impl Application {
+    /// The directory of its own files.
+    pub fn directory(&self, document_root: &Path) -> PathBuf {
+        match &self.state {
+            Some(state) => state.clone(),
+            None => document_root.join(STATE_NAME),
+        }
+    }
 }
 
 /// How programs are started for each request.
@@ -131,7 +152,7 @@ impl Location {
     /// Whether the `Authorization` field is passed on.
     pub fn passes_authorization(&self) -> bool {
         match &self.kind {
-            Kind::Files => false,
+            Kind::Files | Kind::Application(_) => false,
             Kind::Cgi(cgi) => cgi.authorization,
             // One of our own making, which nobody else's environment shows.
             Kind::Direct(_) | Kind::Pipe(_) => true,
@@ -163,7 +184,7 @@ impl Location {
     /// Whether the fork helper is needed for it.
     pub fn needs_fork_helper(&self) -> bool {
         match &self.kind {
-            Kind::Files | Kind::Peers(_) => false,
+            Kind::Files | Kind::Peers(_) | Kind::Application(_) => false,
             Kind::Cgi(cgi) => !cgi.fork_in_server,
             Kind::Direct(_) | Kind::Pipe(_) => true,
         }
@@ -213,13 +234,31 @@ pub(super) fn written(
     all
 }
 
+/// What the applications of a host need has to be there: a worker that found out later could tell nobody.
+pub(super) fn check_applications(root: &Path, all: &[Location], to: &mut Findings<'_>) {
+    for location in all {
+        let Kind::Application(application) = &location.kind else {
+            continue;
+        };
+        let table = application.directory(root).join(ADS_NAME);
+        if !table.is_file() {
+            let problem = format!(
+                "{}: no file {} (`headway fileset create` makes it with the profile specweb99-dynamic)",
+                location.rule,
+                table.display()
+            );
+            to.lacking("location.specweb99", None, problem);
+        }
+    }
+}
+
 /// Descriptors that the programs of all locations take in a worker, at most.
 pub(super) fn descriptors(hosts: &[Host]) -> usize {
     let all = hosts.iter().flat_map(|host| &host.locations);
     all.map(|location| {
         let many = location.concurrency as usize;
         let own = match &location.kind {
-            Kind::Files => return 0,
+            Kind::Files | Kind::Application(_) => return 0,
             Kind::Cgi(_) | Kind::Direct(_) | Kind::Pipe(_) => {
                 many.saturating_mul(DESCRIPTORS_A_PROGRAM)
             }
@@ -367,6 +406,14 @@ fn kind(
         .into_iter()
         .filter_map(|(name, item)| Some((name, item.as_ref()?)));
     let stays = (stays.next(), stays.next().is_some());
+    if let Some(item) = &own.specweb99 {
+        let over_a_socket = own.fastcgi.is_some() || own.scgi.is_some() || own.proxy.is_some();
+        if !(files || cgi || stays.0.is_some() || over_a_socket) {
+            return application(key, own, item, to).map(Kind::Application);
+        }
+        to.wrong(key, Some(place.clone()), WHO_ANSWERS.into());
+        return None;
+    }
     if own.root.is_some() && stays.0.is_some() {
         let problem = "a location with one program has no root";
         to.wrong(&format!("{key}.root"), span(&own.root), problem.into());
@@ -396,11 +443,36 @@ fn kind(
             authorization: value(&own.authorization).unwrap_or(false),
         })),
         _ => {
-            let problem = "say who answers: exactly one of cgi = true, direct = [\"program\"], pipe = [\"program\"], fastcgi, scgi, proxy and files = true";
-            to.wrong(key, Some(place.clone()), problem.into());
+            to.wrong(key, Some(place.clone()), WHO_ANSWERS.into());
             None
         }
     }
+}
+
+fn application(
+    key: &str,
+    own: &LocationSettings,
+    item: &Spanned<SpecWeb99Settings>,
+    to: &mut Findings<'_>,
+) -> Option<Application> {
+    let key = format!("{key}.specweb99");
+    if own.prefix.is_none() || own.root.is_some() {
+        let problem = "it needs a prefix and has no root: its documents are the host's, and `state` names its own files";
+        to.wrong(&key, Some(item.span()), problem.into());
+        return None;
+    }
+    let state = match &item.get_ref().state {
+        None => None,
+        Some(written) => match std::fs::canonicalize(written) {
+            Ok(real) => Some(real),
+            Err(error) => {
+                let problem = format!("its directory {}: {error}", written.display());
+                to.lacking(&key, Some(item.span()), problem);
+                return None;
+            }
+        },
+    };
+    Some(Application { state })
 }
 
 /// The program is found once, here: later nobody would be told.
@@ -482,7 +554,8 @@ fn variables(
 
 #[cfg(test)]
 mod tests {
-    use super::{is_prefix, is_suffix};
+    use super::{Kind, is_prefix, is_suffix};
+    use crate::config::{Config, Environment, Settings};
 
     #[test]
     fn prefixes_and_suffixes_are_refused_when_no_path_could_ever_match() {
@@ -497,6 +570,59 @@ mod tests {
         assert!(is_suffix(".php") && is_suffix("cgi"));
         for suffix in ["", "/x", ".p?p", "\0"] {
             assert!(!is_suffix(suffix), "{suffix:?}");
+        }
+    }
+
+    #[test]
+    fn application_is_found_beside_the_documents_or_where_it_is_said() {
+        let place = tempfile::tempdir().unwrap();
+        let checked = |more: &str| {
+            let root = place.path().display();
+            let text = format!("root = \"{root}\"\n[[location]]\n{more}\n");
+            let settings = Settings::from_toml(&text, &place.path().join("t.toml")).unwrap();
+            let checked = Config::check(&settings, None, &Environment::detect());
+            let kinds = checked.map(|good| {
+                let host = &good.config.hosts[0];
+                let printed = Settings::from_toml(&good.config.to_toml(), &place.path().join("p"));
+                assert!(printed.is_ok(), "{printed:?}");
+                match &host.locations[..] {
+                    [one] => match &one.kind {
+                        Kind::Application(application) => application.directory(&host.root),
+                        other => panic!("{other:?}"),
+                    },
+                    other => panic!("{other:?}"),
+                }
+            });
+            kinds.map_err(|errors| errors.iter().map(ToString::to_string).collect::<String>())
+        };
+        let usual = "prefix = \"/own\"\nspecweb99 = {}";
+        let error = checked(usual).unwrap_err();
+        assert!(
+            error.contains("no file") && error.contains("fileset create"),
+            "{error}"
+        );
+        for name in [".specweb99", "other"] {
+            let directory = place.path().join(name);
+            std::fs::create_dir(&directory).unwrap();
+            std::fs::write(directory.join("Custom.Ads"), "").unwrap();
+        }
+        let real = place.path().canonicalize().unwrap();
+        assert_eq!(checked(usual), Ok(real.join(".specweb99")));
+        let elsewhere = "prefix = \"/own\"\nspecweb99 = { state = \"other\" }";
+        assert_eq!(checked(elsewhere), Ok(real.join("other")));
+        for (wrong, why) in [
+            ("suffix = \".x\"\nspecweb99 = {}", "needs a prefix"),
+            (
+                "prefix = \"/own\"\ncgi = true\nspecweb99 = {}",
+                "exactly one of",
+            ),
+            (
+                "prefix = \"/own\"\nspecweb99 = { state = \"nowhere\" }",
+                "nowhere",
+            ),
+        ] {
+            let error = checked(wrong).unwrap_err();
+            assert!(error.contains(why), "{wrong}: {error}");
         }
     }
 }

@@ -138,6 +138,10 @@ fn write_location(out: &mut String, location: &Location) -> fmt::Result {
         Kind::Direct(command) => writeln!(out, "direct = {}", list(command.iter()))?,
         Kind::Pipe(command) => writeln!(out, "pipe = {}", list(command.iter()))?,
         Kind::Peers(peers) => write_peers(out, peers)?,
+        Kind::Application(application) => match &application.state {
+            None => writeln!(out, "specweb99 = {{}}")?,
+            Some(state) => writeln!(out, "specweb99 = {{ state = {} }}", quoted(state.display()))?,
+        },
     }
     writeln!(out, "internal = {}", location.internal)?;
     writeln!(out, "timeout = \"{}\"", Millis(location.timeout_ms))?;

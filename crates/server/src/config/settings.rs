@@ -253,6 +253,8 @@ pub struct LocationSettings {
     pub scgi: Item<Many<String>>,
     /// HTTP servers that answer.
     pub proxy: Item<Many<String>>,
+    /// The application of a SPECweb99-like measurement, in the server itself.
+    pub specweb99: Item<SpecWeb99Settings>,
     /// Connections to each back end that wait for the next request, a worker.
     pub keep: Item<u32>,
     /// Back ends asked for one request at most.
@@ -311,6 +313,14 @@ pub struct LocationSettings {
     pub authorization: Item<bool>,
     /// Variables besides those of the request.
     pub variables: Item<BTreeMap<String, String>>,
+}
+
+/// The `specweb99` of a location.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SpecWeb99Settings {
+    /// The directory of its own files.
+    pub state: Option<PathBuf>,
 }
 
 /// One `[[field]]`.
@@ -382,6 +392,10 @@ impl Settings {
             for location in all {
                 let own = location.get_mut();
                 own.root.iter_mut().for_each(|root| join(root.get_mut()));
+                let application = own.specweb99.iter_mut();
+                application
+                    .filter_map(|item| item.get_mut().state.as_mut())
+                    .for_each(join);
                 let command = own
                     .direct
                     .iter_mut()

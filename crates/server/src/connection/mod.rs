@@ -8,6 +8,7 @@
 mod body;
 mod exchange;
 mod slots;
+mod turn;
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -22,6 +23,7 @@ use gateway::FieldList;
 pub use body::Body;
 pub use exchange::{Channel, Download, Exchange, Peer, Reader, Stage, Tunnel, Upload};
 pub use slots::{CONNECTION, Slots};
+pub use turn::{Turn, TurnStage};
 
 /// What a connection waits for.
 pub enum Phase {
@@ -33,6 +35,8 @@ pub enum Phase {
     Name,
     /// A helper that reads in a small file; the head is held.
     Content(Rc<Entry>),
+    /// A helper on an errand of the application that answers; the head is held.
+    Errand,
     /// A helper that reads in the next window of the file being sent.
     Window,
     /// Room in the socket, or this connection's next turn.
@@ -46,7 +50,10 @@ pub enum Phase {
 impl Phase {
     /// A helper has been asked for what comes next.
     pub fn waits_for_a_helper(&self) -> bool {
-        matches!(self, Self::Name | Self::Content(_) | Self::Window)
+        matches!(
+            self,
+            Self::Name | Self::Content(_) | Self::Errand | Self::Window
+        )
     }
 }
 
@@ -72,6 +79,8 @@ pub struct Connection {
     pub site: RootId,
     /// Which part of the path a helper was asked about last, to find out whether it names a program.
     pub program_part: Option<u16>,
+    /// How far the application has come with the current request, while it waits for a helper.
+    pub turn: Option<Box<Turn>>,
     /// A program has been given the socket, and may still have it.
     pub lent: bool,
     /// Small pieces of a reply leave at once.
@@ -117,6 +126,7 @@ impl Connection {
             body_read: false,
             site: RootId(0),
             program_part: None,
+            turn: None,
             lent: false,
             hasty: false,
             redirects: 0,
@@ -152,7 +162,8 @@ impl Connection {
         self.outgoing.clear();
         self.asked_window = (0, 0);
         (self.site, self.admitted) = (RootId(0), false);
-        (self.program_part, self.redirects, self.handed) = (None, 0, None);
+        (self.program_part, self.turn) = (None, None);
+        (self.redirects, self.handed) = (0, None);
         self.requests += 1;
     }
 

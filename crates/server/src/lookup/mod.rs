@@ -28,6 +28,9 @@ use crate::request::{Counters, Entry, Prepared};
 pub use hosts::Hosts;
 use pages::Pages;
 
+/// Where a name cannot be probed, how old an answer may be that should be the present one.
+const UNPROBED_AGE_MS: u64 = 1000;
+
 /// What is known about a name at once.
 pub enum Found {
     /// This.
@@ -86,8 +89,39 @@ impl Lookup {
         tracer: &Tracer,
         counters: &mut Counters,
     ) -> Found {
+        self.find_within(self.revalidate_ms, (root, path), now_ms, tracer, counters)
+    }
+
+    /// What does `path` name now? The kernel is asked, however lately it was asked before. Without probes
+    /// a helper would be asked each time, so there the answer may be a second old.
+    pub fn find_now(
+        &mut self,
+        root: RootId,
+        path: &[u8],
+        now_ms: u64,
+        tracer: &Tracer,
+        counters: &mut Counters,
+    ) -> Found {
+        match self.opening {
+            Opening::Probe => self.find_within(0, (root, path), now_ms, tracer, counters),
+            Opening::Touch | Opening::Pass => {
+                let age_ms = self.revalidate_ms.min(UNPROBED_AGE_MS);
+                self.find_within(age_ms, (root, path), now_ms, tracer, counters)
+            }
+        }
+    }
+
+    /// The same with an answer that was checked less than `age_ms` ago.
+    fn find_within(
+        &mut self,
+        age_ms: u64,
+        (root, path): (RootId, &[u8]),
+        now_ms: u64,
+        tracer: &Tracer,
+        counters: &mut Counters,
+    ) -> Found {
         if let Some(entry) = self.names.get(root, path) {
-            if now_ms < entry.checked_ms.get() + self.revalidate_ms {
+            if now_ms < entry.checked_ms.get() + age_ms {
                 counters.names_hit += 1;
                 return Found::Entry(entry.clone());
             }

@@ -182,6 +182,7 @@ counters! {
         Counter helper_prefetches "Jobs asked for: read in a window ahead of need.";
         Counter helper_copies "Jobs asked for: copy what the loop cannot read without waiting.";
         Counter helper_lists "Jobs asked for: make a directory's page.";
+        Counter helper_errands "Jobs asked for: append to the log of a SPECweb99-like application, or make, load or hand out its files.";
         Counter helper_coalesced "Requests that joined a job already under way.";
         Counter helper_asked_again "Jobs asked again because their helper died.";
         Counter helper_given_up "Jobs given up because helper after helper died on them; answered 503.";

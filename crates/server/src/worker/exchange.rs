@@ -7,6 +7,7 @@
 use std::rc::Rc;
 
 use debox::Call;
+use files::protocol::Brought;
 use files::{Answer, Failure, FoundFile, OpenFile};
 use http::chunked::Progress;
 use http::path::{Path, normalise};
@@ -27,7 +28,7 @@ use crate::send;
 const REQUESTS_A_TURN: usize = 64;
 
 /// A file that keeps changing under us is looked up this often before we give up on it.
-const LOOKS_MAX: usize = 3;
+pub(super) const LOOKS_MAX: usize = 3;
 
 /// What a helper has found out for a request that waited.
 pub(super) enum Given {
@@ -36,6 +37,8 @@ pub(super) enum Given {
     /// A small file's content, where the loop cannot read it without waiting.
     Copy(Rc<Entry>, Rc<OpenFile>),
     Listing(Rc<OpenFile>),
+    /// What an application's errand has come to.
+    Errand(Result<Brought<Rc<OpenFile>>, Failure>),
     Failed(Failure),
 }
 
@@ -88,6 +91,9 @@ impl Worker {
                 Parsed::Reject(reject) => return self.reject(connection, rest, &reject),
             };
             connection.site = self.hosts.find(head.host).root;
+            if self.awaits_body(connection, &head, rest) {
+                return self.await_rest(connection, &head, rest);
+            }
             if matches!(given, Given::Nothing) && !connection.body_read {
                 self.counters.requests += 1;
                 connection.partial = false;
@@ -101,6 +107,10 @@ impl Worker {
                 FoundProgram::Files => {
                     let given = std::mem::replace(&mut given, Given::Nothing);
                     self.serve_file(connection, &head, rest, given)
+                }
+                FoundProgram::Application(place) => {
+                    let given = std::mem::replace(&mut given, Given::Nothing);
+                    self.serve_application(connection, &head, rest, place, given)
                 }
                 found => {
                     given = Given::Nothing;
@@ -267,7 +277,8 @@ impl Worker {
         given: Given,
     ) -> Served {
         let entry = match given {
-            Given::Nothing => return self.look_up(connection, &ask),
+            // An application's errands are not asked for here.
+            Given::Nothing | Given::Errand(_) => return self.look_up(connection, &ask),
             Given::Entry(entry) => entry,
             Given::Copy(entry, copy) => {
                 ask.copy = Some(copy);

@@ -42,13 +42,13 @@ impl Worker {
             Phase::Send if connection.in_line => Fate::Keep,
             Phase::Send if event.writable || event.hangup => self.continue_sending(connection),
             Phase::Send => self.look_away(connection, Interest::WRITE),
-            Phase::Name | Phase::Content(_) | Phase::Window
+            Phase::Name | Phase::Content(_) | Phase::Errand | Phase::Window
                 if event.hangup || (readable && self.is_reset(connection)) =>
             {
                 self.counters.resets += 1;
                 Fate::Close
             }
-            Phase::Name | Phase::Content(_) | Phase::Window => {
+            Phase::Name | Phase::Content(_) | Phase::Errand | Phase::Window => {
                 self.look_away(connection, Interest::NONE)
             }
             _ => Fate::Keep,
@@ -516,7 +516,7 @@ impl Worker {
                 self.counters.timeouts_body += 1;
                 self.refuse_held(connection, Status::REQUEST_TIMEOUT)
             }
-            Phase::Name | Phase::Content(_) => {
+            Phase::Name | Phase::Content(_) | Phase::Errand => {
                 self.counters.timeouts_send += 1;
                 self.pool.leave(connection.token.0);
                 self.refuse_held(connection, Status::SERVICE_UNAVAILABLE)

@@ -158,6 +158,11 @@ impl Worker {
                     self.wake_with_copy(Token(waiter), &content);
                 }
             }
+            Outcome::Errand { answer } => {
+                for waiter in waiters {
+                    self.wake_application(Token(waiter), &answer);
+                }
+            }
             Outcome::Spilled { file } => {
                 for waiter in waiters {
                     self.wake_spiller(waiter, &file);
@@ -251,6 +256,7 @@ pub(super) fn gauges(pool: &PoolStatistics, counters: &mut Counters) {
     counters.helper_prefetches = pool.prefetches;
     counters.helper_copies = pool.reads;
     counters.helper_lists = pool.lists;
+    counters.helper_errands = pool.errands;
     counters.helper_coalesced = pool.coalesced;
     counters.helper_asked_again = pool.asked_again;
     counters.helper_given_up = pool.given_up;

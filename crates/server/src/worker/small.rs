@@ -72,7 +72,7 @@ impl Worker {
     }
 
     /// Reads all of `source`, which is `file` or a copy of it.
-    fn read_small(
+    pub(super) fn read_small(
         &self,
         source: &OpenFile,
         file: &OpenFile,

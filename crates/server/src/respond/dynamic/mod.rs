@@ -8,6 +8,7 @@
 //!
 //! Source: RFC 3875 sections 3.1 and 4.1.13 on script names.
 
+pub mod application;
 mod cgi;
 pub mod direct;
 pub mod handoff;
@@ -15,12 +16,13 @@ mod peers;
 mod reply;
 
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use files::{RootConfig, RootId};
 use gateway::cgi::{Split, split_at_suffix, splits_below};
 
-use crate::config::{Config, Kind, Location, Rule};
+use crate::config::{Config, Host, Kind, Location, Rule};
 use crate::request::{ProgramName, Site};
 
 pub use cgi::{LocalParty, is_nph, launch, launch_direct, variables};
@@ -33,7 +35,7 @@ pub struct Place {
     pub number: usize,
     /// How it is configured.
     pub location: Location,
-    /// Where its programs are, if not below the document root.
+    /// Where its programs are, if not below the document root; or an application's own files.
     own: Option<(RootId, Vec<u8>)>,
 }
 
@@ -66,6 +68,12 @@ impl Place {
     /// Beneath which root its programs are.
     pub fn root(&self, site: &Site) -> RootId {
         self.own.as_ref().map_or(site.root, |(root, _)| *root)
+    }
+
+    /// Its own directory, with the number that names it as a root.
+    pub fn own(&self) -> Option<(RootId, &[u8])> {
+        let (root, directory) = self.own.as_ref()?;
+        Some((*root, directory))
     }
 
     /// A path's name beneath that root.
@@ -114,8 +122,9 @@ impl Places {
         for host in &config.hosts {
             let mut routes = Routes::default();
             for location in &host.locations {
-                let own = own_directory(location).map(|directory| {
+                let own = own_directory(location, host).map(|directory| {
                     own_root += 1;
+                    let directory = directory.into_os_string().into_encoded_bytes();
                     (RootId(own_root - 1), directory)
                 });
                 let place = Rc::new(Place {
@@ -133,10 +142,9 @@ impl Places {
 
     /// The roots besides those of the hosts, in the order of their numbers.
     pub fn roots(config: &Config) -> Vec<RootConfig> {
-        let locations = config.hosts.iter().flat_map(|host| &host.locations);
-        let own = locations.filter_map(|location| match &location.kind {
-            Kind::Cgi(cgi) => cgi.root.clone(),
-            _ => None,
+        let own = config.hosts.iter().flat_map(|host| {
+            let locations = host.locations.iter();
+            locations.filter_map(|location| own_directory(location, host))
         });
         own.map(|directory| RootConfig {
             directory,
@@ -184,6 +192,12 @@ impl Places {
                 .find(|(suffix, _)| has_suffix(suffix))
         };
         by_prefix.or_else(by_suffix).map(|(_, place)| place)
+    }
+
+    /// Whether the application of a measurement answers somewhere.
+    pub fn has_applications(&self) -> bool {
+        let is_one = |place: &Rc<Place>| matches!(place.location.kind, Kind::Application(_));
+        self.all.iter().any(is_one)
     }
 
     /// A directory's index file may be a program here.
@@ -268,12 +282,10 @@ impl Routes {
     }
 }
 
-fn own_directory(location: &Location) -> Option<Vec<u8>> {
+fn own_directory(location: &Location, host: &Host) -> Option<PathBuf> {
     match &location.kind {
-        Kind::Cgi(cgi) => cgi
-            .root
-            .as_ref()
-            .map(|root| root.as_os_str().as_bytes().to_vec()),
+        Kind::Cgi(cgi) => cgi.root.clone(),
+        Kind::Application(application) => Some(application.directory(&host.root)),
         _ => None,
     }
 }
@@ -415,9 +427,6 @@ mod tests {
         let checked = Config::check(&settings, None, &Environment::detect()).unwrap();
         let roots = Places::roots(&checked.config);
         let directories: Vec<_> = roots.iter().map(|root| root.directory.clone()).collect();
-        assert_eq!(
-            directories,
-            [std::path::PathBuf::from("/proc"), "/proc".into()]
-        );
+        assert_eq!(directories, [PathBuf::from("/proc"), "/proc".into()]);
     }
 }

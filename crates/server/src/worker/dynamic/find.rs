@@ -36,6 +36,8 @@ pub(in crate::worker) enum Found {
     Failed(Status),
     /// A helper has been asked.
     Waiting,
+    /// The application at this location, in the worker itself.
+    Application(usize),
 }
 
 impl Found {
@@ -57,6 +59,9 @@ impl Worker {
         head: &Head<'_>,
         given: &mut Given,
     ) -> Found {
+        if let Some(turn) = &connection.turn {
+            return Found::Application(turn.place);
+        }
         let asked = connection.program_part.take();
         if asked.is_none() && !matches!(given, Given::Nothing) {
             return Found::Files;
@@ -82,6 +87,7 @@ impl Worker {
         }
         match place.location.kind {
             Kind::Files => Found::Files,
+            Kind::Application(_) => Found::Application(place.number),
             _ => match self.owner(&place, site, &path.bytes) {
                 Some(program) => Found::Program(program),
                 None => self.find_part(connection, site, &place, &path, asked, given),
@@ -102,7 +108,7 @@ impl Worker {
             {
                 Some(self.places.application(place, site, path))
             }
-            Kind::Files | Kind::Cgi(_) | Kind::Peers(_) => None,
+            Kind::Files | Kind::Cgi(_) | Kind::Peers(_) | Kind::Application(_) => None,
         }
     }
 

@@ -42,7 +42,10 @@ impl Worker {
             Kind::Cgi(cgi) => cgi,
             Kind::Direct(_) | Kind::Pipe(_) => return self.lend(connection, exchange, &place),
             Kind::Peers(_) => return self.start_peer(connection, exchange),
-            Kind::Files => return Step::Fail(Status::INTERNAL_SERVER_ERROR),
+            // They have no exchange.
+            Kind::Files | Kind::Application(_) => {
+                return Step::Fail(Status::INTERNAL_SERVER_ERROR);
+            }
         };
         let head = std::mem::take(&mut exchange.head);
         let launch = self.launch(connection, exchange, &head);

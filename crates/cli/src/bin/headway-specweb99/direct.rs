@@ -1,0 +1,265 @@
+//! The application as the program of a `direct` location: `headway serve` gives it clients' sockets, and it writes the replies there.
+//!
+//! The program's side of docs/src/direct-protocol.md, version 1, as `clients/` has it in C and Python. The socket is shared with the server,
+//! flags included, so each write asks not to wait and poll waits. One request at a time; a server that wants more at once starts more processes.
+
+use std::io::{self, BufWriter, IoSlice, Write};
+use std::os::fd::{AsFd, OwnedFd};
+
+use os::rights::{ReceiveError, Wait, receive_with_descriptors, send_with_descriptors};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+use specweb::cgi::{self, Opened, Variables};
+use specweb::state::{State, now_s};
+
+use crate::{Place, say};
+
+const VERSION: u8 = 1;
+const REQUEST: u8 = 1;
+const READY: u8 = 129;
+const DONE: u8 = 130;
+const MESSAGE_BYTES_MAX: usize = 128 * 1024;
+const HEAD_BYTES: usize = 20;
+
+const KEEP: u16 = 1;
+const HEAD_ONLY: u16 = 2;
+const OLD: u16 = 4;
+const KNOWN_FLAGS: u16 = 15;
+
+/// What leaves of a reply at once.
+const BUFFER_BYTES: usize = 64 * 1024;
+
+/// A request, as a message has it. A body that is not in the message is longer than any the application takes.
+struct Request<'m> {
+    flags: u16,
+    id: u32,
+    variables: &'m [u8],
+    body: &'m [u8],
+}
+
+/// What the server is told of a reply.
+struct Done {
+    keep: bool,
+    status: u16,
+    body_bytes: u64,
+}
+
+/// Answers the server at the other end of a socket until it is gone.
+///
+/// # Errors
+/// The socket is broken, or what comes is no request of the protocol: the program ends, and the server starts another.
+pub(crate) fn serve(server: impl AsFd, place: &Place) -> io::Result<()> {
+    let mut state = place.open();
+    let mut message = vec![0; MESSAGE_BYTES_MAX];
+    if !tell(&server, &[VERSION, READY])? {
+        return Ok(());
+    }
+    loop {
+        let received = match receive_with_descriptors(&server, &mut message, 2, Wait::Block) {
+            Ok(Some(received)) if !received.is_end() => received,
+            Ok(_) | Err(ReceiveError::Os(Errno::CONNRESET)) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let request = Request::read(&message[..received.length]);
+        let client = received.descriptors.into_iter().next();
+        let (Some(request), Some(client)) = (request, client) else {
+            let words = "a message that is no request (of version 1)";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, words));
+        };
+        let done = answer(&request, client, &mut state);
+        if !tell(&server, &encoded(&request, &done))? {
+            return Ok(());
+        }
+    }
+}
+
+/// Says something to the server. `false`: it is gone.
+fn tell(server: &impl AsFd, message: &[u8]) -> io::Result<bool> {
+    match send_with_descriptors(server, &[IoSlice::new(message)], &[], Wait::Block) {
+        Ok(_) => Ok(true),
+        Err(Errno::PIPE | Errno::CONNRESET) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl<'m> Request<'m> {
+    fn read(message: &'m [u8]) -> Option<Request<'m>> {
+        let (head, rest) = message.split_first_chunk::<HEAD_BYTES>()?;
+        let number =
+            |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let flags = u16::from_le_bytes([head[2], head[3]]);
+        let (variables, body) = rest.split_at_checked(number(16) as usize)?;
+        let is_known = head[..2] == [VERSION, REQUEST] && flags <= KNOWN_FLAGS;
+        is_known.then_some(Request {
+            flags,
+            id: number(4),
+            variables,
+            body,
+        })
+    }
+
+    fn has(&self, flag: u16) -> bool {
+        self.flags & flag != 0
+    }
+
+    fn variable(&self, name: &str) -> Option<String> {
+        let mut pairs = self.variables.split(|byte| *byte == 0);
+        let value =
+            pairs.find_map(|pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
+        Some(String::from_utf8_lossy(value).into_owned())
+    }
+}
+
+fn encoded(request: &Request<'_>, done: &Done) -> Vec<u8> {
+    let mut message = vec![VERSION, DONE];
+    let flags = if done.keep { KEEP } else { 0 };
+    message.extend(flags.to_le_bytes());
+    message.extend(request.id.to_le_bytes());
+    message.extend(done.status.to_le_bytes());
+    message.extend(done.body_bytes.to_le_bytes());
+    message
+}
+
+/// Writes the reply into the client's socket, which is closed here when that is done.
+fn answer(request: &Request<'_>, client: OwnedFd, state: &mut State) -> Done {
+    let variables = Variables::of(|name| request.variable(name));
+    let (reply, error) = cgi::answered(&variables, state, &mut &request.body[..]);
+    if let Some(error) = error {
+        say(&format!("headway-specweb99: {error}"));
+    }
+    let head = head(request, variables.server(), &reply);
+    let (status, body_bytes) = (reply.status, reply.length);
+    let mut client = Client {
+        socket: client,
+        sent_bytes: 0,
+    };
+    match write(request, &head, reply, &mut client) {
+        Ok(()) => Done {
+            keep: request.has(KEEP),
+            status,
+            body_bytes: if request.has(HEAD_ONLY) {
+                0
+            } else {
+                body_bytes
+            },
+        },
+        Err(error) => {
+            // That the client has gone is its right, and no news.
+            if error.kind() == io::ErrorKind::UnexpectedEof {
+                say(&format!(
+                    "headway-specweb99: a file has become shorter: {error}"
+                ));
+            }
+            Done {
+                keep: false,
+                status,
+                body_bytes: client.sent_bytes.saturating_sub(head.len() as u64),
+            }
+        }
+    }
+}
+
+fn head(request: &Request<'_>, server: &str, reply: &Opened) -> Vec<u8> {
+    let Opened {
+        status,
+        fields,
+        length,
+        ..
+    } = reply;
+    let date = http::date::format(i64::try_from(now_s()).unwrap_or(i64::MAX));
+    let mut text = format!(
+        "HTTP/1.1 {status} {}\r\nServer: {server}\r\nDate: {}\r\n",
+        cgi::phrase(*status),
+        String::from_utf8_lossy(&date)
+    );
+    for (name, value) in fields {
+        text += &format!("{name}: {value}\r\n");
+    }
+    text += &format!("Content-Length: {length}\r\n");
+    text += match (request.has(KEEP), request.has(OLD)) {
+        (false, _) => "Connection: close\r\n\r\n",
+        (true, true) => "Connection: keep-alive\r\n\r\n",
+        (true, false) => "\r\n",
+    };
+    text.into_bytes()
+}
+
+fn write(request: &Request<'_>, head: &[u8], reply: Opened, client: &mut Client) -> io::Result<()> {
+    // Head and body in one write where they are small.
+    let mut out = BufWriter::with_capacity(BUFFER_BYTES, client);
+    out.write_all(head)?;
+    if !request.has(HEAD_ONLY) {
+        reply.write_body(&mut out)?;
+    }
+    out.flush()
+}
+
+/// A client's socket, which waits for nobody.
+struct Client {
+    socket: OwnedFd,
+    sent_bytes: u64,
+}
+
+impl Write for Client {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        loop {
+            match rustix::net::send(&self.socket, bytes, flags) {
+                Ok(count) => {
+                    self.sent_bytes += count as u64;
+                    return Ok(count);
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    let mut waits = [PollFd::new(&self.socket, PollFlags::OUT)];
+                    match poll(&mut waits, None) {
+                        Ok(_) | Err(Errno::INTR) => {}
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the server's side writes it: a variable, a body, all flags that may come together.
+    const MESSAGE: &[u8] = b"\x01\x01\x05\x00\x04\x03\x02\x01\x03\0\0\0\0\0\0\0\x04\0\0\0A=b\0xyz";
+
+    #[test]
+    fn request_is_read_when_it_has_the_documented_layout() {
+        let request = Request::read(MESSAGE).expect("a request");
+        assert_eq!((request.id, request.body), (0x0102_0304, &b"xyz"[..]));
+        assert!(request.has(KEEP) && request.has(OLD) && !request.has(HEAD_ONLY));
+        assert_eq!(request.variable("A").as_deref(), Some("b"));
+        assert_eq!(request.variable("B"), None);
+        for wrong in [
+            &MESSAGE[..19],
+            b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+            &MESSAGE[..22],
+        ] {
+            assert!(Request::read(wrong).is_none(), "{}", wrong.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn end_is_told_as_the_protocol_wants_it() {
+        let request = Request::read(MESSAGE).expect("a request");
+        let done = Done {
+            keep: true,
+            status: 200,
+            body_bytes: 5,
+        };
+        let expected = [1, 130, 1, 0, 4, 3, 2, 1, 200, 0, 5, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(encoded(&request, &done), expected);
+    }
+}

@@ -1,0 +1,256 @@
+//! The application behind FastCGI: connections of a web server, each answered in a thread of its own.
+//!
+//! A kept connection waits in its thread for the next request, so one that is idle holds nobody else up; more of them than were asked for wait
+//! in the accept queue. Several processes may share a socket, and several sockets a file set: posts are ordered by the lock of their log.
+//!
+//! The protocol is `gateway`'s. Refused: a second request on a connection before the first is answered, and other roles than answering.
+//!
+//! Source: FastCGI Specification, section 2.2 (the listening socket is descriptor 0), 5 and 6.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use gateway::cgi::Variables as Pairs;
+use gateway::fastcgi::{Asked, Kind, Responder, write_end, write_stream};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout, set_tcp_nodelay, socket_acceptconn};
+use rustix::net::{SocketFlags, accept_with};
+use specweb::cgi::{self, Variables};
+use specweb::request::BODY_BYTES_MAX;
+use specweb::state::State;
+
+use crate::{Place, say};
+
+/// Connections at once, unless words say something else: more than a server has processes or keeps connections.
+pub(crate) const CONNECTIONS: usize = 256;
+
+/// A web server that takes nothing of a reply for so long has forgotten it.
+const SEND_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// After a shortage of descriptors or threads.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What is received at once: a request with its variables.
+const READ_BYTES: usize = 16 * 1024;
+
+/// A reply leaves in pieces of about so much.
+const WRITE_BYTES: usize = 64 * 1024;
+
+/// Whether a descriptor is a socket that connections come to.
+pub(crate) fn is_listening(descriptor: &impl AsFd) -> bool {
+    socket_acceptconn(descriptor).unwrap_or(false)
+}
+
+/// The socket that whoever started the program has left as its standard input.
+pub(crate) fn inherited() -> io::Result<OwnedFd> {
+    io::stdin().as_fd().try_clone_to_owned()
+}
+
+/// Listens at `unix:/path` or at an address with a port.
+pub(crate) fn listen(address: &str) -> io::Result<OwnedFd> {
+    let listened = match address.strip_prefix("unix:") {
+        Some(path) => listen_unix(Path::new(path)).map(OwnedFd::from),
+        None => match address.parse::<SocketAddr>() {
+            Ok(address) => TcpListener::bind(address).map(OwnedFd::from),
+            Err(_) => {
+                let words = "an address is unix:/path or 127.0.0.1:9000";
+                Err(io::Error::new(io::ErrorKind::InvalidInput, words))
+            }
+        },
+    };
+    let named =
+        |error: io::Error| io::Error::new(error.kind(), format!("listening at {address}: {error}"));
+    let listened = listened.map_err(named)?;
+    say(&format!("headway-specweb99: FastCGI at {address}"));
+    Ok(listened)
+}
+
+/// A socket that was left behind by a process that is gone is replaced. Web servers run as users of their own and may connect.
+fn listen_unix(path: &Path) -> io::Result<UnixListener> {
+    let is_socket = path
+        .symlink_metadata()
+        .is_ok_and(|status| status.file_type().is_socket());
+    let is_left = || {
+        let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+        UnixStream::connect(path).is_err_and(refused)
+    };
+    if is_socket && is_left() {
+        std::fs::remove_file(path)?;
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
+    Ok(listener)
+}
+
+/// Answers whoever connects, until the process is ended.
+pub(crate) fn serve(listener: OwnedFd, place: &Place, connections_max: usize) -> io::Result<()> {
+    let room = Arc::new(Room::new(connections_max));
+    loop {
+        let taken = room.take();
+        let stream = match accept_with(&listener, SocketFlags::CLOEXEC) {
+            Ok(stream) => stream,
+            Err(Errno::INTR | Errno::CONNABORTED) => continue,
+            // Without the pause they would be asked for again at once.
+            Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
+                say(&format!(
+                    "headway-specweb99: accept: {error}; again in 100 ms"
+                ));
+                std::thread::sleep(PAUSE);
+                continue;
+            }
+            Err(error) => {
+                let words = format!("accept: {error}");
+                return Err(io::Error::new(io::Error::from(error).kind(), words));
+            }
+        };
+        let mut state = place.open();
+        let conversing = std::thread::Builder::new().spawn(move || {
+            // Its place is free when the thread ends, however it ends.
+            let _taken = taken;
+            if let Err(error) = converse(stream, &mut state) {
+                say(&format!("headway-specweb99: {error}"));
+            }
+        });
+        if let Err(error) = conversing {
+            say(&format!(
+                "headway-specweb99: a thread for a connection: {error}"
+            ));
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// How many more connections may be answered now.
+struct Room {
+    left: Mutex<usize>,
+    freed: Condvar,
+}
+
+/// One connection's place; given back when dropped.
+struct Taken(Arc<Room>);
+
+impl Room {
+    fn new(connections: usize) -> Room {
+        Room {
+            left: Mutex::new(connections),
+            freed: Condvar::new(),
+        }
+    }
+
+    /// Waits for a place, and takes it.
+    fn take(self: &Arc<Room>) -> Taken {
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        while *left == 0 {
+            left = self
+                .freed
+                .wait(left)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        *left -= 1;
+        Taken(Arc::clone(self))
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        let room = &self.0;
+        *room.left.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        room.freed.notify_one();
+    }
+}
+
+/// Answers one request after the other, until the server closes the connection or wants it closed.
+fn converse(stream: OwnedFd, state: &mut State) -> io::Result<()> {
+    // A socket of the Unix family knows neither segments nor their delay.
+    let _ = set_tcp_nodelay(&stream, true);
+    set_socket_timeout(&stream, Timeout::Send, Some(SEND_TIMEOUT))?;
+    let mut stream = File::from(stream);
+    let mut responder = Responder::new(BODY_BYTES_MAX);
+    let mut buffer = vec![0; READ_BYTES];
+    loop {
+        let count = match stream.read(&mut buffer) {
+            // A server that is killed resets its connections.
+            Ok(0) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            other => other?,
+        };
+        let mut input = &buffer[..count];
+        loop {
+            let asked = responder.feed(&mut input).map_err(io::Error::other)?;
+            stream.write_all(&responder.owed())?;
+            let Some(asked) = asked else { break };
+            if !answer(&asked, &mut stream, state)? || !asked.keep {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Answers one request. `false`: the server has gone, or takes nothing more.
+fn answer(asked: &Asked, stream: &mut File, state: &mut State) -> io::Result<bool> {
+    let variables = Variables::of(|name| text(&asked.variables, name));
+    let mut output = StandardOutput {
+        stream,
+        id: asked.id,
+        records: Vec::with_capacity(WRITE_BYTES + READ_BYTES),
+        is_broken: false,
+    };
+    let ran = cgi::run(&variables, state, &mut &asked.body[..], &mut output);
+    if output.is_broken {
+        return Ok(false);
+    }
+    if let Err(error) = &ran {
+        say(&format!("headway-specweb99: {error}"));
+    }
+    output.end(u32::from(ran.is_err()))?;
+    Ok(true)
+}
+
+fn text(variables: &Pairs, name: &str) -> Option<String> {
+    let value = variables.get(name.as_bytes())?;
+    Some(String::from_utf8_lossy(value).into_owned())
+}
+
+/// A reply on its way into records. What is small leaves in one piece with its end.
+struct StandardOutput<'s> {
+    stream: &'s mut File,
+    id: u16,
+    records: Vec<u8>,
+    is_broken: bool,
+}
+
+impl StandardOutput<'_> {
+    fn end(mut self, exit_status: u32) -> io::Result<()> {
+        write_end(&mut self.records, self.id, exit_status);
+        self.send()
+    }
+
+    fn send(&mut self) -> io::Result<()> {
+        let sent = self.stream.write_all(&self.records);
+        self.records.clear();
+        self.is_broken |= sent.is_err();
+        sent
+    }
+}
+
+impl Write for StandardOutput<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        write_stream(&mut self.records, Kind::STDOUT, self.id, bytes);
+        if self.records.len() >= WRITE_BYTES {
+            self.send()?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

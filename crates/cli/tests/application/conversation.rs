@@ -1,0 +1,252 @@
+//! One conversation by every way.
+
+use std::fs;
+use std::net::TcpStream;
+
+use specweb::file::FileName;
+use specweb::post::{self, Entry, RECORD_BYTES};
+
+use crate::place::{Place, WAYS};
+use crate::site::*;
+
+const RESET: &str = "command/Reset&users=50&seed=7&time=1700000000&expired=10";
+
+/// What is said, in order: method, query, cookie, body.
+const CONVERSATION: &[(&str, &str, &str, &str)] = &[
+    ("GET", RESET, "", ""),
+    // A file of each class, those above what a server keeps in memory among them.
+    ("GET", "/dir00000/class0_1", "", ""),
+    ("GET", "/dir00000/class1_9", "", ""),
+    ("GET", "/dir00000/class2_9", "", ""),
+    ("GET", "/dir00000/class3_9", "", ""),
+    // The same with an advertisement in the places that the file has.
+    ("GET", "/dir00000/class0_1", "my_cookie=user_id=10003", ""),
+    (
+        "GET",
+        "/dir00000/class1_9",
+        "a=b; my_cookie=user_id=10003&last_ad=3",
+        "",
+    ),
+    (
+        "GET",
+        "/dir00000/class2_9",
+        "my_cookie=user_id=10049&last_ad=359",
+        "",
+    ),
+    (
+        "GET",
+        "/dir00000/class3_1",
+        "my_cookie=user_id=10000&last_ad=0",
+        "",
+    ),
+    (
+        "POST",
+        "",
+        "my_cookie=user_id=10003&last_ad=5",
+        "dir=0&class=1&file=5&client=7&serial=1",
+    ),
+    ("POST", "", "", "dir=0&class=2&file=1&client=7&serial=2\r\n"),
+    ("GET", "command/Fetch", "", ""),
+    // What is refused.
+    ("GET", "", "", ""),
+    ("GET", "/dir00000/../dir00000/class0_1", "", ""),
+    ("GET", "/dir00000/class0_1&x", "", ""),
+    ("GET", "/dir00009/class0_1", "", ""),
+    ("GET", "/dir00009/class1_1", "my_cookie=user_id=10003", ""),
+    ("GET", "/dir00000/class0_1", "my_cookie=user_id=10050", ""),
+    ("GET", "/dir00000/class0_1", "my_cookie=hello", ""),
+    (
+        "GET",
+        "command/Reset&users=0&seed=7&time=1&expired=10",
+        "",
+        "",
+    ),
+    ("POST", "", "", "dir=0&class=1"),
+    ("POST", "", "", ""),
+    ("PUT", "/dir00000/class0_1", "", "x"),
+    ("HEAD", "/dir00000/class0_1", "", ""),
+    ("GET", "command/Fetch", "", ""),
+];
+
+fn asked(path: &str, (method, query, cookie, body): (&str, &str, &str, &str)) -> Vec<u8> {
+    let query = match query {
+        "" => String::new(),
+        query => format!("?{query}"),
+    };
+    let cookie = match cookie {
+        "" => String::new(),
+        cookie => format!("Cookie: {cookie}\r\n"),
+    };
+    let length = match method {
+        "POST" | "PUT" => format!("Content-Length: {}\r\n", body.len()),
+        _ => String::new(),
+    };
+    format!("{method} {path}{query} HTTP/1.1\r\nHost: test\r\n{cookie}{length}\r\n{body}")
+        .into_bytes()
+}
+
+/// Status, fields and body without what may differ: which way it was, when, and which process did it.
+fn masked(path: &str, head: &str, body: &[u8]) -> (String, Vec<u8>) {
+    let own = ["Date:", "Server:", "Connection:"];
+    let mut lines: Vec<&str> = head.lines().collect();
+    lines.retain(|line| !own.iter().any(|name| line.starts_with(name)));
+    lines[1..].sort_unstable();
+    let script = format!("<p>script = {path}</p>").into_bytes();
+    let body = match body.windows(script.len()).position(|part| part == script) {
+        Some(at) => [&body[..at], b"<p>script</p>", &body[at + script.len()..]].concat(),
+        None => body.to_vec(),
+    };
+    // The length counts the path.
+    let is_page = body.starts_with(b"<html>");
+    lines.retain(|line| !(is_page && line.starts_with("Content-Length:")));
+    (lines.join("\n"), without_times(body))
+}
+
+/// A record's second and third number are the time and the process.
+fn without_times(mut body: Vec<u8>) -> Vec<u8> {
+    let Some(begin) = body.windows(6).position(|part| part == b"<pre>\n") else {
+        return body;
+    };
+    let is_log = body
+        .windows(21)
+        .any(|part| part == b"query = command/Fetch");
+    let mut at = begin + 6;
+    while is_log && at + RECORD_BYTES < body.len() && body[at] != b'\n' {
+        body[at + 10..at + 32].fill(b'.');
+        at += RECORD_BYTES;
+    }
+    body
+}
+
+#[test]
+fn replies_are_the_same_bytes_when_the_application_is_run_in_any_way() {
+    let test = "replies_are_the_same_bytes_when_the_application_is_run_in_any_way";
+    let place = Place::new(test, 1);
+    let mut told: Vec<Vec<(String, Vec<u8>)>> = Vec::new();
+    for way in WAYS {
+        let mut stream = place.server.connect();
+        let replies = CONVERSATION.iter().map(|step| {
+            send(&mut stream, asked(way, *step));
+            let reply = match step.0 {
+                "HEAD" => receive_head(&mut stream),
+                _ => receive(&mut stream),
+            };
+            let reply = reply.unwrap_or_else(|why| panic!("{way} {step:?}: {why}"));
+            masked(way, &reply.head, &reply.body)
+        });
+        told.push(replies.collect());
+    }
+    for (at, step) in CONVERSATION.iter().enumerate() {
+        let (head, body) = &told[0][at];
+        for (way, replies) in WAYS.iter().zip(&told) {
+            assert_eq!(replies[at].0, *head, "{way} {step:?}");
+            assert!(
+                replies[at].1 == *body,
+                "{way} {step:?}: {}",
+                String::from_utf8_lossy(&replies[at].1)
+            );
+        }
+    }
+    let statuses: Vec<&str> = told[0].iter().map(|(head, _)| &head[9..12]).collect();
+    let expected = [
+        vec!["200"; 12],
+        vec!["404"; 5],
+        vec!["400"; 5],
+        vec!["405"; 2],
+        vec!["200"],
+    ];
+    assert_eq!(statuses, expected.concat());
+    let (head, body) = &told[0][6];
+    assert!(head.contains("Set-Cookie: found_cookie=Ad_id="), "{head}");
+    let plain = fs::read(place.set.join("dir00000/class1_9")).unwrap();
+    assert!(
+        !body.windows(plain.len()).any(|part| part == plain),
+        "no advertisement in it"
+    );
+    place.is_well();
+}
+
+/// Posts by this way, one after the other; the numbers of the records, as they were told.
+fn posted(stream: &mut TcpStream, way: &str, client: u32, count: u32) -> Vec<u64> {
+    let number = |serial| {
+        let body = format!("dir=0&class=0&file=1&client={client}&serial={serial}");
+        send(stream, asked(way, ("POST", "", "", &body)));
+        let reply = receive(stream).unwrap();
+        assert_eq!(reply.status, 200, "{way}: {}", reply.text());
+        let cookie = reply.field("Set-Cookie").unwrap().to_owned();
+        let digits = cookie.rsplit('=').next().unwrap();
+        digits.parse().unwrap()
+    };
+    (1..=count).map(number).collect()
+}
+
+#[test]
+fn log_is_whole_and_in_order_when_every_way_posts_at_once() {
+    const POSTS: u32 = 40;
+    let test = "log_is_whole_and_in_order_when_every_way_posts_at_once";
+    let place = Place::new(test, 2);
+    let reset = get(&place.server, &format!("{}?{RESET}", WAYS[0]));
+    assert_eq!(reset.status, 200, "{}", reset.text());
+    let server = &place.server;
+    let mut told: Vec<u64> = Vec::new();
+    std::thread::scope(|scope| {
+        let posting = |client: usize| {
+            scope.spawn(move || {
+                let mut stream = server.connect();
+                posted(&mut stream, WAYS[client % WAYS.len()], client as u32, POSTS)
+            })
+        };
+        let clients: Vec<_> = (0..2 * WAYS.len()).map(posting).collect();
+        for client in clients {
+            let numbers = client.join().unwrap();
+            assert!(numbers.is_sorted(), "{numbers:?}");
+            told.extend(numbers);
+        }
+    });
+    told.sort_unstable();
+    let all = u64::from(POSTS) * 2 * WAYS.len() as u64;
+    assert!(
+        told.iter().copied().eq(1..=all),
+        "each number once: {told:?}"
+    );
+    let log = fs::read(place.set.join(".specweb99/post.log")).unwrap();
+    let records = post::read(&log).unwrap();
+    let found = post::compare(&records, &[POSTS; 2 * WAYS.len()], &[]);
+    assert_eq!((found.records, found.missing), (all, 0), "{found:?}");
+    assert_eq!((found.out_of_order, found.unknown), (0, 0), "{found:?}");
+    let entry = Entry {
+        file: FileName::new(0, 0, 1).unwrap(),
+        ..records[0].entry
+    };
+    assert_eq!(records[0].entry, entry);
+    place.is_well();
+}
+
+#[test]
+fn tables_are_the_new_ones_when_another_way_has_made_them_anew() {
+    let test = "tables_are_the_new_ones_when_another_way_has_made_them_anew";
+    let place = Place::new(test, 2);
+    let user = "my_cookie=user_id=10003&last_ad=3";
+    let mut before = None;
+    for (turn, maker) in WAYS.iter().enumerate() {
+        let command = format!("command/Reset&users=50&seed={turn}&time=1700000000&expired=10");
+        assert_eq!(
+            get(&place.server, &format!("{maker}?{command}")).status,
+            200
+        );
+        let shown = WAYS.map(|way| {
+            let request = asked(way, ("GET", "/dir00000/class1_1", user, ""));
+            let reply = ask(&place.server, request);
+            reply.field("Set-Cookie").map(str::to_owned)
+        });
+        assert!(
+            shown
+                .iter()
+                .all(|cookie| cookie.is_some() && *cookie == shown[0]),
+            "after {maker}: {shown:?}"
+        );
+        assert_ne!(shown[0], before, "the seed decides");
+        before.clone_from(&shown[0]);
+    }
+    place.is_well();
+}

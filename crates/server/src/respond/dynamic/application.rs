@@ -1,0 +1,157 @@
+//! The application of a SPECweb99-like measurement in the server itself: a request in its words, and its reply as what is sent.
+//!
+//! What is decided is `specweb`'s; what has to wait is the worker's to ask for. Nothing here opens or reads.
+
+use std::net::IpAddr;
+
+use http::{Head, Status, Target};
+use specweb::application::{self, Reply};
+use specweb::request::{Method, Request};
+use specweb::scan::PATH_BYTES;
+use specweb::{FileName, Piece as Content};
+
+use crate::config::Rule;
+use crate::request::{Outgoing, Piece};
+use crate::respond::Context;
+use crate::respond::dynamic::Place;
+
+/// As programs are told.
+const SERVER: &str = "Headway";
+
+/// A request as the application understands it.
+#[derive(Debug)]
+pub struct Words {
+    method: Method,
+    query: String,
+    cookie: String,
+    client: String,
+    script: String,
+}
+
+impl Words {
+    /// The words of a request for this location.
+    pub fn new(place: &Place, request: &gateway::Request<'_>, client: IpAddr) -> Words {
+        let cookies: Vec<&[u8]> = request.values(b"Cookie").collect();
+        let script = match &place.location.rule {
+            Rule::Prefix(prefix) | Rule::Suffix(prefix) => prefix.trim_end_matches('/'),
+        };
+        Words {
+            method: method(request.head),
+            query: text(query(request.head)),
+            // As the variable of a program has several (RFC 6265, section 5.4).
+            cookie: text(&cookies.join(&b"; "[..])),
+            client: client.to_string(),
+            script: script.to_owned(),
+        }
+    }
+
+    /// The same with a body, at a moment in seconds since 1970.
+    pub fn request<'a>(&'a self, body: &'a [u8], now_s: i64) -> Request<'a> {
+        Request {
+            method: self.method,
+            query: &self.query,
+            cookie: &self.cookie,
+            body,
+            server: SERVER,
+            client: &self.client,
+            script: &self.script,
+            now_s: now_s.unsigned_abs(),
+        }
+    }
+}
+
+fn method(head: &Head<'_>) -> Method {
+    match head.method {
+        http::Method::Get => Method::Get,
+        http::Method::Other("POST") => Method::Post,
+        _ => Method::Other,
+    }
+}
+
+fn query<'h>(head: &Head<'h>) -> &'h [u8] {
+    let Target::Path(target) = head.target else {
+        return b"";
+    };
+    memchr::memchr(b'?', target).map_or(b"", |at| &target[at + 1..])
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The file that a reply has, and the advertisement that goes into its places.
+pub fn file(reply: &Reply) -> Option<(FileName, Option<[u8; PATH_BYTES]>)> {
+    reply.pieces.iter().find_map(|piece| match piece {
+        Content::Bytes(_) => None,
+        Content::File(name) => Some((*name, None)),
+        Content::Scanned(name, ad) => Some((*name, Some(*ad))),
+    })
+}
+
+/// A reply on its way; `content` takes the place of its file.
+pub fn page(context: &Context<'_>, reply: Reply, content: Option<Piece>) -> Outgoing {
+    let mut content = content;
+    let pieces = reply.pieces.into_iter().filter_map(|piece| match piece {
+        Content::Bytes(bytes) => Some(Piece::bytes(bytes)),
+        Content::File(_) | Content::Scanned(..) => content.take(),
+    });
+    send(context, reply.status, &reply.fields, pieces.collect())
+}
+
+/// The log in its page.
+pub fn log(context: &Context<'_>, request: &Request<'_>, log: Piece) -> Outgoing {
+    let page = application::fetched(request, Vec::new());
+    let mut pieces: Vec<Piece> = Vec::with_capacity(page.pieces.len());
+    for piece in page.pieces {
+        if let Content::Bytes(bytes) = piece {
+            pieces.push(Piece::bytes(bytes));
+        }
+    }
+    // Between the page's head and its end, where an empty one stands.
+    pieces.insert(1, log);
+    send(context, page.status, &page.fields, pieces)
+}
+
+fn send(
+    context: &Context<'_>,
+    status: u16,
+    fields: &[(&str, String)],
+    pieces: Vec<Piece>,
+) -> Outgoing {
+    let length = pieces.iter().map(Piece::bytes_left).sum();
+    let status = Status::from_code(status).unwrap_or(Status::INTERNAL_SERVER_ERROR);
+    let mut head = Vec::with_capacity(512);
+    let mut writer = context.begin(&mut head, status);
+    for (name, value) in fields {
+        writer = writer.field(name, value);
+    }
+    context
+        .extra(writer.field_u64("Content-Length", length))
+        .end();
+    let mut outgoing = Outgoing::new(status.code(), head);
+    let pieces = pieces.into_iter().filter(|piece| piece.bytes_left() > 0);
+    for piece in pieces.filter(|_| !context.head_only) {
+        outgoing.push(piece);
+    }
+    outgoing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::{HeadLimits, Parsed};
+
+    #[test]
+    fn request_is_put_into_words_as_a_program_would_find_it_in_variables() {
+        let bytes = b"POST /own?/dir00000/class0_1?x HTTP/1.1\r\nHost: x\r\nCookie: a=b\r\ncookie: my_cookie=user_id=3\r\n\r\n";
+        let Parsed::Complete(head) = http::parse(bytes, &HeadLimits::default()) else {
+            panic!("not a head");
+        };
+        assert_eq!(method(&head), Method::Post);
+        assert_eq!(query(&head), b"/dir00000/class0_1?x");
+        let request = gateway::Request::new(&head, bytes);
+        let cookies: Vec<&[u8]> = request.values(b"Cookie").collect();
+        let joined = text(&cookies.join(&b"; "[..]));
+        assert_eq!(joined, "a=b; my_cookie=user_id=3");
+    }
+}
