@@ -13,4 +13,5 @@ mod site;
 mod start;
 
 mod conversation;
+mod peers;
 mod place;

@@ -1,0 +1,75 @@
+# From the rows of bench/dynamic (part, case, round, measure, value) to tables and judged claims.
+function sorted(list, n,   i, j, v) {
+    for (i = 2; i <= n; i++) { v = list[i]; for (j = i - 1; j > 0 && list[j] > v; j--) list[j + 1] = list[j]; list[j + 1] = v }
+}
+function middle(list, n) { sorted(list, n); return n % 2 ? list[(n + 1) / 2] : (list[n / 2] + list[n / 2 + 1]) / 2 }
+function median_of(part, one, what,   list, n, i) {
+    n = 0
+    for (i = 1; i <= rounds[part]; i++) if ((part, one, i, what) in value) list[++n] = value[part, one, i, what] + 0
+    return n ? middle(list, n) : "-"
+}
+# The median of the rounds' ratios: a drift of the machine is in both.
+function ratio_of(part, one, other, what,   list, n, i) {
+    n = 0
+    for (i = 1; i <= rounds[part]; i++)
+        if (value[part, other, i, what] > 0 && (part, one, i, what) in value) list[++n] = value[part, one, i, what] / value[part, other, i, what]
+    return n ? middle(list, n) : "-"
+}
+function shown(number) {
+    if (number == "-" || number == "") return "–"
+    return number >= 100 ? sprintf("%.0f", number) : number >= 10 ? sprintf("%.1f", number) : sprintf("%.3g", number)
+}
+function judge(text, source, figure, holds) {
+    claims = claims sprintf("| %s | %s | %s | %s |\n", text, source, shown(figure), figure == "-" || figure == "" ? "cannot be tested" : holds ? "holds" : "does not hold")
+}
+NR == 1 { next }
+{ value[$1, $2, $3, $4] = $5; has[$1] = 1; if ($3 > rounds[$1]) rounds[$1] = $3 }
+END {
+    if (has["spawn"]) {
+        print "## Time to make a process, by invocation (Figure 2.5)\n"
+        print "| tenth of the invocations | files open | cache, MB | fork helper, µs | in the server, µs |"
+        print "|--:|--:|--:|--:|--:|"
+        last = rounds["spawn"]
+        for (i = 1; i <= last; i++)
+            printf "| %d | %s | %s | %s | %s |\n", i, shown(value["spawn", "helper", i, "files_open"] + 0), shown(value["spawn", "helper", i, "cache_mb"] + 0), \
+                shown(value["spawn", "helper", i, "mean_us"]), shown(value["spawn", "worker", i, "mean_us"])
+        print "\nThe paper: 0.3 ms at first, towards 130 ms with the server's age, in the server; with the fork helper the time is not affected by its size.\n"
+        figure = value["spawn", "helper", 1, "mean_us"] > 0 ? value["spawn", "helper", last, "mean_us"] / value["spawn", "helper", 1, "mean_us"] : "-"
+        judge("With the fork helper the last tenth takes at most 1.5 times the first one's time", "section 2.5.4", figure, figure <= 1.5)
+        figure = value["spawn", "worker", 1, "mean_us"] > 0 ? value["spawn", "worker", last, "mean_us"] / value["spawn", "worker", 1, "mean_us"] : "-"
+        judge("In the server the last tenth takes at least twice the first one's time", "Figure 2.5; a worker takes its memory when it starts, so it may be slow from the beginning", figure, figure >= 2)
+        figure = value["spawn", "helper", last, "mean_us"] > 0 && ("spawn", "worker", last, "mean_us") in value ? value["spawn", "worker", last, "mean_us"] / value["spawn", "helper", last, "mean_us"] : "-"
+        judge("In the server it takes at last at least twice the fork helper's time", "section 2.5.4", figure, figure >= 2)
+    }
+    if (has["interfaces"]) {
+        split("cgi fastcgi direct own", list, " ")
+        title["cgi"] = "CGI"; title["fastcgi"] = "FastCGI"; title["direct"] = "direct"; title["own"] = "built in"
+        print "## One application by four interfaces (2.5.5)\n"
+        print "| interface | requests/s | by FastCGI | processor time a request, µs | errors |"
+        print "|---|--:|--:|--:|--:|"
+        for (i = 1; i <= 4; i++)
+            printf "| %s | %s | %s | %s | %s |\n", title[list[i]], shown(median_of("interfaces", list[i], "requests_per_s")), \
+                shown(ratio_of("interfaces", list[i], "fastcgi", "requests_per_s")), shown(median_of("interfaces", list[i], "cpu_us")), \
+                shown(median_of("interfaces", list[i], "errors"))
+        print "\nThe paper: 20 % of all kernel time went into reading from programs; writing to clients themselves took the score from 620 to 710.\n"
+        figure = ratio_of("interfaces", "direct", "fastcgi", "requests_per_s")
+        judge("Direct programs answer at least 1.3 times as many requests as the same one behind FastCGI", "aim", figure, figure >= 1.3)
+        figure = ratio_of("interfaces", "direct", "fastcgi", "cpu_us")
+        judge("Direct programs take less processor time a request than FastCGI", "section 2.5.5", figure, figure < 1)
+        figure = value["interfaces", "all", 0, "loop_blocked"]
+        judge("The loop never waits but for events", "aim", figure, figure == 0)
+    }
+    if (has["beside"]) {
+        print "## Static requests beside dynamic ones\n"
+        print "| beside them | timed requests/s | 99 %, µs | errors | failed of the others |"
+        print "|---|--:|--:|--:|--:|"
+        printf "| static requests | %s | %s | %s | %s |\n", shown(median_of("beside", "without", "rate_rps")), shown(median_of("beside", "without", "p99_us")), shown(median_of("beside", "without", "errors")), shown(median_of("beside", "without", "beside_failed"))
+        printf "| as many dynamic ones, 30 %% of all | %s | %s | %s | %s |\n\n", shown(median_of("beside", "with", "rate_rps")), shown(median_of("beside", "with", "p99_us")), shown(median_of("beside", "with", "errors")), shown(median_of("beside", "with", "beside_failed"))
+        figure = ratio_of("beside", "with", "without", "p99_us")
+        judge("With 30 % dynamic requests the static 99th percentile is at most 1.2 times that of static ones alone, at the same rate", "aim", figure, figure <= 1.2)
+    }
+    print "## Claims\n"
+    print "| claim | source | figure | verdict |"
+    print "|---|---|--:|---|"
+    printf "%s", claims
+}
