@@ -7,7 +7,7 @@
 
 use http::Status;
 
-use crate::fastcgi::Garbage;
+use crate::fastcgi::{Aborted, Garbage};
 use crate::refusal::Refusal;
 use crate::reply::{End, Event};
 
@@ -42,6 +42,13 @@ pub trait Exchange {
     /// Whether the reply's head has been given out. Until then the server can still say something
     /// else, or ask another back end.
     fn has_head(&self) -> bool;
+
+    /// Nobody wants the reply any more: what has to be said and heard until the connection can be used again.
+    /// `None`: it can only be closed, which every back end understands. To be asked only after
+    /// something of the request has been written.
+    fn abort(self: Box<Self>) -> Option<Aborted> {
+        None
+    }
 }
 
 /// Why an exchange failed.

@@ -97,6 +97,33 @@ fn conversations_end_as_the_table_says_when_cut_anywhere() {
 }
 
 #[test]
+fn connection_is_used_again_when_an_aborted_request_has_ended() {
+    let aborted = |already: &[(Kind, &str)]| {
+        let mut exchange = asked(true, false);
+        let bytes = records(already);
+        let mut input = &bytes[..];
+        while exchange.feed(&mut input).unwrap().is_some() {}
+        let mut aborted = Box::new(exchange).abort().unwrap();
+        assert_eq!(aborted.unsent(), records(&[(Kind::ABORT_REQUEST, "")]));
+        aborted.sent(aborted.unsent().len());
+        aborted
+    };
+    for already in [&[][..], &[(OUT, HEAD)], &[(OUT, "Content-Type: a\n")]] {
+        let rest = records(&[(OUT, "more"), (ERR, "oops"), (OUT, ""), (END, DONE)]);
+        for at in 1..rest.len() {
+            let mut aborted = aborted(already);
+            assert_eq!(aborted.feed(&rest[..at]), Ok(None), "{at}");
+            assert_eq!(aborted.feed(&rest[at..]), Ok(Some(true)), "{at}");
+        }
+        let too_much = [&rest[..], b"x"].concat();
+        assert_eq!(aborted(already).feed(&too_much), Ok(Some(false)));
+    }
+    let mut foreign = aborted(&[]);
+    assert!(foreign.feed(&records(&[(Kind::STDIN, "")])).is_err());
+    assert!(Box::new(asked(false, false)).abort().is_none(), "not kept");
+}
+
+#[test]
 fn foreign_bytes_are_refused_when_no_fastcgi_answers() {
     let http = b"HTTP/1.1 400 Bad Request\r\n\r\n";
     let found = seen_however_cut(http, || asked(false, false));

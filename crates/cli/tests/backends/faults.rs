@@ -45,7 +45,7 @@ impl BackEnd {
         })
     }
 
-    fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
 }

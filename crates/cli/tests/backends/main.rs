@@ -13,6 +13,7 @@ mod site;
 #[allow(dead_code, reason = "each test binary uses its part")]
 mod start;
 
+mod aborts;
 mod faults;
 mod handoff;
 mod php;

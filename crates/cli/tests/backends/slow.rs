@@ -133,15 +133,19 @@ fn program_ends_when_its_client_takes_its_reply_slowly() {
         "long",
         "printf 'Content-Type: a/b\\n\\n'; head -c 30000000 /dev/zero; echo $$ > {notes}/done",
     );
-    let server = site.serve("concurrency = 1\nqueue = 1");
-    let mut slow = server.connect();
-    send(&mut slow, "GET /cgi-bin/long HTTP/1.1\r\nHost: x\r\n\r\n");
-    server.wait_for("its end", |_| site.note("done").exists());
-    server.wait_for("its place", |server| {
-        counter(server, "programs_running") == 0
-    });
-    let reply = receive(&mut slow).unwrap();
-    assert_eq!(reply.body.len(), BYTES);
-    assert!(reply.body.iter().all(|byte| *byte == 0));
-    is_well(&server);
+    for events in ["epoll", "epoll-edge", "poll", "select"] {
+        let _ = std::fs::remove_file(site.note("done"));
+        let top = format!("events = {events:?}");
+        let server = site.serve_with(&top, "concurrency = 1\nqueue = 1");
+        let mut slow = server.connect();
+        send(&mut slow, "GET /cgi-bin/long HTTP/1.1\r\nHost: x\r\n\r\n");
+        server.wait_for("its end", |_| site.note("done").exists());
+        server.wait_for("its place", |server| {
+            counter(server, "programs_running") == 0
+        });
+        let reply = receive(&mut slow).unwrap();
+        assert_eq!(reply.body.len(), BYTES);
+        assert!(reply.body.iter().all(|byte| *byte == 0));
+        is_well(&server);
+    }
 }

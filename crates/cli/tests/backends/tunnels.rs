@@ -69,12 +69,21 @@ fn echo(mut stream: TcpStream) {
 
 #[test]
 fn bytes_pass_both_ways_when_a_back_end_agrees_to_another_protocol() {
+    for events in ["epoll", "epoll-edge", "poll", "select"] {
+        pass_both_ways(events);
+    }
+}
+
+fn pass_both_ways(events: &str) {
     let site = Site::new();
     let back_end = agreeing(|mut stream| {
         stream.write_all(b"hello ").unwrap();
         echo(stream);
     });
-    let server = proxy(&site, &[&back_end.address], "concurrency = 1\nqueue = 0");
+    let server = site.serve_configured(&format!(
+        "events = {events:?}\n[[location]]\nprefix = \"/app/\"\nproxy = {:?}\nconcurrency = 1\nqueue = 0\n",
+        back_end.address
+    ));
     let mut stream = server.connect();
     send(&mut stream, format!("{UPGRADE}early "));
     let reply = switched(&mut stream);

@@ -8,18 +8,19 @@
 
 use crate::cgi::{ReplyReader, Variables};
 use crate::exchange::{Exchange, Fault, Outbox};
+use crate::fastcgi::abort::Aborted;
 use crate::fastcgi::inquiry::write_pairs;
 use crate::fastcgi::record::{Fragment, Garbage, Kind, RecordReader, write_record, write_stream};
 use crate::reply::{End, Event, HeadLimits};
 
 /// The only request number used: a connection has one request at a time.
-const ID: u16 = 1;
+pub(super) const ID: u16 = 1;
 /// The role of an application that answers requests.
 const RESPONDER: u8 = 1;
 /// The application is to leave the connection open.
 const KEEP: u8 = 1;
 /// Bytes of an END_REQUEST record.
-const END_BYTES: usize = 8;
+pub(super) const END_BYTES: usize = 8;
 
 /// One request and its reply.
 ///
@@ -43,7 +44,7 @@ const END_BYTES: usize = 8;
 /// assert!(matches!(exchange.feed(&mut input), Ok(Some(Event::End(end))) if end.reusable));
 /// ```
 ///
-/// Dropping it in the middle leaves a connection that can only be closed.
+/// Dropping it in the middle leaves a connection that can only be closed; [`Exchange::abort`] may save it.
 #[derive(Debug)]
 pub struct FastCgiExchange {
     keep: bool,
@@ -203,5 +204,9 @@ impl Exchange for FastCgiExchange {
 
     fn has_head(&self) -> bool {
         self.reply.has_head()
+    }
+
+    fn abort(self: Box<Self>) -> Option<Aborted> {
+        (self.keep && !self.is_over).then(|| Aborted::new(self.out, self.records, self.end))
     }
 }

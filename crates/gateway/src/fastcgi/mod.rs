@@ -6,11 +6,13 @@
 //!
 //! Source: FastCGI Specification, version 1.0 (Open Market, 1996).
 
+mod abort;
 mod exchange;
 mod inquiry;
 mod record;
 mod responder;
 
+pub use abort::Aborted;
 pub use exchange::FastCgiExchange;
 pub use inquiry::{Abilities, Inquiry};
 pub use record::{Fragment, Garbage, Kind, RecordReader, write_record, write_stream};

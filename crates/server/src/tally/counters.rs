@@ -155,6 +155,7 @@ counters! {
         Counter backend_reused "Requests that went to a back end over a connection that had waited for one.";
         Counter backend_failures "Requests that a back end failed: not connected, closed early, no sense, too late.";
         Counter backend_retries "Requests that went to another back end because the first one had failed.";
+        Counter backend_aborts "Requests that an application was told to give up, over a connection that is kept.";
         Gauge backend_idle "Connections to back ends that wait for the next request now.";
         Counter tunnels_opened "Connections that changed to another protocol, with their back end (WebSocket).";
         Gauge tunnels_open "Connections that speak another protocol with their back end now.";

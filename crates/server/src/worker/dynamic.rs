@@ -8,6 +8,7 @@
 //! What the loop never does: make a process (but with `fork-in-server`, to show what that costs), wait for
 //! one, or keep more of a body or a reply than a bounded buffer holds.
 
+mod abort;
 mod backlog;
 mod begin;
 mod direct;
@@ -39,6 +40,7 @@ use http::Status;
 use super::{BACKEND, Fate, Worker};
 use crate::connection::{CONNECTION, Channel, Connection, Exchange, Phase, Stage};
 use crate::respond::dynamic::Places;
+use abort::Abandoned;
 use direct::Direct;
 pub(super) use find::Found;
 use forked::Forked;
@@ -70,6 +72,8 @@ pub(super) struct Dynamic {
     direct: Direct,
     /// The back ends, by location.
     groups: Vec<Option<Group>>,
+    /// Connections whose request has been given up, by slot.
+    aborts: Vec<Option<Abandoned>>,
     /// Connections that speak another protocol, by location.
     tunnels: Vec<u32>,
     /// Replies that wait for their clients in files, by location.
@@ -98,6 +102,7 @@ impl Dynamic {
             queues: (0..places.len()).map(|_| VecDeque::new()).collect(),
             direct: Direct::new(places.len()),
             groups: Group::all(places),
+            aborts: Vec::new(),
             tunnels: vec![0; places.len()],
             spills: (0..places.len()).map(|_| Rc::default()).collect(),
             freed: Vec::new(),
@@ -342,6 +347,7 @@ impl Worker {
             self.flush_orders();
             self.reap_forked();
             self.tend_peers();
+            self.tend_aborts();
         }
     }
 
@@ -352,6 +358,7 @@ impl Worker {
             self.direct_next_ms(dynamic),
             dynamic.forked_next_ms(self.now_ms),
             dynamic.idle_next_ms(),
+            dynamic.aborts_next_ms(),
         ];
         due.into_iter().flatten().min()
     }

@@ -158,6 +158,7 @@ impl Worker {
 
     /// Its reply is not wanted: it ends, and all of its group.
     pub(super) fn kill_program(&mut self, exchange: &mut Exchange) {
+        self.abort_peer(exchange);
         self.close_streams(exchange);
         if exchange.stage == Stage::Queued {
             self.leave_queue(exchange);

@@ -290,8 +290,20 @@ impl Worker {
             });
         }
         let Peer { socket, lease, .. } = *peer;
-        let (place, back_end, now_ms) = (exchange.program.place, lease.back_end(), self.now_ms);
+        let (place, back_end) = (exchange.program.place, lease.back_end());
         self.end_lease(place, lease, outcome);
+        self.put_idle(place, back_end, socket, reusable);
+    }
+
+    /// Keeps a connection for the next request, if it is of use for one.
+    pub(super) fn put_idle(
+        &mut self,
+        place: usize,
+        back_end: usize,
+        socket: OwnedFd,
+        reusable: bool,
+    ) {
+        let now_ms = self.now_ms;
         let group = self.dynamic.as_mut().and_then(|all| all.group(place));
         let closing = match group {
             Some(group) if reusable => group.idle.put(back_end, socket, now_ms),

@@ -1,0 +1,229 @@
+//! Requests to applications whose clients have gone, over connections that are kept.
+//!
+//! Where a connection is closed after each request, closing it is all that has to be said. One that is kept would be lost
+//! so; instead the application is told that nobody wants its answer, and what it still says is thrown away until
+//! it is done. Then the connection waits for its next request. An application that does not care is given up after a while, and there are
+//! never more such connections than may be kept anyway.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use debox::Call;
+use event::{Interest, Ready, Token};
+use gateway::fastcgi::Aborted;
+use rustix::io::Errno;
+
+use super::Dynamic;
+use crate::config::Kind;
+use crate::connection::{Exchange, Peer};
+use crate::worker::{ABORTED, Worker};
+use gateway::upstream::Outcome;
+
+/// How long an application may take to end a request that nobody wants answered.
+const PATIENCE_MS: u64 = 5_000;
+/// Reads in a row, so that one that says much does not keep others waiting.
+const READS_MAX: usize = 16;
+
+/// A connection whose request has been given up.
+pub(super) struct Abandoned {
+    socket: OwnedFd,
+    talk: Aborted,
+    place: usize,
+    back_end: usize,
+    until_ms: u64,
+    token: Token,
+    interest: Interest,
+}
+
+/// What becomes of one after a step.
+enum End {
+    /// It goes on.
+    Open,
+    /// Its connection waits for the next request.
+    Reusable,
+    /// Its connection is of no more use.
+    Closed,
+}
+
+impl Dynamic {
+    /// When one has been waited for for too long.
+    pub(super) fn aborts_next_ms(&self) -> Option<u64> {
+        let all = self.aborts.iter().flatten();
+        all.map(|one| one.until_ms).min()
+    }
+
+    fn aborts_at(&self, place: usize, back_end: usize) -> usize {
+        let all = self.aborts.iter().flatten();
+        all.filter(|one| one.place == place && one.back_end == back_end)
+            .count()
+    }
+}
+
+impl Worker {
+    /// The client has gone: an application over a kept connection is told so.
+    pub(super) fn abort_peer(&mut self, exchange: &mut Exchange) {
+        let place = self.places.get(exchange.program.place).clone();
+        let Kind::Peers(peers) = &place.location.kind else {
+            return;
+        };
+        let may = |peer: &Peer| peer.begun && !peer.mute && peers.keep > 0;
+        if !exchange.peer.as_deref().is_some_and(may) {
+            return;
+        }
+        let Some(peer) = exchange.peer.take() else {
+            return;
+        };
+        let Peer {
+            talk,
+            socket,
+            interest,
+            lease,
+            ..
+        } = *peer;
+        let back_end = lease.back_end();
+        self.end_lease(place.number, lease, Outcome::Unknown);
+        if interest.is_some() {
+            let _ = self
+                .tracer
+                .call(Call::EventControl, || self.events.remove(socket.as_fd()));
+        }
+        let others = self
+            .dynamic
+            .as_ref()
+            .map_or(0, |all| all.aborts_at(place.number, back_end));
+        let talk = talk.abort().filter(|_| others < peers.keep as usize);
+        match (talk, &mut self.dynamic) {
+            (Some(talk), Some(dynamic)) => {
+                dynamic.next_id += 1;
+                let number = dynamic.next_id as u32;
+                let free = dynamic.aborts.iter().position(Option::is_none);
+                let slot = free.unwrap_or(dynamic.aborts.len());
+                let one = Abandoned {
+                    socket,
+                    talk,
+                    place: place.number,
+                    back_end,
+                    until_ms: self.now_ms + PATIENCE_MS,
+                    token: Token::new(ABORTED, slot as u32, number),
+                    interest: Interest::BOTH,
+                };
+                self.counters.backend_aborts += 1;
+                self.drain_peer(slot, one);
+            }
+            _ => self.tracer.call(Call::Close, || drop(socket)),
+        }
+    }
+
+    /// Waits for what an application still says.
+    fn drain_peer(&mut self, slot: usize, one: Abandoned) {
+        let told = self.tracer.call(Call::EventControl, || {
+            self.events.add(one.socket.as_fd(), one.token, one.interest)
+        });
+        let Some(dynamic) = self.dynamic.as_mut().filter(|_| told.is_ok()) else {
+            return self.tracer.call(Call::Close, || drop(one));
+        };
+        match dynamic.aborts.get_mut(slot) {
+            Some(place) => *place = Some(one),
+            None => dynamic.aborts.push(Some(one)),
+        }
+    }
+
+    /// An event on such a connection.
+    pub(in crate::worker) fn on_aborted(&mut self, event: &Ready) {
+        let slot = event.token.slot() as usize;
+        let taken = self.dynamic.as_mut().and_then(|dynamic| {
+            let one = dynamic.aborts.get_mut(slot)?;
+            one.take_if(|one| one.token == event.token)
+        });
+        let Some(mut one) = taken else { return };
+        let end = match self.tell_aborted(&mut one) {
+            End::Open => self.hear_aborted(&mut one),
+            other => other,
+        };
+        match end {
+            End::Open => self.keep_aborted(slot, one),
+            End::Reusable => self.end_aborted(one, true),
+            End::Closed => self.end_aborted(one, false),
+        }
+    }
+
+    fn tell_aborted(&self, one: &mut Abandoned) -> End {
+        while !one.talk.unsent().is_empty() {
+            let written = self.tracer.call(Call::BackendWrite, || {
+                rustix::io::write(&one.socket, one.talk.unsent())
+            });
+            match written {
+                Ok(count) => one.talk.sent(count),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Err(_) => return End::Closed,
+            }
+        }
+        End::Open
+    }
+
+    fn hear_aborted(&mut self, one: &mut Abandoned) -> End {
+        let Some(dynamic) = &mut self.dynamic else {
+            return End::Closed;
+        };
+        for _ in 0..READS_MAX {
+            let buffer = &mut dynamic.buffer;
+            let read = self.tracer.call(Call::BackendRead, || {
+                rustix::io::read(&one.socket, &mut buffer[..])
+            });
+            match read {
+                Ok(count @ 1..) => match one.talk.feed(&buffer[..count]) {
+                    Ok(None) => {}
+                    Ok(Some(true)) => return End::Reusable,
+                    Ok(Some(false)) | Err(_) => return End::Closed,
+                },
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return End::Open,
+                Ok(_) | Err(_) => return End::Closed,
+            }
+        }
+        End::Open
+    }
+
+    /// It is not over: waits on, for room only while there is something to say.
+    fn keep_aborted(&mut self, slot: usize, mut one: Abandoned) {
+        let wanted = match one.talk.unsent().is_empty() {
+            true => Interest::READ,
+            false => Interest::BOTH,
+        };
+        if wanted != one.interest {
+            let told = self.tracer.call(Call::EventControl, || {
+                self.events.modify(one.socket.as_fd(), one.token, wanted)
+            });
+            if told.is_ok() {
+                one.interest = wanted;
+            }
+        }
+        if let Some(dynamic) = &mut self.dynamic {
+            dynamic.aborts[slot] = Some(one);
+        }
+    }
+
+    fn end_aborted(&mut self, one: Abandoned, reusable: bool) {
+        let _ = self.tracer.call(Call::EventControl, || {
+            self.events.remove(one.socket.as_fd())
+        });
+        let Abandoned {
+            socket,
+            place,
+            back_end,
+            ..
+        } = one;
+        self.put_idle(place, back_end, socket, reusable);
+    }
+
+    /// Once a turn: those that have been waited for for too long.
+    pub(super) fn tend_aborts(&mut self) {
+        let now_ms = self.now_ms;
+        while let Some(one) = self.dynamic.as_mut().and_then(|dynamic| {
+            let mut all = dynamic.aborts.iter_mut();
+            all.find_map(|one| one.take_if(|one| now_ms >= one.until_ms))
+        }) {
+            self.end_aborted(one, false);
+        }
+    }
+}
