@@ -13,5 +13,6 @@ mod site;
 mod start;
 
 mod conversation;
+mod own;
 mod peers;
 mod place;

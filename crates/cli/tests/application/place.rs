@@ -29,18 +29,24 @@ pub struct Place {
 
 impl Place {
     pub fn new(test: &str, workers: u32) -> Place {
+        Place::with(test, workers, &[])
+    }
+
+    /// The same with more words for the server.
+    pub fn with(test: &str, workers: u32, more: &[&str]) -> Place {
         let folder = tempfile::tempdir().unwrap();
         let set = make_set(folder.path());
         let fastcgi = start_fastcgi(test, &set);
         let configuration = folder.path().join("headway.toml");
         fs::write(&configuration, configured(folder.path(), &fastcgi)).unwrap();
         let workers = workers.to_string();
-        let words = [
+        let mut words = vec![
             "--workers",
             &workers,
             "--config",
             configuration.to_str().unwrap(),
         ];
+        words.extend_from_slice(more);
         let server = Server::start_in(&set, &words);
         Place {
             server,
