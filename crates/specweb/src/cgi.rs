@@ -195,6 +195,15 @@ pub fn answered(
     }
 }
 
+/// What a CGI program writes before the body (RFC 3875, section 6).
+pub fn head(reply: &Opened) -> String {
+    let mut head = format!("Status: {} {}\r\n", reply.status, phrase(reply.status));
+    for (name, value) in &reply.fields {
+        head += &format!("{name}: {value}\r\n");
+    }
+    head + &format!("Content-Length: {}\r\n\r\n", reply.length)
+}
+
 /// Answers one request.
 ///
 /// # Errors
@@ -207,11 +216,7 @@ pub fn run(
     output: &mut dyn Write,
 ) -> io::Result<()> {
     let (reply, error) = answered(variables, state, input);
-    let mut head = format!("Status: {} {}\r\n", reply.status, phrase(reply.status));
-    for (name, value) in &reply.fields {
-        head += &format!("{name}: {value}\r\n");
-    }
-    head += &format!("Content-Length: {}\r\n\r\n", reply.length);
+    let head = head(&reply);
     // Head and beginning in one write: the server on the other end of the pipe reads once for most files.
     let mut output = io::BufWriter::with_capacity(BUFFER_BYTES, output);
     output.write_all(head.as_bytes())?;

@@ -1,10 +1,11 @@
 //! The application as the program of a `direct` location: `headway serve` gives it clients' sockets, and it writes the replies there.
 //!
 //! The program's side of docs/src/direct-protocol.md, version 1, as `clients/` has it in C and Python. The socket is shared with the server,
-//! flags included, so each write asks not to wait and poll waits. One request at a time; a server that wants more at once starts more processes.
+//! flags included, so each write asks not to wait and poll waits. A request may say that its reply is to be sent back, as servers had it
+//! before; then it goes to the server in messages. One request at a time; a server that wants more at once starts more processes.
 
 use std::io::{self, BufWriter, IoSlice, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use os::rights::{ReceiveError, Wait, receive_with_descriptors, send_with_descriptors};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -19,13 +20,18 @@ const VERSION: u8 = 1;
 const REQUEST: u8 = 1;
 const READY: u8 = 129;
 const DONE: u8 = 130;
+const OUTPUT: u8 = 131;
 const MESSAGE_BYTES_MAX: usize = 128 * 1024;
 const HEAD_BYTES: usize = 20;
 
 const KEEP: u16 = 1;
 const HEAD_ONLY: u16 = 2;
 const OLD: u16 = 4;
-const KNOWN_FLAGS: u16 = 15;
+const BACK: u16 = 16;
+const KNOWN_FLAGS: u16 = 31;
+
+/// What is sent back in one message, with its head 64 KiB.
+const OUTPUT_BYTES_MAX: usize = 64 * 1024 - 6;
 
 /// What leaves of a reply at once.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -63,11 +69,18 @@ pub(crate) fn serve(server: impl AsFd, place: &Place) -> io::Result<()> {
         };
         let request = Request::read(&message[..received.length]);
         let client = received.descriptors.into_iter().next();
-        let (Some(request), Some(client)) = (request, client) else {
-            let words = "a message that is no request (of version 1)";
-            return Err(io::Error::new(io::ErrorKind::InvalidData, words));
+        let (request, way) = match (request, client) {
+            (Some(request), _) if request.has(BACK) => {
+                let (server, id) = (server.as_fd(), request.id);
+                (request, Way::Back { server, id })
+            }
+            (Some(request), Some(client)) => (request, Way::Client(client)),
+            _ => {
+                let words = "a message that is no request (of version 1)";
+                return Err(io::Error::new(io::ErrorKind::InvalidData, words));
+            }
         };
-        let done = answer(&request, client, &mut state);
+        let done = answer(&request, way, &mut state);
         if !tell(&server, &encoded(&request, &done))? {
             return Ok(());
         }
@@ -121,20 +134,21 @@ fn encoded(request: &Request<'_>, done: &Done) -> Vec<u8> {
     message
 }
 
-/// Writes the reply into the client's socket, which is closed here when that is done.
-fn answer(request: &Request<'_>, client: OwnedFd, state: &mut State) -> Done {
+/// Writes the reply. The client's socket is closed here when that is done.
+fn answer(request: &Request<'_>, way: Way<'_>, state: &mut State) -> Done {
     let variables = Variables::of(|name| request.variable(name));
     let (reply, error) = cgi::answered(&variables, state, &mut &request.body[..]);
     if let Some(error) = error {
         say(&format!("headway-specweb99: {error}"));
     }
-    let head = head(request, variables.server(), &reply);
-    let (status, body_bytes) = (reply.status, reply.length);
-    let mut client = Client {
-        socket: client,
-        sent_bytes: 0,
+    let head = match way {
+        Way::Client(_) => head(request, variables.server(), &reply),
+        // What is about the connection the server says.
+        Way::Back { .. } => cgi::head(&reply).into_bytes(),
     };
-    match write(request, &head, reply, &mut client) {
+    let (status, body_bytes) = (reply.status, reply.length);
+    let mut output = Output { way, sent_bytes: 0 };
+    match write(request, &head, reply, &mut output) {
         Ok(()) => Done {
             keep: request.has(KEEP),
             status,
@@ -154,7 +168,7 @@ fn answer(request: &Request<'_>, client: OwnedFd, state: &mut State) -> Done {
             Done {
                 keep: false,
                 status,
-                body_bytes: client.sent_bytes.saturating_sub(head.len() as u64),
+                body_bytes: output.sent_bytes.saturating_sub(head.len() as u64),
             }
         }
     }
@@ -185,9 +199,14 @@ fn head(request: &Request<'_>, server: &str, reply: &Opened) -> Vec<u8> {
     text.into_bytes()
 }
 
-fn write(request: &Request<'_>, head: &[u8], reply: Opened, client: &mut Client) -> io::Result<()> {
+fn write(
+    request: &Request<'_>,
+    head: &[u8],
+    reply: Opened,
+    output: &mut Output<'_>,
+) -> io::Result<()> {
     // Head and body in one write where they are small.
-    let mut out = BufWriter::with_capacity(BUFFER_BYTES, client);
+    let mut out = BufWriter::with_capacity(BUFFER_BYTES, output);
     out.write_all(head)?;
     if !request.has(HEAD_ONLY) {
         reply.write_body(&mut out)?;
@@ -195,36 +214,57 @@ fn write(request: &Request<'_>, head: &[u8], reply: Opened, client: &mut Client)
     out.flush()
 }
 
-/// A client's socket, which waits for nobody.
-struct Client {
-    socket: OwnedFd,
+/// Where a reply goes.
+enum Way<'s> {
+    /// To the client, whose socket waits for nobody.
+    Client(OwnedFd),
+    /// Back to the server, in messages about this request. They wait while the server takes none.
+    Back { server: BorrowedFd<'s>, id: u32 },
+}
+
+/// A reply on its way.
+struct Output<'s> {
+    way: Way<'s>,
     sent_bytes: u64,
 }
 
-impl Write for Client {
+impl Write for Output<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        loop {
-            match rustix::net::send(&self.socket, bytes, flags) {
-                Ok(count) => {
-                    self.sent_bytes += count as u64;
-                    return Ok(count);
-                }
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => {
-                    let mut waits = [PollFd::new(&self.socket, PollFlags::OUT)];
-                    match poll(&mut waits, None) {
-                        Ok(_) | Err(Errno::INTR) => {}
-                        Err(error) => return Err(error.into()),
-                    }
-                }
-                Err(error) => return Err(error.into()),
+        let count = match &self.way {
+            Way::Client(socket) => send_to_client(socket, bytes)?,
+            Way::Back { server, id } => {
+                let bytes = &bytes[..bytes.len().min(OUTPUT_BYTES_MAX)];
+                let [a, b, c, d] = id.to_le_bytes();
+                let head = [VERSION, OUTPUT, a, b, c, d];
+                let parts = [IoSlice::new(&head), IoSlice::new(bytes)];
+                send_with_descriptors(server, &parts, &[], Wait::Block)?;
+                bytes.len()
             }
-        }
+        };
+        self.sent_bytes += count as u64;
+        Ok(count)
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+fn send_to_client(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    loop {
+        match rustix::net::send(socket, bytes, flags) {
+            Ok(count) => return Ok(count),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                let mut waits = [PollFd::new(socket, PollFlags::OUT)];
+                match poll(&mut waits, None) {
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
     }
 }
 
@@ -261,5 +301,27 @@ mod tests {
         };
         let expected = [1, 130, 1, 0, 4, 3, 2, 1, 200, 0, 5, 0, 0, 0, 0, 0, 0, 0];
         assert_eq!(encoded(&request, &done), expected);
+    }
+
+    #[test]
+    fn reply_comes_back_in_messages_when_the_request_wants_it_so() {
+        let (server, program) = os::rights::pair().expect("a pair");
+        let mut output = Output {
+            way: Way::Back {
+                server: program.as_fd(),
+                id: 7,
+            },
+            sent_bytes: 0,
+        };
+        let reply = vec![b'x'; OUTPUT_BYTES_MAX + 10];
+        output.write_all(&reply).expect("two messages");
+        let mut buffer = vec![0; MESSAGE_BYTES_MAX];
+        for length in [OUTPUT_BYTES_MAX, 10] {
+            let told = receive_with_descriptors(&server, &mut buffer, 0, Wait::Never);
+            let told = told.expect("a message").expect("at once");
+            assert_eq!(told.length, 6 + length);
+            assert_eq!(buffer[..6], [1, 131, 7, 0, 0, 0]);
+        }
+        assert_eq!(output.sent_bytes, reply.len() as u64);
     }
 }
