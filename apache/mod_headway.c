@@ -5,11 +5,11 @@
  *
  * map_to_storage opens the file that the URL was translated to, before Apache looks at it, by
  * libheadway_open: where that would wait for the disk, the service sees to it that it does not. The look is
- * then Apache's (r->finfo), and the open file is kept.
+ * then Apache's (r->finfo), and the open file is kept; of a small one, its contents.
  *
  * open_htaccess has the names of .htaccess files looked up the same way.
  *
- * handler sends the kept file as Apache's own handler would: bucket, filters, ranges, conditions, logging.
+ * handler sends what is kept as Apache's own handler would: bucket, filters, ranges, conditions, logging.
  *
  * What it refuses: to decide anything. Directory walk, access control, symbolic links, negotiation and
  * indexes are Apache's and run after map_to_storage as they always do; they find the kernel's caches filled.
@@ -41,6 +41,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 APLOG_USE_MODULE(headway);
@@ -59,11 +60,17 @@ struct server_settings {
     apr_array_header_t *places;
 };
 
-/* A file kept for the handler. */
+/* A file kept for the handler, in the pool of the request that looked at it: open, or read. */
 struct kept {
-    int fd;
-    const char *filename;
+    int fd; /* -1: read */
+    const char *filename, *content;
+    apr_size_t length;
+    apr_pool_t *pool;
 };
+
+/* Files of up to so many bytes are sent from memory. Reading one is the look whether it is in memory, too. It
+ * spares the descriptor, its mapping or `sendfile`, and what these need around them. */
+enum { SMALL_BYTES = 16 * 1024 };
 
 /* One service for the whole server: the directives of it stand outside of virtual hosts. */
 static struct headway_options options;
@@ -230,34 +237,66 @@ static apr_status_t close_kept(void *data) {
     return APR_SUCCESS;
 }
 
+/* The same look at a file or directory as that of Apache's own stat: what that calls valid, nothing else. */
+static void describe(const struct statx *status, const char *filename, apr_pool_t *pool, apr_finfo_t *info) {
+    unsigned mode = status->stx_mode;
+    memset(info, 0, sizeof *info);
+    info->pool = pool;
+    info->fname = filename;
+    info->valid = APR_FINFO_MIN | APR_FINFO_IDENT | APR_FINFO_NLINK | APR_FINFO_OWNER | APR_FINFO_PROT;
+    info->filetype = S_ISDIR(mode) ? APR_DIR : APR_REG;
+    /* Three bits to a digit of sixteen, and the bits beyond them by name. */
+    info->protection = (apr_fileperms_t)((mode & 0700) << 2 | (mode & 0070) << 1 | (mode & 0007));
+    if (mode & S_ISUID) info->protection |= APR_FPROT_USETID;
+    if (mode & S_ISGID) info->protection |= APR_FPROT_GSETID;
+    if (mode & S_ISVTX) info->protection |= APR_FPROT_WSTICKY;
+    info->user = status->stx_uid;
+    info->group = status->stx_gid;
+    info->size = (apr_off_t)status->stx_size;
+    info->device = makedev(status->stx_dev_major, status->stx_dev_minor);
+    info->inode = status->stx_ino;
+    info->nlink = (apr_int32_t)status->stx_nlink;
+    info->atime = apr_time_from_sec(status->stx_atime.tv_sec) + status->stx_atime.tv_nsec / 1000;
+    info->mtime = apr_time_from_sec(status->stx_mtime.tv_sec) + status->stx_mtime.tv_nsec / 1000;
+    info->ctime = apr_time_from_sec(status->stx_ctime.tv_sec) + status->stx_ctime.tv_nsec / 1000;
+}
+
+/* Keeps a file that r->finfo tells of. */
+static void keep(request_rec *r, const struct headway_file *file, const char *content, apr_ssize_t length) {
+    struct kept *kept = apr_pcalloc(r->pool, sizeof *kept);
+    kept->fd = file->fd;
+    kept->filename = r->finfo.fname;
+    kept->pool = r->pool;
+    if (length > 0) {
+        kept->content = apr_pmemdup(r->pool, content, (apr_size_t)length);
+        kept->length = (apr_size_t)length;
+    } else {
+        apr_pool_cleanup_register(r->pool, kept, close_kept, close_kept);
+    }
+    ap_set_module_config(r->request_config, &headway_module, kept);
+}
+
 /* Opens the file and gives Apache the look at it, as Apache's own stat would have. Anything else it finds out
  * itself, from memory by now. */
 static int open_file(request_rec *r) {
     struct headway_file file;
+    char content[SMALL_BYTES];
     if (r->method_number != M_GET || r->finfo.filetype != APR_NOFILE || !is_enabled(r, r->filename))
         return DECLINED;
-    if (headway_open(client, r->filename, &file) < 0) {
+    apr_ssize_t length = headway_load(client, r->filename, content, sizeof content, &file);
+    if (length < 0) {
         if (errno != ETIMEDOUT || !options.no_fallback) return DECLINED;
         ap_log_rerror(APLOG_MARK, APLOG_ERR, 0, r, "mod_headway: no answer from %s for %s", options.socket,
                       r->filename);
         return HTTP_SERVICE_UNAVAILABLE;
     }
-    struct kept *kept = apr_palloc(r->pool, sizeof *kept);
-    apr_file_t *view = NULL;
-    apr_finfo_t seen;
-    kept->fd = file.fd;
-    kept->filename = apr_pstrdup(r->pool, r->filename);
-    apr_pool_cleanup_register(r->pool, kept, close_kept, close_kept);
-    if (S_ISREG(file.status.stx_mode) &&
-        apr_os_file_put(&view, &kept->fd, APR_READ, r->pool) == APR_SUCCESS &&
-        apr_file_info_get(&seen, APR_FINFO_MIN, view) == APR_SUCCESS) {
-        seen.fname = kept->filename;
-        seen.filehand = NULL;
-        r->finfo = seen;
-        ap_set_module_config(r->request_config, &headway_module, kept);
-        return DECLINED;
-    }
-    apr_pool_cleanup_run(r->pool, kept, close_kept);
+    int is_file = S_ISREG(file.status.stx_mode);
+    if (is_file || S_ISDIR(file.status.stx_mode))
+        describe(&file.status, apr_pstrdup(r->pool, r->filename), r->pool, &r->finfo);
+    if (is_file)
+        keep(r, &file, content, length);
+    else
+        close(file.fd);
     return DECLINED;
 }
 
@@ -278,25 +317,45 @@ static apr_file_t *take_kept(request_rec *r, struct kept *kept, apr_int32_t flag
     apr_file_t *bare = NULL, *file = NULL;
     apr_status_t status = apr_os_file_put(&bare, &kept->fd, flags, r->pool);
     if (status == APR_SUCCESS) status = apr_file_dup(&file, bare, r->pool);
-    apr_pool_cleanup_run(r->pool, kept, close_kept);
+    apr_pool_cleanup_run(kept->pool, kept, close_kept);
     ap_set_module_config(r->request_config, &headway_module, NULL);
     return status == APR_SUCCESS ? file : NULL;
 }
 
-/* Sends the kept file; what this declines, Apache's default handler does, the next and last one. */
+/* What is kept, as a bucket; `file` if it is not read yet. */
+static void insert_kept(request_rec *r, struct kept *kept, apr_file_t *file, apr_bucket_brigade *brigade) {
+    core_dir_config *core = ap_get_core_module_config(r->per_dir_config);
+    apr_bucket_alloc_t *from = r->connection->bucket_alloc;
+    if (!file) {
+        apr_bucket *read = apr_bucket_pool_create(kept->content, kept->length, kept->pool, from);
+        APR_BRIGADE_INSERT_TAIL(brigade, read);
+        return;
+    }
+    apr_bucket *bucket = apr_brigade_insert_file(brigade, file, 0, r->finfo.size, r->pool);
+    if (core->enable_mmap == ENABLE_MMAP_OFF) apr_bucket_file_enable_mmap(bucket, 0);
+}
+
+/* FileETag Digest: the tag is made from an open file. */
+static int needs_digest(const core_dir_config *core) {
+    return (((core->etag_bits & ~core->etag_remove) | core->etag_add) & ETAG_DIGEST) != 0;
+}
+
+/* Sends what is kept; what this declines, Apache's default handler does, the next and last one. */
 static int send_file(request_rec *r) {
     struct kept *kept = ap_get_module_config(r->request_config, &headway_module);
     core_dir_config *core = ap_get_core_module_config(r->per_dir_config);
     int has_path_info = r->path_info && *r->path_info && r->used_path_info != AP_REQ_ACCEPT_PATH_INFO;
     if (!kept || r->method_number != M_GET || r->finfo.filetype != APR_REG || has_path_info ||
-        (core->content_md5 & 1) || strcmp(kept->filename, r->filename) != 0) {
+        (core->content_md5 & 1) || (kept->content && needs_digest(core)) ||
+        strcmp(kept->filename, r->filename) != 0) {
         return DECLINED;
     }
     ap_allow_standard_methods(r, MERGE_ALLOW, M_GET, M_OPTIONS, M_POST, -1);
     int wrong = ap_discard_request_body(r);
     if (wrong != OK) return wrong;
-    apr_file_t *file = take_kept(r, kept, APR_READ | APR_BINARY | AP_SENDFILE_ENABLED(core->enable_sendfile));
-    if (!file) return DECLINED;
+    apr_int32_t flags = APR_READ | APR_BINARY | AP_SENDFILE_ENABLED(core->enable_sendfile);
+    apr_file_t *file = kept->content ? NULL : take_kept(r, kept, flags);
+    if (!file && !kept->content) return DECLINED;
 
     ap_update_mtime(r, r->finfo.mtime);
     ap_set_last_modified(r);
@@ -306,11 +365,10 @@ static int send_file(request_rec *r) {
     apr_bucket_brigade *brigade = apr_brigade_create(r->pool, r->connection->bucket_alloc);
     int unmet = ap_meets_conditions(r);
     if (unmet != OK) {
-        apr_file_close(file);
+        if (file) apr_file_close(file);
         r->status = unmet;
     } else {
-        apr_bucket *bucket = apr_brigade_insert_file(brigade, file, 0, r->finfo.size, r->pool);
-        if (core->enable_mmap == ENABLE_MMAP_OFF) apr_bucket_file_enable_mmap(bucket, 0);
+        insert_kept(r, kept, file, brigade);
     }
     APR_BRIGADE_INSERT_TAIL(brigade, apr_bucket_eos_create(r->connection->bucket_alloc));
     apr_status_t status = ap_pass_brigade(r->output_filters, brigade);

@@ -65,6 +65,12 @@ struct headway_client {
     struct headway_client *next;
 };
 
+/* Where the contents of a small file go; `got` is 0 until all of them are there. */
+struct content {
+    void *bytes;
+    size_t room, got;
+};
+
 /* What an answer says. */
 struct answer {
     int kind, pin;
@@ -426,21 +432,51 @@ static int open_asking(struct headway_client *client, int directory, const char 
     return (int)syscall(SYS_openat, directory, path, flags, 0);
 }
 
-/* Opens, with the beginning of a regular file in memory; fills in the status. */
+/* The file is read here: it is small, and all of it is to be in memory. */
+static int is_small(const struct headway_client *client, const struct statx *status,
+                    const struct content *content) {
+    uint64_t length = wanted(client, status);
+    return content && length > 0 && length == status->stx_size && length <= content->room;
+}
+
+/* Reads all of the file or nothing; errno is EAGAIN where `flags` forbid the wait for what is missing. */
+static int read_whole(int fd, const struct statx *status, struct content *content, int flags) {
+    struct iovec part = {content->bytes, (size_t)status->stx_size};
+    ssize_t length = preadv2(fd, &part, 1, 0, flags);
+    if (length == (ssize_t)part.iov_len) content->got = part.iov_len;
+    /* Some of its pages, or it has been cut since. */
+    if (length >= 0) errno = EAGAIN;
+    return content->got > 0;
+}
+
+/* Nothing of it has to be waited for, as far as can be told. For a small file the question is its reading: a
+ * system call that has to be made anyway instead of two more. */
+static int is_ready(struct headway_client *client, int fd, const struct statx *status,
+                    struct content *content) {
+    if (!is_small(client, status, content)) return is_resident(client, fd, wanted(client, status));
+    return read_whole(fd, status, content, RWF_NOWAIT) || errno != EAGAIN;
+}
+
+/* Looks at what was opened; closes it where that fails. */
+static int look_at(int fd, struct statx *status) {
+    if (fd < 0 || look(fd, status) == 0) return fd;
+    int error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+/* Opens, with the beginning of a regular file in memory; fills in the status, and the contents if there is a
+ * place for them. */
 static int open_ready(struct headway_client *client, int directory, const char *path, int flags,
-                      struct statx *status) {
+                      struct statx *status, struct content *content) {
     struct answer answer = {.pin = -1};
     count(&client->statistics->opened, 1);
     int fd = open_cached(directory, path, flags);
     int has_asked = fd < 0 && is_undecided(errno);
     if (has_asked) fd = open_asking(client, directory, path, flags, &answer, client->read_in);
-    if (fd >= 0 && look(fd, status) < 0) {
-        int error = errno;
-        close(fd);
-        errno = error;
-        fd = -1;
-    }
-    if (fd >= 0 && !has_asked && !is_resident(client, fd, wanted(client, status))) {
+    fd = look_at(fd, status);
+    if (fd >= 0 && !has_asked && !is_ready(client, fd, status, content)) {
         count(&client->statistics->asked_pages, 1);
         enum asked asked = ask(client, directory, path, client->read_in, &answer);
         if (asked == UNANSWERED && client->no_fallback) fd = give_up(fd);
@@ -450,19 +486,54 @@ static int open_ready(struct headway_client *client, int directory, const char *
          answer.device != makedev(status->stx_dev_major, status->stx_dev_minor))) {
         count(&client->statistics->replaced, 1);
     }
+    /* The ordinary way: there by now, or nobody could have helped. */
+    if (fd >= 0 && is_small(client, status, content) && !content->got) read_whole(fd, status, content, 0);
     unpin(&answer);
     return fd;
 }
 
+enum { READING = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_LARGEFILE };
+
+/* Hexadecimal digits and what ends them; printf takes longer than the calls that open the file. */
+static char *put_hex(char *to, uint64_t value, char end) {
+    int digits = 1;
+    while (digits < 16 && value >> (4 * digits)) digits++;
+    for (int i = digits - 1; i >= 0; i--) *to++ = "0123456789abcdef"[(value >> (4 * i)) & 15];
+    *to++ = end;
+    return to;
+}
+
+static void name_version(struct headway_file *file) {
+    const struct statx *status = &file->status;
+    char name[3 * 17 + 9];
+    char *to = put_hex(name, status->stx_ino, '-');
+    to = put_hex(to, status->stx_size, '-');
+    to = put_hex(to, (uint64_t)status->stx_mtime.tv_sec, '.');
+    to = put_hex(to, status->stx_mtime.tv_nsec, '\0');
+    /* Only a file of before 1970 with the largest of numbers has a longer one; its end is left out. */
+    size_t room = sizeof file->validator - 1, length = (size_t)(to - name);
+    memcpy(file->validator, name, length < room ? length : room);
+    file->validator[room] = '\0';
+}
+
 int headway_open(struct headway_client *client, const char *path, struct headway_file *file) {
-    int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_LARGEFILE;
-    file->fd = open_ready(client, AT_FDCWD, path, flags, &file->status);
+    file->fd = open_ready(client, AT_FDCWD, path, READING, &file->status, NULL);
     if (file->fd < 0) return -1;
-    struct statx *status = &file->status;
-    snprintf(file->validator, sizeof file->validator, "%llx-%llx-%llx.%x",
-             (unsigned long long)status->stx_ino, (unsigned long long)status->stx_size,
-             (unsigned long long)status->stx_mtime.tv_sec, status->stx_mtime.tv_nsec);
+    name_version(file);
     return 0;
+}
+
+ssize_t headway_load(struct headway_client *client, const char *path, void *content, size_t room,
+                     struct headway_file *file) {
+    struct content whole = {content, room, 0};
+    file->fd = open_ready(client, AT_FDCWD, path, READING, &file->status, &whole);
+    if (file->fd < 0) return -1;
+    name_version(file);
+    if (whole.got > 0) {
+        close(file->fd);
+        file->fd = -1;
+    }
+    return (ssize_t)whole.got;
 }
 
 int headway_openat(struct headway_client *client, int directory, const char *path, int flags) {
@@ -472,7 +543,7 @@ int headway_openat(struct headway_client *client, int directory, const char *pat
         errno = EINVAL;
         return -1;
     }
-    return open_ready(client, directory, path, flags, &status);
+    return open_ready(client, directory, path, flags, &status, NULL);
 }
 
 int headway_touch(struct headway_client *client, int directory, const char *path, int flags) {

@@ -18,6 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/stat.h>
+#include <sys/types.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -73,6 +74,12 @@ const struct headway_statistics *headway_client_statistics(const struct headway_
 /* Opens a file for reading. 0, or -1 with errno as open(2) would set it (ETIMEDOUT: see no_fallback). The
  * path may also name a directory. A FIFO or a device is not waited for (O_NONBLOCK). */
 int headway_open(struct headway_client *client, const char *path, struct headway_file *file);
+
+/* As headway_open, for a caller that wants the contents: a regular file of 1 to `room` bytes, all of which
+ * are to be in memory (read_in), is read into `content` and closed. Then the result is its size, and file->fd
+ * is -1. 0: anything else, open as headway_open leaves it. -1 with errno as headway_open. */
+ssize_t headway_load(struct headway_client *client, const char *path, void *content, size_t room,
+                     struct headway_file *file);
 
 /* As openat(2) with these flags, for reading only: O_CREAT, O_TRUNC, O_TMPFILE and writing are EINVAL. */
 int headway_openat(struct headway_client *client, int directory, const char *path, int flags);

@@ -145,6 +145,73 @@ fn service_is_asked_when_pages_or_names_are_not_in_memory_and_only_then() {
     assert_eq!(backend.counter("requests_total"), 2);
 }
 
+/// A file of so many bytes, which are its name again and again.
+fn put_long(place: &Place, name: &str, bytes: usize) -> PathBuf {
+    let path = place.root().join(name);
+    let text = name.repeat(bytes / name.len() + 1);
+    fs::write(&path, &text.as_bytes()[..bytes]).unwrap();
+    path
+}
+
+#[test]
+fn contents_are_whole_when_a_small_file_is_loaded() {
+    let place = Place::new(2);
+    let backend = place.backend();
+    let fits = put_long(&place, "fits", 8192);
+    let too_long = put_long(&place, "too-long", 8193);
+    let below = place.files[0].join("below");
+    let paths = [&place.files[..], &[fits, too_long, place.root(), below]].concat();
+    let opened = place.run(&["5000", "open"], &paths);
+    let look = |line: &str| line.split(' ').nth(1).unwrap_or_default().to_owned();
+    for state in ["warm", "cold"] {
+        if state == "cold" {
+            paths[..4].iter().for_each(|file| make_cold(file));
+        }
+        let before = backend.counter("requests_total");
+        let said = place.run(&["5000", "load"], &paths);
+        for (at, end) in [(0, " 120"), (1, " 120"), (2, " 8192")] {
+            let line = &said.lines[at];
+            assert!(
+                line.starts_with("whole ") && line.ends_with(end),
+                "{state}: {line}"
+            );
+        }
+        assert!(
+            said.lines[3].starts_with("right "),
+            "{state}: {:?}",
+            said.lines
+        );
+        assert_eq!(said.lines[4..], ["special", "ENOTDIR"], "{state}");
+        for (opened, loaded) in opened.lines.iter().zip(&said.lines).take(4) {
+            assert_eq!(look(opened), look(loaded), "{state}");
+        }
+        // Looking at a small file makes the kernel begin to read it, and a quick disk may be done with it at once.
+        let pages = said.count("pages");
+        let expected = if state == "cold" { 1..=4 } else { 0..=0 };
+        assert!(expected.contains(&pages), "{state}: {}", said.counted);
+        let asked = backend.counter("requests_total") - before;
+        assert_eq!(asked, pages + 1, "{state}");
+    }
+}
+
+#[test]
+fn contents_are_whole_when_nobody_brings_them_into_memory() {
+    let place = Place::new(3);
+    let cool = || place.files.iter().for_each(|file| make_cold(file));
+    let are_whole = |said: &Said| said.lines.iter().all(|line| line.starts_with("whole "));
+    cool();
+    let gone = place.run(&["5000", "load"], &place.files);
+    assert!(are_whole(&gone), "{:?}", gone.lines);
+    assert!(gone.count("unreachable") > 0, "{}", gone.counted);
+    let backend = place.backend();
+    backend.signal(Signal::STOP);
+    cool();
+    let still = place.run(&["100", "load"], &place.files);
+    assert!(are_whole(&still), "{:?}", still.lines);
+    assert_eq!(still.count("timeouts"), 1, "{}", still.counted);
+    backend.signal(Signal::CONT);
+}
+
 #[test]
 fn answers_are_those_of_open_when_names_are_strange() {
     let place = Place::new(0);

@@ -1,25 +1,32 @@
 //! Apache answers the same with and without the module, byte for byte but for the date.
 //!
 //! `cases.txt` has the requests. Each is put to an Apache without the module and to one with it, whose files are not in
-//! memory at first where the test may see to that (a disk image that is mounted anew), and then are.
+//! memory at first where the test may see to that (a disk image that is mounted anew), and then are. They go in the
+//! clear, over TLS, and as HTTP/2 where that has a form for them.
 
 use super::disks::Disk;
+use super::secure;
 use super::support::{Apache, Backend, base, exchange, folder, is_root, module, skip};
 use super::tree::fill;
 use std::path::{Path, PathBuf};
 
 const SITE: &str = include_str!("site.conf");
-const CASES: &str = include_str!("cases.txt");
+pub const CASES: &str = include_str!("cases.txt");
 
 /// The tree, on a disk of its own where that is possible.
-enum Tree {
+pub enum Tree {
     Disk(Box<Disk>),
     Folder(tempfile::TempDir),
 }
 
 impl Tree {
-    fn new() -> Tree {
-        match Disk::new(32 << 20, fill) {
+    pub fn new() -> Tree {
+        Tree::filled(fill)
+    }
+
+    /// With what `fill` writes.
+    pub fn filled(fill: impl Fn(&Path)) -> Tree {
+        match Disk::new(32 << 20, &fill) {
             Ok(disk) => Tree::Disk(Box::new(disk)),
             Err(_) => {
                 let folder = folder();
@@ -29,10 +36,19 @@ impl Tree {
         }
     }
 
-    fn make_cold(&mut self) -> PathBuf {
+    pub fn make_cold(&mut self) -> PathBuf {
         match self {
             Tree::Disk(disk) => {
-                disk.make_cold().unwrap();
+                let mut outcome = disk.make_cold();
+                // What has just ended may hold the file system for a moment longer.
+                for _ in 0..500 {
+                    if outcome.is_ok() {
+                        break;
+                    }
+                    std::thread::sleep(std::time::Duration::from_millis(5));
+                    outcome = disk.make_cold();
+                }
+                outcome.unwrap();
                 disk.path().into()
             }
             Tree::Folder(folder) => folder.path().into(),
@@ -41,17 +57,20 @@ impl Tree {
 }
 
 /// One line of `cases.txt`, with what the first reply to `/file.txt` says filled in.
-fn request(line: &str, etag: &str, modified: &str) -> Vec<u8> {
-    let line = line
-        .replace("@LONGEST@", &"n".repeat(5000))
+pub fn filled(line: &str, etag: &str, modified: &str) -> String {
+    line.replace("@LONGEST@", &"n".repeat(5000))
         .replace("@LONG@", &"n".repeat(300))
         .replace("@DEEP@", &"d/".repeat(2500))
         .replace("@ETAG@", etag)
-        .replace("@MODIFIED@", modified);
+        .replace("@MODIFIED@", modified)
+}
+
+/// Its bytes in HTTP/1.
+pub fn request(line: &str) -> Vec<u8> {
     if let Some(raw) = line.strip_prefix("RAW ") {
         return unescape(raw);
     }
-    let (head, body) = line.split_once(" >> ").unwrap_or((&line, ""));
+    let (head, body) = line.split_once(" >> ").unwrap_or((line, ""));
     let mut parts = head.split(" | ");
     let mut text = format!("{} HTTP/1.1\r\n", parts.next().unwrap_or_default());
     let fields: Vec<&str> = parts.collect();
@@ -89,7 +108,7 @@ fn unescape(text: &str) -> Vec<u8> {
 
 /// A reply without what differs from one Apache to the next: the date and what is counted from it, the boundary of
 /// parts, which each start of Apache draws at random, and the order of allowed methods, which it draws as well.
-fn masked(reply: &[u8]) -> Vec<u8> {
+pub fn masked(reply: &[u8]) -> Vec<u8> {
     let mut text: String = reply.iter().map(|byte| char::from(*byte)).collect();
     let has_parts = text.find("boundary=");
     if let Some(at) = has_parts {
@@ -101,76 +120,133 @@ fn masked(reply: &[u8]) -> Vec<u8> {
     }
     let mut kept = String::new();
     for line in text.split_inclusive("\r\n") {
-        if let Some(methods) = line.strip_prefix("Allow: ") {
-            let mut methods: Vec<_> = methods.trim_end().split(',').collect();
+        // HTTP/2 has small letters.
+        let lower = line.to_ascii_lowercase();
+        if lower.starts_with("allow: ") {
+            let mut methods: Vec<_> = line[7..].trim_end().split(',').collect();
             methods.sort_unstable();
             kept += &format!("Allow: {}\r\n", methods.join(","));
-        } else if has_parts.is_some() && line.starts_with("Content-Length: ") {
+        } else if has_parts.is_some() && lower.starts_with("content-length: ") {
             // The boundary is longer or shorter, and with it the whole. The bytes that are there are compared.
-        } else if !line.starts_with("Date: ") && !line.starts_with("Cache-Control: max-age=") {
+        } else if !lower.starts_with("date: ") && !lower.starts_with("cache-control: max-age=") {
             kept += line;
         }
     }
     kept.chars().map(|c| c as u8).collect()
 }
 
-fn field(reply: &[u8], name: &str) -> String {
+/// A field's value; `name` is in small letters, with colon and space.
+pub fn field(reply: &[u8], name: &str) -> Option<String> {
     let text = String::from_utf8_lossy(reply).into_owned();
-    let line = text.lines().find_map(|line| line.strip_prefix(name));
-    line.unwrap_or_else(|| panic!("no {name} in {text}"))
-        .trim()
-        .to_owned()
+    let line = text
+        .lines()
+        .find(|line| line.to_ascii_lowercase().starts_with(name))?;
+    Some(line[name.len()..].trim().to_owned())
+}
+
+/// How the requests come to Apache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    /// HTTP/1 in the clear.
+    Plain,
+    /// HTTP/1 over TLS (mod_ssl).
+    Tls,
+    /// HTTP/2 over TLS (mod_http2, mod_ssl).
+    Http2,
+}
+
+impl Way {
+    /// The replies to lines of `cases.txt`, and those of the lines that can be put in this way.
+    fn ask(self, address: &str, lines: &[String]) -> Vec<(String, Vec<u8>)> {
+        let requests = || lines.iter().map(|line| request(line));
+        let replies = match self {
+            Way::Plain => requests().map(|bytes| exchange(address, &bytes)).collect(),
+            Way::Tls => secure::exchange(address, requests()),
+            Way::Http2 => return secure::fetch_http2(address, lines),
+        };
+        lines.iter().cloned().zip(replies).collect()
+    }
+
+    /// What Apache's configuration says of it.
+    fn configuration(self) -> String {
+        let protocols = match self {
+            Way::Plain => return String::new(),
+            // These clients do not say that they have nothing more to ask.
+            Way::Tls => "KeepAliveTimeout 1\n",
+            Way::Http2 => {
+                "LoadModule http2_module /usr/lib/apache2/modules/mod_http2.so\nProtocols h2 http/1.1\n"
+            }
+        };
+        format!("{}Listen 127.0.0.1:@STATUS@\n{protocols}", secure::MODULE)
+    }
 }
 
 /// Every case, and its reply.
-fn converse(apache: &Apache) -> Vec<(String, Vec<u8>)> {
-    let plain = b"GET /file.txt HTTP/1.1\r\nHost: off.test\r\nConnection: close\r\n\r\n";
-    let first = exchange(&apache.address, plain);
-    let (etag, modified) = (field(&first, "ETag: "), field(&first, "Last-Modified: "));
-    let lines = CASES
+fn converse(apache: &Apache, way: Way) -> Vec<(String, Vec<u8>)> {
+    let plain = "GET /file.txt | Host: off.test".to_owned();
+    let first = &way.ask(&apache.address, &[plain])[0].1;
+    let etag = field(first, "etag: ").unwrap();
+    let modified = field(first, "last-modified: ").unwrap();
+    let lines: Vec<String> = CASES
         .lines()
-        .filter(|line| !line.is_empty() && !line.starts_with('#'));
-    lines
-        .map(|line| {
-            let reply = exchange(&apache.address, &request(line, &etag, &modified));
-            (line.to_owned(), masked(&reply))
-        })
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .map(|line| filled(line, &etag, &modified))
+        .collect();
+    let replies = way.ask(&apache.address, &lines);
+    replies
+        .into_iter()
+        .map(|(line, reply)| (line, masked(&reply)))
         .collect()
 }
 
-fn configuration(root: &Path, more: &str) -> String {
-    base() + more + &SITE.replace("@ROOT@", root.to_str().unwrap())
+fn configuration(root: &Path, way: Way, more: &str) -> String {
+    let mut site = SITE.replace("@ROOT@", root.to_str().unwrap());
+    if way != Way::Plain {
+        // The main server stays in the clear, for its status page.
+        let host = "<VirtualHost 127.0.0.1:@PORT@>\n";
+        site = site.replace(host, &format!("{host}{}", secure::host()));
+    }
+    base() + more + &way.configuration() + &site
 }
 
-fn agree(mpm: &str) {
-    let test = format!("replies_are_the_same_when_the_module_is_there_in_{mpm}");
+fn agree(test: &str, mpm: &str, way: Way) {
     let module = match module() {
         Ok(module) => module,
-        Err(why) => return skip(&test, &why),
+        Err(why) => return skip(test, &why),
     };
+    if way != Way::Plain
+        && let Err(why) = secure::available()
+    {
+        return skip(test, &why);
+    }
     let mut tree = Tree::new();
     let root = tree.make_cold();
-    let stock = Apache::start(mpm, &configuration(&root, ""));
-    let expected = converse(&stock);
+    let stock = Apache::start(mpm, &configuration(&root, way, ""));
+    let expected = converse(&stock, way);
     let logged = stock.end("access.log");
     assert!(expected.len() >= 150);
-    spread(&expected);
+    spread(way, &expected);
 
     let root = tree.make_cold();
     let sockets = folder();
-    let backend = Backend::start(&root, &sockets.path().join("socket"));
+    let socket = sockets.path().join("socket");
+    let backend = Backend::start(&root, &socket);
     let more = format!(
         "LoadModule headway_module {}\nHeadwayBackend {}\nHeadwayEnable On\n",
         module.display(),
-        backend.socket.display()
+        socket.display()
     );
-    let apache = Apache::start(mpm, &configuration(&root, &more));
+    let apache = Apache::start(mpm, &configuration(&root, way, &more));
     for state in ["cold", "warm"] {
-        let actual = converse(&apache);
+        let actual = converse(&apache, way);
         for ((case, expected), (_, actual)) in expected.iter().zip(&actual) {
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-            assert_eq!(text(expected), text(actual), "{mpm}, {state}: {case}");
-            assert_eq!(expected, actual, "{mpm}, {state}: {case}");
+            assert_eq!(
+                text(expected),
+                text(actual),
+                "{mpm}, {way:?}, {state}: {case}"
+            );
+            assert_eq!(expected, actual, "{mpm}, {way:?}, {state}: {case}");
         }
         if state == "cold" {
             // The child that writes a line may do so after the client has its reply.
@@ -196,12 +272,13 @@ fn agree(mpm: &str) {
 }
 
 /// The suite is about something: its replies are of many kinds.
-fn spread(replies: &[(String, Vec<u8>)]) {
+fn spread(way: Way, replies: &[(String, Vec<u8>)]) {
+    let version = if way == Way::Http2 { "2" } else { "1.1" };
     for status in [
         "200", "206", "301", "302", "304", "400", "401", "403", "404", "405", "406", "410", "412",
         "416", "500",
     ] {
-        let start = format!("HTTP/1.1 {status}");
+        let start = format!("HTTP/{version} {status}");
         let found = replies
             .iter()
             .any(|(_, reply)| reply.starts_with(start.as_bytes()));
@@ -226,15 +303,30 @@ fn difference(first: &str, second: &str) -> Vec<String> {
 
 #[test]
 fn replies_are_the_same_when_the_module_is_there_in_prefork() {
-    agree("prefork");
+    let name = "replies_are_the_same_when_the_module_is_there_in_prefork";
+    agree(name, "prefork", Way::Plain);
 }
 
 #[test]
 fn replies_are_the_same_when_the_module_is_there_in_worker() {
-    agree("worker");
+    let name = "replies_are_the_same_when_the_module_is_there_in_worker";
+    agree(name, "worker", Way::Plain);
 }
 
 #[test]
 fn replies_are_the_same_when_the_module_is_there_in_event() {
-    agree("event");
+    let name = "replies_are_the_same_when_the_module_is_there_in_event";
+    agree(name, "event", Way::Plain);
+}
+
+#[test]
+fn replies_are_the_same_over_tls_when_the_module_is_there_in_prefork() {
+    let name = "replies_are_the_same_over_tls_when_the_module_is_there_in_prefork";
+    agree(name, "prefork", Way::Tls);
+}
+
+#[test]
+fn replies_are_the_same_over_http_2_when_the_module_is_there_in_event() {
+    let name = "replies_are_the_same_over_http_2_when_the_module_is_there_in_event";
+    agree(name, "event", Way::Http2);
 }

@@ -4,6 +4,7 @@
  *
  *   exercise SOCKET TIMEOUT_MS open PATH...          one line for each: its name from its contents, or errno
  *   exercise SOCKET TIMEOUT_MS strict PATH...        the same without fall-back
+ *   exercise SOCKET TIMEOUT_MS load PATH...          the same by headway_load, with room for 8192 bytes
  *   exercise SOCKET TIMEOUT_MS as UID PATH...        the same as another user
  *   exercise SOCKET TIMEOUT_MS few N PATH...         the same with N descriptors left
  *   exercise SOCKET TIMEOUT_MS threads N TIMES PATH... each thread opens all of them so often, out of memory
@@ -88,11 +89,28 @@ static int in_processes(int count) {
     return failed;
 }
 
-static int one_by_one(void) {
+/* 1: the contents of the length are the file's name, again and again. */
+static int is_whole(const char *path, const char *content, size_t length) {
+    const char *name = strrchr(path, '/') + 1;
+    for (size_t at = 0; at < length; at++) {
+        if (content[at] != name[at % strlen(name)]) return 0;
+    }
+    return 1;
+}
+
+static int one_by_one(int loads) {
     for (char **path = paths; *path; path++) {
         struct headway_file file;
-        if (headway_open(client, *path, &file) < 0) {
+        char content[8192];
+        ssize_t length = loads ? headway_load(client, *path, content, sizeof content, &file)
+                               : headway_open(client, *path, &file);
+        if (length < 0) {
             printf("%s\n", strerrorname_np(errno));
+            continue;
+        }
+        if (length > 0) {
+            int whole = is_whole(*path, content, (size_t)length) && file.fd == -1;
+            printf("%s %s %zd\n", whole ? "whole" : "wrong", file.validator, length);
             continue;
         }
         if (S_ISREG(file.status.stx_mode))
@@ -136,7 +154,7 @@ int main(int argc, char **argv) {
             paths++;
             leave_few(number);
         }
-        failed = one_by_one();
+        failed = one_by_one(strcmp(mode, "load") == 0);
     }
     headway_client_free(client);
     if (strcmp(mode, "few") != 0 && descriptors() != before) failed = 1;

@@ -1,24 +1,25 @@
 //! Apache with the module when the service fails, and directives that are wrong.
 
 use super::support::{
-    Apache, Backend, base, exchange, folder, get, make_cold, module, skip, wait_until,
+    Apache, Backend, Over, base, exchange, folder, get, make_cold, module, skip, wait_until,
 };
 use rustix::process::Signal;
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-const FILES: usize = 40;
+pub const FILES: usize = 40;
 
 /// A root with files that say their names, and room for a socket.
-struct Place {
-    folder: tempfile::TempDir,
+pub struct Place {
+    pub folder: tempfile::TempDir,
 }
 
 impl Place {
-    fn new() -> Place {
+    pub fn new() -> Place {
         let folder = folder();
         fs::create_dir(folder.path().join("root")).unwrap();
         let place = Place { folder };
@@ -28,23 +29,23 @@ impl Place {
         place
     }
 
-    fn root(&self) -> PathBuf {
+    pub fn root(&self) -> PathBuf {
         self.folder.path().join("root")
     }
 
-    fn file(&self, number: usize) -> PathBuf {
+    pub fn file(&self, number: usize) -> PathBuf {
         self.root().join(format!("f{number}"))
     }
 
-    fn socket(&self) -> PathBuf {
+    pub fn socket(&self) -> PathBuf {
         self.folder.path().join("socket")
     }
 
-    fn backend(&self) -> Backend {
+    pub fn backend(&self) -> Backend {
         Backend::start(&self.root(), &self.socket())
     }
 
-    fn configuration(&self, module: &Path, more: &str) -> String {
+    pub fn configuration(&self, module: &Path, more: &str) -> String {
         format!(
             "{}LoadModule headway_module {}\nHeadwayBackend {}\nDocumentRoot {}\n{more}\n",
             base(),
@@ -62,7 +63,7 @@ impl Place {
 }
 
 /// The module, or a word about why the test is left out.
-fn built(test: &str) -> Option<PathBuf> {
+pub fn built(test: &str) -> Option<PathBuf> {
     module().map_err(|why| skip(test, &why)).ok()
 }
 
@@ -79,6 +80,7 @@ fn no_request_of_apache_is_lost_when_the_service_is_killed_and_restarted() {
         let apache = Apache::start(mpm, &place.configuration(&module, "HeadwayEnable On"));
         let (over, right) = (AtomicBool::new(false), AtomicUsize::new(0));
         std::thread::scope(|scope| {
+            let _end = Over(&over);
             for client in 0..4 {
                 let (place, apache, over, right) = (&place, &apache, &over, &right);
                 scope.spawn(move || {
@@ -100,7 +102,6 @@ fn no_request_of_apache_is_lost_when_the_service_is_killed_and_restarted() {
                 });
                 backend = place.backend();
             }
-            over.store(true, Ordering::Relaxed);
         });
         assert!(apache.counter("Unreachable") > 0 && apache.counter("Asked") > 0);
         assert_eq!(apache.counter("Timeouts"), 0);
@@ -143,13 +144,97 @@ fn descriptors_of_apache_stay_as_many_when_thousands_of_files_were_sent() {
             assert_eq!(text.matches("HTTP/1.1 200 ").count(), FILES + 1);
         }
     };
+    // As many requests as one likes: a million take some minutes.
+    let wanted = std::env::var("HEADWAY_REQUESTS").map_or(2000, |text| text.parse().unwrap());
+    let count = (wanted / (2 * FILES + 1)).max(1);
     rounds(2);
     let (before, who) = (descriptors(), child());
-    rounds(25);
+    rounds(count);
     assert_eq!(child(), who);
     // A connection that has just been closed may still linger.
     wait_until("descriptors are left", || descriptors() <= before);
-    assert!(apache.counter("Asked") > 900);
+    assert!(apache.counter("Asked") > (count * FILES * 9 / 10) as u64);
+    assert!(apache.counter("Opened") >= (count * 2 * FILES) as u64);
+}
+
+/// Contents whose every line tells which they are.
+fn version(number: usize) -> String {
+    // Some are sent from memory, some by their descriptor.
+    format!("version {number}\n").repeat(if number.is_multiple_of(2) {
+        300
+    } else {
+        30_000
+    })
+}
+
+#[test]
+fn reply_is_of_one_version_when_files_are_replaced_and_removed_meanwhile() {
+    let name = "reply_is_of_one_version_when_files_are_replaced_and_removed_meanwhile";
+    let Some(module) = built(name) else { return };
+    let place = Place::new();
+    let _backend = place.backend();
+    let apache = Apache::start("event", &place.configuration(&module, "HeadwayEnable On"));
+    let over = AtomicBool::new(false);
+    let (found, missed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let fetch = || {
+        while !over.load(Ordering::Relaxed) {
+            let reply = exchange(&apache.address, b"GET /f0 HTTP/1.0\r\n\r\n");
+            let text = String::from_utf8(reply).unwrap();
+            let (head, body) = text.split_once("\r\n\r\n").unwrap();
+            if head.starts_with("HTTP/1.1 404 ") {
+                missed.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+            let line = body.lines().next().unwrap();
+            let number = line.rsplit(' ').next().unwrap().parse().unwrap();
+            assert!(body == version(number), "{number}: {} bytes", body.len());
+            let length = format!("Content-Length: {}", body.len());
+            assert!(head.lines().any(|line| line == length), "{head}");
+            found.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    fs::write(place.file(0), version(0)).unwrap();
+    std::thread::scope(|scope| {
+        let _end = Over(&over);
+        let fetching = [(); 3].map(|()| scope.spawn(fetch));
+        let new = place.root().join("new");
+        for number in 1..200 {
+            fs::write(&new, version(number)).unwrap();
+            make_cold(&new);
+            if number.is_multiple_of(3) {
+                fs::remove_file(place.file(0)).unwrap();
+            }
+            fs::rename(&new, place.file(0)).unwrap();
+        }
+        wait_until("nobody is served", || {
+            fetching.iter().any(|thread| thread.is_finished()) || found.load(Ordering::Relaxed) > 50
+        });
+    });
+    println!("{missed:?} times the file was gone");
+    assert!(apache.counter("Opened") > 50);
+}
+
+#[test]
+fn range_is_right_when_it_lies_beyond_four_gigabytes() {
+    let name = "range_is_right_when_it_lies_beyond_four_gigabytes";
+    let Some(module) = built(name) else { return };
+    let place = Place::new();
+    let _backend = place.backend();
+    let large = fs::File::create(place.file(0)).unwrap();
+    let at = (5 << 30) + 1;
+    large.write_all_at(b"the end", at).unwrap();
+    let more = "HeadwayEnable On\nEnableSendfile On";
+    let apache = Apache::start("event", &place.configuration(&module, more));
+    let request = format!("GET /f0 HTTP/1.0\r\nRange: bytes={at}-\r\n\r\n");
+    let reply = exchange(&apache.address, request.as_bytes());
+    let text = String::from_utf8_lossy(&reply);
+    let (first, last) = (at, at + 6);
+    let field = format!("Content-Range: bytes {first}-{last}/{}\r\n", last + 1);
+    assert!(
+        text.contains(&field) && text.ends_with("\r\nthe end"),
+        "{text}"
+    );
 }
 
 #[test]

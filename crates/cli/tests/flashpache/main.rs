@@ -1,4 +1,5 @@
-//! Flashpache: `headway backend` with its clients: Apache's module, the C library, the preload shim.
+//! Flashpache: `headway backend` with its clients: Apache's module, the C library, the preload shim under servers of
+//! Debian's.
 //!
 //! Whatever a test starts or mounts has a guard that takes it away again.
 
@@ -6,10 +7,14 @@
 #[allow(dead_code, reason = "each test binary uses its part")]
 mod disks;
 
+mod calls;
 mod client;
 mod command;
 mod conversations;
 mod faults;
 mod preload;
+mod secure;
+mod servers;
+mod streams;
 mod support;
 mod tree;

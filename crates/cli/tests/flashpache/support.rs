@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -97,18 +98,32 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// Says that something is over when it goes, so that threads which wait for that end with a test that fails.
+pub struct Over<'a>(pub &'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// A running `headway backend`; ended when dropped.
 pub struct Backend {
     child: Child,
-    pub socket: PathBuf,
     pub status: String,
 }
 
 impl Backend {
     pub fn start(root: &Path, socket: &Path) -> Backend {
+        Backend::start_with(&[], root, socket)
+    }
+
+    /// With more words on its command line.
+    pub fn start_with(words: &[&str], root: &Path, socket: &Path) -> Backend {
         let mut child = Command::new(env!("CARGO_BIN_EXE_headway"))
             .args(["backend", "--status", "127.0.0.1:0"])
             .args(["--allow-user", "www-data", "--allow-user", "nobody"])
+            .args(words)
             .arg("--root")
             .arg(root)
             .arg("--socket")
@@ -125,7 +140,6 @@ impl Backend {
             .unwrap_or_else(|| panic!("{line}"));
         Backend {
             child,
-            socket: socket.into(),
             status: status.trim_end().trim_end_matches('/').to_owned(),
         }
     }
@@ -197,29 +211,47 @@ pub fn exchange(address: &str, bytes: &[u8]) -> Vec<u8> {
     }
 }
 
+/// Ports that nobody listens on; all at once, so that they differ.
+pub fn free_ports<const N: usize>() -> [u16; N] {
+    let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    listeners.map(|listener| listener.local_addr().unwrap().port())
+}
+
 /// A running Apache; ended when dropped.
 pub struct Apache {
     child: Child,
     pub address: String,
+    /// Where it shows its counters: the same, unless the configuration says `@STATUS@`.
+    status: String,
     pub folder: tempfile::TempDir,
 }
 
 impl Apache {
-    /// `configuration` has the places `@MPM@`, `@PORT@` and `@FOLDER@` filled in.
+    /// `configuration` has the places `@MPM@`, `@PORT@`, `@STATUS@` (a second port) and `@FOLDER@` filled in.
     pub fn start(mpm: &str, configuration: &str) -> Apache {
-        let port = TcpListener::bind("127.0.0.1:0")
-            .and_then(|listener| listener.local_addr())
-            .unwrap()
-            .port();
+        Apache::start_under(&[], mpm, configuration)
+    }
+
+    /// The same as the arguments of another command, in whose place it runs.
+    pub fn start_under(command: &[&str], mpm: &str, configuration: &str) -> Apache {
+        let [port, second] = free_ports();
+        let status = if configuration.contains("@STATUS@") {
+            second
+        } else {
+            port
+        };
         let folder = folder();
         let text = configuration
             .replace("@MPM@", mpm)
             .replace("@PORT@", &port.to_string())
+            .replace("@STATUS@", &second.to_string())
             .replace("@FOLDER@", folder.path().to_str().unwrap());
         let file = folder.path().join("apache.conf");
         fs::write(&file, text).unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
-        let child = Command::new("/usr/sbin/apache2")
+        let words = [command, &["/usr/sbin/apache2"]].concat();
+        let child = Command::new(words[0])
+            .args(&words[1..])
             .args(["-D", "FOREGROUND", "-f"])
             .arg(&file)
             .stdin(Stdio::null())
@@ -230,6 +262,7 @@ impl Apache {
         let mut apache = Apache {
             child,
             address: format!("127.0.0.1:{port}"),
+            status: format!("127.0.0.1:{status}"),
             folder,
         };
         let address = apache.address.clone();
@@ -254,7 +287,7 @@ impl Apache {
 
     /// A line of the module on the status page.
     pub fn counter(&self, name: &str) -> u64 {
-        let text = get(&self.address, "/server-status?auto");
+        let text = get(&self.status, "/server-status?auto");
         let name = format!("Headway{name}: ");
         let value = text.lines().find_map(|line| line.strip_prefix(&name));
         value
