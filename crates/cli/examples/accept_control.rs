@@ -1,6 +1,6 @@
 //! Draws the pictures of docs/src/accepting.md: what policies of taking clients come to in simulated time.
 //!
-//! `cargo run -p headway --example accept_control -- replies > docs/src/accept-replies.svg`, and `course` for the other one.
+//! `cargo run -p headway --example accept_control -- replies > docs/src/accept-replies.svg`, and `times` and `course` for the others.
 //! The simulation is seeded, so the pictures change only with the control law.
 
 use report::{Courses, courses_svg};
@@ -27,9 +27,10 @@ fn workload() -> Workload {
 fn main() {
     match std::env::args().nth(1).as_deref() {
         Some("replies") => print!("{}", replies()),
+        Some("times") => print!("{}", times()),
         Some("course") => print!("{}", course()),
         _ => {
-            eprintln!("accept_control: say which picture: replies or course");
+            eprintln!("accept_control: say which picture: replies, times or course");
             std::process::exit(2);
         }
     }
@@ -55,6 +56,29 @@ fn replies() -> String {
         description: "Lines for the counts 1, 25, no bound and auto; auto stays at the top beyond saturation.",
         x_title: "new connections a second, one request each",
         y_title: "good replies a second",
+        courses: &courses,
+        level: None,
+    })
+}
+
+/// How late the last hundredth of the good replies is, by offered rate: small files, a connection each, no silent ones.
+fn times() -> String {
+    let of = Workload::default();
+    let p99_s = |policy, load: f64| {
+        let rate = load * of.capacity();
+        let outcome = run(&of.at(rate), policy, SEED);
+        (rate, outcome.quantile_us(0.99) as f64 / 1e6)
+    };
+    let loads: Vec<f64> = (1..=12).map(|step| f64::from(step) / 4.0).collect();
+    let courses = POLICIES.map(|(name, policy)| {
+        let points = loads.iter().map(|load| p99_s(policy, *load));
+        (name, points.collect::<Vec<_>>())
+    });
+    courses_svg(&Courses {
+        title: "Time of 99 % of the good replies by offered rate, in the simulation",
+        description: "Beyond saturation the fixed counts rise to more than two seconds; auto stays below one.",
+        x_title: "new connections a second, one request each",
+        y_title: "seconds",
         courses: &courses,
         level: None,
     })

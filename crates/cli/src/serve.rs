@@ -143,7 +143,8 @@ struct Connections {
     #[arg(long, value_name = "ADDR")]
     listen: Vec<ListenAddress>,
     /// Connections accepted at most a wake-up; 0 takes all that wait; auto takes as many as those who are
-    /// here can bear, and keeps the kernel's queue as short as it can be served [default: 25]
+    /// here can bear, keeps the kernel's queue as short as it can be served, and when more come than that has it
+    /// hear only a part of the new connections [default: 25]
     #[arg(long, value_name = "N|auto", allow_hyphen_values = true)]
     accept_count: Option<AcceptCount>,
     /// When more come than can be served, and it is no burst, tell those who are left: 503 answers them, reset resets their

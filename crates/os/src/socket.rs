@@ -1,7 +1,6 @@
 //! Socket options that rustix does not have.
 
 use std::io;
-use std::mem::size_of_val;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Lets `bind` of an address with port 0 leave the choice of the port to `connect`
@@ -17,22 +16,13 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// # Errors
 /// `ENOPROTOOPT` on sockets of other families.
 pub fn bind_address_no_port(socket: BorrowedFd<'_>) -> io::Result<()> {
-    let on: libc::c_int = 1;
-    // SAFETY: `on` is a live integer of the size that is given; the kernel reads it and keeps no
-    // pointer.
-    let answer = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::IPPROTO_IP,
-            libc::IP_BIND_ADDRESS_NO_PORT,
-            (&raw const on).cast(),
-            size_of_val(&on) as libc::socklen_t,
-        )
-    };
-    match answer {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    let on = 1;
+    Ok(set(
+        socket,
+        libc::IPPROTO_IP,
+        libc::IP_BIND_ADDRESS_NO_PORT,
+        on,
+    )?)
 }
 
 /// How many bytes have been written into a TCP socket by anybody who has it, those included that have not
@@ -45,31 +35,83 @@ pub fn bind_address_no_port(socket: BorrowedFd<'_>) -> io::Result<()> {
 /// # Errors
 /// `EOPNOTSUPP` on sockets of other protocols; an older kernel's answer is too short (`InvalidData`).
 pub fn written_bytes(socket: BorrowedFd<'_>) -> io::Result<u64> {
-    // The structure grows at its end only; the kernel fills in what it knows of so many bytes.
     const BYTES: usize = 216;
     const NOTSENT: usize = 144;
     const SENT: usize = 200;
     const RETRANSMITTED: usize = 208;
     let mut info = [0_u8; BYTES];
-    let mut length = BYTES as libc::socklen_t;
+    tcp_info(socket, &mut info)?;
+    let number = |at: usize| u64::from_ne_bytes(std::array::from_fn(|byte| info[at + byte]));
+    let waiting = u32::from_ne_bytes(std::array::from_fn(|byte| info[NOTSENT + byte]));
+    Ok(number(SENT).saturating_sub(number(RETRANSMITTED)) + u64::from(waiting))
+}
+
+/// How long ago the last data came from the peer of a connection, in milliseconds as coarse as the kernel's clock tick; without
+/// any, how long ago the connection was made (`TCP_INFO`, `tcpi_last_data_recv`). The end of the peer's side is no data.
+///
+/// Of a request that has just been read this is how long it has waited: in the accept queue, and for its turn.
+///
+/// Source: tcp(7), `struct tcp_info` of linux/tcp.h.
+///
+/// # Errors
+/// `EOPNOTSUPP` on sockets of other protocols.
+pub fn last_data_ms(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    const LAST_DATA_RECEIVED: usize = 52;
+    let mut info = [0_u8; LAST_DATA_RECEIVED + 4];
+    tcp_info(socket, &mut info)?;
+    Ok(u32::from_ne_bytes(std::array::from_fn(|byte| {
+        info[LAST_DATA_RECEIVED + byte]
+    })))
+}
+
+/// The beginning of `struct tcp_info`, which grows at its end only.
+fn tcp_info(socket: BorrowedFd<'_>, info: &mut [u8]) -> io::Result<()> {
+    let length = get(socket, libc::IPPROTO_TCP, libc::TCP_INFO, info)?;
+    match length == info.len() {
+        true => Ok(()),
+        false => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// Gives an option a number.
+pub(crate) fn set(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> rustix::io::Result<()> {
+    let length = size_of_val(&value) as libc::socklen_t;
+    let value = (&raw const value).cast();
+    // SAFETY: `value` is a live integer of the length that is told; the kernel reads it and keeps no pointer.
+    let answer = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, value, length) };
+    match answer {
+        0 => Ok(()),
+        _ => Err(crate::residency::last_errno()),
+    }
+}
+
+/// How many bytes of an option's value have been put into `room`; the kernel cuts what does not fit.
+pub(crate) fn get(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    room: &mut [u8],
+) -> io::Result<usize> {
+    let mut length = room.len() as libc::socklen_t;
     // SAFETY: the buffer is live and as long as `length` says; the kernel writes at most so many bytes.
     let answer = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            info.as_mut_ptr().cast(),
+            level,
+            name,
+            room.as_mut_ptr().cast(),
             &raw mut length,
         )
     };
-    match (answer, length as usize) {
-        (0, BYTES..) => {}
-        (0, _) => return Err(io::ErrorKind::InvalidData.into()),
-        _ => return Err(io::Error::last_os_error()),
+    match answer {
+        0 => Ok(length as usize),
+        _ => Err(io::Error::last_os_error()),
     }
-    let number = |at: usize| u64::from_ne_bytes(std::array::from_fn(|byte| info[at + byte]));
-    let waiting = u32::from_ne_bytes(std::array::from_fn(|byte| info[NOTSENT + byte]));
-    Ok(number(SENT).saturating_sub(number(RETRANSMITTED)) + u64::from(waiting))
 }
 
 #[cfg(test)]
@@ -121,6 +163,26 @@ mod tests {
         assert_eq!(written_bytes(server.as_fd()).unwrap(), written);
         let (pair, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         assert!(written_bytes(pair.as_fd()).is_err());
+    }
+
+    #[test]
+    fn time_since_the_last_data_begins_anew_when_there_are_more() {
+        use std::io::Write;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        client.write_all(b"one").unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        let silent_ms = last_data_ms(server.as_fd()).unwrap();
+        assert!(silent_ms >= 60, "{silent_ms}");
+        // Whoever is busy may be late once, but not always.
+        let fresh = (0..50).any(|_| {
+            client.write_all(b"two").unwrap();
+            last_data_ms(server.as_fd()).unwrap() < silent_ms
+        });
+        assert!(fresh);
+        let (pair, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(last_data_ms(pair.as_fd()).is_err());
     }
 
     #[test]

@@ -34,7 +34,7 @@ use http::HeadLimits;
 use os::mapping::Mapping;
 
 use crate::accept::{Addresses, Auto, LISTENER, Listeners};
-use crate::config::{AcceptCount, Config, EarlyReject, HelperMeans, Opening, SendMethod};
+use crate::config::{AcceptCount, Config, EarlyReject, HelperMeans, Opening, SendMethod, Sharing};
 use crate::connection::{CONNECTION, Connection, Phase, Slots};
 use crate::control::{Control, ControlError, FromWorker, ToWorker};
 use crate::lookup::{Hosts, Lookup};
@@ -201,8 +201,11 @@ impl Worker {
             limits,
             listeners: parts.listeners,
             addresses: Addresses::new(config.connections_per_address_max),
-            auto: (config.accept_count == AcceptCount::Auto)
-                .then(|| Auto::new(config.listen_queue, config.early_reject != EarlyReject::Off)),
+            auto: (config.accept_count == AcceptCount::Auto).then(|| {
+                let rejecting = config.early_reject != EarlyReject::Off;
+                let shared = config.sharing != Sharing::Reuseport;
+                Auto::new(config.listen_queue, rejecting, shared)
+            }),
             connections: Slots::default(),
             deadlines: Deadlines::new(DEADLINE_TICK),
             hosts: Rc::new(parts.hosts),
@@ -256,7 +259,8 @@ impl Worker {
                 })?;
             self.tick();
             if let Some(auto) = &mut self.auto {
-                auto.begin_turn(ready.len() >= event::EVENTS_PER_WAIT_MAX);
+                let crowded = ready.len() >= event::EVENTS_PER_WAIT_MAX;
+                auto.begin_turn(crowded, self.listeners.are_watched());
             }
             self.counters.ready_events.record(ready.len() as u64);
             for event in &ready {
@@ -334,6 +338,9 @@ impl Worker {
             self.pool.next_ms(self.now_ms),
             self.log.as_ref().and_then(Log::next_ms),
             self.draining_until_ms,
+            self.auto
+                .as_ref()
+                .and_then(|auto| auto.next_ms(self.now_ms)),
             self.dynamic_next_ms(),
             (self.helpers_asked > 0).then_some(self.helpers_asked_ms + helpers::ASK_AGAIN_MS),
         ];
@@ -457,6 +464,7 @@ impl Parts {
             "watching the listeners",
             Listeners::new(descriptors, config.sharing, &mut events),
         )?;
+        listeners.open_wide(config.listen_queue, config.defer_accept);
         let watched = events.add(control.as_fd(), Token::new(CONTROL, 0, 0), Interest::READ);
         setup("watching the master", watched)?;
         let hosts = setup("reading the hosts", Hosts::open(&config.hosts))?;

@@ -162,13 +162,19 @@ fn surplus_is_told_at_once_when_early_rejection_is_asked_for() {
             _ => assert_eq!((told.unavailable, told.reset), (0, 0)),
         }
         assert!(told.served > 0, "{way}: those who were taken are served");
+        assert!(
+            counter(&status, "accept_unheard") > 0,
+            "{way}: there was no room for all"
+        );
         assert_eq!(rejected > 0, way != "off", "{way}");
         let counted = status["total"]["counters"]["responses"]["503"].as_u64();
         assert_eq!(counted.is_some(), way == "503", "{way}");
         drop(clients);
         // The crowd has gone: everybody is served again, and nobody is turned away any more.
         server.wait_for("the end of it", |server| {
-            is_served(server) && counter(&server.status(), "early_rejecting") == 0
+            let status = server.status();
+            let at_rest = |name| counter(&status, name) == 0;
+            at_rest("early_rejecting") && at_rest("accept_limiting") && is_served(server)
         });
         let before = counter(&server.status(), "early_rejected");
         for _ in 0..20 {

@@ -66,6 +66,8 @@ pub struct Environment {
     pub link: Option<Scaled<String>>,
     pub cpu: Option<Scaled<f64>>,
     pub fill: Option<Scaled<u64>>,
+    #[serde(rename = "listen-queue")]
+    pub listen_queue: Option<Scaled<u32>>,
 }
 
 /// `files = { count = 1, file-size = "2kB" }`: equal files in place of a profile's.

@@ -187,7 +187,10 @@ impl Work<'_> {
         if let Err(reason) = available(choice.kind) {
             return self.all_failed(pending, &reason.to_string());
         }
-        let server = match start(place, choice) {
+        let queue = pending
+            .first()
+            .and_then(|spec| spec.environment.listen_queue);
+        let server = match start(place, choice, queue) {
             Ok(server) => server,
             Err(why) => {
                 self.stopped()?;
@@ -403,7 +406,11 @@ fn probes(specs: &[&Spec]) -> Vec<Probe> {
     probes
 }
 
-fn start(place: &Place, choice: &ServerChoice) -> Result<Server, String> {
+fn start(
+    place: &Place,
+    choice: &ServerChoice,
+    listen_queue: Option<u32>,
+) -> Result<Server, String> {
     let words = |error: PlaceError| in_one_line(&error.to_string());
     place.cool().map_err(words)?;
     let address = place.address().map_err(words)?;
@@ -415,6 +422,7 @@ fn start(place: &Place, choice: &ServerChoice) -> Result<Server, String> {
     spec.sizes.helpers = choice.helpers;
     spec.sizes.workers = choice.workers.unwrap_or(spec.sizes.workers);
     spec.sizes.clients = choice.processes.unwrap_or(spec.sizes.clients);
+    spec.sizes.backlog = listen_queue.unwrap_or(spec.sizes.backlog);
     let prefix = |program: &std::ffi::OsStr| place.command(crate::Side::Server, program);
     let note = |leader| place.journal().process(leader);
     Server::start_telling(&spec, prefix, place.scratch(), note)

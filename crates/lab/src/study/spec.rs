@@ -66,6 +66,9 @@ pub struct Environment {
     pub cpu: Option<f64>,
     /// Unrecorded requests that fill the caches: so many by a reader, half as many asked of the server as well.
     pub fill_requests: u64,
+    /// The accept queue of every server, if it is not the usual one; absent in descriptions that have none, whose keys are so as they were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listen_queue: Option<u32>,
 }
 
 /// Equal files.
@@ -104,6 +107,9 @@ impl Environment {
             Some(bits) => format!("{} Mbit/s", bits as f64 / 1e6),
             None => "loopback".to_owned(),
         });
+        if let Some(length) = self.listen_queue {
+            words.push(format!("accept queues of {length}"));
+        }
         words.join(", ")
     }
 }
@@ -308,6 +314,7 @@ mod tests {
                 link_bits: Some(1_000_000_000),
                 cpu: None,
                 fill_requests: 3000,
+                listen_queue: None,
             },
             workload: Workload {
                 connections: 256,
@@ -344,7 +351,7 @@ mod tests {
         let key = spec().key();
         assert_eq!(key.len(), 16);
         assert_eq!(key, spec().key());
-        let changes: [fn(&mut Spec); 8] = [
+        let changes: [fn(&mut Spec); 9] = [
             |spec| spec.server.kind = Kind::H2o,
             |spec| spec.environment.memory_bytes = None,
             |spec| spec.workload.connections = 1024,
@@ -353,6 +360,7 @@ mod tests {
             |spec| spec.observe = Some(Observer::Trace),
             |spec| spec.seconds = 20.0,
             |spec| spec.repeat = 2,
+            |spec| spec.environment.listen_queue = Some(128),
         ];
         for change in changes {
             let mut other = spec();
@@ -376,9 +384,12 @@ mod tests {
             files.words()
         );
         let words = spec().environment.words();
-        assert_eq!(
-            words,
-            "400 MB specweb99 set, ide-5400 with ext4, 130 MB memory, 1 Gbit/s"
-        );
+        let usual = "400 MB specweb99 set, ide-5400 with ext4, 130 MB memory, 1 Gbit/s";
+        assert_eq!(words, usual);
+        let short = Environment {
+            listen_queue: Some(128),
+            ..spec().environment
+        };
+        assert_eq!(short.words(), format!("{usual}, accept queues of 128"));
     }
 }

@@ -1,8 +1,9 @@
 //! How many clients to take, decided from what the loop sees: the control law of `--accept-count auto`.
 //!
-//! Pure: turns of the loop in, two numbers out, no clock and no system call of its own. So the same code runs in the
+//! Pure: turns of the loop in, a few numbers out, no clock and no system call of its own. So the same code runs in the
 //! worker and in [`simulation`](super::simulation), where a seed says what happens. It refuses to guess at clients: it
-//! knows no time-out of theirs and no size of what they ask for, only how long its own loop took for what.
+//! knows no time-out of theirs and no size of what they ask for, only how long its own loop took for what, how many wait, and how long some of
+//! them had waited.
 //!
 //! Three things go wrong under overload, and each has a rule of its own; a fourth rule, which is an option, is for those who
 //! come for nothing whatever the others do.
@@ -17,23 +18,32 @@
 //!    becomes ready waits for a turn at most, or for several when more are ready than one turn sees. That is the
 //!    lateness; above [`LATE_US`] nobody is taken until it has fallen to half. After [`STARVED_US`] without any, one is.
 //! 3. *A queue too long* hands over clients that have waited for most of their patience. So the kernel's queue is kept
-//!    as long as what is taken from it in [`QUEUE_US`], and a client beyond that learns at once, from an unanswered SYN,
-//!    that it has to try again. A queue that is found empty grows back, twice a period, so a burst still fits.
+//!    as long as what leaves it in [`QUEUE_US`], and where more come than leave, the kernel hears only a part of them, always the same
+//!    clients however often they knock, so that those who are heard find room at once (`control/queue.rs`).
 //! 4. *Nobody says no* ([`Controller::rejecting`]). Where more come than can be served for longer than a burst lasts
 //!    ([`REJECT_AFTER_US`] without a single turn that served all who waited), most of those beyond the queue would wait for their whole
 //!    patience and learn nothing. Then whoever is left in the queue after a round is told at once, at most as many as a
-//!    quarter of a turn's time is enough for. It ends when for a period nobody had to be told.
+//!    quarter of a turn's time is enough for. It ends when for a period nobody had to be told (`control/surplus.rs`).
 //!
 //! Stability: with the load constant the first rule is a fixed point, not a loop, for the costs it divides by do not
 //! depend on what it decides. The second is a switch with hysteresis on a quantity that the switch moves the right way:
 //! while nobody is taken those who are here can only become fewer, so lateness falls, and when somebody is, it
-//! rises by less than a quarter a turn. The third follows the rate of taking, which the first two set and which
-//! the length of the queue does not change as long as it is not empty. The fourth takes a bounded share of the time, and what it turns
+//! rises by less than a quarter a turn. The third follows two rates that it does not change, of leaving, which the first two set, and of
+//! asking, and is corrected slowly by how many wait. The fourth takes a bounded share of the time, and what it turns
 //! away is only what a full round has left; it makes those who are here late by a quarter of a turn at most.
 //!
 //! Sources: Brecht and Ostrowski, sections 6 and 8, for what has to be balanced; Welsh and Culler's SEDA, which they name
 //! for doing it by itself, for controlling by measured times instead of counts; Provos, Lever and Tweedie, and Voigt and others,
 //! whom they name for resetting connections early.
+
+mod queue;
+mod surplus;
+
+pub use queue::{Gate, QUEUE_US};
+pub use surplus::{REJECT_AFTER_US, REJECT_SHARE};
+
+use queue::Queue;
+use surplus::Surplus;
 
 /// What a turn may take before those who are ready in it have waited long enough: an epoll wait and the caches' loss at
 /// a change of work are some microseconds, so there is nothing to gain beyond a thousand times as much.
@@ -52,34 +62,27 @@ pub const LATE_US: u64 = 250_000;
 /// Nobody was taken for so long: now one is, however late the others are.
 pub const STARVED_US: u64 = 500_000;
 
-/// How long a client may wait in the kernel's queue. Together with [`LATE_US`] and one repeated SYN (1 s) this stays within
-/// half of the 3 s that the papers' clients wait.
-pub const QUEUE_US: u64 = 250_000;
-
-/// No queue shorter than this: as many may come at one instant by chance.
-pub const QUEUE_LEAST: u32 = 16;
-
 /// No round takes more than this, however cheap clients are: as many as events come out of one wait.
 pub const ROUND_MOST: u32 = 1024;
 
-/// For so long no turn has served all who waited: more come than can be served, and it is no burst, nor the chance by which a
-/// server that is nearly busy has a queue for a while. It is when the first whose SYN found no room come again.
-pub const REJECT_AFTER_US: u64 = 1_000_000;
+/// The queue is decided upon so often.
+pub const PERIOD_US: u64 = 100_000;
 
-/// Part of a turn's time that turning clients away may take on top.
-pub const REJECT_SHARE: u64 = 4;
+/// Or this early, where more wait than may.
+const PERIOD_LEAST_US: u64 = 50_000;
 
-/// The length of the queue is looked at so often.
-const PERIOD_US: u64 = 100_000;
+/// And this late, where so few leave the queue that their number is chance, or turns are so long that a period is a few of them.
+const PERIOD_MOST_US: u64 = 400_000;
+
+/// How many clients, and how many turns, are enough to tell a rate from.
+const LEFT_ENOUGH: u64 = 16;
+const TURNS_ENOUGH: u32 = 4;
 
 /// Part of the time for those who are here that a round may take as well.
 const SHARE: u64 = 4;
 
 /// What a client costs before any has been seen: accepting one and answering from memory is some tens of microseconds.
 const COST_FIRST_NS: u64 = 50_000;
-
-/// What turning a client away costs before any has been: as much as taking one.
-const REJECT_COST_FIRST_NS: u64 = 50_000;
 
 /// A mean over about this many rounds follows a change of load within a second and no single slow round.
 const COST_MEAN: u64 = 8;
@@ -103,6 +106,12 @@ pub struct Turn {
     pub rejected: u32,
     /// Whether the accept queue was found empty in the end, or nobody was announced in it.
     pub queue_empty: bool,
+    /// How many waited in it in the end.
+    pub waiting: u32,
+    /// How many first segments the kernel has dropped since the last turn that left somebody waiting: no room, or not to be heard.
+    pub dropped: u32,
+    /// How long the oldest of the first requests that were looked at had waited, in the queue and for its turn.
+    pub oldest_us: u64,
     /// Whether there may be more ready than this turn has seen.
     pub crowded: bool,
 }
@@ -110,8 +119,6 @@ pub struct Turn {
 /// The controller of one loop.
 #[derive(Clone, Debug)]
 pub struct Controller {
-    /// The longest that the kernel's queue may be.
-    queue_most: u32,
     /// What taking a client has cost lately.
     cost_ns: u64,
     /// How long the turns have taken since one last saw everybody who was ready.
@@ -121,36 +128,30 @@ pub struct Controller {
     wait_us: u64,
     round: u32,
     last_accept_us: u64,
-    period: Period,
-    rate_per_s: f64,
-    queue: u32,
     held: u64,
-    reject: Reject,
+    period: Period,
+    queue: Queue,
+    surplus: Surplus,
 }
 
-/// The fourth rule.
-#[derive(Clone, Copy, Debug)]
-struct Reject {
-    /// It is wanted.
-    enabled: bool,
-    /// Clients are being turned away.
-    active: bool,
-    /// When all who waited were served last.
-    served_all_us: u64,
-    /// What turning a client away has cost lately.
-    cost_ns: u64,
-    /// How many may be turned away after the next round.
-    most: u32,
-}
-
-/// The current period of the third rule, and of the end of the fourth.
+/// What the turns of a period amounted to; the third rule, and the end of the fourth, go by it.
 #[derive(Clone, Copy, Debug)]
 struct Period {
     begun_us: u64,
+    ended_us: u64,
     /// Clients that left the queue, one way or the other.
-    taken: u64,
+    left: u64,
     rejected: u64,
+    /// Whether the queue was found empty once.
     emptied: bool,
+    turns: u32,
+    /// How many waited when it began and in the end, at most, and over all turns.
+    waiting_before: u32,
+    waiting: u32,
+    waiting_most: u32,
+    waiting_sum: u64,
+    dropped: u64,
+    oldest_us: u64,
     wait_least_us: u64,
 }
 
@@ -158,30 +159,28 @@ impl Controller {
     /// A controller at `now_us` for an accept queue of at most `queue_most`.
     pub fn new(queue_most: u32, now_us: u64) -> Controller {
         Controller {
-            queue_most,
             cost_ns: COST_FIRST_NS,
             late_us: 0,
             holding: false,
             wait_us: 0,
             round: (TURN_US * 1000 / COST_FIRST_NS) as u32,
             last_accept_us: now_us,
-            period: Period::new(now_us),
-            rate_per_s: 0.0,
-            queue: queue_most,
             held: 0,
-            reject: Reject {
-                enabled: false,
-                active: false,
-                served_all_us: now_us,
-                cost_ns: REJECT_COST_FIRST_NS,
-                most: 0,
-            },
+            period: Period::new(now_us, 0),
+            queue: Queue::new(queue_most, now_us),
+            surplus: Surplus::new(false, now_us),
         }
     }
 
     /// The same with the fourth rule, or without it.
     pub fn rejecting(mut self, enabled: bool) -> Controller {
-        self.reject.enabled = enabled;
+        self.surplus = Surplus::new(enabled, self.last_accept_us);
+        self
+    }
+
+    /// The same for a queue that others take from as well, where all who knock are to be heard.
+    pub fn sharing(mut self) -> Controller {
+        self.queue.share();
         self
     }
 
@@ -190,9 +189,9 @@ impl Controller {
         self.round
     }
 
-    /// How long the kernel's queue is to be.
-    pub fn queue(&self) -> u32 {
-        self.queue
+    /// What the kernel is to do with those who knock.
+    pub fn gate(&self) -> Gate {
+        self.queue.gate()
     }
 
     /// Turns that took nobody, because those who are here were late.
@@ -202,12 +201,23 @@ impl Controller {
 
     /// How many who are left in the queue after the next round may be turned away; 0 unless the fourth rule says so.
     pub fn reject(&self) -> u32 {
-        self.reject.most
+        self.surplus.most()
     }
 
     /// Whether clients are being turned away.
     pub fn is_rejecting(&self) -> bool {
-        self.reject.active
+        self.surplus.is_active()
+    }
+
+    /// Whether all who knock are heard and may wait, so that nothing is to be decided before somebody comes. Otherwise turns are to
+    /// follow one another within [`PERIOD_US`], or a part that is not heard any more would never bring about one.
+    pub fn is_at_rest(&self) -> bool {
+        self.queue.is_open_wide()
+    }
+
+    /// Whether more have come than can be served, and it is not long ago.
+    pub fn is_crowded(&self) -> bool {
+        !self.gate().deferred
     }
 
     /// Learns from a turn that has ended.
@@ -226,8 +236,9 @@ impl Controller {
         };
         self.round = self.next_round(turn);
         self.held += u64::from(self.round == 0);
-        self.look_at_surplus(turn);
-        self.look_at_queue(turn);
+        let turn_us = self.turn_us();
+        self.surplus.learn(turn, turn_us);
+        self.look_at_period(turn);
     }
 
     fn next_round(&self, turn: &Turn) -> u32 {
@@ -248,58 +259,76 @@ impl Controller {
         (WAITS * self.wait_us).clamp(TURN_US, LONG_TURN_US)
     }
 
-    /// Whether more come than can be served, and how many of them may be told.
-    fn look_at_surplus(&mut self, turn: &Turn) {
-        if !self.reject.enabled {
+    fn look_at_period(&mut self, turn: &Turn) {
+        self.period.add(turn);
+        self.wait_us = self.wait_us.min(turn.wait_us);
+        if !self.period.is_over(self.queue.is_beyond(turn.waiting)) {
             return;
         }
-        if turn.rejected > 0 {
-            learn_cost(&mut self.reject.cost_ns, turn.rejecting_us, turn.rejected);
-        } else if turn.queue_empty {
-            self.reject.served_all_us = turn.now_us;
+        let next = Period::new(turn.now_us, turn.waiting);
+        let period = std::mem::replace(&mut self.period, next);
+        self.wait_us = period.wait_least_us;
+        self.queue.adapt(&period);
+        self.surplus.end_period(&period);
+    }
+}
+
+impl Period {
+    fn new(begun_us: u64, waiting: u32) -> Period {
+        Period {
+            begun_us,
+            ended_us: begun_us,
+            left: 0,
+            rejected: 0,
+            emptied: false,
+            turns: 0,
+            waiting_before: waiting,
+            waiting,
+            waiting_most: 0,
+            waiting_sum: 0,
+            dropped: 0,
+            oldest_us: 0,
+            wait_least_us: u64::MAX,
         }
-        let for_us = turn.now_us.saturating_sub(self.reject.served_all_us);
-        self.reject.active |= for_us >= REJECT_AFTER_US;
-        // Of a turn that the others make longer, too.
-        let turn_us = self
-            .turn_us()
-            .max(turn.busy_us.saturating_sub(turn.rejecting_us));
-        let room_us = turn_us / REJECT_SHARE;
-        self.reject.most = match self.reject.active {
-            true => {
-                (room_us * 1000 / self.reject.cost_ns.max(1)).clamp(1, ROUND_MOST.into()) as u32
-            }
-            false => 0,
-        };
     }
 
-    fn look_at_queue(&mut self, turn: &Turn) {
-        self.period.taken += u64::from(turn.accepted) + u64::from(turn.rejected);
-        self.period.rejected += u64::from(turn.rejected);
-        self.period.emptied |= turn.queue_empty;
-        self.period.wait_least_us = self.period.wait_least_us.min(turn.wait_us);
-        self.wait_us = self.wait_us.min(turn.wait_us);
-        let passed_us = turn.now_us.saturating_sub(self.period.begun_us);
-        if passed_us < PERIOD_US {
-            return;
+    fn add(&mut self, turn: &Turn) {
+        self.ended_us = turn.now_us;
+        self.left += u64::from(turn.accepted) + u64::from(turn.rejected);
+        self.rejected += u64::from(turn.rejected);
+        self.emptied |= turn.queue_empty;
+        self.turns += 1;
+        self.waiting = turn.waiting;
+        self.waiting_most = self.waiting_most.max(turn.waiting);
+        self.waiting_sum += u64::from(turn.waiting);
+        self.dropped += u64::from(turn.dropped);
+        self.oldest_us = self.oldest_us.max(turn.oldest_us);
+        self.wait_least_us = self.wait_least_us.min(turn.wait_us);
+    }
+
+    /// Whether somebody always waited, or would have if nobody had been turned away: then what left is what can.
+    fn is_busy(&self) -> bool {
+        !self.emptied || self.rejected > 0
+    }
+
+    fn is_over(&self, urgent: bool) -> bool {
+        let passed_us = self.ended_us.saturating_sub(self.begun_us);
+        let few = !self.emptied && (self.left < LEFT_ENOUGH || self.turns < TURNS_ENOUGH);
+        match passed_us {
+            0..PERIOD_LEAST_US => false,
+            PERIOD_LEAST_US..PERIOD_US => urgent,
+            PERIOD_US..PERIOD_MOST_US => !few,
+            _ => true,
         }
-        self.queue = match self.period.emptied {
-            true => self.queue.saturating_mul(2).min(self.queue_most),
-            false => {
-                let rate = self.period.taken as f64 * 1e6 / passed_us as f64;
-                self.rate_per_s = match self.rate_per_s {
-                    0.0 => rate,
-                    known => known + (rate - known) / 4.0,
-                };
-                let length = self.rate_per_s * QUEUE_US as f64 / 1e6;
-                (length as u32).max(QUEUE_LEAST).min(self.queue_most)
-            }
-        };
-        if self.reject.active && self.period.emptied && self.period.rejected == 0 {
-            (self.reject.active, self.reject.most) = (false, 0);
-        }
-        self.wait_us = self.period.wait_least_us;
-        self.period = Period::new(turn.now_us);
+    }
+
+    /// How many waited at the end of a turn, in the mean.
+    fn waiting_mean(&self) -> f64 {
+        self.waiting_sum as f64 / f64::from(self.turns.max(1))
+    }
+
+    fn seconds(&self) -> f64 {
+        self.ended_us.saturating_sub(self.begun_us).max(1) as f64 / 1e6
     }
 }
 
@@ -309,231 +338,5 @@ fn learn_cost(mean_ns: &mut u64, us: u64, clients: u32) {
     *mean_ns = (*mean_ns * (COST_MEAN - 1) + cost_ns).div_ceil(COST_MEAN);
 }
 
-impl Period {
-    fn new(begun_us: u64) -> Period {
-        Period {
-            begun_us,
-            taken: 0,
-            rejected: 0,
-            emptied: false,
-            wait_least_us: u64::MAX,
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A turn of `busy_us`, of which `accepting_us` for `accepted` clients.
-    fn turn(now_us: u64, busy_us: u64, accepting_us: u64, accepted: u32) -> Turn {
-        Turn {
-            now_us,
-            busy_us,
-            accepting_us,
-            accepted,
-            ..Turn::default()
-        }
-    }
-
-    /// The controller after enough equal turns for its means to have settled.
-    fn settled(busy_us: u64, accepting_us: u64, accepted: u32) -> Controller {
-        let mut controller = Controller::new(1024, 0);
-        for step in 1..=200 {
-            controller.turn(&turn(step * busy_us, busy_us, accepting_us, accepted));
-        }
-        controller
-    }
-
-    #[test]
-    fn round_fills_what_others_leave_of_a_turn_when_they_leave_something() {
-        // Costs are rounded up a little.
-        let round = |busy_us| settled(busy_us, 1_000, 25).round();
-        assert!((98..=100).contains(&round(1_000)), "40 us each");
-        assert!((48..=50).contains(&round(3_000)), "half is theirs");
-    }
-
-    #[test]
-    fn round_takes_its_share_when_others_fill_the_turn() {
-        let quarter = settled(21_000, 1_000, 25).round();
-        assert!((123..=125).contains(&quarter), "{quarter}: of 20 ms");
-        assert_eq!(settled(13_000, 1_000, 1).round(), 3, "1 ms each");
-    }
-
-    #[test]
-    fn round_grows_when_waits_are_dear_and_shrinks_at_the_first_that_is_not() {
-        let mut controller = Controller::new(1024, 0);
-        let after = |now_us, wait_us| Turn {
-            wait_us,
-            queue_empty: true,
-            ..turn(now_us, 1_000, 1_000, 10)
-        };
-        for step in 1..=100 {
-            controller.turn(&after(step * 10_000, 2_000));
-        }
-        assert!((378..=380).contains(&controller.round()), "38 ms");
-        controller.turn(&after(2_000_000, 10));
-        controller.turn(&after(2_010_000, 2_000));
-        assert!((38..=40).contains(&controller.round()), "4 ms");
-    }
-
-    #[test]
-    fn round_has_a_bound_when_clients_cost_nothing_or_very_much() {
-        assert_eq!(settled(10, 10, 10).round(), ROUND_MOST);
-        assert_eq!(settled(90_000, 90_000, 1).round(), 1);
-    }
-
-    #[test]
-    fn nobody_is_taken_when_those_who_are_here_are_late_until_they_are_half_as_late() {
-        let mut controller = Controller::new(1024, 0);
-        controller.turn(&turn(300_000, 300_000, 0, 0));
-        assert_eq!((controller.round(), controller.held()), (0, 1));
-        controller.turn(&turn(430_000, 130_000, 0, 0));
-        assert_eq!((controller.round(), controller.held()), (0, 2));
-        controller.turn(&turn(550_000, 120_000, 0, 0));
-        assert!(controller.round() > 0);
-    }
-
-    #[test]
-    fn lateness_adds_up_when_more_are_ready_than_a_turn_sees() {
-        let mut controller = Controller::new(1024, 0);
-        let crowded = |now_us| Turn {
-            crowded: true,
-            ..turn(now_us, 100_000, 0, 0)
-        };
-        controller.turn(&crowded(100_000));
-        controller.turn(&crowded(200_000));
-        assert!(controller.round() > 0);
-        controller.turn(&crowded(300_000));
-        assert_eq!(controller.round(), 0);
-    }
-
-    #[test]
-    fn one_is_taken_when_nobody_was_for_too_long() {
-        let mut controller = Controller::new(1024, 0);
-        let mut taken = 0;
-        for step in 1..=10 {
-            let accepted = controller.round();
-            taken += u32::from(accepted == 1);
-            controller.turn(&turn(step * 300_000, 300_000, 0, accepted.min(1)));
-        }
-        assert!((2..=5).contains(&taken), "{taken} in 3 s");
-    }
-
-    #[test]
-    fn queue_is_as_long_as_what_is_taken_in_its_time_when_it_is_never_empty() {
-        // 10 clients in 10 ms are 1000 a second.
-        assert_eq!(settled(10_000, 10_000, 10).queue(), 250);
-        assert_eq!(settled(100_000, 100_000, 1).queue(), QUEUE_LEAST);
-        assert_eq!(
-            settled(1_000, 1_000, 100).queue(),
-            1024,
-            "no longer than asked for"
-        );
-    }
-
-    #[test]
-    fn queue_grows_back_when_it_is_found_empty() {
-        let mut controller = settled(10_000, 10_000, 10);
-        for step in 1..=30 {
-            let empty = Turn {
-                queue_empty: true,
-                ..turn(2_000_000 + step * 10_000, 10, 0, 0)
-            };
-            controller.turn(&empty);
-        }
-        assert_eq!(controller.queue(), 1024);
-    }
-
-    /// Turns of 5 ms in which a full round left somebody, and as many as may be were turned away at 40 us each.
-    fn overloaded(controller: &mut Controller, from_us: u64, turns: u64) -> u64 {
-        for step in 1..=turns {
-            let rejected = controller.reject();
-            controller.turn(&Turn {
-                rejected,
-                rejecting_us: 40 * u64::from(rejected),
-                ..turn(from_us + step * 5_000, 5_000, 4_000, 25)
-            });
-        }
-        from_us + turns * 5_000
-    }
-
-    /// A turn of 1 ms that served all who waited.
-    fn served(now_us: u64) -> Turn {
-        Turn {
-            queue_empty: true,
-            ..turn(now_us, 1_000, 1_000, 5)
-        }
-    }
-
-    #[test]
-    fn nobody_is_turned_away_when_it_is_not_asked_for_or_only_a_burst() {
-        let mut without = Controller::new(1024, 0);
-        overloaded(&mut without, 0, 400);
-        assert_eq!((without.reject(), without.is_rejecting()), (0, false));
-        let mut with = Controller::new(1024, 0).rejecting(true);
-        let mut now_us = 0;
-        for _ in 0..20 {
-            now_us = overloaded(&mut with, now_us, 195) + 1_000;
-            assert_eq!(with.reject(), 0, "less than a second");
-            with.turn(&served(now_us));
-        }
-    }
-
-    #[test]
-    fn surplus_is_turned_away_in_a_quarter_of_a_turn_when_it_does_not_end() {
-        let mut controller = Controller::new(1024, 0).rejecting(true);
-        let now_us = overloaded(&mut controller, 0, 400);
-        assert!(controller.is_rejecting());
-        // A millisecond at 40 us.
-        let most = controller.reject();
-        assert!((24..=25).contains(&most), "{most}");
-        controller.turn(&turn(now_us + 40_000, 40_000, 4_000, 25));
-        let most = controller.reject();
-        assert!((245..=250).contains(&most), "{most}: of a longer one");
-    }
-
-    #[test]
-    fn nobody_is_turned_away_any_more_when_for_a_period_all_were_served() {
-        let mut controller = Controller::new(1024, 0).rejecting(true);
-        let mut now_us = overloaded(&mut controller, 0, 400);
-        let mut turns = 0;
-        while controller.is_rejecting() {
-            now_us += 1_000;
-            turns += 1;
-            controller.turn(&served(now_us));
-            assert!(turns <= 2 * PERIOD_US / 1_000, "two periods are enough");
-        }
-        assert_eq!(controller.reject(), 0);
-        // And it takes another second to begin.
-        overloaded(&mut controller, now_us, 190);
-        assert_eq!(controller.reject(), 0);
-    }
-
-    #[test]
-    fn those_left_waiting_are_told_when_those_who_are_here_are_late() {
-        let mut controller = Controller::new(1024, 0).rejecting(true);
-        for step in 1..=4 {
-            controller.turn(&turn(step * 300_000, 300_000, 0, 0));
-        }
-        assert!(controller.round() <= 1 && controller.reject() > 0);
-    }
-
-    #[test]
-    fn queue_is_long_again_when_turning_away_empties_it() {
-        let mut controller = settled(10_000, 10_000, 10).rejecting(true);
-        assert_eq!(controller.queue(), 250);
-        let mut now_us = overloaded(&mut controller, 2_000_000, 200);
-        for _ in 0..100 {
-            now_us += 5_000;
-            controller.turn(&Turn {
-                rejected: 5,
-                rejecting_us: 200,
-                queue_empty: true,
-                ..turn(now_us, 5_000, 4_000, 25)
-            });
-        }
-        assert!(controller.is_rejecting());
-        assert_eq!(controller.queue(), 1024);
-    }
-}
+mod tests;

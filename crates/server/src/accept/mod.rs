@@ -12,13 +12,13 @@
 //! [`Listeners::take_left`] says when.
 
 mod addresses;
+mod auto;
 pub mod control;
 mod reserve;
 pub mod simulation;
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Instant;
 
 use debox::{Call, Tracer};
 use event::{Events, Interest, Token};
@@ -26,14 +26,17 @@ use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
 pub use addresses::Addresses;
-use control::{Controller, Turn};
+pub use auto::Auto;
 use reserve::Reserve;
 
 use crate::config::Sharing;
-use crate::request::Counters;
 
 /// The kind of token that names a listener.
 pub const LISTENER: u8 = 0;
+
+/// A client that says nothing is accepted after about this long all the same, so that its deadline
+/// runs. The kernel rounds it up to the first time it repeats its handshake.
+pub const DEFER_S: u32 = 1;
 
 /// How long to leave the accept queue alone after the process ran out of descriptors.
 const PAUSE_MS: u64 = 100;
@@ -66,95 +69,6 @@ pub fn most_a_round(accept_count: u32, connections_max: u32) -> u32 {
     match accept_count {
         0 => connections_max,
         count => count,
-    }
-}
-
-/// The controller of a worker, where the count is not fixed, and the times it learns from.
-pub struct Auto {
-    controller: Controller,
-    /// What the kernel was last told.
-    queue: u32,
-    clock: Instant,
-    ended: Instant,
-    begun: Instant,
-    turn: Turn,
-}
-
-impl Auto {
-    /// A controller for accept queues of at most `queue_most`, that turns clients away or not.
-    pub fn new(queue_most: u32, rejecting: bool) -> Auto {
-        let now = Instant::now();
-        Auto {
-            controller: Controller::new(queue_most, 0).rejecting(rejecting),
-            // Not told yet: a worker before this one may have made it shorter.
-            queue: 0,
-            clock: now,
-            ended: now,
-            begun: now,
-            turn: Turn::default(),
-        }
-    }
-
-    /// The wait for events is over. `crowded`: more may be ready than it told.
-    pub fn begin_turn(&mut self, crowded: bool) {
-        self.begun = Instant::now();
-        self.turn = Turn {
-            wait_us: (self.begun - self.ended).as_micros() as u64,
-            crowded,
-            queue_empty: true,
-            ..Turn::default()
-        };
-    }
-
-    /// How many clients a round may take.
-    pub fn round(&self) -> u32 {
-        self.controller.round()
-    }
-
-    /// How many of those that a round leaves in the queue may be turned away.
-    pub fn reject(&self) -> u32 {
-        self.controller.reject()
-    }
-
-    /// A round that began at `begun` has taken so many.
-    pub fn took(&mut self, begun: Instant, taken: u32) {
-        self.turn.accepted += taken;
-        self.turn.accepting_us += begun.elapsed().as_micros() as u64;
-    }
-
-    /// After a round, from `begun` on, so many were turned away.
-    pub fn turned_away(&mut self, begun: Instant, rejected: u32) {
-        self.turn.rejected += rejected;
-        self.turn.rejecting_us += begun.elapsed().as_micros() as u64;
-    }
-
-    /// Whether a listener has been left with clients in its queue, as far as that is known.
-    pub fn left(&mut self, more: bool) {
-        self.turn.queue_empty &= !more;
-    }
-
-    /// The turn is over. The length that the accept queues are to have, if it is another one now.
-    pub fn end_turn(&mut self) -> Option<u32> {
-        let now = Instant::now();
-        self.turn.now_us = (now - self.clock).as_micros() as u64;
-        self.turn.busy_us = (now - self.begun).as_micros() as u64;
-        self.ended = now;
-        self.controller.turn(&self.turn);
-        let (wanted, told) = (self.controller.queue(), self.queue);
-        // Telling the kernel is a call; a little more or less is not worth it.
-        if wanted.abs_diff(told) <= told / 8 {
-            return None;
-        }
-        self.queue = wanted;
-        Some(wanted)
-    }
-
-    /// The controller's state, for those who read it.
-    pub fn gauges(&self, counters: &mut Counters) {
-        counters.accept_round = u64::from(self.controller.round());
-        counters.accept_queue = u64::from(self.queue);
-        counters.accept_held = self.controller.held();
-        counters.early_rejecting = u64::from(self.controller.is_rejecting());
     }
 }
 
@@ -201,6 +115,11 @@ impl Listeners {
     /// How many listeners there are.
     pub fn len(&self) -> u32 {
         self.sockets.len() as u32
+    }
+
+    /// Whether the event mechanism tells of clients: there is room for them, and no pause.
+    pub fn are_watched(&self) -> bool {
+        self.watched
     }
 
     /// Accepts one client from the listener that `index` names.
@@ -272,6 +191,15 @@ impl Listeners {
         self.reserve.give_up()
     }
 
+    /// Undoes what a policy has told the kernel: this worker's own when it ends, or that of one that died in its place. The listeners are the
+    /// master's, and outlive both.
+    pub fn open_wide(&self, queue: u32, deferred: bool) {
+        let nobody_looks = Tracer::disabled();
+        self.set_heard(1.0, &nobody_looks);
+        self.set_deferred(deferred, &nobody_looks);
+        self.set_queue(queue, &nobody_looks);
+    }
+
     /// Makes every accept queue so long. Clients that are in a longer one stay.
     pub fn set_queue(&self, length: u32, tracer: &Tracer) {
         let length = i32::try_from(length).unwrap_or(i32::MAX);
@@ -280,6 +208,43 @@ impl Listeners {
             // the queue is as it was.
             let _ = tracer.call(Call::SocketOption, || rustix::net::listen(socket, length));
         }
+    }
+
+    /// Lets the kernel hear only this part of the connections that are asked for. Only where the listeners are this worker's own: others
+    /// would have other parts heard.
+    pub fn set_heard(&self, part: f64, tracer: &Tracer) {
+        if self.sharing != Sharing::Reuseport {
+            return;
+        }
+        for socket in &self.sockets {
+            // Where it is forbidden all are heard, and the queue's length is all there is.
+            let _ = tracer.call(Call::SocketOption, || os::listen::hear(socket, part));
+        }
+    }
+
+    /// Has clients kept back until they speak, or not any more.
+    pub fn set_deferred(&self, deferred: bool, tracer: &Tracer) {
+        let seconds = if deferred { DEFER_S } else { 0 };
+        for socket in &self.sockets {
+            // Should it fail, they wait where they waited before.
+            let _ = tracer.call(Call::SocketOption, || {
+                os::listen::defer_accept(socket, seconds)
+            });
+        }
+    }
+
+    /// How many wait in the accept queues, and how many segments the kernel has dropped there so far, wrapping around. What it does not tell
+    /// is somebody, and none.
+    pub fn look(&self, tracer: &Tracer) -> (u32, u32) {
+        let mut found = (0_u32, 0_u32);
+        for socket in &self.sockets {
+            let (waiting, dropped) = tracer.call(Call::SocketOption, || {
+                (os::listen::waiting(socket), os::listen::dropped(socket))
+            });
+            found.0 = found.0.saturating_add(waiting.unwrap_or(1));
+            found.1 = found.1.wrapping_add(dropped.unwrap_or(0));
+        }
+        found
     }
 
     /// Leaves the queue alone for a while, and the reserve to those who are here.

@@ -3,22 +3,33 @@
 //! It stands beside the event crate's simulated mechanism: that one makes the order and the moments of real readiness
 //! unkind to the code, this one has no descriptors at all and makes minutes of overload pass in milliseconds, so that a
 //! control law can be tried on loads that a test has neither the time nor the machine for. One processor, one loop, the
-//! kernel's accept queue, clients that repeat a dropped SYN after 1 s and give up 3 s after they began; the costs are given.
+//! kernel's accept queue, clients that repeat a dropped SYN and give up 3 s after they began; the costs are given.
 //!
-//! What it leaves out: the kernel's own work for dropped SYNs, caches, the network. It says how a policy behaves and
+//! The kernel is Linux's as far as it decides who waits where. A SYN is answered when the accept queue has room and the part that is heard
+//! includes it, and from then on its client has a connection. It stands in the queue when its handshake's last segment is there,
+//! or where clients are kept back until they speak, its request; and if the queue is full by then, it does not, and sends the
+//! request again after 0.2 s, 0.4 s and so on, connected all the while. That is how a server comes to time-outs of
+//! connections that it has never seen.
+//!
+//! What it leaves out: the kernel's own work for dropped SYNs, SYN cookies, caches, the network. It says how a policy behaves and
 //! which one is better for given costs, never how fast a server is.
 //!
-//! Sources: Brecht and Ostrowski, section 5, for clients and time-outs; their Figure 2 for the loop.
+//! Sources: Brecht and Ostrowski, section 5, for clients and time-outs; their Figure 2 for the loop; `tcp_conn_request` and
+//! `tcp_check_req` of the Linux sources for the queue, tcp(7) and ip-sysctl (`tcp_syn_linear_timeouts`) for repetitions.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use super::control::{Controller, Turn};
+use super::control::{Controller, Gate, Turn};
 
 /// Who waits longer for an answer gives up.
 const TIMEOUT_US: u64 = 3_000_000;
-/// Until an unanswered SYN is sent again (RFC 6298, 2); the next time is beyond the time-out.
+/// Until an unanswered SYN is sent again (RFC 6298, 2): each time, or for the first time.
 const SYN_AGAIN_US: u64 = 1_000_000;
+/// Until a request that was not acknowledged is sent again, for the first time (TCP_RTO_MIN).
+const REQUEST_AGAIN_US: u64 = 200_000;
+/// What a look at a connection costs that finds its client gone.
+const GONE_US: u64 = 2;
 /// As many events as come out of one wait.
 const EVENTS_MOST: usize = 1024;
 /// A sample of the course is taken so often.
@@ -56,6 +67,14 @@ pub struct Workload {
     pub idle: u32,
     /// The kernel's accept queue.
     pub queue: u32,
+    /// Whether clients are kept back until they speak (`TCP_DEFER_ACCEPT`).
+    pub deferred: bool,
+    /// From the answer to a SYN until the server has the last segment of the handshake.
+    pub trip_us: u64,
+    /// From having a connection to sending a request on it: the client has other things to do.
+    pub lag_us: u64,
+    /// Whether an unanswered SYN is repeated every second (Linux 6.5 and later), or after 1 s and 3 s.
+    pub linear_syns: bool,
     /// Open connections at most.
     pub connections_max: u32,
     /// Whether a client is read from and answered as soon as it is taken.
@@ -64,6 +83,8 @@ pub struct Workload {
     pub pause_us: u64,
     /// How long all of it lasts.
     pub seconds: f64,
+    /// Clients that come before this are served like all, and left out of the times of good replies.
+    pub timed_from_s: f64,
 }
 
 impl Default for Workload {
@@ -79,10 +100,15 @@ impl Default for Workload {
             wait_open_ns: 0,
             idle: 0,
             queue: 1024,
+            deferred: true,
+            trip_us: 200,
+            lag_us: 2_000,
+            linear_syns: true,
             connections_max: 15_000,
             eager: true,
             pause_us: 1_000,
             seconds: 12.0,
+            timed_from_s: 0.0,
         }
     }
 }
@@ -119,8 +145,12 @@ pub struct Sample {
     pub round: u32,
     /// Open connections, those that are always silent left out.
     pub open: u32,
-    /// How long the queue may be.
+    /// How many wait in the queue.
+    pub waiting: u32,
+    /// How long it may be.
     pub queue: u32,
+    /// The part of the new connections that is heard.
+    pub heard: f64,
 }
 
 /// What became of a simulation.
@@ -132,6 +162,10 @@ pub struct Outcome {
     pub accepted: u64,
     /// Of them, those that gave up before they had all their replies.
     pub accepted_timed_out: u64,
+    /// Clients that had a connection, as far as they could tell.
+    pub connected: u64,
+    /// Of them, those that gave up before they had all their replies.
+    pub connected_timed_out: u64,
     /// Clients that were turned away.
     pub rejected: u64,
     /// Clients that came.
@@ -181,12 +215,25 @@ struct Client {
     /// When its current request began: its first SYN, or the request itself.
     asked_us: u64,
     left: u32,
+    /// What decides whether it is heard, in (0, 1].
+    number: f64,
+    /// When its first request has come.
+    request_us: u64,
+}
+
+impl Client {
+    fn gives_up_us(&self) -> u64 {
+        self.asked_us + TIMEOUT_US
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Come,
-    ComeAgain(usize),
+    /// A SYN: the first, the second, and so on.
+    Knock(usize, u32),
+    /// A connected client is to stand in the queue: the last segment of its handshake, or its request, for the so many-th time.
+    Enter(usize, u32),
     Ask(usize),
 }
 
@@ -201,6 +248,10 @@ struct World<'a> {
     number: u64,
     clients: Vec<Client>,
     queue: VecDeque<usize>,
+    /// SYNs and requests that the kernel has dropped since the controller was last told.
+    dropped: u32,
+    /// The longest that a first request had waited, of those of this turn.
+    oldest_us: u64,
     ready: VecDeque<usize>,
     open: u32,
     turned_us: u64,
@@ -221,6 +272,8 @@ impl<'a> World<'a> {
             number: 0,
             clients: Vec::new(),
             queue: VecDeque::new(),
+            dropped: 0,
+            oldest_us: 0,
             ready: VecDeque::new(),
             open: 0,
             turned_us: 0,
@@ -276,9 +329,24 @@ impl<'a> World<'a> {
             rejecting_us,
             rejected,
             queue_empty,
+            waiting: self.queue.len() as u32,
+            dropped: std::mem::take(&mut self.dropped),
+            oldest_us: std::mem::take(&mut self.oldest_us),
             crowded,
         });
         self.turned_us = self.now_us;
+    }
+
+    /// What the kernel has been told.
+    fn gate(&self) -> Gate {
+        match self.policy {
+            Policy::Auto | Policy::Rejecting => self.controller.gate(),
+            Policy::Fixed(_) => Gate {
+                backlog: self.of.queue,
+                heard: 1.0,
+                deferred: true,
+            },
+        }
     }
 
     /// Takes clients: how many, and whether there were no more.
@@ -298,7 +366,10 @@ impl<'a> World<'a> {
             self.open += 1;
             self.outcome.accepted += 1;
             self.pass(self.of.accept_us);
+            let request_us = self.clients[client].request_us;
             match self.of.eager {
+                // A read that finds nothing.
+                _ if request_us > self.now_us => self.at(request_us, Event::Ask(client)),
                 true => self.serve(client),
                 false => self.ready.push_back(client),
             }
@@ -316,31 +387,45 @@ impl<'a> World<'a> {
             };
             rejected += 1;
             self.pass(self.of.reject_us);
-            let asked_us = self.clients[client].asked_us;
-            if self.now_us <= asked_us + TIMEOUT_US {
-                self.outcome.rejected += 1;
-                self.outcome.told_us.push(self.now_us - asked_us);
+            let Client { asked_us, .. } = self.clients[client];
+            match self.now_us <= self.clients[client].gives_up_us() {
+                true => {
+                    self.outcome.rejected += 1;
+                    self.outcome.told_us.push(self.now_us - asked_us);
+                }
+                false => self.outcome.connected_timed_out += 1,
             }
         }
         (rejected, rejected < most)
     }
 
     fn serve(&mut self, client: usize) {
-        let Client { asked_us, left } = self.clients[client];
-        let gave_up = |now_us: u64| now_us > asked_us + TIMEOUT_US;
-        // Who has gone by now costs a read that finds the end; who goes meanwhile costs the whole request.
-        let gone_before = gave_up(self.now_us);
-        self.pass(match gone_before {
-            true => self.of.accept_us,
+        let Client {
+            asked_us,
+            left,
+            request_us,
+            ..
+        } = self.clients[client];
+        let gives_up_us = self.clients[client].gives_up_us();
+        if left == self.of.requests {
+            self.oldest_us = self.oldest_us.max(self.now_us.saturating_sub(request_us));
+        }
+        // Who has gone is only seen by looking, and that is done when more come than can be served.
+        let seen = self.policy_is_auto() && self.controller.is_crowded();
+        self.pass(match seen && self.now_us > gives_up_us {
+            true => GONE_US,
             false => self.of.request_us,
         });
-        if gave_up(self.now_us) {
+        if self.now_us > gives_up_us {
             self.outcome.accepted_timed_out += 1;
+            self.outcome.connected_timed_out += 1;
             self.open -= 1;
             return;
         }
         self.outcome.replies += 1;
-        self.outcome.times_us.push(self.now_us - asked_us);
+        if asked_us as f64 >= self.of.timed_from_s * 1e6 {
+            self.outcome.times_us.push(self.now_us - asked_us);
+        }
         if left == self.of.requests {
             self.outcome.told_us.push(self.now_us - asked_us);
         }
@@ -348,10 +433,8 @@ impl<'a> World<'a> {
             1 => self.open -= 1,
             _ => {
                 let again_us = self.now_us + self.of.pause_us;
-                self.clients[client] = Client {
-                    asked_us: again_us,
-                    left: left - 1,
-                };
+                self.clients[client].asked_us = again_us;
+                self.clients[client].left = left - 1;
                 self.at(again_us, Event::Ask(client));
             }
         }
@@ -376,28 +459,66 @@ impl<'a> World<'a> {
                 Event::Come => {
                     self.next_client(when_us);
                     self.outcome.clients += 1;
+                    let number = self.random.fraction();
                     self.clients.push(Client {
                         asked_us: when_us,
                         left: self.of.requests,
+                        number,
+                        request_us: 0,
                     });
-                    self.knock(self.clients.len() - 1, Some(when_us + SYN_AGAIN_US));
+                    self.knock(self.clients.len() - 1, 0, when_us);
                 }
-                Event::ComeAgain(client) => self.knock(client, None),
+                Event::Knock(client, time) => self.knock(client, time, when_us),
+                Event::Enter(client, time) => self.enter(client, time, when_us),
                 Event::Ask(client) => self.ready.push_back(client),
             }
         }
     }
 
-    /// The kernel has room in the queue, or drops the SYN.
-    fn knock(&mut self, client: usize, again_us: Option<u64>) {
-        let length = match self.policy {
-            Policy::Auto | Policy::Rejecting => self.controller.queue(),
-            Policy::Fixed(_) => self.of.queue,
+    fn policy_is_auto(&self) -> bool {
+        matches!(self.policy, Policy::Auto | Policy::Rejecting)
+    }
+
+    /// The kernel answers a SYN, or drops it.
+    fn knock(&mut self, client: usize, time: u32, now_us: u64) {
+        let gate = self.gate();
+        let heard = self.clients[client].number <= gate.heard;
+        if !heard || self.queue.len() >= gate.backlog as usize {
+            self.dropped += 1;
+            let again_us = match self.of.linear_syns {
+                true => now_us + SYN_AGAIN_US,
+                false => now_us + (SYN_AGAIN_US << time),
+            };
+            if again_us < self.clients[client].gives_up_us() {
+                self.at(again_us, Event::Knock(client, time + 1));
+            }
+            return;
+        }
+        self.outcome.connected += 1;
+        let shaken_us = now_us + self.of.trip_us;
+        let request_us = shaken_us + self.of.lag_us;
+        self.clients[client].request_us = request_us;
+        let enters_us = match self.of.deferred && gate.deferred {
+            true => request_us,
+            false => shaken_us,
         };
-        if self.queue.len() < length as usize {
+        self.at(enters_us, Event::Enter(client, 0));
+    }
+
+    /// A connected client finds room in the queue, or it tries again as long as it has patience.
+    fn enter(&mut self, client: usize, time: u32, now_us: u64) {
+        if now_us > self.clients[client].gives_up_us() {
+            self.outcome.connected_timed_out += 1;
+        } else if self.queue.len() < self.gate().backlog as usize {
+            // What was repeated came later than it was sent first.
+            self.clients[client].request_us = self.clients[client].request_us.max(now_us);
             self.queue.push_back(client);
-        } else if let Some(again_us) = again_us {
-            self.at(again_us, Event::ComeAgain(client));
+        } else {
+            self.dropped += 1;
+            self.at(
+                now_us + (REQUEST_AGAIN_US << time),
+                Event::Enter(client, time + 1),
+            );
         }
     }
 
@@ -413,10 +534,9 @@ impl<'a> World<'a> {
                 Policy::Fixed(count) => count,
             },
             open: self.open,
-            queue: match self.policy {
-                Policy::Auto | Policy::Rejecting => self.controller.queue(),
-                Policy::Fixed(_) => self.of.queue,
-            },
+            waiting: self.queue.len() as u32,
+            queue: self.gate().backlog,
+            heard: self.gate().heard,
         });
     }
 }

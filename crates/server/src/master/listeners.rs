@@ -10,15 +10,12 @@
 //! the work.
 //! Sources: socket(7), ip(7), ipv6(7), tcp(7).
 
+use crate::accept::DEFER_S;
 use crate::config::{Config, Sharing};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-
-/// A client that says nothing is accepted after about this long all the same, so that its deadline
-/// runs. The kernel rounds it up to the first time it repeats its handshake.
-const DEFER_S: u32 = 1;
 
 /// Why an address can not be listened on.
 #[derive(Debug, thiserror::Error)]

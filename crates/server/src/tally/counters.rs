@@ -90,6 +90,9 @@ counters! {
         Counter accepts_on_close "Rounds of accepting because a connection had closed (accept-on-close).";
         Gauge accept_round "Connections that the next round may take; 0 where accept-count is not auto.";
         Gauge accept_queue "Length of the accept queues that the kernel was told; 0 where accept-count is not auto.";
+        Gauge accept_waiting "Clients that waited in the accept queues when these were last looked at: after a turn that left some (accept-count auto).";
+        Gauge accept_limiting "Workers whose kernel hears only a part of the new connections because more come than can be served (accept-count auto).";
+        Counter accept_unheard "First segments that the kernel dropped because the queue was full or only a part was heard, as far as they were looked at (accept-count auto).";
         Counter accept_held "Turns in which nobody was taken because those who are here were late (accept-count auto).";
         Counter early_rejected "Connections answered 503 or reset at once because more come than can be served (early-reject).";
         Gauge early_rejecting "Workers that turn clients away now because more come than can be served (early-reject).";
@@ -99,8 +102,9 @@ counters! {
         Gauge connections_open "Connections open now.";
         Counter connections_closed "Connections closed, by whichever side.";
         Counter requests "Requests whose head was complete.";
-        Counter first_requests_looked "First requests of a connection, one in 16, before whose answer was looked whether the client is still there.";
+        Counter first_requests_looked "First requests of a connection, one in 16 (all while more come than can be served, with accept-count auto), before whose answer was looked whether the client is still there.";
         Counter first_requests_late "Of them, those whose client had closed its side already: it gave up, or never sends again.";
+        Counter first_requests_left "First requests that were not answered because their client had closed and they had waited for more than a second (accept-count auto).";
         Counter receives_would_block "Reads from clients that found nothing (EWOULDBLOCK).";
         Counter bytes_received "Bytes received from clients.";
         Counter bytes_sent "Bytes sent to clients, heads included.";

@@ -28,6 +28,17 @@ const ROUNDS_FOR_CLOSED_MAX: u32 = 1024;
 /// enough for the reserve and a few clients. While the shortage lasts there are more with each pause.
 const SHED: usize = 64;
 
+/// Who may be left in an accept queue after a round.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Left {
+    /// It was found empty.
+    Nobody,
+    /// The round had its bound.
+    Perhaps,
+    /// There is no place, or no descriptor, for one more.
+    NoRoom,
+}
+
 impl Worker {
     /// A listener is ready: takes as many clients as the policy says.
     pub(super) fn accept(&mut self, listener: u32) {
@@ -36,11 +47,11 @@ impl Worker {
             return;
         }
         self.counters.accept_wakeups += 1;
-        let (taken, more) = self.accept_round(listener, self.most_a_round());
-        match (taken, more) {
+        let (taken, left) = self.accept_round(listener, self.most_a_round());
+        match (taken, left) {
             // A loop that is late takes nobody; another one may not be.
-            (0, true) => self.listeners.leave(),
-            (0, false) => {}
+            (0, Left::Perhaps) => self.listeners.leave(),
+            (0, _) => {}
             _ => self.listeners.pass_on(&mut self.events, &self.tracer),
         }
     }
@@ -61,18 +72,20 @@ impl Worker {
         self.accepts_owed = 0;
     }
 
-    /// Takes new clients, at most `bound` of them: how many were taken, and whether there may be more.
-    fn accept_round(&mut self, listener: u32, bound: u32) -> (u32, bool) {
+    /// Takes new clients, at most `bound` of them: how many were taken, and who may be left.
+    fn accept_round(&mut self, listener: u32, bound: u32) -> (u32, Left) {
         let begun = self.auto.as_ref().map(|_| Instant::now());
-        let (taken, mut more) = self.take_clients(listener, bound);
+        let (taken, mut left) = self.take_clients(listener, bound);
         if let (Some(auto), Some(begun)) = (&mut self.auto, begun) {
             auto.took(begun, taken);
-            more = more && self.reject_surplus(listener);
+            if left == Left::Perhaps && !self.reject_surplus(listener) {
+                left = Left::Nobody;
+            }
         }
         if let Some(auto) = &mut self.auto {
-            auto.left(more);
+            auto.left(left != Left::Nobody);
         }
-        (taken, more)
+        (taken, left)
     }
 
     /// Turns away whom a full round has left in the queue, as many as the controller says. `false`: nobody is left.
@@ -97,7 +110,8 @@ impl Worker {
                     rejected += 1;
                     self.reject_early(socket, peer);
                 }
-                Accepted::Nobody | Accepted::Paused => break false,
+                Accepted::Nobody => break false,
+                Accepted::Paused => break true,
                 Accepted::Exhausted(error) => {
                     self.counters.accept_errors += 1;
                     self.pause_accepting("accept4", error);
@@ -142,28 +156,50 @@ impl Worker {
         self.listeners.pass_on(&mut self.events, &self.tracer);
     }
 
-    /// How long the accept queues are to be, if the controller has changed its mind.
+    /// Shows the controller who waits, and tells the kernel what it has decided, if that is something else.
     pub(super) fn tend_queue(&mut self) {
-        let Some(length) = self.auto.as_mut().and_then(Auto::end_turn) else {
+        let Some(auto) = &mut self.auto else {
             return;
         };
-        let most = self.config.listen_queue;
-        let length = match self.config.sharing {
-            Sharing::Reuseport => length,
+        let workers = match self.config.sharing {
+            Sharing::Reuseport => 1,
             // What this worker takes in its time, the others take as well, from the same queue.
-            Sharing::Shared | Sharing::Herd => {
-                length.saturating_mul(self.config.workers as u32).min(most)
-            }
+            Sharing::Shared | Sharing::Herd => self.config.workers as u32,
         };
-        self.listeners.set_queue(length, &self.tracer);
+        if auto.is_to_look() {
+            let (waiting, dropped) = self.listeners.look(&self.tracer);
+            let dropped = auto.looked(waiting.div_ceil(workers), dropped);
+            self.counters.accept_unheard += u64::from(dropped);
+        }
+        let Some((told, gate)) = auto.end_turn() else {
+            return;
+        };
+        // Whoever ends has opened the listeners wide, for those who go on with them.
+        if self.draining_until_ms.is_some() {
+            return;
+        }
+        if gate.backlog != told.backlog {
+            let length = gate.backlog.saturating_mul(workers);
+            let length = length.min(self.config.listen_queue);
+            self.listeners.set_queue(length, &self.tracer);
+        }
+        if gate.heard != told.heard {
+            self.listeners.set_heard(gate.heard, &self.tracer);
+        }
+        if gate.deferred != told.deferred && self.config.defer_accept {
+            self.listeners.set_deferred(gate.deferred, &self.tracer);
+        }
     }
 
-    fn take_clients(&mut self, listener: u32, bound: u32) -> (u32, bool) {
+    fn take_clients(&mut self, listener: u32, bound: u32) -> (u32, Left) {
         let mut taken = 0;
-        while taken < bound {
+        let left = loop {
+            if taken == bound {
+                break Left::Perhaps;
+            }
             if self.connections.len() >= self.config.connections_max as usize {
                 self.listeners.set_full(true, &mut self.events);
-                break;
+                break Left::NoRoom;
             }
             self.counters.accepts_tried += 1;
             match self.listeners.accept(listener, &self.tracer) {
@@ -173,18 +209,18 @@ impl Worker {
                 }
                 Accepted::Nobody => {
                     self.listeners.drained(listener, &mut self.events);
-                    break;
+                    break Left::Nobody;
                 }
-                Accepted::Paused => break,
+                Accepted::Paused => break Left::NoRoom,
                 Accepted::Exhausted(error) => {
                     self.counters.accept_errors += 1;
                     self.pause_accepting("accept4", error);
-                    break;
+                    break Left::NoRoom;
                 }
             }
-        }
+        };
         self.counters.accepts_per_wakeup.record(u64::from(taken));
-        (taken, taken == bound)
+        (taken, left)
     }
 
     /// A client's place. It is read from at once, unless the policy is to wait for the event mechanism: its
@@ -270,6 +306,10 @@ impl Worker {
     /// in the accept queue already are taken first: closing a listener resets them.
     pub(super) fn drain(&mut self, timeout_ms: u64) {
         self.draining_until_ms = Some(self.now_ms + timeout_ms);
+        if self.auto.is_some() {
+            let (queue, deferred) = (self.config.listen_queue, self.config.defer_accept);
+            self.listeners.open_wide(queue, deferred);
+        }
         // The kernel lets one more in than the queue is long. Others come while these are taken; as many
         // of them are reset in the end as were let in instead of them.
         let queue = self.config.listen_queue.saturating_add(1);
@@ -284,9 +324,9 @@ impl Worker {
         };
         let mut more = false;
         for listener in 0..self.listeners.len() {
-            let (taken, perhaps) = self.accept_round(listener, self.last_a_round(left));
+            let (taken, others) = self.accept_round(listener, self.last_a_round(left));
             left -= taken;
-            more |= perhaps;
+            more |= others == Left::Perhaps;
         }
         if more && left > 0 {
             self.last_clients = Some(left);

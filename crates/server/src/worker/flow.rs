@@ -13,6 +13,7 @@ use rustix::net::{RecvFlags, Shutdown};
 
 use super::exchange::{Given, Served};
 use super::{Fate, Worker};
+use crate::accept::Auto;
 use crate::connection::{Connection, Phase};
 use crate::respond::{self, Context};
 use crate::send::{self, Means, Progress};
@@ -26,6 +27,9 @@ pub(super) const ASKS_MAX: u8 = 3;
 const READS_MAX: usize = 64;
 /// Of so many first requests of a connection one is looked at, whether its client is still there.
 const LOOKED_AT_ONE_IN: u64 = 16;
+/// A client that has closed its side and has waited for longer than this is taken for one that has given up, while more come than can be
+/// served: four times as long as anybody is meant to wait in the queue.
+const IMPATIENT_MS: u32 = 1_000;
 /// What a parting client may still send before we stop listening.
 const LINGER_BYTES_MAX: usize = 256 * 1024;
 
@@ -102,8 +106,8 @@ impl Worker {
         let held = connection.held.len();
         scratch[..held].copy_from_slice(&connection.held);
         let fate = match self.receive_into(connection, &mut scratch[held..]) {
+            Ok(Some(_)) if self.has_departed(connection) => Fate::Close,
             Ok(Some(count)) => {
-                self.look_for_departure(connection);
                 connection.held.clear();
                 self.consume(connection, &scratch[..held + count], Given::Nothing)
             }
@@ -117,13 +121,18 @@ impl Worker {
         fate
     }
 
-    /// A client that has waited for too long closes, and its request is received and answered all the same: nothing in a stream
-    /// tells that its reader has gone before its last byte is read. So some are looked at. One that closes only its own side and still
-    /// reads counts as gone, which is why nothing but a count follows.
-    fn look_for_departure(&mut self, connection: &Connection) {
+    /// Whether a client whose first request has just been read has given up, as far as one knows and it matters.
+    ///
+    /// A client that has waited for too long closes, and its request is received all the same: nothing in a stream
+    /// tells that its reader has gone before its last byte is read. So some are looked at; and all, where a controller says that more come than
+    /// can be served, because then it is other clients' time that an answer to nobody takes. One that has closed only its own side and still
+    /// reads looks the same, so whoever has closed is answered unless it has waited for so long that giving up is the likelier reason.
+    fn has_departed(&mut self, connection: &Connection) -> bool {
         let first = connection.requests == 0 && !connection.partial;
-        if !first || self.counters.requests % LOOKED_AT_ONE_IN != LOOKED_AT_ONE_IN - 1 {
-            return;
+        let sampled = self.counters.requests % LOOKED_AT_ONE_IN == LOOKED_AT_ONE_IN - 1;
+        let crowded = self.auto.as_ref().is_some_and(Auto::is_crowded);
+        if !first || !(sampled || crowded) {
+            return false;
         }
         self.counters.first_requests_looked += 1;
         let peeked = self.tracer.call(Call::Receive, || {
@@ -131,6 +140,19 @@ impl Worker {
         });
         let gone = !matches!(peeked, Ok((1.., _)) | Err(Errno::AGAIN | Errno::INTR));
         self.counters.first_requests_late += u64::from(gone);
+        let Some(auto) = &mut self.auto else {
+            return false;
+        };
+        if !gone && !sampled {
+            return false;
+        }
+        let waited_ms = self.tracer.call(Call::SocketOption, || {
+            os::socket::last_data_ms(connection.socket.as_fd()).unwrap_or(0)
+        });
+        auto.found_waiting(waited_ms);
+        let departed = crowded && gone && waited_ms > IMPATIENT_MS;
+        self.counters.first_requests_left += u64::from(departed);
+        departed
     }
 
     /// Bytes received, `None` when there are none now; an error when the client has ended or is gone.

@@ -198,6 +198,13 @@ impl Resolver<'_> {
             .map(|link| link.parse::<Bandwidth>())
             .transpose()
             .map_err(wrong)?;
+        let listen_queue = written
+            .listen_queue
+            .as_ref()
+            .map(|length| *length.at(self.scale));
+        if listen_queue == Some(0) {
+            return Err(wrong("a listen-queue is one at least".to_owned()));
+        }
         let filesystem = written.filesystem.unwrap_or_else(|| "ext4".to_owned());
         if !matches!(filesystem.as_str(), "ext4" | "xfs") {
             return Err(wrong(format!("no file system {filesystem:?}: ext4 or xfs")));
@@ -213,6 +220,7 @@ impl Resolver<'_> {
             link_bits: link.map(|link| link.bits_per_s),
             cpu: written.cpu.as_ref().map(|cpu| *cpu.at(self.scale)),
             fill_requests: written.fill.as_ref().map_or(0, |fill| *fill.at(self.scale)),
+            listen_queue,
         })
     }
 
@@ -273,6 +281,7 @@ impl Resolver<'_> {
             link: own.link.or(base.link),
             cpu: own.cpu.or(base.cpu),
             fill: own.fill.or(base.fill),
+            listen_queue: own.listen_queue.or(base.listen_queue),
         })
     }
 

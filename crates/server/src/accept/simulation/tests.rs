@@ -26,9 +26,11 @@ fn heavy() -> Workload {
     }
 }
 
-/// A wait that is paid for each of many silent connections, as with select; and no eager reads.
+/// A wait that is paid for each of many silent connections, as with select; and no eager reads. Six hundred come in a turn, so half of a queue of
+/// 1024 would be too little for them.
 fn crowded_select() -> Workload {
     Workload {
+        queue: 4096,
         wait_open_ns: 400,
         idle: 10_000,
         eager: false,
@@ -61,14 +63,77 @@ fn peak(of: &Workload, policy: Policy, seed: u64) -> f64 {
 #[test]
 fn goodput_stays_at_its_peak_when_three_times_as_much_is_asked_for() {
     for (name, of) in workloads() {
-        for seed in SEEDS {
+        let kernels = [(true, 1024), (true, 4096), (false, 1024)];
+        for (seed, (linear_syns, queue)) in SEEDS.into_iter().cycle().zip(kernels) {
+            let of = Workload {
+                linear_syns,
+                queue: of.queue.max(queue),
+                // Until the controller knows what can be served it may hear too few, and these knock again.
+                timed_from_s: 6.0,
+                seconds: 24.0,
+                ..of.clone()
+            };
             let peak = peak(&of, Policy::Auto, seed);
             let (rate, outcome) = goodput(&of, 3.0, Policy::Auto, seed);
             assert!(rate >= 0.95 * peak, "{name}: {rate:.0} of {peak:.0}");
-            let lost = outcome.accepted_timed_out as f64 / outcome.accepted as f64;
-            assert!(lost < 0.01, "{name}: {lost:.3} of the accepted gave up");
-            let p99_us = outcome.quantile_us(0.99);
-            assert!(p99_us <= TIMEOUT_US / 2, "{name}: p99 {p99_us} us");
+            let lost = outcome.connected_timed_out as f64 / outcome.connected as f64;
+            assert!(lost < 0.01, "{name}: {lost:.3} of the connected gave up");
+            // Turns of a tenth of a second shake the queue, and one or two of a hundred are heard at their third knock.
+            let share = if of.idle > 0 { 0.98 } else { 0.99 };
+            let late_us = outcome.quantile_us(share);
+            assert!(
+                late_us <= TIMEOUT_US / 2,
+                "{name}, {seed}: {share} within {late_us} us"
+            );
+        }
+    }
+}
+
+#[test]
+fn most_are_served_at_their_first_knock_when_only_a_part_is_heard() {
+    let of = Workload {
+        deferred: false,
+        ..small()
+    };
+    let soon = |policy| {
+        let (_, outcome) = goodput(&of, 3.0, policy, 1);
+        let soon = outcome.times_us.partition_point(|us| *us < SYN_AGAIN_US);
+        soon as f64 / outcome.times_us.len() as f64
+    };
+    assert!(soon(Policy::Auto) > 0.95);
+    // Where a queue that is full decides, whoever is served has mostly knocked two or three times.
+    let by_chance = soon(Policy::Fixed(25));
+    assert!(by_chance < 0.6, "{by_chance:.2}");
+}
+
+#[test]
+fn connections_time_out_that_no_server_has_seen_when_clients_are_kept_back_before_a_full_queue() {
+    let share = |deferred| {
+        let of = Workload {
+            queue: 50,
+            deferred,
+            ..heavy()
+        };
+        let (_, outcome) = goodput(&of, 3.0, Policy::Fixed(25), 1);
+        outcome.connected_timed_out as f64 / outcome.connected as f64
+    };
+    let (kept_back, at_once) = (share(true), share(false));
+    assert!(kept_back > 0.05, "{kept_back:.3}");
+    assert!(at_once < 0.5 * kept_back, "{at_once:.3}");
+}
+
+#[test]
+fn nobody_is_lost_when_all_can_be_served() {
+    for (name, of) in workloads() {
+        for load in [0.5, 0.8] {
+            let (_, outcome) = goodput(&of, load, Policy::Auto, 1);
+            // Whoever has come in the last moments is still being served.
+            let lost = outcome.clients - outcome.told_us.len() as u64;
+            let last = of.capacity() * load * 0.2;
+            assert!((lost as f64) < last, "{name} at {load}: {lost}");
+            let all = outcome.samples.iter().all(|sample| sample.heard == 1.0);
+            assert!(all, "{name} at {load}: all are heard");
+            assert_eq!(outcome.connected_timed_out, 0, "{name} at {load}");
         }
     }
 }
@@ -149,7 +214,8 @@ fn service_is_as_before_when_an_overload_is_over() {
         let outcome = run(
             &Workload {
                 rates: steps,
-                seconds: 12.0,
+                // Those who came last knock for the last time two seconds later, and may wait for one more.
+                seconds: 14.0,
                 ..of.clone()
             },
             Policy::Auto,
@@ -157,7 +223,7 @@ fn service_is_as_before_when_an_overload_is_over() {
         );
         let (before, after) = (
             outcome.replies_per_s(1.0, 4.0),
-            outcome.replies_per_s(9.0, 12.0),
+            outcome.replies_per_s(11.0, 14.0),
         );
         assert!(
             (after / before - 1.0).abs() < 0.15,
@@ -166,6 +232,7 @@ fn service_is_as_before_when_an_overload_is_over() {
         let last = outcome.samples.last().unwrap();
         assert_eq!(last.queue, of.queue, "{name}: room for a burst again");
         assert!(last.round > 1, "{name}");
+        assert_eq!(last.heard, 1.0, "{name}: all are heard again");
     }
 }
 
@@ -186,7 +253,10 @@ fn told_within(outcome: &Outcome, us: u64) -> f64 {
 #[test]
 fn clients_learn_soon_that_they_cannot_be_served_when_they_are_turned_away() {
     // Where a request is dear, being told is cheap. At three times the capacity most never come in otherwise.
-    let of = heavy().at(3.0 * heavy().capacity());
+    let of = Workload {
+        seconds: 24.0,
+        ..heavy().at(3.0 * heavy().capacity())
+    };
     for seed in SEEDS {
         let (waiting, rejecting) = (
             run(&of, Policy::Auto, seed),
@@ -204,8 +274,8 @@ fn clients_learn_soon_that_they_cannot_be_served_when_they_are_turned_away() {
             rejecting.replies_per_s(6.0, 12.0),
         );
         assert!(less >= 0.8 * served, "{less:.0} of {served:.0}");
-        let lost = rejecting.accepted_timed_out as f64 / rejecting.accepted as f64;
-        assert!(lost < 0.01, "{lost:.3} of the accepted gave up");
+        let lost = rejecting.connected_timed_out as f64 / rejecting.connected as f64;
+        assert!(lost < 0.01, "{lost:.3} of the connected gave up");
     }
 }
 
@@ -261,11 +331,12 @@ fn nobody_is_turned_away_any_more_when_an_overload_is_over() {
                 (3.0, 4.0 * capacity),
                 (7.0, 0.5 * capacity),
             ],
-            seconds: 9.0,
+            // Those who came last knock for the last time two seconds later, and are heard little by little.
+            seconds: 12.0,
             ..of.clone()
         };
         let longer = Workload {
-            seconds: 14.0,
+            seconds: 16.0,
             ..steps.clone()
         };
         let (until, after) = (
@@ -273,6 +344,6 @@ fn nobody_is_turned_away_any_more_when_an_overload_is_over() {
             run(&longer, Policy::Rejecting, 1).rejected,
         );
         assert!(until > 0, "{name}");
-        assert_eq!(until, after, "{name}: two seconds after its end");
+        assert_eq!(until, after, "{name}: five seconds after its end");
     }
 }

@@ -1,0 +1,228 @@
+//! The controller's eyes and hands in a worker: what a turn took, who waits, and what the kernel is told.
+//!
+//! It refuses to decide anything: that is [`control`](super::control), which knows neither clock nor call.
+
+use std::time::{Duration, Instant};
+
+use super::control::{Controller, Gate, PERIOD_US, Turn};
+use crate::request::Counters;
+
+/// The listeners are looked at no more often: with many short turns it would be a cost, and a period has twenty of these.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// A part that differs by less is the same: telling the kernel has it compile a filter, and who is heard is to stay so.
+const PART_TOLD: f64 = 0.01;
+
+/// The controller of a worker, where the count is not fixed, and what it learns from.
+pub struct Auto {
+    controller: Controller,
+    /// What the kernel was last told.
+    told: Gate,
+    /// When the listeners were last looked at, who waited then, and how many segments had been dropped.
+    looked: Option<Instant>,
+    waiting: u32,
+    dropped: u32,
+    clock: Instant,
+    ended: Instant,
+    begun: Instant,
+    turn: Turn,
+    /// Whether clients may wait of whom the wait for events has not told.
+    unseen: bool,
+}
+
+impl Auto {
+    /// A controller for accept queues of at most `queue_most`, that turns clients away or not, and whose listeners others may have as well.
+    pub fn new(queue_most: u32, rejecting: bool, shared: bool) -> Auto {
+        let now = Instant::now();
+        let controller = Controller::new(queue_most, 0).rejecting(rejecting);
+        Auto {
+            // A worker begins with its listeners open wide.
+            told: controller.gate(),
+            controller: match shared {
+                true => controller.sharing(),
+                false => controller,
+            },
+            looked: None,
+            waiting: 0,
+            dropped: 0,
+            clock: now,
+            ended: now,
+            begun: now,
+            turn: Turn::default(),
+            unseen: false,
+        }
+    }
+
+    /// The wait for events is over. `crowded`: more may be ready than it told. `watched`: it would have told of clients.
+    pub fn begin_turn(&mut self, crowded: bool, watched: bool) {
+        self.begun = Instant::now();
+        self.unseen = crowded || !watched;
+        self.turn = Turn {
+            wait_us: (self.begun - self.ended).as_micros() as u64,
+            crowded,
+            queue_empty: true,
+            ..Turn::default()
+        };
+    }
+
+    /// How many clients a round may take.
+    pub fn round(&self) -> u32 {
+        self.controller.round()
+    }
+
+    /// How many of those that a round leaves in the queue may be turned away.
+    pub fn reject(&self) -> u32 {
+        self.controller.reject()
+    }
+
+    /// Whether more have come than can be served, and it is not long ago.
+    pub fn is_crowded(&self) -> bool {
+        self.controller.is_crowded()
+    }
+
+    /// When the next turn is to be at the latest, if it matters.
+    pub fn next_ms(&self, now_ms: u64) -> Option<u64> {
+        (!self.controller.is_at_rest()).then_some(now_ms + PERIOD_US / 1_000)
+    }
+
+    /// A round that began at `begun` has taken so many.
+    pub fn took(&mut self, begun: Instant, taken: u32) {
+        self.turn.accepted += taken;
+        self.turn.accepting_us += begun.elapsed().as_micros() as u64;
+    }
+
+    /// After a round, from `begun` on, so many were turned away.
+    pub fn turned_away(&mut self, begun: Instant, rejected: u32) {
+        self.turn.rejected += rejected;
+        self.turn.rejecting_us += begun.elapsed().as_micros() as u64;
+    }
+
+    /// Whether a listener has been left with clients in its queue, as far as that is known.
+    pub fn left(&mut self, more: bool) {
+        self.unseen = false;
+        self.turn.queue_empty &= !more;
+    }
+
+    /// A first request had waited for so long when it was read.
+    pub fn found_waiting(&mut self, ms: u32) {
+        self.turn.oldest_us = self.turn.oldest_us.max(u64::from(ms) * 1_000);
+    }
+
+    /// Whether the listeners are to be looked at: somebody may wait, and it is some time ago.
+    pub fn is_to_look(&self) -> bool {
+        match self.looked {
+            // Somewhere the counting begins.
+            None => true,
+            Some(looked) => self.may_wait() && self.begun - looked >= LOOK_EVERY,
+        }
+    }
+
+    fn may_wait(&self) -> bool {
+        !self.turn.queue_empty || self.unseen
+    }
+
+    /// What the listeners said: how many wait, and how many segments were dropped so far. How many of them since it was last asked.
+    pub fn looked(&mut self, waiting: u32, dropped: u32) -> u32 {
+        let since = match self.looked.replace(self.begun) {
+            None => 0,
+            Some(_) => dropped.wrapping_sub(self.dropped),
+        };
+        (self.waiting, self.dropped) = (waiting, dropped);
+        self.unseen = false;
+        self.turn.queue_empty = waiting == 0;
+        self.turn.dropped = since;
+        since
+    }
+
+    /// The turn is over. What the kernel was told, and what it is to be told now, if that is different.
+    pub fn end_turn(&mut self) -> Option<(Gate, Gate)> {
+        let now = Instant::now();
+        self.turn.now_us = (now - self.clock).as_micros() as u64;
+        self.turn.busy_us = (now - self.begun).as_micros() as u64;
+        self.ended = now;
+        // Where nobody looked, it is as it was: somebody, or as many as there were.
+        self.turn.queue_empty &= !self.unseen;
+        self.waiting = match self.turn.queue_empty {
+            true => 0,
+            false => self.waiting.max(1),
+        };
+        self.turn.waiting = self.waiting;
+        self.controller.turn(&self.turn);
+        let (wanted, told) = (self.controller.gate(), self.told);
+        if is_near(&told, &wanted) {
+            return None;
+        }
+        self.told = wanted;
+        Some((told, wanted))
+    }
+
+    /// The controller's state, for those who read it.
+    pub fn gauges(&self, counters: &mut Counters) {
+        counters.accept_round = u64::from(self.controller.round());
+        counters.accept_queue = u64::from(self.told.backlog);
+        counters.accept_waiting = u64::from(self.turn.waiting);
+        counters.accept_held = self.controller.held();
+        counters.accept_limiting = u64::from(self.controller.gate().heard < 1.0);
+        counters.early_rejecting = u64::from(self.controller.is_rejecting());
+    }
+}
+
+/// Telling the kernel is a call; a little more or less is not worth it.
+fn is_near(told: &Gate, wanted: &Gate) -> bool {
+    let part = (wanted.heard - told.heard).abs() <= PART_TOLD * told.heard;
+    let all = (wanted.heard >= 1.0) == (told.heard >= 1.0);
+    let queue = wanted.backlog.abs_diff(told.backlog) <= told.backlog / 8;
+    part && all && queue && wanted.deferred == told.deferred
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_is_told_again_when_it_matters() {
+        let told = Gate {
+            backlog: 800,
+            heard: 0.5,
+            deferred: false,
+        };
+        let with = |heard, backlog| Gate {
+            heard,
+            backlog,
+            ..told
+        };
+        assert!(is_near(&told, &with(0.504, 890)));
+        assert!(!is_near(&told, &with(0.506, 800)) && !is_near(&told, &with(0.5, 910)));
+        let deferred = Gate {
+            deferred: true,
+            ..told
+        };
+        assert!(!is_near(&told, &deferred));
+        assert!(!is_near(&with(0.999, 800), &with(1.0, 800)), "all is all");
+    }
+
+    #[test]
+    fn listeners_are_looked_at_when_somebody_may_wait() {
+        let mut auto = Auto::new(1024, false, false);
+        auto.begin_turn(false, true);
+        assert!(auto.is_to_look(), "the counting begins");
+        assert_eq!(auto.looked(0, 70), 0);
+        std::thread::sleep(LOOK_EVERY);
+        auto.begin_turn(false, true);
+        assert!(!auto.is_to_look(), "nobody was announced");
+        auto.left(false);
+        assert!(!auto.is_to_look());
+        auto.left(true);
+        assert!(auto.is_to_look());
+        assert_eq!(auto.looked(3, 75), 5);
+        auto.left(true);
+        assert!(!auto.is_to_look(), "it has just been done");
+        std::thread::sleep(LOOK_EVERY);
+        auto.begin_turn(false, false);
+        assert!(auto.is_to_look(), "it was not asked about");
+        auto.begin_turn(true, true);
+        assert!(auto.is_to_look(), "there was no room to tell of it");
+        auto.left(false);
+        assert!(!auto.is_to_look());
+    }
+}

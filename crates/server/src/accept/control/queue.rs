@@ -1,0 +1,262 @@
+//! How many may wait in the kernel's queue, and which part of those who knock is heard: the third rule.
+//!
+//! A client that waits in that queue has a connection already, as far as it can tell, so a queue that is longer than what is
+//! served in time makes promises that are not kept. And a queue that is full makes clients lucky instead of
+//! early: whoever is refused knocks again after 1 s and 2 s (Linux 6.5 and later, before that after 1 s and 3 s), and as often comes in when most of its
+//! patience is gone. So two things are decided once a period:
+//!
+//! - *The length*: what leaves the queue in [`QUEUE_US`], while it is not empty, and room for [`CHANCE`]. This is the bound, for bursts and for the
+//!   moments before the second decision has taken effect. A queue that is found empty grows back.
+//! - *The part that is heard*, where more come than leave: so large that the queue stays half as long as it may be. Chosen by client and
+//!   not by knock ([`os::listen::hear`]), so that the others do not come in late, and the queue has room for all who are heard.
+//!
+//! The part follows from two rates, and is corrected by how many wait: `(leaving + (half - waiting) / 4 s) / asking`. The rate of asking is what came into the
+//! queue by the part that was heard then, so what is decided does not depend on what was decided before: with a constant load
+//! the number that wait goes to its half as an exponential with a time constant of [`SETTLE_S`], forty periods long; beyond [`BRIM`] it is brought back faster.
+//! Chance moves the number that wait and hardly the part, which matters: a part that
+//! grows hears some who have knocked in vain before. So the mean of the rate is over about [`ASKED_ENOUGH`] clients, and another load is told from
+//! chance by the queue as well: it is full, or it is empty while far fewer come than were thought to.
+//!
+//! What clients say is heeded as well: if of the first requests that were looked at one had waited for longer than [`QUEUE_US`] and
+//! [`LATE_US`](super::LATE_US) together, however that came about, the bound is halved, and recovers when none has.
+
+use super::{LATE_US, Period};
+
+/// How long a client may wait in the kernel's queue. Together with [`LATE_US`] and one repeated SYN (1 s) this stays within
+/// half of the 3 s that the papers' clients wait.
+pub const QUEUE_US: u64 = 250_000;
+
+/// No queue shorter than this: as many may come at one instant by chance.
+pub const QUEUE_LEAST: u32 = 8;
+
+/// Of what leaves in a second the root, so many times: clients come by chance, and a queue that is half as long is empty or full by it seldom.
+const CHANCE: f64 = 2.5;
+
+/// How fast the number that wait is brought to its half: slow against the time in which an unheard client knocks again.
+const SETTLE_S: f64 = 4.0;
+
+/// Part of the bound beyond which more come than leave.
+const FULL: f64 = 0.85;
+
+/// Part of the bound beyond which some find no room, and how fast what is beyond it is brought back.
+const BRIM: f64 = 0.95;
+const HASTEN_S: f64 = 0.25;
+
+/// The rate of leaving is a mean over about this many periods.
+const LEFT_MEAN: f64 = 8.0;
+
+/// The rate of asking is a mean over about this many clients, and over 8 to 64 periods.
+const ASKED_ENOUGH: f64 = 1_000.0;
+
+/// Another load, and not chance: this many times fewer than were thought to come, of [`EXPECTED_ENOUGH`] at least.
+const SUDDEN: f64 = 1.4;
+const EXPECTED_ENOUGH: f64 = 50.0;
+
+/// How much more is heard after so many clients, or after a period in which clients were turned away, if the queue was empty nevertheless.
+const SPARE: f64 = 1.15;
+const SPARE_ENOUGH: f64 = 150.0;
+
+/// The part grows by this much a period at most: whoever has knocked in vain knocks again, and each step shows how many of them there are.
+const STEP: f64 = 1.5;
+
+/// Never less, or nobody would come from whom it could be learned that more may.
+const HEARD_LEAST: f64 = 1.0 / 256.0;
+
+/// The bound is halved so often at most.
+const SPAN_LEAST: f64 = 0.25;
+
+/// All who knock have been heard and served for so long: what was arranged for the crowd is undone.
+const CALM_US: u64 = 1_000_000;
+
+/// What the kernel is to do with those who knock.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Gate {
+    /// How many may wait in the accept queue.
+    pub backlog: u32,
+    /// The part of new connections that is heard, up to 1.
+    pub heard: f64,
+    /// Whether a client may be kept back until its request is there. Not when more come than can be served: its place in the queue
+    /// would be given away meanwhile, and it has its request ready anyway when its turn comes.
+    pub deferred: bool,
+}
+
+/// The third rule.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Queue {
+    /// The longest that it may be.
+    most: u32,
+    gate: Gate,
+    /// What leaves the queue while somebody waits.
+    leaving_per_s: f64,
+    /// Periods that rate was learned from, as far as it matters.
+    learned: f64,
+    /// New connections that are asked for, heard or not.
+    asking_per_s: f64,
+    /// Clients that came, and that were thought to, in the last periods without a break in which the queue was empty once.
+    came: f64,
+    expected: f64,
+    /// Part of [`QUEUE_US`] that clients' own waiting allows.
+    span: f64,
+    /// All are heard whatever happens: the queue is not this loop's alone.
+    shared: bool,
+    busy_us: u64,
+}
+
+impl Queue {
+    pub fn new(most: u32, now_us: u64) -> Queue {
+        Queue {
+            most,
+            gate: Gate {
+                backlog: most,
+                heard: 1.0,
+                deferred: true,
+            },
+            leaving_per_s: 0.0,
+            learned: 0.0,
+            asking_per_s: 0.0,
+            came: 0.0,
+            expected: 0.0,
+            span: 1.0,
+            shared: false,
+            busy_us: now_us,
+        }
+    }
+
+    pub fn share(&mut self) {
+        self.shared = true;
+    }
+
+    pub fn gate(&self) -> Gate {
+        self.gate
+    }
+
+    pub fn is_open_wide(&self) -> bool {
+        self.hears_all() && self.gate.deferred && self.gate.backlog == self.most
+    }
+
+    /// Whether so many are more than can wait, so that the decision should not.
+    pub fn is_beyond(&self, waiting: u32) -> bool {
+        let bound = match self.learned > 0.0 {
+            true => self.bound(),
+            // Nothing is known of what can be served, only of the room that there is.
+            false => f64::from(self.most) / 2.0,
+        };
+        self.hears_all() && f64::from(waiting) > bound
+    }
+
+    /// Learns from a period.
+    pub fn adapt(&mut self, period: &Period) {
+        self.heed(period.oldest_us);
+        if period.is_busy() {
+            self.learn_leaving(period);
+            self.busy_us = period.ended_us;
+        }
+        self.choose_heard(period);
+        self.gate.backlog = match period.is_busy() || !self.hears_all() {
+            _ if self.learned == 0.0 => self.gate.backlog,
+            true => self.bound() as u32,
+            false => self.gate.backlog.saturating_mul(2).min(self.most),
+        };
+        let calm = period.ended_us.saturating_sub(self.busy_us) >= CALM_US;
+        self.gate.deferred &= !self.is_full(period);
+        self.gate.deferred |= self.hears_all() && calm;
+    }
+
+    /// What leaves the queue within the time that a client may wait in it, and room for chance; as far as there is room.
+    fn bound(&self) -> f64 {
+        let served = self.leaving_per_s * QUEUE_US as f64 / 1e6;
+        let bound = self.span * (served + CHANCE * self.leaving_per_s.sqrt());
+        bound.max(QUEUE_LEAST.into()).min(self.most.into())
+    }
+
+    /// Whether more come than leave, as far as can be told from those who wait: the queue is nearly full, or would be after one more such period.
+    fn is_full(&self, period: &Period) -> bool {
+        let (waiting, before) = (f64::from(period.waiting), f64::from(period.waiting_before));
+        let soon = waiting + (waiting - before).max(0.0);
+        let known = self.learned > 0.0 && period.is_busy();
+        known && waiting > self.bound() / 2.0 && soon > FULL * self.bound()
+    }
+
+    fn hears_all(&self) -> bool {
+        self.gate.heard >= 1.0
+    }
+
+    fn heed(&mut self, oldest_us: u64) {
+        self.span = match oldest_us > QUEUE_US + LATE_US {
+            true => (self.span / 2.0).max(SPAN_LEAST),
+            false => (self.span * 1.25).min(1.0),
+        };
+    }
+
+    fn learn_leaving(&mut self, period: &Period) {
+        let rate = period.left as f64 / period.seconds();
+        if period.ended_us.saturating_sub(self.busy_us) >= CALM_US {
+            // Of another load, by now.
+            self.learned = 0.0;
+        }
+        // Nothing is said of a rate by a period in which nobody could be taken, unless it lasts.
+        if self.learned == 0.0 && rate == 0.0 {
+            return;
+        }
+        self.learned = (self.learned + 1.0).min(LEFT_MEAN);
+        self.leaving_per_s += (rate - self.leaving_per_s) / self.learned;
+    }
+
+    fn choose_heard(&mut self, period: &Period) {
+        if self.learned == 0.0 || self.shared {
+            return;
+        }
+        let (bound, waiting) = (self.bound(), f64::from(period.waiting));
+        let came = period.left as f64 + waiting - f64::from(period.waiting_before);
+        let came = came.max(0.0);
+        if !self.hears_all() {
+            self.learn_asking(period, came, waiting > BRIM * bound);
+        } else if self.is_full(period) {
+            // Those who found no room ask as well.
+            self.asking_per_s = (came + period.dropped as f64) / period.seconds();
+            (self.came, self.expected) = (0.0, 0.0);
+        } else {
+            return;
+        }
+        // With long turns how many wait goes up and down with each: half of the queue in the mean, and room for the most.
+        let (mean, most) = (period.waiting_mean(), f64::from(period.waiting_most));
+        let correction = (bound / 2.0 - mean) / SETTLE_S;
+        let beyond = |waiting: f64| (waiting - BRIM * bound).max(0.0);
+        let haste = beyond(mean) / HASTEN_S + beyond(most) / (SETTLE_S / 2.0);
+        let wanted = self.leaving_per_s + correction - haste;
+        let mut heard = wanted / self.asking_per_s.max(1e-3);
+        if period.emptied && period.rejected > 0 {
+            // All who came could be served or told: it is not known yet how many more can.
+            heard = heard.max(self.gate.heard * SPARE);
+        }
+        self.gate.heard = heard.clamp(HEARD_LEAST, self.gate.heard * STEP).min(1.0);
+    }
+
+    /// Learns how many ask from how many of those who are heard came.
+    fn learn_asking(&mut self, period: &Period, came: f64, full: bool) {
+        let asking = came / period.seconds() / self.gate.heard;
+        if period.emptied {
+            self.came += came;
+            self.expected += self.asking_per_s * self.gate.heard * period.seconds();
+        } else {
+            (self.came, self.expected) = (0.0, 0.0);
+        }
+        if self.expected >= EXPECTED_ENOUGH && self.came * SUDDEN < self.expected {
+            self.asking_per_s *= self.came / self.expected;
+            (self.came, self.expected) = (0.0, 0.0);
+            return;
+        }
+        if self.expected >= SPARE_ENOUGH {
+            // As many as were thought to come, and yet the queue is empty: more can leave it than is known.
+            self.leaving_per_s *= SPARE;
+            (self.came, self.expected) = (0.0, 0.0);
+        }
+        let weight = match (full && asking > self.asking_per_s, period.emptied) {
+            // What found no room is not among those who came.
+            (true, _) => 0.5,
+            (false, true) => 0.125,
+            (false, false) => (came / ASKED_ENOUGH).clamp(1.0 / 64.0, 0.125),
+        };
+        self.asking_per_s += (asking - self.asking_per_s) * weight;
+    }
+}
