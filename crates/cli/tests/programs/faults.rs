@@ -317,8 +317,8 @@ fn requests_under_way_are_answered_502_when_the_fork_helper_is_killed() {
         server.wait_for("the program's start", |_| !numbers(&note).is_empty());
         streams.push((stream, numbers(&note)[0]));
     }
-    // What the second one has written may still be under way.
-    std::thread::sleep(Duration::from_millis(100));
+    // The second one's reply has begun.
+    assert_eq!(streams[1].0.peek(&mut [0]).unwrap(), 1);
     kill(server.children("serve-fork")[0]);
     assert_eq!(receive(&mut streams[0].0).unwrap().status, 502);
     assert!(
