@@ -253,6 +253,10 @@ impl Worker {
         if exchange.download.ended {
             let source = exchange.download.source.take();
             self.close_channel(source);
+            // Nobody may ever take what is in front of it.
+            if waits {
+                self.let_go(exchange);
+            }
         }
         if frame == Frame::Tunnel {
             exchange.download.wanted = false;
