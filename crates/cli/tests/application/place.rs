@@ -17,7 +17,13 @@ use crate::start::Peer;
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_headway-specweb99");
 
 /// The locations, which are the ways.
-pub const WAYS: [&str; 4] = ["/cgi-bin/headway-specweb99", "/direct", "/fastcgi", "/own"];
+pub const WAYS: [&str; 5] = [
+    "/cgi-bin/headway-specweb99",
+    "/direct",
+    "/pipe",
+    "/fastcgi",
+    "/own",
+];
 
 /// A set of one directory and what runs on it.
 pub struct Place {
@@ -102,6 +108,7 @@ fn configured(folder: &Path, fastcgi: &Peer) -> String {
     format!(
         "[[location]]\nprefix = \"/cgi-bin/\"\ncgi = true\nroot = {:?}\n{root}\n\
          [[location]]\nprefix = \"/direct\"\ndirect = [{PROGRAM:?}]\nconcurrency = 2\n{root}\n\
+         [[location]]\nprefix = \"/pipe\"\npipe = [{PROGRAM:?}]\nconcurrency = 2\n{root}\n\
          [[location]]\nprefix = \"/fastcgi\"\nfastcgi = \"unix:{}\"\nkeep = 4\n\
          [[location]]\nprefix = \"/own\"\nspecweb99 = {{}}\n",
         Path::new(PROGRAM).parent().unwrap(),
