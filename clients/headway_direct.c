@@ -186,8 +186,8 @@ int headway_direct_begin(struct headway_direct *server, int status, const char *
     }
     /* What is about the connection is the server's to say where it passes the reply on. */
     int size = back ? asprintf(&head, "Status: %d %s\r\n%s%s\r\n", status, phrase(status), fields, framing)
-                    : asprintf(&head, "HTTP/1.1 %d %s\r\nDate: %s\r\n%s%s%s\r\n", status, phrase(status), date,
-                               fields, framing,
+                    : asprintf(&head, "HTTP/1.1 %d %s\r\nDate: %s\r\n%s%s%s\r\n", status, phrase(status),
+                               date, fields, framing,
                                !(server->flags & KEEP) ? "Connection: close\r\n"
                                : (server->flags & OLD) ? "Connection: keep-alive\r\n"
                                                        : "");
