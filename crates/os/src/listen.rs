@@ -65,7 +65,8 @@ pub fn waiting(listener: impl AsFd) -> io::Result<u32> {
 }
 
 /// How many segments the kernel has dropped at this listener since it was made, wrapping around: because the accept queue was
-/// full, or because [`hear`] said so (`SO_MEMINFO`, Linux 4.12).
+/// full, or because [`hear`] said so (`SO_MEMINFO`, Linux 4.12). The last segment of a handshake whose client is kept back
+/// ([`defer_accept`]) is dropped and counted as well.
 ///
 /// # Errors
 /// `ENOPROTOOPT` from older kernels, whose answer may also be too short (`InvalidData`).

@@ -204,7 +204,7 @@ impl Worker {
             auto: (config.accept_count == AcceptCount::Auto).then(|| {
                 let rejecting = config.early_reject != EarlyReject::Off;
                 let shared = config.sharing != Sharing::Reuseport;
-                Auto::new(config.listen_queue, rejecting, shared)
+                Auto::new(config.listen_queue, rejecting, shared, config.defer_accept)
             }),
             connections: Slots::default(),
             deadlines: Deadlines::new(DEADLINE_TICK),

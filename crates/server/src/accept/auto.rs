@@ -22,6 +22,10 @@ pub struct Auto {
     looked: Option<Instant>,
     waiting: u32,
     dropped: u32,
+    /// Clients that have left the queue since.
+    left: u32,
+    /// Whether clients are kept back until they speak as long as the controller does not mind.
+    deferring: bool,
     clock: Instant,
     ended: Instant,
     begun: Instant,
@@ -31,8 +35,9 @@ pub struct Auto {
 }
 
 impl Auto {
-    /// A controller for accept queues of at most `queue_most`, that turns clients away or not, and whose listeners others may have as well.
-    pub fn new(queue_most: u32, rejecting: bool, shared: bool) -> Auto {
+    /// A controller for accept queues of at most `queue_most`, that turns clients away or not, and whose listeners others may have as well, and keep
+    /// clients back until they speak.
+    pub fn new(queue_most: u32, rejecting: bool, shared: bool, deferring: bool) -> Auto {
         let now = Instant::now();
         let controller = Controller::new(queue_most, 0).rejecting(rejecting);
         Auto {
@@ -45,6 +50,8 @@ impl Auto {
             looked: None,
             waiting: 0,
             dropped: 0,
+            left: 0,
+            deferring,
             clock: now,
             ended: now,
             begun: now,
@@ -88,12 +95,14 @@ impl Auto {
     /// A round that began at `begun` has taken so many.
     pub fn took(&mut self, begun: Instant, taken: u32) {
         self.turn.accepted += taken;
+        self.left += taken;
         self.turn.accepting_us += begun.elapsed().as_micros() as u64;
     }
 
     /// After a round, from `begun` on, so many were turned away.
     pub fn turned_away(&mut self, begun: Instant, rejected: u32) {
         self.turn.rejected += rejected;
+        self.left += rejected;
         self.turn.rejecting_us += begun.elapsed().as_micros() as u64;
     }
 
@@ -123,11 +132,16 @@ impl Auto {
 
     /// What the listeners said: how many wait, and how many segments were dropped so far. How many of them since it was last asked.
     pub fn looked(&mut self, waiting: u32, dropped: u32) -> u32 {
-        let since = match self.looked.replace(self.begun) {
+        let mut since = match self.looked.replace(self.begun) {
             None => 0,
             Some(_) => dropped.wrapping_sub(self.dropped),
         };
-        (self.waiting, self.dropped) = (waiting, dropped);
+        if self.deferring && self.told.deferred {
+            // Of whoever is kept back the kernel drops the last segment of the handshake, and counts that.
+            let came = (self.left + waiting).saturating_sub(self.waiting);
+            since = since.saturating_sub(came);
+        }
+        (self.waiting, self.dropped, self.left) = (waiting, dropped, 0);
         self.unseen = false;
         self.turn.queue_empty = waiting == 0;
         self.turn.dropped = since;
@@ -202,8 +216,20 @@ mod tests {
     }
 
     #[test]
+    fn handshakes_of_those_who_are_kept_back_are_no_drops() {
+        for (deferring, dropped) in [(true, 20), (false, 130)] {
+            let mut auto = Auto::new(1024, false, false, deferring);
+            auto.begin_turn(false, true);
+            auto.looked(10, 1_000);
+            auto.took(Instant::now(), 70);
+            auto.turned_away(Instant::now(), 30);
+            assert_eq!(auto.looked(20, 1_130), dropped);
+        }
+    }
+
+    #[test]
     fn listeners_are_looked_at_when_somebody_may_wait() {
-        let mut auto = Auto::new(1024, false, false);
+        let mut auto = Auto::new(1024, false, false, false);
         auto.begin_turn(false, true);
         assert!(auto.is_to_look(), "the counting begins");
         assert_eq!(auto.looked(0, 70), 0);

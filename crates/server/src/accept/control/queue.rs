@@ -60,7 +60,14 @@ const SPARE_ENOUGH: f64 = 150.0;
 const STEP: f64 = 1.5;
 
 /// Never less, or nobody would come from whom it could be learned that more may.
-const HEARD_LEAST: f64 = 1.0 / 256.0;
+const HEARD_LEAST: f64 = 1.0 / 32.0;
+
+/// A queue that is too long is brought back by hearing half of what leaves it and not less: whoever is not heard comes again a second later, all
+/// together, and would find it empty until then and too long afterwards.
+const HEARD_OF_LEAVING: f64 = 0.5;
+
+/// After so many periods in a row in which the queue was empty once more is heard, however few came.
+const EMPTY_RUN: u32 = 10;
 
 /// The bound is halved so often at most.
 const SPAN_LEAST: f64 = 0.25;
@@ -95,6 +102,9 @@ pub(super) struct Queue {
     /// Clients that came, and that were thought to, in the last periods without a break in which the queue was empty once.
     came: f64,
     expected: f64,
+    empty_run: u32,
+    /// Whether the last period left the queue nearly full as well: what one alone brought may be what a pause has held up.
+    was_full: bool,
     /// Part of [`QUEUE_US`] that clients' own waiting allows.
     span: f64,
     /// All are heard whatever happens: the queue is not this loop's alone.
@@ -116,6 +126,8 @@ impl Queue {
             asking_per_s: 0.0,
             came: 0.0,
             expected: 0.0,
+            empty_run: 0,
+            was_full: false,
             span: 1.0,
             shared: false,
             busy_us: now_us,
@@ -152,6 +164,7 @@ impl Queue {
             self.busy_us = period.ended_us;
         }
         self.choose_heard(period);
+        self.was_full = self.is_full(period);
         self.gate.backlog = match period.is_busy() || !self.hears_all() {
             _ if self.learned == 0.0 => self.gate.backlog,
             true => self.bound() as u32,
@@ -211,7 +224,7 @@ impl Queue {
         let came = came.max(0.0);
         if !self.hears_all() {
             self.learn_asking(period, came, waiting > BRIM * bound);
-        } else if self.is_full(period) {
+        } else if self.is_full(period) && self.was_full {
             // Those who found no room ask as well.
             self.asking_per_s = (came + period.dropped as f64) / period.seconds();
             (self.came, self.expected) = (0.0, 0.0);
@@ -223,7 +236,8 @@ impl Queue {
         let correction = (bound / 2.0 - mean) / SETTLE_S;
         let beyond = |waiting: f64| (waiting - BRIM * bound).max(0.0);
         let haste = beyond(mean) / HASTEN_S + beyond(most) / (SETTLE_S / 2.0);
-        let wanted = self.leaving_per_s + correction - haste;
+        let least = -HEARD_OF_LEAVING * self.leaving_per_s;
+        let wanted = self.leaving_per_s + (correction - haste).max(least);
         let mut heard = wanted / self.asking_per_s.max(1e-3);
         if period.emptied && period.rejected > 0 {
             // All who came could be served or told: it is not known yet how many more can.
@@ -236,17 +250,20 @@ impl Queue {
     fn learn_asking(&mut self, period: &Period, came: f64, full: bool) {
         let asking = came / period.seconds() / self.gate.heard;
         if period.emptied {
+            self.empty_run += 1;
+            let beyond = came / period.seconds() - self.leaving_per_s;
+            self.leaving_per_s += beyond.max(0.0) / LEFT_MEAN / 2.0;
             self.came += came;
             self.expected += self.asking_per_s * self.gate.heard * period.seconds();
         } else {
-            (self.came, self.expected) = (0.0, 0.0);
+            (self.came, self.expected, self.empty_run) = (0.0, 0.0, 0);
         }
         if self.expected >= EXPECTED_ENOUGH && self.came * SUDDEN < self.expected {
             self.asking_per_s *= self.came / self.expected;
             (self.came, self.expected) = (0.0, 0.0);
             return;
         }
-        if self.expected >= SPARE_ENOUGH {
+        if self.expected >= SPARE_ENOUGH || self.empty_run >= EMPTY_RUN {
             // As many as were thought to come, and yet the queue is empty: more can leave it than is known.
             self.leaving_per_s *= SPARE;
             (self.came, self.expected) = (0.0, 0.0);
