@@ -142,6 +142,21 @@ void debox_forget_reactions(void);
  */
 int debox_lines(DeBoxInfo *info);
 
+/*
+ * The kernel's functions of a call with their times, in the place of the stacks in ct: traceDepth entries,
+ * the caller before what it calls, at most DEBOX_TRACE, the longest ones. They come from the kernel's tracer
+ * function_graph (root, Linux 6.11 or later), which makes the calls of a followed thread several times as
+ * long. So it has to be asked for: debox_follow_functions(1) follows the calling thread and what it starts,
+ * (0) ends that for the process. After a call debox_functions puts them into that call's record and returns
+ * how many there are; 0 leaves the stacks. It reads what the kernel has kept, some hundredth of a second of a
+ * busy thread: ask soon. The kernel's instance of the tracer goes when the program ends; one of a program
+ * that was killed goes with the next that starts. Both return -1 and errno otherwise: ENOENT (no tracefs),
+ * EACCES (not root), EOPNOTSUPP (the kernel lacks the tracer, or has it for its one global buffer only),
+ * ENXIO (not followed), EPERM, EBUSY and EINVAL as for debox_lines.
+ */
+int debox_follow_functions(int on);
+int debox_functions(DeBoxInfo *info);
+
 /* The name of a system call, as snprintf gives it: cut to size, the whole length returned. */
 int debox_call_name(int number, char *name, size_t size);
 

@@ -15,6 +15,7 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod control;
+mod functions;
 mod info;
 mod lines;
 mod thread;
@@ -23,6 +24,7 @@ pub use control::{
     DeBoxControl, debox_begin, debox_call_name, debox_control_sized, debox_end,
     debox_forget_reactions, debox_react, debox_rung, debox_version,
 };
+pub use functions::{debox_follow_functions, debox_functions};
 pub use info::{CallTime, CallTrace, DeBoxInfo, PerSleepInfo, TimeVal};
 pub use lines::debox_lines;
 pub use thread::Thread;

@@ -14,7 +14,8 @@ use debox_c::Thread;
 // What C programs call, so that it is part of this library too.
 pub use debox_c::{
     DeBoxControl, debox_begin, debox_call_name, debox_control_sized, debox_end,
-    debox_forget_reactions, debox_lines, debox_react, debox_rung, debox_version,
+    debox_follow_functions, debox_forget_reactions, debox_functions, debox_lines, debox_react,
+    debox_rung, debox_version,
 };
 
 debox_hook::interpose!(Thread);

@@ -429,3 +429,42 @@ fn sleep_has_its_line_when_it_is_asked_for_and_the_kernels_debug_file_is_at_hand
     let line = made_kernel::SLEEP_LINE;
     assert_eq!(found, format!("1 found {line}, untouched 1\n"));
 }
+
+#[test]
+fn functions_replace_the_stacks_where_the_kernel_times_them_and_elsewhere_the_refusal_is_told() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/functions.c");
+    let program = compile(directory.path(), &source, &[]);
+    let mut command = Command::new(&program);
+    let output = command.env_remove("LD_LIBRARY_PATH").output();
+    let output = output.expect("the program runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
+    if said.contains("followed 0 yes") {
+        let found = said
+            .split("found ")
+            .nth(1)
+            .and_then(|rest| rest.split(',').next());
+        let found: i32 = found
+            .and_then(|words| words.parse().ok())
+            .expect("a number");
+        assert!(
+            found > 1 && said.contains("same call 1") && said.ends_with("long 1\n"),
+            "{said}"
+        );
+        return;
+    }
+    let refusals = [
+        "Operation not supported",
+        "No such file or directory",
+        "Permission denied",
+    ];
+    let told = refusals
+        .iter()
+        .any(|why| said.contains(&format!("followed -1 {why}, found -1, errno 1")));
+    assert!(told, "{said}");
+    assert!(
+        said.starts_with("before -1 1,") && said.contains("same call 1, trace kept 1"),
+        "{said}"
+    );
+}

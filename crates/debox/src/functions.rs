@@ -187,18 +187,35 @@ impl FunctionTimes {
         self.trees.of(thread, start_ns, wall_ns)
     }
 
+    /// As [`FunctionTimes::of`], with what the kernel has written by now. What was read of this thread's earlier calls is forgotten.
+    ///
+    /// # Errors
+    ///
+    /// The tracer could not be stopped while it is read, or not be started again.
+    pub fn look(
+        &mut self,
+        thread: u32,
+        start_ns: u64,
+        wall_ns: u64,
+    ) -> Result<Functions, FunctionsError> {
+        // Reading would be traced too if this thread is, and each read leave more than it takes.
+        self.instance.stop()?;
+        self.poll();
+        let found = self.of(thread, start_ns, wall_ns);
+        self.trees.forget(thread);
+        self.instance.go_on()?;
+        Ok(found)
+    }
+
     /// Replaces the call trace of the calling thread's last record by the functions of that call. False, and the stacks are left
     /// as they are, if none is known. What was read of this thread's earlier calls is forgotten.
     pub fn merge(&mut self, debox: &Debox) -> bool {
         let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let mut merged = false;
-        // Reading would be traced too if this thread is, and each read leave more than it takes.
-        if self.instance.stop().is_err() {
-            return false;
-        }
         debox.amend(|record| {
-            self.poll();
-            let found = self.trees.of(thread, record.start_ns, record.wall_ns);
+            let Ok(found) = self.look(thread, record.start_ns, record.wall_ns) else {
+                return;
+            };
             let entry = |function: &Function| TraceEntry {
                 address: function.address,
                 length_ns: function.length_ns,
@@ -210,8 +227,7 @@ impl FunctionTimes {
                 merged = true;
             }
         });
-        self.trees.forget(thread);
-        self.instance.go_on().is_ok() && merged
+        merged
     }
 
     /// What was not seen, in sentences without a full stop; empty if nothing is missing.

@@ -159,9 +159,7 @@ mod tests {
     /// Who listens, by a table in which nothing was hidden.
     fn seen(pid: i32, address: SocketAddr) -> BTreeSet<u64> {
         let mut looks = (0..100).map(|_| listening(&tables(pid), address));
-        looks
-            .find(|inodes| !inodes.is_empty())
-            .unwrap_or_default()
+        looks.find(|inodes| !inodes.is_empty()).unwrap_or_default()
     }
 
     #[test]

@@ -1,0 +1,142 @@
+//! The kernel's functions of a call with their times, in a record's call trace, when the program asks for them.
+//!
+//! They come from the kernel's own tracer, beside the records and at a multiple of the calls' time. So no record waits for them: a
+//! program says that its thread is to be followed, and `debox_functions` puts them in the place of one record's stacks. The
+//! tracer's instance goes at the program's end; that of a program that was killed goes when anybody starts one the next time.
+
+use std::ffi::c_int;
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+
+use debox::{FunctionTimes, Functions, FunctionsError};
+use debox_hook::thread::{is_inside, with_tracer};
+use rustix::thread::gettid;
+
+use crate::control::fail;
+use crate::info::{CallTrace, DeBoxInfo, TRACE};
+use crate::thread::Thread;
+
+/// The tracer, and the process that has it: a forked child finds its parent's here, which is not its to take away.
+static TIMES: Mutex<Option<(u32, FunctionTimes)>> = Mutex::new(None);
+
+/// Follows the calling thread and what it starts, or ends all that; see `debox.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn debox_follow_functions(on: c_int) -> c_int {
+    unseen(|| match on {
+        0 => {
+            drop(times().take());
+            Ok(0)
+        }
+        _ => follow(),
+    })
+}
+
+/// Puts the functions of a record's call in the place of its call trace; see `debox.h`.
+///
+/// # Safety
+///
+/// `info` is null or a record of this library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn debox_functions(info: *mut DeBoxInfo) -> c_int {
+    if info.is_null() || !info.is_aligned() {
+        return fail(libc::EINVAL);
+    }
+    // SAFETY: the caller's promise.
+    let info = unsafe { &mut *info };
+    unseen(|| {
+        let mut times = times();
+        let (_, times) = times.as_mut().ok_or(libc::ENXIO)?;
+        let found = times.look(own_thread(), info.startNs, info.callNs);
+        Ok(put(&found.map_err(number)?, info))
+    })
+}
+
+/// Acts inside the tracer, so that our own calls are not taken for the program's, whose last record this may be about.
+fn unseen(act: impl FnOnce() -> Result<c_int, c_int>) -> c_int {
+    if is_inside() {
+        return fail(libc::EBUSY);
+    }
+    if debox::is_confined() {
+        return fail(libc::EPERM);
+    }
+    let (mut act, mut answer) = (Some(act), None);
+    with_tracer(|_: &Thread| answer = act.take().map(|act| act()));
+    // A thread without records has no tracer to be inside of.
+    let answer = answer.or_else(|| act.take().map(|act| act()));
+    answer.map_or(0, |answer| answer.unwrap_or_else(fail))
+}
+
+fn follow() -> Result<c_int, c_int> {
+    static AT_EXIT: Once = Once::new();
+    let mut times = times();
+    if times.is_none() {
+        *times = Some((
+            std::process::id(),
+            FunctionTimes::start(TRACE).map_err(number)?,
+        ));
+        AT_EXIT.call_once(|| {
+            // SAFETY: the function may be called at any exit, and is there as long as this library. Refused, it leaves the
+            // tracer to the next who starts one.
+            let _ = unsafe { libc::atexit(at_exit) };
+        });
+    }
+    let (_, times) = times.as_mut().ok_or(libc::ENXIO)?;
+    times.follow(&[own_thread()]).map_err(number)?;
+    Ok(0)
+}
+
+/// Statics are not dropped, and the kernel would keep the instance.
+extern "C" fn at_exit() {
+    if let Ok(mut times) = TIMES.try_lock() {
+        disown(&mut times);
+        drop(times.take());
+    }
+}
+
+fn times() -> MutexGuard<'static, Option<(u32, FunctionTimes)>> {
+    let mut times = TIMES.lock().unwrap_or_else(PoisonError::into_inner);
+    disown(&mut times);
+    times
+}
+
+/// Lets go of a parent's tracer without taking it away.
+fn disown(times: &mut Option<(u32, FunctionTimes)>) {
+    let own = std::process::id();
+    if times.as_ref().is_some_and(|(process, _)| *process != own) {
+        std::mem::forget(times.take());
+    }
+}
+
+fn own_thread() -> u32 {
+    gettid().as_raw_nonzero().get() as u32
+}
+
+/// How many entries the call trace has now; 0, and it is left as it was, if no function is known.
+fn put(found: &Functions, info: &mut DeBoxInfo) -> c_int {
+    let many = found.functions.len().min(TRACE);
+    if many == 0 {
+        return 0;
+    }
+    for (entry, function) in info.ct.iter_mut().zip(&found.functions) {
+        *entry = CallTrace {
+            callSite: function.address as usize,
+            deltaTime: function.length_ns as i64,
+            depth: c_int::from(function.depth),
+            reserved: 0,
+        };
+    }
+    info.traceDepth = many as c_int;
+    info.numTraceDropped = c_int::try_from(found.dropped).unwrap_or(c_int::MAX);
+    info.traceDepth
+}
+
+fn number(error: FunctionsError) -> c_int {
+    match error {
+        FunctionsError::NoTracefs => libc::ENOENT,
+        FunctionsError::NotPermitted => libc::EACCES,
+        FunctionsError::NoTracer | FunctionsError::NoInstances | FunctionsError::Format => {
+            libc::EOPNOTSUPP
+        }
+        FunctionsError::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+        _ => libc::EIO,
+    }
+}
