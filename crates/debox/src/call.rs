@@ -78,6 +78,8 @@ calls! {
     BackendRead = "read (back end)",
     /// Asking the fork helper.
     ForkHelperSend = "sendmsg (fork helper)",
+    /// Asking whether the fork helper is there.
+    ForkHelperLook = "poll (fork helper)",
     /// Hearing from the fork helper.
     ForkHelperReceive = "recvmsg (fork helper)",
     /// Giving a program a request and its client's socket.

@@ -2,7 +2,9 @@
 //! happened.
 
 use std::io::Read;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::serving::{is_running, kill};
 use crate::site::*;
@@ -319,15 +321,21 @@ fn requests_under_way_are_answered_502_when_the_fork_helper_is_killed() {
     }
     // The second one's reply has begun.
     assert_eq!(streams[1].0.peek(&mut [0]).unwrap(), 1);
+    // The worker hears of everything at once, as one does that the machine keeps waiting.
+    let worker = Pid::from_raw(server.children("serve-worker")[0]).unwrap();
+    kill_process(worker, Signal::STOP).unwrap();
     kill(server.children("serve-fork")[0]);
+    let gone = Instant::now() + Duration::from_secs(30);
+    while streams.iter().any(|(_, pid)| is_running(*pid)) {
+        assert!(Instant::now() < gone, "the programs live on");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    kill_process(worker, Signal::CONT).unwrap();
     assert_eq!(receive(&mut streams[0].0).unwrap().status, 502);
     assert!(
         receive(&mut streams[1].0).is_err(),
         "some of it had been sent"
     );
-    for (_, pid) in &streams {
-        server.wait_for("the program's end", |_| !is_running(*pid));
-    }
     // The next one waits for the next fork helper.
     assert_eq!(get(&server, "/cgi-bin/works").text(), "hello");
     assert_eq!(server.status()["master"]["fork_helper_deaths"], 1);
@@ -363,7 +371,7 @@ fn programs_end_when_their_worker_or_the_server_does() {
     assert_eq!(get(&server, "/cgi-bin/works").text(), "hello");
     let (_second, pid) = hang("second");
     server.stop();
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     while is_running(pid) {
         assert!(
             begun.elapsed() < Duration::from_secs(20),

@@ -85,6 +85,9 @@ impl Worker {
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
+                Ok(_) | Err(_) if self.was_killed_with_helper(exchange) => {
+                    return Step::Fail(Status::BAD_GATEWAY);
+                }
                 Ok(_) | Err(_) => {
                     exchange.download.ended = true;
                     break;

@@ -12,6 +12,7 @@ use event::{Interest, Token};
 use http::Status;
 use os::rights::{Wait, receive_with_descriptors, send_with_descriptors};
 use os::spawn::{SpawnError, Step as SpawnStep};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, IoSlice};
 
 use super::{Dynamic, Program, Step};
@@ -225,6 +226,28 @@ impl Worker {
                 }
             })
         });
+    }
+
+    /// Whether a program whose output has ended was killed because the fork helper is gone: what came of its reply is not all
+    /// of it. The kernel closes a process's sockets before it kills those that die with it, so this is known by now,
+    /// though the loop may hear of it only later.
+    pub(super) fn was_killed_with_helper(&self, exchange: &Exchange) -> bool {
+        let Some(dynamic) = &self.dynamic else {
+            return false;
+        };
+        let program = dynamic.programs.get(&exchange.id);
+        let Some(helper) = dynamic
+            .helper
+            .as_ref()
+            .filter(|_| program.is_some_and(|program| program.forked.is_none()))
+        else {
+            return false;
+        };
+        let mut looked = [PollFd::new(&helper.socket, PollFlags::RDHUP)];
+        let ready = self.tracer.call(Call::ForkHelperLook, || {
+            poll(&mut looked, Some(&Timespec::default()))
+        });
+        ready.is_ok_and(|count| count > 0)
     }
 
     /// Without the fork helper its programs are gone. Requests that have not got all of their reply are
