@@ -96,6 +96,8 @@ pub struct ScaleTable {
     pub repeats: Option<u32>,
     pub seconds: Option<f64>,
     pub warmup: Option<f64>,
+    #[serde(rename = "closed-warmup")]
+    pub closed_warmup: Option<f64>,
 }
 
 /// `[[measure]]`

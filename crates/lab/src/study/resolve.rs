@@ -62,6 +62,8 @@ pub(super) struct Measure {
     pub repeats: u32,
     pub seconds: f64,
     pub warmup_s: f64,
+    /// Of its closed loops.
+    pub closed_warmup_s: f64,
     /// Of a capacity that was not asked for itself.
     pub usual: Usual,
 }
@@ -72,6 +74,8 @@ pub(super) struct Usual {
     pub repeats: u32,
     pub seconds: f64,
     pub warmup_s: f64,
+    /// A closed loop has reached its rate only when all its clients that can have to wait do.
+    pub closed_warmup_s: f64,
 }
 
 /// A study's file and the shared one, and where they come from.
@@ -210,16 +214,21 @@ impl Study {
         point: &str,
         repeat: u32,
     ) -> Option<Spec> {
+        let point = self.point(measure, point)?;
+        let warmup_s = match point {
+            Point::Capacity => measure.closed_warmup_s,
+            _ => measure.warmup_s,
+        };
         Some(Spec {
             server: self.choice(server)?.clone(),
             environment: measure.environment.clone(),
             workload: measure.workload.clone(),
-            point: self.point(measure, point)?,
+            point,
             observe: measure.observe,
             fault: measure.fault,
             probe: measure.probe,
             seconds: measure.seconds,
-            warmup_s: measure.warmup_s,
+            warmup_s,
             repeat,
         })
     }
@@ -245,7 +254,7 @@ impl Study {
             fault: None,
             probe: None,
             seconds: measure.usual.seconds,
-            warmup_s: measure.usual.warmup_s,
+            warmup_s: measure.usual.closed_warmup_s,
             repeat,
         }
     }

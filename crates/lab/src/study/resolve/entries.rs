@@ -64,6 +64,7 @@ impl Resolver<'_> {
             repeats: repeats.map_or(usual.repeats, |repeats| *repeats.at(self.scale)),
             seconds: number(&written.seconds, usual.seconds),
             warmup_s: number(&written.warmup, usual.warmup_s),
+            closed_warmup_s: number(&written.warmup, usual.closed_warmup_s),
             usual,
         };
         match measure.repeats > 0 && measure.seconds > 0.0 && measure.warmup_s >= 0.0 {
@@ -88,6 +89,7 @@ impl Resolver<'_> {
                 format!("[scale.{}] has no {what}", self.scale),
             )
         };
+        let warmup_s = own.warmup.or(common.warmup).unwrap_or(0.0);
         Ok(Usual {
             repeats: own
                 .repeats
@@ -97,7 +99,11 @@ impl Resolver<'_> {
                 .seconds
                 .or(common.seconds)
                 .ok_or_else(|| lack("seconds"))?,
-            warmup_s: own.warmup.or(common.warmup).unwrap_or(0.0),
+            warmup_s,
+            closed_warmup_s: own
+                .closed_warmup
+                .or(common.closed_warmup)
+                .unwrap_or(warmup_s),
         })
     }
 

@@ -8,6 +8,7 @@ seconds = 5
 repeats = 3
 seconds = 20
 warmup = 4
+closed-warmup = 9
 [environment.disk]
 set = { quick = "400MB", full = "3GB" }
 disk = "ide-5400"
@@ -42,6 +43,25 @@ fn read(text: &str, scale: Scale) -> Result<Study, StudyError> {
         },
         scale,
     )
+}
+
+#[test]
+fn closed_loops_are_warmed_up_longer_when_the_scale_says_so() {
+    let points = HEAD.replace("[\"20%\", \"95%\"]", "[\"20%\", \"capacity\"]");
+    let study = read(&points, Scale::Full).expect("a study");
+    let measure = study.measure("m").expect("the measure");
+    let of = |point: &str| {
+        let spec = study.spec(measure, "h2o", point, 1);
+        spec.expect("a known server").warmup_s
+    };
+    assert_eq!((of("20%"), of("capacity")), (4.0, 9.0));
+    let needed = Study::capacity(measure, None, study.choice("h2o").expect("it is there"), 1);
+    assert_eq!(needed.warmup_s, 9.0);
+    let own = format!("{points}warmup = 1\n");
+    let study = read(&own, Scale::Full).expect("a study");
+    let measure = study.measure("m").expect("the measure");
+    let spec = study.spec(measure, "h2o", "capacity", 1);
+    assert_eq!(spec.expect("as above").warmup_s, 1.0);
 }
 
 #[test]
