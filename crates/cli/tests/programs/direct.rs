@@ -1,5 +1,6 @@
 //! Programs that stay and write to clients themselves: what they are for, and what they can do wrong.
 
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -53,6 +54,37 @@ def answer(request):
         request.reply(200, fields, body)
 headway_direct.serve(answer)";
 
+/// Has [`ECHO`] send bodies of many sizes back, whole and in pieces, with a file between any two, all on one connection. `check` sees
+/// each reply, and whether it was written in pieces. How many there were.
+pub fn echoes(stream: &mut TcpStream, check: impl Fn(&Reply, bool)) -> u64 {
+    let mut count = 0;
+    for size in [0, 5, 40_000, 300_000, 3_000_000] {
+        for query in ["", "?pieces"] {
+            let body = contents(size);
+            let mut sender = stream.try_clone().unwrap();
+            let request = post(&format!("/d/a%20b{query}"), &body);
+            let sending = std::thread::spawn(move || send(&mut sender, request));
+            let reply = receive(stream).unwrap();
+            sending.join().unwrap();
+            assert_eq!(
+                (reply.status, reply.field("X-Path")),
+                (200, Some("/d|/a b"))
+            );
+            assert_eq!(reply.field("X-Length"), Some(size.to_string().as_str()));
+            check(&reply, !query.is_empty());
+            assert!(
+                reply.body == body,
+                "{size}{query}: {} bytes",
+                reply.body.len()
+            );
+            send(stream, "GET /file.txt HTTP/1.1\r\nHost: x\r\n\r\n");
+            assert_eq!(receive(stream).unwrap().text(), "a file\n");
+            count += 1;
+        }
+    }
+    count
+}
+
 #[test]
 fn requests_are_answered_by_the_program_itself_when_it_has_the_socket() {
     if lacks(
@@ -64,34 +96,9 @@ fn requests_are_answered_by_the_program_itself_when_it_has_the_socket() {
     let site = Site::new();
     let server = serve(&site, ECHO, "concurrency = 1\nbody-max = \"8MiB\"");
     let mut stream = server.connect();
-    let mut count = 0;
-    for size in [0, 5, 40_000, 300_000, 3_000_000] {
-        for query in ["", "?pieces"] {
-            let body = contents(size);
-            let mut sender = stream.try_clone().unwrap();
-            let request = post(&format!("/d/a%20b{query}"), &body);
-            let sending = std::thread::spawn(move || send(&mut sender, request));
-            let reply = receive(&mut stream).unwrap();
-            sending.join().unwrap();
-            assert_eq!(
-                (reply.status, reply.field("X-Path")),
-                (200, Some("/d|/a b"))
-            );
-            assert_eq!(reply.field("X-Length"), Some(size.to_string().as_str()));
-            assert_eq!(
-                reply.field("Transfer-Encoding").is_some(),
-                !query.is_empty()
-            );
-            assert!(
-                reply.body == body,
-                "{size}{query}: {} bytes",
-                reply.body.len()
-            );
-            send(&mut stream, "GET /file.txt HTTP/1.1\r\nHost: x\r\n\r\n");
-            assert_eq!(receive(&mut stream).unwrap().text(), "a file\n");
-            count += 1;
-        }
-    }
+    let count = echoes(&mut stream, |reply, in_pieces| {
+        assert_eq!(reply.field("Transfer-Encoding").is_some(), in_pieces);
+    });
     send(&mut stream, "HEAD /d/x HTTP/1.1\r\nHost: x\r\n\r\n");
     assert_eq!(
         receive_head(&mut stream).unwrap().field("Content-Length"),

@@ -269,7 +269,7 @@ impl Metrics {
         );
     }
 
-    /// How evenly the kernel spreads clients over workers.
+    /// Which back ends do their work, and which are left alone.
     fn back_ends(&mut self, all: &[BackEnd]) {
         type Value = fn(&BackEnd) -> f64;
         let families: [(&str, &str, Value); 6] = [
@@ -316,6 +316,7 @@ impl Metrics {
         }
     }
 
+    /// How evenly the kernel spreads clients over workers.
     fn workers(&mut self, overview: &Overview) {
         type Value = fn(&Snapshot) -> u64;
         let families: [(&str, &str, &str, Value); 3] = [
