@@ -174,7 +174,7 @@ impl Auto {
     pub fn gauges(&self, counters: &mut Counters) {
         counters.accept_round = u64::from(self.controller.round());
         counters.accept_queue = u64::from(self.told.backlog);
-        counters.accept_waiting = u64::from(self.turn.waiting);
+        counters.accept_waiting = u64::from(self.waiting);
         counters.accept_held = self.controller.held();
         counters.accept_limiting = u64::from(self.controller.gate().heard < 1.0);
         counters.early_rejecting = u64::from(self.controller.is_rejecting());

@@ -62,6 +62,10 @@ pub const LATE_US: u64 = 250_000;
 /// Nobody was taken for so long: now one is, however late the others are.
 pub const STARVED_US: u64 = 500_000;
 
+/// A round takes as many at least, where the others leave half of the turn and it takes no longer than [`LONG_TURN_US`]: where the processor is lent
+/// by slices, time passes between them, every client looks dear, and rounds of two would cost as much in waits as in clients.
+pub const ROUND_LEAST: u64 = 16;
+
 /// No round takes more than this, however cheap clients are: as many as events come out of one wait.
 pub const ROUND_MOST: u32 = 1024;
 
@@ -251,8 +255,12 @@ impl Controller {
             .saturating_sub(turn.accepting_us + turn.rejecting_us);
         let turn_us = self.turn_us();
         let room_us = turn_us.saturating_sub(others_us).max(others_us / SHARE);
-        let clients = room_us * 1000 / self.cost_ns.max(1);
-        clients.clamp(1, u64::from(ROUND_MOST)) as u32
+        let in_time = |us: u64| us * 1000 / self.cost_ns.max(1);
+        let least = match others_us > turn_us / 2 {
+            true => 1,
+            false => in_time(LONG_TURN_US).clamp(1, ROUND_LEAST),
+        };
+        in_time(room_us).clamp(least, u64::from(ROUND_MOST)) as u32
     }
 
     fn turn_us(&self) -> u64 {
@@ -316,7 +324,7 @@ impl Period {
         let few = !self.emptied && (self.left < LEFT_ENOUGH || self.turns < TURNS_ENOUGH);
         match passed_us {
             0..PERIOD_LEAST_US => false,
-            PERIOD_LEAST_US..PERIOD_US => urgent,
+            PERIOD_LEAST_US..PERIOD_US => urgent && !few,
             PERIOD_US..PERIOD_MOST_US => !few,
             _ => true,
         }

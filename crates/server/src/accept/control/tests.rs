@@ -39,6 +39,17 @@ fn round_takes_its_share_when_others_fill_the_turn() {
 }
 
 #[test]
+fn round_is_not_smaller_than_a_wait_is_worth_when_clients_look_dear() {
+    assert_eq!(settled(1_500, 1_500, 1).round(), 16, "24 ms");
+    assert_eq!(settled(10_000, 10_000, 1).round(), 6, "60 ms");
+    assert_eq!(
+        settled(3_600, 1_500, 1).round(),
+        1,
+        "the others have more than half"
+    );
+}
+
+#[test]
 fn round_grows_when_waits_are_dear_and_shrinks_at_the_first_that_is_not() {
     let mut controller = Controller::new(1024, 0);
     let after = |now_us, wait_us| Turn {
