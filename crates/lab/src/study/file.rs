@@ -98,6 +98,8 @@ pub struct ScaleTable {
     pub warmup: Option<f64>,
     #[serde(rename = "closed-warmup")]
     pub closed_warmup: Option<f64>,
+    #[serde(rename = "closed-seconds")]
+    pub closed_seconds: Option<f64>,
 }
 
 /// `[[measure]]`

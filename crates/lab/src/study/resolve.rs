@@ -60,10 +60,8 @@ pub(super) struct Measure {
     pub fault: Option<Fault>,
     pub probe: Option<Probe>,
     pub repeats: u32,
-    pub seconds: f64,
-    pub warmup_s: f64,
-    /// Of its closed loops.
-    pub closed_warmup_s: f64,
+    pub open: Length,
+    pub closed: Length,
     /// Of a capacity that was not asked for itself.
     pub usual: Usual,
 }
@@ -72,10 +70,18 @@ pub(super) struct Measure {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Usual {
     pub repeats: u32,
+    pub open: Length,
+    /// A closed loop has reached its rate only when all its clients that can have to wait do, and the rate goes up and down with
+    /// them.
+    pub closed: Length,
+}
+
+/// How long a load lasts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Length {
     pub seconds: f64,
+    /// Before these.
     pub warmup_s: f64,
-    /// A closed loop has reached its rate only when all its clients that can have to wait do.
-    pub closed_warmup_s: f64,
 }
 
 /// A study's file and the shared one, and where they come from.
@@ -215,9 +221,9 @@ impl Study {
         repeat: u32,
     ) -> Option<Spec> {
         let point = self.point(measure, point)?;
-        let warmup_s = match point {
-            Point::Capacity => measure.closed_warmup_s,
-            _ => measure.warmup_s,
+        let Length { seconds, warmup_s } = match point {
+            Point::Capacity => measure.closed,
+            _ => measure.open,
         };
         Some(Spec {
             server: self.choice(server)?.clone(),
@@ -227,7 +233,7 @@ impl Study {
             observe: measure.observe,
             fault: measure.fault,
             probe: measure.probe,
-            seconds: measure.seconds,
+            seconds,
             warmup_s,
             repeat,
         })
@@ -253,8 +259,8 @@ impl Study {
             observe: None,
             fault: None,
             probe: None,
-            seconds: measure.usual.seconds,
-            warmup_s: measure.usual.closed_warmup_s,
+            seconds: measure.usual.closed.seconds,
+            warmup_s: measure.usual.closed.warmup_s,
             repeat,
         }
     }

@@ -9,7 +9,7 @@ use load::fileset::Amount;
 use load::words::{Bandwidth, Time};
 use toml::Spanned;
 
-use super::{Measure, Named, Texts, Usual};
+use super::{Length, Measure, Named, Texts, Usual};
 use crate::servers::Kind;
 use crate::study::StudyError;
 use crate::study::file::{self, File, Helpers};
@@ -49,6 +49,10 @@ impl Resolver<'_> {
         let number = |value: &Option<Scaled<f64>>, usual: f64| {
             value.as_ref().map_or(usual, |value| *value.at(self.scale))
         };
+        let length = |usual: Length| Length {
+            seconds: number(&written.seconds, usual.seconds),
+            warmup_s: number(&written.warmup, usual.warmup_s),
+        };
         let measure = Measure {
             name: written.name.clone(),
             environment_name: written.environment.clone(),
@@ -62,12 +66,12 @@ impl Resolver<'_> {
             fault: self.fault(written, &span)?,
             probe: self.probe(written, &span)?,
             repeats: repeats.map_or(usual.repeats, |repeats| *repeats.at(self.scale)),
-            seconds: number(&written.seconds, usual.seconds),
-            warmup_s: number(&written.warmup, usual.warmup_s),
-            closed_warmup_s: number(&written.warmup, usual.closed_warmup_s),
+            open: length(usual.open),
+            closed: length(usual.closed),
             usual,
         };
-        match measure.repeats > 0 && measure.seconds > 0.0 && measure.warmup_s >= 0.0 {
+        let is_possible = |length: Length| length.seconds > 0.0 && length.warmup_s >= 0.0;
+        match measure.repeats > 0 && is_possible(measure.open) && is_possible(measure.closed) {
             true => Ok(measure),
             false => Err(self
                 .texts
@@ -89,21 +93,29 @@ impl Resolver<'_> {
                 format!("[scale.{}] has no {what}", self.scale),
             )
         };
-        let warmup_s = own.warmup.or(common.warmup).unwrap_or(0.0);
+        let open = Length {
+            seconds: own
+                .seconds
+                .or(common.seconds)
+                .ok_or_else(|| lack("seconds"))?,
+            warmup_s: own.warmup.or(common.warmup).unwrap_or(0.0),
+        };
         Ok(Usual {
             repeats: own
                 .repeats
                 .or(common.repeats)
                 .ok_or_else(|| lack("repeats"))?,
-            seconds: own
-                .seconds
-                .or(common.seconds)
-                .ok_or_else(|| lack("seconds"))?,
-            warmup_s,
-            closed_warmup_s: own
-                .closed_warmup
-                .or(common.closed_warmup)
-                .unwrap_or(warmup_s),
+            open,
+            closed: Length {
+                seconds: own
+                    .closed_seconds
+                    .or(common.closed_seconds)
+                    .unwrap_or(open.seconds),
+                warmup_s: own
+                    .closed_warmup
+                    .or(common.closed_warmup)
+                    .unwrap_or(open.warmup_s),
+            },
         })
     }
 

@@ -9,6 +9,7 @@ repeats = 3
 seconds = 20
 warmup = 4
 closed-warmup = 9
+closed-seconds = 30
 [environment.disk]
 set = { quick = "400MB", full = "3GB" }
 disk = "ide-5400"
@@ -46,22 +47,24 @@ fn read(text: &str, scale: Scale) -> Result<Study, StudyError> {
 }
 
 #[test]
-fn closed_loops_are_warmed_up_longer_when_the_scale_says_so() {
+fn closed_loops_last_longer_when_the_scale_says_so() {
     let points = HEAD.replace("[\"20%\", \"95%\"]", "[\"20%\", \"capacity\"]");
     let study = read(&points, Scale::Full).expect("a study");
     let measure = study.measure("m").expect("the measure");
     let of = |point: &str| {
         let spec = study.spec(measure, "h2o", point, 1);
-        spec.expect("a known server").warmup_s
+        let spec = spec.expect("a known server");
+        (spec.warmup_s, spec.seconds)
     };
-    assert_eq!((of("20%"), of("capacity")), (4.0, 9.0));
+    assert_eq!((of("20%"), of("capacity")), ((4.0, 20.0), (9.0, 30.0)));
     let needed = Study::capacity(measure, None, study.choice("h2o").expect("it is there"), 1);
-    assert_eq!(needed.warmup_s, 9.0);
-    let own = format!("{points}warmup = 1\n");
+    assert_eq!((needed.warmup_s, needed.seconds), (9.0, 30.0));
+    let own = format!("{points}warmup = 1\nseconds = 2\n");
     let study = read(&own, Scale::Full).expect("a study");
     let measure = study.measure("m").expect("the measure");
     let spec = study.spec(measure, "h2o", "capacity", 1);
-    assert_eq!(spec.expect("as above").warmup_s, 1.0);
+    let spec = spec.expect("as above");
+    assert_eq!((spec.warmup_s, spec.seconds), (1.0, 2.0));
 }
 
 #[test]
@@ -70,7 +73,7 @@ fn values_are_those_of_the_scale_when_there_are_two() {
     let measure = study.measure("m").expect("the measure");
     assert_eq!(measure.points, ["20%", "95%"]);
     assert_eq!(
-        (measure.repeats, measure.seconds, measure.warmup_s),
+        (measure.repeats, measure.open.seconds, measure.open.warmup_s),
         (3, 20.0, 4.0)
     );
     assert_eq!(measure.environment.set_bytes, 65_000_000);
