@@ -14,6 +14,7 @@ pub mod units;
 mod accept;
 mod check;
 mod hosts;
+mod kinds;
 mod locations;
 mod peers;
 mod fields;

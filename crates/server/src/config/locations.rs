@@ -14,9 +14,9 @@ use toml::Spanned;
 use super::Host;
 use super::check::{number, size, span, time, value};
 use super::error::Findings;
-use super::peers::{Peers, Protocol, peers};
-use super::settings::{Item, LocationSettings, Settings, SpecWeb99Settings};
-use super::units::Many;
+use super::kinds::kind;
+use super::peers::Peers;
+use super::settings::{Item, LocationSettings, Settings};
 
 /// Descriptors a worker needs for each program under way: its input, its output, and one on its way.
 const DESCRIPTORS_A_PROGRAM: usize = 3;
@@ -26,7 +26,6 @@ const QUEUE: u32 = 128;
 /// Of one reply, waiting for its client, unless it is configured.
 const SPILL_BYTES: u64 = 64 << 20;
 const DAY_MS: u64 = 24 * 3_600_000;
-const WHO_ANSWERS: &str = "say who answers: exactly one of cgi = true, direct = [\"program\"], pipe = [\"program\"], fastcgi, scgi, proxy, specweb99 = {} and files = true";
 
 /// Paths that are answered in a way of their own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -383,155 +382,6 @@ fn is_prefix(text: &str) -> bool {
 
 fn is_suffix(text: &str) -> bool {
     !text.is_empty() && !text.contains(['/', '%', '?', '#']) && !text.chars().any(char::is_control)
-}
-
-fn kind(
-    key: &str,
-    own: &LocationSettings,
-    place: &Range<usize>,
-    to: &mut Findings<'_>,
-) -> Option<Kind> {
-    let others = [
-        (Protocol::FastCgi, &own.fastcgi),
-        (Protocol::Scgi, &own.scgi),
-        (Protocol::Proxy, &own.proxy),
-    ];
-    let mut others = others
-        .into_iter()
-        .filter_map(|(protocol, item)| Some((protocol, item.as_ref()?)));
-    let (files, cgi) = (value(&own.files), value(&own.cgi));
-    let (files, cgi) = (files.unwrap_or(false), cgi.unwrap_or(false));
-    let stays = [("direct", &own.direct), ("pipe", &own.pipe)];
-    let mut stays = stays
-        .into_iter()
-        .filter_map(|(name, item)| Some((name, item.as_ref()?)));
-    let stays = (stays.next(), stays.next().is_some());
-    if let Some(item) = &own.specweb99 {
-        let over_a_socket = own.fastcgi.is_some() || own.scgi.is_some() || own.proxy.is_some();
-        if !(files || cgi || stays.0.is_some() || over_a_socket) {
-            return application(key, own, item, to).map(Kind::Application);
-        }
-        to.wrong(key, Some(place.clone()), WHO_ANSWERS.into());
-        return None;
-    }
-    if own.root.is_some() && stays.0.is_some() {
-        let problem = "a location with one program has no root";
-        to.wrong(&format!("{key}.root"), span(&own.root), problem.into());
-    }
-    match (files, cgi, stays, others.next(), others.next()) {
-        (false, false, (None, _), Some((protocol, list)), None) => {
-            peers(key, own, protocol, list, to).map(Kind::Peers)
-        }
-        (false, false, (Some((name, list)), false), None, _) => {
-            let command = command(&format!("{key}.{name}"), own, list, to)?;
-            Some(match name {
-                "pipe" => Kind::Pipe(command),
-                _ => Kind::Direct(command),
-            })
-        }
-        (true, false, (None, _), None, _) => {
-            if own.root.is_some() {
-                let problem = "a location of files has the root of its host";
-                to.wrong(&format!("{key}.root"), span(&own.root), problem.into());
-            }
-            Some(Kind::Files)
-        }
-        (false, true, (None, _), None, _) => Some(Kind::Cgi(Cgi {
-            root: program_root(key, own, to),
-            streams: value(&own.streams).unwrap_or_default(),
-            fork_in_server: value(&own.fork_in_server).unwrap_or(false),
-            authorization: value(&own.authorization).unwrap_or(false),
-        })),
-        _ => {
-            to.wrong(key, Some(place.clone()), WHO_ANSWERS.into());
-            None
-        }
-    }
-}
-
-fn application(
-    key: &str,
-    own: &LocationSettings,
-    item: &Spanned<SpecWeb99Settings>,
-    to: &mut Findings<'_>,
-) -> Option<Application> {
-    let key = format!("{key}.specweb99");
-    if own.prefix.is_none() || own.root.is_some() {
-        let problem = "it needs a prefix and has no root: its documents are the host's, and `state` names its own files";
-        to.wrong(&key, Some(item.span()), problem.into());
-        return None;
-    }
-    let state = match &item.get_ref().state {
-        None => None,
-        Some(written) => match std::fs::canonicalize(written) {
-            Ok(real) => Some(real),
-            Err(error) => {
-                let problem = format!("its directory {}: {error}", written.display());
-                to.lacking(&key, Some(item.span()), problem);
-                return None;
-            }
-        },
-    };
-    Some(Application { state })
-}
-
-/// The program is found once, here: later nobody would be told.
-fn command(
-    key: &str,
-    own: &LocationSettings,
-    list: &Spanned<Many<String>>,
-    to: &mut Findings<'_>,
-) -> Option<Vec<String>> {
-    let place = Some(list.span());
-    let command = list.get_ref().0.clone();
-    if own.prefix.is_none() {
-        let problem = "only a location with a prefix can have a program of its own";
-        to.wrong(key, place, problem.into());
-        return None;
-    }
-    let Some(program) = command.first() else {
-        to.wrong(key, place, "name a program".into());
-        return None;
-    };
-    if command.iter().any(|word| word.contains('\0')) {
-        to.wrong(key, place, "an argument holds NUL".into());
-        return None;
-    }
-    let usable = std::fs::canonicalize(program).and_then(|real| {
-        rustix::fs::access(&real, rustix::fs::Access::EXEC_OK)?;
-        match real.is_file() {
-            true => Ok(()),
-            false => Err(std::io::Error::other("it is not a file")),
-        }
-    });
-    match usable {
-        Ok(()) => Some(command),
-        Err(error) => {
-            to.lacking(key, place, format!("the program {program}: {error}"));
-            None
-        }
-    }
-}
-
-fn program_root(key: &str, own: &LocationSettings, to: &mut Findings<'_>) -> Option<PathBuf> {
-    let item = own.root.as_ref()?;
-    let (key, place) = (format!("{key}.root"), Some(item.span()));
-    if own.prefix.is_none() {
-        let problem = "only a location with a prefix can have its programs elsewhere";
-        to.wrong(&key, place, problem.into());
-        return None;
-    }
-    let shown = item.get_ref().display();
-    match std::fs::canonicalize(item.get_ref()) {
-        Ok(real) if real.is_dir() => return Some(real),
-        Ok(_) => to.lacking(&key, place, format!("{shown} is not a directory")),
-        Err(error) => to.lacking(
-            &key,
-            place,
-            format!("the programs' directory {shown}: {error}"),
-        ),
-    }
-    None
 }
 
 fn variables(

@@ -11,17 +11,15 @@
 use std::io;
 use std::rc::Rc;
 
-use debox::{Call, Tracer};
 use files::protocol::Brought;
-use files::{Answer, Errand as Sharing, Failure, Full, Meta, OpenFile, RootId};
+use files::{Answer, Errand as Sharing, Failure, Full, OpenFile, RootId};
 use http::path::normalise;
 use http::{Framing, Head, Status, Target};
-use specweb::application::{self, Lookup, Reply, Step};
-use specweb::profile::{USER_RECORD_BYTES, User};
+use specweb::FileName;
+use specweb::application::{self, Reply, Step};
 use specweb::request::{Asked, BODY_BYTES_MAX, Request, asked};
 use specweb::scan::{PATH_BYTES, Scanner};
 use specweb::state::ADS_NAME;
-use specweb::{Ads, FileName};
 
 use super::exchange::{Given, LOOKS_MAX, Served, status_of};
 use super::flow::ASKS_MAX;
@@ -29,119 +27,20 @@ use super::small::Missing;
 use super::{Fate, Worker};
 use crate::config::Kind;
 use crate::connection::{Connection, Phase, Turn, TurnStage};
-use crate::errand::{Errand, TABLES_HEAD_BYTES};
+use crate::errand::Errand;
 use crate::lookup::Found;
 use crate::request::{Entry, Piece};
 use crate::respond::Representation;
+use crate::respond::dynamic::Place;
 use crate::respond::dynamic::application::{Words, file, log, page};
-use crate::respond::dynamic::{Place, Places};
+
+mod tables;
+
+pub(super) use tables::Applications;
+use tables::{Loaded, NoTables, Tables};
 
 /// A file with places for an advertisement has a tenth of it; a larger one is no file of a set.
 const SCANNED_BYTES_MAX: u64 = 1 << 20;
-
-/// What the applications of a worker keep.
-pub(super) struct Applications {
-    /// There is one.
-    any: bool,
-    /// By location.
-    tables: Vec<Option<Rc<Tables>>>,
-}
-
-impl Applications {
-    pub(super) fn new(places: &Places) -> Applications {
-        Applications {
-            any: places.has_applications(),
-            tables: vec![None; places.len()],
-        }
-    }
-}
-
-/// The two tables in one version.
-struct Tables {
-    version: Meta,
-    ads: Ads,
-    /// In memory; the users' lines begin there.
-    content: Rc<OpenFile>,
-    users_at: u64,
-}
-
-impl Tables {
-    /// What an errand has brought; `None` if it is none of ours.
-    fn read(content: Rc<OpenFile>, version: Meta, tracer: &Tracer) -> Option<Tables> {
-        let mut length = [0; TABLES_HEAD_BYTES];
-        read_exactly(&content, &mut length, 0, tracer)?;
-        let head_bytes = TABLES_HEAD_BYTES as u64;
-        let length = u64::from_le_bytes(length);
-        let users_at = head_bytes.checked_add(length)?;
-        if users_at > content.meta().size {
-            return None;
-        }
-        let mut ads = vec![0; length as usize];
-        read_exactly(&content, &mut ads, head_bytes, tracer)?;
-        Some(Tables {
-            version,
-            ads: Ads::parse(std::str::from_utf8(&ads).ok()?)?,
-            content,
-            users_at,
-        })
-    }
-}
-
-/// From memory that a helper has filled, which has nothing to wait for.
-fn read_exactly(file: &OpenFile, buffer: &mut [u8], at: u64, tracer: &Tracer) -> Option<()> {
-    let mut have = 0;
-    while have < buffer.len() {
-        let read = tracer.call(Call::ReadNowait, || {
-            files::read_nowait(file, &mut buffer[have..], at + have as u64)
-        });
-        match read {
-            Ok(Some(count @ 1..)) => have += count,
-            _ => return None,
-        }
-    }
-    Some(())
-}
-
-/// The tables for one decision.
-struct Loaded<'w> {
-    tables: &'w Tables,
-    tracer: &'w Tracer,
-}
-
-impl Lookup for Loaded<'_> {
-    fn user(&mut self, id: u32) -> io::Result<Option<User>> {
-        let Some(offset) = User::offset(id) else {
-            return Ok(None);
-        };
-        let mut line = [0; USER_RECORD_BYTES];
-        let at = self.tables.users_at.saturating_add(offset);
-        match read_exactly(&self.tables.content, &mut line, at, self.tracer) {
-            // Behind the last one.
-            None => Ok(None),
-            Some(()) => match User::parse(&line, id) {
-                Some(user) => Ok(Some(user)),
-                None => Err(io::ErrorKind::InvalidData.into()),
-            },
-        }
-    }
-
-    fn ads(&mut self) -> io::Result<&Ads> {
-        Ok(&self.tables.ads)
-    }
-}
-
-/// For requests that are decided without them.
-struct NoTables;
-
-impl Lookup for NoTables {
-    fn user(&mut self, _: u32) -> io::Result<Option<User>> {
-        Err(io::ErrorKind::NotFound.into())
-    }
-
-    fn ads(&mut self) -> io::Result<&Ads> {
-        Err(io::ErrorKind::NotFound.into())
-    }
-}
 
 /// A request that is under way: its head, what it says, and where it belongs.
 struct Ask<'a> {

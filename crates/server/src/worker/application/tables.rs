@@ -1,0 +1,117 @@
+//! The two tables that advertisements are chosen by, kept in memory in one version; whoever keeps them asks whether it is the present one.
+
+use std::io;
+use std::rc::Rc;
+
+use debox::{Call, Tracer};
+use files::{Meta, OpenFile};
+use specweb::Ads;
+use specweb::application::Lookup;
+use specweb::profile::{USER_RECORD_BYTES, User};
+
+use crate::errand::TABLES_HEAD_BYTES;
+use crate::respond::dynamic::Places;
+
+/// What the applications of a worker keep.
+pub(in crate::worker) struct Applications {
+    /// There is one.
+    pub(super) any: bool,
+    /// By location.
+    pub(super) tables: Vec<Option<Rc<Tables>>>,
+}
+
+impl Applications {
+    pub(in crate::worker) fn new(places: &Places) -> Applications {
+        Applications {
+            any: places.has_applications(),
+            tables: vec![None; places.len()],
+        }
+    }
+}
+
+/// The two tables in one version.
+pub(super) struct Tables {
+    pub(super) version: Meta,
+    ads: Ads,
+    /// In memory; the users' lines begin there.
+    content: Rc<OpenFile>,
+    users_at: u64,
+}
+
+impl Tables {
+    /// What an errand has brought; `None` if it is none of ours.
+    pub(super) fn read(content: Rc<OpenFile>, version: Meta, tracer: &Tracer) -> Option<Tables> {
+        let mut length = [0; TABLES_HEAD_BYTES];
+        read_exactly(&content, &mut length, 0, tracer)?;
+        let head_bytes = TABLES_HEAD_BYTES as u64;
+        let length = u64::from_le_bytes(length);
+        let users_at = head_bytes.checked_add(length)?;
+        if users_at > content.meta().size {
+            return None;
+        }
+        let mut ads = vec![0; length as usize];
+        read_exactly(&content, &mut ads, head_bytes, tracer)?;
+        Some(Tables {
+            version,
+            ads: Ads::parse(std::str::from_utf8(&ads).ok()?)?,
+            content,
+            users_at,
+        })
+    }
+}
+
+/// From memory that a helper has filled, which has nothing to wait for.
+fn read_exactly(file: &OpenFile, buffer: &mut [u8], at: u64, tracer: &Tracer) -> Option<()> {
+    let mut have = 0;
+    while have < buffer.len() {
+        let read = tracer.call(Call::ReadNowait, || {
+            files::read_nowait(file, &mut buffer[have..], at + have as u64)
+        });
+        match read {
+            Ok(Some(count @ 1..)) => have += count,
+            _ => return None,
+        }
+    }
+    Some(())
+}
+
+/// The tables for one decision.
+pub(super) struct Loaded<'w> {
+    pub(super) tables: &'w Tables,
+    pub(super) tracer: &'w Tracer,
+}
+
+impl Lookup for Loaded<'_> {
+    fn user(&mut self, id: u32) -> io::Result<Option<User>> {
+        let Some(offset) = User::offset(id) else {
+            return Ok(None);
+        };
+        let mut line = [0; USER_RECORD_BYTES];
+        let at = self.tables.users_at.saturating_add(offset);
+        match read_exactly(&self.tables.content, &mut line, at, self.tracer) {
+            // Behind the last one.
+            None => Ok(None),
+            Some(()) => match User::parse(&line, id) {
+                Some(user) => Ok(Some(user)),
+                None => Err(io::ErrorKind::InvalidData.into()),
+            },
+        }
+    }
+
+    fn ads(&mut self) -> io::Result<&Ads> {
+        Ok(&self.tables.ads)
+    }
+}
+
+/// For requests that are decided without them.
+pub(super) struct NoTables;
+
+impl Lookup for NoTables {
+    fn user(&mut self, _: u32) -> io::Result<Option<User>> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+
+    fn ads(&mut self) -> io::Result<&Ads> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+}
