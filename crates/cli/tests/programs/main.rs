@@ -11,6 +11,7 @@ mod bodies;
 mod bounds;
 mod direct;
 mod faults;
+mod handing;
 mod piped;
 mod places;
 mod replies;

@@ -56,6 +56,8 @@ pub struct Location {
     pub queue: u32,
     /// A client that ends its sending side is answered all the same; otherwise it is taken to have gone.
     pub half_close: bool,
+    /// `X-Accel-Redirect` and `X-Sendfile` have the server send a file.
+    pub handoff: bool,
     /// Variables a program finds besides those of its request.
     pub variables: BTreeMap<String, String>,
 }
@@ -189,6 +191,14 @@ impl Location {
         }
     }
 
+    /// Whether what is answered comes to the server first, which could send something else.
+    pub fn reads_replies(&self) -> bool {
+        match self.kind {
+            Kind::Files | Kind::Direct(_) | Kind::Application(_) => false,
+            Kind::Cgi(_) | Kind::Pipe(_) | Kind::Peers(_) => true,
+        }
+    }
+
     /// Whether it has a program that is started once and stays.
     pub fn stays(&self) -> bool {
         matches!(self.kind, Kind::Direct(_) | Kind::Pipe(_))
@@ -293,7 +303,7 @@ fn location(
         let problem = "it is longer than time-max, so it is never reached";
         to.wrong(&name("timeout"), span(&own.timeout), problem.into());
     }
-    Some(Location {
+    let location = Location {
         rule: rule?,
         kind: kind?,
         internal: value(&own.internal).unwrap_or(false),
@@ -331,8 +341,14 @@ fn location(
         ),
         queue: number(&name("queue"), &own.queue, QUEUE, 0..=1 << 20, to),
         half_close: value(&own.half_close).unwrap_or(false),
+        handoff: value(&own.handoff).unwrap_or(false),
         variables: variables(&name("variables"), &own.variables, to),
-    })
+    };
+    if own.handoff.is_some() && !location.reads_replies() {
+        let problem = "only a location whose replies the server reads has it";
+        to.wrong(&name("handoff"), span(&own.handoff), problem.into());
+    }
+    Some(location)
 }
 
 fn rule(

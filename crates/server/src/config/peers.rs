@@ -63,8 +63,6 @@ pub struct Peers {
     pub tunnel_timeout_ms: u64,
     /// The `Authorization` field is passed on.
     pub authorization: bool,
-    /// `X-Accel-Redirect` and `X-Sendfile` have the server send a file.
-    pub handoff: bool,
     /// What a request says of earlier hops is believed.
     pub trust_forwarded: bool,
     /// A proxied request keeps the Host its client sent.
@@ -156,7 +154,6 @@ pub(super) fn peers(
             to,
         ),
         authorization: value(&own.authorization).unwrap_or(false),
-        handoff: value(&own.handoff).unwrap_or(false),
         trust_forwarded: value(&own.trust_forwarded).unwrap_or(false),
         keep_host: value(&own.keep_host).unwrap_or(true),
     })
@@ -251,6 +248,10 @@ mod tests {
             (
                 "proxy = \"127.0.0.1:1\"\nroot = \"/\"",
                 "back ends have no root",
+            ),
+            (
+                "files = true\nhandoff = true",
+                "only a location whose replies the server reads",
             ),
         ] {
             let found = checked(text).unwrap_err();

@@ -156,6 +156,9 @@ fn write_location(out: &mut String, location: &Location) -> fmt::Result {
     writeln!(out, "concurrency = {}", location.concurrency)?;
     writeln!(out, "queue = {}", location.queue)?;
     writeln!(out, "half-close = {}", location.half_close)?;
+    if location.reads_replies() {
+        writeln!(out, "handoff = {}", location.handoff)?;
+    }
     let variable =
         |(name, value): (&String, &String)| format!("{} = {}", quoted(name), quoted(value));
     let variables: Vec<String> = location.variables.iter().map(variable).collect();
@@ -178,7 +181,6 @@ fn write_peers(out: &mut String, peers: &Peers) -> fmt::Result {
     writeln!(out, "attempts = {}", peers.attempts)?;
     let connect = Millis(peers.connect_timeout_ms);
     writeln!(out, "connect-timeout = \"{connect}\"")?;
-    writeln!(out, "handoff = {}", peers.handoff)?;
     if peers.protocol != Protocol::Proxy {
         return writeln!(out, "authorization = {}", peers.authorization);
     }

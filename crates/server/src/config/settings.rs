@@ -267,7 +267,7 @@ pub struct LocationSettings {
     /// How long nothing may go over one of them.
     #[serde(alias = "tunnel_timeout")]
     pub tunnel_timeout: Item<Millis>,
-    /// Whether a back end may have the server send a file.
+    /// Whether a program may have the server send a file.
     pub handoff: Item<bool>,
     /// Whether what a request says of earlier hops is believed.
     #[serde(alias = "trust_forwarded")]

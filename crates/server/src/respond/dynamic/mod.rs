@@ -228,7 +228,7 @@ impl Places {
     }
 
     /// The one program of a location that has one: the prefix is its name, the rest of the path its argument.
-    pub fn only_program(&self, place: &Place, path: &[u8]) -> ProgramName {
+    pub fn only_program(&self, place: &Place, site: &Site, path: &[u8]) -> ProgramName {
         let prefix = match &place.location.rule {
             Rule::Prefix(prefix) | Rule::Suffix(prefix) => prefix.as_bytes(),
         };
@@ -245,7 +245,7 @@ impl Places {
             script_name: script_name.to_vec(),
             path_info: path_info.to_vec(),
             file: file.to_vec(),
-            document_root: Vec::new(),
+            document_root: self.document_root(site).to_vec(),
         }
     }
 

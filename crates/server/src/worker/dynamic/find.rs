@@ -100,7 +100,7 @@ impl Worker {
         match &place.location.kind {
             Kind::Direct(_) | Kind::Pipe(_) => {
                 let whole = [b"/", path].concat();
-                Some(self.places.only_program(place, &whole))
+                Some(self.places.only_program(place, site, &whole))
             }
             Kind::Peers(peers)
                 if peers.protocol == Protocol::Proxy

@@ -16,7 +16,6 @@ use rustix::io::Errno;
 
 use super::backlog::RESTORE_BYTES;
 use super::{Elsewhere, READ_BYTES, Side, Step, program_token};
-use crate::config::Kind;
 use crate::connection::{Connection, Exchange, Peer};
 use crate::respond::dynamic::handoff::{file_below, kept_fields};
 use crate::worker::{Fate, Worker};
@@ -296,10 +295,10 @@ impl Worker {
         }
     }
 
-    /// Whether this location's back ends may have the server send a file.
+    /// Whether whoever answers at this location may have the server send a file.
     pub(super) fn may_hand_over(&self, exchange: &Exchange) -> bool {
-        let location = &self.places.get(exchange.program.place).location;
-        matches!(&location.kind, Kind::Peers(peers) if peers.handoff)
+        let place = self.places.get(exchange.program.place);
+        place.location.handoff
     }
 
     /// What the socket of a back end is waited for.

@@ -1,0 +1,151 @@
+//! Files that programs have the server send in place of a body: those started for each request, and those that stay behind a pipe.
+
+use std::fs;
+
+use crate::direct::{clients, lacks};
+use crate::serving::Server;
+use crate::site::*;
+
+const TEXT: &str = "what is kept\n";
+
+/// Answers with the fields that its query names, and a body that nobody is to see.
+const STAYS: &str = "#!/usr/bin/env python3
+import os, headway_direct
+def answer(request):
+    name, value = request.variables['QUERY_STRING'].split(':', 1)
+    request.read()
+    request.reply(200, [(name, value.replace('{root}', os.environ['ROOT'])), ('Content-Type', 'text/x-own'), ('Set-Cookie', 'a=1')], b'never')
+headway_direct.serve(answer)
+";
+const STARTED: &str = "value=\"${QUERY_STRING#*:}\"; case $value in '{root}'*) value=$DOCUMENT_ROOT${value#'{root}'};; esac\n\
+    printf '%s: %s\\nContent-Type: text/x-own\\nSet-Cookie: a=1\\n\\nnever' \"${QUERY_STRING%%:*}\" \"$value\"";
+
+/// Programs of each kind, and a file that only they can have sent.
+fn serve(site: &Site, handoff: &str) -> Server {
+    fs::create_dir(site.path("root/kept")).unwrap();
+    fs::write(site.path("root/kept/a.txt"), TEXT).unwrap();
+    fs::write(site.path("outside.txt"), "nobody's business\n").unwrap();
+    site.program("started", STARTED);
+    site.file("cgi/stays", STAYS, 0o755);
+    let (cgi, root) = (site.path("cgi"), site.path("root").canonicalize().unwrap());
+    site.serve_configured(&format!(
+        "[[location]]\nprefix = \"/cgi-bin/\"\ncgi = true\nroot = {cgi:?}\n{handoff}\n\
+         [[location]]\nprefix = \"/forked/\"\ncgi = true\nfork-in-server = true\nroot = {cgi:?}\n{handoff}\n\
+         [[location]]\nprefix = \"/pipe/\"\npipe = [{:?}]\nconcurrency = 1\n{handoff}\n\
+         variables = {{ PYTHONPATH = {:?}, ROOT = {root:?}, PYTHONDONTWRITEBYTECODE = \"1\" }}\n\
+         [[location]]\nprefix = \"/kept\"\nfiles = true\ninternal = true\n",
+        cgi.join("stays"),
+        clients(),
+    ))
+}
+
+/// The paths at which the same program answers in each way.
+fn ways(test: &str) -> Vec<&'static str> {
+    let mut ways = vec!["/cgi-bin/started", "/forked/started"];
+    if !lacks("python3", test) {
+        ways.push("/pipe/");
+    }
+    ways
+}
+
+#[test]
+fn file_is_sent_with_the_programs_fields_when_a_program_names_one() {
+    let site = Site::new();
+    let server = serve(&site, "handoff = true");
+    for way in ways("file_is_sent_with_the_programs_fields_when_a_program_names_one") {
+        let mut stream = server.connect();
+        for query in [
+            "X-Accel-Redirect:/kept/a.txt",
+            "X-Sendfile:{root}/kept/a.txt",
+        ] {
+            let request = format!("{way}?{query} HTTP/1.1\r\nHost: x\r\n");
+            send(&mut stream, format!("GET {request}\r\n"));
+            let reply = receive(&mut stream).unwrap();
+            assert_eq!(
+                (reply.status, reply.text().as_str()),
+                (200, TEXT),
+                "{request}"
+            );
+            for (name, expected) in [
+                ("Content-Type", Some("text/x-own")),
+                ("Set-Cookie", Some("a=1")),
+                ("Accept-Ranges", Some("bytes")),
+                ("X-Accel-Redirect", None),
+                ("X-Sendfile", None),
+            ] {
+                assert_eq!(reply.field(name), expected, "{request}: {name}");
+            }
+            send(
+                &mut stream,
+                format!("GET {request}Range: bytes=5-6\r\n\r\n"),
+            );
+            let part = receive(&mut stream).unwrap();
+            assert_eq!(
+                (part.status, part.text().as_str()),
+                (206, "is"),
+                "{request}"
+            );
+            send(
+                &mut stream,
+                format!("POST {request}Content-Length: 2\r\n\r\nhi"),
+            );
+            let whole = receive(&mut stream).unwrap();
+            assert_eq!(
+                (whole.status, whole.text().as_str()),
+                (200, TEXT),
+                "{request}"
+            );
+            stream = server.connect();
+        }
+    }
+    assert_eq!(get(&server, "/kept/a.txt").status, 404);
+    is_well(&server);
+}
+
+#[test]
+fn nothing_is_given_away_when_a_program_names_what_it_may_not() {
+    let site = Site::new();
+    let server = serve(&site, "handoff = true");
+    for way in ways("nothing_is_given_away_when_a_program_names_what_it_may_not") {
+        for (query, status) in [
+            ("X-Sendfile:/etc/passwd", 502),
+            ("X-Sendfile:outside.txt", 502),
+            ("X-Sendfile:{root}-and-more/a.txt", 502),
+            ("X-Sendfile:{root}/../outside.txt", 403),
+            ("X-Accel-Redirect:/../outside.txt", 403),
+            ("X-Accel-Redirect:", 502),
+            ("X-Accel-Redirect:/kept/none", 404),
+        ] {
+            let reply = get(&server, &format!("{way}?{query}"));
+            assert_eq!(reply.status, status, "{way}?{query}");
+            assert!(!reply.text().contains("never"), "{way}?{query}");
+        }
+        // To itself, without end.
+        let circle = get(
+            &server,
+            &format!("{way}?X-Accel-Redirect:{way}?X-Accel-Redirect:{way}"),
+        );
+        assert!(
+            matches!(circle.status, 500 | 502),
+            "{way}: {}",
+            circle.status
+        );
+        let good = get(&server, &format!("{way}?X-Accel-Redirect:/file.txt"));
+        assert_eq!(good.text(), "a file\n", "{way}");
+    }
+    is_well(&server);
+}
+
+#[test]
+fn reply_is_refused_when_a_program_names_a_file_and_its_location_does_not_allow_it() {
+    let site = Site::new();
+    let server = serve(&site, "");
+    let test = "reply_is_refused_when_a_program_names_a_file_and_its_location_does_not_allow_it";
+    for way in ways(test) {
+        for query in ["X-Accel-Redirect:/file.txt", "X-Sendfile:{root}/file.txt"] {
+            let reply = get(&server, &format!("{way}?{query}"));
+            assert_eq!(reply.status, 502, "{way}?{query}");
+        }
+    }
+    is_well(&server);
+}
