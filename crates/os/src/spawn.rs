@@ -10,8 +10,13 @@
 //! `posix_spawn` itself cannot set limits or a death signal, which is why it is done again here.
 //! [`Way::Fork`] copies the parent's page tables and descriptors first; it is here to be measured.
 //!
+//! [`Limits::mark`] is for finding the program's descendants wherever they have gone: into another group, another session, to
+//! another parent. Of what the kernel has a child inherit, hard limits are the one thing that an ordinary process cannot take back and
+//! that others may read. That of `RLIMIT_RTTIME` is free: it is about real-time processes, and a mark is a limit
+//! of more than a hundred thousand years.
+//!
 //! Sources: clone(2), vfork(2), posix_spawn(3), signal-safety(7), prctl(2) on `PR_SET_PDEATHSIG`,
-//! getrlimit(2); Ruan's dissertation (2005), 2.5.4, on what `fork` costs a server.
+//! getrlimit(2), prlimit(2); Ruan's dissertation (2005), 2.5.4, on what `fork` costs a server.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fmt;
@@ -29,6 +34,9 @@ const STACK_WORDS: usize = 4096;
 const SIGNAL_LAST: c_int = 64;
 /// What a child that could not execute its program ends with, as shells do.
 pub const EXIT_NOT_STARTED: i32 = 127;
+
+/// No mark is less, so that none is a limit that somebody could have meant: microseconds.
+pub const MARK_LEAST: u64 = 1 << 62;
 
 /// How the child is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +58,9 @@ pub struct Limits {
     pub processes: u64,
     /// Open descriptors (`RLIMIT_NOFILE`, the soft one).
     pub descriptors: u64,
+    /// A number by which it and all its descendants are known ([`mark_of`]), from [`MARK_LEAST`] on. None is given where
+    /// a lower limit stands in its place.
+    pub mark: u64,
 }
 
 /// What to execute.
@@ -221,6 +232,26 @@ struct Plan {
     errno: AtomicI32,
 }
 
+/// The mark that a process was started with, or inherited: [`Limits::mark`].
+///
+/// # Errors
+/// `ESRCH` if there is no such process, `EPERM` if it is another user's (and this one has no CAP_SYS_RESOURCE).
+pub fn mark_of(pid: Pid) -> Result<Option<u64>, Errno> {
+    let mut now = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    let number = pid.as_raw_nonzero().get();
+    // SAFETY: nothing is set, and the other pointer is to a structure of this frame.
+    done(unsafe { libc::prlimit(number, libc::RLIMIT_RTTIME, ptr::null(), &raw mut now) })?;
+    Ok(is_mark(now.rlim_max).then_some(now.rlim_max))
+}
+
+/// Whether a hard limit of `RLIMIT_RTTIME` is a mark.
+pub fn is_mark(limit: u64) -> bool {
+    (MARK_LEAST..libc::RLIM_INFINITY).contains(&limit)
+}
+
 /// As execve(2) wants them: ended by a null pointer.
 fn pointers(strings: &[CString]) -> Vec<*const c_char> {
     let pointers = strings.iter().map(|string| string.as_ptr());
@@ -304,6 +335,9 @@ fn join_group(plan: &Plan) -> Result<(), Errno> {
 fn set_limits(plan: &Plan) -> Result<(), Errno> {
     let limits = plan.limits;
     limit(libc::RLIMIT_CORE, 0)?;
+    if limits.mark > 0 {
+        limit(libc::RLIMIT_RTTIME, limits.mark)?;
+    }
     if limits.memory_bytes > 0 {
         limit(libc::RLIMIT_AS, limits.memory_bytes)?;
     }
@@ -497,11 +531,49 @@ mod tests {
             memory_bytes: 1 << 30,
             processes: 4000,
             descriptors: 64,
+            mark: 0,
         };
         for way in WAYS {
             let ran = shell("ulimit -v; ulimit -n; ulimit -c", limits, way);
             assert_eq!(ran.said, "1048576\n64\n0\n", "{way:?}");
         }
+    }
+
+    #[test]
+    fn mark_is_found_when_a_descendant_has_left_group_and_parent() {
+        let limits = Limits {
+            mark: MARK_LEAST + 77,
+            ..Limits::default()
+        };
+        // The inner one tells its number and stays; its parent has gone by then, or goes soon.
+        let script =
+            "(setsid sh -c 'echo $$; sleep 10' >&3 3>&- &) 3>&1 >/dev/null; sleep 0.1; exit 0";
+        let (ours, theirs) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+        let null = null();
+        for way in WAYS {
+            let program = Program {
+                path: c"/bin/sh",
+                arguments: &[c"sh".into(), c"-c".into(), CString::new(script).unwrap()],
+                environment: &[c"PATH=/bin:/usr/bin".into()],
+                directory: c"/",
+                input: null.as_fd(),
+                output: theirs.as_fd(),
+                error: null.as_fd(),
+                limits,
+            };
+            let pid = spawn(&program, way).unwrap();
+            let (mut text, mut byte) = (String::new(), [0]);
+            while !text.ends_with('\n') {
+                rustix::io::read(&ours, &mut byte).unwrap();
+                text.push(char::from(byte[0]));
+            }
+            assert_eq!(mark_of(pid), Ok(Some(limits.mark)), "{way:?}");
+            waitpid(Some(pid), WaitOptions::empty()).unwrap();
+            let left = Pid::from_raw(text.trim().parse().unwrap()).unwrap();
+            assert_eq!(mark_of(left), Ok(Some(limits.mark)), "{way:?}");
+            rustix::process::kill_process_group(left, rustix::process::Signal::KILL).unwrap();
+        }
+        assert_eq!(mark_of(rustix::process::getpid()), Ok(None));
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod serving;
 mod bodies;
 mod bounds;
 mod direct;
+mod escapes;
 mod faults;
 mod handing;
 mod piped;

@@ -42,8 +42,8 @@ pub struct Location {
     pub time_max_ms: u64,
     /// Address space of each process of a program; 0 is no bound.
     pub memory_bytes_max: u64,
-    /// Processes of the user that the server runs as; 0 is no bound.
-    pub processes_max: u64,
+    /// Processes of the user that the server runs as; 0 is no bound, `None` some more than there are.
+    pub processes_max: Option<u64>,
     /// A longer reply body is cut off, and its connection with it; 0 is no bound.
     pub output_bytes_max: u64,
     /// So much of a reply may wait for its client, before its program is held back; 0: none of it.
@@ -310,13 +310,10 @@ fn location(
         timeout_ms,
         time_max_ms: time_max_ms.min(DAY_MS),
         memory_bytes_max: size(&name("memory-max"), &own.memory_max, 0, 0..=1 << 46, to),
-        processes_max: number(
-            &name("processes-max"),
-            &own.processes_max,
-            0,
-            0..=1 << 22,
-            to,
-        ),
+        processes_max: own.processes_max.is_some().then(|| {
+            let key = name("processes-max");
+            number(&key, &own.processes_max, 0, 0..=1 << 22, to)
+        }),
         output_bytes_max: size(
             &name("output-max"),
             &own.output_max,

@@ -148,7 +148,9 @@ fn write_location(out: &mut String, location: &Location) -> fmt::Result {
     writeln!(out, "time-max = \"{}\"", Millis(location.time_max_ms))?;
     let memory = Bytes(location.memory_bytes_max);
     writeln!(out, "memory-max = \"{memory}\"")?;
-    writeln!(out, "processes-max = {}", location.processes_max)?;
+    if let Some(processes) = location.processes_max {
+        writeln!(out, "processes-max = {processes}")?;
+    }
     let output = Bytes(location.output_bytes_max);
     writeln!(out, "output-max = \"{output}\"")?;
     writeln!(out, "spill-max = \"{}\"", Bytes(location.spill_bytes_max))?;

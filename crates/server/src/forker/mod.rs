@@ -1,8 +1,8 @@
 //! The fork helper: a small process that alone makes the processes of programs.
 //!
 //! What it does: starts programs for one worker, each as a process group of its own with its limits; passes
-//! on what they say on standard error; tells when they have ended; ends them on order, and all of them when
-//! the worker is gone. What it refuses: to read or write a program's input or output, which the worker does,
+//! on what they say on standard error; tells when they have ended; ends them on order, with all that they have started
+//! if their reply is not wanted, and all of them when the worker is gone. What it refuses: to read or write a program's input or output, which the worker does,
 //! and to know about HTTP.
 //!
 //! Why a process for it: making one waits, and costs the more the larger the maker is. This one holds no
@@ -14,6 +14,9 @@
 //!
 //! Sources: dissertation 2.5.4; clone(2), pidfd_open(2), waitid(2) on `WNOWAIT`, kill(2), credentials(7).
 
+mod hunt;
+pub mod mark;
+mod present;
 mod program;
 pub mod wire;
 mod words;
@@ -27,6 +30,7 @@ use os::rights::{ReceiveError, Wait, receive_with_descriptors, send_with_descrip
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, IoSlice};
 
+use hunt::Hunt;
 use program::Program;
 use wire::{DESCRIPTORS_MAX, Launch, MESSAGE_BYTES_MAX, Order, Report};
 use words::Words;
@@ -46,6 +50,8 @@ pub fn forker_main(socket: OwnedFd) -> io::Result<()> {
         socket,
         null: options.read(true).write(true).open("/dev/null")?,
         programs: Vec::new(),
+        hunt: Hunt::default(),
+        present: present::of_user(),
         words: Words::new()?,
         buffer: vec![0; MESSAGE_BYTES_MAX],
     };
@@ -59,6 +65,10 @@ struct Forker {
     /// The input of programs whose request has no body.
     null: File,
     programs: Vec<Program>,
+    /// Who has left a group and is to end all the same.
+    hunt: Hunt,
+    /// Processes that the user has had at the beginning.
+    present: u64,
     words: Words,
     buffer: Vec<u8>,
 }
@@ -105,7 +115,8 @@ impl Forker {
             .map(|(_, fd)| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
             .collect();
         let now = Instant::now();
-        let next = self.programs.iter().filter_map(Program::deadline).min();
+        let next = self.programs.iter().filter_map(Program::deadline);
+        let next = next.chain(self.hunt.is_on().then_some(now)).min();
         let timeout = next.map(|at| timespec(at.saturating_duration_since(now)));
         match poll(&mut polled, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
@@ -173,8 +184,13 @@ impl Forker {
                     .for_each(|program| program.release(until));
                 Ok(())
             }
-            Order::Kill { id } => {
-                self.find(id).into_iter().for_each(Program::kill);
+            Order::Kill { id, mark } => {
+                match self.find(id) {
+                    Some(program) => program.give_up(),
+                    // One of the helper before this one.
+                    None if mark > 0 => self.hunt.add(mark),
+                    None => {}
+                }
                 Ok(())
             }
             Order::Note { text, .. } => {
@@ -190,7 +206,7 @@ impl Forker {
 
     fn spawn(&mut self, id: u64, launch: &Launch, descriptors: Vec<OwnedFd>) -> io::Result<()> {
         let begun = Instant::now();
-        match Program::start(id, launch, descriptors, self.null.as_fd()) {
+        match Program::start(id, launch, descriptors, self.null.as_fd(), self.present) {
             Ok(program) => {
                 let pid = program.pid();
                 let spawn_us = u32::try_from(begun.elapsed().as_micros()).unwrap_or(u32::MAX);
@@ -220,11 +236,16 @@ impl Forker {
     /// Signals that are due, and farewell to those who have ended and are not needed any more.
     fn tend(&mut self) {
         let now = Instant::now();
-        let words = &mut self.words;
+        let (words, hunt) = (&mut self.words, &mut self.hunt);
         self.programs.retain_mut(|program| {
-            program.tend(now);
-            !program.leave(words)
+            let was_last = program.tend(now);
+            let has_gone = program.leave(words);
+            if was_last || has_gone {
+                program.hunted().into_iter().for_each(|mark| hunt.add(mark));
+            }
+            !has_gone
         });
+        self.hunt.run(&mut self.words);
     }
 
     /// The worker reads these as they come; if it is behind, this process has time.
@@ -240,9 +261,11 @@ impl Forker {
 
     fn end(mut self) {
         let deadline = Instant::now() + END_PATIENCE;
-        self.programs.iter_mut().for_each(Program::kill_now);
-        while !self.programs.is_empty() && Instant::now() < deadline {
+        let hunted = self.programs.iter_mut().filter_map(Program::end);
+        hunted.for_each(|mark| self.hunt.add(mark));
+        while (self.hunt.is_on() || !self.programs.is_empty()) && Instant::now() < deadline {
             let words = &mut self.words;
+            self.hunt.run(words);
             self.programs.retain_mut(|program| {
                 program.note_end(words);
                 !program.leave(words)

@@ -1,4 +1,4 @@
-//! One program: from its start to the last process of its group.
+//! One program: from its start to the last process of its group. What it has left outside is for the `hunt`.
 //!
 //! What it refuses: to wait. The end of the process is a readable descriptor (pidfd), its status is looked
 //! at without being taken (`WNOWAIT`), and it is reaped only when the worker needs it no more.
@@ -15,6 +15,7 @@ use rustix::process::{
     waitid, waitpid,
 };
 
+use super::present;
 use super::wire::{End, Launch};
 use super::words::{Ear, Words};
 
@@ -42,16 +43,20 @@ pub(super) struct Program {
     process: OwnedFd,
     ear: Option<Ear>,
     hold: Hold,
+    /// Its mark, and whether all who bear it end with it: its reply is not wanted, or never came.
+    mark: u64,
+    unwanted: bool,
     end: Option<End>,
 }
 
 impl Program {
-    /// Starts it. `descriptors`: its output, and its input if there is one.
+    /// Starts it. `descriptors`: its output, and its input if there is one. `present`: processes its user has.
     pub(super) fn start(
         id: u64,
         launch: &Launch,
         descriptors: Vec<OwnedFd>,
         null: BorrowedFd<'_>,
+        present: u64,
     ) -> Result<Program, SpawnError> {
         let lacking = |errno| SpawnError {
             step: Step::Descriptors,
@@ -75,8 +80,9 @@ impl Program {
             error: theirs.as_fd(),
             limits: Limits {
                 memory_bytes: launch.memory_bytes_max,
-                processes: launch.processes_max,
+                processes: present::bound(launch.processes_max, present),
                 descriptors: DESCRIPTORS,
+                mark: launch.mark,
             },
         };
         let pid = spawn::spawn(&program, Way::Vfork)?;
@@ -88,6 +94,8 @@ impl Program {
             process,
             ear: Some(Ear::new(ours, launch.joined)),
             hold: Hold::Held,
+            mark: launch.mark,
+            unwanted: false,
             end: None,
         })
     }
@@ -157,8 +165,14 @@ impl Program {
         }
     }
 
+    /// Nobody wants what it has begun: it ends, and whoever it has started ends with it, wherever that one has gone.
+    pub(super) fn give_up(&mut self) {
+        self.unwanted = true;
+        self.kill();
+    }
+
     /// Asks it and its group to end; what does not is killed a little later.
-    pub(super) fn kill(&mut self) {
+    fn kill(&mut self) {
         if let Hold::Ending(_) = self.hold {
             return;
         }
@@ -169,22 +183,38 @@ impl Program {
     }
 
     /// Ends it and its group at once.
-    pub(super) fn kill_now(&mut self) {
+    fn kill_now(&mut self) {
         self.signal(Signal::KILL);
         self.hold = Hold::Ending(Instant::now() + TERM_PATIENCE);
     }
 
-    /// The signals that are due.
-    pub(super) fn tend(&mut self, now: Instant) {
+    /// The worker is gone: it ends at once. The mark whose bearers do so, too, if there is one.
+    pub(super) fn end(&mut self) -> Option<u64> {
+        self.unwanted |= matches!(self.hold, Hold::Held);
+        self.kill_now();
+        self.hunted()
+    }
+
+    /// The mark whose bearers are to end with it, if they are.
+    pub(super) fn hunted(&self) -> Option<u64> {
+        (self.unwanted && self.mark > 0).then_some(self.mark)
+    }
+
+    /// The signals that are due; whether that was the last one.
+    pub(super) fn tend(&mut self, now: Instant) -> bool {
         match self.hold {
             Hold::Released(until) if until <= now => self.kill(),
-            Hold::Ending(until) if until <= now => self.kill_now(),
+            Hold::Ending(until) if until <= now => {
+                self.kill_now();
+                return true;
+            }
             _ => {}
         }
+        false
     }
 
     /// Reaps it and ends its group if it has ended and nobody needs it; whether it has gone. What is to
-    /// outlive its request has to leave the group (setsid(2)).
+    /// outlive a request that was answered has to leave the group (setsid(2)).
     pub(super) fn leave(&mut self, words: &mut Words) -> bool {
         if self.end.is_none() || matches!(self.hold, Hold::Held) {
             return false;

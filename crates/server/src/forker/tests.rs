@@ -7,12 +7,14 @@ use std::thread::JoinHandle;
 
 use rustix::pipe::{PipeFlags, pipe_with};
 
+use super::mark::Marks;
 use super::wire::{End, decode_report, encode_order};
 use super::*;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Helper {
+    marks: Marks,
     socket: Option<OwnedFd>,
     thread: Option<JoinHandle<io::Result<()>>>,
 }
@@ -21,6 +23,7 @@ impl Helper {
     fn start() -> Helper {
         let (ours, theirs) = os::rights::pair().unwrap();
         Helper {
+            marks: Marks::draw(),
             socket: Some(ours),
             thread: Some(std::thread::spawn(|| forker_main(theirs))),
         }
@@ -37,6 +40,7 @@ impl Helper {
     fn shell(&self, id: u64, script: &str) -> File {
         let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         let launch = Launch {
+            mark: self.marks.of(id),
             directory: c"/".into(),
             path: c"/bin/sh".into(),
             arguments: vec![
@@ -126,12 +130,101 @@ fn whole_group_ends_when_it_is_killed_and_does_not_want_to() {
         .find(|pid| **pid != leader)
         .unwrap();
     assert!(is_running(leader) && is_running(child));
-    helper.order(&Order::Kill { id: 1 }, &[]);
+    helper.order(&Order::Kill { id: 1, mark: 0 }, &[]);
     let end = End::Signal(9);
     assert_eq!(helper.report(), Report::Ended { id: 1, end });
     wait_until("the end of the group", || {
         !is_running(child) && !is_running(leader)
     });
+}
+
+/// Says the number of a process that has left its group, session and parent, and holds on to the output.
+const RUNAWAY: &str = "(setsid sh -c \"trap '' TERM; echo \\$\\$; while :; do sleep 1; done\" &)";
+
+#[test]
+fn whoever_has_left_the_group_ends_when_the_reply_is_not_wanted() {
+    let helper = Helper::start();
+    // Its program runs; has ended; does not want to end.
+    for (id, then) in [
+        (1, "exec sleep 1000"),
+        (2, "exit 0"),
+        (3, "trap '' TERM; while :; do sleep 1; done"),
+    ] {
+        let mut output = helper.shell(id, &format!("{RUNAWAY}; {then}"));
+        helper.spawned();
+        let runaway = numbers(&mut output, 1)[0];
+        if id == 2 {
+            let end = End::Exit(0);
+            assert_eq!(helper.report(), Report::Ended { id, end });
+        }
+        assert!(is_running(runaway));
+        helper.order(&Order::Kill { id, mark: 0 }, &[]);
+        if id != 2 {
+            assert!(matches!(helper.report(), Report::Ended { .. }));
+        }
+        wait_until("the end of who has left", || !is_running(runaway));
+    }
+}
+
+#[test]
+fn whoever_has_left_the_group_lives_on_when_the_reply_was_complete() {
+    let helper = Helper::start();
+    let mut output = helper.shell(1, &format!("{RUNAWAY}; exit 0"));
+    helper.spawned();
+    let runaway = numbers(&mut output, 1)[0];
+    let end = End::Exit(0);
+    assert_eq!(helper.report(), Report::Ended { id: 1, end });
+    let patience_ms = 0;
+    helper.order(&Order::Release { id: 1, patience_ms }, &[]);
+    // When this one has ended, the first one was let go.
+    let mut other = helper.shell(2, &format!("{RUNAWAY}; exec sleep 1000"));
+    helper.spawned();
+    let others = numbers(&mut other, 1)[0];
+    helper.order(&Order::Kill { id: 2, mark: 0 }, &[]);
+    assert!(matches!(helper.report(), Report::Ended { id: 2, .. }));
+    wait_until("the end of the other's", || !is_running(others));
+    assert!(is_running(runaway), "it is on its own");
+    let marks = helper.marks;
+    drop(helper);
+    assert!(is_running(runaway), "and stays so");
+    // As the next fork helper does for one whose helper has died.
+    let next = Helper::start();
+    let mark = marks.of(1);
+    next.order(&Order::Kill { id: 1, mark }, &[]);
+    wait_until("its end", || !is_running(runaway));
+}
+
+#[test]
+fn whoever_has_left_the_group_ends_when_the_worker_is_gone() {
+    let helper = Helper::start();
+    let mut output = helper.shell(1, &format!("{RUNAWAY}; exec sleep 1000"));
+    helper.spawned();
+    let runaway = numbers(&mut output, 1)[0];
+    drop(helper);
+    wait_until("its end", || !is_running(runaway));
+}
+
+#[test]
+fn everybody_ends_when_a_program_makes_sessions_without_end() {
+    let helper = Helper::start();
+    // Each says its number, makes two more in sessions of their own, and stays; six times over.
+    let directory = tempfile::tempdir().unwrap();
+    let script = directory.path().join("bomb");
+    let text = "trap '' TERM; echo $$\n[ $1 -lt 6 ] && for n in 1 2; do (setsid sh $0 $(($1 + 1)) &); done\n\
+        while :; do sleep 1; done\n";
+    std::fs::write(&script, text).unwrap();
+    let mut output = helper.shell(1, &format!("exec sh {} 0", script.display()));
+    helper.spawned();
+    // Some are there, the others are on their way.
+    let mut pids = numbers(&mut output, 10);
+    helper.order(&Order::Kill { id: 1, mark: 0 }, &[]);
+    assert!(matches!(helper.report(), Report::Ended { id: 1, .. }));
+    let mut rest = String::new();
+    // The end of the output: nobody has it any more.
+    output.read_to_string(&mut rest).unwrap();
+    pids.extend(rest.lines().map(|line| line.parse::<u32>().unwrap()));
+    assert!(pids.len() > 10);
+    assert!(pids.iter().all(|pid| !is_running(*pid)), "{pids:?}");
 }
 
 #[test]
@@ -143,7 +236,7 @@ fn program_may_clean_up_when_it_is_killed() {
     );
     helper.spawned();
     numbers(&mut output, 1);
-    helper.order(&Order::Kill { id: 1 }, &[]);
+    helper.order(&Order::Kill { id: 1, mark: 0 }, &[]);
     let end = End::Exit(4);
     assert_eq!(helper.report(), Report::Ended { id: 1, end });
     let mut said = String::new();
@@ -235,7 +328,7 @@ fn reason_is_told_when_a_program_cannot_be_started() {
         "it has no output"
     );
     // Orders for programs that are not there are no mistake: they may have ended meanwhile.
-    helper.order(&Order::Kill { id: 5 }, &[]);
+    helper.order(&Order::Kill { id: 5, mark: 0 }, &[]);
     helper.order(
         &Order::Release {
             id: 99,

@@ -5,9 +5,9 @@
 //!
 //! | kind | message | fields after the kind byte | descriptors |
 //! |---|---|---|---|
-//! | 1 | Spawn | id u64, memory u64, processes u64, joined u8 (0, 1), directory, path, arguments, environment | output, then input if there is one; input alone if joined |
+//! | 1 | Spawn | id u64, mark u64, memory u64, processes u64, joined u8 (0, 1), directory, path, arguments, environment | output, then input if there is one; input alone if joined |
 //! | 2 | Release | id u64, patience u32 (ms) | – |
-//! | 3 | Kill | id u64 | – |
+//! | 3 | Kill | id u64, mark u64 | – |
 //! | 4 | Note | id u64, text | – |
 //! | 129 | Spawned | id u64, process u32, time u32 (us) | – |
 //! | 130 | Failed | id u64, step u8, errno u32 | – |
@@ -28,6 +28,9 @@ pub const MESSAGE_BYTES_MAX: usize = 128 * 1024;
 /// No message has more descriptors.
 pub const DESCRIPTORS_MAX: usize = 2;
 
+/// Nobody has said how many processes there may be.
+pub const PROCESSES_UNSAID: u64 = u64::MAX;
+
 /// A message that is not one of the table's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("malformed message: {what}")]
@@ -42,9 +45,11 @@ const fn malformed(what: &'static str) -> Malformed {
 /// What to start.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Launch {
+    /// What it and its descendants are known by ([`super::mark`]); 0: nothing.
+    pub mark: u64,
     /// Bytes of address space; 0 is no bound.
     pub memory_bytes_max: u64,
-    /// Processes of the user; 0 is no bound.
+    /// Processes of the user; 0 is no bound, [`PROCESSES_UNSAID`] the fork helper's.
     pub processes_max: u64,
     /// Its output is said like its standard error; it stays, so what it may say is counted by the minute.
     pub joined: bool,
@@ -75,10 +80,12 @@ pub enum Order {
         /// After so long it is killed.
         patience_ms: u32,
     },
-    /// End it and all of its group.
+    /// End it, all of its group, and all who bear its mark.
     Kill {
         /// Which program.
         id: u64,
+        /// Its mark, for one that was started by another fork helper, which has died; 0 for none.
+        mark: u64,
     },
     /// What the worker has to say about it, for standard error.
     Note {
@@ -131,6 +138,7 @@ pub fn encode_order(order: &Order, bytes: &mut Vec<u8>) -> bool {
     match order {
         Order::Spawn { id, launch } => {
             put_id(bytes, 1, *id);
+            bytes.extend(launch.mark.to_le_bytes());
             bytes.extend(launch.memory_bytes_max.to_le_bytes());
             bytes.extend(launch.processes_max.to_le_bytes());
             bytes.push(u8::from(launch.joined));
@@ -143,7 +151,10 @@ pub fn encode_order(order: &Order, bytes: &mut Vec<u8>) -> bool {
             put_id(bytes, 2, *id);
             bytes.extend(patience_ms.to_le_bytes());
         }
-        Order::Kill { id } => put_id(bytes, 3, *id),
+        Order::Kill { id, mark } => {
+            put_id(bytes, 3, *id);
+            bytes.extend(mark.to_le_bytes());
+        }
         Order::Note { id, text } => {
             put_id(bytes, 4, *id);
             put_string(bytes, text);
@@ -187,6 +198,7 @@ pub fn decode_order(bytes: &[u8]) -> Result<Order, Malformed> {
         1 => Order::Spawn {
             id: rest.u64()?,
             launch: Launch {
+                mark: rest.u64()?,
                 memory_bytes_max: rest.u64()?,
                 processes_max: rest.u64()?,
                 joined: match rest.u8()? {
@@ -204,7 +216,10 @@ pub fn decode_order(bytes: &[u8]) -> Result<Order, Malformed> {
             id: rest.u64()?,
             patience_ms: rest.u32()?,
         },
-        3 => Order::Kill { id: rest.u64()? },
+        3 => Order::Kill {
+            id: rest.u64()?,
+            mark: rest.u64()?,
+        },
         4 => Order::Note {
             id: rest.u64()?,
             text: rest.string()?,
@@ -316,6 +331,7 @@ mod tests {
 
     fn orders() -> Vec<Order> {
         let launch = Launch {
+            mark: 9 << 59,
             memory_bytes_max: 1 << 40,
             processes_max: 7,
             joined: true,
@@ -337,7 +353,7 @@ mod tests {
                 id: 3,
                 patience_ms: 1000,
             },
-            Order::Kill { id: 4 },
+            Order::Kill { id: 4, mark: 6 },
             Order::Note {
                 id: 5,
                 text: c"it said nothing".into(),

@@ -39,6 +39,7 @@ use http::Status;
 
 use super::{BACKEND, Fate, Worker};
 use crate::connection::{CONNECTION, Channel, Connection, Exchange, Phase, Stage};
+use crate::forker::mark::Marks;
 use crate::respond::dynamic::Places;
 use abort::Abandoned;
 use direct::Direct;
@@ -82,6 +83,10 @@ pub(super) struct Dynamic {
     freed: Vec<usize>,
     /// The number of the next exchange.
     next_id: u64,
+    /// What programs and all that they start are known by.
+    marks: Marks,
+    /// Programs whose fork helper has died: the next one looks for what they have started.
+    orphans: Vec<u64>,
     /// Programs are read from into this.
     buffer: Vec<u8>,
     /// The input of programs without a body that the worker starts itself.
@@ -107,6 +112,8 @@ impl Dynamic {
             spills: (0..places.len()).map(|_| Rc::default()).collect(),
             freed: Vec::new(),
             next_id: 1,
+            marks: Marks::draw(),
+            orphans: Vec::new(),
             buffer: vec![0; READ_BYTES],
             null: options.read(true).write(true).open("/dev/null")?,
         })))

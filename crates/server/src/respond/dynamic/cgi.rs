@@ -9,7 +9,7 @@ use gateway::Request;
 use gateway::cgi::{Context, Variables};
 
 use super::{Place, Places};
-use crate::forker::wire::Launch;
+use crate::forker::wire::{Launch, PROCESSES_UNSAID};
 use crate::request::{ProgramName, Site};
 
 /// Where programs find others, unless the configuration says something else.
@@ -55,13 +55,14 @@ pub fn variables(
     )
 }
 
-/// How `program` is started for a request that `variables` describe.
-pub fn launch(place: &Place, program: &ProgramName, variables: Variables) -> Launch {
+/// How `program` is started for a request that `variables` describe. `mark`: what it is known by, 0 for nothing.
+pub fn launch(place: &Place, program: &ProgramName, variables: Variables, mark: u64) -> Launch {
     let location = &place.location;
     let path = string(&program.file);
     Launch {
+        mark,
         memory_bytes_max: location.memory_bytes_max,
-        processes_max: location.processes_max,
+        processes_max: location.processes_max.unwrap_or(PROCESSES_UNSAID),
         directory: string(directory_of(&program.file)),
         arguments: vec![path.clone()],
         path,
@@ -70,15 +71,16 @@ pub fn launch(place: &Place, program: &ProgramName, variables: Variables) -> Lau
     }
 }
 
-/// How the program of a direct location is started: it learns of requests later.
-pub fn launch_direct(place: &Place, command: &[String]) -> Launch {
+/// How the program of a direct location is started: it learns of requests later. `mark`: what it is known by.
+pub fn launch_direct(place: &Place, command: &[String], mark: u64) -> Launch {
     let location = &place.location;
     let program = command.first().map_or(&b""[..], |word| word.as_bytes());
     let mut variables = Variables::default();
     variables.add(b"HEADWAY_DIRECT", b"1");
     Launch {
+        mark,
         memory_bytes_max: location.memory_bytes_max,
-        processes_max: location.processes_max,
+        processes_max: location.processes_max.unwrap_or(PROCESSES_UNSAID),
         directory: string(directory_of(program)),
         path: string(program),
         arguments: command.iter().map(|word| string(word.as_bytes())).collect(),

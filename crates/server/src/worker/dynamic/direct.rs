@@ -117,6 +117,11 @@ impl Direct {
         }
     }
 
+    /// By what numbers the fork helper knows them.
+    pub(super) fn ids(&self) -> impl Iterator<Item = u64> {
+        self.processes.iter().flatten().map(|one| one.id)
+    }
+
     /// All processes, and those that have a client.
     pub(super) fn gauges(&self) -> (u64, u64) {
         let all = self.processes.iter().flatten();
@@ -188,6 +193,7 @@ impl Worker {
         };
         dynamic.next_id += 1;
         let id = dynamic.next_id;
+        let mark = dynamic.marks.of(id);
         let slot = dynamic.direct.insert(Process {
             id,
             place: place.number,
@@ -207,7 +213,7 @@ impl Worker {
                 return self.bury(slot);
             }
         }
-        let launch = launch_direct(place, command);
+        let launch = launch_direct(place, command, mark);
         self.order(&Order::Spawn { id, launch }, vec![theirs]);
     }
 
@@ -500,8 +506,7 @@ impl Worker {
         };
         self.counters.direct_ended += 1;
         let _ = self.events.remove(process.socket.as_fd());
-        let id = process.id;
-        self.order(&Order::Kill { id }, Vec::new());
+        self.order_end(process.id);
         Some(process)
     }
 

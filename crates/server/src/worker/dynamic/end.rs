@@ -180,7 +180,7 @@ impl Worker {
             }
         }
         // The helper keeps one that has ended until it is told that nobody needs it.
-        self.order(&Order::Kill { id }, Vec::new());
+        self.order_end(id);
     }
 
     /// Whatever helpers do for it, nobody waits for that: their answer would be taken for one to the next request.

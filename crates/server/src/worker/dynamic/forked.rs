@@ -18,7 +18,7 @@ use rustix::process::{
 
 use super::Dynamic;
 use super::start::Streamed;
-use crate::forker::wire::{End, Launch};
+use crate::forker::wire::{End, Launch, PROCESSES_UNSAID};
 use crate::worker::Worker;
 
 /// How often it is asked which programs have ended.
@@ -120,8 +120,12 @@ impl Worker {
             error: errors.as_fd(),
             limits: Limits {
                 memory_bytes: launch.memory_bytes_max,
-                processes: launch.processes_max,
+                processes: match launch.processes_max {
+                    PROCESSES_UNSAID => 0,
+                    said => said,
+                },
                 descriptors: DESCRIPTORS,
+                mark: launch.mark,
             },
         };
         let begun = std::time::Instant::now();

@@ -68,6 +68,10 @@ impl Worker {
             outbox: VecDeque::new(),
             watched: false,
         });
+        // Before anything else: they take what the next ones need.
+        for id in std::mem::take(&mut dynamic.orphans) {
+            self.order_end(id);
+        }
         (0..self.places.len()).for_each(|place| self.start_next(place));
     }
 
@@ -86,6 +90,14 @@ impl Worker {
             self.tracer.call(Call::ForkHelperSend, || helper.flush());
         }
         true
+    }
+
+    /// Has a program and all that it has started end.
+    pub(super) fn order_end(&mut self, id: u64) {
+        if let Some(dynamic) = &self.dynamic {
+            let mark = dynamic.marks.of(id);
+            self.order(&Order::Kill { id, mark }, Vec::new());
+        }
     }
 
     /// Sends orders that waited; asks to be told when the socket takes more.
@@ -266,6 +278,9 @@ impl Worker {
             .filter(|(_, program)| program.forked.is_none())
             .map(|(id, _)| *id)
             .collect();
+        // Those that the kernel has killed with the fork helper were its own children, and no more.
+        let orphans = lost.iter().copied().chain(dynamic.direct.ids());
+        dynamic.orphans.extend(orphans);
         for id in lost {
             self.step_program(id, |_, _, exchange| match exchange.download.ended {
                 true => Step::Go,

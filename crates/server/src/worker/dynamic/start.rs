@@ -81,7 +81,12 @@ impl Worker {
         };
         let variables = self.describe(connection, exchange, &head, bytes)?;
         let place = self.places.get(exchange.program.place);
-        Some(launch(place, &exchange.program, variables))
+        // Those that the worker makes itself nobody would look for.
+        let mark = match &place.location.kind {
+            Kind::Cgi(cgi) if cgi.fork_in_server => 0,
+            _ => self.dynamic.as_ref()?.marks.of(exchange.id),
+        };
+        Some(launch(place, &exchange.program, variables, mark))
     }
 
     /// The request in variables. `bytes` begin with its head.

@@ -1,0 +1,150 @@
+//! Programs that leave their process group, and programs that make processes until there are no more to be had.
+
+use std::os::unix::fs::MetadataExt;
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::getuid;
+
+use crate::serving::{Server, is_running, kill};
+use crate::site::*;
+
+/// Starts a process that has left its group, session and parent, notes its number, and then does what the query says.
+const LEAVES: &str = "(setsid sh -c \"trap '' TERM; echo \\$\\$ >{notes}/left-$QUERY_STRING; while :; do sleep 1; done\" &)\n\
+    while [ ! -s {notes}/left-$QUERY_STRING ]; do sleep 0.01; done\n\
+    case $QUERY_STRING in\n\
+    hangs*) exec sleep 1000;;\n\
+    begins) printf 'Content-Type: a/b\\n\\nx'; exec sleep 1000;;\n\
+    ends) exit 0;;\n\
+    answers) printf 'Content-Type: a/b\\n\\ndone'; exec >&- 2>&-;;\n\
+    esac";
+
+fn left(site: &Site, server: &Server, query: &str) -> i32 {
+    let note = site.note(&format!("left-{query}"));
+    server.wait_for("its start", |_| !numbers(&note).is_empty());
+    numbers(&note)[0]
+}
+
+#[test]
+fn whoever_has_left_the_group_ends_when_the_request_fails() {
+    let site = Site::new();
+    site.program("leaves", LEAVES);
+    let server = site.serve("timeout = \"500ms\"");
+    // Its program waits too long; ends, and leaves the reply to the one that has left; has begun a reply.
+    for (query, status) in [("hangs", Some(504)), ("ends", Some(504)), ("begins", None)] {
+        let mut stream = server.connect();
+        send(
+            &mut stream,
+            format!("GET /cgi-bin/leaves?{query} HTTP/1.1\r\nHost: x\r\n\r\n"),
+        );
+        let reply = receive(&mut stream);
+        assert_eq!(reply.ok().map(|reply| reply.status), status, "{query}");
+        let pid = left(&site, &server, query);
+        server.wait_for("its end", |_| !is_running(pid));
+    }
+    is_well(&server);
+}
+
+#[test]
+fn whoever_has_left_the_group_ends_when_the_client_leaves() {
+    let site = Site::new();
+    site.program("leaves", LEAVES);
+    let server = site.serve("");
+    let mut stream = server.connect();
+    send(
+        &mut stream,
+        "GET /cgi-bin/leaves?hangs HTTP/1.1\r\nHost: x\r\n\r\n",
+    );
+    let pid = left(&site, &server, "hangs");
+    assert!(is_running(pid));
+    drop(stream);
+    server.wait_for("its end", |_| !is_running(pid));
+    is_well(&server);
+}
+
+#[test]
+fn whoever_has_left_the_group_lives_on_when_the_request_was_answered() {
+    let site = Site::new();
+    // Holds nothing of its request: else the end of the reply would never come.
+    let quiet = LEAVES.replace(" &)\n", " </dev/null >/dev/null 2>&1 &)\n");
+    site.program("leaves", &quiet);
+    let server = site.serve("");
+    assert_eq!(get(&server, "/cgi-bin/leaves?answers").text(), "done");
+    let pid = left(&site, &server, "answers");
+    server.wait_for("the program's end", |server| {
+        counter(server, "programs_running") == 0
+    });
+    // Another one's end is no matter of it.
+    let mut stream = server.connect();
+    send(
+        &mut stream,
+        "GET /cgi-bin/leaves?hangs HTTP/1.1\r\nHost: x\r\n\r\n",
+    );
+    let other = left(&site, &server, "hangs");
+    drop(stream);
+    server.wait_for("the other's end", |_| !is_running(other));
+    assert!(is_running(pid), "it is on its own");
+    kill(pid);
+    is_well(&server);
+}
+
+#[test]
+fn whoever_has_left_the_group_ends_when_the_fork_helper_is_killed() {
+    let site = Site::new();
+    site.program("leaves", LEAVES);
+    let server = site.serve("");
+    let mut streams = Vec::new();
+    for query in ["hangs-1", "hangs-2"] {
+        let mut stream = server.connect();
+        send(
+            &mut stream,
+            format!("GET /cgi-bin/leaves?{query} HTTP/1.1\r\nHost: x\r\n\r\n"),
+        );
+        streams.push((stream, left(&site, &server, query)));
+    }
+    kill(server.children("serve-fork")[0]);
+    for (mut stream, pid) in streams {
+        assert_eq!(receive(&mut stream).unwrap().status, 502);
+        server.wait_for("its end, by the next fork helper", |_| !is_running(pid));
+    }
+    is_well(&server);
+}
+
+/// Processes of a user.
+fn running(user: u32) -> usize {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let own = entries.filter(|entry| entry.metadata().is_ok_and(|owner| owner.uid() == user));
+    let pids = own.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| is_running(*pid)).count()
+}
+
+#[test]
+fn program_gets_no_more_processes_when_it_has_as_many_as_may_be() {
+    let name = "program_gets_no_more_processes_when_it_has_as_many_as_may_be";
+    let becomes_another = Command::new("setpriv")
+        .args(["--reuid=64977", "--regid=64977", "--clear-groups", "true"])
+        .status();
+    // No bound holds for root, and another user's processes are counted with what else he runs.
+    if !getuid().is_root() || !becomes_another.is_ok_and(|status| status.success()) {
+        return skip(name, "needs root and setpriv");
+    }
+    let site = Site::new();
+    // Without end, each in a session of its own; then there is nobody left to write a reply.
+    let bomb = "exec setpriv --reuid=64977 --regid=64977 --clear-groups sh -c '\
+        while :; do setsid sleep 1000 & done' 2>&1";
+    site.program("bomb", bomb);
+    let server = site.serve("timeout = \"2s\"\nprocesses-max = 40");
+    let reply = std::thread::scope(|scope| {
+        let asked = scope.spawn(|| get(&server, "/cgi-bin/bomb"));
+        let mut most = 0;
+        while !asked.is_finished() {
+            most = most.max(running(64_977));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert!((2..=40).contains(&most), "{most} processes");
+        asked.join().unwrap()
+    });
+    assert!(matches!(reply.status, 502 | 504), "{}", reply.status);
+    server.wait_for("the end of all", |_| running(64_977) == 0);
+    is_well(&server);
+}
