@@ -22,6 +22,7 @@ function shown(number) {
 function judge(text, source, figure, holds) {
     claims = claims sprintf("| %s | %s | %s | %s |\n", text, source, shown(figure), figure == "-" || figure == "" ? "cannot be tested" : holds ? "holds" : "does not hold")
 }
+function percent(name, call) { return total[name] > 0 && ((name, call) in time) ? sprintf("%.1f %%", 100 * time[name, call] / total[name]) : "–" }
 NR == 1 { next }
 { value[$1, $2, $3, $4] = $5; has[$1] = 1; if ($3 > rounds[$1]) rounds[$1] = $3 }
 END {
@@ -40,6 +41,19 @@ END {
         judge("In the server the last tenth takes at least twice the first one's time", "Figure 2.5; a worker takes its memory when it starts, so it may be slow from the beginning", figure, figure >= 2)
         figure = value["spawn", "helper", last, "mean_us"] > 0 && ("spawn", "worker", last, "mean_us") in value ? value["spawn", "worker", last, "mean_us"] / value["spawn", "helper", last, "mean_us"] : "-"
         judge("In the server it takes at last at least twice the fork helper's time", "section 2.5.4", figure, figure >= 2)
+    }
+    if (has["mapped"]) {
+        print "## Time to map a file, by invocation (Figure 2.6)\n"
+        print "| tenth of the invocations | mmap, µs | mincore, µs | munmap, µs |"
+        print "|--:|--:|--:|--:|"
+        for (i = 1; i <= rounds["mapped"]; i++)
+            printf "| %d | %s | %s | %s |\n", i, shown(value["mapped", "mmap", i, "mean_us"]), shown(value["mapped", "mincore", i, "mean_us"]), shown(value["mapped", "munmap", i, "mean_us"])
+        printf "\nWindows mapped at the end: %s. The paper: the cost of mmap is significant and rises as the server runs, presumably because the map of the process is fragmented; Linux keeps it in a tree.\n\n", \
+            shown(value["mapped", "all", 0, "windows"])
+        figure = value["mapped", "mmap", 1, "mean_us"] > 0 ? value["mapped", "mmap", 10, "mean_us"] / value["mapped", "mmap", 1, "mean_us"] : "-"
+        judge("The last tenth of mmap takes at least 1.5 times the first one's time", "Figure 2.6", figure, figure >= 1.5)
+        figure = value["mapped", "mincore", 10, "mean_us"] > 0 ? (value["mapped", "mmap", 10, "mean_us"] + value["mapped", "munmap", 10, "mean_us"]) / value["mapped", "mincore", 10, "mean_us"] : "-"
+        judge("Mapping and giving back takes longer than asking what of it is in memory", "section 2.5.4: mapping was the largest consumer", figure, figure > 1)
     }
     if (has["interfaces"]) {
         split("cgi pipe fastcgi direct own", list, " ")
@@ -60,6 +74,30 @@ END {
         judge("Direct programs take less processor time a request than FastCGI", "section 2.5.5", figure, figure < 1)
         figure = value["interfaces", "all", 0, "loop_blocked"]
         judge("The loop never waits but for events", "aim", figure, figure == 0)
+    }
+    if (has["calls"]) {
+        print "## The loop's time in system calls, with a program behind it (2.5.5)\n"
+        print "| call | by pipes, share | direct, share |"
+        print "|---|--:|--:|"
+        n = split("pipe direct", list, " ")
+        for (i = 1; i <= n; i++) for (key in value) {
+            split(key, part, SUBSEP)
+            if (part[1] != "calls" || part[2] != list[i] || part[4] ~ /^count_/) continue
+            time[part[2], part[4]] = value[key]; total[part[2]] += value[key]; largest[part[4]] = largest[part[4]] > value[key] ? largest[part[4]] : value[key]
+        }
+        # The six on which either spends most.
+        for (i = 1; i <= 6; i++) {
+            best = ""
+            for (call in largest) if (best == "" || largest[call] > largest[best]) best = call
+            if (best == "") break
+            delete largest[best]
+            printf "| %s | %s | %s |\n", best, percent("pipe", best), percent("direct", best)
+        }
+        read = value["calls", "pipe", 0, "count_read_program"]; helper = value["calls", "pipe", 0, "count_recvmsg_helper"]
+        printf "\nThe wait for events is left out. By pipes %s of the calls of `recvmsg` took replies, %s were for helpers. The paper: the one place where replies were read took 20 %% of all kernel time, of all processes of the server.\n\n", \
+            shown(read), shown(helper)
+        figure = total["pipe"] > 0 && read + helper > 0 ? time["pipe", "recvmsg"] / total["pipe"] * read / (read + helper) : "-"
+        judge("By pipes the loop spends at least a tenth of its time in system calls on taking replies", "section 2.5.5: 20 % of all kernel time; half of it is asked for", figure, figure >= 0.1)
     }
     if (has["beside"]) {
         print "## Static requests beside dynamic ones\n"
