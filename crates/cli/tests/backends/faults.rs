@@ -107,6 +107,41 @@ fn client_is_told_whose_fault_it_is_when_a_back_end_fails() {
 }
 
 #[test]
+fn excess_is_nobodys_reply_when_a_back_end_sends_more_than_it_says() {
+    let site = Site::new();
+    let back_end = BackEnd::new(|mut stream| {
+        let evil = GOOD.replace("good", "evil");
+        while read_head(&mut stream).is_some() {
+            let _ = stream.write_all([GOOD, &evil].concat().as_bytes());
+        }
+    });
+    let server = proxy(&site, &[&back_end.address], "concurrency = 1");
+    let mut stream = server.connect();
+    for _ in 0..5 {
+        send(&mut stream, "GET /app/ HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert_eq!(receive(&mut stream).unwrap().text(), "good");
+        assert_eq!(get(&server, "/app/").text(), "good");
+    }
+    is_well(&server);
+}
+
+#[test]
+fn line_is_harmless_when_the_path_in_it_is_not() {
+    let site = Site::new();
+    let back_end = BackEnd::saying("SSH-2.0-OpenSSH\r\n");
+    let server = site.serve_configured(&format!(
+        "[[location]]\nsuffix = \".app\"\nproxy = {:?}\n",
+        back_end.address
+    ));
+    // The same as ESC [ to a terminal that takes control characters in UTF-8.
+    assert_eq!(get(&server, "/%c2%9b2Jx.app").status, 502);
+    assert_eq!(get(&server, "/%1b%5b2Jx.app").status, 400, "no path at all");
+    is_well(&server);
+    let said = server.stop();
+    assert!(said.contains("/\\x9b2Jx.app: "), "{said}");
+}
+
+#[test]
 fn connection_ends_early_when_a_reply_is_shorter_than_it_says() {
     let site = Site::new();
     for words in [

@@ -222,3 +222,24 @@ fn reply_is_sent_when_the_program_does_not_want_the_body() {
     }
     is_well(&server);
 }
+
+#[test]
+fn time_runs_out_when_a_program_neither_takes_the_body_nor_says_anything() {
+    let site = Site::new();
+    site.program("deaf", "exec sleep 1000");
+    let server = site.serve("body-max = \"64MiB\"\ntimeout = \"400ms\"");
+    let mut stream = server.connect();
+    let mut sender = stream.try_clone().unwrap();
+    let request = post("/cgi-bin/deaf", &contents(8 << 20));
+    let sending = std::thread::spawn(move || {
+        let _ = std::io::Write::write_all(&mut sender, &request);
+    });
+    assert_eq!(receive(&mut stream).unwrap().status, 504);
+    drop(stream);
+    sending.join().unwrap();
+    assert_eq!(counter(&server, "dynamic_timeouts"), 1);
+    server.wait_for("the program's end", |server| {
+        counter(server, "programs_running") == 0
+    });
+    is_well(&server);
+}

@@ -103,6 +103,29 @@ fn file_is_sent_with_the_programs_fields_when_a_program_names_one() {
 }
 
 #[test]
+fn file_is_sent_when_the_program_has_not_taken_the_body() {
+    let site = Site::new();
+    let server = serve(&site, "handoff = true\nbody-max = \"64MiB\"");
+    for way in ways("file_is_sent_when_the_program_has_not_taken_the_body") {
+        let mut stream = server.connect();
+        let mut sender = stream.try_clone().unwrap();
+        let request = post(
+            &format!("{way}?X-Accel-Redirect:/kept/a.txt"),
+            &contents(8 << 20),
+        );
+        // The server may close before it has all of it.
+        let sending = std::thread::spawn(move || {
+            let _ = std::io::Write::write_all(&mut sender, &request);
+        });
+        let reply = receive(&mut stream).unwrap();
+        assert_eq!((reply.status, reply.text().as_str()), (200, TEXT), "{way}");
+        drop(stream);
+        sending.join().unwrap();
+    }
+    is_well(&server);
+}
+
+#[test]
 fn nothing_is_given_away_when_a_program_names_what_it_may_not() {
     let site = Site::new();
     let server = serve(&site, "handoff = true");

@@ -10,6 +10,7 @@ mod exchange;
 mod slots;
 mod turn;
 
+use std::cell::OnceCell;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -63,6 +64,8 @@ pub struct Connection {
     pub socket: OwnedFd,
     /// The client's address, for the log.
     pub peer: SocketAddr,
+    /// Our own, when a program has had to be told it: it stays the same.
+    pub local: OnceCell<Box<SocketAddr>>,
     /// How events and helpers name this connection.
     pub token: Token,
     /// What the event mechanism was last told; `None` while it does not know the socket.
@@ -118,6 +121,7 @@ impl Connection {
         Self {
             socket,
             peer,
+            local: OnceCell::new(),
             token,
             interest: None,
             phase: Phase::Head,

@@ -34,6 +34,7 @@ use hunt::Hunt;
 use program::Program;
 use wire::{DESCRIPTORS_MAX, Launch, MESSAGE_BYTES_MAX, Order, Report};
 use words::Words;
+pub(crate) use words::harmless;
 
 /// Orders taken before programs have their turn.
 const ORDERS_A_TURN: usize = 64;

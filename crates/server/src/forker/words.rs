@@ -5,7 +5,7 @@
 //! A program is always read from, so that it does not wait either, but after [`PROGRAM_BYTES_MAX`] of it
 //! nothing is passed on.
 //!
-//! Control characters are written as escapes: a program cannot make a terminal do anything.
+//! Control characters are written as escapes: neither a program nor a path that a client has made up can make a terminal do anything.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -55,6 +55,7 @@ impl Words {
     /// Passes a line on, or counts it as lost. The next one that finds room says how many were.
     pub(super) fn say(&mut self, line: String) {
         let Some(sender) = &self.sender else { return };
+        let line = harmless(line.as_bytes());
         let told = match self.lost {
             0 => line,
             lost => format!("{line} ({lost} lines before it are lost: standard error is full)"),
@@ -145,14 +146,15 @@ impl Ear {
     fn end_line(&mut self, speaker: (&str, i32), words: &mut Words) {
         if !self.line.is_empty() {
             let (name, pid) = speaker;
-            words.say(format!("{name}[{pid}]: {}", harmless(&self.line)));
+            let line = String::from_utf8_lossy(&self.line);
+            words.say(format!("{name}[{pid}]: {line}"));
             self.line.clear();
         }
     }
 }
 
 /// As text without control characters.
-fn harmless(bytes: &[u8]) -> String {
+pub(crate) fn harmless(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for character in String::from_utf8_lossy(bytes).chars() {
         match character {

@@ -290,8 +290,8 @@ impl Worker {
             body: if file.is_some() { &[] } else { upload.left() },
         });
         let message = message.ok_or(Status::REQUEST_HEADER_FIELDS_TOO_LARGE)?;
-        exchange.written_before = os::socket::written_bytes(connection.socket.as_fd()).ok();
         let client = (!piped).then(|| connection.socket.as_fd());
+        exchange.written_before = client.and_then(|socket| os::socket::written_bytes(socket).ok());
         let descriptors: Vec<_> = client
             .into_iter()
             .chain(file.iter().map(AsFd::as_fd))

@@ -190,7 +190,7 @@ impl Worker {
     pub(super) fn refuse_reply(&mut self, exchange: &Exchange, why: &str) -> Step {
         self.counters.dynamic_bad_replies += 1;
         let name = String::from_utf8_lossy(&exchange.program.file).into_owned();
-        self.tell(exchange.id, format!("{name}: {why}"));
+        self.tell(exchange.id, &format!("{name}: {why}"));
         Step::Fail(Status::BAD_GATEWAY)
     }
 

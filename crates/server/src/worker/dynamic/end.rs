@@ -100,7 +100,7 @@ impl Worker {
         if connection.redirects > REDIRECTS_MAX {
             self.tell(
                 exchange.id,
-                format!(
+                &format!(
                     "{}: the request was sent elsewhere {REDIRECTS_MAX} times in a row",
                     String::from_utf8_lossy(&exchange.program.file)
                 ),
@@ -180,7 +180,10 @@ impl Worker {
             }
         }
         // The helper keeps one that has ended until it is told that nobody needs it.
-        self.order_end(id);
+        let place = self.places.get(exchange.program.place);
+        if place.location.needs_fork_helper() {
+            self.order_end(id);
+        }
     }
 
     /// Whatever helpers do for it, nobody waits for that: their answer would be taken for one to the next request.

@@ -18,6 +18,7 @@ use rustix::process::{
 
 use super::Dynamic;
 use super::start::Streamed;
+use crate::forker::harmless;
 use crate::forker::wire::{End, Launch, PROCESSES_UNSAID};
 use crate::worker::Worker;
 
@@ -146,7 +147,8 @@ impl Worker {
             }
             Err(error) => {
                 self.counters.programs_not_started += 1;
-                self.notice(format!("{}: {error}", launch.path.to_string_lossy()));
+                let name = harmless(launch.path.as_bytes());
+                self.notice(format!("{name}: {error}"));
                 Err(Status::SERVICE_UNAVAILABLE)
             }
         }

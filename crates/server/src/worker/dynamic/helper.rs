@@ -17,6 +17,7 @@ use rustix::io::{Errno, IoSlice};
 
 use super::{Dynamic, Program, Step};
 use crate::connection::{Connection, Exchange, Stage};
+use crate::forker::harmless;
 use crate::forker::wire::{self, End, Order, Report};
 use crate::worker::{FORK_HELPER, Worker};
 
@@ -94,10 +95,14 @@ impl Worker {
 
     /// Has a program and all that it has started end.
     pub(super) fn order_end(&mut self, id: u64) {
-        if let Some(dynamic) = &self.dynamic {
-            let mark = dynamic.marks.of(id);
-            self.order(&Order::Kill { id, mark }, Vec::new());
+        let Some(dynamic) = &mut self.dynamic else {
+            return;
+        };
+        if !dynamic.has_helper() {
+            return dynamic.orphans.push(id);
         }
+        let mark = dynamic.marks.of(id);
+        self.order(&Order::Kill { id, mark }, Vec::new());
     }
 
     /// Sends orders that waited; asks to be told when the socket takes more.
@@ -129,8 +134,9 @@ impl Worker {
         }
     }
 
-    /// Says something about a program where its own words go.
-    pub(super) fn tell(&mut self, id: u64, text: String) {
+    /// Says something about a program where its own words go. The text may hold a path that a client has made up.
+    pub(super) fn tell(&mut self, id: u64, text: &str) {
+        let text = harmless(text.as_bytes());
         if self
             .dynamic
             .as_ref()
@@ -186,7 +192,11 @@ impl Worker {
             }
             Report::Failed { id, error } => {
                 self.counters.programs_not_started += 1;
-                self.step_program(id, |_, _, _| Step::Fail(status_of(error)));
+                self.step_program(id, |_, _, exchange| {
+                    // There is nobody to kill.
+                    exchange.stage = Stage::Over;
+                    Step::Fail(status_of(error))
+                });
                 self.forget_program(id);
             }
             Report::Ended { id, end } => self.note_end(id, end),

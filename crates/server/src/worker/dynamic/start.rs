@@ -59,7 +59,7 @@ impl Worker {
                 self.counters.programs_not_started += 1;
                 self.tell(
                     exchange.id,
-                    format!("{}: {error}", launch.path.to_string_lossy()),
+                    &format!("{}: {error}", launch.path.to_string_lossy()),
                 );
                 return Step::Fail(Status::SERVICE_UNAVAILABLE);
             }
@@ -113,9 +113,16 @@ impl Worker {
 
     /// Both ends of a client's connection.
     pub(super) fn parties(&self, connection: &Connection) -> Option<LocalParty> {
-        let local = rustix::net::getsockname(&connection.socket).ok()?;
+        let local = match connection.local.get() {
+            Some(known) => **known,
+            None => {
+                let named = rustix::net::getsockname(&connection.socket).ok()?;
+                let named = SocketAddr::try_from(named).ok()?;
+                **connection.local.get_or_init(|| Box::new(named))
+            }
+        };
         Some(LocalParty {
-            local: SocketAddr::try_from(local).ok()?,
+            local,
             remote: connection.peer,
         })
     }

@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use super::backlog::RESTORE_BYTES;
 use super::{Elsewhere, READ_BYTES, Side, Step, program_token};
 use crate::connection::{Connection, Exchange, Peer};
+use crate::forker::harmless;
 use crate::respond::dynamic::handoff::{file_below, kept_fields};
 use crate::worker::{Fate, Worker};
 
@@ -227,7 +228,7 @@ impl Worker {
 
     /// What an application says besides its reply: a line each, control characters as escapes.
     fn pass_words_on(&mut self, exchange: &Exchange, words: &[u8]) {
-        let name = String::from_utf8_lossy(&exchange.program.file).into_owned();
+        let name = harmless(&exchange.program.file);
         for line in words
             .split(|byte| *byte == b'\n')
             .filter(|line| !line.is_empty())
