@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::clients::*;
@@ -20,6 +20,8 @@ use crate::serving::Server;
 const CROWD: usize = 400;
 /// More than a worker takes in the time that it is given between two stops.
 const AGAIN: usize = 60;
+/// What a client asks for.
+const REQUEST: &[u8] = b"GET /a HTTP/1.1\r\nHost: test\r\n\r\n";
 /// Requests that a client has sent before it is taken: as many as a turn answers.
 const REQUESTS: usize = 64;
 /// As long as the worker is stopped, and as long as it runs.
@@ -40,7 +42,7 @@ fn knock(address: SocketAddr) -> OwnedFd {
         matches!(connected, Ok(()) | Err(Errno::INPROGRESS)),
         "{connected:?}"
     );
-    let requests = b"GET /a HTTP/1.1\r\nHost: test\r\n\r\n".repeat(REQUESTS);
+    let requests = REQUEST.repeat(REQUESTS);
     let _ = rustix::net::send(&socket, &requests, SendFlags::NOSIGNAL);
     socket
 }
@@ -95,17 +97,42 @@ fn overload(server: &Server) -> Vec<OwnedFd> {
     clients
 }
 
-/// Clients that wait for longer than a second while more come than can be served, and then go: nobody answers them.
+/// Clients that have had nothing so far.
+fn silent(clients: Vec<OwnedFd>) -> Vec<OwnedFd> {
+    let nothing = |client: &OwnedFd| {
+        let received = rustix::net::recv(client, &mut [0; 1], RecvFlags::PEEK);
+        received.is_err_and(|error| error == Errno::AGAIN)
+    };
+    clients.into_iter().filter(nothing).collect()
+}
+
+/// Whether a client that had nothing has been closed without a word.
+fn is_closed_unanswered(client: &OwnedFd) -> bool {
+    let received = rustix::net::recv(client, &mut [0; 1], RecvFlags::PEEK);
+    matches!(received, Ok((0, _)) | Err(Errno::CONNRESET))
+}
+
+/// Asks once more, and ends the client's side; whether there was a connection for it.
+fn asks_no_more(client: &OwnedFd) -> bool {
+    let asked = rustix::net::send(client, REQUEST, SendFlags::NOSIGNAL);
+    asked.is_ok() && rustix::net::shutdown(client, Shutdown::Write).is_ok()
+}
+
+/// Clients that wait for longer than a second while more come than can be served, and have closed their side: they are taken for
+/// ones that have gone, and nobody answers them. These still listen, so that they see it.
 fn leave_unanswered(server: &Server) {
     for _ in 0..3 {
         let clients = overload(server);
         let stopped = Stopped::stop(server.children("serve-worker"));
+        // Whoever has found no room yet is not connected, and has nothing to wait for.
+        let clients: Vec<OwnedFd> = clients.into_iter().filter(asks_no_more).collect();
         std::thread::sleep(Duration::from_millis(1_200));
-        drop(clients);
+        let silent = silent(clients);
         drop(stopped);
         // The queue is half full under overload, but chance may have emptied it just then.
         for _ in 0..50 {
-            if counter(&server.status(), "first_requests_left") > 0 {
+            let counted = counter(&server.status(), "first_requests_left") > 0;
+            if counted && silent.iter().any(is_closed_unanswered) {
                 return;
             }
             std::thread::sleep(Duration::from_millis(20));
