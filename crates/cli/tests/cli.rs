@@ -80,7 +80,10 @@ fn the_exit_code_is_2_when_the_words_are_wrong() {
             &["serve", "--preset", "cm", "--full-read=off"],
             "the server whose full-read is on",
         ),
-        (&["serve", "--accept-count", "-1"], "-1"),
+        (
+            &["serve", "--accept-count", "-1"],
+            "`-1` is not how many clients to take: write a number up to 1000000, 0 for all that wait, or auto",
+        ),
         (
             &["serve", "--listenq", "-3"],
             "--listenq: -3 is no length for a queue: write 1 to 1048576, and the kernel makes at most",

@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::clients::*;
@@ -20,6 +20,8 @@ use crate::serving::Server;
 const CROWD: usize = 400;
 /// More than a worker takes in the time that it is given between two stops.
 const AGAIN: usize = 60;
+/// What a client asks for.
+const REQUEST: &[u8] = b"GET /a HTTP/1.1\r\nHost: test\r\n\r\n";
 /// Requests that a client has sent before it is taken: as many as a turn answers.
 const REQUESTS: usize = 64;
 /// As long as the worker is stopped, and as long as it runs.
@@ -40,7 +42,7 @@ fn knock(address: SocketAddr) -> OwnedFd {
         matches!(connected, Ok(()) | Err(Errno::INPROGRESS)),
         "{connected:?}"
     );
-    let requests = b"GET /a HTTP/1.1\r\nHost: test\r\n\r\n".repeat(REQUESTS);
+    let requests = REQUEST.repeat(REQUESTS);
     let _ = rustix::net::send(&socket, &requests, SendFlags::NOSIGNAL);
     socket
 }
@@ -51,6 +53,15 @@ struct Told {
     served: usize,
     unavailable: usize,
     reset: usize,
+    /// How many were told to come again in 1, 2 and 3 s.
+    again: [usize; 3],
+}
+
+/// Which of the times to come again at a reply says.
+fn again(reply: &str) -> usize {
+    let says = |seconds: &usize| reply.contains(&format!("\r\nRetry-After: {seconds}\r\n"));
+    let seconds = (1..=3).find(says);
+    seconds.unwrap_or_else(|| panic!("{reply}")) - 1
 }
 
 fn told(clients: &[OwnedFd]) -> Told {
@@ -65,9 +76,9 @@ fn told(clients: &[OwnedFd]) -> Told {
                     continue;
                 }
                 assert!(text.starts_with("HTTP/1.1 503 "), "{text}");
-                assert!(text.contains("\r\nRetry-After: 1\r\n"), "{text}");
                 assert!(text.contains("\r\nConnection: close\r\n"), "{text}");
                 told.unavailable += 1;
+                told.again[again(&text)] += 1;
             }
             Err(Errno::CONNRESET) => told.reset += 1,
             _ => {}
@@ -95,23 +106,59 @@ fn overload(server: &Server) -> Vec<OwnedFd> {
     clients
 }
 
-/// Clients that wait for longer than a second while more come than can be served, and then go: nobody answers them.
+/// What a client would read next, and leaves there: nothing yet is `AGAIN`.
+fn look(client: &OwnedFd) -> Result<usize, Errno> {
+    rustix::net::recv(client, &mut [0; 1], RecvFlags::PEEK).map(|(length, _)| length)
+}
+
+/// Clients that have had nothing so far.
+fn silent(clients: Vec<(usize, OwnedFd)>) -> Vec<OwnedFd> {
+    let clients = clients.into_iter().map(|(_, client)| client);
+    clients
+        .filter(|client| look(client) == Err(Errno::AGAIN))
+        .collect()
+}
+
+/// How many clients that had nothing have been answered, and how many closed without a word.
+fn answered_and_left(clients: &[OwnedFd]) -> (usize, usize) {
+    let looks: Vec<_> = clients.iter().map(look).collect();
+    let answered = looks.iter().filter(|look| **look == Ok(1));
+    let left = |look: &&Result<usize, Errno>| matches!(look, Ok(0) | Err(Errno::CONNRESET));
+    (answered.count(), looks.iter().filter(left).count())
+}
+
+/// Asks once more; whether there is a connection for it.
+fn asks_once_more(client: &OwnedFd) -> bool {
+    rustix::net::send(client, REQUEST, SendFlags::NOSIGNAL).is_ok()
+}
+
+/// Clients that wait for longer than a second while more come than can be served. Those of them that have closed their side are taken for
+/// ones that have gone, and nobody answers them; they still listen, so that they see it. The others are answered.
 fn leave_unanswered(server: &Server) {
     for _ in 0..3 {
         let clients = overload(server);
         let stopped = Stopped::stop(server.children("serve-worker"));
+        // Whoever has found no room yet has nothing to wait for.
+        let connected = clients.into_iter().filter(asks_once_more).enumerate();
+        let (impatient, patient): (Vec<_>, Vec<_>) = connected.partition(|(at, _)| at % 2 == 0);
+        for (_, client) in &impatient {
+            rustix::net::shutdown(client, Shutdown::Write).unwrap();
+        }
         std::thread::sleep(Duration::from_millis(1_200));
-        drop(clients);
+        let (impatient, patient) = (silent(impatient), silent(patient));
         drop(stopped);
         // The queue is half full under overload, but chance may have emptied it just then.
         for _ in 0..50 {
-            if counter(&server.status(), "first_requests_left") > 0 {
+            let counted = counter(&server.status(), "first_requests_left") > 0;
+            let (_, gone) = answered_and_left(&impatient);
+            let (answered, left) = answered_and_left(&patient);
+            if counted && gone > 0 && answered > left {
                 return;
             }
             std::thread::sleep(Duration::from_millis(20));
         }
     }
-    panic!("whoever had gone was answered");
+    panic!("whoever had gone was answered, or whoever had not was left");
 }
 
 /// Whether one more client is, who may as well be turned away, or reset in mid-word.
@@ -176,7 +223,12 @@ fn surplus_is_told_at_once_when_early_rejection_is_asked_for() {
         let rejected = counter(&status, "early_rejected");
         let told = told(&clients);
         match way {
-            "503" => assert!(told.unavailable > 0 && told.reset == 0, "{told:?}"),
+            "503" => {
+                assert!(told.unavailable > 0 && told.reset == 0, "{told:?}");
+                // In turn: they are not to come back together.
+                let even = told.unavailable.div_ceil(3) + 1;
+                assert!(told.again.iter().all(|again| *again <= even), "{told:?}");
+            }
             "reset" => assert!(told.reset > 0 && told.unavailable == 0, "{told:?}"),
             _ => assert_eq!((told.unavailable, told.reset), (0, 0)),
         }

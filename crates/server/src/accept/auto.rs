@@ -13,6 +13,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// A part that differs by less is the same: telling the kernel has it compile a filter, and who is heard is to stay so.
 const PART_TOLD: f64 = 0.01;
 
+/// A client that has closed its side and has waited for longer than this is taken for one that has given up, while more come than can be
+/// served: four times as long as anybody is meant to wait in the queue.
+const IMPATIENT_MS: u32 = 1_000;
+
 /// The controller of a worker, where the count is not fixed, and what it learns from.
 pub struct Auto {
     controller: Controller,
@@ -112,9 +116,11 @@ impl Auto {
         self.turn.queue_empty &= !more;
     }
 
-    /// A first request had waited for so long when it was read.
-    pub fn found_waiting(&mut self, ms: u32) {
-        self.turn.oldest_us = self.turn.oldest_us.max(u64::from(ms) * 1_000);
+    /// A first request had waited for so long when it was read, and its client had closed its side or not. Whether the client is taken for one
+    /// that has given up, so that nobody is left to answer.
+    pub fn gives_up_on(&mut self, gone: bool, waited_ms: u32) -> bool {
+        self.turn.oldest_us = self.turn.oldest_us.max(u64::from(waited_ms) * 1_000);
+        self.is_crowded() && gone && waited_ms > IMPATIENT_MS
     }
 
     /// Whether the listeners are to be looked at: somebody may wait, and it is some time ago.
@@ -225,6 +231,36 @@ mod tests {
             auto.turned_away(Instant::now(), 30);
             assert_eq!(auto.looked(20, 1_130), dropped);
         }
+    }
+
+    /// The same after a second in which the queue was never empty and nearly full.
+    fn crowded() -> Auto {
+        let mut auto = Auto::new(1024, false, false, true);
+        for turn in 1..=50 {
+            auto.controller.turn(&Turn {
+                now_us: turn * 20_000,
+                busy_us: 19_000,
+                accepting_us: 5_000,
+                accepted: 20,
+                waiting: 1_000,
+                ..Turn::default()
+            });
+        }
+        auto
+    }
+
+    #[test]
+    fn clients_are_given_up_on_when_they_have_closed_and_waited_long_and_more_come_than_can_be_served()
+     {
+        let mut auto = crowded();
+        assert!(auto.is_crowded());
+        assert!(auto.gives_up_on(true, 1_001));
+        assert!(!auto.gives_up_on(true, 1_000), "it may still listen");
+        assert!(!auto.gives_up_on(false, 5_000), "it is there");
+        assert_eq!(auto.turn.oldest_us, 5_000_000, "what they met is heeded");
+        let mut auto = Auto::new(1024, false, false, true);
+        assert!(!auto.gives_up_on(true, 5_000), "there is time to answer");
+        assert_eq!(auto.turn.oldest_us, 5_000_000);
     }
 
     #[test]

@@ -23,7 +23,8 @@
 //! 4. *Nobody says no* ([`Controller::rejecting`]). Where more come than can be served for longer than a burst lasts
 //!    ([`REJECT_AFTER_US`] without a single turn that served all who waited), most of those beyond the queue would wait for their whole
 //!    patience and learn nothing. Then whoever is left in the queue after a round is told at once, at most as many as a
-//!    quarter of a turn's time is enough for. It ends when for a period nobody had to be told (`control/surplus.rs`).
+//!    quarter of a turn's time is enough for. It ends when for a period all were heard and nobody had to be told (`control/surplus.rs`). They are told different
+//!    times to come again at ([`RETRY_AFTER_S`]).
 //!
 //! Stability: with the load constant the first rule is a fixed point, not a loop, for the costs it divides by do not
 //! depend on what it decides. The second is a switch with hysteresis on a quantity that the switch moves the right way:
@@ -40,7 +41,7 @@ mod queue;
 mod surplus;
 
 pub use queue::{Gate, QUEUE_US};
-pub use surplus::{REJECT_AFTER_US, REJECT_SHARE};
+pub use surplus::{REJECT_AFTER_US, REJECT_SHARE, RETRY_AFTER_S, retry_after_s};
 
 use queue::Queue;
 use surplus::Surplus;
@@ -277,7 +278,7 @@ impl Controller {
         let period = std::mem::replace(&mut self.period, next);
         self.wait_us = period.wait_least_us;
         self.queue.adapt(&period);
-        self.surplus.end_period(&period);
+        self.surplus.end_period(&period, self.queue.hears_all());
     }
 }
 

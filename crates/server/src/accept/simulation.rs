@@ -11,16 +11,26 @@
 //! request again after 0.2 s, 0.4 s and so on, connected all the while. That is how a server comes to time-outs of
 //! connections that it has never seen.
 //!
+//! Clients are ever new ones at given rates, or a crowd that comes again ([`Returning`]).
+//!
 //! What it leaves out: the kernel's own work for dropped SYNs, SYN cookies, caches, the network. It says how a policy behaves and
 //! which one is better for given costs, never how fast a server is.
 //!
 //! Sources: Brecht and Ostrowski, section 5, for clients and time-outs; their Figure 2 for the loop; `tcp_conn_request` and
 //! `tcp_check_req` of the Linux sources for the queue, tcp(7) and ip-sysctl (`tcp_syn_linear_timeouts`) for repetitions.
 
+mod outcome;
+mod random;
+mod workload;
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
+pub use outcome::{Outcome, Sample};
+pub use workload::{Returning, Workload};
+
 use super::control::{Controller, Gate, Turn};
+use random::Random;
 
 /// Who waits longer for an answer gives up.
 const TIMEOUT_US: u64 = 3_000_000;
@@ -46,158 +56,6 @@ pub enum Policy {
     Rejecting,
 }
 
-/// What is asked of the server, and what it costs.
-#[derive(Clone, Debug)]
-pub struct Workload {
-    /// New connections a second: each rate from its second on, ascending.
-    pub rates: Vec<(f64, f64)>,
-    /// Requests on a connection, one after the other.
-    pub requests: u32,
-    /// Processor time of taking a client.
-    pub accept_us: u64,
-    /// Processor time of a request.
-    pub request_us: u64,
-    /// Processor time of turning a client away, accepting it included.
-    pub reject_us: u64,
-    /// Processor time of a wait for events.
-    pub wait_us: u64,
-    /// And for each open connection, in nanoseconds: what select and poll take, and epoll does not.
-    pub wait_open_ns: u64,
-    /// Connections that are open and silent all the time.
-    pub idle: u32,
-    /// The kernel's accept queue.
-    pub queue: u32,
-    /// Whether clients are kept back until they speak (`TCP_DEFER_ACCEPT`).
-    pub deferred: bool,
-    /// From the answer to a SYN until the server has the last segment of the handshake.
-    pub trip_us: u64,
-    /// From having a connection to sending a request on it: the client has other things to do.
-    pub lag_us: u64,
-    /// Whether an unanswered SYN is repeated every second (Linux 6.5 and later), or after 1 s and 3 s.
-    pub linear_syns: bool,
-    /// Open connections at most.
-    pub connections_max: u32,
-    /// Whether a client is read from and answered as soon as it is taken.
-    pub eager: bool,
-    /// From a reply to the next request of the same client.
-    pub pause_us: u64,
-    /// How long all of it lasts.
-    pub seconds: f64,
-    /// Clients that come before this are served like all, and left out of the times of good replies.
-    pub timed_from_s: f64,
-}
-
-impl Default for Workload {
-    /// A small file from memory on a slow processor, one request a connection, at half of what the server can do.
-    fn default() -> Workload {
-        Workload {
-            rates: vec![(0.0, 3_125.0)],
-            requests: 1,
-            accept_us: 60,
-            request_us: 100,
-            reject_us: 90,
-            wait_us: 20,
-            wait_open_ns: 0,
-            idle: 0,
-            queue: 1024,
-            deferred: true,
-            trip_us: 200,
-            lag_us: 2_000,
-            linear_syns: true,
-            connections_max: 15_000,
-            eager: true,
-            pause_us: 1_000,
-            seconds: 12.0,
-            timed_from_s: 0.0,
-        }
-    }
-}
-
-impl Workload {
-    /// Connections a second that keep the processor busy all the time, if nothing else did.
-    pub fn capacity(&self) -> f64 {
-        1e6 / (self.accept_us + u64::from(self.requests) * self.request_us) as f64
-    }
-
-    /// The same at one rate throughout.
-    pub fn at(&self, rate: f64) -> Workload {
-        Workload {
-            rates: vec![(0.0, rate)],
-            ..self.clone()
-        }
-    }
-
-    fn rate(&self, now_us: u64) -> f64 {
-        let now_s = now_us as f64 / 1e6;
-        let begun = self.rates.iter().rev().find(|(from_s, _)| *from_s <= now_s);
-        begun.map_or(0.0, |(_, rate)| *rate)
-    }
-}
-
-/// A moment of the course.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Sample {
-    /// When.
-    pub at_s: f64,
-    /// Good replies a second since the last sample.
-    pub replies_per_s: f64,
-    /// What a round may take.
-    pub round: u32,
-    /// Open connections, those that are always silent left out.
-    pub open: u32,
-    /// How many wait in the queue.
-    pub waiting: u32,
-    /// How long it may be.
-    pub queue: u32,
-    /// The part of the new connections that is heard.
-    pub heard: f64,
-}
-
-/// What became of a simulation.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Outcome {
-    /// Replies that reached their client in time.
-    pub replies: u64,
-    /// Clients that were taken.
-    pub accepted: u64,
-    /// Of them, those that gave up before they had all their replies.
-    pub accepted_timed_out: u64,
-    /// Clients that had a connection, as far as they could tell.
-    pub connected: u64,
-    /// Of them, those that gave up before they had all their replies.
-    pub connected_timed_out: u64,
-    /// Clients that were turned away.
-    pub rejected: u64,
-    /// Clients that came.
-    pub clients: u64,
-    /// From a client's first SYN until it knew what becomes of it (its first reply, or being turned away), ascending, in
-    /// microseconds; clients that gave up without a word are not in it.
-    pub told_us: Vec<u64>,
-    /// Times of the good replies, from the request (or the first SYN) on, ascending, in microseconds.
-    pub times_us: Vec<u64>,
-    /// The course.
-    pub samples: Vec<Sample>,
-}
-
-impl Outcome {
-    /// Good replies a second in the span of seconds.
-    pub fn replies_per_s(&self, from_s: f64, to_s: f64) -> f64 {
-        let within = self
-            .samples
-            .iter()
-            .filter(|sample| sample.at_s > from_s && sample.at_s <= to_s);
-        let rates: Vec<f64> = within.map(|sample| sample.replies_per_s).collect();
-        rates.iter().sum::<f64>() / rates.len().max(1) as f64
-    }
-
-    /// The time within which this share of good replies came.
-    pub fn quantile_us(&self, share: f64) -> u64 {
-        let last = self.times_us.len().saturating_sub(1);
-        let at = (share * last as f64).round() as usize;
-        self.times_us.get(at).copied().unwrap_or(0)
-    }
-}
-
 /// Runs a workload against a policy.
 pub fn run(workload: &Workload, policy: Policy, seed: u64) -> Outcome {
     let mut world = World::new(workload, policy, seed);
@@ -219,6 +77,8 @@ struct Client {
     number: f64,
     /// When its first request has come.
     request_us: u64,
+    /// It has what it came for, has been turned away or has given up.
+    over: bool,
 }
 
 impl Client {
@@ -235,6 +95,8 @@ enum Event {
     /// A connected client is to stand in the queue: the last segment of its handshake, or its request, for the so many-th time.
     Enter(usize, u32),
     Ask(usize),
+    /// A client's patience ends, unless it has asked anew since.
+    Tire(usize),
 }
 
 struct World<'a> {
@@ -281,7 +143,15 @@ impl<'a> World<'a> {
             sampled_replies: 0,
             outcome: Outcome::default(),
         };
-        world.next_client(0);
+        match &of.returning {
+            None => world.next_client(0),
+            Some(returning) => {
+                for _ in 0..returning.clients {
+                    let comes_us = (world.random.fraction() * returning.think_us as f64) as u64;
+                    world.at(comes_us, Event::Come);
+                }
+            }
+        }
         world
     }
 
@@ -290,21 +160,59 @@ impl<'a> World<'a> {
         self.events.push(Reverse((when_us, self.number, event)));
     }
 
+    /// One more, where clients are ever new ones.
     fn next_client(&mut self, after_us: u64) {
-        let rate = self.of.rate(after_us).max(1e-3);
-        let gap_us = -self.random.fraction().ln() * 1e6 / rate;
-        self.at(after_us + gap_us.round() as u64, Event::Come);
+        if self.of.returning.is_none() {
+            let rate = self.of.rate(after_us).max(1e-3);
+            let gap_us = self.random.wait_us(1e6 / rate);
+            self.at(after_us + gap_us, Event::Come);
+        }
+    }
+
+    fn come(&mut self, now_us: u64) {
+        self.outcome.clients += 1;
+        let number = self.random.fraction();
+        self.clients.push(Client {
+            asked_us: now_us,
+            left: self.of.requests,
+            number,
+            request_us: 0,
+            over: false,
+        });
+        let client = self.clients.len() - 1;
+        self.be_patient(client);
+        self.knock(client, 0, now_us);
+    }
+
+    /// Where clients return, it matters when they give up; elsewhere it is seen when they are looked at.
+    fn be_patient(&mut self, client: usize) {
+        if self.of.returning.is_some() {
+            let tired_us = self.clients[client].gives_up_us() + 1;
+            self.at(tired_us, Event::Tire(client));
+        }
+    }
+
+    fn tire(&mut self, client: usize, now_us: u64) {
+        if !self.clients[client].over && now_us > self.clients[client].gives_up_us() {
+            self.part(client, now_us, false);
+        }
+    }
+
+    /// It is over with a client, and it comes again where clients do.
+    fn part(&mut self, client: usize, now_us: u64, told: bool) {
+        self.clients[client].over = true;
+        if let Some(returning) = &self.of.returning {
+            let away_us = match told {
+                true => returning.told_us[self.outcome.rejected as usize % returning.told_us.len()],
+                false => self.random.wait_us(returning.think_us as f64),
+            };
+            self.at(now_us + away_us, Event::Come);
+        }
     }
 
     /// One turn of the loop: wait, take clients, serve who is ready.
     fn turn(&mut self) {
-        self.happen();
-        if self.queue.is_empty() && self.ready.is_empty() {
-            let next_us = self.events.peek().map(|Reverse((when_us, ..))| *when_us);
-            self.pass(next_us.map_or(1, |next_us| next_us.saturating_sub(self.now_us).max(1)));
-        }
-        let open = u64::from(self.open + self.of.idle);
-        self.pass(self.of.wait_us + open * self.of.wait_open_ns / 1000);
+        self.wait();
         let begun_us = self.now_us;
         let crowded = self.ready.len() >= EVENTS_MOST;
         let ready = self.ready.len().min(EVENTS_MOST);
@@ -335,6 +243,17 @@ impl<'a> World<'a> {
             crowded,
         });
         self.turned_us = self.now_us;
+    }
+
+    /// Sleeps until there is something to do, and pays for having asked.
+    fn wait(&mut self) {
+        self.happen();
+        if self.queue.is_empty() && self.ready.is_empty() {
+            let next_us = self.events.peek().map(|Reverse((when_us, ..))| *when_us);
+            self.pass(next_us.map_or(1, |next_us| next_us.saturating_sub(self.now_us).max(1)));
+        }
+        let open = u64::from(self.open + self.of.idle);
+        self.pass(self.of.wait_us + open * self.of.wait_open_ns / 1000);
     }
 
     /// What the kernel has been told.
@@ -392,6 +311,7 @@ impl<'a> World<'a> {
                 true => {
                     self.outcome.rejected += 1;
                     self.outcome.told_us.push(self.now_us - asked_us);
+                    self.part(client, self.now_us, true);
                 }
                 false => self.outcome.connected_timed_out += 1,
             }
@@ -401,10 +321,7 @@ impl<'a> World<'a> {
 
     fn serve(&mut self, client: usize) {
         let Client {
-            asked_us,
-            left,
-            request_us,
-            ..
+            left, request_us, ..
         } = self.clients[client];
         let gives_up_us = self.clients[client].gives_up_us();
         if left == self.of.requests {
@@ -416,12 +333,19 @@ impl<'a> World<'a> {
             true => GONE_US,
             false => self.of.request_us,
         });
-        if self.now_us > gives_up_us {
-            self.outcome.accepted_timed_out += 1;
-            self.outcome.connected_timed_out += 1;
-            self.open -= 1;
-            return;
+        match self.now_us > gives_up_us {
+            true => {
+                self.outcome.accepted_timed_out += 1;
+                self.outcome.connected_timed_out += 1;
+                self.open -= 1;
+            }
+            false => self.answered(client),
         }
+    }
+
+    /// A good reply has been sent, and the next request follows, or the client has what it came for.
+    fn answered(&mut self, client: usize) {
+        let Client { asked_us, left, .. } = self.clients[client];
         self.outcome.replies += 1;
         if asked_us as f64 >= self.of.timed_from_s * 1e6 {
             self.outcome.times_us.push(self.now_us - asked_us);
@@ -429,15 +353,15 @@ impl<'a> World<'a> {
         if left == self.of.requests {
             self.outcome.told_us.push(self.now_us - asked_us);
         }
-        match left {
-            1 => self.open -= 1,
-            _ => {
-                let again_us = self.now_us + self.of.pause_us;
-                self.clients[client].asked_us = again_us;
-                self.clients[client].left = left - 1;
-                self.at(again_us, Event::Ask(client));
-            }
+        if left == 1 {
+            self.open -= 1;
+            return self.part(client, self.now_us, false);
         }
+        let again_us = self.now_us + self.of.pause_us;
+        self.clients[client].asked_us = again_us;
+        self.clients[client].left = left - 1;
+        self.at(again_us, Event::Ask(client));
+        self.be_patient(client);
     }
 
     /// Time passes, and what happens meanwhile does.
@@ -458,19 +382,12 @@ impl<'a> World<'a> {
             match event {
                 Event::Come => {
                     self.next_client(when_us);
-                    self.outcome.clients += 1;
-                    let number = self.random.fraction();
-                    self.clients.push(Client {
-                        asked_us: when_us,
-                        left: self.of.requests,
-                        number,
-                        request_us: 0,
-                    });
-                    self.knock(self.clients.len() - 1, 0, when_us);
+                    self.come(when_us);
                 }
                 Event::Knock(client, time) => self.knock(client, time, when_us),
                 Event::Enter(client, time) => self.enter(client, time, when_us),
                 Event::Ask(client) => self.ready.push_back(client),
+                Event::Tire(client) => self.tire(client, when_us),
             }
         }
     }
@@ -538,20 +455,6 @@ impl<'a> World<'a> {
             queue: self.gate().backlog,
             heard: self.gate().heard,
         });
-    }
-}
-
-/// SplitMix64: small, and every seed is good.
-struct Random(u64);
-
-impl Random {
-    /// In (0, 1], so that its logarithm is finite.
-    fn fraction(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((mixed ^ (mixed >> 31)) >> 11).wrapping_add(1) as f64 / (1u64 << 53) as f64
     }
 }
 

@@ -158,7 +158,13 @@ pub(super) fn policy(from: &Settings, to: &mut Findings<'_>) -> Policy {
 
 /// Options that say otherwise than the name.
 fn bears_its_name(preset: Preset, named: MicroServer, from: &Settings, to: &mut Findings<'_>) {
-    let words = |on: bool| if on { "on" } else { "off" }.to_owned();
+    let switch = |key: &'static str, given: &Item<bool>, is: bool| {
+        let word = if is { "on" } else { "off" };
+        (
+            key,
+            differs(given, is).map(|place| (place, word.to_owned())),
+        )
+    };
     // Eager writing without eager reading is told apart, with its own reason.
     let eager_write = match (&from.eager_write, named.eager) {
         (Some(_), false) => &None,
@@ -174,31 +180,15 @@ fn bears_its_name(preset: Preset, named: MicroServer, from: &Settings, to: &mut 
             "accept-count",
             count.map(|place| (place, named.count.to_string())),
         ),
-        (
-            "eager-read",
-            differs(&from.eager_read, named.eager).map(|place| (place, words(named.eager))),
-        ),
-        (
-            "eager-write",
-            differs(eager_write, named.eager).map(|place| (place, words(named.eager))),
-        ),
-        (
-            "full-read",
-            differs(&from.full_read, named.full_read).map(|place| (place, words(named.full_read))),
-        ),
-        (
-            "accept-on-close",
-            differs(&from.accept_on_close, named.on_close)
-                .map(|place| (place, words(named.on_close))),
-        ),
-        (
-            "caching",
-            named
-                .caching
-                .and_then(|caching| Some((differs(&from.caching, caching)?, words(caching)))),
-        ),
+        switch("eager-read", &from.eager_read, named.eager),
+        switch("eager-write", eager_write, named.eager),
+        switch("full-read", &from.full_read, named.full_read),
+        switch("accept-on-close", &from.accept_on_close, named.on_close),
     ];
-    for (key, found) in all {
+    let caching = named
+        .caching
+        .map(|caching| switch("caching", &from.caching, caching));
+    for (key, found) in all.into_iter().chain(caching) {
         if let Some((place, is)) = found {
             let problem = format!(
                 "the preset {preset} is the server whose {key} is {is}; leave out one of the two"

@@ -23,7 +23,8 @@ pub fn error(
         .begin(&mut head, status)
         .field("Content-Type", media)
         .field_u64("Content-Length", page.len() as u64);
-    context.extra(status_fields(writer, status, size)).end();
+    let writer = status_fields(writer, status, size, context.retry_after_s);
+    context.extra(writer).end();
     let mut outgoing = Outgoing::new(status.code(), head);
     if !context.head_only {
         outgoing.push(Piece::bytes(page));
@@ -32,10 +33,15 @@ pub fn error(
 }
 
 /// What the status itself has to say (RFC 9110, 15).
-fn status_fields(writer: HeadWriter<'_>, status: Status, size: Option<u64>) -> HeadWriter<'_> {
+fn status_fields(
+    writer: HeadWriter<'_>,
+    status: Status,
+    size: Option<u64>,
+    retry_after_s: u64,
+) -> HeadWriter<'_> {
     match (status, size) {
         (Status::METHOD_NOT_ALLOWED, _) => writer.field("Allow", ALLOWED),
-        (Status::SERVICE_UNAVAILABLE, _) => writer.field("Retry-After", "1"),
+        (Status::SERVICE_UNAVAILABLE, _) => writer.field_u64("Retry-After", retry_after_s),
         (Status::RANGE_NOT_SATISFIABLE, Some(size)) => writer.content_range_unsatisfiable(size),
         _ => writer,
     }

@@ -101,7 +101,12 @@ pub struct Context<'a> {
     pub head_only: bool,
     /// The path and query that were asked for, if that much was understood.
     pub target: Option<&'a [u8]>,
+    /// When to ask again what cannot be answered now, in seconds.
+    pub retry_after_s: u64,
 }
+
+/// When to ask again what could not be answered: what is usually in the way has gone by then.
+pub const RETRY_AFTER_S: u64 = 1;
 
 impl<'a> Context<'a> {
     /// For the request `head`.
@@ -117,6 +122,7 @@ impl<'a> Context<'a> {
             old: head.version == Version::Http10,
             head_only: head.method == Method::Head,
             target,
+            retry_after_s: RETRY_AFTER_S,
         }
     }
 
@@ -129,6 +135,7 @@ impl<'a> Context<'a> {
             old: false,
             head_only,
             target: None,
+            retry_after_s: RETRY_AFTER_S,
         }
     }
 

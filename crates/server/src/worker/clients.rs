@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use http::Status;
 
 use super::{Fate, Worker};
+use crate::accept::control::retry_after_s;
 use crate::accept::{Accepted, Auto, LAST_A_TURN, most_a_round};
 use crate::config::{AcceptCount, EarlyReject, Sharing};
 use crate::connection::{Connection, Phase};
@@ -137,7 +138,10 @@ impl Worker {
                 });
                 self.tracer.call(Call::Close, || drop(socket));
             }
-            EarlyReject::Status | EarlyReject::Off => self.answer_unavailable(socket, peer),
+            EarlyReject::Status | EarlyReject::Off => {
+                let again_s = retry_after_s(self.counters.early_rejected);
+                self.answer_unavailable(socket, peer, again_s);
+            }
         }
     }
 
@@ -250,11 +254,11 @@ impl Worker {
     /// Who has too many connections gets no place for another one, not even to be waited for.
     fn turn_away(&mut self, socket: OwnedFd, peer: SocketAddr) {
         self.counters.connections_refused += 1;
-        self.answer_unavailable(socket, peer);
+        self.answer_unavailable(socket, peer, respond::RETRY_AFTER_S);
     }
 
-    /// Answers 503 and closes, all at once.
-    fn answer_unavailable(&mut self, socket: OwnedFd, peer: SocketAddr) {
+    /// Answers 503 and closes, all at once. The client may come again in so many seconds.
+    fn answer_unavailable(&mut self, socket: OwnedFd, peer: SocketAddr, retry_after_s: u64) {
         let mut connection = Connection::new(socket, peer, Token(0));
         // What it has sent is taken in first: closing with bytes unread is a reset, which would take the
         // reply with it.
@@ -266,7 +270,10 @@ impl Worker {
             )
         });
         let asked = received.map_or(&[][..], |(count, _)| &self.scratch[..count]);
-        let context = Context::unread(&self.rules, &self.date, asked.starts_with(b"HEAD "));
+        let context = Context {
+            retry_after_s,
+            ..Context::unread(&self.rules, &self.date, asked.starts_with(b"HEAD "))
+        };
         let reply = respond::error(&context, Status::SERVICE_UNAVAILABLE, None, None);
         self.counters.record_response(reply.status);
         connection.outgoing = reply;

@@ -27,9 +27,6 @@ pub(super) const ASKS_MAX: u8 = 3;
 const READS_MAX: usize = 64;
 /// Of so many first requests of a connection one is looked at, whether its client is still there.
 const LOOKED_AT_ONE_IN: u64 = 16;
-/// A client that has closed its side and has waited for longer than this is taken for one that has given up, while more come than can be
-/// served: four times as long as anybody is meant to wait in the queue.
-const IMPATIENT_MS: u32 = 1_000;
 /// What a parting client may still send before we stop listening.
 const LINGER_BYTES_MAX: usize = 256 * 1024;
 
@@ -149,8 +146,7 @@ impl Worker {
         let waited_ms = self.tracer.call(Call::SocketOption, || {
             os::socket::last_data_ms(connection.socket.as_fd()).unwrap_or(0)
         });
-        auto.found_waiting(waited_ms);
-        let departed = crowded && gone && waited_ms > IMPATIENT_MS;
+        let departed = auto.gives_up_on(gone, waited_ms);
         self.counters.first_requests_left += u64::from(departed);
         departed
     }

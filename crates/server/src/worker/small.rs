@@ -50,12 +50,8 @@ impl Worker {
         let read = self.read_small(source, representation.file, &mut body);
         let content = read.map(|()| {
             let plain = Context {
-                rules: &self.rules,
-                date: &self.date,
                 keep_alive: true,
-                old: false,
-                head_only: false,
-                target: None,
+                ..Context::unread(&self.rules, &self.date, false)
             };
             Rc::new(respond::prepare(
                 &plain,

@@ -190,7 +190,8 @@ impl Queue {
         known && waiting > self.bound() / 2.0 && soon > FULL * self.bound()
     }
 
-    fn hears_all(&self) -> bool {
+    /// Whether everybody who knocks may come in, as far as there is room.
+    pub fn hears_all(&self) -> bool {
         self.gate.heard >= 1.0
     }
 

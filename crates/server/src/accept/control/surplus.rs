@@ -9,6 +9,15 @@ pub const REJECT_AFTER_US: u64 = 1_000_000;
 /// Part of a turn's time that turning clients away may take on top.
 pub const REJECT_SHARE: u64 = 4;
 
+/// When those who are turned away are to come again, in turn, in seconds. If all were told the same they would come back as they
+/// went, together, and fewer of them would find room.
+pub const RETRY_AFTER_S: [u64; 3] = [1, 2, 3];
+
+/// When the `nth` of them is.
+pub fn retry_after_s(nth: u64) -> u64 {
+    RETRY_AFTER_S[nth as usize % RETRY_AFTER_S.len()]
+}
+
 /// What turning a client away costs before any has been: as much as taking one.
 const REJECT_COST_FIRST_NS: u64 = 50_000;
 
@@ -67,9 +76,9 @@ impl Surplus {
         };
     }
 
-    /// It ends when for a period nobody had to be told.
-    pub fn end_period(&mut self, period: &Period) {
-        if self.active && period.emptied && period.rejected == 0 {
+    /// It ends when for a period nobody had to be told, of all who knock: while some are not heard, nothing is known of those who wait.
+    pub fn end_period(&mut self, period: &Period, hears_all: bool) {
+        if self.active && hears_all && period.emptied && period.rejected == 0 {
             (self.active, self.most) = (false, 0);
         }
     }

@@ -310,6 +310,20 @@ fn a_part_is_heard_that_leaves_half_of_the_queue_free_when_more_come_than_leave(
 }
 
 #[test]
+fn telling_goes_on_when_all_were_served_and_some_not_heard() {
+    let mut crowd = Crowd::new();
+    crowd.controller = crowd.controller.rejecting(true);
+    crowd.pass(5.0, 4_000.0);
+    assert!(crowd.controller.is_rejecting() && crowd.controller.gate().heard < 0.5);
+    crowd.waiting = 0.0;
+    while crowd.controller.is_rejecting() {
+        crowd.pass(0.01, 500.0);
+        assert!(crowd.now_us < 8_000_000, "all are heard and served by now");
+    }
+    assert_eq!(crowd.controller.gate().heard, 1.0);
+}
+
+#[test]
 fn the_queue_never_holds_more_than_is_served_in_time_when_a_crowd_comes_at_once() {
     let mut crowd = Crowd::new();
     crowd.pass(2.0, 900.0);
