@@ -1,6 +1,7 @@
 # Turns raw.csv of bench/serve into tables (Markdown), or with -v json=1 into summary.json.
 # A ratio is taken within each round, then the median of the ratios: the two runs of one round
-# saw the same machine, medians of different rounds may not have.
+# saw the same machine, medians of different rounds may not have. -v compared=NAME is the server whose ratios are shown.
+BEGIN { if (compared == "") compared = "headway" }
 function sorted(list, n,   i, j, v) {
     for (i = 2; i <= n; i++) { v = list[i]; for (j = i - 1; j > 0 && list[j] > v; j--) list[j + 1] = list[j]; list[j + 1] = v }
 }
@@ -17,8 +18,8 @@ function column(table, part, case_name, server,   r, n, list) {
 
 function ratio(table, part, case_name, server,   r, n, list, ours) {
     for (r = 1; r <= last; r++) {
-        if (!((part, case_name, "headway", r) in table) || !((part, case_name, server, r) in table)) continue
-        ours = table[part, case_name, "headway", r]
+        if (!((part, case_name, compared, r) in table) || !((part, case_name, server, r) in table)) continue
+        ours = table[part, case_name, compared, r]
         if (table[part, case_name, server, r] > 0) list[++n] = ours / table[part, case_name, server, r]
     }
     return n ? show(median(list, n)) : "–"
@@ -42,10 +43,10 @@ function table_of(part,   i, j, c, s) {
         c = cases[part, i]
         print "### " title(c) "\n"
         if (part == "throughput") {
-            print "| server | requests/s | min–max | headway ÷ it | p50 µs | p99 µs | server core busy % | client core busy % | CPU µs/request | errors |"
+            print "| server | requests/s | min–max | " compared " ÷ it | p50 µs | p99 µs | server core busy % | client core busy % | CPU µs/request | errors |"
             print "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
         } else {
-            print "| server | CPU µs/request | min–max | headway ÷ it | requests/s | server core busy % | client core busy % | failed |"
+            print "| server | CPU µs/request | min–max | " compared " ÷ it | requests/s | server core busy % | client core busy % | failed |"
             print "|---|--:|--:|--:|--:|--:|--:|--:|"
         }
         for (j = 1; j <= server_count[part, c]; j++) row(part, c, servers[part, c, j])
@@ -88,11 +89,11 @@ END {
     if (json) { as_json(); exit }
     print "## (a) As fast as it goes (wrk, 1 thread, 64 connections)\n"
     print "Where the client's core is the busier one, the client is the limit and the ratio is too small."
-    print "\"headway ÷ it\" is the median of the ratios of each round; above 1 headway is faster.\n"
+    print "\"" compared " ÷ it\" is the median of the ratios of each round; above 1 " compared " is faster.\n"
     table_of("throughput")
     print "## (b) Processor time a request at an equal rate (h2load, 64 clients)\n"
     print "User and system time of all processes of the server, over the requests answered, at half the rate of the"
-    print "slowest server. Below 1 headway is cheaper. On loopback the kernel's network work is charged to"
+    print "slowest server. Below 1 " compared " is cheaper. On loopback the kernel's network work is charged to"
     print "whoever happens to run it: a send also carries the packet through the receiver's half of TCP, so both"
     print "sides hold some of the other's work. That adds about the same to every server, and makes ratios milder.\n"
     table_of("paced")

@@ -7,10 +7,15 @@ use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::Value;
 use serving::headway;
 use std::fs;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
+
+/// A user without any privilege.
+const NOBODY: u32 = 65_534;
 
 fn run(words: &[&str]) -> (i32, String, String) {
     let output = headway().arg("counters").args(words).output().unwrap();
@@ -139,6 +144,53 @@ fn the_exit_code_is_1_when_there_is_no_such_process_or_the_program_fails() {
     let (code, _, error) = run(&["report", "/nowhere"]);
     assert_eq!(code, 1);
     assert!(error.contains("no outcome"), "{error}");
+}
+
+/// The same as a user who may do nothing; `None` if that user may not even start the program.
+fn run_unprivileged(words: &[&str]) -> Option<(i32, String)> {
+    let mut command = headway();
+    command.arg("counters").args(words).current_dir("/");
+    if geteuid().is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    match command.output() {
+        Ok(output) => {
+            let error = String::from_utf8(output.stderr).unwrap();
+            Some((output.status.code().unwrap(), error))
+        }
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn the_privilege_that_lacks_is_named_when_there_is_none() {
+    const NAME: &str = "the_privilege_that_lacks_is_named_when_there_is_none";
+    let place = tempfile::tempdir().unwrap();
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let output = place.path().join("study").display().to_string();
+    let words = [
+        "run", "--server", "headway", "--config", "1T-SMP", "-o", &output,
+    ];
+    let Some((code, error)) = run_unprivileged(&words) else {
+        return skip(NAME, "another user may not start the program");
+    };
+    assert_eq!(code, 1, "{error}");
+    assert!(error.contains("takes root"), "{error}");
+    assert!(!Path::new(&output).exists());
+
+    let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
+    let paranoid = paranoid.ok().and_then(|text| text.trim().parse().ok());
+    if paranoid.unwrap_or(0) < 1 {
+        return;
+    }
+    let counted = run_unprivileged(&["count", "-a", "-d", "100ms"]);
+    let (code, error) = counted.unwrap();
+    assert_eq!(code, 1, "{error}");
+    assert!(
+        error.contains("not permitted") && error.contains("CAP_PERFMON"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -112,8 +112,14 @@ impl Run {
             signal_hook::flag::register(signal, Arc::clone(&interrupted))
                 .context("catching signals")?;
         }
-        let (mut state, left) = State::open(Path::new(state::DIRECTORY))
-            .context("changing this machine's processors takes root")?;
+        let (mut state, left) = State::open(Path::new(state::DIRECTORY)).map_err(|error| {
+            let error = anyhow!(error);
+            // Root meets other reasons, such as a study that is at work.
+            match rustix::process::geteuid().is_root() {
+                true => error,
+                false => error.context("changing this machine's processors takes root"),
+            }
+        })?;
         if left {
             say("an earlier run had ended without restoring; what it had changed is restored");
         }

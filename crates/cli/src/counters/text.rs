@@ -167,7 +167,7 @@ pub fn study(outcome: &Outcome, cells: &[Cell]) -> String {
     }
     for score in &outcome.scores {
         text += &format!(
-            "\n{} {}: {} connections of 400 kbit/s\n",
+            "\n{} {}, connections of 400 kbit/s: {}\n",
             score.server,
             score.configuration,
             score.words()

@@ -16,6 +16,16 @@ pub fn headway() -> Command {
     Command::new(env!("CARGO_BIN_EXE_headway"))
 }
 
+/// The command as one that first enters a control group, whose list of processes is named.
+pub fn in_group(command: Command, procs: &Path) -> Command {
+    let mut shell = Command::new("sh");
+    // The shell writes its own number, and then becomes the command.
+    shell.args(["-c", "echo 0 >\"$0\" && exec \"$@\""]);
+    shell.arg(procs).arg(command.get_program());
+    shell.args(command.get_args());
+    shell
+}
+
 /// A running server; killed with all its processes when dropped.
 pub struct Server {
     pub address: String,
@@ -41,9 +51,23 @@ impl Server {
         Server::start_with(tempfile::tempdir().unwrap(), root, arguments)
     }
 
+    /// The same in a control group.
+    pub fn start_in_group(procs: &Path, root: &Path, arguments: &[&str]) -> Server {
+        let directory = tempfile::tempdir().unwrap();
+        Server::start_command(in_group(headway(), procs), directory, root, arguments)
+    }
+
     fn start_with(directory: tempfile::TempDir, root: &Path, arguments: &[&str]) -> Server {
+        Server::start_command(headway(), directory, root, arguments)
+    }
+
+    fn start_command(
+        mut command: Command,
+        directory: tempfile::TempDir,
+        root: &Path,
+        arguments: &[&str],
+    ) -> Server {
         let ready = directory.path().join("ready");
-        let mut command = headway();
         command
             .arg("serve")
             .arg(root)

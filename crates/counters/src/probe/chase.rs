@@ -7,15 +7,21 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use rustix::thread::{disable_transparent_huge_pages, transparent_huge_pages_are_disabled};
+
 /// Words of a cache line and of a page; an entry is a `u32`.
 const LINE: usize = 64 / 4;
 const PAGE: usize = 4096 / 4;
 
-/// Loads of one measurement. The nearest level takes a millisecond for them, memory a tenth of a second.
-const LOADS: usize = 1 << 20;
+/// Loads of one measurement: memory takes some milliseconds for them, so that not every one meets the turn of another program.
+const LOADS: usize = 1 << 14;
 
-/// Measurements, of which the fastest counts: whatever else ran made others slower.
-const TRIES: usize = 3;
+/// Measurements. The one counts that is slower than a quarter of them: whatever else ran made others slower, and the fastest may have met
+/// a part of the set that a farther cache still had.
+const TRIES: usize = 64;
+
+/// Loads before them at most.
+const LOADS_BEFORE: usize = 1 << 20;
 
 /// Pages for the TLB: more than any second-level TLB holds, while a line of each fits into a second-level cache.
 const WALK_PAGES: usize = 8192;
@@ -34,6 +40,7 @@ pub(super) fn latency_ns(set_bytes: u64) -> f64 {
 
 /// Nanoseconds that an access costs more when its page is in no TLB: as many lines, a page each and all side by side.
 pub(super) fn walk_ns() -> f64 {
+    let _small = SmallPages::new();
     let mut order = Order::new(0);
     // A line of its own in each page, or all would fall into the same few places of a cache.
     let apart: Vec<usize> = order
@@ -69,13 +76,36 @@ fn time(next: &[u32], start: usize) -> f64 {
         black_box(at);
     };
     // Once around, so that all of it is where it will stay.
-    run(LOADS.min(next.len() / LINE).max(1));
+    run(LOADS_BEFORE.min(next.len() / LINE).max(1));
     let tries = (0..TRIES).map(|_| {
         let begun = Instant::now();
         run(LOADS);
         begun.elapsed().as_secs_f64() * 1e9 / LOADS as f64
     });
-    tries.fold(f64::INFINITY, f64::min)
+    let mut tries: Vec<f64> = tries.collect();
+    tries.sort_by(f64::total_cmp);
+    tries[TRIES / 4]
+}
+
+/// While it is there, memory that this process takes comes in pages of the usual size: on many systems large ranges would get huge pages,
+/// of which the TLB holds all.
+struct SmallPages {
+    were_disabled: bool,
+}
+
+impl SmallPages {
+    fn new() -> SmallPages {
+        // A kernel without huge pages refuses both calls, and has none to disable.
+        let were_disabled = transparent_huge_pages_are_disabled().unwrap_or(true);
+        let _ = disable_transparent_huge_pages(true);
+        SmallPages { were_disabled }
+    }
+}
+
+impl Drop for SmallPages {
+    fn drop(&mut self) {
+        let _ = disable_transparent_huge_pages(self.were_disabled);
+    }
 }
 
 /// Random orders (xorshift64*; any order without a stride will do).

@@ -132,6 +132,8 @@ mod tests {
     #[test]
     fn every_level_has_a_latency_when_a_small_machine_is_probed() {
         let cache = |level, bytes| Cache { level, bytes };
+        // The probe changes it for a while, and nothing else in this program does.
+        let huge_pages = rustix::thread::transparent_huge_pages_are_disabled();
         let probed = measured(&[cache(1, 32 << 10), cache(2, 512 << 10)], 4 << 20);
         let names: Vec<&str> = probed
             .levels
@@ -143,6 +145,8 @@ mod tests {
         // No more is promised of figures on a machine that others use.
         assert!(probed.cycle_ns > 0.0 && probed.levels.iter().all(|level| level.latency_ns > 0.0));
         assert!(probed.bandwidth.read_bytes_per_s > 0.0);
+        let afterwards = rustix::thread::transparent_huge_pages_are_disabled();
+        assert_eq!(afterwards, huge_pages);
     }
 
     #[test]

@@ -75,7 +75,7 @@ impl Study<'_> {
             connections: connections as usize,
             requests_per_connection: None,
             warmup_s: self.plan.workload.warmup_s,
-            seconds: self.plan.workload.seconds,
+            seconds: self.plan.workload.seconds.max(score::SECONDS_MIN),
             bits_per_s: Some(score::MOST_BITS),
         };
         let mut client =

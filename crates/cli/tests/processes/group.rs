@@ -1,0 +1,113 @@
+//! A server in a control group that has less memory than the machine, as in a container.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use lab::groups::{self, Group, Version};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::clients::{get, root, skip};
+use crate::serving::{Server, headway, in_group};
+
+const LIMIT_BYTES: u64 = 400 << 20;
+
+/// A group with that limit, and one inside that has none of its own. Both go when this does, with whoever is in them.
+struct Limited {
+    outer: Group,
+    inner: Group,
+}
+
+impl Limited {
+    fn new() -> Result<Limited, String> {
+        let hierarchy = groups::find("memory").ok_or("no control groups that limit memory")?;
+        let name = format!("headway-test-{}", std::process::id());
+        let outer = hierarchy.make(&name, "memory");
+        let outer = outer.map_err(|error| error.to_string())?;
+        let inner = Group {
+            version: outer.version,
+            path: outer.file("inner"),
+        };
+        // From here on they are removed, whatever fails.
+        let limited = Limited { outer, inner };
+        fs::create_dir(&limited.inner.path).map_err(|error| error.to_string())?;
+        let limit = limited.file("memory.limit_in_bytes", "memory.max");
+        let set = limited.outer.set(limit, &LIMIT_BYTES.to_string());
+        set.map_err(|error| error.to_string())?;
+        Ok(limited)
+    }
+
+    /// A file's name, in the words of the version that is here.
+    fn file(&self, version_1: &'static str, version_2: &'static str) -> &'static str {
+        match self.outer.version {
+            Version::V1 => version_1,
+            Version::V2 => version_2,
+        }
+    }
+
+    /// What both groups' processes have taken.
+    fn used_bytes(&self) -> u64 {
+        let file = self.file("memory.usage_in_bytes", "memory.current");
+        self.outer.number(file).unwrap()
+    }
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        let begun = Instant::now();
+        for group in [&self.inner, &self.outer] {
+            // Whoever has just ended is counted for a moment longer.
+            while group.remove().is_err() && begun.elapsed() < Duration::from_secs(10) {
+                for process in group.processes() {
+                    let process = i32::try_from(process).ok().and_then(Pid::from_raw);
+                    let _ = process.map(|process| kill_process(process, Signal::KILL));
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+}
+
+/// What holds in a group by the defaults.
+fn checked(group: &Group, root: &Path) -> String {
+    let mut command = in_group(headway(), &group.file("cgroup.procs"));
+    command
+        .args(["serve", "--check", "--workers", "1"])
+        .arg(root);
+    let output = command.output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn default_sizes_follow_the_limit_when_a_control_group_has_one() {
+    const NAME: &str = "default_sizes_follow_the_limit_when_a_control_group_has_one";
+    let limited = match Limited::new() {
+        Ok(limited) => limited,
+        Err(why) => return skip(NAME, &why),
+    };
+    let root = root();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    for group in [&limited.outer, &limited.inner] {
+        let settings = checked(group, root.path());
+        // Two fifths of the limit without what a worker takes beside; a fiftieth; four fifths.
+        for line in [
+            "content-max = \"136MiB\"",
+            "window-max = \"8MiB\"",
+            "mapped-max = \"320MiB\"",
+        ] {
+            assert!(
+                settings.lines().any(|found| found == line),
+                "{line}: {settings}"
+            );
+        }
+    }
+    let processes = limited.inner.file("cgroup.procs");
+    let server = Server::start_in_group(&processes, root.path(), &["--workers", "1"]);
+    assert_eq!(get(&server.address, "/a"), (200, b"hello".into()));
+    // A worker takes its memory before it serves.
+    let used = limited.used_bytes();
+    assert!((136 << 20..LIMIT_BYTES).contains(&used), "{used}");
+    server.stop();
+}
