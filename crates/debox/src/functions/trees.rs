@@ -74,12 +74,15 @@ impl Trees {
         }
     }
 
-    /// Takes a function that has returned at `end_ns`.
+    /// Takes a function whose return the ring tells at `end_ns`.
+    ///
+    /// An interrupt may come between the return and the ring's time of it. So which function began first is known by the tracer's
+    /// own clock only, and until the outermost one returns that is what the starts are on.
     pub fn add(&mut self, exit: Exit, end_ns: u64) {
         let function = Function {
             address: exit.address,
             depth: exit.depth,
-            start_ns: end_ns.saturating_sub(exit.length_ns),
+            start_ns: exit.called_ns,
             length_ns: exit.length_ns,
         };
         if exit.depth > 0 {
@@ -92,9 +95,14 @@ impl Trees {
         functions.retain(|inner| inner.start_ns >= function.start_ns);
         functions.push(function);
         dropped += shorten(&mut functions, self.functions_max);
+        let start_ns = end_ns.saturating_sub(exit.length_ns);
+        let apart = start_ns.wrapping_sub(exit.called_ns);
+        for function in &mut functions {
+            function.start_ns = function.start_ns.wrapping_add(apart);
+        }
         self.total += functions.len();
         self.whole.entry(exit.thread).or_default().push(Tree {
-            start_ns: function.start_ns,
+            start_ns,
             length_ns: function.length_ns,
             functions,
             dropped,
@@ -212,6 +220,7 @@ mod tests {
             // Something to know it by.
             address: start_ns,
             depth,
+            called_ns: start_ns,
             length_ns: end_ns - start_ns,
         };
         trees.add(exit, end_ns);
@@ -241,6 +250,35 @@ mod tests {
         assert_eq!(starts(&trees.of(1, 90, 200)), [100, 110, 200]);
         assert_eq!(trees.of(3, 0, 1000), Functions::default());
         assert_eq!(trees.of(1, 300, 50), Functions::default());
+    }
+
+    #[test]
+    fn callers_stand_before_what_they_call_when_the_ring_tells_their_return_late() {
+        let mut trees = Trees::new(10, 1000);
+        // The ring's clock is 5000 ahead of the tracer's; an interrupt of 500 came before two of the returns were written.
+        for (depth, called_ns, length_ns, late_ns) in [
+            (2, 115, 5, 0),
+            (1, 110, 20, 500),
+            (2, 145, 10, 0),
+            (1, 140, 30, 0),
+            (0, 100, 100, 500),
+        ] {
+            let exit = Exit {
+                thread: 1,
+                address: called_ns,
+                depth,
+                called_ns,
+                length_ns,
+            };
+            trees.add(exit, 5000 + called_ns + length_ns + late_ns);
+        }
+        let found = trees.of(1, 5000, 1000);
+        let calls: Vec<(u64, u16)> = (found.functions.iter())
+            .map(|function| (function.address, function.depth))
+            .collect();
+        assert_eq!(calls, [(100, 0), (110, 1), (115, 2), (140, 1), (145, 2)]);
+        assert_eq!(starts(&found), [5600, 5610, 5615, 5640, 5645]);
+        assert_eq!(found.dropped, 0);
     }
 
     #[test]
