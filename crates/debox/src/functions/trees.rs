@@ -3,6 +3,7 @@
 //! A function is never shorter than one it calls. So where there is room for some functions only, the longest of them are
 //! kept, and they are a tree all the same: what is left out are leaves.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use super::format::Exit;
@@ -92,9 +93,12 @@ impl Trees {
         self.pending_total -= inner.functions.len();
         let (mut functions, mut dropped) = (inner.functions, inner.dropped);
         // A thread of the same number may have ended in the middle of a call.
+        let before = functions.len();
         functions.retain(|inner| inner.start_ns >= function.start_ns);
+        dropped += (before - functions.len()) as u64;
         functions.push(function);
         dropped += shorten(&mut functions, self.functions_max);
+        functions.sort_by_key(|function| (function.start_ns, function.depth));
         let start_ns = end_ns.saturating_sub(exit.length_ns);
         let apart = start_ns.wrapping_sub(exit.called_ns);
         for function in &mut functions {
@@ -196,15 +200,17 @@ impl Trees {
     }
 }
 
-/// Keeps the longest, in the order they were called. Returns how many went.
+/// Keeps the longest, in the order they are in. Returns how many went.
 fn shorten(functions: &mut Vec<Function>, most: usize) -> u64 {
     let gone = functions.len().saturating_sub(most);
     if gone > 0 {
+        let mut places: Vec<usize> = (0..functions.len()).collect();
         // Of those of one length the outer ones stay, or a function would be left without its caller.
-        functions.sort_by_key(|function| (std::cmp::Reverse(function.length_ns), function.depth));
-        functions.truncate(most);
+        places.sort_by_key(|&at| (Reverse(functions[at].length_ns), functions[at].depth));
+        places.truncate(most);
+        places.sort_unstable();
+        *functions = places.iter().map(|&at| functions[at]).collect();
     }
-    functions.sort_by_key(|function| (function.start_ns, function.depth));
     gone as u64
 }
 
