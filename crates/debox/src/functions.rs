@@ -6,13 +6,14 @@
 //! kernel, so it is for looking into a program and never switched on by itself. Without it the call trace of a
 //! [`Record`](crate::Record) is the stack at each sleep.
 //!
-//! `instance` makes the trace instance and takes it away, `page` and `format` read what it holds, `trees` keeps it.
+//! `instance` makes the trace instance and takes it away, `rings`, `page` and `format` read what it holds, `trees` keeps it.
 //!
 //! Source: Documentation/trace/ftrace.rst of the kernel, "function graph tracer".
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
+
+use os::ticks::monotonic_ns;
 
 use crate::record::TraceEntry;
 use crate::thread::Debox;
@@ -20,10 +21,11 @@ use crate::thread::Debox;
 mod format;
 mod instance;
 mod page;
+mod rings;
 mod trees;
 
-use format::ExitFormat;
 use instance::Instance;
+use rings::Rings;
 use trees::Trees;
 
 pub use instance::remove as remove_instance;
@@ -34,8 +36,8 @@ pub(crate) use instance::is_offered;
 /// Functions of all calls together: some 32 MB.
 const TOTAL_MAX: usize = 1 << 20;
 
-/// Pages read of one ring before the others have their turn.
-const PAGES_A_TURN: usize = 4096;
+/// What was written longer ago than this can be read: a processor takes far less from an event's time to its being there.
+const WRITTEN_NS: u64 = 1_000_000;
 
 /// Why kernel functions are not timed.
 #[derive(Debug, thiserror::Error)]
@@ -114,12 +116,9 @@ impl FunctionsError {
 pub struct FunctionTimes {
     // Closed before the instance goes, which the kernel keeps as long as they are open. Opened after the tracer is set, which the
     // kernel leaves alone as long.
-    rings: Vec<File>,
+    rings: Rings,
     instance: Instance,
-    format: ExitFormat,
-    page: Vec<u8>,
     trees: Trees,
-    lost: u64,
 }
 
 impl FunctionTimes {
@@ -131,12 +130,9 @@ impl FunctionTimes {
     pub fn start(functions_max: usize) -> Result<FunctionTimes, FunctionsError> {
         let instance = Instance::make()?;
         Ok(FunctionTimes {
-            rings: Vec::new(),
-            format: instance.format()?,
-            page: vec![0; instance.page_bytes()?],
+            rings: Rings::new(instance.format()?, instance.page_bytes()?),
             instance,
             trees: Trees::new(functions_max, TOTAL_MAX),
-            lost: 0,
         })
     }
 
@@ -157,28 +153,34 @@ impl FunctionTimes {
     /// The kernel refused.
     pub fn follow(&mut self, threads: &[u32]) -> Result<(), FunctionsError> {
         self.instance.follow(threads)?;
-        if self.rings.is_empty() && !threads.is_empty() {
-            self.rings = self.instance.rings()?;
+        if !self.rings.are_open() && !threads.is_empty() {
+            self.rings.open(self.instance.rings()?);
         }
         Ok(())
     }
 
-    /// Takes what the kernel has written. Call it a hundred times a second: a ring holds no more of a busy processor.
+    /// Takes what the kernel has written until a millisecond ago. Call it a hundred times a second: a ring holds no more of a
+    /// busy processor.
     pub fn poll(&mut self) {
-        for ring in &mut self.rings {
-            for _ in 0..PAGES_A_TURN {
-                let bytes = match ring.read(&mut self.page) {
-                    Ok(bytes @ 1..) => bytes,
-                    // Empty, or interrupted: there will be another turn.
-                    Ok(0) | Err(_) => break,
-                };
-                self.lost += page::read(&self.page[..bytes], |event| {
-                    if let Some(exit) = self.format.read(event.bytes) {
-                        self.trees.add(exit, event.time_ns);
-                    }
-                });
-            }
-        }
+        self.take(monotonic_ns().saturating_sub(WRITTEN_NS));
+    }
+
+    /// Ends the tracing, and takes all that the kernel has written.
+    ///
+    /// # Errors
+    ///
+    /// The tracer could not be stopped.
+    pub fn finish(&mut self) -> Result<(), FunctionsError> {
+        self.instance.stop()?;
+        // Nothing is written any more, so there is an end to it.
+        while !self.take(u64::MAX) {}
+        Ok(())
+    }
+
+    /// Whether the rings are empty now.
+    fn take(&mut self, until_ns: u64) -> bool {
+        let trees = &mut self.trees;
+        (self.rings).take(until_ns, |exit, returned_ns| trees.add(exit, returned_ns))
     }
 
     /// The functions of one call. They are put to calls by time, and the clock of in-band records is right to 5 µs: of calls that
@@ -199,8 +201,7 @@ impl FunctionTimes {
         wall_ns: u64,
     ) -> Result<Functions, FunctionsError> {
         // Reading would be traced too if this thread is, and each read leave more than it takes.
-        self.instance.stop()?;
-        self.poll();
+        self.finish()?;
         let found = self.of(thread, start_ns, wall_ns);
         self.trees.forget(thread);
         self.instance.go_on()?;
@@ -233,10 +234,10 @@ impl FunctionTimes {
     /// What was not seen, in sentences without a full stop; empty if nothing is missing.
     pub fn missing(&self) -> Vec<String> {
         let mut missing = self.instance.remarks();
-        if self.lost > 0 {
+        if self.rings.lost() > 0 {
             missing.push(format!(
                 "{} records of kernel functions were overwritten before they could be read, so functions are missing",
-                self.lost
+                self.rings.lost()
             ));
         }
         if self.trees.dropped() > 0 {

@@ -100,9 +100,11 @@ impl Functions {
 
     /// Gives the kept calls their functions, or says why there are none and what there is instead.
     pub fn add(&mut self, trace: &mut Trace, symbols: Option<&Symbols>) {
-        self.poll();
-        if let Some(times) = &self.times {
-            trace.add_functions(times, symbols);
+        if let Some(times) = &mut self.times {
+            match times.finish() {
+                Ok(()) => trace.add_functions(times, symbols),
+                Err(why) => self.why_not = Some(why),
+            }
         }
         if let Some(why) = &self.why_not {
             trace.missing.push(format!(

@@ -32,7 +32,9 @@ pub struct Exit {
     pub address: u64,
     /// How many traced functions it is called from.
     pub depth: u16,
-    /// From its call to its return, on the tracer's own clock.
+    /// When it was called, on the tracer's own clock, which is not that of the ring.
+    pub called_ns: u64,
+    /// From its call to its return, on the same clock.
     pub length_ns: u64,
 }
 
@@ -69,6 +71,7 @@ impl ExitFormat {
             thread: self.thread.of(event)? as u32,
             address: self.function.of(event)?,
             depth: u16::try_from(self.depth.of(event)?).unwrap_or(u16::MAX),
+            called_ns: called,
             length_ns: returned.saturating_sub(called),
         })
     }
@@ -130,6 +133,7 @@ mod tests {
             thread: 77,
             address: 0xffff_ffff_8100_0000,
             depth: 3,
+            called_ns: 1000,
             length_ns: 250,
         };
         assert_eq!(format.read(&event(10)), Some(exit));

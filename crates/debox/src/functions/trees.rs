@@ -3,6 +3,7 @@
 //! A function is never shorter than one it calls. So where there is room for some functions only, the longest of them are
 //! kept, and they are a tree all the same: what is left out are leaves.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use super::format::Exit;
@@ -74,12 +75,15 @@ impl Trees {
         }
     }
 
-    /// Takes a function that has returned at `end_ns`.
+    /// Takes a function whose return the ring tells at `end_ns`.
+    ///
+    /// An interrupt may come between the return and the ring's time of it. So which function began first is known by the tracer's
+    /// own clock only, and until the outermost one returns that is what the starts are on.
     pub fn add(&mut self, exit: Exit, end_ns: u64) {
         let function = Function {
             address: exit.address,
             depth: exit.depth,
-            start_ns: end_ns.saturating_sub(exit.length_ns),
+            start_ns: exit.called_ns,
             length_ns: exit.length_ns,
         };
         if exit.depth > 0 {
@@ -89,12 +93,20 @@ impl Trees {
         self.pending_total -= inner.functions.len();
         let (mut functions, mut dropped) = (inner.functions, inner.dropped);
         // A thread of the same number may have ended in the middle of a call.
+        let before = functions.len();
         functions.retain(|inner| inner.start_ns >= function.start_ns);
+        dropped += (before - functions.len()) as u64;
         functions.push(function);
         dropped += shorten(&mut functions, self.functions_max);
+        functions.sort_by_key(|function| (function.start_ns, function.depth));
+        let start_ns = end_ns.saturating_sub(exit.length_ns);
+        let apart = start_ns.wrapping_sub(exit.called_ns);
+        for function in &mut functions {
+            function.start_ns = function.start_ns.wrapping_add(apart);
+        }
         self.total += functions.len();
         self.whole.entry(exit.thread).or_default().push(Tree {
-            start_ns: function.start_ns,
+            start_ns,
             length_ns: function.length_ns,
             functions,
             dropped,
@@ -188,15 +200,17 @@ impl Trees {
     }
 }
 
-/// Keeps the longest, in the order they were called. Returns how many went.
+/// Keeps the longest, in the order they are in. Returns how many went.
 fn shorten(functions: &mut Vec<Function>, most: usize) -> u64 {
     let gone = functions.len().saturating_sub(most);
     if gone > 0 {
+        let mut places: Vec<usize> = (0..functions.len()).collect();
         // Of those of one length the outer ones stay, or a function would be left without its caller.
-        functions.sort_by_key(|function| (std::cmp::Reverse(function.length_ns), function.depth));
-        functions.truncate(most);
+        places.sort_by_key(|&at| (Reverse(functions[at].length_ns), functions[at].depth));
+        places.truncate(most);
+        places.sort_unstable();
+        *functions = places.iter().map(|&at| functions[at]).collect();
     }
-    functions.sort_by_key(|function| (function.start_ns, function.depth));
     gone as u64
 }
 
@@ -212,6 +226,7 @@ mod tests {
             // Something to know it by.
             address: start_ns,
             depth,
+            called_ns: start_ns,
             length_ns: end_ns - start_ns,
         };
         trees.add(exit, end_ns);
@@ -241,6 +256,35 @@ mod tests {
         assert_eq!(starts(&trees.of(1, 90, 200)), [100, 110, 200]);
         assert_eq!(trees.of(3, 0, 1000), Functions::default());
         assert_eq!(trees.of(1, 300, 50), Functions::default());
+    }
+
+    #[test]
+    fn callers_stand_before_what_they_call_when_the_ring_tells_their_return_late() {
+        let mut trees = Trees::new(10, 1000);
+        // The ring's clock is 5000 ahead of the tracer's; an interrupt of 500 came before two of the returns were written.
+        for (depth, called_ns, length_ns, late_ns) in [
+            (2, 115, 5, 0),
+            (1, 110, 20, 500),
+            (2, 145, 10, 0),
+            (1, 140, 30, 0),
+            (0, 100, 100, 500),
+        ] {
+            let exit = Exit {
+                thread: 1,
+                address: called_ns,
+                depth,
+                called_ns,
+                length_ns,
+            };
+            trees.add(exit, 5000 + called_ns + length_ns + late_ns);
+        }
+        let found = trees.of(1, 5000, 1000);
+        let calls: Vec<(u64, u16)> = (found.functions.iter())
+            .map(|function| (function.address, function.depth))
+            .collect();
+        assert_eq!(calls, [(100, 0), (110, 1), (115, 2), (140, 1), (145, 2)]);
+        assert_eq!(starts(&found), [5600, 5610, 5615, 5640, 5645]);
+        assert_eq!(found.dropped, 0);
     }
 
     #[test]

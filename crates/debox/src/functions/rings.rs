@@ -1,0 +1,151 @@
+//! The processors' rings, read as one: what returned first comes first, on whichever processor.
+//!
+//! A thread may be moved to another processor in the middle of a call, so its functions are spread over several rings, which are
+//! read one after another. What one of them holds waits here until the others have been read as far.
+
+use std::fs::File;
+use std::io::Read;
+
+use super::format::{Exit, ExitFormat};
+use super::page;
+
+/// Pages read in a turn, of all rings together: 16 MB.
+const PAGES_A_TURN: usize = 4096;
+
+/// Functions that wait for other rings, at most. One that is so far behind the others is not waited for.
+const WAITING_MAX: usize = 1 << 20;
+
+#[derive(Debug)]
+pub struct Rings {
+    files: Vec<File>,
+    format: ExitFormat,
+    page: Vec<u8>,
+    returned: Returned,
+    lost: u64,
+}
+
+impl Rings {
+    /// None yet; a page of them has so many bytes.
+    pub fn new(format: ExitFormat, page_bytes: usize) -> Rings {
+        Rings {
+            files: Vec::new(),
+            format,
+            page: vec![0; page_bytes],
+            returned: Returned::default(),
+            lost: 0,
+        }
+    }
+
+    pub fn are_open(&self) -> bool {
+        !self.files.is_empty()
+    }
+
+    /// Reads these, one of each processor.
+    pub fn open(&mut self, files: Vec<File>) {
+        self.files = files;
+    }
+
+    /// Hands over the functions that have returned until a time, each with the time of its return. What returned later waits for
+    /// the next turn. False if a ring holds more than is read in a turn, and so others may have waited for it.
+    pub fn take(&mut self, until_ns: u64, mut each: impl FnMut(Exit, u64)) -> bool {
+        let mut known_ns = until_ns;
+        let mut are_empty = true;
+        let pages = PAGES_A_TURN / self.files.len().max(1) + 1;
+        for ring in 0..self.files.len() {
+            if let Some(last_ns) = self.read(ring, pages) {
+                known_ns = known_ns.min(last_ns);
+                are_empty = false;
+            }
+        }
+        for (returned_ns, exit) in self.returned.until(known_ns) {
+            each(exit, returned_ns);
+        }
+        are_empty
+    }
+
+    /// Reads so many pages of a ring. The time of the last event if there may be more.
+    fn read(&mut self, ring: usize, pages: usize) -> Option<u64> {
+        let mut last_ns = 0;
+        for _ in 0..pages {
+            let bytes = match self.files[ring].read(&mut self.page) {
+                Ok(bytes @ 1..) => bytes,
+                // Empty, or interrupted: there will be another turn.
+                Ok(0) | Err(_) => return None,
+            };
+            self.lost += page::read(&self.page[..bytes], |event| {
+                last_ns = event.time_ns;
+                if let Some(exit) = self.format.read(event.bytes) {
+                    self.returned.push(exit, event.time_ns);
+                }
+            });
+        }
+        Some(last_ns)
+    }
+
+    /// Events that were overwritten before they were read.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+}
+
+/// Functions that have returned, until all that returned before them is known.
+#[derive(Debug, Default)]
+struct Returned(Vec<(u64, Exit)>);
+
+impl Returned {
+    fn push(&mut self, exit: Exit, returned_ns: u64) {
+        self.0.push((returned_ns, exit));
+    }
+
+    /// Those that returned until a time, in that order. They wait no longer.
+    fn until(&mut self, known_ns: u64) -> impl Iterator<Item = (u64, Exit)> {
+        // It leaves the order of a ring alone where two of its times are the same.
+        self.0.sort_by_key(|&(returned_ns, _)| returned_ns);
+        let ready = (self.0).partition_point(|&(returned_ns, _)| returned_ns <= known_ns);
+        let late = self.0.len().saturating_sub(WAITING_MAX);
+        self.0.drain(..ready.max(late))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Exit, Returned, WAITING_MAX};
+
+    fn exit(address: u64) -> Exit {
+        Exit {
+            thread: 1,
+            address,
+            depth: 0,
+            called_ns: 0,
+            length_ns: 0,
+        }
+    }
+
+    fn addresses(returned: &mut Returned, until_ns: u64) -> Vec<u64> {
+        let taken = returned.until(until_ns);
+        taken.map(|(_, exit)| exit.address).collect()
+    }
+
+    #[test]
+    fn functions_come_in_the_order_of_their_returns_when_rings_are_read_one_after_another() {
+        let mut returned = Returned::default();
+        // The first processor's ring, then the second's: the thread was there from 12 to 14.
+        for (address, returned_ns) in [(1, 10), (4, 15), (5, 15), (6, 30), (2, 12), (3, 14)] {
+            returned.push(exit(address), returned_ns);
+        }
+        assert_eq!(addresses(&mut returned, 20), [1, 2, 3, 4, 5]);
+        // What the second ring had not told yet.
+        returned.push(exit(7), 25);
+        assert_eq!(addresses(&mut returned, 30), [7, 6]);
+        assert_eq!(addresses(&mut returned, u64::MAX), [0; 0]);
+    }
+
+    #[test]
+    fn oldest_are_not_held_back_any_longer_when_too_many_wait_for_a_ring() {
+        let mut returned = Returned::default();
+        for at in 0..WAITING_MAX as u64 + 3 {
+            returned.push(exit(at), at);
+        }
+        assert_eq!(addresses(&mut returned, 0), [0, 1, 2]);
+    }
+}
