@@ -395,11 +395,12 @@ static int is_resident(struct headway_client *client, int fd, uint64_t length) {
         }
         if (errno == ENOSYS || errno == EPERM) atomic_store(&client->no_cachestat, 1);
     }
-    if (!has_byte(fd, length - 1)) return 0;
+    /* From the front, since the kernel begins to read what is missing: there the service begins, too. A look
+     * at the end first would take the disk's head there and back. */
     for (uint64_t at = 0; at + 1 < length; at += PROBE_STRIDE) {
         if (!has_byte(fd, at)) return 0;
     }
-    return 1;
+    return has_byte(fd, length - 1);
 }
 
 static uint64_t wanted(const struct headway_client *client, const struct statx *status) {

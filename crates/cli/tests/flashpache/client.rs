@@ -260,6 +260,26 @@ fn size_is_right_when_a_file_is_beyond_four_gigabytes() {
 }
 
 #[test]
+fn end_is_left_alone_when_the_beginning_is_not_in_memory() {
+    const NAME: &str = "end_is_left_alone_when_the_beginning_is_not_in_memory";
+    if !is_root() {
+        return skip(NAME, "root, to become another user");
+    }
+    let place = Place::new(0);
+    let long = put_long(&place, "long", 900_000);
+    make_cold(&long);
+    // The kernel counts pages for a file's owner alone, so another user's client has to look at single bytes.
+    let said = place.run(&["5000", "as", "65534"], std::slice::from_ref(&long));
+    assert!(said.is_right(), "{:?}", said.lines);
+    assert_eq!(said.count("pages"), 1, "{}", said.counted);
+    let file = fs::File::open(&long).unwrap();
+    match os::residency::cachestat(&file, 800_000, 100_000) {
+        Ok(counted) => assert_eq!(counted.cached, 0),
+        Err(why) => skip(NAME, &format!("cachestat: {why}")),
+    }
+}
+
+#[test]
 fn files_are_right_when_threads_and_processes_ask_at_once() {
     let place = Place::new(20);
     let backend = place.backend();
