@@ -189,7 +189,8 @@ impl FunctionTimes {
         self.trees.of(thread, start_ns, wall_ns)
     }
 
-    /// As [`FunctionTimes::of`], with what the kernel has written by now. What was read of this thread's earlier calls is forgotten.
+    /// As [`FunctionTimes::of`], with what the kernel has written by now. Where records were overwritten during the call, they count as dropped,
+    /// with those that were overwritten before it since the last look. What was read of this thread's earlier calls is forgotten.
     ///
     /// # Errors
     ///
@@ -202,7 +203,8 @@ impl FunctionTimes {
     ) -> Result<Functions, FunctionsError> {
         // Reading would be traced too if this thread is, and each read leave more than it takes.
         self.finish()?;
-        let found = self.of(thread, start_ns, wall_ns);
+        let mut found = self.of(thread, start_ns, wall_ns);
+        found.dropped += self.rings.lost_after(start_ns);
         self.trees.forget(thread);
         self.instance.go_on()?;
         Ok(found)

@@ -22,6 +22,15 @@ pub struct Rings {
     page: Vec<u8>,
     returned: Returned,
     lost: u64,
+    gap: Gap,
+}
+
+/// Events that were overwritten since somebody has last asked.
+#[derive(Debug, Default)]
+struct Gap {
+    events: u64,
+    /// When the first event behind the last of them came.
+    end_ns: u64,
 }
 
 impl Rings {
@@ -33,6 +42,7 @@ impl Rings {
             page: vec![0; page_bytes],
             returned: Returned::default(),
             lost: 0,
+            gap: Gap::default(),
         }
     }
 
@@ -72,12 +82,19 @@ impl Rings {
                 // Empty, or interrupted: there will be another turn.
                 Ok(0) | Err(_) => return None,
             };
-            self.lost += page::read(&self.page[..bytes], |event| {
+            let mut first_ns = None;
+            let lost = page::read(&self.page[..bytes], |event| {
                 last_ns = event.time_ns;
+                first_ns = first_ns.or(Some(last_ns));
                 if let Some(exit) = self.format.read(event.bytes) {
                     self.returned.push(exit, event.time_ns);
                 }
             });
+            if lost > 0 {
+                self.lost += lost;
+                self.gap.events += lost;
+                self.gap.end_ns = self.gap.end_ns.max(first_ns.unwrap_or(u64::MAX));
+            }
         }
         Some(last_ns)
     }
@@ -85,6 +102,13 @@ impl Rings {
     /// Events that were overwritten before they were read.
     pub fn lost(&self) -> u64 {
         self.lost
+    }
+
+    /// How many of them were lost since this was asked last, if the last of these came after a time: some of them are later, nobody
+    /// knows how many.
+    pub fn lost_after(&mut self, start_ns: u64) -> u64 {
+        let gap = std::mem::take(&mut self.gap);
+        if gap.end_ns > start_ns { gap.events } else { 0 }
     }
 }
 
@@ -109,7 +133,12 @@ impl Returned {
 
 #[cfg(test)]
 mod tests {
-    use super::{Exit, Returned, WAITING_MAX};
+    use std::io::{Seek, Write};
+
+    use super::{Exit, ExitFormat, Returned, Rings, WAITING_MAX};
+
+    const PAGE: &[u8] = include_bytes!("../../tests/data/functions/page");
+    const FORMAT: &str = include_str!("../../tests/data/functions/format");
 
     fn exit(address: u64) -> Exit {
         Exit {
@@ -138,6 +167,30 @@ mod tests {
         returned.push(exit(7), 25);
         assert_eq!(addresses(&mut returned, 30), [7, 6]);
         assert_eq!(addresses(&mut returned, u64::MAX), [0; 0]);
+    }
+
+    #[test]
+    fn what_was_overwritten_is_counted_for_who_began_before_it_ended() {
+        // The kernel's mark for events that are missing before a page.
+        let mut page = PAGE.to_vec();
+        page[11] |= 0x80;
+        let lost_after = |start_ns: u64| {
+            let mut file = tempfile::tempfile().expect("room for a page");
+            file.write_all(&page)
+                .and_then(|()| file.rewind())
+                .expect("room for a page");
+            let format = ExitFormat::parse(FORMAT).expect("a kernel wrote it");
+            let mut rings = Rings::new(format, page.len());
+            rings.open(vec![file]);
+            let mut first_ns = u64::MAX;
+            assert!(rings.take(u64::MAX, |_, returned_ns| first_ns =
+                first_ns.min(returned_ns)));
+            assert_eq!(rings.lost(), 1);
+            (rings.lost_after(start_ns), rings.lost_after(0), first_ns)
+        };
+        let (before, again, first_ns) = lost_after(0);
+        assert_eq!((before, again), (1, 0));
+        assert_eq!(lost_after(first_ns).0, 0, "the gap was over");
     }
 
     #[test]
