@@ -1,6 +1,6 @@
 /*
- * follow sleep|pipe|file PATH|short|many|hold: one call, and the kernel functions that debox_functions tells of it, with names from
- * /proc/kallsyms, and whether they make sense. hold follows and waits to be killed.
+ * follow sleep|pipe|file PATH|short|many|hold: one call, and the kernel functions that debox_functions tells
+ * of it, with names from /proc/kallsyms, and whether they make sense. hold follows and waits to be killed.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@ static DeBoxInfo info;
 static struct symbol {
     unsigned long address;
     char name[64];
-} *symbols;
+} * symbols;
 static size_t count;
 
 static int order(const void *one, const void *other) {
@@ -28,7 +28,8 @@ static void load(void) {
     FILE *file = fopen("/proc/kallsyms", "r");
     symbols = calloc(400000, sizeof *symbols);
     char kind;
-    while (count < 400000 && fscanf(file, "%lx %c %63s%*[^\n]", &symbols[count].address, &kind, symbols[count].name) == 3)
+    while (count < 400000 &&
+           fscanf(file, "%lx %c %63s%*[^\n]", &symbols[count].address, &kind, symbols[count].name) == 3)
         if (kind == 't' || kind == 'T' || kind == 'w' || kind == 'W') count++;
     fclose(file);
     qsort(symbols, count, sizeof *symbols, order);
@@ -49,8 +50,8 @@ static const char *name(unsigned long address) {
 static void show(const char *what, int found, int all) {
     char call[32];
     debox_call_name(info.syscallNum, call, sizeof call);
-    printf("== %s: %s, %lld ns, functions %d, traceDepth %d, left out %d\n", what, call, (long long)info.callNs, found,
-           info.traceDepth, info.numTraceDropped);
+    printf("== %s: %s, %lld ns, functions %d, traceDepth %d, left out %d\n", what, call,
+           (long long)info.callNs, found, info.traceDepth, info.numTraceDropped);
     if (found <= 0) return;
     long outer[DEBOX_TRACE + 1] = {0}, inside[DEBOX_TRACE + 1] = {0};
     int zero = 0, longer = 0, jumps = 0, over = 0, tops = 0, before = -1;
@@ -71,11 +72,13 @@ static void show(const char *what, int found, int all) {
             longer += inside[depth - 1] > outer[depth - 1];
         }
         before = depth;
-        if (all || at < 24) printf("%12ld ns %*s%s\n", (long)entry->deltaTime, 2 * depth, "", name(entry->callSite));
+        if (all || at < 24)
+            printf("%12ld ns %*s%s\n", (long)entry->deltaTime, 2 * depth, "", name(entry->callSite));
     }
     if (!all && info.traceDepth > 24) printf("             ... %d more\n", info.traceDepth - 24);
-    printf("   outermost %d, of no time %d, longer than their caller %d, without their caller %d, longer than the call %d\n", tops,
-           zero, longer, jumps, over);
+    printf("   outermost %d, of no time %d, longer than their caller %d, without their caller %d, longer "
+           "than the call %d\n",
+           tops, zero, longer, jumps, over);
 }
 
 int main(int many, char **words) {
