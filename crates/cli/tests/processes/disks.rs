@@ -26,6 +26,7 @@ fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
 /// A mounted file system; unmounted when dropped.
 pub struct Mount {
     directory: TempDir,
+    is_there: bool,
 }
 
 impl Mount {
@@ -51,16 +52,31 @@ impl Mount {
         let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
         let place = directory.path().to_str().ok_or("a path that is no text")?;
         run("mount", &[arguments, &[place]].concat())?;
-        Ok(Mount { directory })
+        Ok(Mount {
+            directory,
+            is_there: true,
+        })
     }
 
     pub fn path(&self) -> &Path {
         self.directory.path()
     }
+
+    /// Unmounts it, unless it is in use.
+    fn end(&mut self) -> Result<(), String> {
+        if self.is_there {
+            run("umount", &[self.path().to_str().unwrap_or("")])?;
+            self.is_there = false;
+        }
+        Ok(())
+    }
 }
 
 impl Drop for Mount {
     fn drop(&mut self) {
+        if !self.is_there {
+            return;
+        }
         // Lazily: a process that is about to end may still have a file open.
         if let Err(why) = run("umount", &["--lazy", self.path().to_str().unwrap_or("")]) {
             eprintln!("{why}");
@@ -97,10 +113,10 @@ impl Disk {
 
     /// Mounts it anew, read-only: nothing of it is in memory, neither pages nor names.
     pub fn make_cold(&mut self) -> Result<(), String> {
-        let path = self.path().to_str().unwrap_or("").to_owned();
         // Not lazily: a file system in use would stay in memory.
-        run("umount", &[&path])?;
-        std::mem::forget(self.mount.take());
+        if let Some(mount) = &mut self.mount {
+            mount.end()?;
+        }
         self.mount("loop,ro")
     }
 
