@@ -135,7 +135,7 @@ impl Returned {
 mod tests {
     use std::io::{Seek, Write};
 
-    use super::{Exit, ExitFormat, Returned, Rings, WAITING_MAX};
+    use super::{Exit, ExitFormat, PAGES_A_TURN, Returned, Rings, WAITING_MAX};
 
     const PAGE: &[u8] = include_bytes!("../../tests/data/functions/page");
     const FORMAT: &str = include_str!("../../tests/data/functions/format");
@@ -167,6 +167,22 @@ mod tests {
         returned.push(exit(7), 25);
         assert_eq!(addresses(&mut returned, 30), [7, 6]);
         assert_eq!(addresses(&mut returned, u64::MAX), [0; 0]);
+    }
+
+    #[test]
+    fn the_rest_is_handed_over_in_the_next_turn_when_a_ring_holds_more_than_one_reads() {
+        let pages = PAGES_A_TURN + 10;
+        let mut file = tempfile::tempfile().expect("room for a ring");
+        file.write_all(&PAGE.repeat(pages))
+            .and_then(|()| file.rewind())
+            .expect("room for a ring");
+        let format = ExitFormat::parse(FORMAT).expect("a kernel wrote it");
+        let mut rings = Rings::new(format, PAGE.len());
+        rings.open(vec![file]);
+        let mut functions = 0;
+        assert!(!rings.take(u64::MAX, |_, _| functions += 1));
+        assert!(rings.take(u64::MAX, |_, _| functions += 1));
+        assert!(functions > 0 && functions % pages == 0, "{functions}");
     }
 
     #[test]

@@ -249,6 +249,13 @@ fn course_is_the_same_when_the_seed_is_the_same() {
     assert_ne!(run(&of, Policy::Auto, 6), same);
 }
 
+/// Most know within a second what becomes of them if they are turned away, and few if they wait.
+fn expect_soon_told(waiting: &Outcome, rejecting: &Outcome) {
+    let [before, after] = [waiting, rejecting].map(|outcome| told_within(outcome, 1_000_000));
+    assert!(before < 0.6, "{before:.2} knew it without being told");
+    assert!(after > 0.9, "{after:.2} knew it");
+}
+
 /// The share of the clients that came which knew within `us` what becomes of them.
 fn told_within(outcome: &Outcome, us: u64) -> f64 {
     let told = outcome.told_us.partition_point(|told_us| *told_us <= us);
@@ -267,12 +274,7 @@ fn clients_learn_soon_that_they_cannot_be_served_when_they_are_turned_away() {
             run(&of, Policy::Auto, seed),
             run(&of, Policy::Rejecting, seed),
         );
-        let (before, after) = (
-            told_within(&waiting, 1_000_000),
-            told_within(&rejecting, 1_000_000),
-        );
-        assert!(before < 0.6, "{before:.2} knew it without being told");
-        assert!(after > 0.9, "{after:.2} knew it");
+        expect_soon_told(&waiting, &rejecting);
         // The part that is turned away is what telling costs, and no more.
         let (served, less) = (
             waiting.replies_per_s(6.0, 12.0),

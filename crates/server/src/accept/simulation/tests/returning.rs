@@ -65,12 +65,7 @@ fn goodput_is_held_when_a_crowd_comes_again_and_again() {
 fn most_learn_soon_what_becomes_of_them_when_those_who_are_turned_away_come_again() {
     let of = crowd(heavy(), 6.0, told_in_turn());
     let (waiting, rejecting) = (run(&of, Policy::Auto, 1), run(&of, Policy::Rejecting, 1));
-    let (before, after) = (
-        told_within(&waiting, 1_000_000),
-        told_within(&rejecting, 1_000_000),
-    );
-    assert!(before < 0.6, "{before:.2} knew it without being told");
-    assert!(after > 0.9, "{after:.2} knew it");
+    expect_soon_told(&waiting, &rejecting);
     // It is paid for by all: a crowd that comes again gets its replies as fast as they are made.
     let (served, less) = (
         used(&of, &waiting, SETTLED_S, SECONDS),
