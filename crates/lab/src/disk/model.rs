@@ -17,6 +17,10 @@ use super::spec::{Mechanics, Parallel, Queue, Spindle};
 /// Beyond this wait a request goes first, whatever the elevator says: Linux's deadline for reads.
 const ELEVATOR_PATIENCE_NS: u64 = 500_000_000;
 
+/// So many go by the elevator before it is asked again who has waited too long: Linux's `fifo_batch`. Without it a queue that is
+/// longer than its patience would be served by age alone, and the head would go to and fro.
+const ELEVATOR_BATCH: u32 = 16;
+
 /// How much a seek varies around the curve, upwards and downwards.
 const SEEK_NOISE: f64 = 0.1;
 
@@ -103,6 +107,8 @@ pub(crate) struct SpindleState {
     spindle: Spindle,
     random: Random,
     queue: Vec<Job>,
+    /// Of the elevator's batch, how many are still to come.
+    batch: u32,
     /// When the arm is free.
     free_ns: u64,
     /// Under the arm when it became free.
@@ -133,6 +139,7 @@ impl SpindleState {
             phase: random.fraction(),
             random,
             queue: Vec::new(),
+            batch: 0,
             free_ns: 0,
             head_bytes: 0,
             buffer: Buffer::default(),
@@ -156,13 +163,15 @@ impl SpindleState {
         })
     }
 
-    /// Takes the next request out of the queue: the one that has waited too long, or by the elevator.
+    /// Takes the next request out of the queue: by the elevator, which begins each batch with one that has waited too long.
     fn choose(&mut self, at_ns: u64) -> Option<Job> {
         let there = |job: &&Job| job.arrived_ns <= at_ns;
         let oldest = self.queue.iter().filter(there).min_by_key(|job| job.id)?;
         let patient = oldest.arrived_ns.saturating_add(ELEVATOR_PATIENCE_NS) > at_ns;
+        let begins = self.batch == 0;
+        self.batch = if begins { ELEVATOR_BATCH } else { self.batch } - 1;
         let chosen = match self.spindle.queue {
-            Queue::Elevator if patient => self
+            Queue::Elevator if patient || !begins => self
                 .queue
                 .iter()
                 .filter(there)

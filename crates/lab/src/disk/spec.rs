@@ -260,8 +260,8 @@ impl Default for Spindle {
 #[serde(rename_all = "kebab-case")]
 pub enum Queue {
     /// The next one upwards, then from the bottom again (C-LOOK), as FreeBSD's `bioq_disksort` does it and the
-    /// kernels of the papers did; one that has waited for half a second goes first. The kernel's own elevator
-    /// stays out of it: a loop device has none.
+    /// kernels of the papers did; of sixteen one goes first that has waited for half a second, if any has, as in Linux's
+    /// `mq-deadline`. The kernel's own elevator stays out of it: a loop device has none.
     #[default]
     Elevator,
     /// The one that came first.

@@ -177,6 +177,26 @@ fn oldest_one_is_next_when_it_has_waited_too_long() {
 }
 
 #[test]
+fn one_in_a_batch_goes_by_age_when_all_have_waited_too_long() {
+    let mut device = device(&Model::Ide5400, 5);
+    // The older the higher.
+    let many = 3 * u64::from(ELEVATOR_BATCH);
+    let mut waiting: std::collections::BTreeSet<u64> = (0..many).collect();
+    for id in 0..many {
+        device.arrive(job(id, 0, (many - id) << 20, PAGE_BYTES));
+    }
+    let mut at_ns = ELEVATOR_PATIENCE_NS;
+    let mut by_age = 0;
+    while let Some(oldest) = waiting.first().copied() {
+        let started = device.start(at_ns, 1.0).expect("one waits");
+        by_age += u32::from(started.job.id == oldest);
+        waiting.remove(&started.job.id);
+        at_ns = started.finish_ns;
+    }
+    assert!((3..6).contains(&by_age), "{by_age} of {many} went by age");
+}
+
+#[test]
 fn first_one_is_next_when_there_is_no_elevator() {
     let mechanics = Mechanics::Spindle(Spindle {
         queue: Queue::Fifo,
