@@ -203,6 +203,10 @@ fn check() -> Result<(), Failure> {
         let word = missing.map_or("yes".to_owned(), |reason| format!("no: {reason}"));
         writeln!(out, "{part:<13} {word}").context("writing to standard output")?;
     }
+    if let Some(who) = ::lab::reclaimer() {
+        let what = "caches hold less than a memory limit allows";
+        writeln!(out, "{:<13} {what}: {who}", "note").context("writing to standard output")?;
+    }
     Ok(())
 }
 

@@ -246,7 +246,10 @@ fn group() -> Option<PathBuf> {
         .find(|path| path.exists())
 }
 
+/// What is temporary lies beside `output`.
 fn study(output: &Path, seconds: &str) -> Child {
+    let scratch = scratch(output);
+    fs::create_dir_all(&scratch).unwrap();
     let output = output.display().to_string();
     let words = [
         "counters", "run", "--server", "headway", "--config", "1T-SMP", "--set", "5", "-c", "8",
@@ -254,10 +257,15 @@ fn study(output: &Path, seconds: &str) -> Child {
     ];
     headway()
         .args(words)
+        .env("TMPDIR", scratch)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap()
+}
+
+fn scratch(output: &Path) -> PathBuf {
+    output.with_extension("scratch")
 }
 
 fn until(what: &str, done: impl Fn() -> bool) {
@@ -335,6 +343,14 @@ fn a_study_leaves_figures_and_nothing_else_when_it_ends_fails_or_is_killed() {
     until("the end of the record", || {
         !Path::new("/run/headway-counters/changed.json").exists()
     });
+    for output in [&whole, &dies, &killed] {
+        assert_eq!(
+            fs::read_dir(scratch(output)).unwrap().count(),
+            0,
+            "a folder is left of {}",
+            output.display()
+        );
+    }
     for process in servers {
         until("the server's end", || {
             rustix::process::test_kill_process(process).is_err()

@@ -74,6 +74,21 @@ pub struct SleepTotals {
     pub waiters: WaiterTotals,
 }
 
+impl SleepTotals {
+    /// Sleeps at the same place, whose stacks differ in how they were observed.
+    fn add(&mut self, more: &SleepTotals) {
+        self.count += more.count;
+        self.total_ns += more.total_ns;
+        self.max_ns = self.max_ns.max(more.max_ns);
+        self.wakeup_ns += more.wakeup_ns;
+        let (waiters, others) = (&mut self.waiters, more.waiters);
+        waiters.entry_sum += others.entry_sum;
+        waiters.exit_sum += others.exit_sum;
+        waiters.entry_max = waiters.entry_max.max(others.entry_max);
+        waiters.exit_max = waiters.exit_max.max(others.exit_max);
+    }
+}
+
 /// Everything about one call made from one place in one process.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SiteTotals {
@@ -234,9 +249,18 @@ impl Builder {
         stack: Vec<u64>,
         symbols: Option<&Symbols>,
     ) {
-        self.site(key)
-            .sleeps
-            .push(sleep_totals(resource, sleep, stack, symbols));
+        let sleeps = &mut self.site(key).sleeps;
+        let same = |known: &SleepTotals| {
+            let way =
+                |symbols: &Symbols| symbols.way_there(&known.stack) == symbols.way_there(&stack);
+            known.resource == resource && symbols.is_some_and(way)
+        };
+        let known = sleeps.iter().position(same);
+        let more = sleep_totals(resource, sleep, stack, symbols);
+        match known {
+            Some(at) => sleeps[at].add(&more),
+            None => sleeps.push(more),
+        }
     }
 
     fn site(&mut self, key: Key) -> &mut SiteTotals {

@@ -149,14 +149,25 @@ impl Symbols {
 
     /// The innermost function of a stack that is not the scheduler's, and where in it.
     pub fn site(&self, stack: &[u64]) -> Option<Site> {
-        stack.iter().find_map(|address| {
-            let inside = address.saturating_sub(1);
-            let (name, offset) = self.name(inside)?;
-            let waits = !waiting::is_machinery(waiting::without_suffix(name));
-            waits.then_some(Site {
-                function: inside - offset,
-                offset: offset as u32 + 1,
-            })
+        stack.iter().find_map(|address| self.waits_at(*address))
+    }
+
+    /// A stack without what only carries the waiting out, and the observing of it: that differs with who else observes. All of it
+    /// if there is nothing else.
+    pub fn way_there<'a>(&self, stack: &'a [u64]) -> &'a [u64] {
+        let waits = |address: &u64| self.waits_at(*address).is_some();
+        let begin = stack.iter().position(waits).unwrap_or(0);
+        &stack[begin..]
+    }
+
+    /// The place of a return address, unless the function is the scheduler's or not known.
+    fn waits_at(&self, address: u64) -> Option<Site> {
+        let inside = address.saturating_sub(1);
+        let (name, offset) = self.name(inside)?;
+        let waits = !waiting::is_machinery(waiting::without_suffix(name));
+        waits.then_some(Site {
+            function: inside - offset,
+            offset: offset as u32 + 1,
         })
     }
 
@@ -274,6 +285,21 @@ ffffffffc0000000 t ext4_file_read_iter\t[ext4]
             symbols.name(0xffffffffc0000010),
             Some(("ext4_file_read_iter", 0x10))
         );
+    }
+
+    #[test]
+    fn ways_are_equal_when_stacks_differ_in_who_observes() {
+        let symbols = Symbols::parse(&format!(
+            "{TEXT}ffffffffc0001000 t bpf_prog_1_observe\t[bpf]\nffffffffc0002000 t __traceiter_sched_switch\n"
+        ));
+        let way = [0xffffffff81000410, 0xffffffff81000310];
+        let (schedule, program, iterator) =
+            (0xffffffff81000610, 0xffffffffc0001010, 0xffffffffc0002010);
+        let alone = [program, schedule, way[0], way[1]];
+        let beside_another = [program, iterator, schedule, way[0], way[1]];
+        assert_eq!(symbols.way_there(&alone), way);
+        assert_eq!(symbols.way_there(&beside_another), way);
+        assert_eq!(symbols.way_there(&[schedule]), [schedule], "nothing else");
     }
 
     #[test]

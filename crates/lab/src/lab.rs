@@ -248,6 +248,11 @@ impl Lab {
         down(&self.home.name)
     }
 
+    /// What is charged to the server's side; `None` without a memory controller.
+    pub fn memory(&self) -> Option<memory::MemoryStatus> {
+        memory::status(&self.memory_group()?)
+    }
+
     fn memory_group(&self) -> Option<Group> {
         groups_of(&self.home.name)
             .into_iter()

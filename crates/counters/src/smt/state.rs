@@ -36,6 +36,14 @@ enum Undo {
     Group { path: PathBuf },
 }
 
+/// What is written down.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Record {
+    undo: Vec<Undo>,
+    /// Folders of the one that is at work, which removes them itself unless it is killed.
+    folders: Vec<PathBuf>,
+}
+
 /// Why the state could not be changed or restored.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
@@ -70,12 +78,12 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StateErr
 pub struct State {
     directory: PathBuf,
     lock: File,
-    undo: Vec<Undo>,
+    noted: Record,
     guard: Option<(Child, ChildStdin)>,
 }
 
-/// What a group's processes get to be gone after SIGKILL.
-const GONE: Duration = Duration::from_secs(5);
+/// What processes get to be gone after SIGKILL, and folders that somebody writes to yet.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 impl State {
     /// Takes the lock and restores what a crash has left. The second value says whether there was something.
@@ -84,9 +92,9 @@ impl State {
     /// [`StateError::Busy`]; a directory that cannot be made (only root can); what cannot be restored.
     pub fn open(directory: &Path) -> Result<(State, bool), StateError> {
         let mut state = State::locked(directory, FlockOperation::NonBlockingLockExclusive)?;
-        state.undo = read(&state.record())?;
-        let left = !state.undo.is_empty();
-        state.restore()?;
+        state.noted = read(&state.record())?;
+        let left = !state.noted.undo.is_empty() || !state.noted.folders.is_empty();
+        state.clear()?;
         Ok((state, left))
     }
 
@@ -117,7 +125,7 @@ impl State {
         if before == change.value {
             return Ok(());
         }
-        self.undo.push(Undo::File {
+        self.noted.undo.push(Undo::File {
             path: change.file.clone(),
             value: before.into(),
         });
@@ -130,7 +138,16 @@ impl State {
     /// # Errors
     /// The record cannot be written.
     pub fn will_make_group(&mut self, path: &Path) -> Result<(), StateError> {
-        self.undo.push(Undo::Group { path: path.into() });
+        self.noted.undo.push(Undo::Group { path: path.into() });
+        self.write_record()
+    }
+
+    /// Notes a folder, which stays when the state is restored and goes with this, also after a crash.
+    ///
+    /// # Errors
+    /// The record cannot be written.
+    pub fn has_made_folder(&mut self, path: &Path) -> Result<(), StateError> {
+        self.noted.folders.push(path.into());
         self.write_record()
     }
 
@@ -141,25 +158,32 @@ impl State {
     pub fn restore(&mut self) -> Result<(), StateError> {
         let mut remains = Vec::new();
         let mut reasons = Vec::new();
-        for undo in self.undo.drain(..).rev() {
+        for undo in self.noted.undo.drain(..).rev() {
             if let Err(error) = undo.undo() {
                 reasons.push(error.to_string());
                 remains.insert(0, undo);
             }
         }
-        self.undo = remains;
-        match self.undo.is_empty() {
-            true => match fs::remove_file(self.record()) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    Err(failed("remove", &self.record())(error))
-                }
-                _ => Ok(()),
-            },
-            false => {
-                self.write_record()?;
-                Err(StateError::Remains(reasons.join("; ")))
+        self.noted.undo = remains;
+        self.write_record()?;
+        match reasons.is_empty() {
+            true => Ok(()),
+            false => Err(StateError::Remains(reasons.join("; "))),
+        }
+    }
+
+    /// The same, and removes the folders.
+    fn clear(&mut self) -> Result<(), StateError> {
+        let restored = self.restore();
+        let mut kept = Ok(());
+        for folder in std::mem::take(&mut self.noted.folders) {
+            if let Err(error) = within_patience("remove", &folder, || fs::remove_dir_all(&folder)) {
+                self.noted.folders.push(folder);
+                kept = Err(StateError::Remains(error.to_string()));
             }
         }
+        self.write_record()?;
+        restored.and(kept)
     }
 
     fn locked(directory: &Path, operation: FlockOperation) -> Result<State, StateError> {
@@ -172,7 +196,7 @@ impl State {
         Ok(State {
             directory: directory.into(),
             lock,
-            undo: Vec::new(),
+            noted: Record::default(),
             guard: None,
         })
     }
@@ -181,10 +205,18 @@ impl State {
         self.directory.join("changed.json")
     }
 
-    /// The record is replaced as a whole and is on its way to the disk before the change is made.
+    /// The record is replaced as a whole and is on its way to the disk before the change is made. There is none of nothing.
     fn write_record(&self) -> Result<(), StateError> {
         let (path, new) = (self.record(), self.directory.join("changed.new"));
-        let text = serde_json::to_vec(&self.undo).map_err(io::Error::other);
+        if self.noted.undo.is_empty() && self.noted.folders.is_empty() {
+            return match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    Err(failed("remove", &path)(error))
+                }
+                _ => Ok(()),
+            };
+        }
+        let text = serde_json::to_vec(&self.noted).map_err(io::Error::other);
         let written = text.and_then(|text| {
             let mut file = File::create(&new)?;
             file.write_all(&text)?;
@@ -198,7 +230,7 @@ impl State {
 impl Drop for State {
     fn drop(&mut self) {
         // Whoever wants to know how it went calls `restore` before; what remains is in the record, for the guard.
-        let _ = self.restore();
+        let _ = self.clear();
         // The guard takes the lock when its input ends.
         let _ = flock(&self.lock, FlockOperation::Unlock);
         if let Some((mut child, stdin)) = self.guard.take() {
@@ -216,16 +248,16 @@ pub fn guard(mut input: impl Read, directory: &Path) -> Result<(), StateError> {
     // Nothing is ever written to it; an error is an end as well.
     let _ = io::copy(&mut input, &mut io::sink());
     let mut state = State::locked(directory, FlockOperation::LockExclusive)?;
-    state.undo = read(&state.record())?;
-    state.restore()
+    state.noted = read(&state.record())?;
+    state.clear()
 }
 
-fn read(record: &Path) -> Result<Vec<Undo>, StateError> {
+fn read(record: &Path) -> Result<Record, StateError> {
     match fs::read(record) {
         Ok(text) => serde_json::from_slice(&text)
             .map_err(io::Error::other)
             .map_err(failed("understand the record", record)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Record::default()),
         Err(error) => Err(failed("read", record)(error)),
     }
 }
@@ -249,8 +281,7 @@ impl Undo {
 
 /// Ends what is in a control group of ours and removes it; fine if it is gone.
 fn end_group(path: &Path) -> Result<(), StateError> {
-    let begun = Instant::now();
-    loop {
+    within_patience("remove", path, || {
         let text = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
         for pid in text
             .lines()
@@ -259,10 +290,22 @@ fn end_group(path: &Path) -> Result<(), StateError> {
             // One that has just ended is what is wanted.
             let _ = kill_process(pid, Signal::KILL);
         }
-        match fs::remove_dir(path) {
+        fs::remove_dir(path)
+    })
+}
+
+/// Tries until it is done, the path is not there, or patience ends.
+fn within_patience(
+    what: &'static str,
+    path: &Path,
+    mut work: impl FnMut() -> io::Result<()>,
+) -> Result<(), StateError> {
+    let begun = Instant::now();
+    loop {
+        match work() {
             Ok(()) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(error) if begun.elapsed() > GONE => return Err(failed("remove", path)(error)),
+            Err(error) if begun.elapsed() > PATIENCE => return Err(failed(what, path)(error)),
             Err(_) => std::thread::sleep(Duration::from_millis(10)),
         }
     }
@@ -339,6 +382,23 @@ mod tests {
         guard(io::empty(), &bed.state()).expect("restored");
         assert_eq!(bed.text("a"), "1");
         guard(io::empty(), &bed.state()).expect("nothing to do");
+    }
+
+    #[test]
+    fn a_folder_stays_when_processors_are_restored_and_goes_after_a_crash() {
+        let bed = Bed::new();
+        let folder = bed.root.path().join("set");
+        fs::create_dir_all(folder.join("inner")).expect("made");
+        let (mut state, _) = State::open(&bed.state()).expect("opened");
+        state.has_made_folder(&folder).expect("noted");
+        state.change(&bed.change("a", "0")).expect("changed");
+        state.restore().expect("restored");
+        assert!(folder.exists());
+        flock(&state.lock, FlockOperation::Unlock).expect("unlocked");
+        std::mem::forget(state);
+        guard(io::empty(), &bed.state()).expect("cleared");
+        assert!(!folder.exists());
+        assert!(!bed.state().join("changed.json").exists());
     }
 
     #[test]

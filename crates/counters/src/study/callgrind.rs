@@ -48,6 +48,9 @@ pub(super) fn instructions(
         // /proc/self/exe is valgrind's own program there.
         let program = lab::headway().display().to_string();
         spec.arguments = vec!["--program".into(), program];
+        // valgrind 3.19 does not know openat2(2), and hands on what is asked for through a ring.
+        let openings = ["--helpers", "io_uring", "--opening", "pass-descriptor"];
+        spec.arguments.extend(openings.map(String::from));
     }
     let [few, many] = [
         counted(&spec, REQUESTS[0], confined, place, interrupted)?,

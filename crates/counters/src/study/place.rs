@@ -36,13 +36,18 @@ pub(super) struct Place {
 
 impl Place {
     /// Makes the set. Peers give up root's rights, so it lies where everybody may look.
-    pub fn new(workload: &Workload, interrupted: &AtomicBool) -> Result<Place, RunError> {
+    pub fn new(
+        workload: &Workload,
+        state: &mut State,
+        interrupted: &AtomicBool,
+    ) -> Result<Place, RunError> {
         check_memory(workload.set_bytes)?;
         let scratch = tempfile::Builder::new()
             .prefix("headway-counters-")
             .tempdir();
         let scratch = scratch.map_err(failed("make", Path::new("a scratch directory")))?;
         let place = Place { scratch };
+        state.has_made_folder(place.scratch.path())?;
         // The last one is where servers write, which have become other users.
         for (folder, mode) in [(place.scratch.path(), 0o755), (&place.servers(), 0o1777)] {
             fs::create_dir_all(folder)

@@ -83,7 +83,7 @@ pub fn run(
     outcome.width = machine.core.as_ref().and_then(|(_, core)| core.width);
     outcome.machine = described(&machine);
     let topology = with_smt(plan, &mut state, tell)?;
-    let place = Place::new(&plan.workload, interrupted)?;
+    let place = Place::new(&plan.workload, &mut state, interrupted)?;
     let mut study = Study {
         plan,
         place,

@@ -18,11 +18,11 @@ use serde_json::{Value, json};
 use super::client::{Running, Stopped};
 use super::place::{Place, READY, hot};
 use super::spec::{Observer, Point, Probe, Spec};
-use crate::Side;
 use crate::disk::{DiskStatistics, Order};
 use crate::program::LOOK;
 use crate::runnable::{Sampler, Settings};
 use crate::servers::{Server, Usage};
+use crate::{MemoryStatus, Side, reclaimer};
 
 /// What a client gets to write its run down, after its last request.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -48,6 +48,12 @@ const IDLE_UNCOUNTED: Duration = Duration::from_secs(8);
 /// One request in so many of the filling is asked of the server: what it keeps itself has to be as it will stay, or its
 /// first seconds are measured.
 const OWN_SHARE: u64 = 2;
+
+/// The same when its caches are filled again: they have what they keep, and lost a little of it at most.
+const OWN_SHARE_AGAIN: u64 = 20;
+
+/// Caches under a limit are full from this share of it on.
+const FULL: f64 = 0.95;
 
 /// A server that answers fewer requests a second with a quick disk is given up.
 const SLOWEST_PER_S: f64 = 100.0;
@@ -81,6 +87,16 @@ impl Bench<'_> {
     /// The kernel's by a reader under the server's memory limit, so that they are equal for a quick and for a slow
     /// server; then the server's own by requests.
     pub fn fill(&self, spec: &Spec) -> Result<(), Stopped> {
+        self.filled(spec, OWN_SHARE)
+    }
+
+    /// Fills them again, before a point that is not a server's first: what the points before have left of them depends on how
+    /// long they took and what they asked for.
+    pub fn fill_again(&self, spec: &Spec) -> Result<(), Stopped> {
+        self.filled(spec, OWN_SHARE_AGAIN)
+    }
+
+    fn filled(&self, spec: &Spec, own_share: u64) -> Result<(), Stopped> {
         let requests = spec.environment.fill_requests;
         if requests == 0 {
             return Ok(());
@@ -88,7 +104,7 @@ impl Bench<'_> {
         self.order(Order::Fast)?;
         let filled = self
             .read(requests, spec)
-            .and_then(|()| self.ask(requests / OWN_SHARE, spec));
+            .and_then(|()| self.ask(requests / own_share, spec));
         self.order(Order::Model)?;
         filled
     }
@@ -136,8 +152,13 @@ impl Bench<'_> {
         (reads, self.server.usage().cpu_ms)
     }
 
-    /// Measures into an empty directory.
-    pub fn measure(&self, spec: &Spec, rate: Option<f64>, directory: &Path) -> Result<(), Stopped> {
+    /// Measures into an empty directory. Says what of the environment was not as it should be.
+    pub fn measure(
+        &self,
+        spec: &Spec,
+        rate: Option<f64>,
+        directory: &Path,
+    ) -> Result<Vec<String>, Stopped> {
         let run = directory.join("run");
         let main = Demand {
             set: "set".to_owned(),
@@ -193,7 +214,8 @@ impl Bench<'_> {
             )));
         }
         self.alive()?;
-        keep(directory, &before, &after, self.server.kind().is_ours())
+        keep(directory, &before, &after, self.server.kind().is_ours())?;
+        Ok(thinned(spec, self.place.memory()).into_iter().collect())
     }
 
     fn alive(&self) -> Result<(), Stopped> {
@@ -420,6 +442,28 @@ fn summed(seen: &crate::runnable::Runnable) -> Runnable {
     }
 }
 
+/// Why caches that were filled hold less than they could.
+fn thinned(spec: &Spec, memory: Option<MemoryStatus>) -> Option<String> {
+    let memory = memory?;
+    let limit_bytes = memory.limit_bytes?;
+    let filled = spec.environment.fill_requests > 0;
+    (filled && has_room(spec.environment.set_bytes, &memory)).then(|| {
+        let who = reclaimer().unwrap_or_else(|| "something else than the limit takes pages".into());
+        format!(
+            "{} MB of {} MB of memory were in use at the end, though there was more to keep: {who}",
+            memory.used_bytes / 1_000_000,
+            limit_bytes / 1_000_000
+        )
+    })
+}
+
+/// Whether memory was left although the set had more to keep in it: then not the limit decided what is kept.
+fn has_room(set_bytes: u64, memory: &MemoryStatus) -> bool {
+    memory.limit_bytes.is_some_and(|limit_bytes| {
+        set_bytes > limit_bytes && (memory.used_bytes as f64) < FULL * limit_bytes as f64
+    })
+}
+
 /// The run is there and says that it is complete.
 fn whole(run: &Path) -> bool {
     latency::Run::open(run).is_ok_and(|run| run.description().complete)
@@ -473,4 +517,25 @@ fn deadline(seconds: f64) -> Instant {
 /// Whether a point has no rate of its own.
 pub(super) fn is_closed(spec: &Spec) -> bool {
     spec.point == Point::Capacity
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_seen_when_a_set_that_does_not_fit_leaves_some() {
+        let memory = |limit_bytes, used_bytes| MemoryStatus {
+            limit_bytes,
+            used_bytes,
+            cache_bytes: used_bytes / 2,
+            peak_bytes: None,
+            refaults: 0,
+            cgroup_version: 2,
+        };
+        assert!(has_room(1200, &memory(Some(400), 360)));
+        assert!(!has_room(1200, &memory(Some(400), 398)), "full");
+        assert!(!has_room(200, &memory(Some(400), 250)), "all of it fits");
+        assert!(!has_room(1200, &memory(None, 360)), "no limit");
+    }
 }

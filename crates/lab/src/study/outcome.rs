@@ -155,7 +155,8 @@ impl View<'_, '_> {
                     Err(Nothing::Failed(why)) if why.starts_with("the environment") => Some(why),
                     _ => None,
                 });
-            let missing: BTreeSet<String> = failures.collect();
+            let mut missing: BTreeSet<String> = failures.collect();
+            missing.extend(self.incomplete(measure));
             found.push(EnvironmentResult {
                 name: measure.environment_name.clone(),
                 words: measure.environment.words(),
@@ -163,6 +164,26 @@ impl View<'_, '_> {
             });
         }
         found
+    }
+
+    /// What was not as it should have been in some of the measurements, with an example.
+    fn incomplete(&self, measure: &Measure) -> Option<String> {
+        let collected: Vec<_> = self
+            .specs(measure)
+            .filter_map(|spec| self.get(&spec).ok())
+            .collect();
+        let mut concerned = collected
+            .iter()
+            .filter(|one| !one.record.missing.is_empty());
+        let example = concerned.next()?;
+        Some(format!(
+            "in {} of {} measurements, such as {} at {}: {}",
+            1 + concerned.count(),
+            collected.len(),
+            example.record.spec.server.kind,
+            example.record.spec.point_words(),
+            example.record.missing.join("; ")
+        ))
     }
 
     fn servers(&self) -> Vec<ServerResult> {

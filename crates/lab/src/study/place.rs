@@ -18,7 +18,7 @@ use super::client::{self, Stopped};
 use super::journal::{self, Journal};
 use super::spec::{Environment, Probe};
 use crate::disk::{DiskSpec, DiskStatistics, Filesystem, Order};
-use crate::{Lab, LabError, LabSpec, LinkSpec, Side};
+use crate::{Lab, LabError, LabSpec, LinkSpec, MemoryStatus, Side};
 
 /// The file by which a server is known to be ready.
 pub(super) const READY: &str = "/ready.txt";
@@ -243,6 +243,11 @@ impl<'a> Place<'a> {
     pub fn disk(&self) -> Option<DiskStatistics> {
         let disk = self.lab.as_ref().and_then(Lab::disk)?;
         disk.statistics().ok()
+    }
+
+    /// What the server and its caches take of their memory, if that is limited.
+    pub fn memory(&self) -> Option<MemoryStatus> {
+        self.lab.as_ref()?.memory()
     }
 
     /// Removes everything.

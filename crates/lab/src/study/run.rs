@@ -4,6 +4,7 @@
 //! measurements, whose records say why, and the rest goes on. They are tried again the next time. An interruption ends the
 //! server and the lab, leaves what is done, and the same command goes on. After a kill it first clears what is left (`journal`).
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -78,6 +79,7 @@ pub fn run(
         at: done,
         of: plan.len(),
         begun: Instant::now(),
+        spoilt: HashMap::new(),
     };
     if done > 0 {
         work.listener.say(&format!(
@@ -90,6 +92,9 @@ pub fn run(
     ended
 }
 
+/// How often a measurement is made at most until its environment was as it should be.
+const ATTEMPTS: u32 = 4;
+
 struct Work<'a> {
     store: &'a Store,
     journal: &'a Journal,
@@ -98,6 +103,8 @@ struct Work<'a> {
     at: usize,
     of: usize,
     begun: Instant,
+    /// How often a measurement was given up because the environment was not as it should be.
+    spoilt: HashMap<String, u32>,
 }
 
 impl Work<'_> {
@@ -220,8 +227,21 @@ impl Work<'_> {
 
     fn until_trouble(&mut self, bench: &Bench, pending: &[&Spec]) -> Result<usize, RunError> {
         for (at, spec) in pending.iter().enumerate() {
-            if let Came::InTrouble = self.measure(bench, spec)? {
-                return Ok(at + 1);
+            if at > 0 {
+                bench.settle();
+                match bench.fill_again(spec) {
+                    Ok(()) => {}
+                    Err(Stopped::Interrupted) => return Err(RunError::Interrupted),
+                    Err(Stopped::Failed(why)) => {
+                        self.failed(spec, None, &format!("filling the caches: {why}"))?;
+                        return Ok(at + 1);
+                    }
+                }
+            }
+            match self.measure(bench, spec)? {
+                Came::Through => {}
+                Came::InTrouble => return Ok(at + 1),
+                Came::Spoilt => return Ok(at),
             }
         }
         Ok(pending.len())
@@ -250,17 +270,24 @@ impl Work<'_> {
         let directory = self.store.clear(&key)?;
         let version = Some(bench.server.version().to_owned());
         match bench.measure(spec, rate, &directory) {
-            Ok(()) => {
+            Ok(missing) => {
+                let again = !missing.is_empty() && self.is_worth_another(&key);
+                self.at += usize::from(!again);
+                let mut line = format!("{}: {}", self.place_of(spec), outcome(&directory));
+                missing.iter().for_each(|what| line += &format!("; {what}"));
+                if again {
+                    self.listener.say(&(line + "; measured again"));
+                    self.store.clear(&key)?;
+                    return Ok(Came::Spoilt);
+                }
+                self.listener.say(&line);
                 self.store.conclude(&Record {
                     spec: spec.clone(),
                     failed: None,
                     rate_rps: rate,
                     version,
-                    missing: Vec::new(),
+                    missing,
                 })?;
-                self.at += 1;
-                let line = format!("{}: {}", self.place_of(spec), outcome(&directory));
-                self.listener.say(&line);
                 Ok(came(&directory, spec, rate))
             }
             Err(Stopped::Interrupted) => {
@@ -272,6 +299,13 @@ impl Work<'_> {
                 Ok(Came::InTrouble)
             }
         }
+    }
+
+    /// A measurement in a spoilt environment is made again, with a new server and filled caches, but not for ever.
+    fn is_worth_another(&mut self, key: &str) -> bool {
+        let times = self.spoilt.entry(key.to_owned()).or_default();
+        *times += 1;
+        *times < ATTEMPTS
     }
 
     /// The median over the repeats that were measured.
@@ -318,6 +352,8 @@ impl Work<'_> {
 enum Came {
     Through,
     InTrouble,
+    /// It has to be measured again.
+    Spoilt,
 }
 
 fn came(directory: &std::path::Path, spec: &Spec, offered_rps: Option<f64>) -> Came {
