@@ -177,7 +177,7 @@ impl State {
         let restored = self.restore();
         let mut kept = Ok(());
         for folder in std::mem::take(&mut self.noted.folders) {
-            if let Err(error) = within_patience("remove", &folder, || fs::remove_dir_all(&folder)) {
+            if let Err(error) = remove(&folder, || fs::remove_dir_all(&folder)) {
                 self.noted.folders.push(folder);
                 kept = Err(StateError::Remains(error.to_string()));
             }
@@ -281,7 +281,7 @@ impl Undo {
 
 /// Ends what is in a control group of ours and removes it; fine if it is gone.
 fn end_group(path: &Path) -> Result<(), StateError> {
-    within_patience("remove", path, || {
+    remove(path, || {
         let text = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
         for pid in text
             .lines()
@@ -294,18 +294,14 @@ fn end_group(path: &Path) -> Result<(), StateError> {
     })
 }
 
-/// Tries until it is done, the path is not there, or patience ends.
-fn within_patience(
-    what: &'static str,
-    path: &Path,
-    mut work: impl FnMut() -> io::Result<()>,
-) -> Result<(), StateError> {
+/// Tries `removal` until it succeeds, the path is not there, or patience ends: processes need a moment to be gone.
+fn remove(path: &Path, mut removal: impl FnMut() -> io::Result<()>) -> Result<(), StateError> {
     let begun = Instant::now();
     loop {
-        match work() {
+        match removal() {
             Ok(()) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(error) if begun.elapsed() > PATIENCE => return Err(failed(what, path)(error)),
+            Err(error) if begun.elapsed() > PATIENCE => return Err(failed("remove", path)(error)),
             Err(_) => std::thread::sleep(Duration::from_millis(10)),
         }
     }

@@ -103,7 +103,7 @@ struct Work<'a> {
     at: usize,
     of: usize,
     begun: Instant,
-    /// How often a measurement was given up because the environment was not as it should be.
+    /// How often each measurement, by its key, found the environment not as it should be.
     spoilt: HashMap<String, u32>,
 }
 
