@@ -48,7 +48,10 @@ fn period_and_quota_us(share: f64) -> Result<(u64, u64), LabError> {
 }
 
 /// A share that can be kept.
-pub(crate) fn check(share: f64) -> Result<(), LabError> {
+///
+/// # Errors
+/// [`LabError::Value`] says which can.
+pub fn check(share: f64) -> Result<(), LabError> {
     period_and_quota_us(share).map(drop)
 }
 
@@ -62,7 +65,11 @@ pub(crate) fn make(name: &str, share: f64) -> Result<Group, LabError> {
     Ok(group)
 }
 
-fn limit(group: &Group, share: f64) -> Result<(), LabError> {
+/// Gives a group of a hierarchy with the cpu controller a share of one processor, all its processes together.
+///
+/// # Errors
+/// A share that cannot be kept, or a group that is not there.
+pub fn limit(group: &Group, share: f64) -> Result<(), LabError> {
     let (period_us, quota_us) = period_and_quota_us(share)?;
     match group.version {
         Version::V1 => {

@@ -18,7 +18,7 @@ mod state;
 pub mod disk;
 mod memory;
 mod reclaim;
-mod cpu;
+pub mod cpu;
 mod network;
 pub mod groups;
 mod status;

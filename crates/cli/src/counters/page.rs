@@ -311,7 +311,10 @@ fn scores(outcome: &Outcome, cells: &[Cell]) -> Option<SheetSection> {
         .scores
         .iter()
         .map(|score| {
-            let name = format!("{}, {}", title(&score.server), score.configuration);
+            let share = score.share.map_or(String::new(), |share| {
+                format!(", with {:.0} % of a processor", share * 100.0)
+            });
+            let name = format!("{}, {}{share}", title(&score.server), score.configuration);
             vec![name, score.words(), NONE.into()]
         })
         .collect();

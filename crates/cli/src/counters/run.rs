@@ -81,6 +81,9 @@ pub struct Run {
     /// for each
     #[arg(long)]
     scores: bool,
+    /// While scores are sought, servers have this share of one processor, so that the client is not what ends the search
+    #[arg(long, value_name = "SHARE", requires = "scores")]
+    score_share: Option<f64>,
     /// Also count instructions of user code by callgrind, two runs for each server
     #[arg(long)]
     instructions: bool,
@@ -174,6 +177,7 @@ impl Run {
         plan.repeats = self.repeats;
         plan.split = self.space_split;
         plan.scores = self.scores;
+        plan.score_share = self.score_share;
         plan.instructions = self.instructions;
         plan.choice = Choice {
             server: online("--server-cpus", &self.server_cpus)?,

@@ -166,12 +166,7 @@ pub fn study(outcome: &Outcome, cells: &[Cell]) -> String {
         text += &format!("\nBy callgrind, user code alone:\n{}", table(&head, &rows));
     }
     for score in &outcome.scores {
-        text += &format!(
-            "\n{} {}, connections of 400 kbit/s: {}\n",
-            score.server,
-            score.configuration,
-            score.words()
-        );
+        text += &format!("\n{} of 400 kbit/s: {}\n", score.name(), score.words());
     }
     for one in &outcome.instructions {
         if let Some(why) = &one.failed {

@@ -23,14 +23,18 @@ impl Study<'_> {
         tell: &mut Listener,
     ) -> Result<(), RunError> {
         for server in &self.plan.servers {
-            if self.outcome.has_score(*server, configuration) {
+            if self
+                .outcome
+                .has_score(*server, configuration, self.plan.score_share)
+            {
                 tell(&format!("{server} {configuration}, connections: kept"));
                 continue;
             }
             let Some(bits_per_s) = self.outcome.bits_per_s(*server, configuration) else {
                 continue; // Its measurement failed, and said why.
             };
-            let found = score::search(*server, bits_per_s, |connections| {
+            let expected = bits_per_s * self.plan.score_share.unwrap_or(1.0);
+            let found = score::search(*server, expected, |connections| {
                 self.score_of(*server, configuration, layout, confined, connections)
             });
             let found = match found {
@@ -43,12 +47,10 @@ impl Study<'_> {
             let found = Score {
                 server: server.name().into(),
                 configuration: configuration.name().into(),
+                share: self.plan.score_share,
                 ..found
             };
-            tell(&format!(
-                "{server} {configuration}, connections: {}",
-                found.words()
-            ));
+            tell(&format!("{}: {}", found.name(), found.words()));
             self.outcome.put_score(found);
             self.keep()?;
         }

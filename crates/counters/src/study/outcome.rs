@@ -226,9 +226,14 @@ impl Outcome {
     }
 
     /// Whether a score is there and is one.
-    pub fn has_score(&self, server: Kind, configuration: Configuration) -> bool {
+    pub fn has_score(
+        &self,
+        server: Kind,
+        configuration: Configuration,
+        share: Option<f64>,
+    ) -> bool {
         let found = self.score(server.name(), configuration);
-        found.is_some_and(|score| score.failed.is_none())
+        found.is_some_and(|score| score.failed.is_none() && score.share == share)
     }
 
     /// A server's score.

@@ -23,8 +23,9 @@ use crate::smt::configuration::listed;
 /// What is asked for first; a server that answers it serves the set.
 pub(super) const READY: &str = "/ready.txt";
 
-/// The control group of servers, directly below its hierarchy's root.
+/// The control group of servers, directly below its hierarchy's root, and that of servers with a share of a processor.
 const GROUP: &str = "headway-counters";
+const GROUP_WITH_SHARE: &str = "headway-counters-share";
 
 /// Room in memory that a set must leave.
 const SPARE_BYTES: u64 = 1 << 30;
@@ -155,22 +156,24 @@ impl Confined {
             group: None,
             remark: None,
         };
-        let made = match lab::groups::find("cpuset") {
-            None => Err("no mounted control group hierarchy has the cpuset controller".to_owned()),
-            Some(hierarchy) => {
-                state.will_make_group(&hierarchy.root.join(GROUP))?;
-                hierarchy
-                    .make(GROUP, "cpuset")
-                    .map_err(|error| error.to_string())
-            }
-        };
-        match made.and_then(|group| fill(&group, cpus).map(|()| group)) {
+        match made(GROUP, "cpuset", state)?.and_then(|group| fill(&group, cpus).map(|()| group)) {
             Ok(group) => confined.group = Some(group),
             Err(why) => {
                 confined.remark = Some(format!("servers are bound by affinity alone: {why}"))
             }
         }
         Ok(confined)
+    }
+
+    /// The same processors, of which a server has a share of one.
+    pub fn with_share(cpus: &[usize], share: f64, state: &mut State) -> Result<Confined, RunError> {
+        let group = made(GROUP_WITH_SHARE, "cpu", state)?.map_err(RunError::Failed)?;
+        lab::cpu::limit(&group, share).map_err(|error| RunError::Failed(error.to_string()))?;
+        Ok(Confined {
+            cpus: cpus.to_vec(),
+            group: Some(group),
+            remark: None,
+        })
     }
 
     /// Starts a server there. `before` stands in front of its program, such as valgrind with its options.
@@ -199,6 +202,23 @@ impl Confined {
         let started = bound(&self.cpus, || Server::start(spec, prefix, scratch))?;
         started.map_err(|error: ServerError| RunError::Failed(error.to_string()))
     }
+}
+
+/// A group with a controller, whose removal is noted first; why there is none.
+fn made(
+    name: &str,
+    controller: &str,
+    state: &mut State,
+) -> Result<Result<Group, String>, RunError> {
+    let Some(hierarchy) = lab::groups::find(controller) else {
+        return Ok(Err(format!(
+            "no mounted control group hierarchy has the {controller} controller"
+        )));
+    };
+    state.will_make_group(&hierarchy.root.join(name))?;
+    Ok(hierarchy
+        .make(name, controller)
+        .map_err(|error| error.to_string()))
 }
 
 fn fill(group: &Group, cpus: &[usize]) -> Result<(), String> {

@@ -69,6 +69,8 @@ pub struct Plan {
     pub split: bool,
     /// How many slow clients each server satisfies is found, too.
     pub scores: bool,
+    /// The share of a processor that a server has while its score is sought; `None`: all of its processors.
+    pub score_share: Option<f64>,
     /// Instructions of user code are counted by callgrind, too.
     pub instructions: bool,
     /// Where everything is kept: the outcome, and the run directory of each measurement.
@@ -87,6 +89,9 @@ pub enum PlanError {
     /// A number that measures nothing.
     #[error("{0}")]
     Number(&'static str),
+    /// A share of a processor that cannot be kept.
+    #[error("{0}")]
+    Share(String),
 }
 
 impl Plan {
@@ -100,6 +105,7 @@ impl Plan {
             choice: Choice::default(),
             split: false,
             scores: false,
+            score_share: None,
             instructions: false,
             directory,
         }
@@ -137,9 +143,12 @@ impl Plan {
                 "at least one measurement of each has to be made",
             ),
         ];
-        match checks.into_iter().find(|(fine, _)| !fine) {
-            Some((_, why)) => Err(PlanError::Number(why)),
-            None => Ok(()),
+        if let Some((_, why)) = checks.into_iter().find(|(fine, _)| !fine) {
+            return Err(PlanError::Number(why));
+        }
+        match self.score_share.map(lab::cpu::check) {
+            Some(Err(error)) => Err(PlanError::Share(error.to_string())),
+            _ => Ok(()),
         }
     }
 }

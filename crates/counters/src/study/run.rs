@@ -243,7 +243,14 @@ impl Study<'_> {
         });
         let mut done = self.measurements(configuration, &layout, &confined, tell);
         if self.plan.scores && done.is_ok() {
-            done = self.scores(configuration, &layout, &confined, tell);
+            let shared = self
+                .plan
+                .score_share
+                .map(|share| Confined::with_share(&layout.server, share, state));
+            done = match shared.transpose()? {
+                None => self.scores(configuration, &layout, &confined, tell),
+                Some(shared) => self.scores(configuration, &layout, &shared, tell),
+            };
         }
         state.restore()?;
         // Restoring has undone SMT, too, if that was needed.

@@ -38,6 +38,9 @@ const CONNECTIONS_MAX: u64 = 15_000;
 /// The same where a server has a process or a thread for each: more would fill the memory before they fill a processor.
 const PROCESSES_MAX: u64 = 4096;
 
+/// A client whose processor is busy for a larger share paces its connections late itself.
+const CLIENT_BUSY_MAX: f64 = 0.8;
+
 /// Numbers of connections that are tried at most, and how near together the last two are.
 const TRIES: usize = 10;
 const NEAR: f64 = 0.03;
@@ -49,10 +52,16 @@ pub struct Score {
     pub server: String,
     /// The configuration's notation.
     pub configuration: String,
+    /// The share of a processor that the server had; `None`: all processors of the configuration.
+    #[serde(default)]
+    pub share: Option<f64>,
     /// Connections; `None` if not even the fewest conformed.
     pub connections: Option<u64>,
     /// More could not be tried.
     pub at_least: bool,
+    /// The share of time for which the client's processor was busy, if it was the client that could not satisfy more.
+    #[serde(default)]
+    pub client_busy: Option<f64>,
     /// What was tried, in order.
     pub tried: Vec<Try>,
     /// Why there is no score.
@@ -66,16 +75,34 @@ pub struct Try {
     pub connections: u64,
     /// The share of them that conformed.
     pub conforming: f64,
+    /// The share of time for which the client's processor was busy.
+    #[serde(default)]
+    pub client_busy: f64,
 }
 
 impl Score {
+    /// What it is the score of: server, configuration, and what the server had of it.
+    pub fn name(&self) -> String {
+        let share = self.share.map_or(String::new(), |share| {
+            format!(" at {:.0} % of a processor", share * 100.0)
+        });
+        format!("{} {}{share}, connections", self.server, self.configuration)
+    }
+
     /// In a few words: `1024`, `at least 4096`, or why there is none.
     pub fn words(&self) -> String {
-        match (&self.failed, self.connections, self.at_least) {
+        let found = match (&self.failed, self.connections, self.at_least) {
             (Some(why), ..) => why.clone(),
             (None, None, _) => "none conformed".into(),
             (None, Some(connections), true) => format!("at least {connections}"),
             (None, Some(connections), false) => connections.to_string(),
+        };
+        match self.client_busy {
+            Some(share) => format!(
+                "{found} (more were too many for the client, which was busy {:.0} % of the time)",
+                share * 100.0
+            ),
+            None => found,
         }
     }
 }
@@ -83,6 +110,10 @@ impl Score {
 impl Try {
     fn conforms(&self) -> bool {
         self.conforming >= CONFORMING_MIN
+    }
+
+    fn is_bound_by_client(&self) -> bool {
+        self.client_busy > CLIENT_BUSY_MAX
     }
 }
 
@@ -102,6 +133,7 @@ pub(super) fn search(
 ) -> Result<Score, RunError> {
     let most = most(kind);
     let (mut low, mut high): (u64, Option<u64>) = (0, None);
+    let mut client_busy = None;
     let mut next = ((bits_per_s / MOST_BITS as f64) as u64).clamp(16, most);
     let mut tried = Vec::new();
     while tried.len() < TRIES {
@@ -109,7 +141,10 @@ pub(super) fn search(
         tried.push(found);
         match found.conforms() {
             true => low = next,
-            false => high = Some(next),
+            false => {
+                high = Some(next);
+                client_busy = found.is_bound_by_client().then_some(found.client_busy);
+            }
         }
         next = match high {
             None if low == most => break,
@@ -120,7 +155,8 @@ pub(super) fn search(
     }
     Ok(Score {
         connections: (low > 0).then_some(low),
-        at_least: low == most,
+        at_least: low == most || client_busy.is_some(),
+        client_busy,
         tried,
         ..Score::default()
     })
@@ -132,6 +168,10 @@ pub(super) fn conforming(run: &Path, connections: u64) -> Result<Try, RunError> 
         RunError::Failed(format!("reading what the client has measured: {error}"))
     };
     let run = latency::Run::open(run).map_err(unread)?;
+    let client = run.description().client.as_ref();
+    let client_busy = client
+        .and_then(|client| client.busy_share)
+        .unwrap_or_default();
     let mut clients: HashMap<u32, Client> = HashMap::new();
     for batch in run.rows().map_err(unread)? {
         for row in batch.map_err(unread)?.iter().filter(|row| !row.warmup) {
@@ -143,6 +183,7 @@ pub(super) fn conforming(run: &Path, connections: u64) -> Result<Try, RunError> 
         connections,
         // Those that were not answered once do not conform either.
         conforming: fine as f64 / connections as f64,
+        client_busy,
     })
 }
 
@@ -184,6 +225,7 @@ mod tests {
             Ok(Try {
                 connections,
                 conforming: if connections <= capacity { 1.0 } else { 0.5 },
+                ..Try::default()
             })
         });
         found.expect("a score")
@@ -211,6 +253,26 @@ mod tests {
         );
         let none = searched(Kind::Nginx, 0, 4e8);
         assert_eq!((none.connections, none.at_least), (None, false));
+    }
+
+    #[test]
+    fn the_score_is_a_bound_when_the_client_was_busy_where_it_ends() {
+        // The first guess is too many for the client; what ends the search is the server's at 300 and the client's at 1000.
+        for (capacity, bound) in [(300, false), (1000, true)] {
+            let found = search(Kind::Nginx, 2e9, |connections| {
+                Ok(Try {
+                    connections,
+                    conforming: if connections <= capacity { 1.0 } else { 0.5 },
+                    client_busy: connections as f64 / 1000.0,
+                })
+            });
+            let found = found.expect("a score");
+            assert_eq!(
+                (found.at_least, found.words().contains("client")),
+                (bound, bound),
+                "{found:?}"
+            );
+        }
     }
 
     #[test]
