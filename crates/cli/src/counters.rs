@@ -196,11 +196,11 @@ fn cpu_list(word: &str) -> Result<Cpus, String> {
 
 /// `500ms`, `10s`, `2m`.
 fn seconds(word: &str) -> Result<f64, String> {
-    let (number, scale) = match word {
-        word if word.ends_with("ms") => (word.trim_end_matches("ms"), 1e-3),
-        word if word.ends_with('m') => (word.trim_end_matches('m'), 60.0),
-        word => (word.trim_end_matches('s'), 1.0),
-    };
+    let units = [("ms", 1e-3), ("m", 60.0), ("s", 1.0)];
+    let with_unit = units
+        .into_iter()
+        .find_map(|(unit, scale)| Some((word.strip_suffix(unit)?, scale)));
+    let (number, scale) = with_unit.unwrap_or((word, 1.0));
     let value = number.parse::<f64>().ok().map(|value| value * scale);
     value
         .filter(|value| (0.0..=86_400.0).contains(value))

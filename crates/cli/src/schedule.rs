@@ -48,6 +48,9 @@ const MATRIX_MARK: &str = "program,";
 const CDF_MARK: &str = "speed_up_percent,share";
 const SVG_MARK: &str = "<svg xmlns=";
 
+/// The least speed-up of a pair that is drawn: ten thousand times as slow.
+const PERCENT_LEAST: f64 = -99.99;
+
 /// A matrix of the largest size takes a tenth of it.
 const MATRIX_BYTES_MAX: u64 = 64 << 20;
 
@@ -96,7 +99,7 @@ struct Draw {
     /// How many programs
     #[arg(long, value_name = "N", default_value_t = 26, value_parser = clap::value_parser!(u16).range(2..=1000))]
     programs: u16,
-    /// The range of the pairs' speed-ups in percent, above -100 to 100
+    /// The range of the pairs' speed-ups in percent, -99.99 to 100
     #[arg(long, value_name = "LOW..HIGH", default_value = "12..26", value_parser = percent_range, allow_hyphen_values = true)]
     speed_up: (f64, f64),
     /// Another seed gives another matrix
@@ -124,6 +127,10 @@ fn analyze(arguments: &Arguments) -> Result<(), Failure> {
     let files = [(&arguments.cdf, CDF_MARK), (&arguments.svg, SVG_MARK)];
     for (file, mark) in files {
         file.iter().try_for_each(|file| replaceable(file, mark))?;
+    }
+    if arguments.cdf.is_some() && arguments.cdf == arguments.svg {
+        let words = "--cdf and --svg name the same file; give each its own";
+        return Err(Failure::Use(words.into()));
     }
     let matrix = SlowDowns::parse(&read(path)?)
         .with_context(|| format!("{}: no matrix of slow-downs", path.display()))?;
@@ -170,10 +177,21 @@ fn deliver(matrix: &SlowDowns, output: Option<&Path>) -> Result<(), Failure> {
     }
 }
 
-/// Refuses a name that stands for something else than what we would write there.
+/// Refuses a name that stands for something else than what we would write there, or where nothing can be written.
 fn replaceable(path: &Path, mark: &str) -> anyhow::Result<()> {
     let Ok(metadata) = path.metadata() else {
-        return Ok(());
+        let folder = path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty());
+        return match folder {
+            Some(folder) if !folder.is_dir() => {
+                bail!(
+                    "{}: there is no such directory; make it first",
+                    folder.display()
+                )
+            }
+            _ => Ok(()),
+        };
     };
     if !metadata.is_file() {
         bail!("{}: is no regular file; name another one", path.display());
@@ -219,9 +237,11 @@ fn percent_range(word: &str) -> Result<(f64, f64), String> {
         .split_once("..")
         .and_then(|(low, high)| Some((low.trim().parse().ok()?, high.trim().parse().ok()?)));
     let (low, high): (f64, f64) = bounds.ok_or("two numbers are wanted, as in 12..26")?;
-    if low > -100.0 && low <= high && high <= 100.0 {
+    if low >= PERCENT_LEAST && low <= high && high <= 100.0 {
         Ok((low / 100.0, high / 100.0))
     } else {
-        Err("the range must ascend, from above -100 to at most 100".into())
+        Err(format!(
+            "the range must ascend, from {PERCENT_LEAST} or more to at most 100"
+        ))
     }
 }

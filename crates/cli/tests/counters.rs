@@ -106,6 +106,11 @@ fn the_words_are_refused_when_they_name_nobody() {
         (&["count", "-C", "x"], "processors are wanted"),
         (&["count", "-e", "luck", "--", "true"], "no such meaning"),
         (&["count", "-p", "1", "--", "true"], "cannot be used with"),
+        (
+            &["count", "--requests", "inf", "--", "true"],
+            "a number from 0 on",
+        ),
+        (&["count", "-d", "10ss", "-a"], "a time is wanted"),
         (&["probe", "--cpu", "9999"], "may run on"),
         (
             &["run", "--server", "iis", "-o", "x"],
@@ -125,6 +130,23 @@ fn the_words_are_refused_when_they_name_nobody() {
             &["run", "--server-cpus", "9999", "-o", "x"],
             "no processor 9999",
         ),
+        (
+            &["run", "--score-share", "0.1", "-o", "x"],
+            "required arguments",
+        ),
+        (
+            &[
+                "run",
+                "--server",
+                "headway",
+                "--scores",
+                "--score-share",
+                "0",
+                "-o",
+                "x",
+            ],
+            "give 0.001 to 1024",
+        ),
         (&["run"], "--output"),
     ] {
         let (code, _, error) = run(words);
@@ -141,6 +163,17 @@ fn the_exit_code_is_1_when_there_is_no_such_process_or_the_program_fails() {
     assert!(error.contains("no process 2147483647"), "{error}");
     let (code, _, error) = run(&["count", "-e", "task-clock", "--", "false"]);
     assert_eq!(code, 1, "{error}");
+    assert!(
+        error.contains("false ended with") || error.contains("not permitted"),
+        "{error}"
+    );
+    // Of processors it would be the time on the wall.
+    let (code, out, error) = run(&["count", "-e", "task-clock", "-a", "-d", "10ms"]);
+    assert_eq!(code, 1, "{error}");
+    assert!(
+        error.contains("nothing of this could be counted") && out.contains("count processes"),
+        "{out}{error}"
+    );
     let (code, _, error) = run(&["report", "/nowhere"]);
     assert_eq!(code, 1);
     assert!(error.contains("no outcome"), "{error}");
@@ -231,23 +264,40 @@ fn all_five_configurations_have_an_answer_when_they_are_asked_for() {
     }
     let (_, out, _) = run(&["configurations", "--json"]);
     let value: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!(value["configurations"].as_array().unwrap().len(), 5);
+    let configurations = value["configurations"].as_array().unwrap();
+    assert_eq!(configurations.len(), 5);
+    for one in configurations {
+        let is_possible = one["server"][0].is_u64() && one["client"].is_array();
+        assert!(is_possible != one["impossible"].is_string(), "{one}");
+    }
+    // Whatever machine this is, it has one core, and a kernel for one processor or for several.
+    let possible = |name: &str| {
+        let is_it = |one: &&Value| one["configuration"] == name;
+        configurations.iter().find(is_it).unwrap()["server"].is_array()
+    };
+    assert!(possible("1T-SMP") != possible("1T-UP"), "{out}");
 }
 
 /// The servers' control group, wherever its hierarchy is mounted.
 fn group() -> Option<PathBuf> {
-    let places = [
-        "/sys/fs/cgroup/cpuset/headway-counters",
-        "/sys/fs/cgroup/headway-counters",
-    ];
+    found("cpuset/headway-counters").or_else(|| found("headway-counters"))
+}
+
+/// That of servers with a share of a processor.
+fn group_with_share() -> Option<PathBuf> {
+    let places = ["cpu/", "cpu,cpuacct/", "cpuset/", ""];
     places
-        .map(PathBuf::from)
-        .into_iter()
-        .find(|path| path.exists())
+        .iter()
+        .find_map(|place| found(&format!("{place}headway-counters-share")))
+}
+
+fn found(group: &str) -> Option<PathBuf> {
+    let path = Path::new("/sys/fs/cgroup").join(group);
+    path.exists().then_some(path)
 }
 
 /// What is temporary lies beside `output`.
-fn study(output: &Path, seconds: &str) -> Child {
+fn study(output: &Path, seconds: &str, more: &[&str]) -> Child {
     let scratch = scratch(output);
     fs::create_dir_all(&scratch).unwrap();
     let output = output.display().to_string();
@@ -257,6 +307,7 @@ fn study(output: &Path, seconds: &str) -> Child {
     ];
     headway()
         .args(words)
+        .args(more)
         .env("TMPDIR", scratch)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -300,7 +351,7 @@ fn a_study_leaves_figures_and_nothing_else_when_it_ends_fails_or_is_killed() {
     let place = tempfile::tempdir().unwrap();
 
     let whole = place.path().join("whole");
-    let ended = study(&whole, "1s").wait_with_output().unwrap();
+    let ended = study(&whole, "1s", &[]).wait_with_output().unwrap();
     let error = String::from_utf8_lossy(&ended.stderr);
     if error.contains("not permitted") {
         return skip(NAME, "counting processors needs a privilege");
@@ -321,7 +372,7 @@ fn a_study_leaves_figures_and_nothing_else_when_it_ends_fails_or_is_killed() {
     assert_eq!(group(), None, "the cpuset is gone");
 
     let dies = place.path().join("dies");
-    let running = study(&dies, "20s");
+    let running = study(&dies, "20s", &[]);
     for process in serving_processes(&dies) {
         let _ = kill_process(process, Signal::KILL);
     }
@@ -334,7 +385,7 @@ fn a_study_leaves_figures_and_nothing_else_when_it_ends_fails_or_is_killed() {
     );
 
     let killed = place.path().join("killed");
-    let mut running = study(&killed, "20s");
+    let mut running = study(&killed, "20s", &[]);
     let servers = serving_processes(&killed);
     assert!(!servers.is_empty());
     running.kill().unwrap();
@@ -343,7 +394,46 @@ fn a_study_leaves_figures_and_nothing_else_when_it_ends_fails_or_is_killed() {
     until("the end of the record", || {
         !Path::new("/run/headway-counters/changed.json").exists()
     });
-    for output in [&whole, &dies, &killed] {
+
+    let scores = place.path().join("scores");
+    let running = study(&scores, "1s", &["--scores", "--score-share", "0.5"]);
+    let joined = || {
+        let group = group_with_share()?;
+        let list = fs::read_to_string(group.join("cgroup.procs")).ok()?;
+        list.lines().next().map(|_| group)
+    };
+    until("the search for a score", || joined().is_some());
+    let limited = joined().expect("a server with a share");
+    // Long enough for the client's first requests.
+    until("the client's begin", || {
+        fs::read_dir(&scores).is_ok_and(|entries| {
+            let mut runs = entries
+                .flatten()
+                .map(|entry| entry.path().join("run/run.json"));
+            runs.any(|file| file.exists())
+        })
+    });
+    let limit = ["cpu.cfs_quota_us", "cpu.max"]
+        .iter()
+        .find_map(|file| fs::read_to_string(limited.join(file)).ok());
+    assert!(limit.is_some_and(|text| text.starts_with("2000")));
+    let list = fs::read_to_string(limited.join("cgroup.procs")).unwrap();
+    for process in list
+        .lines()
+        .filter_map(|line| Pid::from_raw(line.parse().ok()?))
+    {
+        let _ = kill_process(process, Signal::KILL);
+    }
+    let ended = running.wait_with_output().unwrap();
+    let value: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    let score = &value["outcome"]["scores"][0];
+    assert_eq!(
+        score["failed"], "the server ended during the measurement",
+        "{score}"
+    );
+    assert_eq!((group(), group_with_share()), (None, None));
+
+    for output in [&whole, &dies, &killed, &scores] {
         assert_eq!(
             fs::read_dir(scratch(output)).unwrap().count(),
             0,

@@ -39,6 +39,37 @@ fn place() -> tempfile::TempDir {
     place
 }
 
+#[test]
+fn it_is_refused_before_the_work_when_files_cannot_be_written_as_asked() {
+    let place = place();
+    let words = ["matrix.csv", "--cdf", "one", "--svg", "one"];
+    let (code, _, error) = run(&words, place.path());
+    assert_eq!(code, 2, "{error}");
+    assert!(error.contains("name the same file"), "{error}");
+    for words in [
+        &["matrix.csv", "--svg", "nowhere/cdf.svg"][..],
+        &[
+            "measure",
+            "--cpus",
+            "0,1",
+            "-o",
+            "nowhere/m.csv",
+            "--",
+            "touch began",
+            "touch began",
+        ],
+    ] {
+        let (code, out, error) = run(words, place.path());
+        assert_ne!(code, 0, "{out}");
+        assert!(
+            out.is_empty() && !place.path().join("began").exists(),
+            "{out}"
+        );
+        assert!(!error.contains("are different cores"), "{error}");
+    }
+    assert!(!place.path().join("one").exists());
+}
+
 /// Two CPUs as `--cpus` wants them; none, with the reason, where there is only one.
 fn two_cpus(test: &str) -> Option<String> {
     let allowed = rustix::thread::sched_getaffinity(None).unwrap();

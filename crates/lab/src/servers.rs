@@ -31,4 +31,4 @@ pub use error::ServerError;
 pub use kind::{Family, Kind, Row, TABLE, UnknownKind};
 pub use server::{Ended, Reply, Server};
 pub use spec::{ServerSpec, Sizes};
-pub use tree::{Process, Usage};
+pub use tree::{Process, Usage, descendants};

@@ -36,7 +36,7 @@ Exit codes: 0 done, 1 failed (also: the program did), 2 wrong use.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Count {
-    /// Processes with all their threads, and what they start
+    /// Processes with all their threads and descendants, and what they start
     #[arg(short, long, value_name = "PID,…", value_delimiter = ',', conflicts_with_all = ["cpus", "all", "command"])]
     pid: Vec<i32>,
     /// Whatever runs on these processors
@@ -55,10 +55,10 @@ pub struct Count {
     #[arg(long, value_enum, default_value_t = Whose::Both)]
     space: Whose,
     /// Bytes that were served meanwhile, for figures per byte
-    #[arg(long, value_name = "N", default_value_t = 0.0)]
+    #[arg(long, value_name = "N", default_value_t = 0.0, value_parser = amount)]
     bytes: f64,
     /// Requests that were answered meanwhile, for figures per request
-    #[arg(long, value_name = "N", default_value_t = 0.0)]
+    #[arg(long, value_name = "N", default_value_t = 0.0, value_parser = amount)]
     requests: f64,
     /// Print JSON
     #[arg(long)]
@@ -116,8 +116,12 @@ impl Count {
         let seconds = begun.elapsed().as_secs_f64();
         let counts = session.counts().context("reading counters")?;
         self.show(&machine, &counts, seconds)?;
+        let nothing = counts.spaces.values().all(|found| found.is_empty());
         match failed {
             Some(why) => Err(Failure::Work(anyhow::anyhow!(why))),
+            None if nothing => Err(Failure::Work(anyhow::anyhow!(
+                "nothing of this could be counted; the reasons are above"
+            ))),
             None => Ok(()),
         }
     }
@@ -181,7 +185,15 @@ impl Count {
                 return Err(Failure::Work(anyhow::anyhow!("there is no process {pid}")));
             }
             threads.extend(found);
+            threads.extend(
+                lab::servers::descendants(*pid)
+                    .into_iter()
+                    .flat_map(threads_of),
+            );
         }
+        // Somebody may be named beside an ancestor.
+        threads.sort_unstable();
+        threads.dedup();
         Ok(Target::Threads(threads))
     }
 
@@ -243,6 +255,14 @@ impl Count {
         text += &figures_table(&figures, slots.as_ref());
         print(&text)
     }
+}
+
+/// Something that was served, in whatever unit.
+fn amount(word: &str) -> Result<f64, String> {
+    let value = word.parse::<f64>().ok();
+    value
+        .filter(|value| value.is_finite() && *value >= 0.0)
+        .ok_or_else(|| "a number from 0 on is wanted, as in 5e9".into())
 }
 
 fn refused(error: OpenError, machine: &Machine) -> Failure {

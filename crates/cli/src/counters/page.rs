@@ -294,14 +294,15 @@ fn scores(outcome: &Outcome, cells: &[Cell]) -> Option<SheetSection> {
     if outcome.scores.is_empty() {
         return None;
     }
+    // A bound can neither be drawn beside a number nor divided by one.
     let connections = |server: &str, configuration| {
-        let found = outcome.score(server, configuration)?.connections?;
+        let found = outcome.score(server, configuration)?.exact()?;
         Some(found as f64)
     };
     let words = [
         "scores",
         "Simultaneous connections",
-        "The form of Figure 4.20.",
+        "The form of Figure 4.20; bounds are in the table alone.",
         "connections",
     ];
     let figure = bars(outcome, cells, words, number, |cell| {
@@ -312,7 +313,7 @@ fn scores(outcome: &Outcome, cells: &[Cell]) -> Option<SheetSection> {
         .iter()
         .map(|score| {
             let share = score.share.map_or(String::new(), |share| {
-                format!(", with {:.0} % of a processor", share * 100.0)
+                format!(", with {:.0} % of its processors", share * 100.0)
             });
             let name = format!("{}, {}{share}", title(&score.server), score.configuration);
             vec![name, score.words(), NONE.into()]

@@ -21,7 +21,7 @@ const PAGE: &str = "report.html";
 
 const EXAMPLES: &str = "\
 Examples:
-  headway counters run -o study                                  all servers and configurations, three minutes and more
+  headway counters run -o study                                  all servers and configurations, half a minute for each of both
   headway counters run --server nginx --config 1T-SMP,2T -d 10s -o study
   headway counters run --repeats 5 --space-split -o study        user and kernel apart, each measured five times
   headway counters run --config 1T-UP -o study                   once more after a boot with nosmp, into the same directory
@@ -81,7 +81,7 @@ pub struct Run {
     /// for each
     #[arg(long)]
     scores: bool,
-    /// While scores are sought, servers have this share of one processor, so that the client is not what ends the search
+    /// While scores are sought, servers have this share of each of their processors, so that the client is not what ends the search
     #[arg(long, value_name = "SHARE", requires = "scores")]
     score_share: Option<f64>,
     /// Also count instructions of user code by callgrind, two runs for each server

@@ -58,6 +58,7 @@ impl Measure {
     /// Measures and writes.
     pub fn run(&self) -> Result<(), Failure> {
         let plan = self.plan()?;
+        plan.check().map_err(failure)?;
         if let Some(path) = &self.output {
             replaceable(path, MATRIX_MARK)?;
         }

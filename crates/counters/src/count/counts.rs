@@ -172,19 +172,19 @@ impl Counts {
         all.into_iter().any(|meaning| !meaning.is_software())
     }
 
-    /// A counter that stands still while time passes counts nothing: hypervisors that pass only some events on answer zero
+    /// A counter of cycles or instructions that stands still while time passes counts nothing: hypervisors that pass only some events on answer zero
     /// for the others. Such figures go, with the reason.
     pub(super) fn drop_standing(&mut self) {
         let busy = self.value(Meaning::TaskClock).is_none_or(|ns| ns > 1e6);
-        let zero = |counts: &BTreeMap<Meaning, Count>, meaning| {
-            counts
-                .get(&meaning)
-                .is_some_and(|count: &Count| count.value == 0.0)
+        // In whatever spaces it was counted.
+        let stands = |meaning: &Meaning| {
+            let counts = self.spaces.values();
+            let mut found = counts.filter_map(|counts| counts.get(meaning)).peekable();
+            found.peek().is_some() && found.all(|count| count.value == 0.0)
         };
-        let both = self.spaces.get(&Space::Both);
         let standing: Vec<Meaning> = [Meaning::Cycles, Meaning::Instructions]
             .into_iter()
-            .filter(|meaning| both.is_some_and(|counts| zero(counts, *meaning)))
+            .filter(stands)
             .collect();
         if !busy {
             return;
@@ -256,6 +256,27 @@ mod tests {
         sum.add(reading(1000, 4_000, 4_000));
         sum.add(reading(0, 4_000, 0));
         assert_eq!(sum.count(Scope::Thread), None);
+    }
+
+    #[test]
+    fn a_counter_that_stands_still_is_missing_in_whatever_space_it_was_counted() {
+        let of = |value| {
+            let count = Count {
+                value,
+                counted_share: 1.0,
+                scope: Scope::Thread,
+            };
+            BTreeMap::from([(Meaning::Cycles, count)])
+        };
+        for (user, kernel, is_there) in [(0.0, 0.0, false), (0.0, 1.0, true)] {
+            let mut counts = Counts {
+                spaces: BTreeMap::from([(Space::User, of(user)), (Space::Kernel, of(kernel))]),
+                ..Counts::default()
+            };
+            counts.drop_standing();
+            assert_eq!(counts.value(Meaning::Cycles).is_some(), is_there);
+            assert_eq!(counts.missing.contains_key(&Meaning::Cycles), !is_there);
+        }
     }
 
     #[test]

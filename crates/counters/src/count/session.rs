@@ -34,6 +34,9 @@ pub enum Target {
 /// fifteen years. A group that turns out too large is divided.
 const COUNTERS_ASSUMED: usize = 4;
 
+/// Why processors have no processor time: the kernel's clock for it does not stop while nothing runs.
+const WALL_CLOCK: &str = "on a processor it is the time on the wall; count processes instead";
+
 /// Open counters.
 pub struct Session<'a, P: Perf> {
     perf: &'a P,
@@ -94,6 +97,10 @@ impl<'a, P: Perf> Session<'a, P> {
         };
         let mut wanted = Vec::new();
         for meaning in meanings {
+            if *meaning == Meaning::TaskClock && matches!(target, Target::Processors { .. }) {
+                session.missing.insert(*meaning, WALL_CLOCK.into());
+                continue;
+            }
             match machine.resolve(*meaning) {
                 Ok(resolved) => wanted.push(resolved),
                 Err(absent) => drop(session.missing.insert(*meaning, absent.to_string())),

@@ -149,7 +149,7 @@ const WANTED: [Meaning; 12] = [
     Meaning::ItlbMisses,
     Meaning::DtlbMisses,
     Meaning::StoreBufferStalls,
-    Meaning::TaskClock,
+    Meaning::ContextSwitches,
 ];
 
 #[test]
@@ -173,7 +173,7 @@ fn scaled_counts_are_the_true_rates_when_groups_take_turns() {
         // Cycles and instructions are in every group, and so are counted all the time.
         let always = matches!(
             meaning,
-            Meaning::Cycles | Meaning::Instructions | Meaning::TaskClock
+            Meaning::Cycles | Meaning::Instructions | Meaning::ContextSwitches
         );
         assert!(always || count.is_scaled(), "{meaning}: {count:?}");
     }
@@ -205,7 +205,7 @@ fn user_and_kernel_are_counted_apart_when_both_are_asked_for() {
     let (_root, machine) = zen5("0");
     let perf = FakePerf::new(6);
     let spaces = [Space::User, Space::Kernel];
-    let wanted = [Meaning::Instructions, Meaning::TaskClock];
+    let wanted = [Meaning::Instructions, Meaning::ContextSwitches];
     let session =
         Session::open(&perf, &machine, &wanted, &processors(&[0]), &spaces).expect("opened");
     let groups = perf.groups.borrow();
@@ -218,7 +218,10 @@ fn user_and_kernel_are_counted_apart_when_both_are_asked_for() {
     drop(groups);
     let counts = session.counts().expect("read");
     assert!(counts.of(Space::User, Meaning::Instructions).is_some());
-    assert!(counts.value(Meaning::TaskClock).is_some(), "once, for both");
+    assert!(
+        counts.value(Meaning::ContextSwitches).is_some(),
+        "once, for both"
+    );
 }
 
 #[test]
@@ -298,6 +301,22 @@ fn it_is_refused_when_nothing_may_be_counted_or_nobody_is_there() {
         counts.missing[&Meaning::Cycles],
         "no processor counters here"
     );
+    assert!(counts.value(Meaning::ContextSwitches).is_some());
+}
+
+#[test]
+fn processors_have_no_processor_time_when_they_are_counted() {
+    let (_root, machine) = zen5("0");
+    let perf = FakePerf::new(6);
+    let counted = |target: &Target| {
+        let wanted = [Meaning::TaskClock, Meaning::ContextSwitches];
+        let session = Session::open(&perf, &machine, &wanted, target, &[Space::Both]);
+        session.expect("opened").counts().expect("read")
+    };
+    let counts = counted(&processors(&[0]));
+    assert_eq!(counts.value(Meaning::TaskClock), None);
+    assert!(counts.missing[&Meaning::TaskClock].contains("count processes"));
+    let counts = counted(&Target::Threads(vec![1]));
     assert!(counts.value(Meaning::TaskClock).is_some());
 }
 

@@ -35,6 +35,13 @@ pub struct Figure {
     pub lacks: Vec<Meaning>,
 }
 
+impl Figure {
+    /// Whether a counter of it took turns with others.
+    pub fn is_estimate(&self) -> bool {
+        self.value.is_some() && self.counted_share.is_some_and(|share| share < 1.0)
+    }
+}
+
 /// What a figure is measured in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]

@@ -32,7 +32,7 @@ pub struct Cell {
     pub errors: u64,
     /// Processor time of the server for a request, in microseconds.
     pub cpu_us_per_request: Option<f64>,
-    /// Verdicts of the client that are not *valid*.
+    /// Verdicts of the client that are not *valid*; those that differ in their figures alone once, the first of them.
     pub doubts: Vec<String>,
     /// What was served.
     pub served: Served,
@@ -109,11 +109,7 @@ fn cell(
         requests_per_s: is_there.then(|| served.requests / served.seconds),
         errors: good.iter().map(|one| one.errors).sum(),
         cpu_us_per_request: is_there.then(|| cpu_ms * 1e3 / served.requests),
-        doubts: good
-            .iter()
-            .filter(|one| one.verdict != "valid")
-            .map(|one| one.verdict.clone())
-            .collect(),
+        doubts: doubts(&good),
         figures: figures(&counts, &served),
         breakdown: cpi::breakdown(&counts, &outcome.penalties()),
         slots: slots(&counts, outcome.width),
@@ -121,6 +117,26 @@ fn cell(
         served,
         counts,
     }
+}
+
+/// Equal doubts of several measurements read as one.
+fn doubts(measured: &[&Measured]) -> Vec<String> {
+    let words = |verdict: &str| verdict.replace(|c: char| c.is_ascii_digit() || c == '.', "");
+    let mut found: Vec<(&str, usize)> = Vec::new();
+    for one in measured.iter().filter(|one| one.verdict != "valid") {
+        let known = found
+            .iter_mut()
+            .find(|(verdict, _)| words(verdict) == words(&one.verdict));
+        match known {
+            Some((_, times)) => *times += 1,
+            None => found.push((&one.verdict, 1)),
+        }
+    }
+    let told = found.into_iter().map(|(verdict, times)| match times {
+        1 => verdict.to_owned(),
+        _ => format!("{times} times {verdict}"),
+    });
+    told.collect()
 }
 
 /// A comparison of two configurations, as a figure of the dissertation has it.
@@ -195,6 +211,8 @@ pub struct Row {
     pub paper: [&'static str; 4],
     /// Ours with SMT and without.
     pub ours: [Option<f64>; 2],
+    /// Whether ours are estimates, whose counters took turns with others.
+    pub are_estimates: [bool; 2],
     /// They are shares of 1, which the paper prints in percent.
     pub is_share: bool,
 }
@@ -232,23 +250,21 @@ const TABLE_4_6: [(&str, &str, [&str; 4]); 7] = [
 
 /// Table 4.6 for a server: with SMT is 2T, without is 1T-SMP.
 pub fn table_4_6(cells: &[Cell], server: &str) -> Vec<Row> {
-    let value = |configuration: Configuration, name: &str| {
+    let figure = |configuration: Configuration, name: &str| {
         let cell = cells
             .iter()
             .find(|cell| cell.server == server && cell.configuration == configuration)?;
-        cell.figures
-            .iter()
-            .find(|figure| figure.name == name)?
-            .value
+        cell.figures.iter().find(|figure| figure.name == name)
     };
-    let rows = TABLE_4_6.iter().map(|(title, name, paper)| Row {
-        title,
-        paper: *paper,
-        ours: [
-            value(Configuration::OneWithSmt, name),
-            value(Configuration::One, name),
-        ],
-        is_share: *name != "ipc",
+    let rows = TABLE_4_6.iter().map(|(title, name, paper)| {
+        let figures = [Configuration::OneWithSmt, Configuration::One].map(|one| figure(one, name));
+        Row {
+            title,
+            paper: *paper,
+            ours: figures.map(|figure| figure?.value),
+            are_estimates: figures.map(|figure| figure.is_some_and(Figure::is_estimate)),
+            is_share: *name != "ipc",
+        }
     });
     rows.collect()
 }
@@ -307,6 +323,28 @@ mod tests {
         assert_eq!(per_byte.expect("a figure").value, Some(8.0));
         let died = &cells[2];
         assert_eq!((died.bits_per_s, died.failed.len()), (None, 1));
+    }
+
+    #[test]
+    fn doubts_are_one_when_they_differ_in_figures_alone() {
+        let mut outcome = Outcome::new(Workload::default());
+        let verdicts = [
+            "suspect: waited 1.8 %",
+            "valid",
+            "suspect: waited 2 %",
+            "invalid: busy",
+        ];
+        for (repeat, verdict) in (1..).zip(verdicts) {
+            outcome.put(Measured {
+                verdict: verdict.into(),
+                ..measured("1T-SMP", repeat, 900.0, 9e9)
+            });
+        }
+        let cells = cells(&outcome);
+        assert_eq!(
+            cells[0].doubts,
+            ["2 times suspect: waited 1.8 %", "invalid: busy"]
+        );
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::client::{Demand, Running};
 use super::outcome::Instructions;
 use super::place::Confined;
 use super::plan::sized;
-use super::run::{Listener, PATIENCE, RunError, Study};
+use super::run::{Listener, PATIENCE, RunError, Study, end_of};
 use super::score::{self, Score, Try};
 use crate::smt::{Configuration, Layout, State};
 
@@ -23,16 +23,14 @@ impl Study<'_> {
         tell: &mut Listener,
     ) -> Result<(), RunError> {
         for server in &self.plan.servers {
-            if self
-                .outcome
-                .has_score(*server, configuration, self.plan.score_share)
-            {
+            if self.outcome.has_score(*server, configuration) {
                 tell(&format!("{server} {configuration}, connections: kept"));
                 continue;
             }
             let Some(bits_per_s) = self.outcome.bits_per_s(*server, configuration) else {
                 continue; // Its measurement failed, and said why.
             };
+            // Throughput is that of all of the configuration.
             let expected = bits_per_s * self.plan.score_share.unwrap_or(1.0);
             let found = score::search(*server, expected, |connections| {
                 self.score_of(*server, configuration, layout, confined, connections)
@@ -83,7 +81,10 @@ impl Study<'_> {
         let mut client =
             Running::start(&mut demand.command(&server, &self.place.set(), &layout.client, &run))?;
         let time = Duration::from_secs_f64(demand.warmup_s + demand.seconds);
-        client.finish(Instant::now() + time + PATIENCE, self.interrupted)?;
+        let deadline = Instant::now() + time + PATIENCE;
+        // A server that is gone satisfies nobody, and its score would look like one.
+        client.wait(deadline, self.interrupted, end_of(&server))?;
+        client.finish(deadline, self.interrupted)?;
         server
             .stop()
             .map_err(|error| RunError::Failed(error.to_string()))?;

@@ -124,8 +124,8 @@ pub enum KeepError {
         /// Why not.
         error: io::Error,
     },
-    /// Not ours, or of a newer version.
-    #[error("{path}: {why}; name another directory")]
+    /// Damaged, not ours, or of a newer version.
+    #[error("{path}: {why}, or name another directory")]
     Foreign {
         /// Which.
         path: String,
@@ -169,16 +169,21 @@ impl Outcome {
             path: path.clone(),
             why,
         };
-        let value: serde_json::Value =
-            serde_json::from_slice(&text).map_err(|error| foreign(error.to_string()))?;
+        let value: serde_json::Value = serde_json::from_slice(&text).map_err(|error| {
+            foreign(format!(
+                "it is damaged ({error}); remove it to measure anew"
+            ))
+        })?;
         if value["format"] != FORMAT {
-            return Err(foreign("it is no outcome of headway counters".into()));
+            return Err(foreign(
+                "it is no outcome of headway counters; remove it".into(),
+            ));
         }
         if value["version"]
             .as_u64()
             .is_none_or(|version| version > u64::from(VERSION))
         {
-            return Err(foreign("a newer headway wrote it".into()));
+            return Err(foreign("a newer headway wrote it; use that one".into()));
         }
         serde_json::from_value(value)
             .map(Some)
@@ -226,14 +231,9 @@ impl Outcome {
     }
 
     /// Whether a score is there and is one.
-    pub fn has_score(
-        &self,
-        server: Kind,
-        configuration: Configuration,
-        share: Option<f64>,
-    ) -> bool {
+    pub fn has_score(&self, server: Kind, configuration: Configuration) -> bool {
         let found = self.score(server.name(), configuration);
-        found.is_some_and(|score| score.failed.is_none() && score.share == share)
+        found.is_some_and(|score| score.failed.is_none())
     }
 
     /// A server's score.

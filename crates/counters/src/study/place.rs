@@ -144,35 +144,42 @@ fn check_memory(set_bytes: u64) -> Result<(), RunError> {
 /// Where servers run: their processors by affinity, and by a cpuset where the kernel has one, which they cannot leave.
 pub(super) struct Confined {
     cpus: Vec<usize>,
-    group: Option<Group>,
+    /// One for all controllers, or one for each.
+    groups: Vec<Group>,
     /// Why there is no cpuset.
     pub remark: Option<String>,
 }
 
 impl Confined {
     pub fn to(cpus: &[usize], state: &mut State) -> Result<Confined, RunError> {
-        let mut confined = Confined {
-            cpus: cpus.to_vec(),
-            group: None,
-            remark: None,
-        };
-        match made(GROUP, "cpuset", state)?.and_then(|group| fill(&group, cpus).map(|()| group)) {
-            Ok(group) => confined.group = Some(group),
-            Err(why) => {
-                confined.remark = Some(format!("servers are bound by affinity alone: {why}"))
-            }
+        Confined::in_group(GROUP, cpus, state)
+    }
+
+    /// The same, with a share of each of the processors.
+    pub fn with_share(cpus: &[usize], share: f64, state: &mut State) -> Result<Confined, RunError> {
+        let mut confined = Confined::in_group(GROUP_WITH_SHARE, cpus, state)?;
+        let group = made(GROUP_WITH_SHARE, "cpu", state)?.map_err(RunError::Failed)?;
+        lab::cpu::limit(&group, share * cpus.len() as f64)
+            .map_err(|error| RunError::Failed(error.to_string()))?;
+        if !confined.groups.contains(&group) {
+            confined.groups.push(group);
         }
         Ok(confined)
     }
 
-    /// The same processors, of which a server has a share of one.
-    pub fn with_share(cpus: &[usize], share: f64, state: &mut State) -> Result<Confined, RunError> {
-        let group = made(GROUP_WITH_SHARE, "cpu", state)?.map_err(RunError::Failed)?;
-        lab::cpu::limit(&group, share).map_err(|error| RunError::Failed(error.to_string()))?;
+    fn in_group(name: &str, cpus: &[usize], state: &mut State) -> Result<Confined, RunError> {
+        let made = made(name, "cpuset", state)?;
+        let (groups, remark) = match made.and_then(|group| fill(&group, cpus).map(|()| group)) {
+            Ok(group) => (vec![group], None),
+            Err(why) => (
+                Vec::new(),
+                Some(format!("servers are bound by affinity alone: {why}")),
+            ),
+        };
         Ok(Confined {
             cpus: cpus.to_vec(),
-            group: Some(group),
-            remark: None,
+            groups,
+            remark,
         })
     }
 
@@ -186,13 +193,15 @@ impl Confined {
         let prefix = |program: &OsStr| {
             let mut words: Vec<&OsStr> = before.iter().map(OsStr::new).collect();
             words.push(program);
-            let mut command = match &self.group {
-                None => Command::new(words.remove(0)),
-                Some(group) => {
+            let mut command = match self.groups.is_empty() {
+                true => Command::new(words.remove(0)),
+                false => {
                     let mut command = Command::new("/bin/sh");
                     // The shell moves itself, and becomes the program.
-                    command.args(["-c", "echo $$ >\"$1\" && shift && exec \"$@\"", "sh"]);
-                    command.arg(group.file("cgroup.procs"));
+                    let moves = "while [ \"$1\" != -- ]; do echo $$ >\"$1\" || exit; shift; done; shift; exec \"$@\"";
+                    command.args(["-c", moves, "sh"]);
+                    command.args(self.groups.iter().map(|group| group.file("cgroup.procs")));
+                    command.arg("--");
                     command
                 }
             };

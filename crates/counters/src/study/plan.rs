@@ -69,7 +69,7 @@ pub struct Plan {
     pub split: bool,
     /// How many slow clients each server satisfies is found, too.
     pub scores: bool,
-    /// The share of a processor that a server has while its score is sought; `None`: all of its processors.
+    /// The share of each of its processors that a server has while its score is sought; `None`: all of them.
     pub score_share: Option<f64>,
     /// Instructions of user code are counted by callgrind, too.
     pub instructions: bool,

@@ -77,6 +77,13 @@ pub fn run(
     tell: &mut Listener,
 ) -> Result<Outcome, RunError> {
     plan.check()?;
+    if plan.score_share.is_some() && lab::groups::find("cpu").is_none() {
+        return Err(RunError::Failed(
+            "no mounted control group hierarchy has the cpu controller, so servers cannot have a share of their processors; \
+             leave --score-share out"
+                .into(),
+        ));
+    }
     let mut outcome = opened(plan)?;
     let machine = Machine::here();
     outcome.notices = machine.notices();
@@ -108,13 +115,20 @@ fn opened(plan: &Plan) -> Result<Outcome, RunError> {
     let Some(outcome) = Outcome::read(directory)? else {
         return Ok(Outcome::new(plan.workload.clone()));
     };
-    match outcome.workload == plan.workload {
-        true => Ok(outcome),
-        false => Err(RunError::OtherWork {
-            directory: directory.display().to_string(),
-            what: serde_json::to_string(&outcome.workload).unwrap_or_default(),
-        }),
+    let other = |what: String| RunError::OtherWork {
+        directory: directory.display().to_string(),
+        what,
+    };
+    if outcome.workload != plan.workload {
+        return Err(other(
+            serde_json::to_string(&outcome.workload).unwrap_or_default(),
+        ));
     }
+    let share = outcome.scores.first().map(|score| score.share);
+    if plan.scores && share.is_some_and(|share| share != plan.score_share) {
+        return Err(other("scores with another share of the processors".into()));
+    }
+    Ok(outcome)
 }
 
 /// The topology, after the kernel was told to use threads of cores if a configuration needs them.
@@ -247,10 +261,9 @@ impl Study<'_> {
                 .plan
                 .score_share
                 .map(|share| Confined::with_share(&layout.server, share, state));
-            done = match shared.transpose()? {
-                None => self.scores(configuration, &layout, &confined, tell),
-                Some(shared) => self.scores(configuration, &layout, &shared, tell),
-            };
+            let shared = shared.transpose()?;
+            let place = shared.as_ref().unwrap_or(&confined);
+            done = self.scores(configuration, &layout, place, tell);
         }
         state.restore()?;
         // Restoring has undone SMT, too, if that was needed.
@@ -351,15 +364,7 @@ impl Study<'_> {
             Running::start(&mut demand.command(server, &self.place.set(), &layout.client, run))?;
         let begun = Instant::now();
         let warm = begun + Duration::from_secs_f64(work.warmup_s) + MARGIN;
-        let mut looked = Instant::now();
-        let mut died = || {
-            if looked.elapsed() < LOOK_AFTER {
-                return None;
-            }
-            looked = Instant::now();
-            let alive = !server.pids().is_empty();
-            (!alive).then(|| "the server ended during the measurement".to_owned())
-        };
+        let mut died = end_of(server);
         client.wait(warm, self.interrupted, &mut died)?;
         let hardware = self.hardware(layout)?;
         let software = self.software(server)?;
@@ -450,6 +455,19 @@ impl Study<'_> {
     }
 }
 
+/// Looks after a server now and then, and tells its end.
+pub(super) fn end_of(server: &Server) -> impl FnMut() -> Option<String> {
+    let mut looked = Instant::now();
+    move || {
+        if looked.elapsed() < LOOK_AFTER {
+            return None;
+        }
+        looked = Instant::now();
+        let alive = !server.pids().is_empty();
+        (!alive).then(|| "the server ended during the measurement".to_owned())
+    }
+}
+
 /// What was seen in a window.
 struct Window {
     begin: SystemTime,
@@ -499,4 +517,35 @@ pub fn threads_of(process: i32) -> Vec<i32> {
     entries
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::score::Score;
+    use super::*;
+
+    #[test]
+    fn a_directory_is_refused_when_its_scores_were_sought_with_another_share() {
+        let place = tempfile::tempdir().expect("a directory");
+        let mut plan = Plan::new(
+            vec![Kind::Nginx],
+            vec![Configuration::One],
+            place.path().into(),
+        );
+        plan.scores = true;
+        plan.score_share = Some(0.1);
+        let mut outcome = Outcome::new(plan.workload.clone());
+        outcome.put_score(Score {
+            share: Some(0.1),
+            ..Score::default()
+        });
+        outcome.write(place.path()).expect("written");
+        assert!(opened(&plan).is_ok());
+        plan.score_share = None;
+        let refused = opened(&plan).expect_err("another share").to_string();
+        assert!(refused.contains("another share"), "{refused}");
+        // Who seeks no scores mixes none.
+        plan.scores = false;
+        assert!(opened(&plan).is_ok());
+    }
 }

@@ -42,7 +42,7 @@ const PROCESSES_MAX: u64 = 4096;
 const CLIENT_BUSY_MAX: f64 = 0.8;
 
 /// Numbers of connections that are tried at most, and how near together the last two are.
-const TRIES: usize = 10;
+const TRIES: usize = 12;
 const NEAR: f64 = 0.03;
 
 /// A server's score in a configuration.
@@ -52,7 +52,7 @@ pub struct Score {
     pub server: String,
     /// The configuration's notation.
     pub configuration: String,
-    /// The share of a processor that the server had; `None`: all processors of the configuration.
+    /// The share that the server had of each of its processors; `None`: all of them.
     #[serde(default)]
     pub share: Option<f64>,
     /// Connections; `None` if not even the fewest conformed.
@@ -84,15 +84,21 @@ impl Score {
     /// What it is the score of: server, configuration, and what the server had of it.
     pub fn name(&self) -> String {
         let share = self.share.map_or(String::new(), |share| {
-            format!(" at {:.0} % of a processor", share * 100.0)
+            format!(" at {:.0} % of its processors", share * 100.0)
         });
         format!("{} {}{share}, connections", self.server, self.configuration)
+    }
+
+    /// Connections, if that is the number and no bound.
+    pub fn exact(&self) -> Option<u64> {
+        self.connections.filter(|_| !self.at_least)
     }
 
     /// In a few words: `1024`, `at least 4096`, or why there is none.
     pub fn words(&self) -> String {
         let found = match (&self.failed, self.connections, self.at_least) {
             (Some(why), ..) => why.clone(),
+            (None, None, _) if self.client_busy.is_some() => "not known".into(),
             (None, None, _) => "none conformed".into(),
             (None, Some(connections), true) => format!("at least {connections}"),
             (None, Some(connections), false) => connections.to_string(),
@@ -149,17 +155,23 @@ pub(super) fn search(
         next = match high {
             None if low == most => break,
             None => (low * 2).min(most),
-            Some(high) if (high - low) as f64 <= NEAR * high as f64 || high - low <= 1 => break,
+            Some(high) if are_near(low, high) => break,
             Some(high) => low.midpoint(high).max(1),
         };
     }
+    // Nothing failed, or the tries were used up before the two came near each other.
+    let is_open = high.is_none_or(|high| !are_near(low, high));
     Ok(Score {
         connections: (low > 0).then_some(low),
-        at_least: low == most || client_busy.is_some(),
+        at_least: is_open || client_busy.is_some(),
         client_busy,
         tried,
         ..Score::default()
     })
+}
+
+fn are_near(low: u64, high: u64) -> bool {
+    (high - low) as f64 <= NEAR * high as f64 || high - low <= 1
 }
 
 /// What became of the connections of a run.
@@ -251,8 +263,12 @@ mod tests {
             (score.connections, score.at_least),
             (Some(PROCESSES_MAX), true)
         );
-        let none = searched(Kind::Nginx, 0, 4e8);
+        // Twelve tries from 16 on are used up while the last two are still far apart.
+        let far = searched(Kind::Nginx, 8_500, 0.0);
+        assert!(far.at_least && far.tried.len() == TRIES, "{far:?}");
+        let none = searched(Kind::Nginx, 0, 4e6);
         assert_eq!((none.connections, none.at_least), (None, false));
+        assert_eq!(none.words(), "none conformed");
     }
 
     #[test]

@@ -106,6 +106,24 @@ pub(crate) fn tree(leader: Process) -> Vec<Process> {
     found
 }
 
+/// The processes that come from one, without itself, whatever groups they have gone into.
+pub fn descendants(pid: i32) -> Vec<i32> {
+    let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+    for child in numbers("/proc") {
+        if let Some(stat) = Stat::of(child).filter(|stat| !stat.is_dead()) {
+            children.entry(stat.parent).or_default().push(child);
+        }
+    }
+    let mut found = children.remove(&pid).unwrap_or_default();
+    let mut next = 0;
+    while let Some(parent) = found.get(next) {
+        let more = children.remove(parent).unwrap_or_default();
+        found.extend(more);
+        next += 1;
+    }
+    found
+}
+
 /// The entries of a folder of `/proc` that are numbers.
 pub(crate) fn numbers(folder: &str) -> Vec<i32> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();

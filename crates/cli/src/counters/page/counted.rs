@@ -21,12 +21,7 @@ fn figures_table(cells: &[Cell], name: &str, note: &str, wanted: &[&str]) -> Opt
         } else {
             number(value)
         };
-        let estimated = figure.counted_share.is_some_and(|share| share < 1.0);
-        Some(if estimated {
-            format!("≈ {words}")
-        } else {
-            words
-        })
+        Some(marked(words, figure.is_estimate()))
     };
     let is_there = |name: &&str| cells.iter().any(|cell| value(cell, name).is_some());
     let names: Vec<&str> = wanted.iter().copied().filter(is_there).collect();
@@ -53,6 +48,25 @@ fn figures_table(cells: &[Cell], name: &str, note: &str, wanted: &[&str]) -> Opt
 }
 
 const ESTIMATED: &str = "≈ marks estimates: the counter took turns with others.";
+
+fn marked(words: String, is_estimate: bool) -> String {
+    match is_estimate {
+        true => format!("≈ {words}"),
+        false => words,
+    }
+}
+
+/// Of figures that are put together from many counts.
+fn of_estimates(cells: &[Cell]) -> &'static str {
+    let mut hardware = cells
+        .iter()
+        .flat_map(|cell| cell.counts.spaces.values())
+        .flatten();
+    match hardware.any(|(meaning, count)| !meaning.is_software() && count.counted_share < 1.0) {
+        true => "From estimates: counters took turns with one another.",
+        false => "",
+    }
+}
 
 pub(super) fn work(cells: &[Cell]) -> Option<SheetSection> {
     let hardware = [
@@ -143,6 +157,7 @@ pub(super) fn cycles(cells: &[Cell]) -> Option<SheetSection> {
                 "Each event at its full price, as if nothing else went on; the dash is the measured value. Below the bar's top, the \
                  processor overlaps events; above it, cycles go elsewhere."
                     .into(),
+                of_estimates(cells).into(),
             ],
             source: "The form of Figure 4.19.".into(),
             above: "cycles per instruction".into(),
@@ -173,7 +188,7 @@ pub(super) fn cycles(cells: &[Cell]) -> Option<SheetSection> {
     if !slots.is_empty() {
         parts.push(SheetPart::Table(SheetTable {
             title: "Where slots go (top-down, level 1)".into(),
-            note: String::new(),
+            note: of_estimates(cells).into(),
             head: head(&[
                 "",
                 "retiring",
@@ -226,13 +241,13 @@ fn compared(cells: &[Cell]) -> Option<&str> {
 pub(super) fn comparison(outcome: &Outcome, cells: &[Cell]) -> Option<SheetSection> {
     let server = compared(cells)?;
     let rows = table_4_6(cells, server).into_iter().map(|row| {
-        let ours = row.ours.map(|value| {
-            or_none(value.map(|value| {
-                if row.is_share {
-                    format!("{:.1}", value * 100.0)
-                } else {
-                    number(value)
-                }
+        let ours = [0, 1].map(|column| {
+            or_none(row.ours[column].map(|value| {
+                let words = match row.is_share {
+                    true => format!("{:.1}", value * 100.0),
+                    false => number(value),
+                };
+                marked(words, row.are_estimates[column])
             }))
         });
         let mut cells = vec![row.title.to_owned()];
@@ -259,7 +274,7 @@ pub(super) fn comparison(outcome: &Outcome, cells: &[Cell]) -> Option<SheetSecti
             "Simulations, the dissertation's Xeon, and {} here",
             title(server)
         ),
-        note: format!("With SMT is 2T, without 1T-SMP. {why}"),
+        note: format!("With SMT is 2T, without 1T-SMP. {why} {ESTIMATED}"),
         head: head(&[
             "",
             "simulated, SMT",
@@ -438,9 +453,10 @@ mod tests {
         assert!(page.contains("<td>≈ 2.00</td>"), "{page}");
         assert!(
             page.contains("Beside the simulations")
-                && page.contains("<td>0.33</td><td>–</td><td>0.50</td>")
+                && page.contains("<td>0.33</td><td>–</td><td>≈ 0.50</td>")
         );
         // 8e7 misses that the second level serves, at (7 - 2) / 0.5 cycles, over 2e9 instructions.
+        assert!(page.contains("From estimates"));
         assert!(page.contains("L1: 0.40") && page.contains("measured: 2.00"));
         assert!(page.contains("nothing &lt;here&gt; counts it"));
         assert!(page.contains("1T-UP was not measured"));

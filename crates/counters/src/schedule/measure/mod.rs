@@ -158,7 +158,11 @@ impl Plan {
         Ok(SlowDowns::new(names.collect(), of)?)
     }
 
-    fn check(&self) -> Result<(), MeasureError> {
+    /// Whether it can be carried out as far as its words go.
+    ///
+    /// # Errors
+    /// [`MeasureError::Cpu`], [`MeasureError::SameCpu`], [`MeasureError::Programs`].
+    pub fn check(&self) -> Result<(), MeasureError> {
         let names: Vec<String> = self
             .programs
             .iter()
