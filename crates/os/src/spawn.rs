@@ -301,11 +301,12 @@ type Preparation = fn(&Plan) -> Result<(), Errno>;
 
 /// Comes back only with what went wrong.
 fn prepare_and_execute(plan: &Plan) -> (Step, Errno) {
+    // Limits last: the program's may be below the numbers of descriptors that the parent has, among which ours are moved.
     let steps: [(Step, Preparation); 4] = [
         (Step::Group, join_group),
-        (Step::Limit, set_limits),
         (Step::Directory, enter),
         (Step::Descriptors, place_descriptors),
+        (Step::Limit, set_limits),
     ];
     for (step, take) in steps {
         if let Err(errno) = take(plan) {

@@ -96,6 +96,34 @@ fn limits_hold_when_they_are_given() {
 }
 
 #[test]
+fn program_starts_when_the_parent_holds_more_descriptors_than_it_may_have() {
+    let limits = Limits {
+        descriptors: 64,
+        ..Limits::default()
+    };
+    let held: Vec<File> = (0..limits.descriptors + 8).map(|_| null()).collect();
+    let said = std::io::stderr();
+    for way in WAYS {
+        let null = null();
+        let program = Program {
+            path: c"/bin/sh",
+            arguments: &[c"sh".into(), c"-c".into(), c"exit 3".into()],
+            environment: &[],
+            directory: c"/",
+            input: null.as_fd(),
+            output: null.as_fd(),
+            // In the way of what is to become 2.
+            error: said.as_fd(),
+            limits,
+        };
+        let pid = spawn(&program, way).unwrap();
+        let (_, status) = waitpid(Some(pid), WaitOptions::empty()).unwrap().unwrap();
+        assert_eq!(status.exit_status(), Some(3), "{way:?}");
+    }
+    drop(held);
+}
+
+#[test]
 fn mark_is_found_when_a_descendant_has_left_group_and_parent() {
     let limits = Limits {
         mark: MARK_LEAST + 77,
