@@ -102,7 +102,7 @@ fn program_starts_when_the_parent_holds_more_descriptors_than_it_may_have() {
         ..Limits::default()
     };
     let held: Vec<File> = (0..limits.descriptors + 8).map(|_| null()).collect();
-    let said = std::io::stderr();
+    let said = io::stderr();
     for way in WAYS {
         let null = null();
         let program = Program {
