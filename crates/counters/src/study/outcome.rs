@@ -125,7 +125,7 @@ pub enum KeepError {
         error: io::Error,
     },
     /// Damaged, not ours, or of a newer version.
-    #[error("{path}: {why}, or name another directory")]
+    #[error("{path}: {why}; name another directory")]
     Foreign {
         /// Which.
         path: String,
@@ -169,21 +169,16 @@ impl Outcome {
             path: path.clone(),
             why,
         };
-        let value: serde_json::Value = serde_json::from_slice(&text).map_err(|error| {
-            foreign(format!(
-                "it is damaged ({error}); remove it to measure anew"
-            ))
-        })?;
+        let value: serde_json::Value = serde_json::from_slice(&text)
+            .map_err(|error| foreign(format!("it is damaged ({error}) and can be removed")))?;
         if value["format"] != FORMAT {
-            return Err(foreign(
-                "it is no outcome of headway counters; remove it".into(),
-            ));
+            return Err(foreign("it is no outcome of headway counters".into()));
         }
         if value["version"]
             .as_u64()
             .is_none_or(|version| version > u64::from(VERSION))
         {
-            return Err(foreign("a newer headway wrote it; use that one".into()));
+            return Err(foreign("a newer headway wrote it".into()));
         }
         serde_json::from_value(value)
             .map(Some)
