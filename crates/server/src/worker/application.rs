@@ -445,7 +445,7 @@ impl Worker {
         if copy.is_some_and(|copy| copy.meta().size != size) {
             return Err(Missing::Changed);
         }
-        let mut bytes = Vec::new();
+        let mut bytes = vec![0; size as usize];
         self.read_small(copy.unwrap_or(whole), whole, &mut bytes)?;
         Ok(Piece::bytes(scanned(bytes, &ad)))
     }

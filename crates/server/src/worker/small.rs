@@ -46,8 +46,13 @@ impl Worker {
             return Err(Missing::Changed);
         }
         let source = copy.unwrap_or(representation.file);
+        let size = source.meta().size as usize;
+        // It only grows, so that bytes that a read overwrites are not cleared first.
         let mut body = std::mem::take(&mut self.body);
-        let read = self.read_small(source, representation.file, &mut body);
+        if body.len() < size {
+            body.resize(size, 0);
+        }
+        let read = self.read_small(source, representation.file, &mut body[..size]);
         let content = read.map(|()| {
             let plain = Context {
                 keep_alive: true,
@@ -56,7 +61,7 @@ impl Worker {
             Rc::new(respond::prepare(
                 &plain,
                 representation,
-                &body,
+                &body[..size],
                 self.shelf.total(),
             ))
         });
@@ -67,19 +72,16 @@ impl Worker {
         Ok(content)
     }
 
-    /// Reads all of `source`, which is `file` or a copy of it.
+    /// Reads all of `source`, which is `file` or a copy of it, into a `body` of its size.
     pub(super) fn read_small(
         &self,
         source: &OpenFile,
         file: &OpenFile,
-        body: &mut Vec<u8>,
+        body: &mut [u8],
     ) -> Result<(), Missing> {
-        let size = source.meta().size as usize;
         self.expect_cached(source)?;
-        body.clear();
-        body.resize(size, 0);
         let mut at = 0;
-        while at < size {
+        while at < body.len() {
             let read = self.tracer.call(Call::ReadNowait, || {
                 files::read_nowait(source, &mut body[at..], at as u64)
             });
