@@ -19,11 +19,13 @@ use crate::protocol::{
 use crate::residency::{READ_IN_BYTES, WINDOW_BYTES};
 use crate::resolve::{RawAnswer, RawFile, resolve_blocking};
 use crate::root::{Root, RootId, Roots};
+use os::mapping::Mapping;
+use os::residency::page_bytes;
 use os::rights::{Wait, receive_with_descriptors, send_with_descriptors};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{
-    Advice, AtFlags, MemfdFlags, Mode, OFlags, SealFlags, fadvise, fcntl_add_seals, memfd_create,
-    open, openat, unlinkat,
+    Advice, AtFlags, MemfdFlags, Mode, OFlags, SealFlags, fadvise, fcntl_add_seals, fstatfs,
+    memfd_create, open, openat, unlinkat,
 };
 use rustix::io::{Errno, IoSlice, pread, pwrite, write};
 use std::io;
@@ -33,6 +35,8 @@ use std::num::NonZeroU64;
 const SMALL_BYTES: u64 = 64 * 1024;
 /// Contents pass through so much memory: there are many helpers, and what they take the page cache lacks.
 const SCRATCH_BYTES: usize = 32 * 1024;
+/// `f_type` of tmpfs and memfd (linux/magic.h).
+const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// Contents are copied at most so far at a time: as much as a small file may be configured to have.
 const COPY_BYTES_MAX: u64 = 64 * WINDOW_BYTES;
 
@@ -80,6 +84,7 @@ pub fn helper_main_with(socket: OwnedFd, tasks: Tasks<'_>) -> io::Result<()> {
         roots_expected: None,
         retired: Vec::new(),
         scratch,
+        sink: None,
     };
     let mut message = vec![0; MESSAGE_BYTES_MAX];
     loop {
@@ -114,6 +119,8 @@ struct Helper<'t> {
     /// Files to be closed when released.
     retired: Vec<OwnedFd>,
     scratch: Vec<u8>,
+    /// Where touched bytes go: a file in memory, a few hundred bytes of it.
+    sink: Option<OwnedFd>,
 }
 
 impl Helper<'_> {
@@ -262,14 +269,14 @@ impl Helper<'_> {
         true
     }
 
-    /// Bring a piece of a file into memory. Advice starts the whole piece at once; reading it then
-    /// waits until every page is up to date, so that after the answer a send does not wait. A file
-    /// that ends early is no error.
+    /// Bring a piece of a file into memory. Advice starts the whole piece at once; touching it then
+    /// waits until every page is up to date, so that after the answer a send does not wait. What cannot be touched is
+    /// read. A file that ends early is no error.
     fn read_in(&mut self, file: &OwnedFd, offset: u64, length: u64) -> Result<(), Errno> {
-        // Refused for files that take no advice; reading does the work then.
+        // Refused for files that take no advice; touching or reading does the work then.
         let _ = fadvise(file, offset, NonZeroU64::new(length), Advice::WillNeed);
         let end = offset.saturating_add(length);
-        let mut at = offset;
+        let mut at = offset + self.touch(file, offset, length).unwrap_or(0);
         while at < end {
             match read_at(file, &mut self.scratch, at, end)? {
                 0 => break,
@@ -277,6 +284,25 @@ impl Helper<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Waits until so much of the piece is in memory, without using it: the use is the client's, who may be the only one.
+    fn touch(&mut self, file: &OwnedFd, offset: u64, length: u64) -> Result<u64, Errno> {
+        // Its holes would be filled, and everything else is in memory.
+        if fstatfs(file)?.f_type == TMPFS_MAGIC {
+            return Ok(0);
+        }
+        let sink = match self.sink.take() {
+            Some(sink) => sink,
+            None => memfd()?,
+        };
+        let start = offset - offset % page_bytes();
+        let lead = (offset - start) as usize;
+        let end = lead.saturating_add(length as usize);
+        let touched =
+            Mapping::new(file, start, end).and_then(|mapping| mapping.bring_in(lead..end, &sink));
+        self.sink = Some(sink);
+        Ok(touched? as u64)
     }
 
     fn copy(&mut self, file: &OwnedFd, offset: u64, length: u64) -> Result<(OwnedFd, Meta), Errno> {

@@ -1,12 +1,13 @@
 //! A piece of a file mapped into the address space, for the kernel to look at and to send from.
 //!
-//! What it does: maps, asks which pages are in memory, writes from the mapping to a socket. What it refuses:
+//! What it does: maps, asks which pages are in memory, brings them in, writes from the mapping to a socket. What it refuses:
 //! to let anybody read the bytes. The file can be truncated at any moment, and touching a page beyond its
 //! new end raises `SIGBUS` in the process that touches it. A system call that meets such a page fails with
 //! `EFAULT` instead, or ends short, and that is a value the caller can act on. So the address never leaves
 //! this file except into a system call; there is no slice to misuse, and nothing here dereferences it.
 //!
-//! Sources: mmap(2), mincore(2), writev(2); `mm/memory.c` on `VM_FAULT_SIGBUS` met in kernel mode.
+//! Sources: mmap(2), mincore(2), writev(2); `mm/memory.c` on `VM_FAULT_SIGBUS` met in kernel mode, and on
+//! `vma_has_recency`.
 
 use std::ffi::c_void;
 use std::io::IoSlice;
@@ -14,14 +15,14 @@ use std::ops::Range;
 
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::{Errno, Result};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use crate::residency::last_errno;
 
 /// Pieces of memory that one [`Mapping::write_behind`] takes in front of the mapped bytes.
 pub const MEMORY_PIECES_MAX: usize = 31;
 
-/// Pages asked about with one mincore(2).
+/// Pages asked about with one mincore(2), or touched with one pwritev(2).
 const PAGES_AT_ONCE: usize = 256;
 
 /// A read-only, shared mapping of a piece of a file; unmapped when dropped.
@@ -133,6 +134,57 @@ impl Mapping {
         usize::try_from(written).map_err(|_| last_errno())
     }
 
+    /// Brings every page of `range` in and waits for it, which a read does as well; but a read counts as a use
+    /// of the page, so that the kernel keeps what was read in for one client as if two had wanted it. Looked at
+    /// through a mapping that is said to be used at random, a page counts as unused. That also turns reading ahead
+    /// off: have it begun before (`posix_fadvise`, `POSIX_FADV_WILLNEED`), or each page is read by itself.
+    ///
+    /// The kernel copies one byte of each page into `sink`, a file in memory. How many bytes of `range` are in; fewer than all
+    /// where the file ends, or cannot be read: reading there tells which.
+    ///
+    /// A hole of a file in memory (tmpfs) gets a page by this, which reading would not do.
+    ///
+    /// # Errors
+    /// `EINVAL` for a range that is not within the mapping; others as madvise(2) and pwritev(2), but for `EFAULT`.
+    pub fn bring_in(&self, range: Range<usize>, sink: impl AsFd) -> Result<usize> {
+        self.check(&range)?;
+        // SAFETY: the range is that of the mapping, and the advice changes no contents.
+        unsafe { madvise(self.address, self.length, Advice::Random) }?;
+        let page = rustix::param::page_size();
+        let mut at = range.start - range.start % page;
+        while at < range.end {
+            let mut bytes = [libc::iovec {
+                iov_base: std::ptr::null_mut(),
+                iov_len: 1,
+            }; PAGES_AT_ONCE];
+            let pages = (range.end - at).div_ceil(page).min(PAGES_AT_ONCE);
+            for (position, byte) in bytes[..pages].iter_mut().enumerate() {
+                byte.iov_base = self.at(at + position * page);
+            }
+            // SAFETY: every part is one byte that lies in the mapping, which lives until the kernel returns; it
+            // reads them and nothing else.
+            let copied = unsafe {
+                libc::pwritev(
+                    sink.as_fd().as_raw_fd(),
+                    bytes.as_ptr(),
+                    pages as libc::c_int,
+                    0,
+                )
+            };
+            let copied = match usize::try_from(copied) {
+                Ok(copied) => copied,
+                Err(_) if last_errno() == Errno::FAULT => 0,
+                Err(_) if last_errno() == Errno::INTR => continue,
+                Err(_) => return Err(last_errno()),
+            };
+            at += copied * page;
+            if copied < pages {
+                break;
+            }
+        }
+        Ok(at.min(range.end).saturating_sub(range.start))
+    }
+
     fn check(&self, range: &Range<usize>) -> Result<()> {
         match range.start <= range.end && range.end <= self.length {
             true => Ok(()),
@@ -215,6 +267,31 @@ mod tests {
         assert_eq!(mapping.is_resident(7..7), Ok(true));
         let many = vec![IoSlice::new(b"x"); MEMORY_PIECES_MAX + 1];
         assert_eq!(mapping.write_behind(&ours, &many, 0..1), Err(Errno::INVAL));
+    }
+
+    #[test]
+    fn all_is_brought_in_but_what_the_file_no_longer_has() {
+        let page = rustix::param::page_size();
+        let sink = tempfile::tempfile().unwrap();
+        let pages = PAGES_AT_ONCE + 3;
+        let file = file(pages * page);
+        let mapping = Mapping::new(&file, 0, pages * page).unwrap();
+        assert_eq!(
+            mapping.bring_in(0..pages * page - 7, &sink),
+            Ok(pages * page - 7)
+        );
+        assert_eq!(
+            mapping.bring_in(page - 5..page + 5, &sink),
+            Ok(10),
+            "across an edge"
+        );
+        file.set_len(2 * page as u64).unwrap();
+        assert_eq!(mapping.bring_in(0..4 * page, &sink), Ok(2 * page));
+        assert_eq!(mapping.bring_in(3 * page..4 * page, &sink), Ok(0));
+        assert_eq!(
+            mapping.bring_in(0..pages * page + 1, &sink),
+            Err(Errno::INVAL)
+        );
     }
 
     #[test]
