@@ -164,11 +164,6 @@ impl Config {
         self.content_bytes_max + windows_bytes
     }
 
-    /// Whether workers take clients by shares: from one queue, and each knows how many the others have.
-    pub fn is_balanced(&self) -> bool {
-        self.sharing == Sharing::Shared && self.workers > 1
-    }
-
     /// Whether a fork helper is needed: some location starts programs, and not from the worker itself.
     pub fn needs_fork_helper(&self) -> bool {
         let mut locations = self.hosts.iter().flat_map(|host| &host.locations);

@@ -31,10 +31,9 @@ use event::{Clock, Deadlines, Events, Interest, Mechanism, Ready, Token};
 use files::protocol::Want;
 use files::{Done, Names, NamesBounds, OpenFile, Pool, PoolLimits, Residency, Roots};
 use http::HeadLimits;
-use os::board::Board;
 use os::mapping::Mapping;
 
-use crate::accept::{Addresses, Auto, Balance, LISTENER, Listeners};
+use crate::accept::{Addresses, Auto, LISTENER, Listeners};
 use crate::config::{AcceptCount, Config, EarlyReject, HelperMeans, Opening, SendMethod, Sharing};
 use crate::connection::{CONNECTION, Connection, Phase, Slots};
 use crate::control::{Control, ControlError, FromWorker, ToWorker};
@@ -112,8 +111,6 @@ struct Worker {
     addresses: Addresses,
     /// Decides how many clients to take, where no number is configured.
     auto: Option<Auto>,
-    /// Knows how many clients the other workers have, where all take them from one queue.
-    balance: Option<Balance>,
     connections: Slots,
     deadlines: Deadlines,
     hosts: Rc<Hosts>,
@@ -209,7 +206,6 @@ impl Worker {
                 let shared = config.sharing != Sharing::Reuseport;
                 Auto::new(config.listen_queue, rejecting, shared, config.defer_accept)
             }),
-            balance: parts.board.map(|board| Balance::new(board, number)),
             connections: Slots::default(),
             deadlines: Deadlines::new(DEADLINE_TICK),
             hosts: Rc::new(parts.hosts),
@@ -327,7 +323,6 @@ impl Worker {
         self.expire();
         self.accept_for_closed();
         self.tend_log();
-        self.tend_balance();
         self.tell_of_left();
         self.tend_queue();
     }
@@ -340,7 +335,6 @@ impl Worker {
         let due = [
             self.deadlines.next_ms(),
             self.listeners.next_ms(),
-            self.balance.as_ref().and_then(Balance::next_ms),
             self.pool.next_ms(self.now_ms),
             self.log.as_ref().and_then(Log::next_ms),
             self.draining_until_ms,
@@ -444,7 +438,6 @@ impl Worker {
 struct Parts {
     events: Events,
     listeners: Listeners,
-    board: Option<Board>,
     hosts: Hosts,
     places: Places,
     dynamic: Option<Box<Dynamic>>,
@@ -467,11 +460,6 @@ impl Parts {
             .as_ref()
             .zip(log_socket)
             .map(|(log, socket)| Log::new(log.format, socket));
-        let board = config.is_balanced().then(|| descriptors.pop()).flatten();
-        let board = board
-            .map(|board| Board::open(board).map_err(io::Error::from))
-            .transpose();
-        let board = setup("seeing how many clients the other workers have", board)?;
         let listeners = setup(
             "watching the listeners",
             Listeners::new(descriptors, config.sharing, &mut events),
@@ -517,7 +505,6 @@ impl Parts {
         Ok(Parts {
             events,
             listeners,
-            board,
             hosts,
             places,
             dynamic,

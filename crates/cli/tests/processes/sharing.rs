@@ -78,24 +78,6 @@ fn workers_take_clients_in_turn_when_they_share_a_listener() {
 }
 
 #[test]
-fn worker_with_more_clients_than_the_others_leaves_new_ones_to_them() {
-    let (_root, server) = start("epoll", "shared");
-    let workers = server.status();
-    let other = workers["workers"][1]["pid"].as_i64().unwrap() as i32;
-    let stopped = Stopped::stop(vec![other]);
-    // One takes them all, though it stands back for a moment again and again.
-    let _first: Vec<TcpStream> = (0..CLIENTS).map(|_| client(&server)).collect();
-    drop(stopped);
-    let status = server.status();
-    assert_eq!(of_workers(&status, "connections_open"), [CLIENTS, 0]);
-    assert!(of_workers(&status, "accept_stood_back")[0] > 0);
-    // In turn each would take a half of the next.
-    let _second = one_by_one(&server);
-    let open = of_workers(&server.status(), "connections_open");
-    assert!(open[1] >= CLIENTS * 3 / 4, "{open:?}");
-}
-
-#[test]
 fn everybody_is_served_when_all_workers_are_woken_for_each() {
     for events in ["select", "poll", "epoll"] {
         let (_root, server) = start(events, "herd");

@@ -9,11 +9,10 @@
 //!
 //! A listener is the worker's own (`SO_REUSEPORT`), or one for all of them ([`Sharing`]). Of a shared one the kernel tells
 //! a single worker of each client, so a worker that leaves clients in it and looks away has to have the others told:
-//! [`Listeners::take_left`] says when. Who has more clients than its share leaves them on purpose ([`Balance`]).
+//! [`Listeners::take_left`] says when.
 
 mod addresses;
 mod auto;
-mod balance;
 pub mod control;
 mod reserve;
 pub mod simulation;
@@ -28,7 +27,6 @@ use rustix::net::SocketFlags;
 
 pub use addresses::Addresses;
 pub use auto::Auto;
-pub use balance::{Balance, Turn};
 use reserve::Reserve;
 
 use crate::config::Sharing;
@@ -85,7 +83,6 @@ pub struct Listeners {
     watched: bool,
     paused_until_ms: Option<u64>,
     full: bool,
-    stands_back: bool,
     closed: bool,
 }
 
@@ -111,7 +108,6 @@ impl Listeners {
             watched: true,
             paused_until_ms: None,
             full: false,
-            stands_back: false,
             closed: false,
         })
     }
@@ -237,15 +233,6 @@ impl Listeners {
         }
     }
 
-    /// How many wait in the accept queue that `index` names. What the kernel does not tell is somebody.
-    pub fn waiting(&self, index: u32, tracer: &Tracer) -> u32 {
-        let socket = self.sockets.get(index as usize);
-        socket.map_or(0, |socket| {
-            let waiting = tracer.call(Call::SocketOption, || os::listen::waiting(socket));
-            waiting.unwrap_or(1)
-        })
-    }
-
     /// How many wait in the accept queues, and how many segments the kernel has dropped there so far, wrapping around. What it does not tell
     /// is somebody, and none.
     pub fn look(&self, tracer: &Tracer) -> (u32, u32) {
@@ -275,12 +262,6 @@ impl Listeners {
         }
     }
 
-    /// Leaves new clients to other workers, or not any more.
-    pub fn stand_back(&mut self, back: bool, events: &mut Events) {
-        self.stands_back = back;
-        self.watch(events);
-    }
-
     /// Ends the pause when its time has come.
     pub fn resume(&mut self, now_ms: u64, events: &mut Events) {
         if self.paused_until_ms.is_some_and(|until| now_ms >= until) {
@@ -305,8 +286,7 @@ impl Listeners {
     }
 
     fn watch(&mut self, events: &mut Events) {
-        let watch =
-            !self.full && !self.stands_back && !self.closed && self.paused_until_ms.is_none();
+        let watch = !self.full && !self.closed && self.paused_until_ms.is_none();
         if watch == self.watched {
             return;
         }

@@ -98,7 +98,6 @@ counters! {
         Gauge early_rejecting "Workers that turn clients away now because more come than can be served (early-reject).";
         Counter accept_errors "Failed accept calls, would-block not counted.";
         Counter accept_pauses "Times accepting was paused because descriptors or memory ran out.";
-        Counter accept_stood_back "Times a worker that had more clients than its share left new ones to the others (listeners = shared).";
         Counter connections_refused "Connections answered 503 and closed because their address had as many as it may.";
         Gauge connections_open "Connections open now.";
         Counter connections_closed "Connections closed, by whichever side.";

@@ -1,4 +1,4 @@
-//! New clients: taken in turn and by shares, turned away at the bound of their address or because more come than can be served, left in the
+//! New clients: taken in turn, turned away at the bound of their address or because more come than can be served, left in the
 //! queue when descriptors run out; and the last ones, when the worker is to end.
 
 use debox::Call;
@@ -13,7 +13,7 @@ use http::Status;
 
 use super::{Fate, Worker};
 use crate::accept::control::retry_after_s;
-use crate::accept::{Accepted, Auto, LAST_A_TURN, Turn, most_a_round};
+use crate::accept::{Accepted, Auto, LAST_A_TURN, most_a_round};
 use crate::config::{AcceptCount, EarlyReject, Sharing};
 use crate::connection::{Connection, Phase};
 use crate::control::FromWorker;
@@ -48,40 +48,12 @@ impl Worker {
             return;
         }
         self.counters.accept_wakeups += 1;
-        let Some(bound) = self.share_of_round(listener) else {
-            self.counters.accept_stood_back += 1;
-            return self.listeners.stand_back(true, &mut self.events);
-        };
-        let (taken, left) = self.accept_round(listener, bound);
+        let (taken, left) = self.accept_round(listener, self.most_a_round());
         match (taken, left) {
             // A loop that is late takes nobody; another one may not be.
             (0, Left::Perhaps) => self.listeners.leave(),
             (0, _) => {}
             _ => self.listeners.pass_on(&mut self.events, &self.tracer),
-        }
-    }
-
-    /// How many this worker may take now; `None` if it has enough, and others less.
-    fn share_of_round(&mut self, listener: u32) -> Option<u32> {
-        let most = self.most_a_round();
-        let Some(balance) = &mut self.balance else {
-            return Some(most);
-        };
-        let waiting = self.listeners.waiting(listener, &self.tracer);
-        match balance.turn(self.connections.len() as u32, waiting, self.now_ms) {
-            Turn::Take(share) => Some(most.min(share)),
-            Turn::StandBack => None,
-        }
-    }
-
-    /// Shows the other workers how many clients are here, and looks at the queue again when that is due.
-    pub(super) fn tend_balance(&mut self) {
-        let own = self.connections.len() as u32;
-        if let Some(balance) = &mut self.balance {
-            balance.show(own);
-            if balance.comes_forward(own, self.now_ms) {
-                self.listeners.stand_back(false, &mut self.events);
-            }
         }
     }
 
