@@ -395,10 +395,8 @@ static int is_resident(struct headway_client *client, int fd, uint64_t length) {
         }
         if (errno == ENOSYS || errno == EPERM) atomic_store(&client->no_cachestat, 1);
     }
-    /* A look at what is missing makes the kernel read some pages there, and the service the rest: two ways for
-     * the disk's head. So all of it is asked for before, as one; should that be refused, it is two. */
-    posix_fadvise(fd, 0, (off_t)length, POSIX_FADV_WILLNEED);
-    /* From the front, where the reading begins. */
+    /* From the front, since the kernel begins to read what is missing: there the service begins, too. A look
+     * at the end first would take the disk's head there and back. */
     for (uint64_t at = 0; at + 1 < length; at += PROBE_STRIDE) {
         if (!has_byte(fd, at)) return 0;
     }
