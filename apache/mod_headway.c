@@ -69,8 +69,9 @@ struct kept {
 };
 
 /* Files of up to so many bytes are sent from memory. Reading one is the look whether it is in memory, too. It
- * spares the descriptor, its mapping or `sendfile`, and what these need around them. */
-enum { SMALL_BYTES = 16 * 1024 };
+ * spares the descriptor, its mapping or `sendfile`, and what these need around them; and a look of its own,
+ * which the kernel would take for a second use of the pages. */
+enum { SMALL_BYTES = 64 * 1024 };
 
 /* One service for the whole server: the directives of it stand outside of virtual hosts. */
 static struct headway_options options;
@@ -261,14 +262,14 @@ static void describe(const struct statx *status, const char *filename, apr_pool_
     info->ctime = apr_time_from_sec(status->stx_ctime.tv_sec) + status->stx_ctime.tv_nsec / 1000;
 }
 
-/* Keeps a file that r->finfo tells of. */
+/* Keeps a file that r->finfo tells of; its content lies in the request's pool. */
 static void keep(request_rec *r, const struct headway_file *file, const char *content, apr_ssize_t length) {
     struct kept *kept = apr_pcalloc(r->pool, sizeof *kept);
     kept->fd = file->fd;
     kept->filename = r->finfo.fname;
     kept->pool = r->pool;
     if (length > 0) {
-        kept->content = apr_pmemdup(r->pool, content, (apr_size_t)length);
+        kept->content = content;
         kept->length = (apr_size_t)length;
     } else {
         apr_pool_cleanup_register(r->pool, kept, close_kept, close_kept);
@@ -280,10 +281,10 @@ static void keep(request_rec *r, const struct headway_file *file, const char *co
  * itself, from memory by now. */
 static int open_file(request_rec *r) {
     struct headway_file file;
-    char content[SMALL_BYTES];
     if (r->method_number != M_GET || r->finfo.filetype != APR_NOFILE || !is_enabled(r, r->filename))
         return DECLINED;
-    apr_ssize_t length = headway_load(client, r->filename, content, sizeof content, &file);
+    char *content = apr_palloc(r->pool, SMALL_BYTES);
+    apr_ssize_t length = headway_load(client, r->filename, content, SMALL_BYTES, &file);
     if (length < 0) {
         if (errno != ETIMEDOUT || !options.no_fallback) return DECLINED;
         ap_log_rerror(APLOG_MARK, APLOG_ERR, 0, r, "mod_headway: no answer from %s for %s", options.socket,

@@ -43,8 +43,9 @@
 enum { VERSION = 1, REQUEST_HEAD = 24, REPLY_BYTES = 72, PATH_BYTES = 4096 };
 enum { FILE_FOUND = 1, DIRECTORY_FOUND, FAILED, ELSEWHERE, BUSY, OTHER_VERSION };
 enum { CONNECTIONS = 64, ATTEMPTS = 2, VERSION_REST_MS = 60000 };
-/* A piece of a file that is surely read in and evicted as one, so that one of its bytes speaks for it. */
-enum { PROBE_STRIDE = 64 * 1024 };
+/* A piece of a file that is surely read in and evicted as one, so that one of its bytes speaks for it; and
+ * how many bytes of the first piece are looked at, in rows of a scratch page that nobody reads. */
+enum { PROBE_STRIDE = 64 * 1024, FRONT_BYTES = 64 * 1024, ROW_BYTES = 4096 };
 
 /* One connection; `busy` says that a thread has it. */
 struct connection {
@@ -383,6 +384,23 @@ static int has_byte(int fd, uint64_t offset) {
     return preadv2(fd, &part, 1, (off_t)offset, RWF_NOWAIT) >= 0 || errno != EAGAIN;
 }
 
+/* A look at what is missing makes the kernel read it, and as much of the file as the look is long suggests.
+ * After a look at one byte that is 16 KiB, and the service would have the disk read the rest as a second
+ * piece. */
+static int has_front(int fd, uint64_t length) {
+    char row[ROW_BYTES];
+    struct iovec rows[FRONT_BYTES / ROW_BYTES];
+    uint64_t missing = length < FRONT_BYTES ? length : FRONT_BYTES;
+    ssize_t asked = (ssize_t)missing;
+    int count = 0;
+    for (; missing > 0; count++) {
+        rows[count] = (struct iovec){row, missing < ROW_BYTES ? (size_t)missing : ROW_BYTES};
+        missing -= rows[count].iov_len;
+    }
+    ssize_t there = preadv2(fd, rows, count, 0, RWF_NOWAIT);
+    return there < 0 ? errno != EAGAIN : there == asked;
+}
+
 /* The first `length` bytes are in memory, as far as can be told. */
 static int is_resident(struct headway_client *client, int fd, uint64_t length) {
     if (length == 0) return 1;
@@ -397,7 +415,8 @@ static int is_resident(struct headway_client *client, int fd, uint64_t length) {
     }
     /* From the front, since the kernel begins to read what is missing: there the service begins, too. A look
      * at the end first would take the disk's head there and back. */
-    for (uint64_t at = 0; at + 1 < length; at += PROBE_STRIDE) {
+    if (!has_front(fd, length)) return 0;
+    for (uint64_t at = FRONT_BYTES; at + 1 < length; at += PROBE_STRIDE) {
         if (!has_byte(fd, at)) return 0;
     }
     return has_byte(fd, length - 1);

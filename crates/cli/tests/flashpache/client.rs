@@ -5,7 +5,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
-    SocketType, accept, bind, listen, recv, sendmsg, socket,
+    SocketFlags, SocketType, accept_with, bind, listen, recv, sendmsg, socket_with,
 };
 use rustix::process::Signal;
 use std::ffi::OsStr;
@@ -420,14 +420,16 @@ fn impostor(
     answer: impl Fn(&[u8]) -> Vec<u8> + Send + 'static,
     file: Option<PathBuf>,
 ) {
-    let listener = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+    let listener = socket_with(AddressFamily::UNIX, kind, flags, None).unwrap();
     bind(&listener, &SocketAddrUnix::new(place.socket()).unwrap()).unwrap();
     listen(&listener, 10).unwrap();
-    let file: Option<OwnedFd> =
-        file.map(|path| rustix::fs::open(path, OFlags::RDONLY, Mode::empty()).unwrap());
+    let file: Option<OwnedFd> = file.map(|path| {
+        rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap()
+    });
     // It ends with the test's process.
     std::thread::spawn(move || {
-        while let Ok(client) = accept(&listener) {
+        while let Ok(client) = accept_with(&listener, SocketFlags::CLOEXEC) {
             let mut request = [0; 5000];
             while let Ok((length @ 1.., _)) = recv(&client, &mut request[..], RecvFlags::empty()) {
                 let mut space =
