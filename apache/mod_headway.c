@@ -277,14 +277,25 @@ static void keep(request_rec *r, const struct headway_file *file, const char *co
     ap_set_module_config(r->request_config, &headway_module, kept);
 }
 
+/* The contents, once they are wanted: memory of the request's. */
+struct room {
+    apr_pool_t *pool;
+    char *content;
+};
+
+static void *make_room(void *to, apr_size_t size) {
+    struct room *room = to;
+    return room->content = apr_palloc(room->pool, size);
+}
+
 /* Opens the file and gives Apache the look at it, as Apache's own stat would have. Anything else it finds out
  * itself, from memory by now. */
 static int open_file(request_rec *r) {
     struct headway_file file;
     if (r->method_number != M_GET || r->finfo.filetype != APR_NOFILE || !is_enabled(r, r->filename))
         return DECLINED;
-    char *content = apr_palloc(r->pool, SMALL_BYTES);
-    apr_ssize_t length = headway_load(client, r->filename, content, SMALL_BYTES, &file);
+    struct room room = {r->pool, NULL};
+    apr_ssize_t length = headway_load(client, r->filename, SMALL_BYTES, make_room, &room, &file);
     if (length < 0) {
         if (errno != ETIMEDOUT || !options.no_fallback) return DECLINED;
         ap_log_rerror(APLOG_MARK, APLOG_ERR, 0, r, "mod_headway: no answer from %s for %s", options.socket,
@@ -295,7 +306,7 @@ static int open_file(request_rec *r) {
     if (is_file || S_ISDIR(file.status.stx_mode))
         describe(&file.status, apr_pstrdup(r->pool, r->filename), r->pool, &r->finfo);
     if (is_file)
-        keep(r, &file, content, length);
+        keep(r, &file, room.content, length);
     else
         close(file.fd);
     return DECLINED;
@@ -318,6 +329,10 @@ static apr_file_t *take_kept(request_rec *r, struct kept *kept, apr_int32_t flag
     apr_file_t *bare = NULL, *file = NULL;
     apr_status_t status = apr_os_file_put(&bare, &kept->fd, flags, r->pool);
     if (status == APR_SUCCESS) status = apr_file_dup(&file, bare, r->pool);
+    int copy;
+    /* As Apache opens files: no program that somebody else's module starts has them. */
+    if (status == APR_SUCCESS && apr_os_file_get(&copy, file) == APR_SUCCESS)
+        fcntl(copy, F_SETFD, FD_CLOEXEC);
     apr_pool_cleanup_run(kept->pool, kept, close_kept);
     ap_set_module_config(r->request_config, &headway_module, NULL);
     return status == APR_SUCCESS ? file : NULL;

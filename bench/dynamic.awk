@@ -75,6 +75,21 @@ END {
         figure = value["interfaces", "all", 0, "loop_blocked"]
         judge("The loop never waits but for events", "aim", figure, figure == 0)
     }
+    if (has["sizes"]) {
+        n = split("class1_1 class1_9 class2_2 class2_9", list, " ")
+        split("1 9 20 90", kb, " ")
+        print "## The same by the length of the reply\n"
+        print "| kB | FastCGI, requests/s | direct by FastCGI | direct by pipes | processor time a request, direct by FastCGI | errors |"
+        print "|--:|--:|--:|--:|--:|--:|"
+        for (i = 1; i <= n; i++) {
+            direct = "direct " list[i]; fastcgi = "fastcgi " list[i]
+            printf "| %s | %s | %s | %s | %s | %s |\n", kb[i], shown(median_of("sizes", fastcgi, "requests_per_s")), shown(ratio_of("sizes", direct, fastcgi, "requests_per_s")), \
+                shown(ratio_of("sizes", direct, "pipe " list[i], "requests_per_s")), shown(ratio_of("sizes", direct, fastcgi, "cpu_us")), shown(median_of("sizes", direct, "errors"))
+        }
+        print ""
+        figure = ratio_of("sizes", "direct class2_2", "fastcgi class2_2", "requests_per_s")
+        judge("The same for a reply of 20 kB: direct programs answer at least 1.3 times as many requests", "aim; the mean of SPECweb99 is 15 kB", figure, figure >= 1.3)
+    }
     if (has["calls"]) {
         print "## The loop's time in system calls, with a program behind it (2.5.5)\n"
         print "| call | by pipes, share | direct, share |"

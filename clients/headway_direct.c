@@ -160,6 +160,19 @@ static const char *phrase(int status) {
     }
 }
 
+/* Whole lines, none of them empty, each with a name: what else it were would be taken for the body, or for
+ * another field than the program meant. */
+static int are_fields(const char *lines) {
+    while (*lines) {
+        size_t length = strcspn(lines, "\r\n"), name = strcspn(lines, ":");
+        if (name == 0 || name >= length || strncmp(lines + length, "\r\n", 2) != 0) {
+            return 0;
+        }
+        lines += length + 2;
+    }
+    return 1;
+}
+
 int headway_direct_begin(struct headway_direct *server, int status, const char *fields, uint64_t length) {
     int bodiless = status == 204 || status == 304;
     int known = length != UINT64_MAX;
@@ -168,7 +181,7 @@ int headway_direct_begin(struct headway_direct *server, int status, const char *
     char *head;
     time_t now = time(NULL);
     struct tm utc;
-    if (server->status || status < 200 || status > 599) {
+    if (server->status || status < 200 || status > 599 || !are_fields(fields)) {
         errno = EINVAL;
         return -1;
     }

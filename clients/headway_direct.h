@@ -42,8 +42,9 @@ const char *headway_direct_variable(const struct headway_direct *server, const c
 uint64_t headway_direct_body_bytes(const struct headway_direct *server);
 ssize_t headway_direct_read(struct headway_direct *server, void *buffer, size_t size);
 
-/* Writes a whole reply. Fields are lines that end in CR LF; "" for none. -1 with errno when the client has
- * gone. */
+/* Writes a whole reply. Fields are lines that end in CR LF; "" for none; what is no such line is EINVAL, and
+ * nothing is written. A value that somebody else has made must not hold CR LF: what follows would be a field
+ * of its own, and no longer yours to judge. -1 with errno when the client has gone, too. */
 int headway_direct_reply(struct headway_direct *server, int status, const char *fields, const void *body,
                          size_t size);
 

@@ -105,10 +105,12 @@ class Request:
             lines.append("Connection: close")
         elif self._old:
             lines.append("Connection: keep-alive")
+        head = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+        # Until here nothing has been said, and something else still can be.
         self._status = status
         if bodiless:
             self._left, self._chunked = 0, False
-        self._send(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
+        self._send(head)
 
     def write(self, body):
         """Writes the next bytes of the body."""

@@ -47,11 +47,11 @@ enum { CONNECTIONS = 64, ATTEMPTS = 2, VERSION_REST_MS = 60000 };
  * how many bytes of the first piece are looked at, in rows of a scratch page that nobody reads. */
 enum { PROBE_STRIDE = 64 * 1024, FRONT_BYTES = 64 * 1024, ROW_BYTES = 4096 };
 
-/* One connection; `busy` says that a thread has it. */
+/* One connection; `busy` says that a thread has it. `socket` tells whether the descriptor is still ours. */
 struct connection {
     atomic_int busy;
     int fd;
-    uint64_t number;
+    uint64_t number, socket;
 };
 
 struct headway_client {
@@ -66,10 +66,11 @@ struct headway_client {
     struct headway_client *next;
 };
 
-/* Where the contents of a small file go; `got` is 0 until all of them are there. */
+/* Where the contents of a file of at most `most` bytes go; `got` is 0 until all of them are there. */
 struct content {
-    void *bytes;
-    size_t room, got;
+    size_t most, got;
+    headway_room *room;
+    void *context, *bytes;
 };
 
 /* What an answer says. */
@@ -102,6 +103,49 @@ static uint64_t get(const unsigned char *bytes, int length) {
     return value;
 }
 
+/* ---------------------------------------------------------------- looking at descriptors */
+
+/* By statx or, where a sandbox knows only older calls, fstat. */
+static int look(int fd, struct statx *status) {
+    int how = AT_EMPTY_PATH | AT_STATX_DONT_SYNC;
+    if (syscall(SYS_statx, fd, "", how, STATX_BASIC_STATS, status) == 0) return 0;
+    struct stat old;
+    if ((errno != EPERM && errno != ENOSYS) || syscall(SYS_fstat, fd, &old) != 0) return -1;
+    *status = (struct statx){
+        .stx_mask = STATX_BASIC_STATS,
+        .stx_mode = (uint16_t)old.st_mode,
+        .stx_nlink = (uint32_t)old.st_nlink,
+        .stx_uid = old.st_uid,
+        .stx_gid = old.st_gid,
+        .stx_ino = old.st_ino,
+        .stx_size = (uint64_t)old.st_size,
+        .stx_blksize = (uint32_t)old.st_blksize,
+        .stx_blocks = (uint64_t)old.st_blocks,
+        .stx_dev_major = major(old.st_dev),
+        .stx_dev_minor = minor(old.st_dev),
+        .stx_rdev_major = major(old.st_rdev),
+        .stx_rdev_minor = minor(old.st_rdev),
+        .stx_atime = {.tv_sec = old.st_atim.tv_sec, .tv_nsec = (uint32_t)old.st_atim.tv_nsec},
+        .stx_mtime = {.tv_sec = old.st_mtim.tv_sec, .tv_nsec = (uint32_t)old.st_mtim.tv_nsec},
+        .stx_ctime = {.tv_sec = old.st_ctim.tv_sec, .tv_nsec = (uint32_t)old.st_ctim.tv_nsec},
+    };
+    return 0;
+}
+
+/* Which socket it is. The program may close descriptors that it does not know, and have the number for
+ * another one. */
+static uint64_t socket_of(int fd) {
+    struct statx status;
+    return look(fd, &status) == 0 && S_ISSOCK(status.stx_mode) ? status.stx_ino : 0;
+}
+
+static void disconnect(struct connection *connection) {
+    int fd = connection->fd;
+    /* First: a child of a fork meanwhile must not close what has the number by then. */
+    connection->fd = -1;
+    if (fd >= 0 && socket_of(fd) == connection->socket) close(fd);
+}
+
 /* ---------------------------------------------------------------- life of a client */
 
 static void before_fork(void) {
@@ -116,10 +160,8 @@ static void after_fork(void) {
 static void in_child(void) {
     for (struct headway_client *client = clients; client; client = client->next) {
         for (int i = 0; i < CONNECTIONS; i++) {
-            struct connection *one = &client->connections[i];
-            if (one->fd >= 0) close(one->fd);
-            one->fd = -1;
-            atomic_store(&one->busy, 0);
+            disconnect(&client->connections[i]);
+            atomic_store(&client->connections[i].busy, 0);
         }
     }
     pthread_mutex_unlock(&clients_lock);
@@ -161,9 +203,7 @@ void headway_client_free(struct headway_client *client) {
     while (*at != client) at = &(*at)->next;
     *at = client->next;
     pthread_mutex_unlock(&clients_lock);
-    for (int i = 0; i < CONNECTIONS; i++) {
-        if (client->connections[i].fd >= 0) close(client->connections[i].fd);
-    }
+    for (int i = 0; i < CONNECTIONS; i++) disconnect(&client->connections[i]);
     free(client);
 }
 
@@ -173,20 +213,17 @@ const struct headway_statistics *headway_client_statistics(const struct headway_
 
 /* ---------------------------------------------------------------- asking the service */
 
-static void disconnect(struct connection *connection) {
-    if (connection->fd >= 0) close(connection->fd);
-    connection->fd = -1;
-}
-
 /* A full accept queue is EAGAIN here, and the service then is no help. */
 static int connected(struct headway_client *client, struct connection *connection) {
-    if (connection->fd >= 0) return 1;
+    if (connection->fd >= 0 && socket_of(connection->fd) == connection->socket) return 1;
+    connection->fd = -1;
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return 0;
     if (connect(fd, (struct sockaddr *)&client->address, sizeof client->address) < 0) {
         close(fd);
         return 0;
     }
+    connection->socket = socket_of(fd);
     connection->fd = fd;
     return 1;
 }
@@ -236,8 +273,12 @@ static int receive_answer(struct connection *connection, struct answer *answer, 
             char room[CMSG_SPACE(sizeof(int))];
         } control;
         struct iovec part = {bytes, sizeof bytes};
-        struct msghdr message = {
-            .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+        /* Room for one descriptor, and not for a second one in what would fill it up: the kernel closes
+         * those. */
+        struct msghdr message = {.msg_iov = &part,
+                                 .msg_iovlen = 1,
+                                 .msg_control = &control,
+                                 .msg_controllen = CMSG_LEN(sizeof(int))};
         ssize_t length = recvmsg(connection->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
         if (length < 0 && errno == EINTR) continue;
         if (length < 0 && errno == EAGAIN) {
@@ -371,10 +412,10 @@ static int open_cached(int directory, const char *path, int flags) {
     return (int)syscall(SYS_openat2, directory, path, &how, sizeof how);
 }
 
-/* The probe said that it would have to wait, or that it is not possible here: old kernels, some sandboxes,
- * flags that openat ignores and openat2 does not know. Any other error is the answer. */
+/* The probe said that it would have to wait, or that it is not possible here: old kernels, some sandboxes
+ * (which say EPERM), flags that openat ignores and openat2 does not know. Any other error is the answer. */
 static int is_undecided(int error) {
-    return error == EAGAIN || error == ENOSYS || error == EINVAL || error == E2BIG;
+    return error == EAGAIN || error == ENOSYS || error == EPERM || error == EINVAL || error == E2BIG;
 }
 
 static int has_byte(int fd, uint64_t offset) {
@@ -427,10 +468,6 @@ static uint64_t wanted(const struct headway_client *client, const struct statx *
     return status->stx_size < client->read_in ? status->stx_size : client->read_in;
 }
 
-static int look(int fd, struct statx *status) {
-    return (int)syscall(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_BASIC_STATS, status);
-}
-
 /* ---------------------------------------------------------------- opening */
 
 /* With no_fallback an answer that does not come is an error, and nothing waits for the disk. */
@@ -456,12 +493,16 @@ static int open_asking(struct headway_client *client, int directory, const char 
 static int is_small(const struct headway_client *client, const struct statx *status,
                     const struct content *content) {
     uint64_t length = wanted(client, status);
-    return content && length > 0 && length == status->stx_size && length <= content->room;
+    return content && length > 0 && length == status->stx_size && length <= content->most;
 }
 
-/* Reads all of the file or nothing; errno is EAGAIN where `flags` forbid the wait for what is missing. */
+/* Reads all of the file or nothing; errno is EAGAIN where `flags` forbid the wait for what is missing.
+ * Without room for it the file stays open. */
 static int read_whole(int fd, const struct statx *status, struct content *content, int flags) {
-    struct iovec part = {content->bytes, (size_t)status->stx_size};
+    size_t size = (size_t)status->stx_size;
+    if (!content->bytes) content->bytes = content->room(content->context, size);
+    if (!content->bytes) return 0;
+    struct iovec part = {content->bytes, size};
     ssize_t length = preadv2(fd, &part, 1, 0, flags);
     if (length == (ssize_t)part.iov_len) content->got = part.iov_len;
     /* Some of its pages, or it has been cut since. */
@@ -543,9 +584,9 @@ int headway_open(struct headway_client *client, const char *path, struct headway
     return 0;
 }
 
-ssize_t headway_load(struct headway_client *client, const char *path, void *content, size_t room,
-                     struct headway_file *file) {
-    struct content whole = {content, room, 0};
+ssize_t headway_load(struct headway_client *client, const char *path, size_t most, headway_room *room,
+                     void *context, struct headway_file *file) {
+    struct content whole = {.most = most, .room = room, .context = context};
     file->fd = open_ready(client, AT_FDCWD, path, READING, &file->status, &whole);
     if (file->fd < 0) return -1;
     name_version(file);

@@ -75,11 +75,16 @@ const struct headway_statistics *headway_client_statistics(const struct headway_
  * path may also name a directory. A FIFO or a device is not waited for (O_NONBLOCK). */
 int headway_open(struct headway_client *client, const char *path, struct headway_file *file);
 
-/* As headway_open, for a caller that wants the contents: a regular file of 1 to `room` bytes, all of which
- * are to be in memory (read_in), is read into `content` and closed. Then the result is its size, and file->fd
- * is -1. 0: anything else, open as headway_open leaves it. -1 with errno as headway_open. */
-ssize_t headway_load(struct headway_client *client, const char *path, void *content, size_t room,
-                     struct headway_file *file);
+/* Memory for the contents of a file of this size, or NULL; asked for once for a file, and only if it is
+ * wanted. */
+typedef void *headway_room(void *context, size_t size);
+
+/* As headway_open, for a caller that wants the contents: a regular file of 1 to `most` bytes, all of which
+ * are to be in memory (read_in), is read into what `room` gives for it and closed. Then the result is its
+ * size, and file->fd is -1. 0: anything else, open as headway_open leaves it. -1 with errno as headway_open.
+ */
+ssize_t headway_load(struct headway_client *client, const char *path, size_t most, headway_room *room,
+                     void *context, struct headway_file *file);
 
 /* As openat(2) with these flags, for reading only: O_CREAT, O_TRUNC, O_TMPFILE and writing are EINVAL. */
 int headway_openat(struct headway_client *client, int directory, const char *path, int flags);

@@ -158,6 +158,10 @@ OPENAT_2(__openat64_2)
             int error = errno,                                                                               \
                 fd = headway_openat(client, AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);              \
             FILE *file = NEXT(name)(path, mode);                                                             \
+            if (!file && fd >= 0 && (errno == EMFILE || errno == ENFILE)) {                                  \
+                close(fd);                                                                                   \
+                fd = -1, file = NEXT(name)(path, mode);                                                      \
+            }                                                                                                \
             if (fd >= 0) close(fd);                                                                          \
             if (file) errno = error;                                                                         \
             return file;                                                                                     \

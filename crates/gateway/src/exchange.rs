@@ -39,6 +39,12 @@ pub trait Exchange {
     /// When the reply is not complete by that.
     fn finish(&mut self) -> Result<End, Fault>;
 
+    /// Whether nothing but the end of the connection can tell that the reply is complete. If that breaks instead, the
+    /// reply is cut off, and nobody behind it could see that.
+    fn is_open_ended(&self) -> bool {
+        false
+    }
+
     /// Whether the reply's head has been given out. Until then the server can still say something
     /// else, or ask another back end.
     fn has_head(&self) -> bool;

@@ -51,6 +51,14 @@ impl<'r> Request<'r> {
             })
     }
 
+    /// What a field means: the host is the target's, if that names one, whatever `Host` says (RFC 9112, 3.2.2).
+    pub fn meant(&self, name: &[u8], value: &'r [u8]) -> &'r [u8] {
+        match self.head.host {
+            Some(host) if name.eq_ignore_ascii_case(b"host") => host,
+            _ => value,
+        }
+    }
+
     /// The values of every field with this name, whatever its letter case.
     pub fn values<'n>(&self, name: &'n [u8]) -> impl Iterator<Item = &'r [u8]> + use<'r, 'n> {
         self.fields()

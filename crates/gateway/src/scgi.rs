@@ -103,6 +103,10 @@ impl Exchange for ScgiExchange {
         Ok(self.reply.finish()?)
     }
 
+    fn is_open_ended(&self) -> bool {
+        self.reply.has_head() && !self.reply.is_full()
+    }
+
     fn has_head(&self) -> bool {
         self.reply.has_head()
     }

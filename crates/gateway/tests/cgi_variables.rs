@@ -90,6 +90,14 @@ fn optional_variables_are_absent_when_there_is_nothing_to_say() {
 }
 
 #[test]
+fn host_is_the_targets_when_the_field_names_another() {
+    let bytes = b"GET http://a.example:81/p HTTP/1.1\r\nHost: b.example\r\n\r\n";
+    let found = variables(bytes, &context());
+    assert_eq!(found.get(b"SERVER_NAME"), Some(&b"a.example"[..]));
+    assert_eq!(found.get(b"HTTP_HOST"), Some(&b"a.example:81"[..]));
+}
+
+#[test]
 fn fields_reach_the_program_as_the_table_says_when_a_client_sends_them() {
     let rows: &[(&str, &[&str])] = &[
         ("X-A-1: b\r\n", &["HTTP_X_A_1=b"]),

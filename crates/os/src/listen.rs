@@ -41,6 +41,17 @@ pub fn defer_accept(listener: impl AsFd, seconds: u32) -> Result<()> {
     )
 }
 
+/// The kernel's bound on accept queues (`net.core.somaxconn`); its default where it cannot be read. A longer queue is cut to it,
+/// without a word.
+///
+/// Source: listen(2).
+pub fn longest_queue() -> u32 {
+    const DEFAULT: u32 = 4096;
+    let text = std::fs::read_to_string("/proc/sys/net/core/somaxconn");
+    let length = text.ok().and_then(|text| text.trim().parse().ok());
+    length.unwrap_or(DEFAULT)
+}
+
 /// How many connections wait in the accept queue now (`TCP_INFO` of a listener, `tcpi_unacked`).
 ///
 /// # Errors

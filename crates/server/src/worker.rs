@@ -204,7 +204,9 @@ impl Worker {
             auto: (config.accept_count == AcceptCount::Auto).then(|| {
                 let rejecting = config.early_reject != EarlyReject::Off;
                 let shared = config.sharing != Sharing::Reuseport;
-                Auto::new(config.listen_queue, rejecting, shared, config.defer_accept)
+                // What it measures against is what the kernel makes of the length.
+                let queue = config.listen_queue.min(os::listen::longest_queue());
+                Auto::new(queue, rejecting, shared, config.defer_accept)
             }),
             connections: Slots::default(),
             deadlines: Deadlines::new(DEADLINE_TICK),
@@ -324,6 +326,7 @@ impl Worker {
         self.accept_for_closed();
         self.tend_log();
         self.tell_of_left();
+        self.reject_while_full();
         self.tend_queue();
     }
 
@@ -342,6 +345,7 @@ impl Worker {
                 .as_ref()
                 .and_then(|auto| auto.next_ms(self.now_ms)),
             self.dynamic_next_ms(),
+            self.full_next_ms(),
             (self.helpers_asked > 0).then_some(self.helpers_asked_ms + helpers::ASK_AGAIN_MS),
         ];
         let next = due.into_iter().flatten().min()?;
@@ -375,6 +379,10 @@ impl Worker {
             // Closing our copy alone would leave the client with whoever still has another.
             let _ = self.tracer.call(Call::Shutdown, || {
                 rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Both)
+            });
+            // A program may have asked that closing waits until the client has got everything (socket(7), `SO_LINGER`).
+            let _ = self.tracer.call(Call::SocketOption, || {
+                rustix::net::sockopt::set_socket_linger(&connection.socket, None)
             });
         }
         if connection.phase.waits_for_a_helper() {

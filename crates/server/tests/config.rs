@@ -309,6 +309,10 @@ fn options_are_refused_when_they_say_otherwise_than_the_server_that_is_named() {
             "accept-count: auto is a policy of Headway's own, the preset flash",
         ),
         (
+            "accept-count = 'auto'\naccept-on-close = true",
+            "accept-on-close: accept-count = \"auto\" decides how many clients a turn takes",
+        ),
+        (
             "preset = 'accept25'\ncontent-max = '1MiB'",
             "content-max: without caching nothing is kept",
         ),

@@ -63,7 +63,7 @@ pub fn read_head(stream: &mut TcpStream) -> Option<String> {
 }
 
 /// An address that nobody listens on.
-fn nobody() -> String {
+pub fn nobody() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().to_string()
 }
@@ -141,6 +141,12 @@ fn line_is_harmless_when_the_path_in_it_is_not() {
     assert!(said.contains("/\\x9b2Jx.app: "), "{said}");
 }
 
+/// The connection has ended; nobody is left waiting for more.
+fn is_cut_off(error: &str) -> bool {
+    let waited = std::io::Error::from_raw_os_error(rustix::io::Errno::AGAIN.raw_os_error());
+    !error.contains(&waited.to_string())
+}
+
 #[test]
 fn connection_ends_early_when_a_reply_is_shorter_than_it_says() {
     let site = Site::new();
@@ -153,12 +159,181 @@ fn connection_ends_early_when_a_reply_is_shorter_than_it_says() {
         let server = proxy(&site, &[&back_end.address], "");
         let mut stream = server.connect();
         send(&mut stream, "GET /app/ HTTP/1.1\r\nHost: x\r\n\r\n");
-        let reply = receive(&mut stream);
-        assert!(
-            reply.is_err() || reply.is_ok_and(|reply| reply.status == 502),
-            "{words:?}"
-        );
+        match receive(&mut stream) {
+            Ok(reply) => assert_eq!(reply.status, 502, "{words:?}"),
+            Err(error) => assert!(is_cut_off(&error), "{words:?}: {error}"),
+        }
         is_well(&server);
+    }
+}
+
+/// One that says this to whoever asks, and then breaks the connection off instead of closing it.
+fn breaking_off(words: &'static str) -> BackEnd {
+    BackEnd::new(move |mut stream| {
+        let _ = stream.read(&mut [0; 5000]);
+        let _ = stream.write_all(words.as_bytes());
+        // Without waiting, so that it ends by a reset.
+        let at_once = Some(std::time::Duration::ZERO);
+        rustix::net::sockopt::set_socket_linger(&stream, at_once).unwrap();
+    })
+}
+
+#[test]
+fn reply_is_not_taken_for_a_whole_one_when_its_back_end_breaks_off() {
+    let site = Site::new();
+    let http = "HTTP/1.0 200 OK\r\n\r\nhalf";
+    let cgi = "Content-Type: a/b\r\n\r\nhalf";
+    for (protocol, words) in [("proxy", http), ("scgi", cgi)] {
+        let back_end = breaking_off(words);
+        let server = site.serve_configured(&format!(
+            "[[location]]\nprefix = \"/app/\"\n{protocol} = {:?}\n",
+            back_end.address
+        ));
+        for _ in 0..5 {
+            let mut stream = server.connect();
+            send(&mut stream, "GET /app/ HTTP/1.1\r\nHost: x\r\n\r\n");
+            match receive(&mut stream) {
+                Ok(reply) => assert_eq!(reply.status, 502, "{protocol}: {}", reply.text()),
+                Err(error) => assert!(is_cut_off(&error), "{protocol}: {error}"),
+            }
+        }
+        is_well(&server);
+    }
+    // Its length says that it is whole.
+    let back_end = breaking_off(GOOD);
+    let server = proxy(&site, &[&back_end.address], "");
+    for _ in 0..5 {
+        assert_eq!(get(&server, "/app/x").text(), "good");
+    }
+}
+
+#[test]
+fn back_end_is_left_alone_when_it_breaks_its_protocol() {
+    let site = Site::new();
+    for words in ["SSH-2.0-OpenSSH\r\n", "HTTP/1.1 200 OK\r\nContent-Le"] {
+        let (bad, good) = (BackEnd::saying(words), BackEnd::saying(GOOD));
+        let server = proxy(&site, &[&bad.address, &good.address], "keep = 0");
+        for _ in 0..12 {
+            let status = get(&server, "/app/x").status;
+            assert!(matches!(status, 200 | 502), "{status}");
+        }
+        let status = server.status();
+        let all = status["total"]["back_ends"].as_array().unwrap();
+        let ejections = |address: &str| {
+            let one = all.iter().find(|one| one["address"] == address).unwrap();
+            one["ejections"].as_u64().unwrap()
+        };
+        assert!(ejections(&bad.address) > 0, "{words:?}: {status}");
+        assert_eq!(ejections(&good.address), 0, "{words:?}");
+    }
+}
+
+#[test]
+fn request_that_waits_is_next_when_another_client_has_sent_several() {
+    let site = Site::new();
+    let open = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let order = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let (may_answer, asked) = (open.clone(), order.clone());
+    let back_end = BackEnd::new(move |mut stream| {
+        let Some(head) = read_head(&mut stream) else {
+            return;
+        };
+        let path = head.split(' ').nth(1).unwrap().to_owned();
+        asked.lock().unwrap().push(path);
+        while !may_answer.load(Ordering::SeqCst) {
+            thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let _ = stream.write_all(GOOD.as_bytes());
+    });
+    let server = proxy(&site, &[&back_end.address], "concurrency = 1\nkeep = 0");
+    let (mut several, mut one) = (server.connect(), server.connect());
+    let request = |name: &str| format!("GET /app/{name} HTTP/1.1\r\nHost: x\r\n\r\n");
+    send(
+        &mut several,
+        ["a", "b", "c"].map(|name| request(name)).concat(),
+    );
+    server.wait_for("the first", |_| order.lock().unwrap().len() == 1);
+    send(&mut one, request("other"));
+    server.wait_for("who waits", |server| counter(server, "dynamic_queue") == 1);
+    open.store(true, Ordering::SeqCst);
+    for stream in [&mut several, &mut one] {
+        assert_eq!(receive(stream).unwrap().text(), "good");
+    }
+    for _ in 0..2 {
+        assert_eq!(receive(&mut several).unwrap().text(), "good");
+    }
+    let order = order.lock().unwrap();
+    assert_eq!(*order, ["/app/a", "/app/other", "/app/b", "/app/c"]);
+}
+
+#[test]
+fn body_goes_over_a_new_connection_when_it_could_not_be_sent_again() {
+    let site = Site::new();
+    // It closes a connection that it has answered on, when it is asked again there.
+    let back_end = BackEnd::new(|mut stream| {
+        let head = read_head(&mut stream).unwrap_or_default();
+        if head.starts_with("PUT") {
+            let _ = stream.read_exact(&mut [0; 5]);
+        }
+        let _ = stream.write_all(GOOD.as_bytes());
+        let _ = stream.read(&mut [0; 5000]);
+    });
+    let server = proxy(&site, &[&back_end.address], "keep = 4");
+    for _ in 0..5 {
+        assert_eq!(get(&server, "/app/x").text(), "good");
+        let put = "PUT /app/x HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello";
+        assert_eq!(ask(&server, put).text(), "good");
+    }
+    is_well(&server);
+}
+
+#[test]
+fn back_end_is_told_of_host_and_hops_as_its_location_says() {
+    let site = Site::new();
+    // It answers with what it was asked.
+    let back_end = BackEnd::new(|mut stream| {
+        let head = read_head(&mut stream).unwrap_or_default();
+        let reply = format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{head}",
+            head.len()
+        );
+        let _ = stream.write_all(reply.as_bytes());
+    });
+    let address = back_end.address.as_str();
+    for (more, lines, absent) in [
+        (
+            "",
+            vec!["Host: example.org", "X-Forwarded-For: 127.0.0.1"],
+            "192.0.2.7",
+        ),
+        (
+            "trust-forwarded = true",
+            vec!["X-Forwarded-For: 192.0.2.7, 127.0.0.1"],
+            "nothing is absent",
+        ),
+        (
+            "keep-host = false",
+            vec!["X-Forwarded-Host: example.org"],
+            "Host: example.org\r\nHost",
+        ),
+    ] {
+        let server = proxy(&site, &[address], more);
+        let request =
+            "GET /app/ HTTP/1.1\r\nHost: example.org\r\nX-Forwarded-For: 192.0.2.7\r\n\r\n";
+        let asked = ask(&server, request).text();
+        for line in lines {
+            assert!(
+                asked.contains(&format!("{line}\r\n")),
+                "{more}: {line}\n{asked}"
+            );
+        }
+        assert!(!asked.contains(absent), "{more}: {asked}");
+        let host = format!("\r\nHost: {address}\r\n");
+        assert_eq!(
+            asked.contains(&host),
+            more.starts_with("keep-host"),
+            "{asked}"
+        );
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fs;
 
 use crate::arrange;
+use crate::faults::nobody;
 use crate::serving::Server;
 use crate::site::*;
 use crate::start::{Peer, programs};
@@ -35,6 +36,25 @@ fn form(file: &[u8]) -> Vec<u8> {
 
 const FORM: &str =
     "POST /form.php HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=bound\r\n";
+
+#[test]
+fn another_back_end_is_asked_when_one_of_fastcgi_is_down() {
+    let Some(peer) = arrange::php("another_back_end_is_asked_when_one_of_fastcgi_is_down") else {
+        return;
+    };
+    let site = Site::new();
+    fs::write(site.path("root/a.php"), "<?php echo 'good';").unwrap();
+    let php = format!("unix:{}", peer.socket().display());
+    let server = site.serve_configured(&format!(
+        "[[location]]\nsuffix = \".php\"\nfastcgi = {:?}\n",
+        [nobody(), php]
+    ));
+    for _ in 0..4 {
+        assert_eq!(get(&server, "/a.php").text(), "good");
+    }
+    assert!(counter(&server, "backend_retries") > 0);
+    is_well(&server);
+}
 
 #[test]
 fn upload_comes_back_whole_when_a_form_sends_it_to_php() {

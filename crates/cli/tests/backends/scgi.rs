@@ -1,6 +1,9 @@
 //! A Python program behind uWSGI, by SCGI.
 
+use std::io::{Read, Write};
+
 use crate::arrange;
+use crate::faults::{BackEnd, nobody};
 use crate::site::*;
 
 #[test]
@@ -40,5 +43,50 @@ fn python_program_answers_when_it_owns_a_prefix() {
     assert_eq!(get(&server, "/app/none").status, 204);
     assert_eq!(get(&server, "/app/absent").status, 404);
     assert_eq!(get(&server, "/apple").status, 404);
+    is_well(&server);
+}
+
+#[test]
+fn client_is_told_whose_fault_it_is_when_an_scgi_program_fails() {
+    let site = Site::new();
+    let serve = |addresses: &[&str], more: &str| {
+        site.serve_configured(&format!(
+            "[[location]]\nprefix = \"/app/\"\nscgi = {addresses:?}\n{more}\n"
+        ))
+    };
+    let saying = |words: &'static str| {
+        BackEnd::new(move |mut stream| {
+            let _ = stream.read(&mut [0; 5000]);
+            let _ = stream.write_all(words.as_bytes());
+        })
+    };
+    for (words, expected) in [
+        ("", 502),
+        ("Status: 200", 502),
+        ("SCGI\r\n\r\n", 502),
+        ("Content-Type: a/b\r\nStatus: 99\r\n\r\n", 502),
+        ("Status: 404 No\r\n\r\nnothing", 404),
+        ("Content-Type: a/b\r\n\r\ngood", 200),
+    ] {
+        let program = saying(words);
+        let server = serve(&[&program.address], "");
+        assert_eq!(get(&server, "/app/x").status, expected, "{words:?}");
+        is_well(&server);
+    }
+    let short = saying("Content-Type: a/b\r\nContent-Length: 9\r\n\r\ngood");
+    let server = serve(&[&short.address], "");
+    let mut stream = server.connect();
+    send(&mut stream, "GET /app/x HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert!(!receive(&mut stream).is_ok_and(|reply| reply.status == 200));
+    let silent = BackEnd::new(|mut stream| drop(stream.read_to_end(&mut Vec::new())));
+    let server = serve(&[&silent.address], "timeout = \"300ms\"");
+    assert_eq!(get(&server, "/app/x").status, 504);
+    let server = serve(&[&nobody()], "");
+    assert_eq!(get(&server, "/app/x").status, 502);
+    let good = saying("Content-Type: a/b\r\n\r\ngood");
+    let server = serve(&[&nobody(), &good.address], "");
+    for _ in 0..4 {
+        assert_eq!(get(&server, "/app/x").text(), "good");
+    }
     is_well(&server);
 }

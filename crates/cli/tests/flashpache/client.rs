@@ -408,34 +408,36 @@ fn clients_open_their_files_when_the_service_has_no_descriptors() {
     wait_until("no socket", || place.socket().exists());
     let said = place.run(&["2000", "threads", "60", "3"], &place.files);
     assert_eq!(said.count("opened"), 60 * 3 * 30);
+    assert!(
+        said.count("fallbacks") > 0,
+        "there was room: {}",
+        said.counted
+    );
     let pid = rustix::process::Pid::from_child(&backend);
     assert!(backend.try_wait().unwrap().is_none(), "the service ended");
     rustix::process::kill_process(pid, Signal::TERM).unwrap();
     backend.wait().unwrap();
 }
 
-/// A service that answers everything with these bytes and a descriptor.
-fn impostor(
-    place: &Place,
-    answer: impl Fn(&[u8]) -> Vec<u8> + Send + 'static,
-    file: Option<PathBuf>,
-) {
+/// A service that answers everything with these bytes and descriptors of these files.
+fn impostor(place: &Place, answer: impl Fn(&[u8]) -> Vec<u8> + Send + 'static, files: &[PathBuf]) {
     let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
     let listener = socket_with(AddressFamily::UNIX, kind, flags, None).unwrap();
     bind(&listener, &SocketAddrUnix::new(place.socket()).unwrap()).unwrap();
     listen(&listener, 10).unwrap();
-    let file: Option<OwnedFd> = file.map(|path| {
+    let open = |path: &PathBuf| {
         rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap()
-    });
+    };
+    let files: Vec<OwnedFd> = files.iter().map(open).collect();
     // It ends with the test's process.
     std::thread::spawn(move || {
         while let Ok(client) = accept_with(&listener, SocketFlags::CLOEXEC) {
             let mut request = [0; 5000];
             while let Ok((length @ 1.., _)) = recv(&client, &mut request[..], RecvFlags::empty()) {
                 let mut space =
-                    [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+                    [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
                 let mut control = SendAncillaryBuffer::new(&mut space);
-                let files: Vec<_> = file.iter().map(|file| file.as_fd()).collect();
+                let files: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
                 if !files.is_empty() {
                     control.push(SendAncillaryMessage::ScmRights(&files));
                 }
@@ -464,10 +466,31 @@ fn reply(request: &[u8]) -> Vec<u8> {
 fn right_file_is_opened_when_the_service_passes_another() {
     let place = Place::new(2);
     make_cold(&place.files[0]);
-    impostor(&place, reply, Some(place.files[1].clone()));
+    impostor(&place, reply, &place.files[1..]);
     let said = place.run(&["5000", "open"], &place.files[..1]);
     assert!(said.is_right());
     assert_eq!((said.count("asked"), said.count("replaced")), (1, 1));
+}
+
+#[test]
+fn no_descriptor_stays_when_the_service_passes_more_than_one() {
+    let place = Place::new(2);
+    make_cold(&place.files[0]);
+    impostor(&place, reply, &place.files);
+    // It looks for what it has not closed at the end.
+    let said = place.run(&["5000", "open"], &place.files[..1]);
+    assert!(said.is_right());
+    assert_eq!(said.count("asked"), 1);
+}
+
+#[test]
+fn nobody_elses_socket_is_written_to_when_the_program_has_closed_the_clients() {
+    let place = Place::new(2);
+    let _backend = place.backend();
+    place.files.iter().for_each(|file| make_cold(file));
+    let said = place.run(&["5000", "closed"], &place.files);
+    assert!(said.is_right(), "{:?}", said.lines);
+    assert!(said.count("asked") > 2, "{}", said.counted);
 }
 
 #[test]
@@ -485,7 +508,7 @@ fn files_are_opened_when_the_service_speaks_another_version_or_nonsense() {
     };
     let below = |place: &Place| vec![place.files[0].join("below"), place.files[1].join("below")];
     let place = Place::new(2);
-    impostor(&place, newer, Some(place.files[1].clone()));
+    impostor(&place, newer, &place.files[1..]);
     let said = place.run(&["5000", "open"], &below(&place));
     assert_eq!(said.lines, ["ENOTDIR"; 2]);
     // Once is enough.
@@ -503,7 +526,7 @@ fn files_are_opened_when_the_service_speaks_another_version_or_nonsense() {
         (Box::new(other_number), "timeouts"),
     ] {
         let place = Place::new(2);
-        impostor(&place, nonsense, Some(place.files[1].clone()));
+        impostor(&place, nonsense, &place.files[1..]);
         let said = place.run(&["100", "open"], &below(&place));
         assert_eq!(said.lines, ["ENOTDIR"; 2]);
         assert!(said.count(counter) > 0, "{counter}: {}", said.counted);

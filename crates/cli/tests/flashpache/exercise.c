@@ -6,10 +6,11 @@
  *   exercise SOCKET TIMEOUT_MS strict PATH...        the same without fall-back
  *   exercise SOCKET TIMEOUT_MS load PATH...          the same by headway_load, with room for 8192 bytes
  *   exercise SOCKET TIMEOUT_MS as UID PATH...        the same as another user
- *   exercise SOCKET TIMEOUT_MS few N PATH...         the same with N descriptors left
- *   exercise SOCKET TIMEOUT_MS threads N TIMES PATH... each thread opens all of them so often, out of memory
- * before exercise SOCKET TIMEOUT_MS fork N TIMES PATH...  the same in processes, after the parent has
- * connected
+ *   exercise SOCKET TIMEOUT_MS closed PATH...        the same twice; in between all descriptors are closed
+ * and their numbers given to sockets, which must have got nothing exercise SOCKET TIMEOUT_MS few N PATH...
+ * the same with N descriptors left exercise SOCKET TIMEOUT_MS threads N TIMES PATH... each thread opens all
+ * of them so often, out of memory before exercise SOCKET TIMEOUT_MS fork N TIMES PATH...  the same in
+ * processes, after the parent has connected
  *
  * The last line is what the client has counted. Exit code 1: a file was not what its name says, or
  * descriptors leaked.
@@ -27,6 +28,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -51,14 +53,18 @@ static int check(const char *path, struct headway_file *file) {
     return length < 0 || memcmp(begin, name, strlen(name)) != 0;
 }
 
+static void put_out_of_memory(const char *path) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    close(fd);
+}
+
 static void *work(void *unused) {
     (void)unused;
     for (int i = 0; i < times; i++) {
         for (char **path = paths; *path; path++) {
             struct headway_file file;
-            int cold = open(*path, O_RDONLY | O_CLOEXEC);
-            posix_fadvise(cold, 0, 0, POSIX_FADV_DONTNEED);
-            close(cold);
+            put_out_of_memory(*path);
             if (headway_open(client, *path, &file) < 0 || check(*path, &file)) {
                 fprintf(stderr, "%s: %s\n", *path, strerror(errno));
                 exit(1);
@@ -98,11 +104,16 @@ static int is_whole(const char *path, const char *content, size_t length) {
     return 1;
 }
 
+static void *make_room(void *content, size_t size) {
+    (void)size;
+    return content;
+}
+
 static int one_by_one(int loads) {
     for (char **path = paths; *path; path++) {
         struct headway_file file;
         char content[8192];
-        ssize_t length = loads ? headway_load(client, *path, content, sizeof content, &file)
+        ssize_t length = loads ? headway_load(client, *path, sizeof content, make_room, content, &file)
                                : headway_open(client, *path, &file);
         if (length < 0) {
             printf("%s\n", strerrorname_np(errno));
@@ -120,6 +131,22 @@ static int one_by_one(int loads) {
         close(file.fd);
     }
     return 0;
+}
+
+/* As a program does that closes all descriptors it does not know. */
+static int after_closing(void) {
+    enum { PAIRS = 8 };
+    int pairs[PAIRS][2], failed = one_by_one(0);
+    char byte;
+    close_range(STDERR_FILENO + 1, ~0U, 0);
+    for (int i = 0; i < PAIRS; i++) failed |= socketpair(AF_UNIX, SOCK_STREAM, 0, pairs[i]);
+    for (char **path = paths; *path; path++) put_out_of_memory(*path);
+    failed |= one_by_one(0);
+    for (int i = 0; i < PAIRS; i++) {
+        for (int end = 0; end < 2; end++)
+            failed |= recv(pairs[i][end], &byte, 1, MSG_DONTWAIT) != -1 || errno != EAGAIN;
+    }
+    return failed;
 }
 
 /* Without what was inherited: a number that is taken among those that are left would be one less. */
@@ -156,10 +183,10 @@ int main(int argc, char **argv) {
             paths++;
             leave_few(number);
         }
-        failed = one_by_one(strcmp(mode, "load") == 0);
+        failed = strcmp(mode, "closed") == 0 ? after_closing() : one_by_one(strcmp(mode, "load") == 0);
     }
     headway_client_free(client);
-    if (strcmp(mode, "few") != 0 && descriptors() != before) failed = 1;
+    if (strcmp(mode, "few") != 0 && strcmp(mode, "closed") != 0 && descriptors() != before) failed = 1;
     printf("opened %lu asked %lu names %lu pages %lu fallbacks %lu timeouts %lu unreachable %lu refused %lu "
            "elsewhere %lu unhelped %lu retries %lu replaced %lu\n",
            counted->opened, counted->asked, counted->asked_names, counted->asked_pages, counted->fallbacks,

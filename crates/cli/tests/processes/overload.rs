@@ -190,6 +190,52 @@ fn may_open_sockets(test: &str) -> bool {
 }
 
 #[test]
+fn newcomers_are_told_when_there_is_no_room_for_another_connection() {
+    let root = root();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    let places = 3;
+    let arguments = [
+        "--workers",
+        "1",
+        "--accept-count",
+        "auto",
+        "--no-defer-accept",
+        "--early-reject",
+        "503",
+        "--max-conns",
+        "3",
+    ];
+    let server = Server::start_in(root.path(), &arguments);
+    let read = |client: &mut TcpStream| {
+        let mut reply = vec![0; 4096];
+        client
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        let count = client.read(&mut reply).expect("a reply");
+        String::from_utf8_lossy(&reply[..count]).into_owned()
+    };
+    let ask = || {
+        let mut client = TcpStream::connect(&server.address).unwrap();
+        client.write_all(REQUEST).unwrap();
+        client
+    };
+    let mut staying: Vec<_> = (0..places).map(|_| ask()).collect();
+    for client in &mut staying {
+        assert!(read(client).starts_with("HTTP/1.1 200"));
+    }
+    for _ in 0..3 {
+        let told = read(&mut ask());
+        assert!(told.starts_with("HTTP/1.1 503"), "{told}");
+    }
+    assert_eq!(counter(&server.status(), "early_rejected"), 3);
+    // One goes, and the next one has his place.
+    staying.pop();
+    server.wait_for("room for another", |_| {
+        read(&mut ask()).starts_with("HTTP/1.1 200")
+    });
+}
+
+#[test]
 fn surplus_is_told_at_once_when_early_rejection_is_asked_for() {
     if !may_open_sockets("surplus_is_told_at_once_when_early_rejection_is_asked_for") {
         return;

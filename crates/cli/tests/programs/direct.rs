@@ -159,7 +159,7 @@ fn old_and_pipelining_clients_are_understood_when_a_program_has_the_socket() {
 
 /// Does what it is asked to, good or bad.
 const NAUGHTY: &str = "
-import os, sys, time, socket, headway_direct
+import os, sys, struct, time, socket, headway_direct
 kept = []
 def note(name):
     with open(os.environ['NOTES'] + '/' + name, 'a') as file: file.write('%d\\n' % os.getpid())
@@ -179,6 +179,18 @@ def answer(request):
     if what == 'other':
         socket.socket(fileno=os.dup(0)).send(headway_direct.DONE.pack(1, 130, 1, request._id + 1, 200, 0))
         time.sleep(1000)
+    if what == 'endless':
+        socket.socket(fileno=os.dup(0)).send(headway_direct.DONE.pack(1, 130, 1, request._id, 200, 1 << 63))
+        time.sleep(1000)
+    if what == 'linger':
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 1000))
+        try:
+            while True: client.send(b'x' * 65536, socket.MSG_DONTWAIT)
+        except BlockingIOError: pass
+        client.close()
+        socket.socket(fileno=os.dup(0)).send(headway_direct.DONE.pack(1, 130, 0, request._id, 200, 0))
+        os._exit(0)
+    if what == 'foreign': request.reply(200, [('X-Name', chr(26085))], b'unsaid')
     if what == 'keep': kept.append(client.dup())
     if what == 'block': client.setblocking(True)
     if what == 'raise': raise RuntimeError('on purpose')
@@ -208,7 +220,9 @@ fn nobody_else_is_harmed_when_a_program_with_a_socket_goes_wrong() {
         ("garbage", 502),
         ("other", 502),
         ("hang", 504),
+        ("endless", 502),
         ("raise", 500),
+        ("foreign", 500),
         ("nothing", 500),
     ] {
         assert_eq!(
@@ -250,7 +264,14 @@ fn nobody_else_is_harmed_when_a_program_with_a_socket_goes_wrong() {
         200,
         "what it sends now reaches nobody"
     );
-    assert_eq!(numbers(&site.note("started")).len(), 6);
+    // It asks the kernel that closing waits until a client that reads nothing has got everything.
+    let mut stream = server.connect();
+    send(&mut stream, "GET /d/?linger HTTP/1.1\r\nHost: x\r\n\r\n");
+    server.wait_for("the end of the program", |server| {
+        counter(server, "direct_busy") == 0
+    });
+    good();
+    assert_eq!(numbers(&site.note("started")).len(), 8);
     is_well(&server);
 }
 

@@ -295,6 +295,37 @@ fn pipelined_requests_are_answered_in_order_when_some_are_for_programs() {
 }
 
 #[test]
+fn end_of_a_reply_arrives_when_its_client_has_sent_more_meanwhile() {
+    let site = Site::new();
+    site.program(
+        "nph-large",
+        "printf 'HTTP/1.0 200 OK\\r\\n\\r\\n'; cat {notes}/large",
+    );
+    let expected = contents(6 << 20);
+    std::fs::write(site.note("large"), &expected).unwrap();
+    let server = site.serve("");
+    let mut stream = server.connect();
+    let request = "GET /cgi-bin/nph-large HTTP/1.1\r\nHost: x\r\n\r\n";
+    send(&mut stream, request);
+    server.wait_for("a first part", |server| {
+        counter(server, "dynamic_sent_bytes") > 0
+    });
+    send(&mut stream, request);
+    let (mut reply, mut piece) = (Vec::new(), vec![0; 32 * 1024]);
+    loop {
+        let count = std::io::Read::read(&mut stream, &mut piece).expect("no reset");
+        reply.extend_from_slice(&piece[..count]);
+        if count == 0 {
+            break;
+        }
+        // Slower than the server, so that much of the reply is on its way when the connection ends.
+        std::thread::sleep(std::time::Duration::from_micros(200));
+    }
+    assert!(reply.ends_with(&expected), "{} bytes", reply.len());
+    is_well(&server);
+}
+
+#[test]
 fn whole_reply_arrives_when_it_is_large_and_its_client_slow() {
     let site = Site::new();
     site.program("large", "echo Content-Type: a/b; echo; cat {notes}/large");

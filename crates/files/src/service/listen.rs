@@ -44,7 +44,7 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Bind beside the name and rename over it, so that a client finds the old socket or the new one, never none.
+    /// Bind beside the name and rename over what a dead one has left, so that nobody finds a socket that does not listen yet.
     /// Everybody may connect: who is served is decided by credentials, which cannot be forged.
     pub(super) fn bind(path: &Path) -> Result<Listener, ListenError> {
         let error = |what| {

@@ -137,8 +137,8 @@ fn answer(
     Ok(Answer::Reply(reply))
 }
 
-/// A path and query of this server. `//host/path` is another host's, and a fragment is for the client.
-fn is_local(location: &[u8]) -> bool {
+/// Whether it is a path and query of this server. `//host/path` is another host's, and a fragment is for the client.
+pub fn is_local(location: &[u8]) -> bool {
     location.starts_with(b"/")
         && !location.starts_with(b"//")
         && control_byte(location).is_none()

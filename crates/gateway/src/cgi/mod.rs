@@ -16,6 +16,7 @@ mod reply;
 mod script;
 mod variables;
 
+pub use head::is_local;
 pub use nph::{NphEvent, NphReader};
 pub use reply::ReplyReader;
 pub use script::{Split, split_at_suffix, splits_below};

@@ -188,7 +188,8 @@ impl Variables {
                 false => b", ",
             };
             let prefixed = [&b"HTTP_"[..], name].concat();
-            self.0.push_changed(&prefixed, as_variable, value);
+            self.0
+                .push_changed(&prefixed, as_variable, request.meant(name, value));
             for (_, more) in request.fields().skip(at + 1).filter(is_same) {
                 self.0.extend_last(separator, more);
             }

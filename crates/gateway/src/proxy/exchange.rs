@@ -274,6 +274,14 @@ impl Exchange for ProxyExchange {
         }
     }
 
+    fn is_open_ended(&self) -> bool {
+        let body = match &self.incoming {
+            Incoming::Body { body, .. } => Some(body),
+            Incoming::Head(_) | Incoming::Over => None,
+        };
+        matches!(body, Some(ReplyBody::Rest))
+    }
+
     fn has_head(&self) -> bool {
         !matches!(self.incoming, Incoming::Head(_))
     }

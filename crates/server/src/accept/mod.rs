@@ -254,6 +254,11 @@ impl Listeners {
         self.watch(events);
     }
 
+    /// Whether there is no room for one more connection.
+    pub fn is_full(&self) -> bool {
+        self.full && !self.closed
+    }
+
     /// Says whether there is room for one more connection.
     pub fn set_full(&mut self, full: bool, events: &mut Events) {
         if self.full != full {

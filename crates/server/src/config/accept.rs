@@ -143,6 +143,7 @@ pub(super) fn policy(from: &Settings, to: &mut Findings<'_>) -> Policy {
         micro: named.is_some(),
     };
     auto_is_ours(preset, from, to);
+    auto_takes_in_turns(policy, from, to);
     rejects_only_by_control(policy, from, to);
     if named.is_some() {
         bears_its_name(preset, usual, from, to);
@@ -210,6 +211,16 @@ fn auto_is_ours(preset: Preset, from: &Settings, to: &mut Findings<'_>) {
 }
 
 /// Who cannot be served in time is known to nobody but the controller.
+/// A round for each connection that closes would be a turn without end, which `auto` is there to prevent.
+fn auto_takes_in_turns(policy: Policy, from: &Settings, to: &mut Findings<'_>) {
+    if policy.count == AcceptCount::Auto && value(&from.accept_on_close) == Some(true) {
+        let problem = "accept-count = \"auto\" decides how many clients a turn takes, and this takes a round more for each connection \
+                       that closes; leave out one of the two"
+            .into();
+        to.wrong("accept-on-close", span(&from.accept_on_close), problem);
+    }
+}
+
 fn rejects_only_by_control(policy: Policy, from: &Settings, to: &mut Findings<'_>) {
     if policy.early_reject != EarlyReject::Off && policy.count != AcceptCount::Auto {
         let problem = format!(

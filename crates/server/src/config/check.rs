@@ -44,15 +44,11 @@ pub struct Environment {
 impl Environment {
     /// Asks the kernel. The descriptor limit is the hard one: see [`raise_descriptor_limit`].
     pub fn detect() -> Environment {
-        let somaxconn = std::fs::read_to_string("/proc/sys/net/core/somaxconn");
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
         Environment {
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
             nofile: limit.maximum.unwrap_or(1 << 20),
-            somaxconn: somaxconn
-                .ok()
-                .and_then(|text| text.trim().parse().ok())
-                .unwrap_or(4096),
+            somaxconn: os::listen::longest_queue(),
             memory: memory::available(),
             process_memory_bytes: memory::process_bytes(),
         }

@@ -29,6 +29,9 @@ const ROUNDS_FOR_CLOSED_MAX: u32 = 1024;
 /// enough for the reserve and a few clients. While the shortage lasts there are more with each pause.
 const SHED: usize = 64;
 
+/// While there is no room for another connection, and clients who wait in vain are to be told, the queue is looked at so often.
+const FULL_LOOK_MS: u64 = 100;
+
 /// Who may be left in an accept queue after a round.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Left {
@@ -124,6 +127,26 @@ impl Worker {
             auto.turned_away(begun, rejected);
         }
         more
+    }
+
+    /// While there is no room for another connection nobody is taken, so that no round leaves anybody: those who wait are told here.
+    pub(super) fn reject_while_full(&mut self) {
+        let rejecting = self.auto.as_ref().is_some_and(|auto| auto.reject() > 0);
+        if !rejecting || !self.listeners.is_full() {
+            return;
+        }
+        for listener in 0..self.listeners.len() {
+            let more = self.reject_surplus(listener);
+            if let Some(auto) = &mut self.auto {
+                auto.left(more);
+            }
+        }
+    }
+
+    /// When it is to be looked who waits meanwhile: nothing tells of them.
+    pub(super) fn full_next_ms(&self) -> Option<u64> {
+        let tells = self.config.early_reject != EarlyReject::Off;
+        (tells && self.listeners.is_full()).then_some(self.now_ms + FULL_LOOK_MS)
     }
 
     /// A client that could not be served in time learns it now: it may go elsewhere, or come later.

@@ -18,6 +18,7 @@ mod find;
 mod forked;
 mod gather;
 mod helper;
+mod lent;
 mod peer;
 mod piped;
 mod start;

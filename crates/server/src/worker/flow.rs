@@ -408,7 +408,8 @@ impl Worker {
             Served::Done => {
                 let owed = connection.outgoing.status != 0;
                 if owed && self.finish(connection, None) == Fate::Close {
-                    return self.part(connection, !connection.held.is_empty());
+                    let unread = !connection.held.is_empty() || self.has_said_more(connection);
+                    return self.part(connection, unread);
                 }
                 self.resume(connection, Given::Nothing)
             }
@@ -433,6 +434,17 @@ impl Worker {
         } else {
             Fate::Close
         }
+    }
+
+    /// Whether a client that a program has answered has sent more, which nobody has read meanwhile.
+    fn has_said_more(&mut self, connection: &Connection) -> bool {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let peek = || {
+            self.tracer.call(Call::Receive, || {
+                rustix::net::recv(&connection.socket, &mut [0; 1], flags)
+            })
+        };
+        connection.hasty && matches!(peek(), Ok((1.., _)))
     }
 
     /// The end of a connection that has got its last reply. If the client has sent more than was read,

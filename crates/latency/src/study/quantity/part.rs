@@ -19,9 +19,8 @@ pub struct Part {
     good: Histogram,
     service: Histogram,
     outcomes: [u64; Outcome::ALL.len()],
-    /// Requests that had a connection, and those of them whose time-out passed.
-    connected: u64,
-    connected_timed_out: u64,
+    /// Connections that came about, and whether the time-out of a request on them passed.
+    reached: HashMap<u32, bool>,
     cells: Cells,
     /// Bytes and nanoseconds by connection.
     connections: HashMap<u32, (u64, u64)>,
@@ -40,8 +39,7 @@ impl Part {
             good: Histogram::new(),
             service: Histogram::new(),
             outcomes: [0; Outcome::ALL.len()],
-            connected: 0,
-            connected_timed_out: 0,
+            reached: HashMap::new(),
             cells: Cells::new(),
             connections: HashMap::new(),
         }
@@ -55,8 +53,7 @@ impl Part {
         self.outcomes[usize::from(row.error.code())] += 1;
         // A request that waited for a connection until its time was over had none.
         if row.error.had_connection() && row.connection != u32::MAX {
-            self.connected += 1;
-            self.connected_timed_out += u64::from(row.error == Outcome::TimedOut);
+            *self.reached.entry(row.connection).or_default() |= row.error == Outcome::TimedOut;
         }
         if !row.error.has_latency() {
             return;
@@ -98,8 +95,11 @@ impl Part {
                 let found = *self.outcomes.get(*numbers.first()? as usize)?;
                 Some(found as f64 / self.requests as f64)
             }
-            "accepted_timed_out" => (self.connected > 0)
-                .then(|| self.connected_timed_out as f64 / self.connected as f64),
+            "accepted_timed_out" => {
+                let late = self.reached.values().filter(|late| **late).count();
+                let all = self.reached.len();
+                (all > 0).then(|| late as f64 / all as f64)
+            }
             "mean_ms" => Some(self.response.mean_ns() / 1e6),
             "median_ms" => of_responses(50.0),
             "p5_ms" => of_responses(5.0),

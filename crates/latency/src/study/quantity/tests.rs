@@ -121,11 +121,15 @@ fn causes_and_times_of_good_replies_are_told_apart_when_requests_fail() {
     });
     let mut collector = Collector::new(&description);
     // Of ten requests one finds no connection, two are given up with one and one without any of the client's.
-    let ends = |at: u64| match at % 10 {
-        0 => (Outcome::ConnectTimedOut, 3_000, 5),
-        1 | 2 => (Outcome::TimedOut, 3_000, 5),
-        3 => (Outcome::TimedOut, 3_000, u32::MAX),
-        _ => (Outcome::Ok, 10, 5),
+    // The two have one between them, the six others another.
+    let ends = |at: u64| {
+        let connection = at as u32 / 10 * 2;
+        match at % 10 {
+            0 => (Outcome::ConnectTimedOut, 3_000, connection),
+            1 | 2 => (Outcome::TimedOut, 3_000, connection),
+            3 => (Outcome::TimedOut, 3_000, u32::MAX),
+            _ => (Outcome::Ok, 10, connection + 1),
+        }
     };
     for at in 0..1_000_u64 {
         let intended_ns = at * 10_000_000;
@@ -157,8 +161,8 @@ fn causes_and_times_of_good_replies_are_told_apart_when_requests_fail() {
         ("outcome_share:ok", 0.6),
         ("outcome_share:refused", 0.0),
         ("error_share", 0.4),
-        // Two of the eight that had a connection.
-        ("accepted_timed_out", 0.25),
+        // Of connections, not of requests.
+        ("accepted_timed_out", 0.5),
     ] {
         let found = value(text, &evidence);
         assert!((found - expected).abs() < 1e-9, "{text}: {found}");

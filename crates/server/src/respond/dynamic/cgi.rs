@@ -3,7 +3,7 @@
 //! Sources: RFC 3875 sections 4 (variables), 5 (`nph-`), 7.2 (the current directory is the program's).
 
 use std::ffi::CString;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use gateway::Request;
 use gateway::cgi::{Context, Variables};
@@ -35,7 +35,11 @@ pub fn variables(
     body_bytes: Option<u64>,
 ) -> Variables {
     let location = &place.location;
-    let server_name = parties.local.ip().to_string();
+    // In brackets if need be (RFC 3875, 4.1.14).
+    let server_name = match parties.local.ip().to_canonical() {
+        IpAddr::V6(address) => format!("[{address}]"),
+        address => address.to_string(),
+    };
     Variables::new(
         request,
         &Context {

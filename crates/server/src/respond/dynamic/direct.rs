@@ -23,6 +23,9 @@ pub const MESSAGE_BYTES_MAX: usize = 128 * 1024;
 /// A body up to this travels with its request.
 pub const INLINE_BYTES_MAX: usize = 32 * 1024;
 
+/// No reply is longer, 1 TiB: who says so does not know what it says.
+const REPLY_BYTES_MAX: u64 = 1 << 40;
+
 /// The connection may stay after the reply.
 const KEEP: u16 = 1;
 /// Only the head of the reply is to be sent.
@@ -116,12 +119,14 @@ pub fn decode(bytes: &[u8]) -> Option<Said<'_>> {
             let (status, rest) = rest.split_first_chunk::<2>()?;
             let (bytes, rest) = rest.split_first_chunk::<8>()?;
             let (flags, status) = (u16::from_le_bytes(*flags), u16::from_le_bytes(*status));
-            let sound = flags <= KEEP && (200..600).contains(&status) && rest.is_empty();
+            let bytes = u64::from_le_bytes(*bytes);
+            let known = flags <= KEEP && (200..600).contains(&status);
+            let sound = known && bytes <= REPLY_BYTES_MAX && rest.is_empty();
             sound.then(|| {
                 Said::Done(Done {
                     id: u32::from_le_bytes(*id),
                     status,
-                    bytes: u64::from_le_bytes(*bytes),
+                    bytes,
                     keep: flags == KEEP,
                 })
             })
@@ -186,7 +191,7 @@ mod tests {
             assert_eq!(decode(&done[..length]), None, "{length}");
         }
         assert_eq!(decode(&[&done[..], &[0]].concat()), None);
-        for (at, byte) in [(0, 2), (1, 132), (2, 2), (8, 99), (9, 3)] {
+        for (at, byte) in [(0, 2), (1, 132), (2, 2), (8, 99), (9, 3), (15, 2), (17, 1)] {
             let mut wrong = done;
             wrong[at] = byte;
             assert_eq!(decode(&wrong), None, "{at}");

@@ -6,7 +6,7 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Component, Path};
 
 use gateway::FieldList;
 use http::response::HeadWriter;
@@ -68,6 +68,10 @@ pub fn write_kept<'o>(
 pub fn file_below(document_root: &[u8], file: &[u8]) -> Option<Vec<u8>> {
     let (root, file) = (OsStr::from_bytes(document_root), OsStr::from_bytes(file));
     let relative = Path::new(file).strip_prefix(root).ok()?;
+    let climbs = |part: Component<'_>| part == Component::ParentDir;
+    if relative.components().any(climbs) {
+        return None;
+    }
     let path = [b"/", relative.as_os_str().as_bytes()].concat();
     Some(super::super::encode_path(&path).into_bytes())
 }
@@ -87,6 +91,7 @@ mod tests {
         );
         assert_eq!(path("/srv/www"), Some(b"/".to_vec()));
         assert_eq!(path("/srv/www2/a"), None);
+        assert_eq!(path("/srv/www/../a"), None);
         assert_eq!(path("a"), None);
     }
 

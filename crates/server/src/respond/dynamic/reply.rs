@@ -137,7 +137,7 @@ pub fn elsewhere(
         if is_close || !goes_elsewhere(name, how, asks) {
             continue;
         }
-        for part in [name, b": ", value, b"\r\n"] {
+        for part in [name, b": ", request.meant(name, value), b"\r\n"] {
             bytes.extend_from_slice(part);
         }
     }
@@ -216,6 +216,17 @@ mod tests {
         let kept = "GET /b?c HTTP/1.1\r\nHost: x\r\nCookie: c=1\r\nConnection: keep-alive\r\n\r\n";
         let closed = "GET /b?c HTTP/1.1\r\nHost: x\r\nCookie: c=1\r\nConnection: close\r\n\r\n";
         assert_eq!((text(false).as_str(), text(true).as_str()), (kept, closed));
+    }
+
+    #[test]
+    fn request_stays_with_its_host_when_it_is_sent_elsewhere() {
+        let bytes = b"GET http://a.example/p HTTP/1.1\r\nHost: b.example\r\n\r\n";
+        let http::Parsed::Complete(head) = http::parse(bytes, &http::HeadLimits::default()) else {
+            panic!("not a head");
+        };
+        let request = gateway::Request::new(&head, bytes);
+        let there = elsewhere(&request, b"/b", Redirected::Away, false);
+        assert_eq!(there, b"GET /b HTTP/1.1\r\nHost: a.example\r\n\r\n");
     }
 
     #[test]

@@ -231,13 +231,15 @@ impl Worker {
     /// Starts the program, or has the request wait for its turn.
     pub(super) fn admit(&mut self, connection: &mut Connection, exchange: &mut Exchange) -> Step {
         let place = self.places.get(exchange.program.place).clone();
-        if self.may_start(&place) {
-            return self.start_program(connection, exchange);
-        }
+        let may_start = self.may_start(&place);
         let Some(dynamic) = &mut self.dynamic else {
             return Step::Fail(Status::INTERNAL_SERVER_ERROR);
         };
         let queue = &mut dynamic.queues[place.number];
+        // A place that has just become free is theirs who wait, though they have not been told yet.
+        if may_start && queue.is_empty() {
+            return self.start_program(connection, exchange);
+        }
         if queue.len() >= place.location.queue as usize {
             self.counters.dynamic_queue_full += 1;
             return Step::Fail(Status::SERVICE_UNAVAILABLE);

@@ -46,6 +46,8 @@ pub(super) enum State {
     Busy(Token, u64),
     /// It may still answer this exchange, which nobody waits for, until then.
     Draining(u64, u64),
+    /// It has been killed. When it is gone its client is answered with this, for this exchange.
+    Dying(Token, u64, Status),
 }
 
 /// A process of a location whose program stays.
@@ -82,7 +84,7 @@ impl Direct {
         }
     }
 
-    fn get(&self, slot: usize) -> Option<&Process> {
+    pub(super) fn get(&self, slot: usize) -> Option<&Process> {
         self.processes.get(slot)?.as_ref()
     }
 
@@ -122,6 +124,19 @@ impl Direct {
         self.processes.iter().flatten().map(|one| one.id)
     }
 
+    /// The one that has a client's socket for an exchange, whether it may go on or has been killed.
+    pub(super) fn borrower(&self, client: Token, exchange: u64) -> Option<usize> {
+        let has_it = |one: &Process| match one.state {
+            State::Busy(whose, which) | State::Dying(whose, which, _) => {
+                (whose, which) == (client, exchange)
+            }
+            _ => false,
+        };
+        self.processes
+            .iter()
+            .position(|one| one.as_ref().is_some_and(has_it))
+    }
+
     /// All processes, and those that have a client.
     pub(super) fn gauges(&self) -> (u64, u64) {
         let all = self.processes.iter().flatten();
@@ -157,7 +172,7 @@ impl Worker {
                 Some(process.born_ms + patience_ms)
             }
             State::Draining(_, until_ms) => Some(until_ms),
-            State::Idle | State::Busy(..) => None,
+            State::Idle | State::Busy(..) | State::Dying(..) => None,
         }
     }
 
@@ -224,16 +239,21 @@ impl Worker {
         exchange: &mut Exchange,
         place: &Place,
     ) -> Step {
-        let direct = self.dynamic.as_ref().map(|dynamic| &dynamic.direct);
-        let Some(slot) = direct.and_then(|direct| direct.idle(place.number)) else {
-            return Step::Fail(Status::SERVICE_UNAVAILABLE);
+        let slot = loop {
+            let direct = self.dynamic.as_ref().map(|dynamic| &dynamic.direct);
+            let Some(slot) = direct.and_then(|direct| direct.idle(place.number)) else {
+                // All that were idle are gone: it waits for one that comes in their place.
+                return self.admit(connection, exchange);
+            };
+            let bytes = std::mem::take(&mut exchange.head);
+            let sent = self.send_request(connection, exchange, &bytes, slot);
+            exchange.head = bytes;
+            match sent {
+                Ok(true) => break slot,
+                Ok(false) => {}
+                Err(status) => return Step::Fail(status),
+            }
         };
-        let bytes = std::mem::take(&mut exchange.head);
-        let sent = self.send_request(connection, exchange, &bytes, slot);
-        exchange.head = bytes;
-        if let Err(status) = sent {
-            return Step::Fail(status);
-        }
         let mut piped = false;
         if let Some(process) = self.process(slot) {
             process.state = State::Busy(connection.token, exchange.id);
@@ -256,13 +276,14 @@ impl Worker {
         self.dynamic.as_mut()?.direct.get_mut(slot)
     }
 
+    /// Sends it the request; `false`: it is gone, and knows nothing of it.
     fn send_request(
         &mut self,
         connection: &mut Connection,
         exchange: &mut Exchange,
         bytes: &[u8],
         slot: usize,
-    ) -> Result<(), Status> {
+    ) -> Result<bool, Status> {
         let Parsed::Complete(head) = http::parse(bytes, &self.limits) else {
             return Err(Status::INTERNAL_SERVER_ERROR);
         };
@@ -313,12 +334,12 @@ impl Worker {
             Ok(Some(_)) => {
                 self.counters.dynamic_received_bytes += exchange.upload.bytes;
                 exchange.upload.throw_away();
-                Ok(())
+                Ok(true)
             }
             // One that is idle and takes no message is gone.
             _ => {
                 self.remove_process(slot);
-                Err(Status::SERVICE_UNAVAILABLE)
+                Ok(false)
             }
         }
     }
@@ -375,12 +396,13 @@ impl Worker {
             receive_with_descriptors(&process.socket, buffer, 0, Wait::Never)
         });
         let (state, piped) = (process.state, process.piped);
-        let said = match received {
+        let (said, has_ended) = match received {
             Ok(None) => return false,
-            Ok(Some(received)) => decode(&buffer[..received.length]),
-            Err(_) => None,
+            Ok(Some(received)) => (decode(&buffer[..received.length]), received.is_end()),
+            Err(_) => (None, true),
         };
         match (said, state) {
+            (_, State::Dying(..)) if !has_ended => {}
             (Some(Said::Ready), State::Starting) => self.rest(slot),
             (Some(Said::Output { id, bytes }), State::Busy(client, exchange))
                 if piped && id == exchange as u32 =>
@@ -402,6 +424,9 @@ impl Worker {
                 if done.id == exchange as u32 =>
             {
                 self.rest(slot);
+            }
+            (_, State::Busy(client, exchange)) if !piped && !has_ended => {
+                self.step_lent(client, exchange, |_, _, _| Step::Fail(Status::BAD_GATEWAY));
             }
             _ => {
                 self.bury(slot);
@@ -476,10 +501,15 @@ impl Worker {
         let Some(process) = self.remove_process(slot) else {
             return;
         };
-        if let State::Busy(client, exchange) = process.state {
+        let owed = match process.state {
+            State::Busy(client, exchange) => Some((client, exchange, Status::BAD_GATEWAY)),
+            State::Dying(client, exchange, status) => Some((client, exchange, status)),
+            State::Starting | State::Idle | State::Draining(..) => None,
+        };
+        if let Some((client, exchange, status)) = owed {
             self.step_lent(client, exchange, |_, _, exchange| {
                 exchange.process = None;
-                Step::Fail(Status::BAD_GATEWAY)
+                Step::Fail(status)
             });
         }
         let place = self.places.get(process.place).clone();
@@ -508,27 +538,6 @@ impl Worker {
         let _ = self.events.remove(process.socket.as_fd());
         self.order_end(process.id);
         Some(process)
-    }
-
-    /// The process that has this client's socket is not waited for any longer.
-    pub(super) fn reclaim(&mut self, exchange: &mut Exchange) {
-        let busy = State::Busy(exchange.client, exchange.id);
-        let slot = self.dynamic.as_ref().and_then(|dynamic| {
-            let processes = &dynamic.direct.processes;
-            processes
-                .iter()
-                .position(|one| one.as_ref().is_some_and(|one| one.state == busy))
-        });
-        if let Some(slot) = slot {
-            self.remove_process(slot);
-        }
-        exchange.stage = Stage::Over;
-    }
-
-    /// Nothing of a reply has been written into a socket that was lent, so that another one may be.
-    pub(super) fn is_unwritten(connection: &Connection, exchange: &Exchange) -> bool {
-        let written = os::socket::written_bytes(connection.socket.as_fd()).ok();
-        written.is_some() && written == exchange.written_before
     }
 
     /// Processes that do not become ready in time, and those that may be tried again.

@@ -60,13 +60,7 @@ impl Worker {
         status: Status,
     ) -> Fate {
         if exchange.stage == Stage::Lent {
-            let unwritten = Worker::is_unwritten(connection, &exchange);
-            self.reclaim(&mut exchange);
-            if unwritten {
-                return self.refuse(connection, &exchange.head, status);
-            }
-            self.counters.aborted += 1;
-            return Fate::Close;
+            return self.answer_lent(connection, exchange, status);
         }
         self.leave_helpers(&exchange);
         // One that has closed its output is ending by itself, and its end may tell why the reply is bad.
@@ -226,6 +220,8 @@ impl Worker {
     pub(in crate::worker) fn abandon(&mut self, connection: &mut Connection) {
         if let Some(mut exchange) = connection.take_exchange() {
             self.counters.dynamic_abandoned += 1;
+            // Whoever has the socket is killed, which ends it as well; see `lent` for why it is not touched.
+            connection.lent &= exchange.stage != Stage::Lent;
             self.kill_program(&mut exchange);
         }
     }
@@ -272,6 +268,10 @@ impl Worker {
     /// Nothing has moved for too long, or the request has taken too long in all.
     pub(in crate::worker) fn time_out_exchange(&mut self, connection: &mut Connection) -> Fate {
         self.step_exchange(connection, |worker, connection, exchange| {
+            if exchange.stage == Stage::Lent && worker.waits_for_death(exchange) {
+                connection.lent = false;
+                return Step::Abort;
+            }
             let waits = worker.waits_for(connection, exchange);
             if worker.now_ms >= exchange.end_ms {
                 worker.counters.dynamic_timeouts += 1;

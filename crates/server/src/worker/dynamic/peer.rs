@@ -227,7 +227,11 @@ impl Worker {
             peers.keep > 0,
         )
         .map_err(NotCalled::Answer)?;
-        let kept = match is_idempotent(head.method) && !exchange.wants_new {
+        // A body that has left and is not kept cannot be sent again.
+        let upload = &exchange.upload;
+        let is_kept = upload.spilled.is_some() || (upload.bytes == 0 && upload.body.is_none());
+        let may_repeat = is_idempotent(head.method) && is_kept;
+        let kept = match may_repeat && !exchange.wants_new {
             true => self.take_idle(place.number, lease.back_end()),
             false => None,
         };

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use debox::Call;
 use event::{Interest, Ready, Token};
 use files::{Failure, Meta, OpenFile};
+use gateway::cgi::is_local;
 use gateway::upstream::{Outcome, Stage as Progressed};
 use gateway::{Answer, Event, Fault, FieldList, Handoff, Refusal};
 use http::Status;
@@ -16,6 +17,7 @@ use rustix::io::Errno;
 
 use super::backlog::RESTORE_BYTES;
 use super::{Elsewhere, READ_BYTES, Side, Step, program_token};
+use crate::config::{Kind, Protocol};
 use crate::connection::{Connection, Exchange, Peer};
 use crate::forker::harmless;
 use crate::respond::dynamic::handoff::{file_below, kept_fields};
@@ -178,8 +180,8 @@ impl Worker {
                 }
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) => break,
-                // One that is killed resets the connection if it has not read all of the request.
-                Ok(_) | Err(_) => self.peer_closed(connection, exchange),
+                Ok(_) => self.peer_closed(connection, exchange),
+                Err(_) => self.peer_broke_off(connection, exchange),
             };
             match step {
                 Step::Go => {}
@@ -237,6 +239,16 @@ impl Worker {
         }
     }
 
+    /// The connection was reset. One that is killed does so if it has not read all of the request; what it has said may be
+    /// complete all the same, if its length was told.
+    fn peer_broke_off(&mut self, connection: &mut Connection, exchange: &mut Exchange) -> Step {
+        let peer = exchange.peer.as_ref();
+        match peer.is_some_and(|peer| peer.talk.is_open_ended()) {
+            true => self.peer_at_fault(connection, exchange, &Fault::Closed),
+            false => self.peer_closed(connection, exchange),
+        }
+    }
+
     fn peer_closed(&mut self, connection: &mut Connection, exchange: &mut Exchange) -> Step {
         let finished = exchange.peer.as_mut().map(|peer| peer.talk.finish());
         match finished {
@@ -250,8 +262,8 @@ impl Worker {
         }
     }
 
-    /// The back end broke its protocol, said that it does not answer, or left. A reply that cannot be passed
-    /// on is a program's mistake, not its server's: that one is not blamed for it.
+    /// The back end broke its protocol, said that it does not answer, or left. A program's reply that cannot be passed on is
+    /// its own mistake, and the server that runs it is not blamed; of a proxied one the reply is the protocol.
     fn peer_at_fault(
         &mut self,
         connection: &mut Connection,
@@ -264,13 +276,23 @@ impl Worker {
             Fault::Reply(Refusal::Empty) => Progressed::Unsent,
             fault if fault.is_untouched() => Progressed::Untouched,
             Fault::Reply(refusal) => {
-                self.leave_peer(exchange, Outcome::Answered, false);
+                let outcome = match self.is_proxied(exchange) {
+                    true => Outcome::Failed,
+                    false => Outcome::Answered,
+                };
+                self.counters.backend_failures += u64::from(outcome == Outcome::Failed);
+                self.leave_peer(exchange, outcome, false);
                 return self.refuse_reply(exchange, &refusal.to_string());
             }
             _ => Progressed::Answered,
         };
         let failure = (fault.status(), fault.to_string());
         self.peer_failed(connection, exchange, progressed, (failure.0, &failure.1))
+    }
+
+    fn is_proxied(&self, exchange: &Exchange) -> bool {
+        let location = &self.places.get(exchange.program.place).location;
+        matches!(&location.kind, Kind::Peers(peers) if peers.protocol == Protocol::Proxy)
     }
 
     /// A reply whose body comes from a file of the server's.
@@ -280,9 +302,15 @@ impl Worker {
         handoff: &Handoff,
         fields: &FieldList,
     ) -> Step {
-        let location = match handoff {
-            Handoff::Location(location) => Some(location.to_vec()),
-            Handoff::File(file) => file_below(&exchange.program.document_root, file),
+        let (location, why) = match handoff {
+            Handoff::Location(location) => (
+                is_local(location).then(|| location.to_vec()),
+                "X-Accel-Redirect names no path of this server",
+            ),
+            Handoff::File(file) => (
+                file_below(&exchange.program.document_root, file),
+                "X-Sendfile names no file below the document root",
+            ),
         };
         match location {
             Some(location) => {
@@ -292,7 +320,7 @@ impl Worker {
                     handed: Some(kept_fields(fields)),
                 }))
             }
-            None => self.refuse_reply(exchange, "X-Sendfile names no file below the document root"),
+            None => self.refuse_reply(exchange, why),
         }
     }
 
