@@ -248,10 +248,7 @@ fn request_that_waits_is_next_when_another_client_has_sent_several() {
     let server = proxy(&site, &[&back_end.address], "concurrency = 1\nkeep = 0");
     let (mut several, mut one) = (server.connect(), server.connect());
     let request = |name: &str| format!("GET /app/{name} HTTP/1.1\r\nHost: x\r\n\r\n");
-    send(
-        &mut several,
-        ["a", "b", "c"].map(|name| request(name)).concat(),
-    );
+    send(&mut several, ["a", "b", "c"].map(&request).concat());
     server.wait_for("the first", |_| order.lock().unwrap().len() == 1);
     send(&mut one, request("other"));
     server.wait_for("who waits", |server| counter(server, "dynamic_queue") == 1);

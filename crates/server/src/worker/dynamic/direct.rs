@@ -378,7 +378,7 @@ impl Worker {
         }
     }
 
-    /// Takes one message of a process. `false`: there is none now, or none is wanted.
+    /// Takes one message of a process. `false`: there is none now, none is wanted, or none is due.
     fn hear_process(&mut self, event: Token, buffer: &mut [u8]) -> bool {
         let slot = event.slot() as usize;
         let direct = self.dynamic.as_ref().map(|dynamic| &dynamic.direct);
@@ -419,6 +419,8 @@ impl Worker {
                     false => self.take_back(client, exchange, &done),
                 }
                 self.rest(slot);
+                // It has nothing to say until it is asked again.
+                return false;
             }
             (Some(Said::Done(done)), State::Draining(exchange, _))
                 if done.id == exchange as u32 =>
