@@ -165,7 +165,8 @@ static const char *phrase(int status) {
 static int are_fields(const char *lines) {
     while (*lines) {
         size_t length = strcspn(lines, "\r\n"), name = strcspn(lines, ":");
-        if (name == 0 || name >= length || strncmp(lines + length, "\r\n", 2) != 0) {
+        if (name == 0 || *lines == ' ' || *lines == '\t' || name >= length ||
+            strncmp(lines + length, "\r\n", 2) != 0) {
             return 0;
         }
         lines += length + 2;
@@ -181,6 +182,7 @@ int headway_direct_begin(struct headway_direct *server, int status, const char *
     char *head;
     time_t now = time(NULL);
     struct tm utc;
+    if (!fields) fields = "";
     if (server->status || status < 200 || status > 599 || !are_fields(fields)) {
         errno = EINVAL;
         return -1;

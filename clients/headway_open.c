@@ -460,7 +460,7 @@ static int is_resident(struct headway_client *client, int fd, uint64_t length) {
     for (uint64_t at = FRONT_BYTES; at + 1 < length; at += PROBE_STRIDE) {
         if (!has_byte(fd, at)) return 0;
     }
-    return has_byte(fd, length - 1);
+    return length <= FRONT_BYTES || has_byte(fd, length - 1);
 }
 
 static uint64_t wanted(const struct headway_client *client, const struct statx *status) {
@@ -501,7 +501,11 @@ static int is_small(const struct headway_client *client, const struct statx *sta
 static int read_whole(int fd, const struct statx *status, struct content *content, int flags) {
     size_t size = (size_t)status->stx_size;
     if (!content->bytes) content->bytes = content->room(content->context, size);
-    if (!content->bytes) return 0;
+    if (!content->bytes) {
+        content->most = 0;
+        errno = ENOMEM;
+        return 0;
+    }
     struct iovec part = {content->bytes, size};
     ssize_t length = preadv2(fd, &part, 1, 0, flags);
     if (length == (ssize_t)part.iov_len) content->got = part.iov_len;

@@ -6,11 +6,10 @@
  *   exercise SOCKET TIMEOUT_MS strict PATH...        the same without fall-back
  *   exercise SOCKET TIMEOUT_MS load PATH...          the same by headway_load, with room for 8192 bytes
  *   exercise SOCKET TIMEOUT_MS as UID PATH...        the same as another user
- *   exercise SOCKET TIMEOUT_MS closed PATH...        the same twice; in between all descriptors are closed
- * and their numbers given to sockets, which must have got nothing exercise SOCKET TIMEOUT_MS few N PATH...
- * the same with N descriptors left exercise SOCKET TIMEOUT_MS threads N TIMES PATH... each thread opens all
- * of them so often, out of memory before exercise SOCKET TIMEOUT_MS fork N TIMES PATH...  the same in
- * processes, after the parent has connected
+ *   exercise SOCKET TIMEOUT_MS closed PATH...        the same twice, without its descriptors in between
+ *   exercise SOCKET TIMEOUT_MS few N PATH...         the same with N descriptors left
+ *   exercise SOCKET TIMEOUT_MS threads N TIMES PATH... each thread opens all of them, out of memory
+ *   exercise SOCKET TIMEOUT_MS fork N TIMES PATH...  the same in processes, after the parent has connected
  *
  * The last line is what the client has counted. Exit code 1: a file was not what its name says, or
  * descriptors leaked.
@@ -133,7 +132,8 @@ static int one_by_one(int loads) {
     return 0;
 }
 
-/* As a program does that closes all descriptors it does not know. */
+/* As a program does that closes all descriptors it does not know. Their numbers are sockets then, which must
+ * get nothing. */
 static int after_closing(void) {
     enum { PAIRS = 8 };
     int pairs[PAIRS][2], failed = one_by_one(0);

@@ -210,7 +210,6 @@ fn auto_is_ours(preset: Preset, from: &Settings, to: &mut Findings<'_>) {
     }
 }
 
-/// Who cannot be served in time is known to nobody but the controller.
 /// A round for each connection that closes would be a turn without end, which `auto` is there to prevent.
 fn auto_takes_in_turns(policy: Policy, from: &Settings, to: &mut Findings<'_>) {
     if policy.count == AcceptCount::Auto && value(&from.accept_on_close) == Some(true) {
@@ -221,6 +220,7 @@ fn auto_takes_in_turns(policy: Policy, from: &Settings, to: &mut Findings<'_>) {
     }
 }
 
+/// Who cannot be served in time is known to nobody but the controller.
 fn rejects_only_by_control(policy: Policy, from: &Settings, to: &mut Findings<'_>) {
     if policy.early_reject != EarlyReject::Off && policy.count != AcceptCount::Auto {
         let problem = format!(

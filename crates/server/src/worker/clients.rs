@@ -130,9 +130,10 @@ impl Worker {
     }
 
     /// While there is no room for another connection nobody is taken, so that no round leaves anybody: those who wait are told here.
+    /// Not where another worker may take them.
     pub(super) fn reject_while_full(&mut self) {
         let rejecting = self.auto.as_ref().is_some_and(|auto| auto.reject() > 0);
-        if !rejecting || !self.listeners.is_full() {
+        if !rejecting || !self.listeners.is_full() || self.has_company() {
             return;
         }
         for listener in 0..self.listeners.len() {
@@ -146,7 +147,12 @@ impl Worker {
     /// When it is to be looked who waits meanwhile: nothing tells of them.
     pub(super) fn full_next_ms(&self) -> Option<u64> {
         let tells = self.config.early_reject != EarlyReject::Off;
-        (tells && self.listeners.is_full()).then_some(self.now_ms + FULL_LOOK_MS)
+        (tells && self.listeners.is_full() && !self.has_company())
+            .then_some(self.now_ms + FULL_LOOK_MS)
+    }
+
+    fn has_company(&self) -> bool {
+        self.config.sharing != Sharing::Reuseport && self.config.workers > 1
     }
 
     /// A client that could not be served in time learns it now: it may go elsewhere, or come later.

@@ -362,7 +362,10 @@ impl Worker {
     /// When [`Worker::tend_dynamic`] has something to do at the latest.
     pub(super) fn dynamic_next_ms(&self) -> Option<u64> {
         let dynamic = self.dynamic.as_ref()?;
+        // A place that has become free since then, at a time-out.
+        let freed = (!dynamic.freed.is_empty()).then_some(self.now_ms);
         let due = [
+            freed,
             self.direct_next_ms(dynamic),
             dynamic.forked_next_ms(self.now_ms),
             dynamic.idle_next_ms(),

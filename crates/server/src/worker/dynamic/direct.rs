@@ -9,14 +9,15 @@
 //! What a process can do wrong harms nobody but the client whose socket it had. One that ends, says what makes no
 //! sense, or takes too long is killed and replaced. Its client is answered by an error if nothing had been written, else cut
 //! off: by `shutdown`, which holds for every copy of the socket that may still be around. Nobody can make the loop wait
-//! through a shared socket either: the worker asks not to wait call by call (`MSG_DONTWAIT`).
+//! through a shared socket either: the worker asks not to wait call by call (`MSG_DONTWAIT`), and makes no call while a program may
+//! hold the socket's lock (`lent`).
 
 use std::os::fd::{AsFd, OwnedFd};
 
 use debox::Call;
 use event::{Interest, Token};
 use http::{Head, Method, Parsed, Status, Version};
-use os::rights::{Wait, receive_with_descriptors, send_with_descriptors};
+use os::rights::{ReceiveError, Wait, receive_with_descriptors, send_with_descriptors};
 use rustix::io::IoSlice;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
@@ -242,8 +243,7 @@ impl Worker {
         let slot = loop {
             let direct = self.dynamic.as_ref().map(|dynamic| &dynamic.direct);
             let Some(slot) = direct.and_then(|direct| direct.idle(place.number)) else {
-                // All that were idle are gone: it waits for one that comes in their place.
-                return self.admit(connection, exchange);
+                return self.wait_for_another(connection, exchange, place);
             };
             let bytes = std::mem::take(&mut exchange.head);
             let sent = self.send_request(connection, exchange, &bytes, slot);
@@ -269,6 +269,25 @@ impl Worker {
             self.counters.direct_lent += 1;
         }
         self.renew(connection, exchange);
+        Step::Go
+    }
+
+    /// All that were idle are gone: it is the next one for whoever comes in their place, unless it has waited its time already.
+    fn wait_for_another(
+        &mut self,
+        connection: &Connection,
+        exchange: &mut Exchange,
+        place: &Place,
+    ) -> Step {
+        let waited_ms = exchange.begun.elapsed().as_millis() as u64;
+        let dynamic = self.dynamic.as_mut();
+        let Some(dynamic) = dynamic.filter(|_| waited_ms < place.location.timeout_ms) else {
+            return Step::Fail(Status::SERVICE_UNAVAILABLE);
+        };
+        dynamic.queues[place.number].push_front(connection.token);
+        exchange.stage = Stage::Queued;
+        self.renew(connection, exchange);
+        self.grow(place);
         Step::Go
     }
 
@@ -399,10 +418,12 @@ impl Worker {
         let (said, has_ended) = match received {
             Ok(None) => return false,
             Ok(Some(received)) => (decode(&buffer[..received.length]), received.is_end()),
-            Err(_) => (None, true),
+            Err(ReceiveError::TooLong | ReceiveError::DescriptorsLost { .. }) => (None, false),
+            Err(ReceiveError::Os(_)) => (None, true),
         };
         match (said, state) {
-            (_, State::Dying(..)) if !has_ended => {}
+            // However much it says: the next turn hears the next word.
+            (_, State::Dying(..)) if !has_ended => return false,
             (Some(Said::Ready), State::Starting) => self.rest(slot),
             (Some(Said::Output { id, bytes }), State::Busy(client, exchange))
                 if piped && id == exchange as u32 =>

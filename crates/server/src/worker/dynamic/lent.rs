@@ -39,7 +39,7 @@ impl Worker {
         Fate::Close
     }
 
-    /// `false`: nobody has the socket any more.
+    /// Kills whoever has the client's socket, whose client is answered with this in the end. `false`: nobody has it any more.
     fn kill_borrower(&mut self, exchange: &Exchange, status: Status) -> bool {
         let (client, id) = (exchange.client, exchange.id);
         let Some(dynamic) = &mut self.dynamic else {
