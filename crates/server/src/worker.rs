@@ -56,8 +56,8 @@ const BACKEND: u8 = 4;
 const FORK_HELPER: u8 = 5;
 /// The kind of token that names a program that stays.
 const DIRECT: u8 = 6;
-/// The kind of token that names a connection to a back end whose request has been given up.
-const ABORTED: u8 = 7;
+/// The kind of token that names a connection to a back end.
+const LINE: u8 = 7;
 
 /// Connection deadlines are kept to this precision, so that the table is scanned seldom.
 const DEADLINE_TICK: Duration = Duration::from_millis(256);
@@ -309,7 +309,7 @@ impl Worker {
             BACKEND => self.on_program(event),
             FORK_HELPER => self.on_fork_helper(),
             DIRECT => self.on_direct(event.token),
-            ABORTED => self.on_aborted(event),
+            LINE => self.on_line(event),
             CONTROL => return self.on_orders(),
             _ => {}
         }

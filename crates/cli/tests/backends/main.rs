@@ -16,6 +16,7 @@ mod start;
 mod aborts;
 mod faults;
 mod handoff;
+mod kept;
 mod php;
 mod proxy;
 mod scgi;

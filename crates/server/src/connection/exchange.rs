@@ -144,14 +144,22 @@ pub enum Reader {
     Peer,
 }
 
+/// A connection to a back end, whomever it serves.
+pub struct Line {
+    /// The socket, non-blocking.
+    pub socket: OwnedFd,
+    /// How events name it, from its beginning to its end.
+    pub name: Token,
+    /// What the event mechanism was last told; `None` while it does not know the socket.
+    pub interest: Option<Interest>,
+}
+
 /// A back end that answers, and what is said with it.
 pub struct Peer {
     /// Its protocol.
     pub talk: Box<dyn gateway::Exchange>,
     /// The connection to it.
-    pub socket: OwnedFd,
-    /// What the event mechanism was last told of that.
-    pub interest: Option<Interest>,
+    pub line: Line,
     /// Which one it is.
     pub lease: Lease,
     /// The connection had waited for a request, so that it may just have been closed.
@@ -171,9 +179,7 @@ pub struct Peer {
 /// the client among the connection's outgoing pieces.
 pub struct Tunnel {
     /// The connection to the back end.
-    pub socket: OwnedFd,
-    /// What the event mechanism was last told of that.
-    pub interest: Option<Interest>,
+    pub line: Line,
     /// The client sends nothing more …
     pub client_ended: bool,
     /// … and the back end knows.

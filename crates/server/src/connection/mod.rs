@@ -22,7 +22,7 @@ use files::{RootId, Waiter};
 use gateway::FieldList;
 
 pub use body::Body;
-pub use exchange::{Channel, Download, Exchange, Peer, Reader, Stage, Tunnel, Upload};
+pub use exchange::{Channel, Download, Exchange, Line, Peer, Reader, Stage, Tunnel, Upload};
 pub use slots::{CONNECTION, Slots};
 pub use turn::{Turn, TurnStage};
 

@@ -19,6 +19,7 @@ mod forked;
 mod gather;
 mod helper;
 mod lent;
+mod line;
 mod peer;
 mod piped;
 mod start;
@@ -47,6 +48,7 @@ use direct::Direct;
 pub(super) use find::Found;
 use forked::Forked;
 use helper::ForkHelper;
+use line::Lines;
 use peer::Group;
 
 /// What is read from a program at once.
@@ -74,8 +76,10 @@ pub(super) struct Dynamic {
     direct: Direct,
     /// The back ends, by location.
     groups: Vec<Option<Group>>,
-    /// Connections whose request has been given up, by slot.
-    aborts: Vec<Option<Abandoned>>,
+    /// Connections to them: whom each serves.
+    lines: Lines,
+    /// Those whose request has been given up.
+    aborts: Vec<Abandoned>,
     /// Connections that speak another protocol, by location.
     tunnels: Vec<u32>,
     /// Replies that wait for their clients in files, by location.
@@ -108,6 +112,7 @@ impl Dynamic {
             queues: (0..places.len()).map(|_| VecDeque::new()).collect(),
             direct: Direct::new(places.len()),
             groups: Group::all(places),
+            lines: Lines::default(),
             aborts: Vec::new(),
             tunnels: vec![0; places.len()],
             spills: (0..places.len()).map(|_| Rc::default()).collect(),
@@ -188,10 +193,6 @@ impl Worker {
         let is_output = token.slot() & 1 == 1;
         self.step(slot, |worker, connection| {
             worker.step_exchange(connection, |worker, connection, exchange| match is_output {
-                _ if exchange.peer.is_some() => worker.on_peer(connection, exchange, event),
-                _ if exchange.tunnel.is_some() => {
-                    worker.on_tunnel_back_end(connection, exchange, event)
-                }
                 true => worker.take_output(connection, exchange),
                 false => worker.feed_program(connection, exchange),
             })

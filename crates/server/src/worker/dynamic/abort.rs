@@ -5,18 +5,17 @@
 //! it is done. Then the connection waits for its next request. An application that does not care is given up after a while, and there are
 //! never more such connections than may be kept anyway.
 
-use std::os::fd::{AsFd, OwnedFd};
-
 use debox::Call;
-use event::{Interest, Ready, Token};
+use event::{Interest, Ready};
 use gateway::fastcgi::Aborted;
+use gateway::upstream::Outcome;
 use rustix::io::Errno;
 
 use super::Dynamic;
+use super::line::Serves;
 use crate::config::Kind;
-use crate::connection::{Exchange, Peer};
-use crate::worker::{ABORTED, Worker};
-use gateway::upstream::Outcome;
+use crate::connection::{Exchange, Line, Peer};
+use crate::worker::Worker;
 
 /// How long an application may take to end a request that nobody wants answered.
 const PATIENCE_MS: u64 = 5_000;
@@ -25,13 +24,11 @@ const READS_MAX: usize = 16;
 
 /// A connection whose request has been given up.
 pub(super) struct Abandoned {
-    socket: OwnedFd,
+    line: Line,
     talk: Aborted,
     place: usize,
     back_end: usize,
     until_ms: u64,
-    token: Token,
-    interest: Interest,
 }
 
 /// What becomes of one after a step.
@@ -47,14 +44,12 @@ enum End {
 impl Dynamic {
     /// When one has been waited for for too long.
     pub(super) fn aborts_next_ms(&self) -> Option<u64> {
-        let all = self.aborts.iter().flatten();
-        all.map(|one| one.until_ms).min()
+        self.aborts.iter().map(|one| one.until_ms).min()
     }
 
     fn aborts_at(&self, place: usize, back_end: usize) -> usize {
-        let all = self.aborts.iter().flatten();
-        all.filter(|one| one.place == place && one.back_end == back_end)
-            .count()
+        let is_there = |one: &&Abandoned| one.place == place && one.back_end == back_end;
+        self.aborts.iter().filter(is_there).count()
     }
 }
 
@@ -73,19 +68,10 @@ impl Worker {
             return;
         };
         let Peer {
-            talk,
-            socket,
-            interest,
-            lease,
-            ..
+            talk, line, lease, ..
         } = *peer;
         let back_end = lease.back_end();
         self.end_lease(place.number, lease, Outcome::Unknown);
-        if interest.is_some() {
-            let _ = self
-                .tracer
-                .call(Call::EventControl, || self.events.remove(socket.as_fd()));
-        }
         let others = self
             .dynamic
             .as_ref()
@@ -93,54 +79,36 @@ impl Worker {
         let talk = talk.abort().filter(|_| others < peers.keep as usize);
         match (talk, &mut self.dynamic) {
             (Some(talk), Some(dynamic)) => {
-                dynamic.next_id += 1;
-                let number = dynamic.next_id as u32;
-                let free = dynamic.aborts.iter().position(Option::is_none);
-                let slot = free.unwrap_or(dynamic.aborts.len());
-                let one = Abandoned {
-                    socket,
+                dynamic.lines.assign(line.name, Serves::Nobody);
+                self.counters.backend_aborts += 1;
+                self.keep_aborted(Abandoned {
+                    line,
                     talk,
                     place: place.number,
                     back_end,
                     until_ms: self.now_ms + PATIENCE_MS,
-                    token: Token::new(ABORTED, slot as u32, number),
-                    interest: Interest::BOTH,
-                };
-                self.counters.backend_aborts += 1;
-                self.drain_peer(slot, one);
+                });
             }
-            _ => self.tracer.call(Call::Close, || drop(socket)),
-        }
-    }
-
-    /// Waits for what an application still says.
-    fn drain_peer(&mut self, slot: usize, one: Abandoned) {
-        let told = self.tracer.call(Call::EventControl, || {
-            self.events.add(one.socket.as_fd(), one.token, one.interest)
-        });
-        let Some(dynamic) = self.dynamic.as_mut().filter(|_| told.is_ok()) else {
-            return self.tracer.call(Call::Close, || drop(one));
-        };
-        match dynamic.aborts.get_mut(slot) {
-            Some(place) => *place = Some(one),
-            None => dynamic.aborts.push(Some(one)),
+            _ => self.close_line(line),
         }
     }
 
     /// An event on such a connection.
-    pub(in crate::worker) fn on_aborted(&mut self, event: &Ready) {
-        let slot = event.token.slot() as usize;
-        let taken = self.dynamic.as_mut().and_then(|dynamic| {
-            let one = dynamic.aborts.get_mut(slot)?;
-            one.take_if(|one| one.token == event.token)
-        });
-        let Some(mut one) = taken else { return };
+    pub(super) fn on_aborted(&mut self, event: &Ready) {
+        let Some(dynamic) = &mut self.dynamic else {
+            return;
+        };
+        let mut all = dynamic.aborts.iter();
+        let Some(at) = all.position(|one| one.line.name == event.token) else {
+            return;
+        };
+        let mut one = dynamic.aborts.swap_remove(at);
         let end = match self.tell_aborted(&mut one) {
             End::Open => self.hear_aborted(&mut one),
             other => other,
         };
         match end {
-            End::Open => self.keep_aborted(slot, one),
+            End::Open => self.keep_aborted(one),
             End::Reusable => self.end_aborted(one, true),
             End::Closed => self.end_aborted(one, false),
         }
@@ -149,7 +117,7 @@ impl Worker {
     fn tell_aborted(&self, one: &mut Abandoned) -> End {
         while !one.talk.unsent().is_empty() {
             let written = self.tracer.call(Call::BackendWrite, || {
-                rustix::io::write(&one.socket, one.talk.unsent())
+                rustix::io::write(&one.line.socket, one.talk.unsent())
             });
             match written {
                 Ok(count) => one.talk.sent(count),
@@ -168,7 +136,7 @@ impl Worker {
         for _ in 0..READS_MAX {
             let buffer = &mut dynamic.buffer;
             let read = self.tracer.call(Call::BackendRead, || {
-                rustix::io::read(&one.socket, &mut buffer[..])
+                rustix::io::read(&one.line.socket, &mut buffer[..])
             });
             match read {
                 Ok(count @ 1..) => match one.talk.feed(&buffer[..count]) {
@@ -185,44 +153,28 @@ impl Worker {
     }
 
     /// It is not over: waits on, for room only while there is something to say.
-    fn keep_aborted(&mut self, slot: usize, mut one: Abandoned) {
+    fn keep_aborted(&mut self, mut one: Abandoned) {
         let wanted = match one.talk.unsent().is_empty() {
             true => Interest::READ,
             false => Interest::BOTH,
         };
-        if wanted != one.interest {
-            let told = self.tracer.call(Call::EventControl, || {
-                self.events.modify(one.socket.as_fd(), one.token, wanted)
-            });
-            if told.is_ok() {
-                one.interest = wanted;
-            }
-        }
+        self.watch_line(&mut one.line, Some(wanted));
         if let Some(dynamic) = &mut self.dynamic {
-            dynamic.aborts[slot] = Some(one);
+            dynamic.aborts.push(one);
         }
     }
 
     fn end_aborted(&mut self, one: Abandoned, reusable: bool) {
-        let _ = self.tracer.call(Call::EventControl, || {
-            self.events.remove(one.socket.as_fd())
-        });
-        let Abandoned {
-            socket,
-            place,
-            back_end,
-            ..
-        } = one;
-        self.put_idle(place, back_end, socket, reusable);
+        self.put_idle(one.place, one.back_end, one.line, reusable);
     }
 
     /// Once a turn: those that have been waited for for too long.
     pub(super) fn tend_aborts(&mut self) {
         let now_ms = self.now_ms;
-        while let Some(one) = self.dynamic.as_mut().and_then(|dynamic| {
-            let mut all = dynamic.aborts.iter_mut();
-            all.find_map(|one| one.take_if(|one| now_ms >= one.until_ms))
-        }) {
+        while let Some(dynamic) = &mut self.dynamic
+            && let Some(at) = dynamic.aborts.iter().position(|one| now_ms >= one.until_ms)
+        {
+            let one = dynamic.aborts.swap_remove(at);
             self.end_aborted(one, false);
         }
     }

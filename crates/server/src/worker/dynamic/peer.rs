@@ -3,16 +3,17 @@
 //! A location's back ends are a group: `gateway` chooses among them, remembers which failed, and keeps the
 //! connections that wait for their next request. Connecting does not wait: what is to be sent waits until the
 //! socket takes it, and a connection that does not come about is told by the first call on it, or by its time (`connect-timeout`),
-//! and then the next back end is asked. One that has
-//! waited is looked at before it is used, since its back end may have closed it; only requests that may be
-//! sent twice get one at all, because it can still close in that moment.
+//! and then the next back end is asked. One that
+//! waits is watched, and closed when its back end closes it; only requests that may be sent twice get one at all, because it can still
+//! close in the moment when it is used.
 //!
 //! The path of a Unix socket is looked up by `connect`, which waits for the disk if that path is on one and
 //! not in memory; such sockets are below `/run`, which is memory. The trace has the call under its own name.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use debox::Call;
+use event::{Interest, Token};
 use gateway::upstream::{
     Address, Idle, IdleLimits, Lease, Outcome, Policy, Stage as Progressed, Unavailable, Upstream,
     is_idempotent, may_retry,
@@ -21,18 +22,23 @@ use http::{Parsed, Status};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
 
+use super::line::Serves;
 use super::{Dynamic, Step};
 use crate::config::{Kind, Peers};
-use crate::connection::{Connection, Exchange, Peer, Stage};
+use crate::connection::{Connection, Exchange, Line, Peer, Stage};
 use crate::respond::dynamic::{Asked, Place, Places, talk};
 use crate::tally::BackEnd;
 use crate::worker::Worker;
+
+/// A connection that has waited for less is used as it is: its back end would hardly have had enough of it already, and the event mechanism
+/// would have told. One that has waited longer is looked at.
+const TRUSTED_MS: u64 = 500;
 
 /// The back ends of a location.
 pub(super) struct Group {
     addresses: Vec<Address>,
     upstream: Upstream,
-    idle: Idle<OwnedFd>,
+    idle: Idle<Line>,
 }
 
 impl Group {
@@ -157,12 +163,11 @@ impl Worker {
                 Err(Unavailable::Exhausted) => return Step::Fail(status),
             };
             match self.call_peer(connection, exchange, &place, peers, &lease) {
-                Ok(Called { talk, socket, kept }) => {
+                Ok(Called { talk, line, kept }) => {
                     self.counters.backend_retries += u64::from(exchange.tried.count() > 1);
                     exchange.peer = Some(Box::new(Peer {
                         talk,
-                        socket,
-                        interest: None,
+                        line,
                         lease,
                         kept,
                         begun: false,
@@ -232,35 +237,50 @@ impl Worker {
         let is_kept = upload.spilled.is_some() || (upload.bytes == 0 && upload.body.is_none());
         let may_repeat = is_idempotent(head.method) && is_kept;
         let kept = match may_repeat && !exchange.wants_new {
-            true => self.take_idle(place.number, lease.back_end()),
+            true => self.take_idle(place.number, lease.back_end(), connection.token),
             false => None,
         };
-        if let Some(socket) = kept {
+        if let Some(line) = kept {
             self.counters.backend_reused += 1;
             let kept = true;
-            return Ok(Called { talk, socket, kept });
+            return Ok(Called { talk, line, kept });
         }
         self.counters.backend_connects += 1;
-        let socket = self.tracer.call(Call::BackendConnect, || connect(&address));
-        let kept = false;
-        socket
-            .map(|socket| Called { talk, socket, kept })
-            .map_err(NotCalled::Unreachable)
+        let socket = self
+            .tracer
+            .call(Call::BackendConnect, || connect(&address))
+            .map_err(NotCalled::Unreachable)?;
+        let Some(dynamic) = &mut self.dynamic else {
+            return Err(broken);
+        };
+        Ok(Called {
+            talk,
+            line: Worker::open_line(dynamic, socket, connection.token),
+            kept: false,
+        })
     }
 
-    /// A waiting connection that its back end has not closed.
-    fn take_idle(&mut self, place: usize, back_end: usize) -> Option<OwnedFd> {
+    /// A waiting connection that its back end has not closed, as far as one knows.
+    fn take_idle(&mut self, place: usize, back_end: usize, client: Token) -> Option<Line> {
+        let now_ms = self.now_ms;
         loop {
-            let socket = self.dynamic.as_mut()?.group(place)?.idle.take(back_end)?;
-            let peeked = self.tracer.call(Call::BackendRead, || {
-                rustix::net::recv(&socket, &mut [0; 1], RecvFlags::PEEK)
-            });
-            match peeked {
-                Err(Errno::AGAIN) => return Some(socket),
-                // Closed, or it says something that nobody has asked for.
-                _ => self.tracer.call(Call::Close, || drop(socket)),
+            let dynamic = self.dynamic.as_mut()?;
+            let (line, since_ms) = dynamic.group(place)?.idle.take(back_end)?;
+            if now_ms < since_ms + TRUSTED_MS || self.is_silent(&line) {
+                let dynamic = self.dynamic.as_mut()?;
+                dynamic.lines.assign(line.name, Serves::Client(client));
+                return Some(line);
             }
+            self.close_line(line);
         }
+    }
+
+    /// Neither closed, nor with something to say that nobody has asked for.
+    fn is_silent(&self, line: &Line) -> bool {
+        let peeked = self.tracer.call(Call::BackendRead, || {
+            rustix::net::recv(&line.socket, &mut [0; 1], RecvFlags::PEEK)
+        });
+        matches!(peeked, Err(Errno::AGAIN))
     }
 
     pub(super) fn end_lease(&mut self, place: usize, lease: Lease, outcome: Outcome) {
@@ -288,15 +308,10 @@ impl Worker {
         let Some(peer) = exchange.peer.take() else {
             return;
         };
-        if peer.interest.is_some() {
-            let _ = self.tracer.call(Call::EventControl, || {
-                self.events.remove(peer.socket.as_fd())
-            });
-        }
-        let Peer { socket, lease, .. } = *peer;
+        let Peer { line, lease, .. } = *peer;
         let (place, back_end) = (exchange.program.place, lease.back_end());
         self.end_lease(place, lease, outcome);
-        self.put_idle(place, back_end, socket, reusable);
+        self.put_idle(place, back_end, line, reusable);
     }
 
     /// Keeps a connection for the next request, if it is of use for one.
@@ -304,17 +319,35 @@ impl Worker {
         &mut self,
         place: usize,
         back_end: usize,
-        socket: OwnedFd,
+        mut line: Line,
         reusable: bool,
     ) {
         let now_ms = self.now_ms;
-        let group = self.dynamic.as_mut().and_then(|all| all.group(place));
-        let closing = match group {
-            Some(group) if reusable => group.idle.put(back_end, socket, now_ms),
-            _ => Some(socket),
+        if reusable {
+            self.watch_line(&mut line, Some(Interest::READ));
+        }
+        let closing = match &mut self.dynamic {
+            Some(dynamic) if reusable => {
+                let next = Serves::Next { place, back_end };
+                dynamic.lines.assign(line.name, next);
+                match dynamic.group(place) {
+                    Some(group) => group.idle.put(back_end, line, now_ms),
+                    None => Some(line),
+                }
+            }
+            _ => Some(line),
         };
-        if let Some(socket) = closing {
-            self.tracer.call(Call::Close, || drop(socket));
+        if let Some(line) = closing {
+            self.close_line(line);
+        }
+    }
+
+    /// The back end has closed a connection that waited, or says what nobody has asked for.
+    pub(super) fn leave_idle(&mut self, place: usize, back_end: usize, name: Token) {
+        let group = self.dynamic.as_mut().and_then(|all| all.group(place));
+        let left = group.and_then(|group| group.idle.remove(back_end, |line| line.name == name));
+        if let Some(line) = left {
+            self.close_line(line);
         }
     }
 
@@ -376,10 +409,12 @@ impl Worker {
         let Some(dynamic) = &mut self.dynamic else {
             return;
         };
-        for group in dynamic.groups.iter_mut().flatten() {
-            while let Some(socket) = group.idle.expired(now_ms) {
-                self.tracer.call(Call::Close, || drop(socket));
-            }
+        let groups = dynamic.groups.iter_mut().flatten();
+        let expired: Vec<Line> = groups
+            .flat_map(|group| std::iter::from_fn(|| group.idle.expired(now_ms)))
+            .collect();
+        for line in expired {
+            self.close_line(line);
         }
         while let Some(place) = self.dynamic.as_mut().and_then(|all| all.freed.pop()) {
             self.start_next(place);
@@ -390,7 +425,7 @@ impl Worker {
 /// A connection to a back end.
 struct Called {
     talk: Box<dyn gateway::Exchange>,
-    socket: OwnedFd,
+    line: Line,
     /// It had waited.
     kept: bool,
 }

@@ -3,11 +3,11 @@
 //! Both directions go over one socket and hold each other back as with a program: a body is taken from the
 //! client while the back end takes it, a reply is read while the client takes it.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::rc::Rc;
 
 use debox::Call;
-use event::{Interest, Ready, Token};
+use event::{Interest, Ready};
 use files::{Failure, Meta, OpenFile};
 use gateway::cgi::is_local;
 use gateway::upstream::{Outcome, Stage as Progressed};
@@ -16,9 +16,9 @@ use http::Status;
 use rustix::io::Errno;
 
 use super::backlog::RESTORE_BYTES;
-use super::{Elsewhere, READ_BYTES, Side, Step, program_token};
+use super::{Elsewhere, READ_BYTES, Step};
 use crate::config::{Kind, Protocol};
-use crate::connection::{Connection, Exchange, Peer};
+use crate::connection::{Connection, Exchange};
 use crate::forker::harmless;
 use crate::respond::dynamic::handoff::{file_below, kept_fields};
 use crate::worker::{Fate, Worker};
@@ -69,7 +69,7 @@ impl Worker {
                 break;
             }
             let written = self.tracer.call(Call::BackendWrite, || {
-                rustix::io::write(&peer.socket, peer.talk.unsent())
+                rustix::io::write(&peer.line.socket, peer.talk.unsent())
             });
             match written {
                 Ok(count) => {
@@ -170,12 +170,15 @@ impl Worker {
                 break;
             };
             let read = self.tracer.call(Call::BackendRead, || {
-                rustix::io::read(&peer.socket, &mut *buffer)
+                rustix::io::read(&peer.line.socket, &mut *buffer)
             });
             let step = match read {
                 Ok(count @ 1..) => {
                     read_bytes += count;
                     self.counters.dynamic_sent_bytes += count as u64;
+                    if count < buffer.len() {
+                        self.events.drained(peer.line.socket.as_fd());
+                    }
                     self.understand_peer(connection, exchange, &buffer[..count], body)
                 }
                 Err(Errno::INTR) => continue,
@@ -332,7 +335,6 @@ impl Worker {
 
     /// What the socket of a back end is waited for.
     pub(super) fn watch_peer(&mut self, exchange: &mut Exchange) {
-        let client = exchange.client;
         let Some(peer) = &mut exchange.peer else {
             return;
         };
@@ -341,39 +343,9 @@ impl Worker {
             (true, true) => Some(Interest::BOTH),
             (true, false) => Some(Interest::READ),
             (false, true) => Some(Interest::WRITE),
-            // A hang-up would be told at every wait.
             (false, false) => None,
         };
-        let Peer {
-            socket, interest, ..
-        } = &mut **peer;
-        self.watch_back_end(client, socket.as_fd(), interest, wanted);
-    }
-
-    /// Tells the event mechanism what the socket of a back end is waited for, if it does not know.
-    pub(super) fn watch_back_end(
-        &mut self,
-        client: Token,
-        socket: BorrowedFd<'_>,
-        interest: &mut Option<Interest>,
-        wanted: Option<Interest>,
-    ) {
-        if wanted == *interest {
-            return;
-        }
-        let token = program_token(client, Side::Output);
-        let told = self
-            .tracer
-            .call(Call::EventControl, || match (*interest, wanted) {
-                (None, Some(wanted)) => self.events.add(socket, token, wanted),
-                (_, Some(wanted)) => self.events.modify(socket, token, wanted),
-                (_, None) => self.events.remove(socket),
-            });
-        match told {
-            Ok(()) => *interest = wanted,
-            // Out of memory or watches: the deadline will end this exchange, nobody else's.
-            Err(error) => self.notice(format!("watching a back end: {error}")),
-        }
+        self.watch_line(&mut peer.line, wanted);
     }
 }
 

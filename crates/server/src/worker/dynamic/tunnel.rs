@@ -7,8 +7,6 @@
 //!
 //! Sources: RFC 9110 section 7.8; RFC 6455 sections 1.3 and 7.1.1.
 
-use std::os::fd::AsFd;
-
 use debox::Call;
 use event::{Interest, Ready};
 use gateway::upstream::Outcome;
@@ -43,18 +41,12 @@ impl Worker {
             let why = "it changed the protocol before it had the whole request";
             return self.refuse_reply(exchange, why);
         }
-        let Peer {
-            socket,
-            interest,
-            lease,
-            ..
-        } = *peer;
+        let Peer { line, lease, .. } = *peer;
         let place = exchange.program.place;
         self.end_lease(place, lease, Outcome::Answered);
         self.give_place_back(exchange);
         exchange.tunnel = Some(Box::new(Tunnel {
-            socket,
-            interest,
+            line,
             client_ended: false,
             told_back_end: false,
             back_end_ended: false,
@@ -159,7 +151,7 @@ impl Worker {
             && !exchange.upload.left().is_empty()
         {
             let written = self.tracer.call(Call::BackendWrite, || {
-                rustix::io::write(&tunnel.socket, exchange.upload.left())
+                rustix::io::write(&tunnel.line.socket, exchange.upload.left())
             });
             match written {
                 Ok(count) => {
@@ -191,7 +183,7 @@ impl Worker {
         }
         let buffer = &mut dynamic.buffer;
         let read = self.tracer.call(Call::BackendRead, || {
-            rustix::io::read(&tunnel.socket, &mut buffer[..])
+            rustix::io::read(&tunnel.line.socket, &mut buffer[..])
         });
         match read {
             Ok(count @ 1..) => {
@@ -223,7 +215,7 @@ impl Worker {
         if client_done && !std::mem::replace(&mut tunnel.told_back_end, true) {
             // One that is gone will be read as such.
             let _ = self.tracer.call(Call::Shutdown, || {
-                rustix::net::shutdown(&tunnel.socket, Shutdown::Write)
+                rustix::net::shutdown(&tunnel.line.socket, Shutdown::Write)
             });
         }
         if back_end_done && !std::mem::replace(&mut tunnel.told_client, true) {
@@ -247,10 +239,7 @@ impl Worker {
             (false, true) => Some(Interest::WRITE),
             (false, false) => None,
         };
-        let Tunnel {
-            socket, interest, ..
-        } = &mut **tunnel;
-        self.watch_back_end(exchange.client, socket.as_fd(), interest, wanted);
+        self.watch_line(&mut tunnel.line, wanted);
     }
 
     /// Closes the connection to the back end.
@@ -258,14 +247,9 @@ impl Worker {
         let Some(tunnel) = exchange.tunnel.take() else {
             return;
         };
-        if tunnel.interest.is_some() {
-            let _ = self.tracer.call(Call::EventControl, || {
-                self.events.remove(tunnel.socket.as_fd())
-            });
-        }
         if let Some(dynamic) = &mut self.dynamic {
             dynamic.tunnels[exchange.program.place] -= 1;
         }
-        self.tracer.call(Call::Close, || drop(tunnel));
+        self.close_line(tunnel.line);
     }
 }
