@@ -46,5 +46,5 @@ pub use pool::{
 pub use residency::{ProbeKind, READ_IN_BYTES, Residency, WINDOW_BYTES, read_nowait, window_of};
 pub use resolve::{RawAnswer, RawFile, resolve_blocking, resolve_cached, resolve_here};
 pub use retire::RetireList;
-pub use revalidate::{Revalidation, revalidate_cached};
+pub use revalidate::{Absent, Revalidation, revalidate_cached};
 pub use root::{RootConfig, RootError, RootId, Roots};

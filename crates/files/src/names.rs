@@ -9,6 +9,7 @@
 //! names that collide. Sources: the Flash papers' pathname cache.
 
 use crate::answer::Answer;
+use crate::revalidate::Absent;
 use crate::root::RootId;
 use hashlink::LinkedHashMap;
 use hashlink::linked_hash_map::{RawEntryMut, RawOccupiedEntryMut};
@@ -25,6 +26,10 @@ const SHED_MAX: usize = 4096;
 /// Longer names of nothing are not remembered: a client can think of any number of them, and each
 /// would take the memory of a path.
 const FAILED_PATH_BYTES_MAX: usize = 256;
+
+/// So long a sibling that was absent is not looked for again beside a file that stays the same. Three files that most
+/// do not have would be most of what a check costs.
+const ABSENT_MS: u64 = 60_000;
 
 /// How much to remember.
 #[derive(Clone, Copy, Debug)]
@@ -43,8 +48,28 @@ pub struct Entry<T> {
     pub answer: Answer,
     /// When it was last known to be true.
     pub checked_ms: Cell<u64>,
+    /// When siblings that it does not have were last looked for.
+    pub sought_ms: Cell<u64>,
     /// What the server has made of it.
     pub prepared: T,
+}
+
+impl<T> Entry<T> {
+    /// What becomes of siblings that are absent, where it is checked now.
+    pub fn absent(&self, now_ms: u64) -> Absent {
+        match now_ms < self.sought_ms.get() + ABSENT_MS {
+            true => Absent::Believed,
+            false => Absent::Sought,
+        }
+    }
+
+    /// It was found to be true once more.
+    pub fn confirm(&self, absent: Absent, now_ms: u64) {
+        self.checked_ms.set(now_ms);
+        if absent == Absent::Sought {
+            self.sought_ms.set(now_ms);
+        }
+    }
 }
 
 #[derive(PartialEq, Eq, Hash, Debug)]
@@ -117,6 +142,7 @@ impl<T: Default> Names<T> {
         let entry = Rc::new(Entry {
             answer,
             checked_ms,
+            sought_ms: Cell::new(now_ms),
             prepared: T::default(),
         });
         if store {

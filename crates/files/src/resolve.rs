@@ -99,6 +99,10 @@ pub(crate) trait Opener {
     fn look(&self, root: &Root, path: &[u8]) -> Result<Status, Stop>;
     /// Open the regular file that `look` has seen.
     fn open(&self, root: &Root, path: &[u8], seen: &Status) -> Result<Self::File, Stop>;
+    /// Whether this sibling is taken to be absent, unseen.
+    fn passes_over(&self, _sibling: usize) -> bool {
+        false
+    }
 }
 
 /// Resolve `path` beneath `root` without ever waiting; for the event loop.
@@ -222,8 +226,10 @@ fn with_siblings<O: Opener>(
     let file = opener.open(root, path, seen)?;
     let mut siblings = [None, None, None];
     if root.siblings {
-        for (sibling, suffix) in siblings.iter_mut().zip(SIBLING_SUFFIXES) {
-            *sibling = open_sibling(opener, root, &[path, suffix].concat())?;
+        for (at, suffix) in SIBLING_SUFFIXES.iter().enumerate() {
+            if !opener.passes_over(at) {
+                siblings[at] = open_sibling(opener, root, &[path, suffix].concat())?;
+            }
         }
     }
     Ok(RawAnswer::File {

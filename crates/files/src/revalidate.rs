@@ -2,7 +2,8 @@
 //!
 //! The same walk as for the first answer, with an opener that only looks: so an index file that has
 //! appeared, a sibling that has gone or a symbolic link that points elsewhere is noticed by
-//! construction. A plain file costs one openat2, one statx and one close.
+//! construction. A plain file costs one openat2, one statx and one close, and one openat2 more for each sibling that it does not have;
+//! these are looked for seldom ([`Absent`]).
 
 use crate::answer::{Answer, FoundFile};
 use crate::file::{Meta, OpenFile};
@@ -23,6 +24,15 @@ pub enum Revalidation {
     WouldBlock,
 }
 
+/// Siblings that a file did not have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Absent {
+    /// They are looked for.
+    Sought,
+    /// They are still absent: one that has appeared would only spare bytes, the answer without it is as right.
+    Believed,
+}
+
 /// Check a remembered answer without waiting. Device, inode, size and both time stamps must be
 /// equal: the inode's change time is included so that a file made unreadable is noticed, at the
 /// price of one more opening after a chmod or a new hard link.
@@ -31,9 +41,14 @@ pub fn revalidate_cached(
     root: RootId,
     path: &[u8],
     answer: &Answer,
+    absent: Absent,
     retire: &RetireList,
 ) -> Revalidation {
-    match resolve(&Looker { retire }, roots, root, path) {
+    let believed = match (absent, answer) {
+        (Absent::Believed, Answer::File(found)) => found.siblings.each_ref().map(Option::is_none),
+        _ => [false; 3],
+    };
+    match resolve(&Looker { believed, retire }, roots, root, path) {
         None => Revalidation::WouldBlock,
         Some(now) if is_same(&now, answer) => Revalidation::Same,
         Some(_) => Revalidation::Changed,
@@ -74,6 +89,8 @@ fn is_same_sibling(now: &Option<Meta>, then: &Option<Rc<OpenFile>>) -> bool {
 
 /// Looks, and takes the look for the file.
 struct Looker<'l> {
+    /// Which siblings are not looked for.
+    believed: [bool; 3],
     retire: &'l RetireList,
 }
 
@@ -82,6 +99,10 @@ impl Opener for Looker<'_> {
 
     fn look(&self, root: &Root, path: &[u8]) -> Result<Status, Stop> {
         look_cached(root, path, self.retire)
+    }
+
+    fn passes_over(&self, sibling: usize) -> bool {
+        self.believed[sibling]
     }
 
     fn open(&self, _: &Root, _: &[u8], seen: &Status) -> Result<Meta, Stop> {

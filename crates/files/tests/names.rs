@@ -3,7 +3,9 @@
 mod common;
 
 use common::{ROOT, directory, open, put};
-use headway_files::{Answer, Entry, Failure, FoundFile, Names, NamesBounds, OpenFile, RootId};
+use headway_files::{
+    Absent, Answer, Entry, Failure, FoundFile, Names, NamesBounds, OpenFile, RootId,
+};
 use proptest::prelude::*;
 use std::rc::Rc;
 
@@ -40,6 +42,18 @@ fn found(siblings: usize) -> Answer {
 
 fn has(names: &mut Names<()>, path: &[u8]) -> bool {
     names.get(ROOT, path).is_some()
+}
+
+#[test]
+fn absent_siblings_are_sought_again_after_a_minute() {
+    let mut names = names(3, 99);
+    let entry = names.insert(ROOT, b"a", missing(), 1_000);
+    assert_eq!(entry.absent(1_000), Absent::Believed);
+    entry.confirm(entry.absent(60_999), 60_999);
+    assert_eq!(entry.checked_ms.get(), 60_999);
+    assert_eq!(entry.absent(61_000), Absent::Sought);
+    entry.confirm(Absent::Sought, 61_000);
+    assert_eq!(entry.absent(120_999), Absent::Believed);
 }
 
 #[test]

@@ -4,7 +4,7 @@ mod common;
 
 use common::{ROOT, directory, is_root, put, roots, skip, told, told_raw};
 use headway_files::{
-    Answer, Failure, Probe, RawAnswer, RetireList, Revalidation, Roots, resolve_blocking,
+    Absent, Answer, Failure, Probe, RawAnswer, RetireList, Revalidation, Roots, resolve_blocking,
     resolve_cached, revalidate_cached,
 };
 use proptest::prelude::*;
@@ -416,11 +416,43 @@ fn revalidated(
     change: impl FnOnce(&Path),
 ) -> Revalidation {
     let before = cached(roots, path);
-    let again = || revalidate_cached(roots, ROOT, path.as_bytes(), &before, &RetireList::new());
+    let again = || {
+        let (path, retire) = (path.as_bytes(), RetireList::new());
+        revalidate_cached(roots, ROOT, path, &before, Absent::Sought, &retire)
+    };
     assert_eq!(again(), Revalidation::Same, "{path}");
     change(tree);
     resolve_blocking(roots, ROOT, path.as_bytes());
     again()
+}
+
+#[test]
+fn only_new_siblings_are_passed_over_when_absent_ones_are_believed() {
+    let check = |path: &str, change: &dyn Fn(&Path), expected: [Revalidation; 2]| {
+        let tree = directory();
+        let tree = tree.path();
+        put(tree, "plain", b"x");
+        put(tree, "zipped", b"x");
+        put(tree, "zipped.gz", b"x");
+        let roots = roots(tree, &[], true);
+        let before = cached(&roots, path);
+        change(tree);
+        resolve_blocking(&roots, ROOT, path.as_bytes());
+        let found = [Absent::Believed, Absent::Sought].map(|absent| {
+            let (path, retire) = (path.as_bytes(), RetireList::new());
+            revalidate_cached(&roots, ROOT, path, &before, absent, &retire)
+        });
+        assert_eq!(found, expected, "{path}");
+    };
+    let (same, changed) = (Revalidation::Same, Revalidation::Changed);
+    let appears = |tree: &Path| put(tree, "plain.br", b"x");
+    check("plain", &appears, [same, changed]);
+    let is_edited = |tree: &Path| put(tree, "plain", b"longer");
+    check("plain", &is_edited, [changed, changed]);
+    let goes = |tree: &Path| std::fs::remove_file(tree.join("zipped.gz")).unwrap();
+    check("zipped", &goes, [changed, changed]);
+    let has_another = |tree: &Path| put(tree, "zipped.br", b"x");
+    check("zipped", &has_another, [same, changed]);
 }
 
 #[test]
@@ -544,7 +576,8 @@ proptest! {
         for path in &paths {
             answer(&roots, path);
             let Some(now) = warm(&roots, path) else { continue };
-            let again = revalidate_cached(&roots, ROOT, path.as_bytes(), &now, &RetireList::new());
+            let (name, retire) = (path.as_bytes(), RetireList::new());
+            let again = revalidate_cached(&roots, ROOT, name, &now, Absent::Sought, &retire);
             prop_assert_ne!(again, Revalidation::Changed, "{}", path);
         }
     }

@@ -198,12 +198,13 @@ impl Finder {
             let state = if age_ms < self.revalidate_ms {
                 Revalidation::Same
             } else {
-                revalidate_cached(&self.roots, root, path, &entry.answer, &retire)
+                let (roots, absent) = (&self.roots, entry.absent(now_ms));
+                revalidate_cached(roots, root, path, &entry.answer, absent, &retire)
             };
             match state {
                 Revalidation::Same => {
                     if age_ms >= self.revalidate_ms {
-                        entry.checked_ms.set(now_ms);
+                        entry.confirm(entry.absent(now_ms), now_ms);
                     }
                     self.sources.hits += 1;
                     return Some(entry.answer.clone());

@@ -19,7 +19,8 @@ use std::rc::Rc;
 
 use debox::{Call, Tracer};
 use files::{
-    Answer, Failure, FoundFile, Names, OpenFile, Probe, RetireList, Revalidation, RootId, Roots,
+    Absent, Answer, Failure, FoundFile, Names, OpenFile, Probe, RetireList, Revalidation, RootId,
+    Roots,
 };
 
 use crate::config::Opening;
@@ -129,12 +130,14 @@ impl Lookup {
             if self.opening != Opening::Probe {
                 return Found::AskHelper;
             }
+            let absent = entry.absent(now_ms);
             let verdict = tracer.call(Call::Resolve, || {
-                files::revalidate_cached(&self.roots, root, path, &entry.answer, &self.retire)
+                let (roots, retire) = (&self.roots, &self.retire);
+                files::revalidate_cached(roots, root, path, &entry.answer, absent, retire)
             });
             match verdict {
                 Revalidation::Same => {
-                    entry.checked_ms.set(now_ms);
+                    entry.confirm(absent, now_ms);
                     counters.names_hit += 1;
                     return Found::Entry(entry.clone());
                 }
@@ -201,7 +204,7 @@ impl Lookup {
         if let Some(entry) = self.names.get(root, path)
             && is_confirmed(&entry.answer, &answer)
         {
-            entry.checked_ms.set(now_ms);
+            entry.confirm(Absent::Sought, now_ms);
             return entry.clone();
         }
         self.remember(root, path, answer, now_ms)

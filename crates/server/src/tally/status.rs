@@ -1,7 +1,7 @@
 //! The status server: `/status` for people, `/status.json` for programs, `/metrics` for Prometheus.
 //!
 //! It runs in a thread of the master with a listener of its own, so a scrape costs the workers one
-//! control message. It serves one client at a time and gives each two seconds: it is for an
+//! control message. It serves one client at a time and gives each two seconds to ask and two to take the answer: it is for an
 //! administrator and a scraper, not for the world. It changes nothing and takes no input but a path.
 
 use debox::Symbols;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::{Overview, page, prometheus};
 
-/// For one client, from its connection to the last byte.
+/// For one client to ask, and again to take the answer. What passes in between is our own time.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(2);
 const HEAD_BYTES_MAX: usize = 8 * 1024;
 /// After a failed accept (descriptors ran out), so that the thread does not spin.
@@ -98,7 +98,7 @@ fn answer(
             }
         }
     };
-    patience(&client, deadline)?;
+    patience(&client, Instant::now() + CLIENT_PATIENCE)?;
     client.write_all(&message(&answer, bodiless))?;
     client.shutdown(std::net::Shutdown::Write)
 }
@@ -186,4 +186,29 @@ fn message(answer: &Answer, bodiless: bool) -> Vec<u8> {
         out.extend_from_slice(answer.body.as_bytes());
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn client_has_its_answer_when_the_server_took_longer_than_a_client_may() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let answering = std::thread::spawn(move || {
+            let slowly = || {
+                std::thread::sleep(CLIENT_PATIENCE + Duration::from_millis(100));
+                None
+            };
+            let (client, _) = listener.accept().unwrap();
+            answer(client, &slowly, &mut Resolver::default())
+        });
+        let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        client.write_all(request).unwrap();
+        let mut told = String::new();
+        client.read_to_string(&mut told).unwrap();
+        assert!(told.starts_with("HTTP/1.1 503 "), "{told}");
+        answering.join().unwrap().unwrap();
+    }
 }
