@@ -449,7 +449,7 @@ fn only_new_siblings_are_passed_over_when_absent_ones_are_believed() {
     check("plain", &appears, [same, changed]);
     let is_edited = |tree: &Path| put(tree, "plain", b"longer");
     check("plain", &is_edited, [changed, changed]);
-    let goes = |tree: &Path| std::fs::remove_file(tree.join("zipped.gz")).unwrap();
+    let goes = |tree: &Path| fs::remove_file(tree.join("zipped.gz")).unwrap();
     check("zipped", &goes, [changed, changed]);
     let has_another = |tree: &Path| put(tree, "zipped.br", b"x");
     check("zipped", &has_another, [same, changed]);

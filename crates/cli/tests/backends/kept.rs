@@ -1,7 +1,7 @@
 //! Connections to back ends that wait for their next request: what a request over one costs, and what becomes of those that
 //! their back end closes or says something over.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -115,5 +115,44 @@ fn words_nobody_asked_for_are_no_reply_when_the_next_request_comes() {
         assert_eq!(get(&server, "/app/x").text(), "good");
     }
     assert_eq!(talkative.count(), 2);
+    is_well(&server);
+}
+
+/// One that answers requests with a body of five bytes, so many over each connection; then it reads one more and closes.
+fn patient(requests: usize) -> BackEnd {
+    BackEnd::new(move |mut stream| {
+        for at in 0..=requests {
+            let head = read_head(&mut stream);
+            if head.is_none() || stream.read_exact(&mut [0; 5]).is_err() || at == requests {
+                return;
+            }
+            let _ = stream.write_all(GOOD.as_bytes());
+        }
+    })
+}
+
+#[test]
+fn posts_go_over_kept_connections_when_they_may() {
+    let site = Site::new();
+    for (more, connections) in [("", 3), ("reuse-always = true", 1)] {
+        let back_end = patient(3);
+        let server = proxy(&site, &[&back_end.address], more);
+        for _ in 0..3 {
+            assert_eq!(ask(&server, post("/app/x", b"hello")).text(), "good");
+        }
+        assert_eq!(back_end.count(), connections, "{more}");
+        is_well(&server);
+    }
+}
+
+#[test]
+fn post_is_not_sent_again_when_its_kept_connection_ends() {
+    let site = Site::new();
+    let back_end = patient(1);
+    let server = proxy(&site, &[&back_end.address], "reuse-always = true");
+    assert_eq!(ask(&server, post("/app/x", b"hello")).text(), "good");
+    assert_eq!(ask(&server, post("/app/x", b"hello")).status, 502);
+    assert_eq!(back_end.count(), 1);
+    assert_eq!(ask(&server, post("/app/x", b"hello")).text(), "good");
     is_well(&server);
 }

@@ -53,6 +53,8 @@ pub struct Peers {
     pub addresses: Vec<String>,
     /// Connections to each that wait for the next request, a worker.
     pub keep: u32,
+    /// They are for every request, also for one that must not be sent twice.
+    pub reuse_always: bool,
     /// Back ends asked for one request at most.
     pub attempts: u32,
     /// How long a back end may take to accept a connection.
@@ -134,6 +136,7 @@ pub(super) fn peers(
         protocol,
         addresses,
         keep: number(&name("keep"), &own.keep, keep, 0..=most, to),
+        reuse_always: value(&own.reuse_always).unwrap_or(false),
         attempts: number(&name("attempts"), &own.attempts, ATTEMPTS, 1..=16, to),
         connect_timeout_ms: time(
             &name("connect-timeout"),

@@ -180,6 +180,7 @@ fn write_cgi(out: &mut String, cgi: &Cgi) -> fmt::Result {
 fn write_peers(out: &mut String, peers: &Peers) -> fmt::Result {
     writeln!(out, "{} = {}", peers.protocol, list(peers.addresses.iter()))?;
     writeln!(out, "keep = {}", peers.keep)?;
+    writeln!(out, "reuse-always = {}", peers.reuse_always)?;
     writeln!(out, "attempts = {}", peers.attempts)?;
     let connect = Millis(peers.connect_timeout_ms);
     writeln!(out, "connect-timeout = \"{connect}\"")?;

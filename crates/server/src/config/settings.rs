@@ -257,6 +257,9 @@ pub struct LocationSettings {
     pub specweb99: Item<SpecWeb99Settings>,
     /// Connections to each back end that wait for the next request, a worker.
     pub keep: Item<u32>,
+    /// Whether they are for requests, too, that must not be sent twice.
+    #[serde(alias = "reuse_always")]
+    pub reuse_always: Item<bool>,
     /// Back ends asked for one request at most.
     pub attempts: Item<u32>,
     /// How long a back end may take to accept a connection.

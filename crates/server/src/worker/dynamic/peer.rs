@@ -4,8 +4,8 @@
 //! connections that wait for their next request. Connecting does not wait: what is to be sent waits until the
 //! socket takes it, and a connection that does not come about is told by the first call on it, or by its time (`connect-timeout`),
 //! and then the next back end is asked. One that
-//! waits is watched, and closed when its back end closes it; only requests that may be sent twice get one at all, because it can still
-//! close in the moment when it is used.
+//! waits is watched, and closed when its back end closes it; only requests that may be sent twice get one, because it can still
+//! close in the moment when it is used; the others, too, where `reuse-always` says so.
 //!
 //! The path of a Unix socket is looked up by `connect`, which waits for the disk if that path is on one and
 //! not in memory; such sockets are below `/run`, which is memory. The trace has the call under its own name.
@@ -236,7 +236,7 @@ impl Worker {
         let upload = &exchange.upload;
         let is_kept = upload.spilled.is_some() || (upload.bytes == 0 && upload.body.is_none());
         let may_repeat = is_idempotent(head.method) && is_kept;
-        let kept = match may_repeat && !exchange.wants_new {
+        let kept = match (may_repeat || peers.reuse_always) && !exchange.wants_new {
             true => self.take_idle(place.number, lease.back_end(), connection.token),
             false => None,
         };
