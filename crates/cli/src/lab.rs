@@ -8,10 +8,13 @@ use std::io::{IsTerminal, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use ::lab::{Lab, LabError, Side};
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::Failure;
 
@@ -144,6 +147,15 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 /// A lab that is there; a name that cannot be one is the user's mistake.
 fn open(name: &str) -> Result<Lab, Failure> {
     Lab::open(name).map_err(failure)
+}
+
+/// Becomes true by the first SIGINT, SIGTERM or SIGHUP, which end nothing by themselves any more.
+fn interruption() -> Result<Arc<AtomicBool>, Failure> {
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&flag)).context("watching for signals")?;
+    }
+    Ok(flag)
 }
 
 fn failure(error: LabError) -> Failure {

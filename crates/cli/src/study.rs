@@ -161,14 +161,24 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 /// A study that cannot be read is the user's mistake.
 fn load(words: &[String], scale: Scale) -> Result<Vec<Study>, Failure> {
     let mut studies: Vec<Study> = Vec::new();
+    let mut files: Vec<(String, String)> = Vec::new();
     for word in words {
         let loaded = study::load(word).map_err(|error| Failure::Use(error.to_string()))?;
         for text in loaded {
             let found = text
                 .at(scale)
                 .map_err(|error| Failure::Use(error.to_string()))?;
-            if !studies.iter().any(|known| known.name == found.name) {
-                studies.push(found);
+            // The same one may be asked for twice, by name and by number; another one of its name would be lost.
+            match files.iter().find(|(name, _)| *name == found.name) {
+                None => {
+                    files.push((found.name.clone(), text.file.clone()));
+                    studies.push(found);
+                }
+                Some((_, file)) if *file == text.file => {}
+                Some((name, file)) => {
+                    let why = format!("{file} and {} are both named {name:?}", text.file);
+                    return Err(Failure::Use(why));
+                }
             }
         }
     }
@@ -292,10 +302,9 @@ impl Run {
             Err(error) => return Err(error.into()),
         }
         show(&results, self.json)?;
-        let place = directory.display();
-        lines.say(&format!(
-            "{place}: headway study show {place}, headway study report {place}"
-        ));
+        for page in write_pages(&directory, &store.results()?)? {
+            lines.say(&page.display().to_string());
+        }
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,7 +32,9 @@ fn root(folder: &Path) -> PathBuf {
 }
 
 fn spec(kind: Kind, root: &Path) -> ServerSpec {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    // No client of another test asks from there before the server listens.
+    let own = Ipv4Addr::new(127, 63, std::process::id() as u8, kind as u8 + 1);
+    let listener = TcpListener::bind((own, 0)).expect("a port");
     let mut spec = ServerSpec::new(kind, root, listener.local_addr().expect("its address"));
     spec.headway = Some(HEADWAY.into());
     spec.sizes.clients = 8;

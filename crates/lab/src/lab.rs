@@ -94,6 +94,9 @@ impl LabSpec {
             return Err(LabError::Value(why.into()));
         }
         self.cpu_share.map_or(Ok(()), cpu::check)?;
+        if let Some(disk) = &self.disk {
+            disk.check().map_err(LabError::Value)?;
+        }
         self.link.as_ref().map_or(Ok(()), network::check)
     }
 }

@@ -3,10 +3,11 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use headway_lab::servers::{Kind, Server, ServerError, ServerSpec, available};
 
@@ -61,8 +62,12 @@ impl Place {
     }
 }
 
+/// An address that stays free until a server takes it: no client of another test asks from it meanwhile.
 fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let (test, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let own = Ipv4Addr::new(127, 64 + (test % 128) as u8, (test / 128) as u8, number);
+    let listener = TcpListener::bind((own, 0)).expect("a port");
     listener.local_addr().expect("its address")
 }
 

@@ -265,6 +265,7 @@ impl Worker {
                 auto.begin_turn(crowded, self.listeners.are_watched());
             }
             self.counters.ready_events.record(ready.len() as u64);
+            self.hear_idle_lines(&ready);
             for event in &ready {
                 if !self.take(event)? {
                     return Ok(());

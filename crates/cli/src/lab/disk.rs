@@ -63,14 +63,10 @@ impl Arguments {
             Word::Stall { time } => Order::Stall {
                 for_ms: for_ms(time),
             },
-            Word::Slow { factor, time } if factor.is_finite() && *factor > 0.0 => Order::Slow {
+            Word::Slow { factor, time } => Order::Slow {
                 factor: *factor,
                 for_ms: for_ms(time),
             },
-            Word::Slow { factor, .. } => {
-                let why = format!("a disk cannot be {factor} times as slow: give a number above 0");
-                return Err(Failure::Use(why));
-            }
             Word::Fail { offset, length } => Order::Fail {
                 offset_bytes: offset.0,
                 length_bytes: length.0,
@@ -78,6 +74,7 @@ impl Arguments {
             Word::Fast => Order::Fast,
             Word::Model => Order::Model,
         };
+        order.check().map_err(Failure::Use)?;
         let lab = open(&self.name)?;
         let disk = lab.disk().ok_or(LabError::NoPart {
             name: self.name.clone(),

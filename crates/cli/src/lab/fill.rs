@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::Ordering;
 
 use anyhow::Context;
 use load::fileset::{self, Amount, Shape};
@@ -40,13 +41,22 @@ pub struct Arguments {
 impl Arguments {
     pub fn run(&self) -> Result<(), Failure> {
         let lab = open(&self.name.name)?;
+        // Whoever is interrupted still gives the disk its delays back; a command hears of the key by itself.
+        let interrupted = super::interruption()?;
         lab.load(
             |directory| match (&self.fileset, self.command.split_first()) {
                 (Some(size), _) => fileset(&directory.join("set"), size.0, &mut |line| say(line)),
                 (None, Some((program, rest))) => command(directory, program, rest),
                 (None, None) => Err(Failure::Use("give --fileset SIZE or -- COMMAND".into())),
             },
-        )
+        )?;
+        match interrupted.load(Ordering::Relaxed) {
+            true => Err(anyhow::anyhow!(
+                "interrupted; the disk keeps what is on it, and has its model's delays"
+            )
+            .into()),
+            false => Ok(()),
+        }
     }
 }
 

@@ -3,7 +3,6 @@
 use std::io::Write;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use ::lab::disk::{DiskSpec, Filesystem, Model};
@@ -104,11 +103,7 @@ impl Arguments {
         if self.fileset.is_some() && spec.disk.is_none() {
             return Err(Failure::Use("--fileset needs a disk".into()));
         }
-        let interrupted = Arc::new(AtomicBool::new(false));
-        for signal in [2, 15, 1] {
-            signal_hook::flag::register(signal, Arc::clone(&interrupted))
-                .context("watching for signals")?;
-        }
+        let interrupted = super::interruption()?;
         let lab = Lab::up_unless(&spec, &interrupted).map_err(|error| match error {
             LabError::Missing(_) => with_remedy(&spec, &error),
             error => failure(error),
@@ -163,7 +158,16 @@ impl Arguments {
     /// The file's or the model's disk, changed by what else was said.
     fn disk(&self) -> Result<Option<DiskSpec>, Failure> {
         if self.disk == "none" {
-            return Ok(None);
+            let more = self.disk_size.is_some()
+                || self.filesystem.is_some()
+                || self.disk_seed.is_some()
+                || self.disk_backing.is_some();
+            return match more {
+                true => Err(Failure::Use(
+                    "--disk none has no size, file system, seed or backing".into(),
+                )),
+                false => Ok(None),
+            };
         }
         let mut disk = if self.disk.ends_with(".toml") {
             let text = std::fs::read_to_string(&self.disk)

@@ -156,3 +156,21 @@ fn post_is_not_sent_again_when_its_kept_connection_ends() {
     assert_eq!(ask(&server, post("/app/x", b"hello")).text(), "good");
     is_well(&server);
 }
+
+#[test]
+fn another_connection_is_asked_when_a_kept_one_answers_nonsense() {
+    let site = Site::new();
+    let back_end = BackEnd::new(|mut stream| {
+        for words in [GOOD, "nonsense\r\n\r\n"] {
+            if read_head(&mut stream).is_some() {
+                let _ = stream.write_all(words.as_bytes());
+            }
+        }
+    });
+    let server = proxy(&site, &[&back_end.address], "");
+    for _ in 0..4 {
+        assert_eq!(get(&server, "/app/x").text(), "good");
+    }
+    assert_eq!(counter(&server, "dynamic_bad_replies"), 0);
+    is_well(&server);
+}

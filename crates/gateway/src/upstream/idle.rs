@@ -34,7 +34,7 @@ impl Default for IdleLimits {
 /// let mut idle = Idle::new(1, IdleLimits::default());
 /// assert_eq!(idle.put(0, "first", 10), None);
 /// assert_eq!(idle.put(0, "second", 20), None);
-/// assert_eq!(idle.take(0), Some(("second", 20)));
+/// assert_eq!(idle.take(0), Some("second"));
 /// assert_eq!(idle.deadline_ms(), Some(4_010));
 /// assert_eq!(idle.expired(4_010), Some("first"));
 /// ```
@@ -64,10 +64,9 @@ impl<T> Idle<T> {
         waiting.pop_front_if(|_| is_full).map(|(_, oldest)| oldest)
     }
 
-    /// The connection to this back end that was used last, and since when it waits.
-    pub fn take(&mut self, back_end: usize) -> Option<(T, u64)> {
-        let (since_ms, newest) = self.waiting[back_end].pop_back()?;
-        Some((newest, since_ms))
+    /// The connection to this back end that was used last.
+    pub fn take(&mut self, back_end: usize) -> Option<T> {
+        self.waiting[back_end].pop_back().map(|(_, newest)| newest)
     }
 
     /// A connection that its back end has closed or sent something over: it waits no longer.
@@ -138,7 +137,7 @@ mod tests {
         assert_eq!((idle.count(0), idle.count(1)), (2, 1));
         assert_eq!(
             [idle.take(0), idle.take(0), idle.take(0)],
-            [Some(('d', 4)), Some(('b', 2)), None]
+            [Some('d'), Some('b'), None]
         );
         assert_eq!(idle.take_oldest(1), Some('c'));
         assert!(idle.is_empty());

@@ -289,7 +289,7 @@ fn has_open(process: &Path, path: &Path) -> bool {
     targets.any(|target| target.starts_with(path))
 }
 
-/// Processes whose last argument is this folder: the disk's own. A process that has ended has no arguments.
+/// Processes that were started as a disk of this folder. A process that has ended has no arguments.
 pub(crate) fn processes_of(folder: &Path) -> Vec<Pid> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries
@@ -297,7 +297,9 @@ pub(crate) fn processes_of(folder: &Path) -> Vec<Pid> {
             let id: i32 = entry.file_name().to_str()?.parse().ok()?;
             let line = fs::read(entry.path().join("cmdline")).ok()?;
             let words: Vec<&[u8]> = line.strip_suffix(b"\0")?.split(|&byte| byte == 0).collect();
-            let ours = words.len() > 1 && *words.last()? == folder.as_os_str().as_bytes();
+            let (last, before) = words.split_last()?;
+            let named = before.contains(&b"disk-process".as_slice());
+            let ours = *last == folder.as_os_str().as_bytes() && named;
             ours.then(|| Pid::from_raw(id)).flatten()
         })
         .collect()
@@ -355,14 +357,14 @@ mod tests {
     }
 
     #[test]
-    fn processes_are_those_with_the_folder_as_last_argument() {
+    fn processes_are_those_that_were_started_as_disk_of_the_folder() {
         let folder = tempfile::tempdir().expect("a place for files");
-        let mut child = Command::new("sh")
-            .args(["-c", "read line", "sh"])
-            .arg(folder.path())
-            .stdin(Stdio::piped())
-            .spawn()
-            .expect("a shell");
+        let shell = |word: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", "read line", word]).arg(folder.path());
+            command.stdin(Stdio::piped()).spawn().expect("a shell")
+        };
+        let (mut child, mut stranger) = (shell("disk-process"), shell("watch"));
         let own = Pid::from_child(&child);
         let seen = wait_until(Duration::from_secs(5), || {
             processes_of(folder.path()) == [own]
@@ -371,5 +373,12 @@ mod tests {
         kill(own, folder.path());
         child.wait().expect("our child");
         assert!(processes_of(folder.path()).is_empty());
+        kill(Pid::from_child(&stranger), folder.path());
+        assert!(
+            matches!(stranger.try_wait(), Ok(None)),
+            "it is none of ours"
+        );
+        drop(stranger.stdin.take());
+        stranger.wait().expect("a line that ends");
     }
 }

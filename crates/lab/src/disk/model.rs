@@ -154,7 +154,7 @@ impl SpindleState {
             self.read_ns(at_ns, job)
         };
         let service_ns = (usual_ns.saturating_sub(at_ns) as f64 * slower) as u64;
-        self.free_ns = at_ns + service_ns;
+        self.free_ns = at_ns.saturating_add(service_ns);
         self.head_bytes = job.offset_bytes + job.length_bytes;
         Some(Started {
             job,
@@ -328,8 +328,10 @@ impl ParallelState {
         let job = self.queue.pop_front()?;
         let link_ns = self.parallel.overhead_us * 1000.0
             + duration_ns(job.length_bytes, self.parallel.bytes_per_second) as f64;
-        self.link_ns = self.link_ns.max(at_ns) + (link_ns * slower) as u64;
-        let finish_ns = self.link_ns + (self.latency_ns() * slower) as u64;
+        let begins_ns = self.link_ns.max(at_ns);
+        self.link_ns = begins_ns.saturating_add((link_ns * slower) as u64);
+        let delay_ns = (self.latency_ns() * slower) as u64;
+        let finish_ns = self.link_ns.saturating_add(delay_ns);
         self.places_ns[place] = finish_ns;
         Some(Started {
             job,

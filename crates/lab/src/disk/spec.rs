@@ -38,6 +38,9 @@ pub struct DiskSpec {
     pub backing: Option<PathBuf>,
 }
 
+/// A disk that is slower than this stands still.
+const FACTOR_MAX: f64 = 1e6;
+
 impl DiskSpec {
     /// A disk of that model and size without faults: ext4, in memory, seed 0.
     pub fn new(model: Model, size_bytes: u64) -> DiskSpec {
@@ -379,21 +382,26 @@ pub enum Order {
 
 impl Order {
     /// Why it cannot be obeyed, if it cannot.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// The reason, as a sentence.
+    pub fn check(&self) -> Result<(), String> {
         match self {
             Order::Slow { factor, .. } => check_factor(*factor),
+            Order::Fail {
+                length_bytes: 0, ..
+            } => Err("a range that cannot be read has a byte at least".to_owned()),
             _ => Ok(()),
         }
     }
 }
 
 fn check_factor(factor: f64) -> Result<(), String> {
-    if factor.is_finite() && factor > 0.0 {
-        Ok(())
-    } else {
-        Err(format!(
-            "a slow disk's factor is a number above 0, not {factor}"
-        ))
+    match factor > 0.0 && factor <= FACTOR_MAX {
+        true => Ok(()),
+        false => Err(format!(
+            "a slow disk's factor is above 0 and at most {FACTOR_MAX}, not {factor}"
+        )),
     }
 }
 

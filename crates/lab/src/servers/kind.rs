@@ -299,6 +299,11 @@ impl Kind {
         matches!(self.family(), Family::Apache { service: true, .. })
     }
 
+    /// Whether it is of others, and has nothing of ours in it.
+    pub fn is_peer(self) -> bool {
+        !self.is_ours() && !self.has_service()
+    }
+
     /// One of ours, a preset of `headway serve`.
     pub fn is_ours(self) -> bool {
         self.family() == Family::Headway

@@ -48,6 +48,9 @@ pub enum LoadError {
         "there is no study {0:?}; `headway study list` names them, and a path to a TOML file will do"
     )]
     Unknown(String),
+    /// The directory has no study in it.
+    #[error("{}: no study in it, which would be a file that ends in .toml", .0.display())]
+    Empty(PathBuf),
     /// The file cannot be read.
     #[error("{}: {source}", path.display())]
     Io {
@@ -127,5 +130,8 @@ fn from_path(path: &Path) -> Result<Vec<Loaded>, LoadError> {
             common,
         });
     }
-    Ok(loaded)
+    match loaded.is_empty() {
+        true => Err(LoadError::Empty(path.to_owned())),
+        false => Ok(loaded),
+    }
 }

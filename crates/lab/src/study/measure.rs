@@ -101,11 +101,16 @@ impl Bench<'_> {
         if requests == 0 {
             return Ok(());
         }
-        self.order(Order::Fast)?;
+        let has_disk = self.place.has_disk();
+        if has_disk {
+            self.order(Order::Fast)?;
+        }
         let filled = self
             .read(requests, spec)
             .and_then(|()| self.ask(requests / own_share, spec));
-        self.order(Order::Model)?;
+        if has_disk {
+            self.order(Order::Model)?;
+        }
         filled
     }
 

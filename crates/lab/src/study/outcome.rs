@@ -194,7 +194,7 @@ impl View<'_, '_> {
                 name: name.clone(),
                 label: server.label.clone(),
                 kind: kind.to_string(),
-                peer: !kind.is_ours() && !kind.has_service(),
+                peer: kind.is_peer(),
                 version: self
                     .version(name)
                     .or(installed.as_ref().ok().map(|found| found.version.clone())),

@@ -25,6 +25,10 @@ pub(super) const READY: &str = "/ready.txt";
 
 /// Room beside the set for the file system's own tables.
 const SPARE_BYTES: u64 = 96 << 20;
+/// A file has whole blocks of its file system.
+const BLOCK_BYTES: u64 = 4096;
+/// The file system is made with an inode for so many bytes.
+const BYTES_PER_INODE: u64 = 8192;
 
 /// An environment that is up.
 pub(super) struct Place<'a> {
@@ -235,8 +239,15 @@ impl<'a> Place<'a> {
     pub fn order(&self, order: Order) -> Result<(), PlaceError> {
         match self.lab.as_ref().and_then(Lab::disk) {
             Some(disk) => Ok(disk.order(order).map_err(LabError::from)?),
-            None => Ok(()),
+            None => Err(PlaceError::Files(
+                "there is no disk to tell this".to_owned(),
+            )),
         }
+    }
+
+    /// Whether it has a disk of its own.
+    pub fn has_disk(&self) -> bool {
+        self.lab.as_ref().and_then(Lab::disk).is_some()
     }
 
     /// What the disk counts.
@@ -267,7 +278,18 @@ fn open_to_all(path: &Path) -> Result<(), PlaceError> {
         .map_err(|error| PlaceError::Files(format!("{}: {error}", path.display())))
 }
 
-fn lab_spec(environment: &Environment) -> Result<LabSpec, PlaceError> {
+/// What the files of an environment take on a disk, with what a file system needs for itself.
+fn room(environment: &Environment) -> u64 {
+    // Each file has whole blocks, and an inode, of which there is one for so many bytes.
+    let count = environment.files.map_or(0, |files| files.count);
+    let blocks = count.saturating_mul(BLOCK_BYTES);
+    let set = environment.set_bytes.saturating_add(blocks);
+    let inodes = count.saturating_mul(BYTES_PER_INODE);
+    let files = set.max(inodes);
+    files.saturating_add(files / 8).saturating_add(SPARE_BYTES)
+}
+
+pub(super) fn lab_spec(environment: &Environment) -> Result<LabSpec, PlaceError> {
     let own = journal::own();
     let name = format!("study-{}-{}", own.pid, own.started);
     let (server_cpus, client_cpus) = crate::usual_split();
@@ -275,7 +297,7 @@ fn lab_spec(environment: &Environment) -> Result<LabSpec, PlaceError> {
         None => None,
         Some(model) => {
             let model = model.parse().map_err(PlaceError::Files)?;
-            let room = environment.set_bytes + environment.set_bytes / 8 + SPARE_BYTES;
+            let room = room(environment);
             let mut disk = DiskSpec::new(model, room);
             if environment.filesystem == "xfs" {
                 disk.filesystem = Filesystem::Xfs;

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use toml::Spanned;
+
 use super::StudyError;
 use super::file::File;
 use super::scaled::Scale;
@@ -121,6 +123,18 @@ fn read(name: &str, text: &str) -> Result<File, StudyError> {
     })
 }
 
+/// A study's results are in files of its name, beside those that every run has.
+fn check_name(name: &Spanned<String>, texts: Texts<'_>) -> Result<(), StudyError> {
+    let word = name.get_ref();
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let why = match word.as_str() {
+        "studies" | "running" | "measurements" => "a run has a file of this name already",
+        _ if !word.is_empty() && word.bytes().all(plain) => return Ok(()),
+        _ => "it is the name of files: lower-case letters, digits and hyphens",
+    };
+    Err(texts.error(name.span(), format!("the name {word:?}: {why}")))
+}
+
 impl Measure {
     /// Whether tables may ask for capacities although no point says so: shares are taken of them.
     pub fn has_capacities(&self) -> bool {
@@ -148,6 +162,7 @@ impl Study {
         let Some(name) = file.name.clone() else {
             return Err(texts.error(0..0, "the study has no name; write name = \"…\""));
         };
+        check_name(&name, texts)?;
         let number = file
             .number
             .ok_or_else(|| texts.error(0..0, "the study has no number; write number = 7"))?;
@@ -189,7 +204,7 @@ impl Study {
         for word in words {
             let meant = |name: &&String| match word.as_str() {
                 "all" | "*" => true,
-                "peers" => !self.is_ours(name),
+                "peers" => self.is_peer(name),
                 "presets" => self.is_ours(name),
                 other => other == name.as_str(),
             };
@@ -206,6 +221,12 @@ impl Study {
     pub(super) fn is_ours(&self, name: &str) -> bool {
         let found = self.servers.get(name);
         found.is_some_and(|server| server.choice.kind.is_ours())
+    }
+
+    /// Whether a server of the study is of others, and has nothing of ours in it.
+    pub(super) fn is_peer(&self, name: &str) -> bool {
+        let found = self.servers.get(name);
+        found.is_some_and(|server| server.choice.kind.is_peer())
     }
 
     pub(super) fn choice(&self, name: &str) -> Option<&ServerChoice> {

@@ -132,11 +132,21 @@ pub(super) fn peers(
         let problem = "back ends have no root; their programs are below the document root";
         to.wrong(&name("root"), span(&own.root), problem.into());
     }
+    let keep = number(&name("keep"), &own.keep, keep, 0..=most, to);
+    let reuse_always = value(&own.reuse_always).unwrap_or(false);
+    if reuse_always && keep == 0 {
+        let problem = "no connection is kept here; `keep` says how many are";
+        to.wrong(
+            &name("reuse-always"),
+            span(&own.reuse_always),
+            problem.into(),
+        );
+    }
     Some(Peers {
         protocol,
         addresses,
-        keep: number(&name("keep"), &own.keep, keep, 0..=most, to),
-        reuse_always: value(&own.reuse_always).unwrap_or(false),
+        keep,
+        reuse_always,
         attempts: number(&name("attempts"), &own.attempts, ATTEMPTS, 1..=16, to),
         connect_timeout_ms: time(
             &name("connect-timeout"),
@@ -232,6 +242,10 @@ mod tests {
             ),
             ("scgi = \"127.0.0.1:1\"\ncgi = true", "exactly one of"),
             ("scgi = \"127.0.0.1:1\"\nkeep = 1", "keep"),
+            (
+                "fastcgi = \"127.0.0.1:1\"\nreuse-always = true",
+                "no connection is kept here",
+            ),
             (
                 "scgi = \"127.0.0.1:1\"\nkeep-host = true",
                 "only a proxy location has it",

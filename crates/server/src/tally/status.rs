@@ -98,8 +98,16 @@ fn answer(
             }
         }
     };
-    patience(&client, Instant::now() + CLIENT_PATIENCE)?;
-    client.write_all(&message(&answer, bodiless))?;
+    let (message, deadline) = (message(&answer, bodiless), Instant::now() + CLIENT_PATIENCE);
+    let mut left = message.as_slice();
+    while !left.is_empty() {
+        patience(&client, deadline)?;
+        match client.write(left) {
+            Ok(count) => left = &left[count..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
     client.shutdown(std::net::Shutdown::Write)
 }
 

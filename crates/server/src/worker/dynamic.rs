@@ -78,6 +78,10 @@ pub(super) struct Dynamic {
     groups: Vec<Option<Group>>,
     /// Connections to them: whom each serves.
     lines: Lines,
+    /// The number of this turn.
+    turn: u64,
+    /// The wait before this turn has told of everybody.
+    all_told: bool,
     /// Those whose request has been given up.
     aborts: Vec<Abandoned>,
     /// Connections that speak another protocol, by location.
@@ -113,6 +117,8 @@ impl Dynamic {
             direct: Direct::new(places.len()),
             groups: Group::all(places),
             lines: Lines::default(),
+            turn: 0,
+            all_told: false,
             aborts: Vec::new(),
             tunnels: vec![0; places.len()],
             spills: (0..places.len()).map(|_| Rc::default()).collect(),

@@ -12,6 +12,9 @@ seconds = 2
 [environment.plain]
 lab = false
 set = "1MB"
+[environment.slow]
+set = "1MB"
+disk = "ide-5400"
 [environment.other]
 extends = "plain"
 set = "2MB"
@@ -114,8 +117,8 @@ fn others_are_measured_for_their_capacity_when_a_share_of_it_is_asked_for() {
 
 #[test]
 fn fault_is_last_when_a_server_has_other_points() {
-    let text = "environment = \"plain\"\nservers = [\"headway\"]\npoints = [\"10/s\"]\nrepeats = 1\nfault = { kind = \"stall\", at = \"1s\", for = \"1s\" }
-[[measure]]\nname = \"n\"\nworkload = \"small\"\nenvironment = \"plain\"\nservers = [\"headway\"]\npoints = [\"20/s\"]\nrepeats = 1";
+    let text = "environment = \"slow\"\nservers = [\"headway\"]\npoints = [\"10/s\"]\nrepeats = 1\nfault = { kind = \"stall\", at = \"100ms\", for = \"100ms\" }
+[[measure]]\nname = \"n\"\nworkload = \"small\"\nenvironment = \"slow\"\nservers = [\"headway\"]\npoints = [\"20/s\"]\nrepeats = 1";
     let plan = Plan::new(&[study("s", text)], &[]);
     assert_eq!(words(&plan), ["headway 20/s 1", "headway 10/s 1"]);
     assert_eq!(plan.groups[0].sessions.len(), 1);

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use load::fileset::Amount;
+use load::fileset::{Amount, Profile};
 use load::words::{Bandwidth, Time};
 use toml::Spanned;
 
@@ -13,8 +13,12 @@ use super::{Length, Measure, Named, Texts, Usual};
 use crate::servers::Kind;
 use crate::study::StudyError;
 use crate::study::file::{self, File, Helpers};
+use crate::study::place::lab_spec;
 use crate::study::scaled::{Scale, Scaled};
 use crate::study::spec::{Environment, Fault, Files, Observer, Probe, ServerChoice, Workload};
+
+/// The longest that a point or its warm-up may be.
+const LENGTH_MAX_S: f64 = 86_400.0;
 
 /// Two files and a scale, in which names are looked up.
 pub(super) struct Resolver<'a> {
@@ -70,13 +74,28 @@ impl Resolver<'_> {
             closed: length(usual.closed),
             usual,
         };
-        let is_possible = |length: Length| length.seconds > 0.0 && length.warmup_s >= 0.0;
-        match measure.repeats > 0 && is_possible(measure.open) && is_possible(measure.closed) {
-            true => Ok(measure),
-            false => Err(self
-                .texts
-                .error(span, "repeats and seconds are above 0, warmup is 0 or more")),
+        let is_possible = |length: Length| {
+            (0.0..=LENGTH_MAX_S).contains(&length.warmup_s)
+                && length.seconds > 0.0
+                && length.seconds <= LENGTH_MAX_S
+        };
+        let lengths = [measure.open, measure.closed, usual.open, usual.closed];
+        if measure.repeats == 0 || !lengths.into_iter().all(is_possible) {
+            let why =
+                "repeats and seconds are above 0, warmup is 0 or more; none is longer than a day";
+            return Err(self.texts.error(span, why));
         }
+        if let Some(fault) = measure.fault {
+            let end_s = fault.at_s + fault.for_s;
+            let why = match &measure.environment {
+                environment if environment.disk.is_none() => "fault: its environment has no disk",
+                _ if fault.for_s <= 0.0 => "fault: it takes no time",
+                _ if end_s > measure.open.seconds => "fault: the measurement ends before it does",
+                _ => return Ok(measure),
+            };
+            return Err(self.texts.error(span, why));
+        }
+        Ok(measure)
     }
 
     /// The scale's own values: the study's before the common ones.
@@ -227,11 +246,13 @@ impl Resolver<'_> {
         if !matches!(filesystem.as_str(), "ext4" | "xfs") {
             return Err(wrong(format!("no file system {filesystem:?}: ext4 or xfs")));
         }
-        Ok(Environment {
+        let profile = written.profile.unwrap_or_else(|| "specweb99".to_owned());
+        profile.parse::<Profile>().map_err(wrong)?;
+        let environment = Environment {
             lab: written.lab.unwrap_or(true),
             set_bytes,
             files,
-            profile: written.profile.unwrap_or_else(|| "specweb99".to_owned()),
+            profile,
             disk,
             filesystem,
             memory_bytes: size(&written.memory)?,
@@ -239,7 +260,18 @@ impl Resolver<'_> {
             cpu: written.cpu.as_ref().map(|cpu| *cpu.at(self.scale)),
             fill_requests: written.fill.as_ref().map_or(0, |fill| *fill.at(self.scale)),
             listen_queue,
-        })
+        };
+        let parts = environment.disk.is_some()
+            || environment.memory_bytes.is_some()
+            || environment.link_bits.is_some()
+            || environment.cpu.is_some();
+        if !environment.lab && parts {
+            let why = "without a lab there is no disk, memory, link or cpu; its own or an extended entry says one";
+            return Err(wrong(why.to_owned()));
+        }
+        let spec = lab_spec(&environment).map_err(|error| wrong(error.to_string()))?;
+        spec.check().map_err(|error| wrong(error.to_string()))?;
+        Ok(environment)
     }
 
     fn files(
@@ -332,8 +364,12 @@ impl Resolver<'_> {
             .map(|word| word.parse::<Bandwidth>())
             .transpose()
             .map_err(wrong)?;
+        let connections = number(&written.connections, 1024);
+        if connections == 0 {
+            return Err(wrong("connections are one at least".to_owned()));
+        }
         Ok(Workload {
-            connections: number(&written.connections, 1024),
+            connections,
             idle: Some(number(&written.idle, 0)).filter(|idle| *idle > 0),
             requests_per_connection: number(&written.requests_per_connection, 5),
             timeout_s: self.time(written.timeout.as_ref(), &wrong)?,
@@ -377,6 +413,11 @@ impl Resolver<'_> {
         };
         let size = written.file_size.parse::<Amount>();
         let size = size.map_err(|why| self.texts.error(span.clone(), format!("probe: {why}")))?;
+        let possible = written.count > 0 && size.0 > 0 && written.rate.is_finite();
+        if !possible || written.rate <= 0.0 {
+            let why = "probe: count, file-size and rate are above 0";
+            return Err(self.texts.error(span.clone(), why));
+        }
         Ok(Some(Probe {
             count: written.count,
             file_bytes: size.0,

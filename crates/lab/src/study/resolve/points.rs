@@ -40,7 +40,7 @@ impl Study {
     fn whose(&self, measure: &Measure, word: &str) -> Option<Of> {
         let choices = |ours_too: bool| {
             let names = measure.servers.iter();
-            let meant = names.filter(|name| ours_too || !self.is_ours(name));
+            let meant = names.filter(|name| ours_too || self.is_peer(name));
             let choices = meant.filter_map(|name| self.choice(name).cloned());
             choices.collect::<Vec<_>>()
         };

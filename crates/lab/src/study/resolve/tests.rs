@@ -249,3 +249,52 @@ fn files_take_the_place_of_a_set_when_an_environment_says_so() {
         assert!(error.to_string().contains(why), "{error}");
     }
 }
+
+#[test]
+fn reason_is_given_when_a_value_cannot_be_meant() {
+    let own = |lines: &str| {
+        let text = HEAD.replace("\"fits\"", "\"own\"");
+        format!("{text}[environment.own]\n{lines}\n")
+    };
+    let name = |name: &str| HEAD.replace("inversion", name);
+    let clients = "[workload.few]\nconnections = 0\n";
+    let probe = |words: &str| format!("{HEAD}probe = {{ {words} }}\n");
+    let stall =
+        |words: &str| format!("{HEAD}seconds = 20\nfault = {{ kind = \"stall\", {words} }}\n");
+    let cases = [
+        (name("../x"), "lower-case letters"),
+        (name("studies"), "has a file of this name"),
+        (
+            format!("{HEAD}seconds = inf\n"),
+            "none is longer than a day",
+        ),
+        (format!("{HEAD}warmup = nan\n"), "none is longer than a day"),
+        (stall("at = \"15s\", for = \"10s\""), "ends before it does"),
+        (stall("at = \"1s\", for = \"0s\""), "takes no time"),
+        (
+            format!(
+                "{}seconds = 20\nfault = {{ kind = \"stall\", at = \"1s\", for = \"1s\" }}\n[environment.own]\nset = \"1MB\"\n",
+                HEAD.replace("\"fits\"", "\"own\"")
+            ),
+            "has no disk",
+        ),
+        (own("extends = \"disk\"\nlab = false"), "without a lab"),
+        (own("set = \"1MB\"\nprofile = \"specweb98\""), "specweb98"),
+        (own("set = \"1MB\"\nmemory = \"1MB\""), "8 MiB at least"),
+        (own("set = \"1MB\"\ncpu = 0"), "share"),
+        (own("set = \"1MB\"\nlink = \"1kbit\""), "bit/s"),
+        (
+            format!("{}{clients}", HEAD.replace("\"web\"", "\"few\"")),
+            "one at least",
+        ),
+        (probe("count = 0, file-size = \"1kB\", rate = 9"), "above 0"),
+        (
+            probe("count = 1, file-size = \"1kB\", rate = nan"),
+            "above 0",
+        ),
+    ];
+    for (text, why) in cases {
+        let error = read(&text, Scale::Quick).expect_err(&text);
+        assert!(error.why.contains(why), "{error}\n{text}");
+    }
+}

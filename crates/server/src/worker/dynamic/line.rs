@@ -7,7 +7,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use debox::Call;
-use event::{Interest, Ready, Token};
+use event::{EVENTS_PER_WAIT_MAX, Interest, Ready, Token};
 
 use super::Dynamic;
 use crate::connection::Line;
@@ -75,15 +75,30 @@ impl Lines {
 }
 
 impl Worker {
+    /// Before anything else in a turn: what connections say that wait for their next request, so that nobody takes one of which that
+    /// could have been known.
+    pub(in crate::worker) fn hear_idle_lines(&mut self, ready: &[Ready]) {
+        let Some(dynamic) = &mut self.dynamic else {
+            return;
+        };
+        dynamic.turn += 1;
+        dynamic.all_told = ready.len() < EVENTS_PER_WAIT_MAX;
+        for event in ready.iter().filter(|event| event.token.kind() == LINE) {
+            if let Some(Serves::Next { place, back_end }) = self.serves(event.token) {
+                self.hear_idle(place, back_end, event.token);
+            }
+        }
+    }
+
+    fn serves(&mut self, name: Token) -> Option<Serves> {
+        self.dynamic.as_mut()?.lines.slot(name)?.serves
+    }
+
     /// An event on a connection to a back end.
     pub(in crate::worker) fn on_line(&mut self, event: &Ready) {
-        let serves = self
-            .dynamic
-            .as_mut()
-            .and_then(|dynamic| dynamic.lines.slot(event.token)?.serves);
-        match serves {
+        match self.serves(event.token) {
             Some(Serves::Client(client)) => self.on_back_end(client, event),
-            Some(Serves::Next { place, back_end }) => self.leave_idle(place, back_end, event.token),
+            Some(Serves::Next { place, back_end }) => self.hear_idle(place, back_end, event.token),
             Some(Serves::Nobody) => self.on_aborted(event),
             None => {}
         }

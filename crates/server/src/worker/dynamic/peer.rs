@@ -30,15 +30,18 @@ use crate::respond::dynamic::{Asked, Place, Places, talk};
 use crate::tally::BackEnd;
 use crate::worker::Worker;
 
-/// A connection that has waited for less is used as it is: its back end would hardly have had enough of it already, and the event mechanism
-/// would have told. One that has waited longer is looked at.
-const TRUSTED_MS: u64 = 500;
+/// A connection that waits for its next request.
+struct Waiting {
+    line: Line,
+    /// The turn in which it began to wait.
+    since: u64,
+}
 
 /// The back ends of a location.
 pub(super) struct Group {
     addresses: Vec<Address>,
     upstream: Upstream,
-    idle: Idle<Line>,
+    idle: Idle<Waiting>,
 }
 
 impl Group {
@@ -262,11 +265,12 @@ impl Worker {
 
     /// A waiting connection that its back end has not closed, as far as one knows.
     fn take_idle(&mut self, place: usize, back_end: usize, client: Token) -> Option<Line> {
-        let now_ms = self.now_ms;
         loop {
             let dynamic = self.dynamic.as_mut()?;
-            let (line, since_ms) = dynamic.group(place)?.idle.take(back_end)?;
-            if now_ms < since_ms + TRUSTED_MS || self.is_silent(&line) {
+            let (turn, all_told) = (dynamic.turn, dynamic.all_told);
+            let Waiting { line, since } = dynamic.group(place)?.idle.take(back_end)?;
+            // Whatever it had to say would have been told by the wait before this turn, if it waited then.
+            if (all_told && since < turn) || self.is_silent(&line) {
                 let dynamic = self.dynamic.as_mut()?;
                 dynamic.lines.assign(line.name, Serves::Client(client));
                 return Some(line);
@@ -326,14 +330,19 @@ impl Worker {
         if reusable {
             self.watch_line(&mut line, Some(Interest::READ));
         }
+        // One that is not watched, for want of memory, would end unheard.
+        let reusable = reusable && line.interest == Some(Interest::READ);
         let closing = match &mut self.dynamic {
             Some(dynamic) if reusable => {
                 let next = Serves::Next { place, back_end };
                 dynamic.lines.assign(line.name, next);
+                let since = dynamic.turn;
+                let waiting = Waiting { line, since };
                 match dynamic.group(place) {
-                    Some(group) => group.idle.put(back_end, line, now_ms),
-                    None => Some(line),
+                    Some(group) => group.idle.put(back_end, waiting, now_ms),
+                    None => Some(waiting),
                 }
+                .map(|waiting| waiting.line)
             }
             _ => Some(line),
         };
@@ -342,12 +351,14 @@ impl Worker {
         }
     }
 
-    /// The back end has closed a connection that waited, or says what nobody has asked for.
-    pub(super) fn leave_idle(&mut self, place: usize, back_end: usize, name: Token) {
+    /// An event on a connection that waits: its back end has closed it, or says what nobody has asked for; or the event is older than the
+    /// end of the request before.
+    pub(super) fn hear_idle(&mut self, place: usize, back_end: usize, name: Token) {
         let group = self.dynamic.as_mut().and_then(|all| all.group(place));
-        let left = group.and_then(|group| group.idle.remove(back_end, |line| line.name == name));
-        if let Some(line) = left {
-            self.close_line(line);
+        let is_it = |waiting: &Waiting| waiting.line.name == name;
+        if let Some(heard) = group.and_then(|group| group.idle.remove(back_end, is_it)) {
+            let silent = self.is_silent(&heard.line);
+            self.put_idle(place, back_end, heard.line, silent);
         }
     }
 
@@ -412,6 +423,7 @@ impl Worker {
         let groups = dynamic.groups.iter_mut().flatten();
         let expired: Vec<Line> = groups
             .flat_map(|group| std::iter::from_fn(|| group.idle.expired(now_ms)))
+            .map(|waiting| waiting.line)
             .collect();
         for line in expired {
             self.close_line(line);

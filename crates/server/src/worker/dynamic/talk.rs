@@ -278,6 +278,15 @@ impl Worker {
             Fault::Reply(Refusal::Empty) if begun => Progressed::Sent,
             Fault::Reply(Refusal::Empty) => Progressed::Unsent,
             fault if fault.is_untouched() => Progressed::Untouched,
+            // Something else was said over it before this request.
+            Fault::Reply(_)
+                if exchange
+                    .peer
+                    .as_ref()
+                    .is_some_and(|peer| peer.kept && !peer.talk.has_head()) =>
+            {
+                Progressed::Sent
+            }
             Fault::Reply(refusal) => {
                 let outcome = match self.is_proxied(exchange) {
                     true => Outcome::Failed,
