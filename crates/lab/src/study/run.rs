@@ -408,7 +408,8 @@ pub(super) fn capacity(store: &Store, spec: &Spec, server: &ServerChoice) -> Res
 }
 
 /// The closed loops of a server in the environment and workload of a measurement. Their length and repeats follow from
-/// the scale, which is not known here; so the records are searched for those that fit in everything else.
+/// the scale, which is not known here; so the records are searched for those that fit in everything else. Where a measure has shorter ones of
+/// its own beside them, or another scale had, the longest count: a mean of both would be the capacity of neither.
 fn capacities(store: &Store, spec: &Spec, server: &ServerChoice) -> Vec<Result<f64, String>> {
     let (environment, workload) = match spec.elsewhere() {
         Some(place) => (&place.environment, &place.workload),
@@ -433,7 +434,15 @@ fn capacities(store: &Store, spec: &Spec, server: &ServerChoice) -> Vec<Result<f
             Ok(summary.rate_rps)
         }
     };
-    store.records().into_iter().filter(fits).map(of).collect()
+    let found: Vec<Record> = store.records().into_iter().filter(fits).collect();
+    let length = |record: &Record| (record.spec.seconds, record.spec.warmup_s);
+    let lengths = found.iter().map(length);
+    let longest = lengths.fold(
+        (0.0, 0.0),
+        |one, other| if other > one { other } else { one },
+    );
+    let found = found.into_iter().filter(|record| length(record) == longest);
+    found.map(of).collect()
 }
 
 fn probes(specs: &[&Spec]) -> Vec<Probe> {

@@ -13,7 +13,7 @@ use crate::tools::*;
 fn further_clients_wait_in_the_queue_and_are_served_when_there_is_room() {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
-    for events in MECHANISMS {
+    for events in mechanisms() {
         let mut served = Served::start(config(root.path(), &format!("max-conns = 4\n{events}")));
         let mut inside: Vec<TcpStream> = (0..4).map(|_| served.connect()).collect();
         for client in &mut inside {
@@ -261,7 +261,7 @@ fn others_are_served_while_one_client_takes_a_large_file() {
     let root = root();
     fs::write(root.path().join("large"), contents(0, large())).unwrap();
     fs::write(root.path().join("a"), "hello").unwrap();
-    for events in MECHANISMS {
+    for events in mechanisms() {
         let served = Served::start(config(root.path(), &format!("turn = '64KiB'\n{events}")));
         let address = served.address;
         let greedy = std::thread::spawn(move || {

@@ -36,7 +36,7 @@ fn old_version_arrives_whole_when_the_file_is_replaced_or_deleted_while_sent() {
     let root = root();
     let path = root.path().join("large");
     let (old, new) = (contents(0, large()), contents(1, large()));
-    for events in MECHANISMS {
+    for events in mechanisms() {
         fs::write(&path, &old).unwrap();
         let mut served = Served::start(config(
             root.path(),
@@ -64,7 +64,7 @@ fn connection_closes_short_when_the_file_is_rewritten_while_sent() {
     let root = root();
     let path = root.path().join("large");
     let (old, new) = (contents(0, large()), contents(1, large()));
-    for (events, send) in MECHANISMS
+    for (events, send) in mechanisms()
         .into_iter()
         .flat_map(|events| [(events, "copy"), (events, "sendfile")])
     {

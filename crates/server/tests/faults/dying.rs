@@ -16,7 +16,7 @@ fn request_is_asked_again_when_its_helper_dies_with_it() {
     let root = root();
     fs::create_dir(root.path().join("d")).unwrap();
     fs::write(root.path().join("d").join("here.txt"), "").unwrap();
-    for events in MECHANISMS {
+    for events in mechanisms() {
         let more = format!("listing = true\n{events}");
         let mut served = Served::start_holding_helpers(config(root.path(), &more));
         let mut client = served.connect();
@@ -68,7 +68,7 @@ fn places_of_departed_clients_are_free_when_their_helper_hangs() {
     for name in ["hung", "left", "wanted"] {
         fs::create_dir(root.path().join(name)).unwrap();
     }
-    for events in MECHANISMS {
+    for events in mechanisms() {
         let bounds = "listing = true\nindex = []\nprecompressed = false\n\
                       helpers-max = 1\nhelper-queue-max = 1";
         let config = config(root.path(), &format!("{bounds}\n{events}"));
@@ -136,7 +136,7 @@ fn every_reply_is_right_when_helpers_are_killed_under_load() {
         let path = root.path().join(number.to_string());
         fs::write(path, contents(0, size_of(number))).unwrap();
     }
-    for events in MECHANISMS {
+    for events in mechanisms() {
         // Little memory, so that most files have to be read again.
         let more =
             format!("content-max = '64KiB'\nwindow-max = '2MiB'\nrevalidate = '0ms'\n{events}");

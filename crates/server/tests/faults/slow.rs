@@ -32,7 +32,7 @@ fn trickle(stream: &mut TcpStream, bytes: &mut dyn Iterator<Item = u8>) -> Vec<u
 fn slow_head_is_ended_at_its_deadline_even_when_bytes_keep_coming() {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
-    for events in MECHANISMS {
+    for events in mechanisms() {
         let more = format!("head-timeout = '400ms'\n{events}");
         let mut served = Served::start(config(root.path(), &more));
         let mut slow = served.connect();
@@ -86,7 +86,7 @@ fn client_that_sends_nothing_is_let_go_at_the_head_deadline() {
 fn idle_connection_is_closed_without_a_word_at_the_idle_deadline() {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
-    for events in MECHANISMS {
+    for events in mechanisms() {
         let more = format!("idle-timeout = '300ms'\n{events}");
         let mut served = Served::start(config(root.path(), &more));
         let mut idle = served.connect();
@@ -101,7 +101,7 @@ fn idle_connection_is_closed_without_a_word_at_the_idle_deadline() {
 fn client_that_reads_nothing_is_closed_at_the_send_deadline() {
     let root = root();
     fs::write(root.path().join("large"), contents(0, large())).unwrap();
-    for events in MECHANISMS {
+    for events in mechanisms() {
         let more = format!("send-timeout = '400ms'\n{events}");
         let mut served = Served::start(config(root.path(), &more));
         let mut deaf = tiny_client(&served);
@@ -145,7 +145,7 @@ fn reply_arrives_whole_when_the_client_has_closed_its_sending_side() {
     let expected = contents(0, large());
     fs::write(root.path().join("large"), &expected).unwrap();
     make_cold(&root.path().join("large"));
-    for events in MECHANISMS {
+    for events in mechanisms() {
         let served = Served::start(config(root.path(), &format!("listing = true\n{events}")));
         for (path, length) in [("/small", 5), ("/d/", 0), ("/large", expected.len())] {
             let mut client = tiny_client(&served);
@@ -164,7 +164,7 @@ fn nobody_else_notices_when_a_client_resets_in_mid_reply() {
     let root = root();
     let expected = contents(0, large());
     fs::write(root.path().join("large"), &expected).unwrap();
-    for events in MECHANISMS {
+    for events in mechanisms() {
         let mut served = Served::start(config(root.path(), events));
         let mut other = tiny_client(&served);
         ask(&mut other, "/large");
@@ -190,7 +190,7 @@ fn answer_for_a_client_that_has_gone_reaches_nobody_when_its_place_is_taken() {
         fs::create_dir(root.path().join(name)).unwrap();
         fs::write(root.path().join(name).join(format!("{name}.txt")), name).unwrap();
     }
-    for events in MECHANISMS {
+    for events in mechanisms() {
         let more = format!("listing = true\n{events}");
         let mut served = Served::start_holding_helpers(config(root.path(), &more));
         let mut gone = served.connect();

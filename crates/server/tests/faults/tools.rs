@@ -99,13 +99,25 @@ pub fn reset(stream: TcpStream) {
     sockopt::set_socket_linger(&stream, Some(std::time::Duration::ZERO)).expect("SO_LINGER");
 }
 
-/// Every event mechanism, as a line of configuration.
+/// Every event mechanism that is always there, as a line of configuration.
 pub const MECHANISMS: [&str; 4] = [
     "events = 'select'",
     "events = 'poll'",
     "events = 'epoll'",
     "events = 'epoll-edge'",
 ];
+
+/// These, and io_uring where it is not forbidden.
+pub fn mechanisms() -> Vec<&'static str> {
+    let mut all = MECHANISMS.to_vec();
+    // A ring's end interrupts whatever its thread does next, so it has a thread of its own.
+    let probe = || event::Events::new(event::Mechanism::IoUring).map(drop);
+    match std::thread::spawn(probe).join().expect("a probe") {
+        Ok(()) => all.push("events = 'io_uring'"),
+        Err(error) => skip("io_uring", &error.to_string()),
+    }
+    all
+}
 
 /// Says why a test is left out, where it is looked for.
 pub fn skip(name: &str, reason: &str) {
