@@ -149,6 +149,18 @@ fn open(name: &str) -> Result<Lab, Failure> {
     Lab::open(name).map_err(failure)
 }
 
+/// The same, but a second signal ends the process at once.
+fn interruption_or_end() -> Result<Arc<AtomicBool>, Failure> {
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        // In this order: the first signal finds the flag unset.
+        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&flag))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)))
+            .context("watching for signals")?;
+    }
+    Ok(flag)
+}
+
 /// Becomes true by the first SIGINT, SIGTERM or SIGHUP, which end nothing by themselves any more.
 fn interruption() -> Result<Arc<AtomicBool>, Failure> {
     let flag = Arc::new(AtomicBool::new(false));

@@ -70,7 +70,7 @@ cannot make (a slow disk needs root, a peer has to be installed: scripts/setup b
 reason, and the rest runs.
 Exit codes: 0 done, 1 failed or interrupted, 2 wrong use.";
 
-/// Measures what is not measured yet, then prints the paper's tables beside ours, and what became of the claims.
+/// Measures what is not measured yet, prints the paper's tables beside ours and what became of the claims, and writes a page a study
 #[derive(Debug, Args)]
 #[command(after_help = RUN_EXAMPLES)]
 struct Run {
@@ -290,6 +290,7 @@ impl Run {
         for result in &results {
             store.write_result(result)?;
         }
+        let pages = write_pages(&directory, &results)?;
         match ended {
             Ok(()) => {}
             Err(RunError::Interrupted) => {
@@ -302,7 +303,7 @@ impl Run {
             Err(error) => return Err(error.into()),
         }
         show(&results, self.json)?;
-        for page in write_pages(&directory, &store.results()?)? {
+        for page in &pages {
             lines.say(&page.display().to_string());
         }
         Ok(())

@@ -16,7 +16,8 @@ Examples:
   headway lab load --fileset 1.5GB             a SPECweb99 file set in the disk's directory `set`
   headway lab load quick -- cp -r /srv/www .   whatever a command puts into its working directory, the disk's top
 
-Meanwhile the disk answers at once; afterwards it is cold and has its model's delays.
+Meanwhile the disk answers at once; afterwards it is cold and has its model's delays. Ctrl-C ends a command, and a file set when it is
+made; either way the disk gets its delays back. A second Ctrl-C ends at once and leaves it fast: headway lab disk model.
 Exit codes: 0 done, 1 failed, 2 wrong use.";
 
 /// Puts files on the disk of a lab, quickly.
@@ -41,8 +42,9 @@ pub struct Arguments {
 impl Arguments {
     pub fn run(&self) -> Result<(), Failure> {
         let lab = open(&self.name.name)?;
-        // Whoever is interrupted still gives the disk its delays back; a command hears of the key by itself.
-        let interrupted = super::interruption()?;
+        // Whoever is interrupted still gives the disk its delays back; a command hears of the key by itself. Who does not wait for that
+        // presses it twice.
+        let interrupted = super::interruption_or_end()?;
         lab.load(
             |directory| match (&self.fileset, self.command.split_first()) {
                 (Some(size), _) => fileset(&directory.join("set"), size.0, &mut |line| say(line)),

@@ -94,13 +94,17 @@ fn connection_is_closed_when_its_back_end_does_so_while_it_waits() {
 #[test]
 fn words_nobody_asked_for_are_no_reply_when_the_next_request_comes() {
     let site = Site::new();
-    let told = Arc::new(AtomicBool::new(false));
-    let telling = told.clone();
+    let (heard, told) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let (hearing, telling) = (heard.clone(), told.clone());
     // As servers do that are tired of waiting.
     let talkative = BackEnd::new(move |mut stream| {
         while read_head(&mut stream).is_some() {
             let _ = stream.write_all(GOOD.as_bytes());
             if !telling.load(Ordering::SeqCst) {
+                wait_until(&hearing);
                 let late = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 4\r\n\r\nlate";
                 let _ = stream.write_all(late);
                 telling.store(true, Ordering::SeqCst);
@@ -109,6 +113,7 @@ fn words_nobody_asked_for_are_no_reply_when_the_next_request_comes() {
     });
     let server = proxy(&site, &[&talkative.address], "");
     assert_eq!(get(&server, "/app/x").text(), "good");
+    heard.store(true, Ordering::SeqCst);
     wait_until(&told);
     let_a_turn_pass(&server);
     for _ in 0..3 {
@@ -151,7 +156,9 @@ fn post_is_not_sent_again_when_its_kept_connection_ends() {
     let back_end = patient(1);
     let server = proxy(&site, &[&back_end.address], "reuse-always = true");
     assert_eq!(ask(&server, post("/app/x", b"hello")).text(), "good");
+    assert_eq!(counter(&server, "backend_failures"), 0);
     assert_eq!(ask(&server, post("/app/x", b"hello")).status, 502);
+    assert_eq!(counter(&server, "backend_failures"), 1);
     assert_eq!(back_end.count(), 1);
     assert_eq!(ask(&server, post("/app/x", b"hello")).text(), "good");
     is_well(&server);

@@ -436,13 +436,14 @@ fn capacities(store: &Store, spec: &Spec, server: &ServerChoice) -> Vec<Result<f
     };
     let found: Vec<Record> = store.records().into_iter().filter(fits).collect();
     let length = |record: &Record| (record.spec.seconds, record.spec.warmup_s);
-    let lengths = found.iter().map(length);
-    let longest = lengths.fold(
-        (0.0, 0.0),
-        |one, other| if other > one { other } else { one },
-    );
-    let found = found.into_iter().filter(|record| length(record) == longest);
-    found.map(of).collect()
+    let good = found.iter().filter(|record| record.failed.is_none());
+    let none = (0.0, 0.0);
+    let longest = good
+        .map(length)
+        .fold(none, |one, other| if other > one { other } else { one });
+    // Where none is good, all say why.
+    let counts = |record: &Record| longest == none || length(record) == longest;
+    found.into_iter().filter(counts).map(of).collect()
 }
 
 fn probes(specs: &[&Spec]) -> Vec<Probe> {

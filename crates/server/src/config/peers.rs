@@ -135,7 +135,10 @@ pub(super) fn peers(
     let keep = number(&name("keep"), &own.keep, keep, 0..=most, to);
     let reuse_always = value(&own.reuse_always).unwrap_or(false);
     if reuse_always && keep == 0 {
-        let problem = "no connection is kept here; `keep` says how many are";
+        let problem = match protocol {
+            Protocol::Scgi => "SCGI has no connections that are kept",
+            _ => "no connection is kept here; `keep` says how many are",
+        };
         to.wrong(
             &name("reuse-always"),
             span(&own.reuse_always),

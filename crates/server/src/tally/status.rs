@@ -103,6 +103,7 @@ fn answer(
     while !left.is_empty() {
         patience(&client, deadline)?;
         match client.write(left) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(count) => left = &left[count..],
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),

@@ -10,6 +10,7 @@ use load::words::{Bandwidth, Time};
 use toml::Spanned;
 
 use super::{Length, Measure, Named, Texts, Usual};
+use crate::disk::Order;
 use crate::servers::Kind;
 use crate::study::StudyError;
 use crate::study::file::{self, File, Helpers};
@@ -87,10 +88,18 @@ impl Resolver<'_> {
         }
         if let Some(fault) = measure.fault {
             let end_s = fault.at_s + fault.for_s;
+            let lengths = measure
+                .points_ever
+                .iter()
+                .map(|point| match point.as_str() {
+                    "capacity" => measure.closed.seconds,
+                    _ => measure.open.seconds,
+                });
+            let shortest_s = lengths.fold(f64::INFINITY, f64::min);
             let why = match &measure.environment {
                 environment if environment.disk.is_none() => "fault: its environment has no disk",
                 _ if fault.for_s <= 0.0 => "fault: it takes no time",
-                _ if end_s > measure.open.seconds => "fault: the measurement ends before it does",
+                _ if end_s > shortest_s => "fault: the measurement ends before it does",
                 _ => return Ok(measure),
             };
             return Err(self.texts.error(span, why));
@@ -388,8 +397,12 @@ impl Resolver<'_> {
         let wrong = |why: String| self.texts.error(span.clone(), format!("fault: {why}"));
         let factor = match (written.kind.as_str(), written.factor) {
             ("stall", None) => None,
-            ("slow", Some(factor)) if factor > 0.0 => Some(factor),
-            ("slow", _) => return Err(wrong("a slow disk has a factor above 0".to_owned())),
+            ("slow", Some(factor)) => {
+                let order = Order::Slow { factor, for_ms: 1 };
+                order.check().map_err(wrong)?;
+                Some(factor)
+            }
+            ("slow", None) => return Err(wrong("a slow disk has a factor above 0".to_owned())),
             (other, _) => {
                 return Err(wrong(format!(
                     "no fault {other:?}: stall, or slow with a factor"

@@ -159,8 +159,10 @@ impl Worker {
             false => Interest::BOTH,
         };
         self.watch_line(&mut one.line, Some(wanted));
-        if let Some(dynamic) = &mut self.dynamic {
-            dynamic.aborts.push(one);
+        match &mut self.dynamic {
+            Some(dynamic) if one.line.interest == Some(wanted) => dynamic.aborts.push(one),
+            // What it says would not be heard.
+            _ => self.end_aborted(one, false),
         }
     }
 

@@ -388,24 +388,25 @@ impl Worker {
         // What a helper is reading now would be taken for the beginning.
         let is_on_disk = upload.spilled.is_some() && !upload.restoring;
         let body_is_kept = is_on_disk || (peer.body_bytes == 0 && !upload.unwanted);
-        let outcome = match peer.kept && progressed != Progressed::Answered {
+        let may_repeat = match http::parse(&exchange.head, &self.limits) {
+            Parsed::Complete(head) => may_retry(head.method, progressed, body_is_kept),
+            _ => false,
+        };
+        let ended_idle = peer.kept && progressed != Progressed::Answered;
+        if !(ended_idle && may_repeat) {
+            self.note_peer_failure(exchange, &peer.lease, why);
+        }
+        let outcome = match ended_idle {
             // Nobody's fault: its back end closed it just when it was used.
             true => {
                 exchange.tried.forget(peer.lease.back_end());
                 exchange.wants_new = true;
                 Outcome::Unknown
             }
-            false => {
-                self.note_peer_failure(exchange, &peer.lease, why);
-                Outcome::Failed
-            }
+            false => Outcome::Failed,
         };
         self.leave_peer(exchange, outcome, false);
-        let method = match http::parse(&exchange.head, &self.limits) {
-            Parsed::Complete(head) => head.method,
-            _ => return Step::Fail(status),
-        };
-        if !may_retry(method, progressed, body_is_kept) {
+        if !may_repeat {
             return Step::Fail(status);
         }
         if exchange.upload.spilled.is_some() {

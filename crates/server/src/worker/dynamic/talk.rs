@@ -10,15 +10,15 @@ use debox::Call;
 use event::{Interest, Ready};
 use files::{Failure, Meta, OpenFile};
 use gateway::cgi::is_local;
-use gateway::upstream::{Outcome, Stage as Progressed};
+use gateway::upstream::{Outcome, Stage as Progressed, is_idempotent};
 use gateway::{Answer, Event, Fault, FieldList, Handoff, Refusal};
-use http::Status;
+use http::{Parsed, Status};
 use rustix::io::Errno;
 
 use super::backlog::RESTORE_BYTES;
 use super::{Elsewhere, READ_BYTES, Step};
 use crate::config::{Kind, Protocol};
-use crate::connection::{Connection, Exchange};
+use crate::connection::{Connection, Exchange, Peer};
 use crate::forker::harmless;
 use crate::respond::dynamic::handoff::{file_below, kept_fields};
 use crate::worker::{Fate, Worker};
@@ -278,15 +278,9 @@ impl Worker {
             Fault::Reply(Refusal::Empty) if begun => Progressed::Sent,
             Fault::Reply(Refusal::Empty) => Progressed::Unsent,
             fault if fault.is_untouched() => Progressed::Untouched,
-            // Something else was said over it before this request.
-            Fault::Reply(_)
-                if exchange
-                    .peer
-                    .as_ref()
-                    .is_some_and(|peer| peer.kept && !peer.talk.has_head()) =>
-            {
-                Progressed::Sent
-            }
+            // What was said over a kept connection before this request is no reply to it. An application's own protocol would
+            // have told the two apart.
+            Fault::Reply(_) if self.is_foreign(exchange) => Progressed::Sent,
             Fault::Reply(refusal) => {
                 let outcome = match self.is_proxied(exchange) {
                     true => Outcome::Failed,
@@ -300,6 +294,17 @@ impl Worker {
         };
         let failure = (fault.status(), fault.to_string());
         self.peer_failed(connection, exchange, progressed, (failure.0, &failure.1))
+    }
+
+    /// Whether words that are no reply may belong to an earlier one, or to none, and asking again over a connection of its own will tell.
+    fn is_foreign(&self, exchange: &Exchange) -> bool {
+        let Parsed::Complete(head) = http::parse(&exchange.head, &self.limits) else {
+            return false;
+        };
+        let unheard = |peer: &Peer| peer.kept && !peer.talk.has_head();
+        exchange.peer.as_deref().is_some_and(unheard)
+            && self.is_proxied(exchange)
+            && is_idempotent(head.method)
     }
 
     fn is_proxied(&self, exchange: &Exchange) -> bool {
