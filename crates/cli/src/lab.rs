@@ -8,13 +8,10 @@ use std::io::{IsTerminal, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use ::lab::{Lab, LabError, Side};
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::Failure;
 
@@ -147,27 +144,6 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 /// A lab that is there; a name that cannot be one is the user's mistake.
 fn open(name: &str) -> Result<Lab, Failure> {
     Lab::open(name).map_err(failure)
-}
-
-/// The same, but a second signal ends the process at once.
-fn interruption_or_end() -> Result<Arc<AtomicBool>, Failure> {
-    let flag = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        // In this order: the first signal finds the flag unset.
-        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&flag))
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)))
-            .context("watching for signals")?;
-    }
-    Ok(flag)
-}
-
-/// Becomes true by the first SIGINT, SIGTERM or SIGHUP, which end nothing by themselves any more.
-fn interruption() -> Result<Arc<AtomicBool>, Failure> {
-    let flag = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&flag)).context("watching for signals")?;
-    }
-    Ok(flag)
 }
 
 fn failure(error: LabError) -> Failure {

@@ -6,11 +6,9 @@
 use std::io::{self, IsTerminal, Write};
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use clap::{ArgGroup, Args, ValueEnum};
 use latency::run::description::Verdict;
 use load::client::environment::dated;
@@ -20,10 +18,9 @@ use load::session::summary::{self, Style};
 use load::session::{Finished, SessionError, Settings, Surroundings};
 use load::words::{Bandwidth, Count, Cpus, PerConnection, Rate, ScheduleWord, Stretch, Time, Url};
 use serde_json::json;
-use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::specweb99::{self, Rules};
-use super::{Failure, output};
+use super::{Failure, output, signals};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -324,23 +321,12 @@ pub(super) fn common(what: &What, how: &How) -> Settings {
 pub(super) fn surroundings(output: &Output, word: &str) -> Result<Surroundings, Failure> {
     let terminal = io::stderr().is_terminal() && !output.quiet;
     Ok(Surroundings {
-        interrupt: interrupt()?,
+        // What is on disk is readable when a second signal ends the process.
+        interrupt: signals::caught_once(signals::ASKED)?,
         progress: terminal.then(|| word.to_owned()),
         whole_only: false,
         server_status: output.server_status.clone(),
     })
-}
-
-/// Set by the first SIGINT or SIGTERM; a second one ends the process, and what is on disk is readable.
-fn interrupt() -> Result<Arc<AtomicBool>, Failure> {
-    let flag = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        // In this order: the signal that sets the flag must not find it set.
-        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&flag))
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)))
-            .context("catching signals")?;
-    }
-    Ok(flag)
 }
 
 /// Wrong words and a machine that cannot have different exit codes.

@@ -22,6 +22,7 @@ mod study;
 mod schedule;
 mod counters;
 mod children;
+mod signals;
 mod documents;
 mod output;
 

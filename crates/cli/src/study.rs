@@ -5,8 +5,6 @@
 
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
 use anyhow::{Context, anyhow};
@@ -15,9 +13,8 @@ use lab::study::{self, Listener, Options, Plan, RunError, Scale, Store, Study};
 use latency::StudyResult;
 use load::client::environment::dated;
 use serde_json::json;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::Failure;
+use super::{Failure, signals};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -275,7 +272,8 @@ impl Run {
         let directory = directory
             .unwrap_or_else(|| format!("headway-study-{}", dated(SystemTime::now())).into());
         let store = Store::create(&directory)?;
-        let interrupted = interrupt()?;
+        // The server and the lab are removed, then the study ends.
+        let interrupted = signals::caught(signals::ASKED_OR_CLOSED)?;
         let mut lines = Lines { quiet: self.quiet };
         lines.say(&plan_words(&plan));
         let options = Options {
@@ -398,16 +396,6 @@ impl Summary {
         write_pages(&self.target, &store.results()?)?;
         print(&format!("{}: {count} studies\n", self.target.display()))
     }
-}
-
-/// Set by the first SIGINT, SIGTERM or SIGHUP (a terminal that was closed): the server and the lab are removed, then the
-/// study ends.
-fn interrupt() -> Result<Arc<AtomicBool>, Failure> {
-    let flag = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&flag)).context("catching signals")?;
-    }
-    Ok(flag)
 }
 
 /// Lines on standard error.

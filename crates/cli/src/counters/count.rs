@@ -2,8 +2,7 @@
 
 use std::ffi::OsString;
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -18,7 +17,7 @@ use serde_json::json;
 
 use super::text::{counts_table, figures_table};
 use super::{Cpus, cpu_list, print, print_json, seconds};
-use crate::Failure;
+use crate::{Failure, signals};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -208,11 +207,7 @@ impl Count {
     }
 
     fn wait(&self, session: &Session<KernelPerf>) -> Result<(), Failure> {
-        let interrupted = Arc::new(AtomicBool::new(false));
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-            signal_hook::flag::register(signal, Arc::clone(&interrupted))
-                .context("catching signals")?;
-        }
+        let interrupted = signals::caught(signals::ASKED)?;
         let end = self
             .duration
             .map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));

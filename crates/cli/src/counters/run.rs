@@ -2,10 +2,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use clap::Args;
 use counters::smt::configuration::Choice;
 use counters::smt::{Configuration, State, Topology, state};
@@ -14,7 +12,7 @@ use lab::servers::{Kind, available};
 use serde_json::json;
 
 use super::{Cpus, cpu_list, page, print, print_json, say, seconds, text};
-use crate::Failure;
+use crate::{Failure, signals};
 
 /// The page in the directory.
 const PAGE: &str = "report.html";
@@ -110,11 +108,7 @@ impl Run {
     /// Measures, prints and writes the page.
     pub fn run(&self) -> Result<(), Failure> {
         let plan = self.plan()?;
-        let interrupted = Arc::new(AtomicBool::new(false));
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-            signal_hook::flag::register(signal, Arc::clone(&interrupted))
-                .context("catching signals")?;
-        }
+        let interrupted = signals::caught(signals::ASKED)?;
         let (mut state, left) = State::open(Path::new(state::DIRECTORY)).map_err(|error| {
             let error = anyhow!(error);
             // Root meets other reasons, such as a study that is at work.

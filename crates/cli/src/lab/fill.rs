@@ -10,6 +10,7 @@ use anyhow::Context;
 use load::fileset::{self, Amount, Shape};
 
 use super::{Failure, Name, open, say};
+use crate::signals;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -44,7 +45,7 @@ impl Arguments {
         let lab = open(&self.name.name)?;
         // Whoever is interrupted still gives the disk its delays back; a command hears of the key by itself. Who does not wait for that
         // presses it twice.
-        let interrupted = super::interruption_or_end()?;
+        let interrupted = signals::caught_once(signals::ASKED_OR_CLOSED)?;
         lab.load(
             |directory| match (&self.fileset, self.command.split_first()) {
                 (Some(size), _) => fileset(&directory.join("set"), size.0, &mut |line| say(line)),

@@ -12,6 +12,7 @@ use load::fileset::Amount;
 use load::words::{Bandwidth, Cpus};
 
 use super::{Failure, failure, fill, say};
+use crate::signals;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -103,7 +104,7 @@ impl Arguments {
         if self.fileset.is_some() && spec.disk.is_none() {
             return Err(Failure::Use("--fileset needs a disk".into()));
         }
-        let interrupted = super::interruption()?;
+        let interrupted = signals::caught(signals::ASKED_OR_CLOSED)?;
         let lab = Lab::up_unless(&spec, &interrupted).map_err(|error| match error {
             LabError::Missing(_) => with_remedy(&spec, &error),
             error => failure(error),

@@ -2,15 +2,12 @@
 
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use anyhow::Context;
 use clap::Args;
 use counters::schedule::measure::{MeasureError, Plan, Program, is_one_core};
 
-use super::super::Failure;
+use super::super::{Failure, signals};
 use super::{MATRIX_MARK, deliver, replaceable};
 
 const EXAMPLES: &str = "\
@@ -62,11 +59,7 @@ impl Measure {
         if let Some(path) = &self.output {
             replaceable(path, MATRIX_MARK)?;
         }
-        let interrupted = Arc::new(AtomicBool::new(false));
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-            signal_hook::flag::register(signal, Arc::clone(&interrupted))
-                .context("catching signals")?;
-        }
+        let interrupted = signals::caught(signals::ASKED)?;
         self.say(&self.about_cpus());
         let matrix = plan
             .run(&interrupted, &mut |line| self.say(line))

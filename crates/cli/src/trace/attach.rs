@@ -4,15 +4,13 @@ use anyhow::Context;
 use debox::Symbols;
 use debox::policy::Filter;
 use debox_bpf::{Attach, AttachError, Limits, Pids};
-use signal_hook::consts::{SIGINT, SIGTERM};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use trace::launch::{Launched, SpawnError};
 use trace::{Observation, Places, Trace};
@@ -22,13 +20,11 @@ use super::functions::Functions;
 use super::lines::Lines;
 use super::run::{exit_code, not_started, say, words};
 use super::watch::{Held, Screen, Source};
+use crate::signals;
 
 /// Observes running processes until they end, the time is up, or an interrupt.
 pub fn processes(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&stop)).context("the handler of signals")?;
-    }
+    let stop = signals::caught(signals::ASKED)?;
     let mut observed = Observed::start(arguments, &arguments.run.pids, None)?;
     if !arguments.run.live {
         let stops = match arguments.run.duration {

@@ -5,17 +5,15 @@
 
 use anyhow::Context;
 use debox::{FunctionTimes, FunctionsError, Symbols};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use trace::Trace;
 
 use super::Failure;
+use crate::signals;
 
 /// How often the rings are emptied: they hold what a busy processor writes in some ten times as long.
 pub const POLL: Duration = Duration::from_millis(5);
@@ -146,10 +144,7 @@ impl Drop for Guard {
 /// The guard: waits for the end of whoever started it, and removes what that one left.
 pub fn guard(place: &Path) -> Result<ExitCode, Failure> {
     // What ends its starter is often sent to all processes there are.
-    let told = Arc::new(AtomicBool::new(false));
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&told)).context("the handler of signals")?;
-    }
+    signals::caught(signals::ASKED_OR_CLOSED)?;
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     debox::remove_instance(place).with_context(|| place.display().to_string())?;
     Ok(ExitCode::SUCCESS)
