@@ -4,35 +4,38 @@
 //! ordinary blocking calls, answers with descriptors attached, and ends when the worker closes.
 //! What it refuses: to open anything but regular files and directories beneath its roots (and a file without a
 //! name for what is to be spilled), and to
-//! grow: its memory is a message, a small buffer, and at most one listing. Errands are another's ([`Tasks::errand`]), and take what
+//! grow: its memory is a message, a small buffer, a small file, and at most one listing. Errands are another's ([`Tasks::errand`]), and take what
 //! they take.
 //!
 //! Sources: the Flash papers' helper processes (dissertation 2.3), `crate::protocol`.
+
+mod bytes;
 
 use crate::answer::Failure;
 use crate::file::Meta;
 use crate::listing::{Directory, read_directory};
 use crate::protocol::{
-    Brought, MESSAGE_BYTES_MAX, RETIRE_MAX, Reply, Request, VERSION, WORDS_BYTES_MAX, Want,
-    decode_request, encode_reply,
+    Brought, FETCH_BYTES_MAX, MESSAGE_BYTES_MAX, REPLY_BYTES_MAX, RETIRE_MAX, Reply, Request,
+    VERSION, WORDS_BYTES_MAX, Want, decode_request, encode_reply, fetched_head, resolved_head,
 };
 use crate::residency::{READ_IN_BYTES, WINDOW_BYTES};
 use crate::resolve::{RawAnswer, RawFile, resolve_blocking};
 use crate::root::{Root, RootId, Roots};
+use bytes::{memfd, memory, nameless, read_at, seal, write_all, write_all_at};
 use os::mapping::Mapping;
 use os::residency::page_bytes;
 use os::rights::{Wait, receive_with_descriptors, send_with_descriptors};
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{
-    Advice, AtFlags, MemfdFlags, Mode, OFlags, SealFlags, fadvise, fcntl_add_seals, fstatfs,
-    memfd_create, open, openat, unlinkat,
-};
-use rustix::io::{Errno, IoSlice, pread, pwrite, write};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Advice, fadvise, fstatfs};
+use rustix::io::{Errno, IoSlice};
+use rustix::net::sockopt::{set_socket_send_buffer_size, socket_send_buffer_size};
 use std::io;
 use std::num::NonZeroU64;
 
 /// A file that is found is also read in: whole up to this size, else so far as helpers read at a time.
-const SMALL_BYTES: u64 = 64 * 1024;
+const SMALL_BYTES: u64 = FETCH_BYTES_MAX as u64;
+/// What unix(7) keeps of a socket's buffer for itself.
+const UNUSED_BYTES: usize = 32;
 /// Contents pass through so much memory: there are many helpers, and what they take the page cache lacks.
 const SCRATCH_BYTES: usize = 32 * 1024;
 /// `f_type` of tmpfs and memfd (linux/magic.h).
@@ -76,6 +79,7 @@ pub fn helper_main(socket: OwnedFd, render: &dyn Fn(&Directory) -> Vec<u8>) -> i
 /// As [`helper_main`]'s.
 pub fn helper_main_with(socket: OwnedFd, tasks: Tasks<'_>) -> io::Result<()> {
     let scratch = vec![0; SCRATCH_BYTES];
+    let fetch_bytes_max = contents_that_fit(&socket)?;
     let roots = Roots::default();
     let mut helper = Helper {
         socket,
@@ -84,6 +88,8 @@ pub fn helper_main_with(socket: OwnedFd, tasks: Tasks<'_>) -> io::Result<()> {
         roots_expected: None,
         retired: Vec::new(),
         scratch,
+        contents: Vec::new(),
+        fetch_bytes_max,
         sink: None,
     };
     let mut message = vec![0; MESSAGE_BYTES_MAX];
@@ -119,6 +125,10 @@ struct Helper<'t> {
     /// Files to be closed when released.
     retired: Vec<OwnedFd>,
     scratch: Vec<u8>,
+    /// What a small file holds, once one was fetched.
+    contents: Vec<u8>,
+    /// The most that an answer can hold.
+    fetch_bytes_max: u64,
     /// Where touched bytes go: a file in memory, a few hundred bytes of it.
     sink: Option<OwnedFd>,
 }
@@ -168,6 +178,7 @@ impl Helper<'_> {
                     content: content.map_err(errno_code),
                 })
             }
+            Request::Fetch { job, length } => self.fetch(job, &one(&mut files)?, length),
             Request::Spill {
                 job,
                 offset,
@@ -204,14 +215,24 @@ impl Helper<'_> {
 
     fn resolve(&mut self, job: u64, root: RootId, want: Want, path: &[u8]) -> io::Result<()> {
         let (answer, files) = split(resolve_blocking(&self.roots, root, path));
+        let mut length = None;
         match want {
             // Whatever was found, even that there is nothing: the worker looks itself.
             Want::Touch => return self.reply(&Reply::Touched { job }, &[]),
             Want::File => {}
             Want::FileReadIn => self.read_in_beginnings(&files),
+            Want::FileFetched => match &files[..] {
+                // A disk error is found again, and reported, when the contents are to be sent.
+                [one] if one.meta.size <= self.fetch_bytes_max => {
+                    length = self.read_whole(&one.descriptor, one.meta.size).ok();
+                }
+                files => self.read_in_beginnings(files),
+            },
         }
-        let descriptors: Vec<_> = files.into_iter().map(|file| file.descriptor).collect();
-        self.reply(&Reply::Resolved { job, answer }, &descriptors)
+        let mut head = Vec::new();
+        resolved_head(job, &answer, length.is_some(), &mut head);
+        let files: Vec<_> = files.iter().map(|file| file.descriptor.as_fd()).collect();
+        self.reply_with_contents(&head, length.unwrap_or(0), &files)
     }
 
     fn read_in_beginnings(&mut self, files: &[RawFile]) {
@@ -303,6 +324,47 @@ impl Helper<'_> {
             Mapping::new(file, start, end).and_then(|mapping| mapping.bring_in(lead..end, &sink));
         self.sink = Some(sink);
         Ok(touched? as u64)
+    }
+
+    fn fetch(&mut self, job: u64, file: &OwnedFd, length: u32) -> io::Result<()> {
+        if u64::from(length) > self.fetch_bytes_max {
+            let done = self.read_in(file, 0, length.into());
+            let errno = done.map_or_else(errno_code, |()| 0);
+            return self.reply(&Reply::ReadIn { job, errno }, &[]);
+        }
+        match self.read_whole(file, length.into()) {
+            Ok(length) => self.reply_with_contents(&fetched_head(job, 0), length, &[]),
+            Err(errno) => self.reply_with_contents(&fetched_head(job, errno_code(errno)), 0, &[]),
+        }
+    }
+
+    /// Reads a small file; how long is it? This read is the one use of its pages that the kernel sees: the worker, which is told
+    /// what it holds, reads nothing.
+    fn read_whole(&mut self, file: &OwnedFd, length: u64) -> Result<usize, Errno> {
+        let most = FETCH_BYTES_MAX.min(length as usize);
+        if self.contents.len() < most {
+            self.contents.resize(most, 0);
+        }
+        let mut end = 0;
+        while end < most {
+            match read_at(file, &mut self.contents[end..most], end as u64, length)? {
+                0 => break,
+                count => end += count,
+            }
+        }
+        Ok(end)
+    }
+
+    /// Answers with so many bytes of what was read last.
+    fn reply_with_contents(
+        &self,
+        head: &[u8],
+        length: usize,
+        files: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
+        let parts = [IoSlice::new(head), IoSlice::new(&self.contents[..length])];
+        send_with_descriptors(&self.socket, &parts, files, Wait::Block)?;
+        Ok(())
     }
 
     fn copy(&mut self, file: &OwnedFd, offset: u64, length: u64) -> Result<(OwnedFd, Meta), Errno> {
@@ -401,6 +463,22 @@ impl Helper<'_> {
     }
 }
 
+/// Have the helper's socket take the longest answer at once, as far as the system lets it (`net.core.wmem_max`).
+pub fn make_room_for_answers(socket: &OwnedFd) {
+    let enough = |room| room >= REPLY_BYTES_MAX + UNUSED_BYTES;
+    if !socket_send_buffer_size(socket).is_ok_and(enough) {
+        // The kernel doubles it. Where it refuses, less is fetched.
+        let _ = set_socket_send_buffer_size(socket, REPLY_BYTES_MAX);
+    }
+}
+
+/// The contents that an answer can hold: the socket takes no longer message than it has room for (`EMSGSIZE`).
+fn contents_that_fit(socket: &OwnedFd) -> io::Result<u64> {
+    let room = socket_send_buffer_size(socket)?;
+    let head = REPLY_BYTES_MAX - FETCH_BYTES_MAX + UNUSED_BYTES;
+    Ok(room.saturating_sub(head).min(FETCH_BYTES_MAX) as u64)
+}
+
 /// How much is read in of a file that was found, the first of an answer's files being the one that was asked for. Siblings may
 /// never be asked for; only small ones are worth a read.
 pub(crate) fn beginning(size: u64, position: usize) -> Option<u64> {
@@ -434,89 +512,6 @@ fn split(answer: RawAnswer<RawFile>) -> (RawAnswer<Meta>, Vec<RawFile>) {
         RawAnswer::Directory => (RawAnswer::Directory, Vec::new()),
         RawAnswer::Failed(failure) => (RawAnswer::Failed(failure), Vec::new()),
     }
-}
-
-fn read_at(file: &OwnedFd, buffer: &mut [u8], at: u64, end: u64) -> Result<usize, Errno> {
-    let wanted = usize::try_from(end - at)
-        .unwrap_or(usize::MAX)
-        .min(buffer.len());
-    loop {
-        match pread(file, &mut buffer[..wanted], at) {
-            Err(Errno::INTR) => {}
-            other => return other,
-        }
-    }
-}
-
-fn memory(bytes: &[u8]) -> Result<(OwnedFd, Meta), Errno> {
-    let made = memfd()?;
-    write_all(&made, bytes)?;
-    seal(made)
-}
-
-fn memfd() -> Result<OwnedFd, Errno> {
-    memfd_create(c"headway", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-}
-
-/// Sealed, the contents can change no more, so the worker may send them without another look.
-fn seal(made: OwnedFd) -> Result<(OwnedFd, Meta), Errno> {
-    let all = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
-    fcntl_add_seals(&made, all)?;
-    let meta = os::open::status(&made)?.into();
-    Ok((made, meta))
-}
-
-fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
-    while !bytes.is_empty() {
-        match write(file, bytes) {
-            Ok(count) => bytes = &bytes[count..],
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(())
-}
-
-fn write_all_at(file: &OwnedFd, mut bytes: &[u8], mut at: u64) -> Result<(), Errno> {
-    while !bytes.is_empty() {
-        match pwrite(file, bytes, at) {
-            // A file that takes nothing and gives no reason would be asked for ever.
-            Ok(0) => return Err(Errno::IO),
-            Ok(count) => {
-                bytes = &bytes[count..];
-                at += count as u64;
-            }
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(())
-}
-
-/// A new file that nobody can find: it is gone with its last descriptor. Some file systems cannot make one
-/// (open(2), `O_TMPFILE`); there it has a name for a moment.
-fn nameless(directory: &[u8]) -> Result<OwnedFd, Errno> {
-    let (flags, mode) = (OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
-    match open(directory, flags | OFlags::TMPFILE, mode) {
-        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT) => {}
-        other => return other,
-    }
-    let directory = open(
-        directory,
-        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )?;
-    let name = format!(".headway-{}", std::process::id());
-    // A name that is left from a process of the same number is nobody's.
-    let _ = unlinkat(&directory, name.as_str(), AtFlags::empty());
-    let file = openat(
-        &directory,
-        name.as_str(),
-        flags | OFlags::CREATE | OFlags::EXCL,
-        mode,
-    )?;
-    unlinkat(&directory, name.as_str(), AtFlags::empty())?;
-    Ok(file)
 }
 
 fn one(files: &mut Vec<OwnedFd>) -> io::Result<OwnedFd> {

@@ -36,7 +36,7 @@ pub mod service;
 
 pub use answer::{Answer, Failure, FoundFile, Probe};
 pub use file::{Meta, OpenFile};
-pub use helper::{ErrandTask, Tasks, helper_main, helper_main_with};
+pub use helper::{ErrandTask, Tasks, helper_main, helper_main_with, make_room_for_answers};
 pub use listing::{Directory, DirectoryEntry, ENTRIES_MAX, EntryKind};
 pub use names::{Entry, Names, NamesBounds};
 pub use pool::{

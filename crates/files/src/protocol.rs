@@ -16,7 +16,8 @@
 //! | 8    | Release  | job u64                                        | 0             |
 //! | 9    | Spill    | job u64, offset u64, path of a directory to the end | 1 (piece), or 2 (piece, file) |
 //! | 10   | Errand   | job u64, its words to the end                   | 0             |
-//! | 129  | Resolved | job u64, Answer                                | one a Meta    |
+//! | 11   | Fetch    | job u64, length u32                             | 1 (file)      |
+//! | 129  | Resolved | job u64, Answer, contents u8 (0, 1), if 1 they follow to the end | one a Meta |
 //! | 130  | ReadIn   | job u64, errno u32 (0: done)                   | 0             |
 //! | 131  | Listed   | job u64, then 0 and Meta, 1 and failure u8, or 2 (as known) | one a Meta |
 //! | 132  | Read     | job u64, errno u32, then Meta if errno is 0    | one a Meta    |
@@ -24,9 +25,10 @@
 //! | 134  | Touched  | job u64                                        | 0             |
 //! | 135  | Spilled  | job u64, a new file u8 (0, 1), errno u32 (0: done) | 1 if a new file |
 //! | 136  | Errand   | job u64, then 0, length u16 and so many words, 1 and Meta, or 2 and failure u8 | one a Meta |
+//! | 137  | Fetched  | job u64, errno u32 (0: done), then the contents to the end | 0  |
 //!
 //! - Names: count u16, then so many times length u16 and UTF-8.
-//! - Want: 0 touch, 1 the file, 2 the file with its first bytes read in.
+//! - Want: 0 touch, 1 the file, 2 the file with its first bytes read in, 3 the file with its contents if they are few.
 //! - Meta: size u64, modified i64 + u32, changed i64 + u32, device u64, inode u64.
 //! - Answer: a byte; after 0 (file): has an index name u8 (0, 1), its position u16, siblings u8
 //!   (bits: br, zstd, gzip), Meta, one Meta a sibling; after 1 (redirect) and 2 (directory)
@@ -37,6 +39,7 @@
 //! version is there to notice a mistake, not to negotiate.
 
 mod reader;
+mod writer;
 
 use crate::answer::Failure;
 use crate::file::Meta;
@@ -44,13 +47,22 @@ use crate::resolve::RawAnswer;
 use crate::root::RootId;
 use reader::Reader;
 use std::borrow::Cow;
+use std::rc::Rc;
+use writer::{failure_code, put_job, put_meta, put_path, put_range, put_root, want_code};
+pub(crate) use writer::{fetched_head, resolved_head};
 
 /// The version this build speaks.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 /// No path is longer: `PATH_MAX`, so that this many bytes already fail with `ENAMETOOLONG`.
 pub const PATH_BYTES_MAX: usize = 4096;
-/// No message is longer.
+/// No request is longer.
 pub const MESSAGE_BYTES_MAX: usize = 8192 + PATH_BYTES_MAX;
+/// Contents fetched in one answer are not longer.
+pub const FETCH_BYTES_MAX: usize = 64 * 1024;
+/// No reply is longer: an answer with the file's contents.
+pub const REPLY_BYTES_MAX: usize = 256 + FETCH_BYTES_MAX;
+/// What stands before fetched contents.
+const FETCHED_HEAD_BYTES: usize = 1 + 8 + 4;
 /// All index names of one root together, with two bytes of length each, are not longer.
 pub const INDEX_BYTES_MAX: usize = 4096;
 /// What is said of an errand is not longer.
@@ -78,6 +90,9 @@ pub enum Want {
     File,
     /// Passes the open file and has read its first bytes in.
     FileReadIn,
+    /// Passes the open file and says what it holds, if that is at most [`FETCH_BYTES_MAX`] and it has no siblings, which may be
+    /// wanted in its place. Others are read in.
+    FileFetched,
 }
 
 /// From worker to helper.
@@ -140,6 +155,13 @@ pub enum Request<'a> {
         /// So many bytes.
         length: u64,
     },
+    /// Say what the attached file holds, in the answer itself.
+    Fetch {
+        /// The worker's number for this job.
+        job: u64,
+        /// So many bytes from its start, at most [`FETCH_BYTES_MAX`].
+        length: u32,
+    },
     /// Take the attached files, and keep them until Release: by then the worker has closed its
     /// copies, so that the helper's are the last.
     Retire {
@@ -180,6 +202,8 @@ pub enum Brought<F> {
 
 /// From helper to worker.
 #[derive(Debug, PartialEq, Eq)]
+// One at a time, taken apart at once; a box would be an allocation.
+#[allow(clippy::large_enum_variant)]
 pub enum Reply {
     /// To Resolve.
     Resolved {
@@ -187,6 +211,8 @@ pub enum Reply {
         job: u64,
         /// The answer; its files are attached in the same order.
         answer: RawAnswer<Meta>,
+        /// What its file holds, to [`Want::FileFetched`]; fewer bytes than its size if it has become shorter.
+        content: Option<Rc<[u8]>>,
     },
     /// To ReadIn.
     ReadIn {
@@ -209,6 +235,13 @@ pub enum Reply {
         job: u64,
         /// The attached contents, or an errno other than 0.
         content: Result<Meta, u32>,
+    },
+    /// To Fetch.
+    Fetched {
+        /// The job answered.
+        job: u64,
+        /// The contents, fewer bytes than asked for where the file ends; or an errno other than 0.
+        content: Result<Rc<[u8]>, u32>,
     },
     /// To Release.
     Retired {
@@ -246,6 +279,7 @@ impl Reply {
             | Reply::ReadIn { job, .. }
             | Reply::Listed { job, .. }
             | Reply::Read { job, .. }
+            | Reply::Fetched { job, .. }
             | Reply::Retired { job }
             | Reply::Touched { job }
             | Reply::Spilled { job, .. }
@@ -338,15 +372,23 @@ pub fn encode_request(request: &Request<'_>, bytes: &mut Vec<u8>) {
             put_job(bytes, 10, *job);
             bytes.extend(&words[..words.len().min(ERRAND_BYTES_MAX)]);
         }
+        Request::Fetch { job, length } => {
+            put_job(bytes, 11, *job);
+            bytes.extend(length.to_le_bytes());
+        }
     }
 }
 
 /// Append the bytes of a reply.
 pub fn encode_reply(reply: &Reply, bytes: &mut Vec<u8>) {
     match reply {
-        Reply::Resolved { job, answer } => {
-            put_job(bytes, 129, *job);
-            put_answer(bytes, answer);
+        Reply::Resolved {
+            job,
+            answer,
+            content,
+        } => {
+            resolved_head(*job, answer, content.is_some(), bytes);
+            bytes.extend(content.as_deref().unwrap_or_default());
         }
         Reply::ReadIn { job, errno } => {
             put_job(bytes, 130, *job);
@@ -373,6 +415,13 @@ pub fn encode_reply(reply: &Reply, bytes: &mut Vec<u8>) {
                 Err(errno) => bytes.extend(errno.to_le_bytes()),
             }
         }
+        Reply::Fetched { job, content } => match content {
+            Ok(content) => {
+                bytes.extend(fetched_head(*job, 0));
+                bytes.extend(&**content);
+            }
+            Err(errno) => bytes.extend(fetched_head(*job, *errno)),
+        },
         Reply::Retired { job } => put_job(bytes, 133, *job),
         Reply::Touched { job } => put_job(bytes, 134, *job),
         Reply::Spilled { job, made, errno } => {
@@ -403,7 +452,7 @@ pub fn encode_reply(reply: &Reply, bytes: &mut Vec<u8>) {
 /// # Errors
 /// [`Malformed`]; the sender is broken, so stop.
 pub fn decode_request(bytes: &[u8]) -> Result<Request<'_>, Malformed> {
-    let mut rest = Reader::new(bytes)?;
+    let mut rest = Reader::new(bytes, MESSAGE_BYTES_MAX)?;
     let request = match rest.u8()? {
         1 => Request::Hello {
             version: rest.u16()?,
@@ -442,6 +491,10 @@ pub fn decode_request(bytes: &[u8]) -> Result<Request<'_>, Malformed> {
             job: rest.u64()?,
             words: rest.words()?,
         },
+        11 => Request::Fetch {
+            job: rest.u64()?,
+            length: rest.fetched_length()?,
+        },
         _ => {
             return Err(Malformed {
                 what: "unknown request",
@@ -457,12 +510,17 @@ pub fn decode_request(bytes: &[u8]) -> Result<Request<'_>, Malformed> {
 /// # Errors
 /// [`Malformed`]; the sender is broken: give it up and ask another helper.
 pub fn decode_reply(bytes: &[u8]) -> Result<Reply, Malformed> {
-    let mut rest = Reader::new(bytes)?;
+    let mut rest = Reader::new(bytes, REPLY_BYTES_MAX)?;
     let reply = match rest.u8()? {
-        129 => Reply::Resolved {
-            job: rest.u64()?,
-            answer: rest.answer()?,
-        },
+        129 => {
+            let (job, answer) = (rest.u64()?, rest.answer()?);
+            let content = rest.contents_of(&answer)?;
+            Reply::Resolved {
+                job,
+                answer,
+                content,
+            }
+        }
         130 => Reply::ReadIn {
             job: rest.u64()?,
             errno: rest.u32()?,
@@ -511,6 +569,13 @@ pub fn decode_reply(bytes: &[u8]) -> Result<Reply, Malformed> {
                 }
             },
         },
+        137 => Reply::Fetched {
+            job: rest.u64()?,
+            content: match rest.u32()? {
+                0 => Ok(rest.contents()?),
+                errno => Err(errno),
+            },
+        },
         _ => {
             return Err(Malformed {
                 what: "unknown reply",
@@ -519,79 +584,4 @@ pub fn decode_reply(bytes: &[u8]) -> Result<Reply, Malformed> {
     };
     rest.end()?;
     Ok(reply)
-}
-
-fn put_job(bytes: &mut Vec<u8>, kind: u8, job: u64) {
-    bytes.push(kind);
-    bytes.extend(job.to_le_bytes());
-}
-
-fn put_root(bytes: &mut Vec<u8>, kind: u8, job: u64, root: RootId) {
-    put_job(bytes, kind, job);
-    bytes.extend(root.0.to_le_bytes());
-}
-
-fn put_path(bytes: &mut Vec<u8>, path: &[u8]) {
-    bytes.extend(&path[..path.len().min(PATH_BYTES_MAX)]);
-}
-
-fn put_range(bytes: &mut Vec<u8>, kind: u8, job: u64, offset: u64, length: u64) {
-    put_job(bytes, kind, job);
-    bytes.extend(offset.to_le_bytes());
-    bytes.extend(length.to_le_bytes());
-}
-
-fn put_answer(bytes: &mut Vec<u8>, answer: &RawAnswer<Meta>) {
-    match answer {
-        RawAnswer::File {
-            file,
-            index,
-            siblings,
-        } => {
-            bytes.push(0);
-            bytes.push(u8::from(index.is_some()));
-            bytes.extend(index.unwrap_or(0).to_le_bytes());
-            let present = (0..3).filter(|i| siblings[*i].is_some());
-            bytes.push(present.fold(0, |mask, i| mask | 1 << i));
-            put_meta(bytes, file);
-            siblings
-                .iter()
-                .flatten()
-                .for_each(|meta| put_meta(bytes, meta));
-        }
-        RawAnswer::Redirect => bytes.push(1),
-        RawAnswer::Directory => bytes.push(2),
-        RawAnswer::Failed(failure) => bytes.extend([3, failure_code(*failure)]),
-    }
-}
-
-fn put_meta(bytes: &mut Vec<u8>, meta: &Meta) {
-    bytes.extend(meta.size.to_le_bytes());
-    for (seconds, nanoseconds) in [meta.modified, meta.changed] {
-        bytes.extend(seconds.to_le_bytes());
-        bytes.extend(nanoseconds.to_le_bytes());
-    }
-    bytes.extend(meta.device.to_le_bytes());
-    bytes.extend(meta.inode.to_le_bytes());
-}
-
-fn want_code(want: Want) -> u8 {
-    match want {
-        Want::Touch => 0,
-        Want::File => 1,
-        Want::FileReadIn => 2,
-    }
-}
-
-fn failure_code(failure: Failure) -> u8 {
-    match failure {
-        Failure::NotFound => 0,
-        Failure::NameTooLong => 1,
-        Failure::Forbidden => 2,
-        Failure::NotRegular => 3,
-        Failure::Exhausted => 4,
-        Failure::Io => 5,
-        Failure::Overloaded => 6,
-        Failure::GivenUp => 7,
-    }
 }

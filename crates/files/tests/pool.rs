@@ -63,6 +63,7 @@ impl Puppet {
             &Reply::Resolved {
                 job,
                 answer: RawAnswer::Directory,
+                content: None,
             },
             &[],
         );
@@ -138,6 +139,12 @@ fn reading_is_shared_when_two_opens_of_a_file_want_a_window() {
         (pool.statistics().queue, pool.statistics().coalesced),
         (2, 1)
     );
+    pool.fetch(&one, 1, Waiter::new(6)).unwrap();
+    pool.fetch(&two, 1, Waiter::new(7)).unwrap();
+    assert_eq!(
+        (pool.statistics().queue, pool.statistics().coalesced),
+        (3, 2)
+    );
 }
 
 #[test]
@@ -161,6 +168,52 @@ fn copies_are_separate_when_the_file_was_rewritten_between_the_askings() {
         (pool.statistics().queue, pool.statistics().coalesced),
         (2, 0)
     );
+}
+
+#[test]
+fn answer_counts_and_the_end_is_heard_next_when_a_helper_answers_and_dies() {
+    let mut pool = pool(|_| {});
+    let helper = Puppet::attach(&mut pool);
+    ask(&mut pool, "a", 1);
+    pool.flush(0);
+    let (job, _) = helper.resolve().unwrap();
+    let answer = RawAnswer::Directory;
+    let content = None;
+    let reply = Reply::Resolved {
+        job,
+        answer,
+        content,
+    };
+    helper.reply(&reply, &[]);
+    drop(helper.socket);
+    let mut done = Vec::new();
+    let state = pool.on_ready(helper.slot, 0, &mut done);
+    assert_eq!((state, &done[0].waiters[..]), (SlotState::Alive, &[1][..]));
+    let state = pool.on_ready(helper.slot, 0, &mut done);
+    assert_eq!((state, done.len()), (SlotState::Dead, 1));
+    let statistics = pool.statistics();
+    assert_eq!((statistics.deaths, statistics.asked_again), (1, 0));
+}
+
+#[test]
+fn errand_is_given_to_another_helper_when_the_first_died_before_it_was_told() {
+    let mut pool = pool(|_| {});
+    let helper = Puppet::attach(&mut pool);
+    drop(helper.socket);
+    pool.errand(Errand::Once, b"append", Waiter::new(1))
+        .unwrap();
+    pool.flush(0);
+    let mut done = Vec::new();
+    let state = pool.on_ready(helper.slot, 0, &mut done);
+    assert_eq!((state, done.len()), (SlotState::Dead, 0));
+    pool.detach(helper.slot);
+    let next = Puppet::attach(&mut pool);
+    pool.flush(0);
+    assert!(next.message().unwrap().starts_with("Errand"));
+    // Whether this one has done it nobody can tell.
+    let given_up = next.die(&mut pool);
+    assert_eq!(given_up[0].waiters, [1]);
+    assert_eq!(pool.statistics().given_up, 1);
 }
 
 #[test]
@@ -251,6 +304,7 @@ fn helper_is_dead_when_its_answer_makes_no_sense() {
         ("another job", |job| Reply::Resolved {
             job: job + 1,
             answer: RawAnswer::Redirect,
+            content: None,
         }),
         ("another kind", |job| Reply::ReadIn { job, errno: 0 }),
         ("not asked to close", |job| Reply::Retired { job }),
@@ -266,6 +320,7 @@ fn helper_is_dead_when_its_answer_makes_no_sense() {
                     index: None,
                     siblings,
                 },
+                content: None,
             }
         }),
     ];
@@ -302,6 +357,7 @@ fn answer_is_exhausted_when_its_descriptors_are_lost() {
         &Reply::Resolved {
             job,
             answer: RawAnswer::Directory,
+            content: None,
         },
         &[null.as_fd(); 6],
     );
@@ -405,6 +461,7 @@ fn longest_idle_helper_goes_when_there_are_more_than_the_minimum() {
                 &Reply::Resolved {
                     job: 0,
                     answer: RawAnswer::Redirect,
+                    content: None,
                 },
                 &[],
             );
@@ -454,6 +511,7 @@ fn helpers_keep_their_own_jobs_when_several_work() {
             &Reply::Resolved {
                 job,
                 answer: RawAnswer::Redirect,
+                content: None,
             },
             &[],
         );

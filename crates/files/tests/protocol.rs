@@ -1,12 +1,14 @@
 //! Every message survives the journey, and no bytes whatever do harm.
 
 use headway_files::protocol::{
-    Brought, ERRAND_BYTES_MAX, MESSAGE_BYTES_MAX, PATH_BYTES_MAX, Reply, Request, WORDS_BYTES_MAX,
-    Want, decode_reply, decode_request, encode_reply, encode_request,
+    Brought, ERRAND_BYTES_MAX, FETCH_BYTES_MAX, MESSAGE_BYTES_MAX, PATH_BYTES_MAX, REPLY_BYTES_MAX,
+    Reply, Request, WORDS_BYTES_MAX, Want, decode_reply, decode_request, encode_reply,
+    encode_request,
 };
 use headway_files::{Failure, Meta, RawAnswer, RootId};
 use proptest::prelude::*;
 use std::borrow::Cow;
+use std::rc::Rc;
 
 fn encoded(request: &Request<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -75,7 +77,14 @@ fn brought() -> impl Strategy<Value = Result<Brought<Meta>, Failure>> {
 fn reply() -> impl Strategy<Value = Reply> {
     let job = any::<u64>;
     prop_oneof![
-        (job(), answer()).prop_map(|(job, answer)| Reply::Resolved { job, answer }),
+        (job(), answer()).prop_map(|(job, answer)| {
+            let content = None;
+            Reply::Resolved {
+                job,
+                answer,
+                content,
+            }
+        }),
         (job(), any::<u32>()).prop_map(|(job, errno)| Reply::ReadIn { job, errno }),
         (
             job(),
@@ -87,6 +96,10 @@ fn reply() -> impl Strategy<Value = Reply> {
         job().prop_map(|job| Reply::Retired { job }),
         job().prop_map(|job| Reply::Touched { job }),
         (job(), brought()).prop_map(|(job, answer)| Reply::Errand { job, answer }),
+        (job(), 1_u32..).prop_map(|(job, errno)| {
+            let content = Err(errno);
+            Reply::Fetched { job, content }
+        }),
     ]
 }
 
@@ -108,6 +121,7 @@ proptest! {
             Request::Resolve { job, root: id, want: Want::Touch, path: &path },
             Request::Resolve { job, root: id, want: Want::File, path: &path },
             Request::Resolve { job, root: id, want: Want::FileReadIn, path: &path },
+            Request::Resolve { job, root: id, want: Want::FileFetched, path: &path },
             Request::ReadIn { job, offset, length },
             Request::List { job, root: id, path: &path },
             Request::Read { job, offset, length },
@@ -115,6 +129,7 @@ proptest! {
             Request::Release { job },
             Request::Spill { job, offset, directory: &path },
             Request::Errand { job, words: &path },
+            Request::Fetch { job, length: root % (FETCH_BYTES_MAX as u32 + 1) },
         ] {
             let bytes = encoded(&request);
             prop_assert!(bytes.len() <= MESSAGE_BYTES_MAX);
@@ -125,9 +140,21 @@ proptest! {
     #[test]
     fn reply_comes_back_equal_when_decoded(reply in reply()) {
         let bytes = encoded_reply(&reply);
-        // The pool's buffer for a reply.
-        prop_assert!(bytes.len() <= 512);
+        prop_assert!(bytes.len() <= REPLY_BYTES_MAX);
         prop_assert_eq!(decode_reply(&bytes), Ok(reply));
+    }
+
+    #[test]
+    fn contents_come_back_equal_when_decoded(
+        job: u64,
+        file in meta(),
+        content in prop::collection::vec(any::<u8>(), 0..2000),
+    ) {
+        let answer = RawAnswer::File { file, index: None, siblings: [None; 3] };
+        let resolved = Reply::Resolved { job, answer, content: Some(content.clone().into()) };
+        prop_assert_eq!(decode_reply(&encoded_reply(&resolved)), Ok(resolved));
+        let fetched = Reply::Fetched { job, content: Ok(content.into()) };
+        prop_assert_eq!(decode_reply(&encoded_reply(&fetched)), Ok(fetched));
     }
 
     #[test]
@@ -140,7 +167,7 @@ proptest! {
 
     #[test]
     fn message_has_one_encoding_when_random_bytes_are_decoded(
-        kind in prop_oneof![0_u8..11, 127_u8..137],
+        kind in prop_oneof![0_u8..12, 127_u8..138],
         rest in prop::collection::vec(prop_oneof![0_u8..5, any::<u8>()], 0..260),
     ) {
         let bytes = [vec![kind], rest].concat();
@@ -168,6 +195,48 @@ fn encoding_is_the_documented_one_when_a_resolve_is_sent() {
         encoded_reply(&reply),
         [130, 1, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0]
     );
+}
+
+#[test]
+fn contents_are_refused_when_they_are_longer_than_any_that_is_fetched() {
+    let content: Rc<[u8]> = vec![7; FETCH_BYTES_MAX].into();
+    let meta = Meta {
+        size: FETCH_BYTES_MAX as u64,
+        modified: (1, 2),
+        changed: (3, 4),
+        device: 5,
+        inode: 6,
+    };
+    let file = |siblings| RawAnswer::File {
+        file: meta,
+        index: None,
+        siblings,
+    };
+    let resolved = |answer| Reply::Resolved {
+        job: 1,
+        answer,
+        content: Some(content.clone()),
+    };
+    let fetched = Reply::Fetched {
+        job: 1,
+        content: Ok(content.clone()),
+    };
+    for longest in [fetched, resolved(file([None; 3]))] {
+        let mut bytes = encoded_reply(&longest);
+        assert!(bytes.len() <= REPLY_BYTES_MAX);
+        assert_eq!(decode_reply(&bytes), Ok(longest));
+        bytes.push(7);
+        assert!(decode_reply(&bytes).is_err());
+    }
+    // Contents belong to one file.
+    for answer in [file([Some(meta), None, None]), RawAnswer::Directory] {
+        assert!(decode_reply(&encoded_reply(&resolved(answer))).is_err());
+    }
+    let length = FETCH_BYTES_MAX as u32;
+    for (length, fits) in [(length, true), (length + 1, false), (u32::MAX, false)] {
+        let request = encoded(&Request::Fetch { job: 1, length });
+        assert_eq!(decode_request(&request).is_ok(), fits, "{length}");
+    }
 }
 
 #[test]
@@ -212,7 +281,8 @@ fn message_is_malformed_when_it_is_not_in_the_table() {
 
 #[test]
 fn reply_is_malformed_when_it_tells_of_unknown_siblings_or_an_unflagged_index() {
-    let nothing = [0; 48];
+    // A Meta, and no contents.
+    let nothing = [0; 49];
     let file = |index: u8, position: u8, siblings: u8| {
         let head = [129, 0, 0, 0, 0, 0, 0, 0, 0, 0, index, position, 0, siblings];
         decode_reply(&[&head[..], &nothing[..]].concat()).is_ok()

@@ -26,5 +26,6 @@ pub fn helper_main(socket: std::os::fd::OwnedFd) -> std::io::Result<()> {
         render: &respond::listing::render,
         errand: &errand::carry_out,
     };
+    files::make_room_for_answers(&socket);
     files::helper_main_with(socket, tasks)
 }

@@ -28,7 +28,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use debox::{Call, Tracer};
 use event::{Clock, Deadlines, Events, Interest, Mechanism, Ready, Token};
-use files::protocol::Want;
+use files::protocol::{FETCH_BYTES_MAX, Want};
 use files::{Done, Names, NamesBounds, OpenFile, Pool, PoolLimits, Residency, Roots};
 use http::HeadLimits;
 use os::mapping::Mapping;
@@ -486,7 +486,7 @@ impl Parts {
             min: config.helpers_min,
             max: config.helpers_max,
             queue_max: config.helper_queue_max,
-            want: want(config.opening),
+            want: want(config),
             ..PoolLimits::default()
         };
         let mut pool = Pool::new(limits, roots.clone());
@@ -524,12 +524,14 @@ impl Parts {
     }
 }
 
-/// What helpers do with names. To read a file in along the way is ours: the papers' servers looked first
-/// whether it is resident, and then had it read in.
-fn want(opening: Opening) -> Want {
-    match opening {
+/// What helpers do with names. To read a file along the way is ours: the papers' servers looked first whether it is resident, and
+/// then had it read in.
+fn want(config: &Config) -> Want {
+    match config.opening {
         Opening::Touch => Want::Touch,
         Opening::Pass => Want::File,
+        Opening::Probe if config.small_file_bytes >= FETCH_BYTES_MAX as u64 => Want::FileFetched,
+        // Larger ones than are kept in memory would be read twice.
         Opening::Probe => Want::FileReadIn,
     }
 }

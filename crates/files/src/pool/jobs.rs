@@ -43,6 +43,8 @@ pub(super) enum Key {
     List(RootId, Box<[u8]>),
     ReadIn(Piece),
     Read(Piece),
+    /// A whole file.
+    Fetch(Piece),
     /// Never equal to another: each has a number.
     Spill {
         number: u64,

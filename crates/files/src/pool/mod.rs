@@ -15,6 +15,7 @@
 //!
 //! Sources: the Flash papers' helper processes; 2006 paper §3 for passing descriptors.
 
+mod ask;
 mod errand;
 mod jobs;
 mod kernel;
@@ -30,11 +31,10 @@ pub use outcome::{Done, Outcome};
 pub use statistics::{PoolStatistics, Powers};
 
 use crate::answer::Failure;
-use crate::file::{Meta, OpenFile};
-use crate::protocol::{Reply, Request, Want, decode_reply, encode_request};
+use crate::protocol::{REPLY_BYTES_MAX, Reply, Request, Want, decode_reply, encode_request};
 use crate::retire::RetireList;
-use crate::root::{RootId, Roots};
-use jobs::{Asked, Job, Jobs, Key, Piece};
+use crate::root::Roots;
+use jobs::{Job, Jobs, Key};
 use os::rights::ReceiveError;
 use outcome::{Arrived, Broken, failed};
 use ring::{Finished, Ring};
@@ -46,9 +46,6 @@ use std::time::Duration;
 /// How often a job is asked again when its helper dies. A job that kills helpers must not kill all; but
 /// one that is merely slow must outlast somebody who kills them many times a second.
 const AGAIN_MAX: u32 = 15;
-
-/// A reply is at most one file and its three siblings: far below this.
-const REPLY_BYTES_MAX: usize = 512;
 
 /// Retired descriptors leave in batches: when this many wait, or when the oldest has waited so
 /// long.
@@ -118,6 +115,8 @@ pub struct Pool {
     finished: Vec<Finished>,
     /// The most recently used last: work goes there first, so that surplus helpers stay idle.
     slots: Vec<Slot>,
+    /// Where answers are received.
+    buffer: Vec<u8>,
     next_slot: u32,
     /// Numbers of jobs that are like no other.
     spills: u64,
@@ -139,6 +138,7 @@ impl Pool {
             ring: None,
             finished: Vec::new(),
             slots: Vec::new(),
+            buffer: vec![0; REPLY_BYTES_MAX],
             next_slot: 0,
             spills: 0,
             errands: 0,
@@ -195,100 +195,27 @@ impl Pool {
             return;
         };
         let gone = self.slots.remove(position);
-        if let Some((Work::Job(id), _)) = gone.work() {
+        if let Some((Work::Job(id) | Work::Unsent(id), _)) = gone.work() {
             self.jobs.again(id);
         }
         self.gauges();
     }
 
-    /// Resolve `path` in a helper for `waiter`.
-    ///
-    /// # Errors
-    /// [`Full`].
-    pub fn resolve(&mut self, root: RootId, path: &[u8], waiter: Waiter) -> Result<(), Full> {
-        self.statistics.resolves += 1;
-        self.ask(Key::Resolve(root, path.into()), None, Some(waiter))
-    }
-
-    /// Read `length` bytes from `offset` into memory for `waiter`; ahead of need with `None`.
-    ///
-    /// # Errors
-    /// [`Full`]; a prefetch refused is no harm.
-    pub fn read_in(
-        &mut self,
-        file: &Rc<OpenFile>,
-        offset: u64,
-        length: u64,
-        waiter: Option<Waiter>,
-    ) -> Result<(), Full> {
-        match waiter {
-            Some(_) => self.statistics.reads_in += 1,
-            None => self.statistics.prefetches += 1,
-        }
-        self.ask(Key::ReadIn(piece(file, offset, length)), Some(file), waiter)
-    }
-
-    /// Copy at most 16 MiB of a file into a memfd: for file systems whose cached pages cannot be
-    /// read without waiting, and for windows that memory pressure takes away again before they can
-    /// be sent.
-    ///
-    /// # Errors
-    /// [`Full`].
-    pub fn read(
-        &mut self,
-        file: &Rc<OpenFile>,
-        offset: u64,
-        length: u64,
-        waiter: Waiter,
-    ) -> Result<(), Full> {
-        self.statistics.reads += 1;
-        self.ask(
-            Key::Read(piece(file, offset, length)),
-            Some(file),
-            Some(waiter),
-        )
-    }
-
-    /// Make a listing page of the directory `path` for `waiter`. If a page of it is `known` and still
-    /// right, that one is the outcome, and no second one takes memory.
-    ///
-    /// # Errors
-    /// [`Full`].
-    pub fn list(
-        &mut self,
-        root: RootId,
-        path: &[u8],
-        known: Option<&Rc<OpenFile>>,
-        waiter: Waiter,
-    ) -> Result<(), Full> {
-        self.statistics.lists += 1;
-        self.ask(Key::List(root, path.into()), known, Some(waiter))
-    }
-
-    /// `waiter` waits no longer for what it asked for last: its client has gone, or has been answered
-    /// otherwise. A job that no helper has begun and nobody else waits for is dropped.
-    pub fn leave(&mut self, waiter: u64) {
-        self.jobs.leave(waiter);
-        self.gauges();
-    }
-
-    /// Take the answers of a readable helper. Appends to `done`; never waits.
+    /// Take the answer of a readable helper. Appends to `done`; never waits. A helper answers once to what it is asked once, so one
+    /// answer is all there can be; what it says beyond that is heard when its socket is found readable again.
     pub fn on_ready(&mut self, slot: HelperSlot, now_ms: u64, done: &mut Vec<Done>) -> SlotState {
         let Some(position) = self.slots.iter().position(|known| known.id == slot) else {
             return SlotState::Dead;
         };
-        let state = loop {
-            match self.receive(position, now_ms, done) {
-                Ok(true) => {}
-                Ok(false) => break SlotState::Alive,
-                Err(Broken) => {
-                    self.bury(position, done);
-                    break SlotState::Dead;
-                }
-            }
-        };
+        let received = self.receive(position, now_ms, done);
+        if received.is_err() {
+            self.bury(position, done);
+        }
         self.gauges();
-        state
+        match received {
+            Ok(()) => SlotState::Alive,
+            Err(Broken) => SlotState::Dead,
+        }
     }
 
     /// Whether [`Pool::flush`] may have something to send: for a caller that counts system calls.
@@ -370,31 +297,6 @@ impl Pool {
         &self.statistics
     }
 
-    fn ask(
-        &mut self,
-        key: Key,
-        file: Option<&Rc<OpenFile>>,
-        waiter: Option<Waiter>,
-    ) -> Result<(), Full> {
-        let queued = self.jobs.queued();
-        let asked = self.jobs.ask(key, file, waiter, self.limits.queue_max);
-        if let Asked::Queued | Asked::Displaced = asked {
-            self.statistics.queue_found.record(queued as u64);
-        }
-        match asked {
-            Asked::Queued => {}
-            Asked::Displaced => self.statistics.prefetches_dropped += 1,
-            Asked::Joined => self.statistics.coalesced += 1,
-            Asked::Full => self.statistics.full += 1,
-        }
-        self.gauges();
-        if asked == Asked::Full {
-            Err(Full)
-        } else {
-            Ok(())
-        }
-    }
-
     /// The idle helper used last.
     fn idle(&self) -> Option<usize> {
         self.slots.iter().rposition(Slot::is_idle)
@@ -420,7 +322,7 @@ impl Pool {
             .chain(job.file.iter().map(|file| file.as_fd()))
             .collect();
         self.statistics.queue_us.record(micros(job.asked.elapsed()));
-        self.slots[position].send(&bytes, &files, Work::Job(id));
+        self.slots[position].send(&bytes, &files, id);
         let last = self.slots.remove(position);
         self.slots.push(last);
     }
@@ -458,31 +360,30 @@ impl Pool {
         };
     }
 
-    /// Take one answer; `false` if there is none.
+    /// Take one answer, if there is one.
     fn receive(
         &mut self,
         position: usize,
         now_ms: u64,
         done: &mut Vec<Done>,
-    ) -> Result<bool, Broken> {
+    ) -> Result<(), Broken> {
         let slot = &mut self.slots[position];
-        let mut buffer = [0; REPLY_BYTES_MAX];
-        let (length, descriptors) = match slot.receive(&mut buffer) {
-            Ok(None) => return Ok(false),
+        let (length, descriptors) = match slot.receive(&mut self.buffer) {
+            Ok(None) => return Ok(()),
             Ok(Some(received)) if received.is_end() => return Err(Broken),
             Ok(Some(received)) => (received.length, Some(received.descriptors)),
             // The bytes say which job it was; the files could not be taken for want of descriptors.
             Err(ReceiveError::DescriptorsLost { length }) => (length, None),
             Err(ReceiveError::TooLong | ReceiveError::Os(_)) => return Err(Broken),
         };
-        let reply = decode_reply(&buffer[..length]).map_err(|_| Broken)?;
+        let reply = decode_reply(&self.buffer[..length]).map_err(|_| Broken)?;
         let Some((work, started)) = slot.work() else {
             return Err(Broken);
         };
         match (work, &reply) {
             (Work::Retire, Reply::Retired { .. }) => {
                 slot.rest(now_ms);
-                return Ok(true);
+                return Ok(());
             }
             (Work::Job(id), reply) if reply.job() == id => slot.rest(now_ms),
             _ => return Err(Broken),
@@ -500,11 +401,12 @@ impl Pool {
             .outcome(job.key, job.file, reply)?,
             None => failed(job.key, Failure::Exhausted),
         };
+        self.statistics.contents += u64::from(outcome.has_contents());
         done.push(Done {
             outcome,
             waiters: job.waiters,
         });
-        Ok(true)
+        Ok(())
     }
 
     /// A helper has died. Its job is asked again, first in the queue, unless it has killed too
@@ -517,14 +419,16 @@ impl Pool {
         let work = slot.work();
         slot.die();
         self.statistics.deaths += 1;
-        let Some((Work::Job(id), _)) = work else {
-            return;
+        let (id, told) = match work {
+            Some((Work::Job(id), _)) => (id, true),
+            Some((Work::Unsent(id), _)) => (id, false),
+            _ => return,
         };
         let Some(once) = self.jobs.running(id).map(|job| job.key.is_for_once()) else {
             return;
         };
-        // Whether an errand had been done nobody can tell.
-        if !once && self.jobs.again(id) <= AGAIN_MAX {
+        // Whether an errand had been done nobody can tell, unless it was not even sent.
+        if !(once && told) && self.jobs.again(id) <= AGAIN_MAX {
             self.statistics.asked_again += 1;
         } else if let Some(Job { key, waiters, .. }) = self.jobs.give_up(id) {
             self.statistics.given_up += 1;
@@ -573,6 +477,11 @@ fn request(job: u64, key: &Key, want: Want) -> Request<'_> {
             offset: piece.offset,
             length: piece.length,
         },
+        Key::Fetch(piece) => Request::Fetch {
+            job,
+            // At most FETCH_BYTES_MAX.
+            length: piece.length as u32,
+        },
         Key::Spill {
             offset, directory, ..
         } => Request::Spill {
@@ -581,22 +490,6 @@ fn request(job: u64, key: &Key, want: Want) -> Request<'_> {
             directory,
         },
         Key::Errand { words, .. } => Request::Errand { job, words },
-    }
-}
-
-fn piece(file: &OpenFile, offset: u64, length: u64) -> Piece {
-    let Meta {
-        device,
-        inode,
-        modified,
-        ..
-    } = *file.meta();
-    Piece {
-        device,
-        inode,
-        modified,
-        offset,
-        length,
     }
 }
 

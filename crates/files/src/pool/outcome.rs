@@ -32,6 +32,9 @@ pub enum Outcome {
         path: Box<[u8]>,
         /// The answer.
         answer: Answer,
+        /// What its file holds, if helpers say that ([`crate::protocol::Want::FileFetched`]). It is not as long as the file was if that has
+        /// become shorter.
+        content: Option<Rc<[u8]>>,
     },
     /// Of [`crate::Pool::resolve`] where helpers only touch names: look again, by
     /// [`crate::resolve_here`].
@@ -41,7 +44,7 @@ pub enum Outcome {
         /// The path asked about.
         path: Box<[u8]>,
     },
-    /// Of [`crate::Pool::read_in`].
+    /// Of [`crate::Pool::read_in`], and of [`crate::Pool::fetch`] where an answer cannot be so long.
     ReadIn {
         /// The file's device.
         device: u64,
@@ -75,6 +78,15 @@ pub enum Outcome {
         /// file.
         content: Result<Rc<OpenFile>, Failure>,
     },
+    /// Of [`crate::Pool::fetch`].
+    Fetched {
+        /// The file's device.
+        device: u64,
+        /// The file's inode.
+        inode: u64,
+        /// What the file holds. It is not as long as was asked for if the file has become shorter.
+        content: Result<Rc<[u8]>, Failure>,
+    },
     /// Of [`crate::Pool::spill`].
     Spilled {
         /// The file that the piece is in now, or why it is not.
@@ -85,6 +97,19 @@ pub enum Outcome {
         /// What it has brought.
         answer: Result<Brought<Rc<OpenFile>>, Failure>,
     },
+}
+
+impl Outcome {
+    /// What a small file holds is in it.
+    pub(super) fn has_contents(&self) -> bool {
+        matches!(
+            self,
+            Outcome::Resolved {
+                content: Some(_),
+                ..
+            } | Outcome::Fetched { content: Ok(_), .. }
+        )
+    }
 }
 
 /// The helper has ended, or says what no helper says.
@@ -111,10 +136,16 @@ impl Arrived<'_> {
             return Err(Broken);
         }
         match (key, reply) {
-            (Key::Resolve(root, path), Reply::Resolved { answer, .. }) => Ok(Outcome::Resolved {
+            (
+                Key::Resolve(root, path),
+                Reply::Resolved {
+                    answer, content, ..
+                },
+            ) => Ok(Outcome::Resolved {
                 root,
                 path,
                 answer: self.answer(answer)?,
+                content,
             }),
             (Key::Resolve(root, path), Reply::Touched { .. }) => {
                 Ok(Outcome::Touched { root, path })
@@ -128,7 +159,8 @@ impl Arrived<'_> {
                     Err(failure) => Err(failure),
                 },
             }),
-            (Key::ReadIn(piece), Reply::ReadIn { errno, .. }) => {
+            // A helper whose socket takes no such contents has read them in.
+            (Key::ReadIn(piece) | Key::Fetch(piece), Reply::ReadIn { errno, .. }) => {
                 let Piece {
                     device,
                     inode,
@@ -159,6 +191,14 @@ impl Arrived<'_> {
                     device,
                     inode,
                     offset,
+                    content,
+                })
+            }
+            (Key::Fetch(Piece { device, inode, .. }), Reply::Fetched { content, .. }) => {
+                let content = content.map_err(failure_of);
+                Ok(Outcome::Fetched {
+                    device,
+                    inode,
                     content,
                 })
             }
@@ -235,6 +275,7 @@ pub(super) fn failed(key: Key, failure: Failure) -> Outcome {
             root,
             path,
             answer: Answer::Failed(failure),
+            content: None,
         },
         Key::List(root, path) => Outcome::Listed {
             root,
@@ -261,6 +302,11 @@ pub(super) fn failed(key: Key, failure: Failure) -> Outcome {
             device,
             inode,
             offset,
+            content: Err(failure),
+        },
+        Key::Fetch(Piece { device, inode, .. }) => Outcome::Fetched {
+            device,
+            inode,
             content: Err(failure),
         },
         Key::Spill { .. } => Outcome::Spilled { file: Err(failure) },

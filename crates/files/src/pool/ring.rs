@@ -404,7 +404,8 @@ impl Ring {
     fn answered(&mut self, id: u64, answer: RawAnswer<Rc<OpenFile>>) -> Option<Finished> {
         let task = self.tasks.get_mut(&id)?;
         let mut readings = VecDeque::new();
-        if let (Want::FileReadIn, RawAnswer::File { file, siblings, .. }) = (self.want, &answer) {
+        let reads_in = matches!(self.want, Want::FileReadIn | Want::FileFetched);
+        if reads_in && let RawAnswer::File { file, siblings, .. } = &answer {
             let files = std::iter::once(file).chain(siblings.iter().flatten());
             for (position, file) in files.enumerate() {
                 let end = beginning(file.meta().size, position).filter(|end| *end > 0);
@@ -523,10 +524,11 @@ fn named(walk: Walk, answer: RawAnswer<Rc<OpenFile>>, want: Want) -> Outcome {
     let Walk { root, path, .. } = walk;
     match want {
         Want::Touch => Outcome::Touched { root, path },
-        Want::File | Want::FileReadIn => Outcome::Resolved {
+        Want::File | Want::FileReadIn | Want::FileFetched => Outcome::Resolved {
             root,
             path,
             answer: Answer::from(answer),
+            content: None,
         },
     }
 }

@@ -18,6 +18,8 @@ const REPLY_DESCRIPTORS_MAX: usize = 4;
 pub(super) enum Work {
     /// This job.
     Job(u64),
+    /// This job, but it could not be told.
+    Unsent(u64),
     /// Closing descriptors.
     Retire,
 }
@@ -116,10 +118,14 @@ impl Slot {
 
     /// Send a job. Whether or not that works the helper is busy with it: if not, its socket is shut
     /// down, it is found dead, and the job is asked again.
-    pub(super) fn send(&mut self, bytes: &[u8], files: &[BorrowedFd<'_>], work: Work) {
-        if !matches!(self.put(bytes, files), Ok(true)) {
-            self.shut();
-        }
+    pub(super) fn send(&mut self, bytes: &[u8], files: &[BorrowedFd<'_>], job: u64) {
+        let work = match self.put(bytes, files) {
+            Ok(true) => Work::Job(job),
+            _ => {
+                self.shut();
+                Work::Unsent(job)
+            }
+        };
         self.state = State::Busy(work, Instant::now());
     }
 

@@ -35,6 +35,10 @@ pub struct PoolStatistics {
     pub lists: u64,
     /// Contents to copy.
     pub reads: u64,
+    /// Small files to fetch.
+    pub fetches: u64,
+    /// Small files whose contents came in an answer: fetched, or with their name.
+    pub contents: u64,
     /// Errands.
     pub errands: u64,
     /// Askings that joined a job already queued or running.

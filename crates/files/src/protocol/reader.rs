@@ -1,13 +1,14 @@
 //! Taking messages apart: each field checked, what is left over an error.
 
 use super::{
-    ERRAND_BYTES_MAX, MESSAGE_BYTES_MAX, Malformed, PATH_BYTES_MAX, Request, WORDS_BYTES_MAX, Want,
+    ERRAND_BYTES_MAX, FETCH_BYTES_MAX, Malformed, PATH_BYTES_MAX, Request, WORDS_BYTES_MAX, Want,
 };
 use crate::answer::Failure;
 use crate::file::Meta;
 use crate::resolve::RawAnswer;
 use crate::root::RootId;
 use std::borrow::Cow;
+use std::rc::Rc;
 
 /// Takes fields off the front of a message; running out is an error, never a panic.
 pub(super) struct Reader<'a> {
@@ -15,8 +16,8 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
-        if bytes.len() > MESSAGE_BYTES_MAX {
+    pub(super) fn new(bytes: &'a [u8], bytes_max: usize) -> Result<Self, Malformed> {
+        if bytes.len() > bytes_max {
             return Err(Malformed { what: "too long" });
         }
         Ok(Reader { bytes })
@@ -66,6 +67,7 @@ impl<'a> Reader<'a> {
             0 => Ok(Want::Touch),
             1 => Ok(Want::File),
             2 => Ok(Want::FileReadIn),
+            3 => Ok(Want::FileFetched),
             _ => Err(Malformed {
                 what: "unknown want",
             }),
@@ -88,6 +90,46 @@ impl<'a> Reader<'a> {
                 what: "errand too long",
             }),
             false => Ok(std::mem::take(&mut self.bytes)),
+        }
+    }
+
+    /// How much is to be fetched.
+    pub(super) fn fetched_length(&mut self) -> Result<u32, Malformed> {
+        let length = self.u32()?;
+        match length as usize > FETCH_BYTES_MAX {
+            true => Err(Malformed {
+                what: "too much to fetch",
+            }),
+            false => Ok(length),
+        }
+    }
+
+    /// Contents, to the end.
+    pub(super) fn contents(&mut self) -> Result<Rc<[u8]>, Malformed> {
+        match self.bytes.len() > FETCH_BYTES_MAX {
+            true => Err(Malformed {
+                what: "contents too long",
+            }),
+            false => Ok(std::mem::take(&mut self.bytes).into()),
+        }
+    }
+
+    /// Contents of a resolved file; only one that stands alone comes with them.
+    pub(super) fn contents_of(
+        &mut self,
+        answer: &RawAnswer<Meta>,
+    ) -> Result<Option<Rc<[u8]>>, Malformed> {
+        if !self.flag()? {
+            return Ok(None);
+        }
+        match answer {
+            RawAnswer::File {
+                siblings: [None, None, None],
+                ..
+            } => self.contents().map(Some),
+            _ => Err(Malformed {
+                what: "contents of no file, or of several",
+            }),
         }
     }
 

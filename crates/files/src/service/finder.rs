@@ -137,7 +137,9 @@ impl Finder {
         out: &mut Vec<(Token, u64, Outgoing)>,
     ) {
         match done.outcome {
-            Outcome::Resolved { root, path, answer } => {
+            Outcome::Resolved {
+                root, path, answer, ..
+            } => {
                 let entry = self.names.insert(root, &path, answer, now_ms);
                 for id in done.waiters {
                     let Some(ask) = self.asks.remove(&id) else {
@@ -161,6 +163,7 @@ impl Finder {
             Outcome::Touched { .. }
             | Outcome::Listed { .. }
             | Outcome::Read { .. }
+            | Outcome::Fetched { .. }
             | Outcome::Spilled { .. }
             | Outcome::Errand { .. } => {}
         }

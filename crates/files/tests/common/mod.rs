@@ -8,6 +8,7 @@ use headway_files::{
 };
 use os::rights::pair;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -126,8 +127,13 @@ impl Served {
     }
 
     pub fn with(limits: PoolLimits, roots: &Rc<Roots>) -> Served {
-        let mut pool = Pool::new(limits, Rc::clone(roots));
         let (worker, socket) = pair().unwrap();
+        Served::over(worker, socket, limits, roots)
+    }
+
+    /// Over the two ends of a socket.
+    pub fn over(worker: OwnedFd, socket: OwnedFd, limits: PoolLimits, roots: &Rc<Roots>) -> Served {
+        let mut pool = Pool::new(limits, Rc::clone(roots));
         let helper = std::thread::spawn(move || {
             let render = &|directory: &Directory| {
                 let names = directory.entries.iter().map(|entry| {

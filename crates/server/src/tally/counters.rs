@@ -185,7 +185,9 @@ counters! {
         Counter helper_resolves "Jobs asked for: look up a name and pass it, or touch it.";
         Counter helper_reads_in "Jobs asked for: read in a window that somebody waits for.";
         Counter helper_prefetches "Jobs asked for: read in a window ahead of need.";
+        Counter helper_fetches "Jobs asked for: read a small file that is not in memory and answer what it holds.";
         Counter helper_copies "Jobs asked for: copy what the loop cannot read without waiting.";
+        Counter helper_contents "Small files that helpers read and whose contents came in the answer: asked for so, or with a name.";
         Counter helper_lists "Jobs asked for: make a directory's page.";
         Counter helper_errands "Jobs asked for: append to the log of a SPECweb99-like application, or make, load or hand out its files.";
         Counter helper_coalesced "Requests that joined a job already under way.";

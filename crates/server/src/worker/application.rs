@@ -23,7 +23,7 @@ use specweb::state::ADS_NAME;
 
 use super::exchange::{Given, LOOKS_MAX, Served, status_of};
 use super::flow::ASKS_MAX;
-use super::small::Missing;
+use super::small::{Copied, Missing};
 use super::{Fate, Worker};
 use crate::config::Kind;
 use crate::connection::{Connection, Phase, Turn, TurnStage};
@@ -301,7 +301,7 @@ impl Worker {
                     }
                 };
             }
-            (_, Given::Entry(entry)) => entry,
+            (_, Given::Entry(entry, _)) => entry,
             _ => self.find_table(connection, ask)?,
         };
         let Answer::File(found) = &entry.answer else {
@@ -354,8 +354,7 @@ impl Worker {
         let (root, path) = (hosts.site(connection.site).root, relative(name));
         for _ in 0..LOOKS_MAX {
             let (entry, copy) = match std::mem::replace(&mut given, Given::Nothing) {
-                Given::Entry(entry) => (entry, None),
-                Given::Copy(entry, copy) => (entry, Some(copy)),
+                Given::Entry(entry, copy) => (entry, copy),
                 _ => {
                     let found = self.lookup.find(
                         root,
@@ -384,9 +383,14 @@ impl Worker {
                 }
                 _ => return self.send_words(connection, ask, Reply::missing(), None),
             }
-            match self.content_of(connection, &entry, &path, ad, copy.as_deref()) {
+            match self.content_of(connection, &entry, &path, ad, copy.as_ref()) {
                 Ok(piece) => return self.send_words(connection, ask, reply, Some(piece)),
-                Err(Missing::Changed) => self.lookup.forget(root, &path),
+                Err(Missing::Changed) => {
+                    self.lookup.forget(root, &path);
+                    if connection.ask_window(0) > 2 * ASKS_MAX {
+                        break;
+                    }
+                }
                 Err(missing) => {
                     return self.fetch_page(connection, ask, reply, &entry, &missing);
                 }
@@ -414,7 +418,7 @@ impl Worker {
         entry: &Rc<Entry>,
         path: &[u8],
         ad: Option<[u8; PATH_BYTES]>,
-        copy: Option<&OpenFile>,
+        copy: Option<&Copied>,
     ) -> Result<Piece, Missing> {
         let Answer::File(found) = &entry.answer else {
             return Err(Missing::Unreadable);
@@ -442,11 +446,8 @@ impl Worker {
         if size > SCANNED_BYTES_MAX {
             return Err(Missing::Unreadable);
         }
-        if copy.is_some_and(|copy| copy.meta().size != size) {
-            return Err(Missing::Changed);
-        }
         let mut bytes = vec![0; size as usize];
-        self.read_small(copy.unwrap_or(whole), whole, &mut bytes)?;
+        self.read_small(copy, whole, &mut bytes)?;
         Ok(Piece::bytes(scanned(bytes, &ad)))
     }
 
@@ -464,13 +465,7 @@ impl Worker {
             self.counters.io_errors += 1;
             return self.fail_turn(connection, ask, Status::INTERNAL_SERVER_ERROR);
         };
-        let (file, size, waiter) = (&found.file, found.file.meta().size, connection.waiter());
-        let asked = match missing {
-            Missing::Cold if connection.ask_window(0) <= ASKS_MAX => {
-                self.pool.read_in(file, 0, size, Some(waiter))
-            }
-            _ => self.pool.read(file, 0, size, waiter),
-        };
+        let asked = self.ask_for_content(connection, &found.file, missing);
         let stage = TurnStage::Page(reply);
         self.wait_turn(connection, ask, stage, Phase::Content(entry.clone()), asked)
     }

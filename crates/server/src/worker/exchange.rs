@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use super::dynamic::Found as FoundProgram;
 use super::flow::ASKS_MAX;
-use super::small::Missing;
+use super::small::{Copied, Missing};
 use super::{Fate, Worker};
 use crate::connection::{Body, Connection, Phase};
 use crate::lookup::{Found, FoundPage};
@@ -33,9 +33,8 @@ pub(super) const LOOKS_MAX: usize = 3;
 /// What a helper has found out for a request that waited.
 pub(super) enum Given {
     Nothing,
-    Entry(Rc<Entry>),
-    /// A small file's content, where the loop cannot read it without waiting.
-    Copy(Rc<Entry>, Rc<OpenFile>),
+    /// What a name is, and a small file's content where the loop need not or cannot read it.
+    Entry(Rc<Entry>, Option<Copied>),
     Listing(Rc<OpenFile>),
     /// What an application's errand has come to.
     Errand(Result<Brought<Rc<OpenFile>>, Failure>),
@@ -50,7 +49,7 @@ struct Ask<'a> {
     /// Another request stands behind it, so another reply will follow.
     more: bool,
     /// The content, copied by a helper.
-    copy: Option<Rc<OpenFile>>,
+    copy: Option<Copied>,
 }
 
 /// What became of one request.
@@ -279,9 +278,8 @@ impl Worker {
         let entry = match given {
             // An application's errands are not asked for here.
             Given::Nothing | Given::Errand(_) => return self.look_up(connection, &ask),
-            Given::Entry(entry) => entry,
-            Given::Copy(entry, copy) => {
-                ask.copy = Some(copy);
+            Given::Entry(entry, copy) => {
+                ask.copy = copy;
                 entry
             }
             Given::Listing(page) => {
@@ -293,7 +291,13 @@ impl Worker {
         if let Some(served) = self.answer(connection, &ask, &entry) {
             return served;
         }
+        // What a helper has read is of the version that has gone.
+        ask.copy = None;
         self.lookup.forget(ask.site.root, &ask.path.bytes);
+        if connection.ask_window(0) > 2 * ASKS_MAX {
+            // It is never what its name said: a file of sysfs, or one that is written all the time.
+            return self.overloaded(connection, &ask);
+        }
         self.look_up(connection, &ask)
     }
 
@@ -376,7 +380,7 @@ impl Worker {
         }
         let mut representation = Representation::new(found, variant, ask.site, &ask.path.bytes);
         if representation.file.meta().size <= self.config.small_file_bytes {
-            match self.content(entry, &representation, ask.copy.as_deref()) {
+            match self.content(entry, &representation, ask.copy.as_ref()) {
                 Ok(content) => representation.content = Some(content),
                 Err(Missing::Changed) => return None,
                 Err(missing) => {
@@ -407,21 +411,12 @@ impl Worker {
         file: &Rc<OpenFile>,
         missing: &Missing,
     ) -> Served {
-        let size = file.meta().size;
-        let waiter = connection.waiter();
-        let asked = match missing {
-            Missing::Cold if connection.ask_window(0) <= ASKS_MAX => {
-                self.pool.read_in(file, 0, size, Some(waiter))
-            }
-            // A hole of a tmpfs file is never resident, however often it is read in.
-            Missing::Cold | Missing::Opaque => self.pool.read(file, 0, size, waiter),
-            Missing::Changed | Missing::Unreadable => {
-                self.counters.io_errors += 1;
-                let status = Status::INTERNAL_SERVER_ERROR;
-                return self.fail(connection, ask.head, ask.site, status);
-            }
-        };
-        match asked {
+        if let Missing::Changed | Missing::Unreadable = missing {
+            self.counters.io_errors += 1;
+            let status = Status::INTERNAL_SERVER_ERROR;
+            return self.fail(connection, ask.head, ask.site, status);
+        }
+        match self.ask_for_content(connection, file, missing) {
             Ok(()) => self.wait(connection, Phase::Content(entry.clone())),
             Err(_) => self.overloaded(connection, ask),
         }

@@ -9,6 +9,7 @@ use event::{Interest, Token};
 use files::{Done, Failure, HelperSlot, OpenFile, Outcome, PoolStatistics, SlotState};
 
 use super::exchange::Given;
+use super::small::Copied;
 use super::{Fate, HELPER, Worker};
 use crate::config::SendMethod;
 use crate::connection::{Connection, Phase};
@@ -131,15 +132,21 @@ impl Worker {
     fn wake(&mut self, done: Done) {
         let waiters = done.waiters;
         match done.outcome {
-            Outcome::Resolved { root, path, answer } => {
+            Outcome::Resolved {
+                root,
+                path,
+                answer,
+                content,
+            } => {
+                let copy = content.map(Copied::Bytes);
                 let entry = self.lookup.learn(root, &path, answer, self.now_ms);
-                self.wake_names(&waiters, || Given::Entry(entry.clone()));
+                self.wake_names(&waiters, || Given::Entry(entry.clone(), copy.clone()));
             }
             Outcome::Touched { root, path } => {
                 let entry =
                     self.lookup
                         .reopen(root, &path, self.now_ms, &self.tracer, &mut self.counters);
-                self.wake_names(&waiters, || Given::Entry(entry.clone()));
+                self.wake_names(&waiters, || Given::Entry(entry.clone(), None));
             }
             Outcome::Listed { root, path, answer } => {
                 let answer = self.lookup.learn_page(root, &path, answer, self.now_ms);
@@ -156,6 +163,11 @@ impl Worker {
             Outcome::Read { content, .. } => {
                 for waiter in waiters {
                     self.wake_with_copy(Token(waiter), &content);
+                }
+            }
+            Outcome::Fetched { content, .. } => {
+                for waiter in waiters {
+                    self.wake_with_content(Token(waiter), &content);
                 }
             }
             Outcome::Errand { answer } => {
@@ -194,7 +206,7 @@ impl Worker {
                 _ => return Fate::Keep,
             };
             match (entry, result) {
-                (Some(entry), Ok(())) => worker.resume(connection, Given::Entry(entry)),
+                (Some(entry), Ok(())) => worker.resume(connection, Given::Entry(entry, None)),
                 (Some(_), Err(failure)) => worker.resume(connection, Given::Failed(failure)),
                 (None, Ok(())) => {
                     worker.note_recent(connection);
@@ -232,12 +244,32 @@ impl Worker {
             };
             match (entry, copy) {
                 (Some(entry), Ok(copy)) => {
-                    worker.resume(connection, Given::Copy(entry, copy.clone()))
+                    let copied = Copied::File(copy.clone());
+                    worker.resume(connection, Given::Entry(entry, Some(copied)))
                 }
                 (Some(_), Err(failure)) => worker.resume(connection, Given::Failed(*failure)),
                 (None, Ok(copy)) => worker.send_copy(connection, copy),
                 (None, Err(failure)) => worker.unreadable(connection, *failure),
             }
+        });
+    }
+}
+
+impl Worker {
+    /// A helper has read a small file.
+    fn wake_with_content(&mut self, waiter: Token, content: &Result<Rc<[u8]>, Failure>) {
+        let Some(slot) = self.connections.find(waiter) else {
+            return;
+        };
+        self.step(slot, |worker, connection| {
+            let Phase::Content(entry) = &connection.phase else {
+                return Fate::Keep;
+            };
+            let given = match content {
+                Ok(content) => Given::Entry(entry.clone(), Some(Copied::Bytes(content.clone()))),
+                Err(failure) => Given::Failed(*failure),
+            };
+            worker.resume(connection, given)
         });
     }
 }
@@ -254,6 +286,8 @@ pub(super) fn gauges(pool: &PoolStatistics, counters: &mut Counters) {
     counters.helper_resolves = pool.resolves;
     counters.helper_reads_in = pool.reads_in;
     counters.helper_prefetches = pool.prefetches;
+    counters.helper_fetches = pool.fetches;
+    counters.helper_contents = pool.contents;
     counters.helper_copies = pool.reads;
     counters.helper_lists = pool.lists;
     counters.helper_errands = pool.errands;

@@ -1,14 +1,16 @@
 //! A small file's content: from memory, or read without waiting.
 //!
-//! What it refuses: to read a page that is not there; a helper brings it in.
+//! What it refuses: to read a page that is not there; a helper reads the file, or brings it in.
 
 use std::io::ErrorKind;
 use std::rc::Rc;
 
 use debox::Call;
-use files::OpenFile;
+use files::{Full, OpenFile};
 
 use super::Worker;
+use super::flow::ASKS_MAX;
+use crate::connection::Connection;
 use crate::request::{Content, Entry};
 use crate::respond::{self, Context, Representation};
 
@@ -18,6 +20,24 @@ pub(super) enum Missing {
     Opaque,
     Changed,
     Unreadable,
+}
+
+/// A file's content as a helper has read it, where the loop need not or cannot.
+#[derive(Clone)]
+pub(super) enum Copied {
+    /// In a file of its own in memory.
+    File(Rc<OpenFile>),
+    /// In the helper's answer.
+    Bytes(Rc<[u8]>),
+}
+
+impl Copied {
+    fn length(&self) -> u64 {
+        match self {
+            Copied::File(copy) => copy.meta().size,
+            Copied::Bytes(bytes) => bytes.len() as u64,
+        }
+    }
 }
 
 impl From<&std::io::Error> for Missing {
@@ -35,50 +55,73 @@ impl Worker {
         &mut self,
         entry: &Rc<Entry>,
         representation: &Representation<'_>,
-        copy: Option<&OpenFile>,
+        copy: Option<&Copied>,
     ) -> Result<Rc<Content>, Missing> {
         let variant = representation.variant;
         if let Some(content) = &*entry.prepared.contents[variant].borrow() {
             self.counters.content_hit += 1;
             return Ok(content.clone());
         }
-        if copy.is_some_and(|copy| copy.meta().size != representation.file.meta().size) {
-            return Err(Missing::Changed);
-        }
-        let source = copy.unwrap_or(representation.file);
-        let size = source.meta().size as usize;
-        // It only grows, so that bytes that a read overwrites are not cleared first.
-        let mut body = std::mem::take(&mut self.body);
-        if body.len() < size {
-            body.resize(size, 0);
-        }
-        let read = self.read_small(source, representation.file, &mut body[..size]);
-        let content = read.map(|()| {
-            let plain = Context {
-                keep_alive: true,
-                ..Context::unread(&self.rules, &self.date, false)
-            };
-            Rc::new(respond::prepare(
-                &plain,
-                representation,
-                &body[..size],
-                self.shelf.total(),
-            ))
-        });
-        self.body = body;
-        let content = content?;
+        let content = match copy {
+            Some(Copied::Bytes(bytes)) => {
+                self.expect_whole(bytes.len() as u64, representation.file)?;
+                self.prepare(representation, bytes)
+            }
+            _ => {
+                let size = representation.file.meta().size as usize;
+                // It only grows, so that bytes that a read overwrites are not cleared first.
+                let mut body = std::mem::take(&mut self.body);
+                if body.len() < size {
+                    body.resize(size, 0);
+                }
+                let read = self.read_small(copy, representation.file, &mut body[..size]);
+                let content = read.map(|()| self.prepare(representation, &body[..size]));
+                self.body = body;
+                content?
+            }
+        };
         self.counters.content_loaded += 1;
         self.shelf.put(entry, variant, &content);
         Ok(content)
     }
 
-    /// Reads all of `source`, which is `file` or a copy of it, into a `body` of its size.
+    fn prepare(&self, representation: &Representation<'_>, body: &[u8]) -> Rc<Content> {
+        let plain = Context {
+            keep_alive: true,
+            ..Context::unread(&self.rules, &self.date, false)
+        };
+        let total = self.shelf.total();
+        Rc::new(respond::prepare(&plain, representation, body, total))
+    }
+
+    /// An error unless so many bytes, read or copied before, are all of `file` still: a rewrite in between shows in size or time.
+    fn expect_whole(&self, length: u64, file: &OpenFile) -> Result<(), Missing> {
+        match length == file.meta().size && self.is_unchanged(file) {
+            true => Ok(()),
+            false => Err(Missing::Changed),
+        }
+    }
+
+    /// Reads all of `file`, or of a copy of it, into a `body` of its size.
     pub(super) fn read_small(
         &self,
-        source: &OpenFile,
+        copy: Option<&Copied>,
         file: &OpenFile,
         body: &mut [u8],
     ) -> Result<(), Missing> {
+        if copy.is_some_and(|copy| copy.length() != file.meta().size) {
+            return Err(Missing::Changed);
+        }
+        match copy {
+            Some(Copied::Bytes(bytes)) => body.copy_from_slice(bytes),
+            Some(Copied::File(copy)) => self.read_all(copy, body)?,
+            None => self.read_all(file, body)?,
+        }
+        self.expect_whole(body.len() as u64, file)
+    }
+
+    /// Reads as much as there is room for, which is the size of `source`.
+    fn read_all(&self, source: &OpenFile, body: &mut [u8]) -> Result<(), Missing> {
         self.expect_cached(source)?;
         let mut at = 0;
         while at < body.len() {
@@ -92,12 +135,7 @@ impl Worker {
                 Err(error) => return Err(Missing::from(&error)),
             }
         }
-        // Read or copied first, compared after: a rewrite in between shows in size or time.
-        if self.is_unchanged(file) {
-            Ok(())
-        } else {
-            Err(Missing::Changed)
-        }
+        Ok(())
     }
 
     /// An error if a page of it is surely missing. A read that may not wait would find that out as well, but it begins to
@@ -111,6 +149,26 @@ impl Worker {
             Ok(true) => Ok(()),
             Ok(false) => Err(Missing::Cold),
             Err(error) => Err(Missing::from(&error)),
+        }
+    }
+
+    /// Has a helper bring into reach what is `Cold` or `Opaque`; `Full` also when that has been tried often enough.
+    pub(super) fn ask_for_content(
+        &mut self,
+        connection: &mut Connection,
+        file: &Rc<OpenFile>,
+        missing: &Missing,
+    ) -> Result<(), Full> {
+        let size = file.meta().size;
+        let waiter = connection.waiter();
+        let asks = connection.ask_window(0);
+        match missing {
+            _ if asks <= ASKS_MAX && self.pool.fetches(size) => self.pool.fetch(file, size, waiter),
+            Missing::Cold if asks <= ASKS_MAX => self.pool.read_in(file, 0, size, Some(waiter)),
+            // A hole of a tmpfs file is never resident, however often it is read in.
+            _ if asks <= 2 * ASKS_MAX => self.pool.read(file, 0, size, waiter),
+            // It holds less than its size says, as files of sysfs do, or is written faster than it is read.
+            _ => Err(Full),
         }
     }
 }

@@ -3,9 +3,14 @@
 use std::fs;
 use std::io::{Seek, SeekFrom, Write};
 use std::net::{Shutdown, TcpStream};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Instant;
+
+use files::protocol::{MESSAGE_BYTES_MAX, Reply, Request, decode_request, encode_reply};
+use os::rights::{Wait, receive_with_descriptors, send_with_descriptors};
+use rustix::io::IoSlice;
 
 use crate::support::{PATIENCE, Served, config};
 use crate::tools::*;
@@ -167,6 +172,94 @@ fn file_that_grows_while_sent_closes_short_and_is_whole_for_the_next_client() {
     assert!(body.len() < old.len() && old.starts_with(&body));
     let next = served.get("/large").body;
     assert!(next.len() == old.len() + 4 && next.ends_with(b"more"));
+}
+
+#[test]
+fn new_version_arrives_when_a_cold_file_changes_before_a_helper_has_read_it() {
+    let root = root();
+    let path = root.path().join("file");
+    let (old, new) = (contents(0, 10_000), contents(1, 20_000));
+    // As long, longer, shorter.
+    for new in [&new[..10_000], &new[..], &new[..5_000]] {
+        for events in mechanisms() {
+            fs::write(&path, &old).unwrap();
+            make_cold(&path);
+            let more = format!("precompressed = false\n{events}");
+            let mut served = Served::start_holding_helpers(config(root.path(), &more));
+            let mut client = served.connect();
+            ask(&mut client, "/file");
+            served.wait_for("a busy helper", |now| now.counters.helpers_busy == 1);
+            fs::write(&path, new).unwrap();
+            served.release_helpers();
+            let reply = read_reply(&mut client);
+            assert_eq!(reply.status, 200, "{events} {}", new.len());
+            assert!(reply.body == new, "{events} {}", new.len());
+            let counters = served.snapshot().counters;
+            assert_eq!((counters.helper_fetches, counters.io_errors), (1, 0));
+        }
+    }
+}
+
+/// The contents that a worker has asked this helper for: its job, and the file.
+fn fetched_by(helper: &OwnedFd) -> (u64, OwnedFd) {
+    let mut message = vec![0; MESSAGE_BYTES_MAX];
+    loop {
+        let received = receive_with_descriptors(helper, &mut message, 1, Wait::Block).unwrap();
+        let received = received.expect("a message");
+        if let Request::Fetch { job, .. } = decode_request(&message[..received.length]).unwrap() {
+            return (job, received.descriptors.into_iter().next().unwrap());
+        }
+    }
+}
+
+#[test]
+fn old_contents_are_nobodys_when_the_file_changes_after_a_helper_has_read_it() {
+    let root = root();
+    let path = root.path().join("file");
+    let (old, new) = (contents(0, 10_000), contents(1, 10_000));
+    for events in mechanisms() {
+        fs::write(&path, &old).unwrap();
+        make_cold(&path);
+        let more = format!("precompressed = false\nhelpers-max = 1\n{events}");
+        let mut served = Served::start_holding_helpers(config(root.path(), &more));
+        let mut client = served.connect();
+        ask(&mut client, "/file");
+        served.wait_for("a busy helper", |now| now.counters.helpers_busy == 1);
+        let helper = served.take_helper();
+        let (job, _file) = fetched_by(&helper);
+        // It has read the old contents; as many others take their place before it answers.
+        rewrite(&path, &new);
+        let mut answer = Vec::new();
+        let content = Ok(old.clone().into());
+        encode_reply(&Reply::Fetched { job, content }, &mut answer);
+        send_with_descriptors(&helper, &[IoSlice::new(&answer)], &[], Wait::Block).unwrap();
+        for turn in 0..2 {
+            let reply = match turn {
+                0 => read_reply(&mut client),
+                _ => served.get("/file"),
+            };
+            assert_eq!(reply.status, 200, "{events}");
+            assert!(reply.body == new, "{events}: the old contents, turn {turn}");
+        }
+    }
+}
+
+#[test]
+fn client_is_told_to_come_again_when_a_file_never_holds_what_its_size_says() {
+    let test = "client_is_told_to_come_again_when_a_file_never_holds_what_its_size_says";
+    let (place, name) = (Path::new("/sys/kernel"), "uevent_seqnum");
+    let size = fs::metadata(place.join(name)).map_or(0, |found| found.len());
+    let read = fs::read(place.join(name)).map_or(0, |bytes| bytes.len() as u64);
+    if size <= read {
+        return skip(
+            test,
+            "there is no /sys whose files claim to be longer than they are",
+        );
+    }
+    let mut served = Served::start(config(place, "precompressed = false"));
+    assert_eq!(served.get("/uevent_seqnum").status, 503);
+    let jobs = served.snapshot().counters.helper_jobs;
+    assert!(jobs < 20, "{jobs}");
 }
 
 #[test]

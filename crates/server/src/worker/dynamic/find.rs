@@ -18,6 +18,7 @@ use crate::request::{Entry, ProgramName, Site};
 use crate::respond::dynamic::{Candidate, Place};
 use crate::worker::Worker;
 use crate::worker::exchange::{Given, status_of};
+use crate::worker::small::Copied;
 
 /// Directories that are looked into one below the other.
 const PARTS_MAX: u16 = 64;
@@ -130,7 +131,7 @@ impl Worker {
             };
             let Candidate { split, root, name } = candidate;
             let entry = match self.look_for_program(connection, root, name, part, given) {
-                Ok(entry) => entry,
+                Ok((entry, _)) => entry,
                 Err(found) => return found,
             };
             match &entry.answer {
@@ -161,7 +162,7 @@ impl Worker {
     ) -> Found {
         let (root, name) = (place.root(site), place.name(whole));
         let entry = match self.look_for_program(connection, root, name, INDEX, given) {
-            Ok(entry) => entry,
+            Ok((entry, _)) => entry,
             Err(found) => return found,
         };
         match &entry.answer {
@@ -204,8 +205,9 @@ impl Worker {
         if !path.is_directory() || !self.places.has_suffixes(site) {
             return Found::Files;
         }
-        let entry = match self.look_for_program(connection, site.root, &path.bytes, INDEX, given) {
-            Ok(entry) => entry,
+        let looked = self.look_for_program(connection, site.root, &path.bytes, INDEX, given);
+        let (entry, copy) = match looked {
+            Ok(looked) => looked,
             Err(found) => return found,
         };
         let index = match &entry.answer {
@@ -228,7 +230,7 @@ impl Worker {
         });
         program.unwrap_or_else(|| {
             // Nobody has to look again.
-            *given = Given::Entry(entry);
+            *given = Given::Entry(entry, copy);
             Found::Files
         })
     }
@@ -242,9 +244,9 @@ impl Worker {
         name: &[u8],
         part: u16,
         given: &mut Given,
-    ) -> Result<Rc<Entry>, Found> {
+    ) -> Result<(Rc<Entry>, Option<Copied>), Found> {
         match std::mem::replace(given, Given::Nothing) {
-            Given::Entry(entry) => return Ok(entry),
+            Given::Entry(entry, copy) => return Ok((entry, copy)),
             Given::Failed(failure) => return Err(Found::Failed(status_of(failure))),
             _ => {}
         }
@@ -252,7 +254,7 @@ impl Worker {
             .lookup
             .find(root, name, self.now_ms, &self.tracer, &mut self.counters);
         if let lookup::Found::Entry(entry) = found {
-            return Ok(entry);
+            return Ok((entry, None));
         }
         match self.pool.resolve(root, name, connection.waiter()) {
             Ok(()) => {

@@ -1,0 +1,97 @@
+//! Bytes read, written, kept in memory, and kept in a file that nobody can find.
+
+use crate::file::Meta;
+use rustix::fd::OwnedFd;
+use rustix::fs::{
+    AtFlags, MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, memfd_create, open, openat,
+    unlinkat,
+};
+use rustix::io::{Errno, pread, pwrite, write};
+
+pub(super) fn read_at(
+    file: &OwnedFd,
+    buffer: &mut [u8],
+    at: u64,
+    end: u64,
+) -> Result<usize, Errno> {
+    let wanted = usize::try_from(end - at)
+        .unwrap_or(usize::MAX)
+        .min(buffer.len());
+    loop {
+        match pread(file, &mut buffer[..wanted], at) {
+            Err(Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}
+
+pub(super) fn memory(bytes: &[u8]) -> Result<(OwnedFd, Meta), Errno> {
+    let made = memfd()?;
+    write_all(&made, bytes)?;
+    seal(made)
+}
+
+pub(super) fn memfd() -> Result<OwnedFd, Errno> {
+    memfd_create(c"headway", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+}
+
+/// Sealed, the contents can change no more, so the worker may send them without another look.
+pub(super) fn seal(made: OwnedFd) -> Result<(OwnedFd, Meta), Errno> {
+    let all = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
+    fcntl_add_seals(&made, all)?;
+    let meta = os::open::status(&made)?.into();
+    Ok((made, meta))
+}
+
+pub(super) fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        match write(file, bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn write_all_at(file: &OwnedFd, mut bytes: &[u8], mut at: u64) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        match pwrite(file, bytes, at) {
+            // A file that takes nothing and gives no reason would be asked for ever.
+            Ok(0) => return Err(Errno::IO),
+            Ok(count) => {
+                bytes = &bytes[count..];
+                at += count as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// A new file that nobody can find: it is gone with its last descriptor. Some file systems cannot make one
+/// (open(2), `O_TMPFILE`); there it has a name for a moment.
+pub(super) fn nameless(directory: &[u8]) -> Result<OwnedFd, Errno> {
+    let (flags, mode) = (OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
+    match open(directory, flags | OFlags::TMPFILE, mode) {
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT) => {}
+        other => return other,
+    }
+    let directory = open(
+        directory,
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    let name = format!(".headway-{}", std::process::id());
+    // A name that is left from a process of the same number is nobody's.
+    let _ = unlinkat(&directory, name.as_str(), AtFlags::empty());
+    let file = openat(
+        &directory,
+        name.as_str(),
+        flags | OFlags::CREATE | OFlags::EXCL,
+        mode,
+    )?;
+    unlinkat(&directory, name.as_str(), AtFlags::empty())?;
+    Ok(file)
+}
