@@ -36,6 +36,8 @@ pub struct Status {
 pub struct DiskStatus {
     /// Where its files are.
     pub mount_point: PathBuf,
+    /// It has no delays now.
+    pub fast: bool,
     /// Totals since it was last told to be fast or to follow its model.
     pub totals: DiskStatistics,
     /// Share of the time in which it had something to do, 0 to 1.
@@ -90,6 +92,7 @@ fn of_disk(disk: &Disk) -> Result<DiskStatus, LabError> {
     let totals = disk.statistics()?;
     Ok(DiskStatus {
         mount_point: disk.mount_point().to_owned(),
+        fast: disk.is_fast()?,
         busy_share: totals.busy_share(),
         depth_mean: totals.depth_mean(),
         service_us: totals.service_us(),

@@ -386,6 +386,12 @@ fn reads_of_a_range_end_with_eio_when_it_fails() {
         length_bytes: 2 * PAGE_BYTES,
     };
     disk.order(range).expect("it answers");
+    let beyond = Order::Fail {
+        offset_bytes: spec(Model::Nvme).size_bytes,
+        length_bytes: PAGE_BYTES,
+    };
+    let refused = disk.order(beyond).expect_err("there is nothing");
+    assert!(refused.to_string().contains("ends at"), "{refused}");
     let device = uncached(disk.device());
     let fates = [999, 1000, 1001, 1002].map(|page| {
         let read = Page::new().read(&device, page);
@@ -404,7 +410,12 @@ fn reads_of_a_range_end_with_eio_when_it_fails() {
     disk.order(whole).expect("it answers");
     let error = file.read_at(&mut [0; 10], 8 << 20).expect_err("no disk");
     assert_eq!(error.raw_os_error(), Some(eio));
+    // A fault does not end it.
+    assert!(disk.is_fast().expect("it answers"));
+    disk.order(Order::Model).expect("it answers");
+    assert!(!disk.is_fast().expect("it answers"));
     disk.order(Order::Fast).expect("it answers");
+    assert!(disk.is_fast().expect("it answers"));
     assert_eq!(file.read_at(&mut [0; 10], 8 << 20).expect("a disk"), 10);
     drop(file);
     fixture.stop();

@@ -39,6 +39,20 @@ pub(crate) fn plain(value: f64) -> String {
     scaled(value, &units).replace(GAP, "")
 }
 
+/// A rate in bits.
+pub(crate) fn bit_rate(bits_per_s: f64) -> String {
+    if !bits_per_s.is_finite() {
+        return NONE.into();
+    }
+    let units = [
+        (1.0, "bit/s"),
+        (1e3, "kbit/s"),
+        (1e6, "Mbit/s"),
+        (1e9, "Gbit/s"),
+    ];
+    scaled(bits_per_s, &units)
+}
+
 /// A share from 0 to 1 as a percentage that never rounds something to nothing nor a part to the whole.
 pub(crate) fn percent(share: f64) -> String {
     if !share.is_finite() {
@@ -152,6 +166,9 @@ mod tests {
         assert_eq!(plain(12_345.0), "12.3k");
         assert_eq!(plain(950.0), "950");
         assert_eq!(plain(-1500.0), "-1.50k");
+        assert_eq!(ascii(bit_rate(400_000.0)), "400 kbit/s");
+        assert_eq!(ascii(bit_rate(1e9)), "1.00 Gbit/s");
+        assert_eq!(bit_rate(f64::INFINITY), NONE);
         assert_eq!(ascii(grouped(1_234_567)), "1 234 567");
         assert_eq!(ascii(measured(12_345.6)), "12 346");
         assert_eq!(measured(12.345), "12.3");

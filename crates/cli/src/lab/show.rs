@@ -141,10 +141,14 @@ fn show_disk(out: &mut impl Write, status: &Status) -> io::Result<()> {
     let totals = &disk.totals;
     writeln!(
         out,
-        "  disk        {} {} at {}",
+        "  disk        {} {} at {}{}",
         spec.model,
         spec.filesystem.name(),
-        disk.mount_point.display()
+        disk.mount_point.display(),
+        match disk.fast {
+            true => ", fast now: no delays and no faults of its plan",
+            false => "",
+        }
     )?;
     writeln!(
         out,

@@ -27,6 +27,8 @@ pub(crate) enum Ask {
     /// What the way to the disk process and back costs, in nanoseconds: answers leave so much earlier.
     Way(u64),
     Statistics,
+    /// Whether it has no delays.
+    Fast,
 }
 
 /// What it answers.
@@ -35,6 +37,7 @@ pub(crate) enum Ask {
 pub(crate) enum Answer {
     Done,
     Statistics(DiskStatistics),
+    Fast(bool),
     Refused(String),
 }
 

@@ -193,6 +193,11 @@ impl Engine {
         self.tally.sum.clone()
     }
 
+    /// There are no delays until somebody says otherwise.
+    pub(crate) fn is_fast(&self) -> bool {
+        self.pace == Pace::Fast
+    }
+
     /// Begins another pace with a fresh device; what was under way is over, what waits is started by the new pace.
     fn begin(&mut self, now_ns: u64, pace: Pace) {
         let waiting = self.device.give_up();

@@ -288,6 +288,17 @@ impl Disk {
         }
     }
 
+    /// It has no delays: it was told [`Order::Fast`], or nothing yet.
+    ///
+    /// # Errors
+    /// When the disk process has gone.
+    pub fn is_fast(&self) -> Result<bool, DiskError> {
+        match self.ask(&Ask::Fast)? {
+            Answer::Fast(fast) => Ok(fast),
+            other => Err(self.broken(format!("a strange answer: {other:?}"))),
+        }
+    }
+
     /// Makes everything on it cold: unmounts and mounts again, read-only. No page, inode or dentry of it is cached
     /// then. The disk does this without delays, whatever it was told, and does not count it.
     ///

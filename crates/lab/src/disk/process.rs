@@ -231,10 +231,11 @@ impl Shared {
         let now_ns = self.now_ns();
         match ask {
             Ask::Statistics => return Answer::Statistics(state.engine.statistics(now_ns)),
+            Ask::Fast => return Answer::Fast(state.engine.is_fast()),
             Ask::Probe(probe) => state.engine.probe(now_ns, probe),
             Ask::Way(way_ns) => state.engine.way(way_ns),
             Ask::Aside(aside) => state.engine.aside(now_ns, aside),
-            Ask::Order(order) => match order.check() {
+            Ask::Order(order) => match order.check_on(self.medium.size_bytes()) {
                 Ok(()) => state.engine.order(now_ns, &order),
                 Err(reason) => return Answer::Refused(reason),
             },

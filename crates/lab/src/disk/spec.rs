@@ -68,8 +68,10 @@ impl DiskSpec {
             ));
         }
         for fault in &self.faults.0 {
-            if let Fault::Slow { factor, .. } = fault {
-                check_factor(*factor)?;
+            match fault {
+                Fault::Slow { factor, .. } => check_factor(*factor)?,
+                Fault::Fail { offset_bytes, .. } => check_offset(*offset_bytes, self.size_bytes)?,
+                Fault::Stall { .. } => {}
             }
         }
         self.model.mechanics().check()
@@ -393,6 +395,24 @@ impl Order {
             } => Err("a range that cannot be read has a byte at least".to_owned()),
             _ => Ok(()),
         }
+    }
+
+    /// Why a device of this size cannot obey it, if it cannot.
+    pub(crate) fn check_on(&self, size_bytes: u64) -> Result<(), String> {
+        self.check()?;
+        match self {
+            Order::Fail { offset_bytes, .. } => check_offset(*offset_bytes, size_bytes),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn check_offset(offset_bytes: u64, size_bytes: u64) -> Result<(), String> {
+    match offset_bytes < size_bytes {
+        true => Ok(()),
+        false => Err(format!(
+            "nothing can fail at byte {offset_bytes}: the device ends at {size_bytes}"
+        )),
     }
 }
 

@@ -6,7 +6,7 @@ use super::Section;
 use crate::figure::sample;
 use crate::html::escaped;
 use crate::subject::Subject;
-use crate::units::{bytes, counted, grouped, measured, percent, plain, time};
+use crate::units::{bit_rate, bytes, counted, grouped, measured, percent, time};
 
 type Facts = Vec<(String, String)>;
 
@@ -136,7 +136,7 @@ fn load(facts: &mut Facts, description: &RunDescription) {
         fact(
             facts,
             "bandwidth",
-            format!("{}bit/s on each connection", plain(bits as f64)),
+            format!("{} on each connection", bit_rate(bits as f64)),
         );
     }
     fact(facts, "seed", load.seed.to_string());

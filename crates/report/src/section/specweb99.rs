@@ -9,7 +9,7 @@ use crate::chart::{Axis, Chart, Mark, Scale, Size};
 use crate::figure::{Drawing, Figure, Table};
 use crate::html::escaped;
 use crate::subject::Subject;
-use crate::units::{NONE, counted, grouped, measured, percent, plain};
+use crate::units::{NONE, bit_rate, counted, grouped, measured, percent, plain};
 
 /// The section; `None` if no run is of this kind.
 pub(crate) fn section(subjects: &[Subject]) -> Option<Section> {
@@ -103,8 +103,8 @@ fn conformance(subjects: &[&Subject]) -> Table {
                 grouped(one.connections),
                 grouped(one.conforming),
                 percent(one.conforming_share()),
-                bits(one.rate_mean_bits_per_s()),
-                bits(one.rate_least_bits_per_s() as f64),
+                bit_rate(one.rate_mean_bits_per_s()),
+                bit_rate(one.rate_least_bits_per_s() as f64),
                 measured(one.rate_rps),
                 grouped(one.errors),
                 escaped(&log(info)),
@@ -127,10 +127,6 @@ fn log(info: &SpecWeb99Info) -> String {
             grouped(log.unknown)
         ),
     }
-}
-
-fn bits(bits_per_s: f64) -> String {
-    format!("{}bit/s", plain(bits_per_s))
 }
 
 /// What each connection received, the slowest first.
@@ -221,7 +217,7 @@ fn numbers(subjects: &[&Subject]) -> Table {
             let index = (share * rates.len().saturating_sub(1) as f64).round() as usize;
             rates
                 .get(index)
-                .map_or(NONE.into(), |&rate| bits(rate as f64))
+                .map_or(NONE.into(), |&rate| bit_rate(rate as f64))
         };
         let mut row = vec![escaped(&subject.name)];
         row.extend([0.0, 0.05, 0.5, 0.95, 1.0].map(at));

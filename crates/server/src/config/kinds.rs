@@ -106,6 +106,55 @@ fn application(
     Some(Application { state })
 }
 
+/// Settings of back ends, of proxies and of programs that are started, where none is. Left alone they would look as if they did something.
+pub(super) fn refuse_foreign(
+    key: &str,
+    own: &LocationSettings,
+    kind: &Kind,
+    to: &mut Findings<'_>,
+) {
+    let of_back_ends = [
+        ("keep", span(&own.keep)),
+        ("reuse-always", span(&own.reuse_always)),
+        ("attempts", span(&own.attempts)),
+        ("connect-timeout", span(&own.connect_timeout)),
+    ];
+    let of_proxies = [
+        ("tunnels", span(&own.tunnels)),
+        ("tunnel-timeout", span(&own.tunnel_timeout)),
+        ("trust-forwarded", span(&own.trust_forwarded)),
+        ("keep-host", span(&own.keep_host)),
+    ];
+    let of_cgi = [
+        ("streams", span(&own.streams)),
+        ("fork-in-server", span(&own.fork_in_server)),
+    ];
+    let of_gateways = [("authorization", span(&own.authorization))];
+    let back_ends = (
+        &of_back_ends[..],
+        "only back ends have it: fastcgi, scgi and proxy",
+    );
+    let proxies = (&of_proxies[..], "only a proxy location has it");
+    let cgi = (&of_cgi[..], "only a CGI location has it");
+    let gateways = (
+        &of_gateways[..],
+        "only CGI, FastCGI and SCGI locations have it",
+    );
+    let foreign = match kind {
+        // Those of a proxy are refused where its addresses are checked.
+        Kind::Peers(_) => vec![cgi],
+        Kind::Cgi(_) => vec![back_ends, proxies],
+        Kind::Files | Kind::Direct(_) | Kind::Pipe(_) | Kind::Application(_) => {
+            vec![back_ends, proxies, cgi, gateways]
+        }
+    };
+    for (settings, problem) in foreign {
+        for (name, place) in settings.iter().filter(|(_, place)| place.is_some()) {
+            to.wrong(&format!("{key}.{name}"), place.clone(), problem.into());
+        }
+    }
+}
+
 /// The program is found once, here: later nobody would be told.
 fn command(
     key: &str,

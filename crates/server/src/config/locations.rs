@@ -14,7 +14,7 @@ use toml::Spanned;
 use super::Host;
 use super::check::{number, size, span, time, value};
 use super::error::Findings;
-use super::kinds::kind;
+use super::kinds::{kind, refuse_foreign};
 use super::peers::Peers;
 use super::settings::{Item, LocationSettings, Settings};
 
@@ -292,6 +292,9 @@ fn location(
     let (own, place) = (item.get_ref(), item.span());
     let rule = rule(key, own, &place, to);
     let kind = kind(key, own, &place, to);
+    if let Some(kind) = &kind {
+        refuse_foreign(key, own, kind, to);
+    }
     let name = |name: &str| format!("{key}.{name}");
     let body = from
         .body_max

@@ -269,6 +269,21 @@ mod tests {
                 "proxy = \"127.0.0.1:1\"\nroot = \"/\"",
                 "back ends have no root",
             ),
+            ("files = true\nkeep = 1", "only back ends have it"),
+            ("cgi = true\nreuse-always = true", "only back ends have it"),
+            ("cgi = true\ntunnels = 1", "only a proxy location has it"),
+            (
+                "direct = [\"/bin/true\"]\nauthorization = true",
+                "only CGI, FastCGI and SCGI locations have it",
+            ),
+            (
+                "pipe = [\"/bin/true\"]\nstreams = \"pipe\"",
+                "only a CGI location has it",
+            ),
+            (
+                "proxy = \"127.0.0.1:1\"\nfork-in-server = true",
+                "only a CGI location has it",
+            ),
             (
                 "files = true\nhandoff = true",
                 "only a location whose replies the server reads",
