@@ -2,11 +2,11 @@
 
 mod common;
 
-use common::{ROOT, Served, directory, limits, open, put, roots, roots_with, told};
+use common::{ROOT, Served, directory, open, put, resolved_with, roots, roots_with, told};
 use headway_files::protocol::{Brought, Want};
 use headway_files::{
-    Answer, Done, Errand, Failure, OpenFile, Outcome, PoolLimits, RawAnswer, Residency, RetireList,
-    Roots, Waiter, helper_main, read_nowait, resolve_blocking, resolve_here,
+    Answer, Done, Errand, Failure, OpenFile, Outcome, RawAnswer, Residency, RetireList, Roots,
+    Waiter, helper_main, read_nowait, resolve_blocking, resolve_here,
 };
 use os::rights::{Wait, pair, receive_with_descriptors, send_with_descriptors};
 use rustix::io::{Errno, IoSlice};
@@ -48,14 +48,6 @@ fn open_file_arrives_when_a_helper_resolves_it() {
     assert_eq!(contents(found.siblings[2].as_ref().unwrap()), b"zip");
     assert!(found.siblings[0].is_none() && found.siblings[1].is_none());
     assert!(found.file.unchanged().unwrap());
-}
-
-/// Resolves in a helper that is told what to do with names.
-fn resolved_with(want: Want, roots: &Rc<Roots>, path: &[u8]) -> Outcome {
-    let limits = PoolLimits { want, ..limits() };
-    let mut served = Served::with(limits, roots);
-    served.pool.resolve(ROOT, path, Waiter::new(1)).unwrap();
-    served.until_done(1).pop().unwrap().outcome
 }
 
 #[test]
@@ -103,38 +95,6 @@ fn file_is_left_where_it_is_when_only_its_descriptor_is_wanted() {
         assert!(told(&answer).starts_with("file"), "{want:?}");
         let pages = os::residency::mincore(&file, 0, 10_000).unwrap();
         assert_eq!(pages > 0, resident, "{want:?}");
-    }
-}
-
-#[test]
-fn contents_come_with_the_file_when_they_are_few_and_nothing_else_may_be_wanted() {
-    let tree = directory();
-    put(tree.path(), "small", b"abc");
-    put(tree.path(), "empty", b"");
-    put(tree.path(), "large", &[7; 65_537]);
-    put(tree.path(), "both", b"abc");
-    put(tree.path(), "both.gz", b"zip");
-    let roots = roots(tree.path(), &[], true);
-    let content_of = |want, name: &str| match resolved_with(want, &roots, name.as_bytes()) {
-        Outcome::Resolved {
-            answer, content, ..
-        } => {
-            assert_eq!(told(&answer).starts_with("file"), name != "none", "{name}");
-            content
-        }
-        other => panic!("{other:?}"),
-    };
-    let expected: [(&str, Option<&[u8]>); 5] = [
-        ("small", Some(b"abc")),
-        ("empty", Some(b"")),
-        ("large", None),
-        ("both", None),
-        ("none", None),
-    ];
-    for (name, content) in expected {
-        let found = content_of(Want::FileFetched, name);
-        assert_eq!(found.as_deref(), content, "{name}");
-        assert_eq!(content_of(Want::FileReadIn, name), None, "{name}");
     }
 }
 
@@ -262,79 +222,6 @@ fn error_arrives_when_the_disk_cannot_be_read() {
         ),
         "{done:?}"
     );
-    served.pool.fetch(&file, 10, Waiter::new(1)).unwrap();
-    assert_eq!(fetched(&mut served), Err(Failure::Io));
-}
-
-fn fetched(served: &mut Served) -> Result<Rc<[u8]>, Failure> {
-    match served.until_done(1).pop().unwrap().outcome {
-        Outcome::Fetched { content, .. } => content,
-        other => panic!("{other:?}"),
-    }
-}
-
-#[test]
-fn contents_come_in_the_answer_when_a_small_file_is_fetched() {
-    let tree = directory();
-    let mut served = Served::new(&roots(tree.path(), &[], false));
-    let longest = 64 * 1024;
-    // A long one, then short ones: nothing of it is left in their answers.
-    for length in [longest, 0, 1, 40_000] {
-        let bytes: Vec<u8> = (0..length).map(|at| (at % 251) as u8).collect();
-        put(tree.path(), &length.to_string(), &bytes);
-        let file = open(tree.path(), &length.to_string());
-        assert!(served.pool.fetches(length));
-        served.pool.fetch(&file, length, Waiter::new(1)).unwrap();
-        assert!(*fetched(&mut served).unwrap() == *bytes, "{length}");
-    }
-    assert!(!served.pool.fetches(longest + 1));
-}
-
-#[test]
-fn contents_are_shorter_when_the_file_was_cut_before_it_was_fetched() {
-    let tree = directory();
-    put(tree.path(), "f", &[7; 100]);
-    let file = open(tree.path(), "f");
-    put(tree.path(), "f", &[8; 40]);
-    let mut served = Served::new(&roots(tree.path(), &[], false));
-    served.pool.fetch(&file, 100, Waiter::new(1)).unwrap();
-    assert_eq!(*fetched(&mut served).unwrap(), [8; 40]);
-}
-
-#[test]
-fn file_is_read_in_when_the_socket_takes_no_answer_as_long() {
-    let tree = directory();
-    put(tree.path(), "short", &[7; 1000]);
-    put(tree.path(), "long", &[8; 60_000]);
-    let (worker, socket) = pair().unwrap();
-    // The kernel doubles it.
-    rustix::net::sockopt::set_socket_send_buffer_size(&socket, 16 * 1024).unwrap();
-    let limits = PoolLimits {
-        want: Want::FileFetched,
-        ..limits()
-    };
-    let roots = roots(tree.path(), &[], false);
-    let mut served = Served::over(worker, socket, limits, &roots);
-    for (name, comes) in [("short", true), ("long", false)] {
-        served
-            .pool
-            .resolve(ROOT, name.as_bytes(), Waiter::new(1))
-            .unwrap();
-        let Outcome::Resolved { content, .. } = served.until_done(1).pop().unwrap().outcome else {
-            panic!("{name}")
-        };
-        assert_eq!(content.is_some(), comes, "{name}");
-        let file = open(tree.path(), name);
-        let length = file.meta().size;
-        served.pool.fetch(&file, length, Waiter::new(1)).unwrap();
-        match served.until_done(1).pop().unwrap().outcome {
-            Outcome::Fetched { content, .. } => assert!(comes && content.is_ok(), "{name}"),
-            Outcome::ReadIn { result, .. } => assert!(!comes && result.is_ok(), "{name}"),
-            other => panic!("{other:?}"),
-        }
-    }
-    let statistics = served.pool.statistics();
-    assert_eq!((statistics.fetches, statistics.contents), (2, 2));
 }
 
 #[test]

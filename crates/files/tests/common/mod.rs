@@ -2,9 +2,10 @@
 
 #![allow(dead_code, reason = "each test file uses its part of it")]
 
+use headway_files::protocol::Want;
 use headway_files::{
-    Answer, Directory, Done, Failure, HelperSlot, OpenFile, Pool, PoolLimits, RawAnswer, RawFile,
-    RootConfig, RootId, Roots, SlotState, Tasks, helper_main_with,
+    Answer, Directory, Done, Failure, HelperSlot, OpenFile, Outcome, Pool, PoolLimits, RawAnswer,
+    RawFile, RootConfig, RootId, Roots, SlotState, Tasks, Waiter, helper_main_with,
 };
 use os::rights::pair;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -203,4 +204,12 @@ impl Drop for Served {
             ended.unwrap().unwrap();
         }
     }
+}
+
+/// Resolves in a helper that is told what to do with names.
+pub fn resolved_with(want: Want, roots: &Rc<Roots>, path: &[u8]) -> Outcome {
+    let limits = PoolLimits { want, ..limits() };
+    let mut served = Served::with(limits, roots);
+    served.pool.resolve(ROOT, path, Waiter::new(1)).unwrap();
+    served.until_done(1).pop().unwrap().outcome
 }

@@ -141,8 +141,8 @@ pub(super) fn refuse_foreign(
         "only CGI, FastCGI and SCGI locations have it",
     );
     let foreign = match kind {
-        // Those of a proxy are refused where its addresses are checked.
-        Kind::Peers(_) => vec![cgi],
+        Kind::Peers(peers) if peers.protocol == Protocol::Proxy => vec![cgi],
+        Kind::Peers(_) => vec![proxies, cgi],
         Kind::Cgi(_) => vec![back_ends, proxies],
         Kind::Files | Kind::Direct(_) | Kind::Pipe(_) | Kind::Application(_) => {
             vec![back_ends, proxies, cgi, gateways]

@@ -102,24 +102,6 @@ pub(super) fn peers(
     };
     let most = if protocol == Protocol::Scgi { 0 } else { 1024 };
     let proxies = protocol == Protocol::Proxy;
-    for (setting, item) in [
-        ("trust-forwarded", &own.trust_forwarded),
-        ("keep-host", &own.keep_host),
-    ] {
-        if item.is_some() && !proxies {
-            let problem = "only a proxy location has it";
-            to.wrong(&name(setting), span(item), problem.into());
-        }
-    }
-    for (setting, place) in [
-        ("tunnels", span(&own.tunnels)),
-        ("tunnel-timeout", span(&own.tunnel_timeout)),
-    ] {
-        if place.is_some() && !proxies {
-            let problem = "only a proxy location has it";
-            to.wrong(&name(setting), place, problem.into());
-        }
-    }
     if own.authorization.is_some() && proxies {
         let problem = "a proxy location always passes it on";
         to.wrong(

@@ -22,7 +22,7 @@ use specweb::scan::{PATH_BYTES, Scanner};
 use specweb::state::ADS_NAME;
 
 use super::exchange::{Given, LOOKS_MAX, Served, status_of};
-use super::flow::ASKS_MAX;
+use super::flow::ASKS_IN_ALL_MAX;
 use super::small::{Copied, Missing};
 use super::{Fate, Worker};
 use crate::config::Kind;
@@ -387,7 +387,7 @@ impl Worker {
                 Ok(piece) => return self.send_words(connection, ask, reply, Some(piece)),
                 Err(Missing::Changed) => {
                     self.lookup.forget(root, &path);
-                    if connection.ask_window(0) > 2 * ASKS_MAX {
+                    if connection.ask_window(0) > ASKS_IN_ALL_MAX {
                         break;
                     }
                 }

@@ -15,7 +15,7 @@ use http::{Framing, Head, Method, Parsed, Reject, Status, Target};
 use rustix::io::Errno;
 
 use super::dynamic::Found as FoundProgram;
-use super::flow::ASKS_MAX;
+use super::flow::ASKS_IN_ALL_MAX;
 use super::small::{Copied, Missing};
 use super::{Fate, Worker};
 use crate::connection::{Body, Connection, Phase};
@@ -294,8 +294,7 @@ impl Worker {
         // What a helper has read is of the version that has gone.
         ask.copy = None;
         self.lookup.forget(ask.site.root, &ask.path.bytes);
-        if connection.ask_window(0) > 2 * ASKS_MAX {
-            // It is never what its name said: a file of sysfs, or one that is written all the time.
+        if connection.ask_window(0) > ASKS_IN_ALL_MAX {
             return self.overloaded(connection, &ask);
         }
         self.look_up(connection, &ask)

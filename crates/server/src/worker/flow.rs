@@ -22,6 +22,8 @@ use crate::send::{self, Means, Progress};
 const LINGER_MS: u64 = 2_000;
 /// After so many times that a window was read in and lost again, a helper copies it.
 pub(super) const ASKS_MAX: u8 = 3;
+/// After so many times in all a file is never going to be what its name says: it is one of sysfs, or written all the time.
+pub(super) const ASKS_IN_ALL_MAX: u8 = 2 * ASKS_MAX;
 /// How often a connection is read from in a row, where it is to be read from until there is nothing more:
 /// then the others have their turn.
 const READS_MAX: usize = 64;

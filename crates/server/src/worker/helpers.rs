@@ -216,9 +216,7 @@ impl Worker {
             }
         });
     }
-}
 
-impl Worker {
     /// A helper has read in the window that this connection asked for last: where recent use is taken for
     /// residency, that counts as use.
     fn note_recent(&mut self, connection: &Connection) {
@@ -253,9 +251,7 @@ impl Worker {
             }
         });
     }
-}
 
-impl Worker {
     /// A helper has read a small file.
     fn wake_with_content(&mut self, waiter: Token, content: &Result<Rc<[u8]>, Failure>) {
         let Some(slot) = self.connections.find(waiter) else {

@@ -9,7 +9,7 @@ use debox::Call;
 use files::{Full, OpenFile};
 
 use super::Worker;
-use super::flow::ASKS_MAX;
+use super::flow::{ASKS_IN_ALL_MAX, ASKS_MAX};
 use crate::connection::Connection;
 use crate::request::{Content, Entry};
 use crate::respond::{self, Context, Representation};
@@ -166,8 +166,7 @@ impl Worker {
             _ if asks <= ASKS_MAX && self.pool.fetches(size) => self.pool.fetch(file, size, waiter),
             Missing::Cold if asks <= ASKS_MAX => self.pool.read_in(file, 0, size, Some(waiter)),
             // A hole of a tmpfs file is never resident, however often it is read in.
-            _ if asks <= 2 * ASKS_MAX => self.pool.read(file, 0, size, waiter),
-            // It holds less than its size says, as files of sysfs do, or is written faster than it is read.
+            _ if asks <= ASKS_IN_ALL_MAX => self.pool.read(file, 0, size, waiter),
             _ => Err(Full),
         }
     }

@@ -1,0 +1,125 @@
+//! What small files hold, in helpers' answers.
+
+mod common;
+
+use common::{ROOT, Served, directory, limits, open, put, resolved_with, roots, told};
+use headway_files::protocol::Want;
+use headway_files::{Failure, OpenFile, Outcome, PoolLimits, Waiter};
+use os::rights::pair;
+use std::fs;
+use std::rc::Rc;
+
+fn fetched(served: &mut Served) -> Result<Rc<[u8]>, Failure> {
+    match served.until_done(1).pop().unwrap().outcome {
+        Outcome::Fetched { content, .. } => content,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn contents_come_with_the_file_when_they_are_few_and_nothing_else_may_be_wanted() {
+    let tree = directory();
+    put(tree.path(), "small", b"abc");
+    put(tree.path(), "empty", b"");
+    put(tree.path(), "large", &[7; 65_537]);
+    put(tree.path(), "both", b"abc");
+    put(tree.path(), "both.gz", b"zip");
+    let roots = roots(tree.path(), &[], true);
+    let content_of = |want, name: &str| match resolved_with(want, &roots, name.as_bytes()) {
+        Outcome::Resolved {
+            answer, content, ..
+        } => {
+            assert_eq!(told(&answer).starts_with("file"), name != "none", "{name}");
+            content
+        }
+        other => panic!("{other:?}"),
+    };
+    let expected: [(&str, Option<&[u8]>); 5] = [
+        ("small", Some(b"abc")),
+        ("empty", Some(b"")),
+        ("large", None),
+        ("both", None),
+        ("none", None),
+    ];
+    for (name, content) in expected {
+        let found = content_of(Want::FileFetched, name);
+        assert_eq!(found.as_deref(), content, "{name}");
+        assert_eq!(content_of(Want::FileReadIn, name), None, "{name}");
+    }
+}
+
+#[test]
+fn contents_come_in_the_answer_when_a_small_file_is_fetched() {
+    let tree = directory();
+    let mut served = Served::new(&roots(tree.path(), &[], false));
+    let longest = 64 * 1024;
+    // A long one, then short ones: nothing of it is left in their answers.
+    for length in [longest, 0, 1, 40_000] {
+        let bytes: Vec<u8> = (0..length).map(|at| (at % 251) as u8).collect();
+        put(tree.path(), &length.to_string(), &bytes);
+        let file = open(tree.path(), &length.to_string());
+        assert!(served.pool.fetches(length));
+        served.pool.fetch(&file, length, Waiter::new(1)).unwrap();
+        assert!(*fetched(&mut served).unwrap() == *bytes, "{length}");
+    }
+    assert!(!served.pool.fetches(longest + 1));
+}
+
+#[test]
+fn contents_are_shorter_when_the_file_was_cut_before_it_was_fetched() {
+    let tree = directory();
+    put(tree.path(), "f", &[7; 100]);
+    let file = open(tree.path(), "f");
+    put(tree.path(), "f", &[8; 40]);
+    let mut served = Served::new(&roots(tree.path(), &[], false));
+    served.pool.fetch(&file, 100, Waiter::new(1)).unwrap();
+    assert_eq!(*fetched(&mut served).unwrap(), [8; 40]);
+}
+
+#[test]
+fn file_is_read_in_when_the_socket_takes_no_answer_as_long() {
+    let tree = directory();
+    put(tree.path(), "short", &[7; 1000]);
+    put(tree.path(), "long", &[8; 60_000]);
+    let (worker, socket) = pair().unwrap();
+    // The kernel doubles it.
+    rustix::net::sockopt::set_socket_send_buffer_size(&socket, 16 * 1024).unwrap();
+    let limits = PoolLimits {
+        want: Want::FileFetched,
+        ..limits()
+    };
+    let roots = roots(tree.path(), &[], false);
+    let mut served = Served::over(worker, socket, limits, &roots);
+    for (name, comes) in [("short", true), ("long", false)] {
+        served
+            .pool
+            .resolve(ROOT, name.as_bytes(), Waiter::new(1))
+            .unwrap();
+        let Outcome::Resolved { content, .. } = served.until_done(1).pop().unwrap().outcome else {
+            panic!("{name}")
+        };
+        assert_eq!(content.is_some(), comes, "{name}");
+        let file = open(tree.path(), name);
+        let length = file.meta().size;
+        served.pool.fetch(&file, length, Waiter::new(1)).unwrap();
+        match served.until_done(1).pop().unwrap().outcome {
+            Outcome::Fetched { content, .. } => assert!(comes && content.is_ok(), "{name}"),
+            Outcome::ReadIn { result, .. } => assert!(!comes && result.is_ok(), "{name}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    let statistics = served.pool.statistics();
+    assert_eq!((statistics.fetches, statistics.contents), (2, 2));
+}
+
+#[test]
+fn reason_is_told_when_the_disk_does_not_deliver_contents() {
+    // /proc/self/mem at 0 gives EIO, as a broken disk would.
+    let mem = fs::File::open("/proc/self/mem").unwrap();
+    let meta = *open(std::path::Path::new("/etc"), "passwd").meta();
+    let file = Rc::new(OpenFile::new(mem.into(), meta));
+    let tree = directory();
+    let mut served = Served::new(&roots(tree.path(), &[], false));
+    served.pool.fetch(&file, 10, Waiter::new(1)).unwrap();
+    assert_eq!(fetched(&mut served), Err(Failure::Io));
+}
