@@ -115,6 +115,8 @@ struct World<'a> {
     /// The longest that a first request had waited, of those of this turn.
     oldest_us: u64,
     ready: VecDeque<usize>,
+    /// Connections that are open and silent, and have requests left; where they are pooled. The last one is taken first.
+    silent: Vec<usize>,
     open: u32,
     turned_us: u64,
     sampled_us: u64,
@@ -137,6 +139,7 @@ impl<'a> World<'a> {
             dropped: 0,
             oldest_us: 0,
             ready: VecDeque::new(),
+            silent: Vec::new(),
             open: 0,
             turned_us: 0,
             sampled_us: 0,
@@ -171,6 +174,10 @@ impl<'a> World<'a> {
 
     fn come(&mut self, now_us: u64) {
         self.outcome.clients += 1;
+        if let Some(client) = self.silent.pop() {
+            self.clients[client].asked_us = now_us;
+            return self.ready.push_back(client);
+        }
         let number = self.random.fraction();
         self.clients.push(Client {
             asked_us: now_us,
@@ -250,7 +257,8 @@ impl<'a> World<'a> {
         self.happen();
         if self.queue.is_empty() && self.ready.is_empty() {
             let next_us = self.events.peek().map(|Reverse((when_us, ..))| *when_us);
-            self.pass(next_us.map_or(1, |next_us| next_us.saturating_sub(self.now_us).max(1)));
+            self.now_us = next_us.unwrap_or(0).max(self.now_us + 1);
+            self.happen();
         }
         let open = u64::from(self.open + self.of.idle);
         self.pass(self.of.wait_us + open * self.of.wait_open_ns / 1000);
@@ -357,16 +365,30 @@ impl<'a> World<'a> {
             self.open -= 1;
             return self.part(client, self.now_us, false);
         }
+        self.clients[client].left = left - 1;
+        if self.of.pooled {
+            return self.silent.push(client);
+        }
         let again_us = self.now_us + self.of.pause_us;
         self.clients[client].asked_us = again_us;
-        self.clients[client].left = left - 1;
         self.at(again_us, Event::Ask(client));
         self.be_patient(client);
     }
 
-    /// Time passes, and what happens meanwhile does.
+    /// So much processor time passes, and what happens meanwhile does.
     fn pass(&mut self, us: u64) {
-        self.now_us += us;
+        self.now_us = match self.of.lent {
+            None => self.now_us + us,
+            Some((slice_us, period_us)) => {
+                // What was used of the slices up to now, as if time stood still between them.
+                let (periods, within_us) = (self.now_us / period_us, self.now_us % period_us);
+                let used_us = periods * slice_us + within_us.min(slice_us) + us;
+                match us {
+                    0 => self.now_us,
+                    _ => (used_us - 1) / slice_us * period_us + (used_us - 1) % slice_us + 1,
+                }
+            }
+        };
         self.happen();
     }
 
@@ -402,6 +424,7 @@ impl<'a> World<'a> {
         let heard = self.clients[client].number <= gate.heard;
         if !heard || self.queue.len() >= gate.backlog as usize {
             self.dropped += 1;
+            self.outcome.no_room += u64::from(heard);
             let again_us = match self.of.linear_syns {
                 true => now_us + SYN_AGAIN_US,
                 false => now_us + (SYN_AGAIN_US << time),

@@ -17,7 +17,10 @@
 //! grows hears some who have knocked in vain before. So the mean of the rate is over about [`ASKED_ENOUGH`] clients, and another load is told from
 //! chance by the queue as well: it is full, or it is empty while far fewer come than were thought to.
 //!
-//! What clients say is heeded as well: if of the first requests that were looked at one had waited for longer than [`QUEUE_US`] and
+//! While the queue is full what came says too little of who asks, for who found no room is not among them; then that rate can only be more than was thought
+//! ([`UNHEARD`]). Learned as at other times it would fall, more would be heard for it, and the queue stay full.
+//!
+//! What clients say is heeded as well: if of the first requests that were looked at one had waited for longer than a full queue lasts and
 //! [`LATE_US`](super::LATE_US) together, however that came about, the bound is halved, and recovers when none has.
 
 use super::{LATE_US, Period};
@@ -30,7 +33,7 @@ pub const QUEUE_US: u64 = 250_000;
 pub const QUEUE_LEAST: u32 = 8;
 
 /// Of what leaves in a second the root, so many times: clients come by chance, and a queue that is half as long is empty or full by it seldom.
-const CHANCE: f64 = 2.5;
+const CHANCE: f64 = 5.0;
 
 /// How fast the number that wait is brought to its half: slow against the time in which an unheard client knocks again.
 const SETTLE_S: f64 = 4.0;
@@ -55,6 +58,9 @@ const EXPECTED_ENOUGH: f64 = 50.0;
 /// How much more is heard after so many clients, or after a period in which clients were turned away, if the queue was empty nevertheless.
 const SPARE: f64 = 1.15;
 const SPARE_ENOUGH: f64 = 150.0;
+
+/// How much more than was thought ask after a period at whose end the queue was full, at least.
+const UNHEARD: f64 = 1.1;
 
 /// The part grows by this much a period at most: whoever has knocked in vain knocks again, and each step shows how many of them there are.
 const STEP: f64 = 1.5;
@@ -187,7 +193,12 @@ impl Queue {
         let (waiting, before) = (f64::from(period.waiting), f64::from(period.waiting_before));
         let soon = waiting + (waiting - before).max(0.0);
         let known = self.learned > 0.0 && period.is_busy();
-        known && waiting > self.bound() / 2.0 && soon > FULL * self.bound()
+        known && waiting > self.room() / 2.0 && soon > FULL * self.room()
+    }
+
+    /// How many could wait in the period that has ended: what was decided before it may be less than what is to hold now.
+    fn room(&self) -> f64 {
+        self.bound().min(self.gate.backlog.into())
     }
 
     /// Whether everybody who knocks may come in, as far as there is room.
@@ -196,7 +207,12 @@ impl Queue {
     }
 
     fn heed(&mut self, oldest_us: u64) {
-        self.span = match oldest_us > QUEUE_US + LATE_US {
+        let room_s = self.bound() / self.span / self.leaving_per_s.max(1.0);
+        let lasts_us = match self.learned > 0.0 {
+            true => QUEUE_US.max((room_s * 1e6) as u64),
+            false => QUEUE_US,
+        };
+        self.span = match oldest_us > lasts_us + LATE_US {
             true => (self.span / 2.0).max(SPAN_LEAST),
             false => (self.span * 1.25).min(1.0),
         };
@@ -224,7 +240,7 @@ impl Queue {
         let came = period.left as f64 + waiting - f64::from(period.waiting_before);
         let came = came.max(0.0);
         if !self.hears_all() {
-            self.learn_asking(period, came, waiting > BRIM * bound);
+            self.learn_asking(period, came, waiting > BRIM * self.room());
         } else if self.is_full(period) && self.was_full {
             // Those who found no room ask as well.
             self.asking_per_s = (came + period.dropped as f64) / period.seconds();
@@ -269,11 +285,14 @@ impl Queue {
             self.leaving_per_s *= SPARE;
             (self.came, self.expected) = (0.0, 0.0);
         }
-        let weight = match (full && asking > self.asking_per_s, period.emptied) {
-            // What found no room is not among those who came.
-            (true, _) => 0.5,
-            (false, true) => 0.125,
-            (false, false) => (came / ASKED_ENOUGH).clamp(1.0 / 64.0, 0.125),
+        if full {
+            // What found no room is not among those who came: more ask than came, and more than was thought.
+            self.asking_per_s = asking.max(self.asking_per_s * UNHEARD);
+            return;
+        }
+        let weight = match period.emptied {
+            true => 0.125,
+            false => (came / ASKED_ENOUGH).clamp(1.0 / 64.0, 0.125),
         };
         self.asking_per_s += (asking - self.asking_per_s) * weight;
     }

@@ -22,6 +22,8 @@ pub struct Sample {
 /// What became of a simulation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
+    /// SYNs that were heard and found the queue full.
+    pub no_room: u64,
     /// Replies that reached their client in time.
     pub replies: u64,
     /// Clients that were taken.

@@ -40,6 +40,19 @@ fn crowded_select() -> Workload {
     }
 }
 
+/// Requests that come by themselves and take whichever connection is silent, for a server that has a millisecond of each 25.
+fn lent() -> Workload {
+    Workload {
+        pooled: true,
+        requests: 5,
+        request_us: 30,
+        accept_us: 20,
+        wait_us: 5,
+        lent: Some((1_000, 25_000)),
+        ..small()
+    }
+}
+
 fn workloads() -> [(&'static str, Workload); 4] {
     [
         ("small", small()),
@@ -90,6 +103,37 @@ fn goodput_stays_at_its_peak_when_three_times_as_much_is_asked_for() {
                 late_us <= TIMEOUT_US / 2,
                 "{name}, {seed}: {share} within {late_us} us"
             );
+        }
+    }
+}
+
+#[test]
+fn whoever_is_heard_finds_room_when_requests_take_silent_connections() {
+    let of = Workload {
+        seconds: 30.0,
+        ..lent().at(3.0 * lent().capacity())
+    };
+    let beginning = Workload {
+        seconds: 8.0,
+        ..of.clone()
+    };
+    for seed in [1, 2, 3, 4] {
+        let outcome = run(&of, Policy::Auto, seed);
+        let rate = outcome.replies_per_s(8.0, 30.0);
+        assert!(rate >= 0.97 * of.capacity(), "{rate:.0}");
+        let early = run(&beginning, Policy::Auto, seed);
+        // While it learns, and who would have been served had the queue not been full by those who came before it had learned.
+        let share = early.no_room as f64 / early.connected as f64;
+        assert!(share < 1.5, "{seed}: {share:.2} found no room at first");
+        let connected = (outcome.connected - early.connected) as f64;
+        let share = (outcome.no_room - early.no_room) as f64 / connected;
+        assert!(share < 0.03, "{seed}: {share:.3} found no room");
+        let lost = outcome.connected_timed_out - early.connected_timed_out;
+        let share = lost as f64 / connected;
+        assert!(share < 0.01, "{seed}: {share:.3} of the connected gave up");
+        for count in [1, 25, 100, 0] {
+            let fixed = run(&of, Policy::Fixed(count), seed).replies_per_s(8.0, 30.0);
+            assert!(fixed < 0.85 * rate, "{count}: {fixed:.0} of {rate:.0}");
         }
     }
 }

@@ -3,7 +3,7 @@
 /// What is asked of the server, and what it costs.
 #[derive(Clone, Debug)]
 pub struct Workload {
-    /// New connections a second: each rate from its second on, ascending.
+    /// New connections a second, or requests where they are `pooled`: each rate from its second on, ascending.
     pub rates: Vec<(f64, f64)>,
     /// Requests on a connection, one after the other.
     pub requests: u32,
@@ -35,6 +35,11 @@ pub struct Workload {
     pub eager: bool,
     /// From a reply to the next request of the same client.
     pub pause_us: u64,
+    /// Whether requests come at `rates`, instead of clients: each takes a connection that is silent and has requests left, or else opens one, as a
+    /// balancer's or a browser's do.
+    pub pooled: bool,
+    /// Where the processor is lent: this much of each so much longer period, in microseconds.
+    pub lent: Option<(u64, u64)>,
     /// Whether those who are done come again, and how soon. Without, each comes once, at `rates`.
     pub returning: Option<Returning>,
     /// How long all of it lasts.
@@ -63,6 +68,8 @@ impl Default for Workload {
             connections_max: 15_000,
             eager: true,
             pause_us: 1_000,
+            pooled: false,
+            lent: None,
             returning: None,
             seconds: 12.0,
             timed_from_s: 0.0,
@@ -71,9 +78,15 @@ impl Default for Workload {
 }
 
 impl Workload {
-    /// Connections a second that keep the processor busy all the time, if nothing else did.
+    /// Connections a second that keep the processor busy all the time, if nothing else did; where they are pooled, requests.
     pub fn capacity(&self) -> f64 {
-        1e6 / (self.accept_us + u64::from(self.requests) * self.request_us) as f64
+        let lent = self.lent.map_or(1.0, |(slice_us, period_us)| {
+            slice_us as f64 / period_us as f64
+        });
+        let connections =
+            1e6 / (self.accept_us + u64::from(self.requests) * self.request_us) as f64;
+        let each = if self.pooled { self.requests } else { 1 };
+        lent * connections * f64::from(each)
     }
 
     /// The same at one rate throughout.
