@@ -378,6 +378,35 @@ fn permission_is_the_clients_when_the_service_has_more() {
 }
 
 #[test]
+fn file_is_opened_when_only_a_further_group_of_the_client_may_read_it() {
+    const NAME: &str = "file_is_opened_when_only_a_further_group_of_the_client_may_read_it";
+    if !is_root() {
+        return skip(NAME, "root, to become another user");
+    }
+    if Command::new("setpriv").arg("--version").output().is_err() {
+        return skip(NAME, "no setpriv");
+    }
+    let place = Place::new(1);
+    let _backend = place.backend();
+    let file = &place.files[0];
+    std::os::unix::fs::chown(file, Some(0), Some(4_321)).unwrap();
+    fs::set_permissions(file, fs::Permissions::from_mode(0o040)).unwrap();
+    // The kernel does not know the second name, so the service is asked by both.
+    let open = place.command(&["5000", "open"], &[file.clone(), file.join("below")]);
+    let as_nobody = |groups: &str| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", groups]);
+        command.arg(open.get_program()).args(open.get_args());
+        let said = Said::of(command.output().unwrap());
+        assert!(said.count("asked") > 0, "{}", said.counted);
+        assert_eq!(said.lines[1], "ENOTDIR");
+        said.lines[0].clone()
+    };
+    assert_eq!(as_nobody("--clear-groups"), "EACCES");
+    assert!(as_nobody("--groups=4321").starts_with("right "));
+}
+
+#[test]
 fn error_is_that_of_open_when_descriptors_run_out() {
     let place = Place::new(2);
     let _backend = place.backend();

@@ -1,12 +1,13 @@
 //! Apache with the module when the service fails, and directives that are wrong.
 
 use super::support::{
-    Apache, Backend, Over, base, exchange, folder, get, is_root, make_cold, module, skip,
+    Apache, Backend, Over, PATIENCE, base, exchange, folder, get, is_root, make_cold, module, skip,
     wait_until,
 };
 use rustix::process::Signal;
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -112,7 +113,7 @@ fn no_request_of_apache_is_lost_when_the_service_is_killed_and_restarted() {
 /// Makes a file longer than what the module reads there and then, and its user's own: of such a file the kernel
 /// counts the pages without beginning to read them, so that the service is asked, however quick the disk is.
 fn give_to_apache(file: &Path) {
-    fs::write(file, "x".repeat(24 << 10)).unwrap();
+    fs::write(file, "x".repeat(96 << 10)).unwrap();
     if is_root() {
         let given = Command::new("chown").arg("www-data").arg(file).status();
         assert!(given.unwrap().success(), "{}", file.display());
@@ -177,6 +178,160 @@ fn descriptors_of_apache_stay_as_many_when_thousands_of_files_were_sent() {
     // All large ones on a kernel that counts pages (6.5). Otherwise the look begins the reading, and a quick disk may be done with it.
     assert!(asked > (count * FILES / 10) as u64);
     assert!(opened >= (count * 2 * FILES) as u64);
+}
+
+/// A kept connection to Apache.
+struct Kept(BufReader<TcpStream>);
+
+impl Kept {
+    fn open(apache: &Apache) -> Kept {
+        let stream = TcpStream::connect(&apache.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Kept(BufReader::new(stream))
+    }
+
+    /// The status and the body of one reply.
+    fn ask(&mut self, target: &str) -> (String, String) {
+        let request = format!("GET {target} HTTP/1.1\r\nHost: x\r\n\r\n");
+        self.0.get_mut().write_all(request.as_bytes()).unwrap();
+        let (mut head, mut length) = (String::new(), 0);
+        while !head.ends_with("\r\n\r\n") {
+            let begun = head.len();
+            assert!(self.0.read_line(&mut head).unwrap() > 0, "{head:?}");
+            if let Some(text) = head[begun..].strip_prefix("Content-Length: ") {
+                length = text.trim_end().parse().unwrap();
+            }
+        }
+        let mut body = vec![0; length];
+        self.0.read_exact(&mut body).unwrap();
+        (head[9..12].to_owned(), String::from_utf8(body).unwrap())
+    }
+}
+
+#[test]
+fn apache_answers_as_without_the_module_when_it_has_no_descriptor_left() {
+    let name = "apache_answers_as_without_the_module_when_it_has_no_descriptor_left";
+    let Some(module) = built(name) else { return };
+    let place = Place::new();
+    let _backend = place.backend();
+    let one = |on: &str| {
+        let more = format!(
+            "HeadwayEnable {on}\nServerLimit 1\nStartServers 1\nThreadsPerChild 1\nMaxRequestWorkers 1\n\
+             KeepAlive On\nKeepAliveTimeout 30\n"
+        );
+        place.configuration(&module, &more)
+    };
+    // The descriptors of the one process that serves.
+    let descriptors = |apache: &Apache| {
+        let path = format!("/proc/{0}/task/{0}/children", apache.pid().as_raw_nonzero());
+        let child = fs::read_to_string(path).unwrap();
+        PathBuf::from(format!("/proc/{}/fd", child.trim()))
+    };
+    // Whoever has looked whether Apache listens is gone: the only socket is the one that it listens on.
+    let alone = |apache: &Apache| {
+        wait_until("somebody is connected", || {
+            // Or there is no such process yet.
+            let opened = fs::read_dir(descriptors(apache)).into_iter().flatten();
+            let links = opened.filter_map(|one| fs::read_link(one.ok()?.path()).ok());
+            links
+                .filter(|link| link.to_string_lossy().starts_with("socket:"))
+                .count()
+                == 1
+        });
+        Kept::open(apache)
+    };
+    // The first number that is free while a client is there: what a file would get.
+    let apache = Apache::start("worker", &one("Off"));
+    let mut client = alone(&apache);
+    // Before the second reply what the first one needed is given back.
+    let statuses = ["/f0", "/none"].map(|target| client.ask(target).0);
+    assert_eq!(statuses, ["200", "404"]);
+    let folder = descriptors(&apache);
+    let is_free = |number: &u32| !folder.join(number.to_string()).exists();
+    let first_free = (0..).find(is_free).unwrap();
+    drop(apache);
+    // None for a file; one, but none for a connection to the service.
+    for (limit, status) in [(first_free, "403"), (first_free + 1, "200")] {
+        let replies = ["Off", "On"].map(|on| {
+            let limited = format!("--nofile={limit}");
+            let apache = Apache::start_under(&["prlimit", &limited], "worker", &one(on));
+            let mut client = alone(&apache);
+            [1, 2].map(|number| {
+                make_cold(&place.file(number));
+                client.ask(&format!("/f{number}"))
+            })
+        });
+        assert_eq!(replies[0], replies[1], "{limit} descriptors");
+        assert_eq!(replies[0][1].0, status, "{limit} descriptors");
+    }
+}
+
+#[test]
+fn reply_breaks_off_and_apache_goes_on_when_a_file_shrinks_meanwhile() {
+    let name = "reply_breaks_off_and_apache_goes_on_when_a_file_shrinks_meanwhile";
+    let Some(module) = built(name) else { return };
+    let place = Place::new();
+    let _backend = place.backend();
+    // Apache's mappings would end its process there, with and without the module (mod_core, EnableMMAP).
+    let more = "HeadwayEnable On\nEnableMMAP Off\nEnableSendfile On";
+    for mpm in ["prefork", "event"] {
+        fs::write(place.file(0), "x".repeat(64 << 20)).unwrap();
+        make_cold(&place.file(0));
+        let apache = Apache::start(mpm, &place.configuration(&module, more));
+        let mut stream = TcpStream::connect(&apache.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(b"GET /f0 HTTP/1.0\r\n\r\n").unwrap();
+        let mut begin = vec![0; 64 << 10];
+        stream.read_exact(&mut begin).unwrap();
+        fs::File::options()
+            .write(true)
+            .open(place.file(0))
+            .and_then(|file| file.set_len(5))
+            .unwrap();
+        let mut rest = Vec::new();
+        // Closed, or reset because not all could be sent; and not silent.
+        let silent = stream
+            .read_to_end(&mut rest)
+            .is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
+        assert!(!silent, "{} bytes, and no end", rest.len());
+        assert!(begin.len() + rest.len() < 64 << 20, "all of it was sent");
+        assert!(rest.iter().all(|byte| *byte == b'x'));
+        assert_eq!(get(&apache.address, "/f0"), "xxxxx");
+    }
+}
+
+#[test]
+fn clients_go_over_when_another_service_takes_the_socket_and_the_old_one_ends() {
+    let name = "clients_go_over_when_another_service_takes_the_socket_and_the_old_one_ends";
+    let Some(module) = built(name) else { return };
+    let place = Place::new();
+    let old = place.backend();
+    let one =
+        "HeadwayEnable On\nServerLimit 1\nStartServers 1\nThreadsPerChild 1\nMaxRequestWorkers 1\n";
+    let apache = Apache::start("worker", &place.configuration(&module, one));
+    for number in 0..FILES {
+        give_to_apache(&place.file(number));
+    }
+    let is_right = |number: usize| {
+        make_cold(&place.file(number));
+        get(&apache.address, &format!("/f{number}")) == "x".repeat(96 << 10)
+    };
+    (0..10).for_each(|number| assert!(is_right(number)));
+    let asked = old.counter("requests_total");
+    assert!(asked > 0);
+    let beside = place.folder.path().join("beside");
+    let new = Backend::start(&place.root(), &beside);
+    fs::rename(&beside, place.socket()).unwrap();
+    // A connection stays with whom it was made.
+    (10..20).for_each(|number| assert!(is_right(number)));
+    assert!(old.counter("requests_total") > asked);
+    assert_eq!(new.counter("requests_total"), 0);
+    old.kill();
+    wait_until("nobody asks the new one", || {
+        (20..FILES).for_each(|number| assert!(is_right(number)));
+        new.counter("requests_total") > 0
+    });
+    assert_eq!(apache.counter("Timeouts"), 0);
 }
 
 /// Contents whose every line tells which they are.

@@ -25,6 +25,7 @@ for name in ["a.txt", "d/b.txt", "d", "none", "a.txt/below", "link", "dangling",
     show(name, lambda: opened(name, os.O_RDONLY | os.O_NOFOLLOW))
     show(name, lambda: opened(path, os.O_RDONLY | os.O_DIRECTORY))
     show(name, lambda: opened(path, os.O_WRONLY))
+    show(name, lambda: opened(path, os.O_PATH))
     show(name, lambda: opened(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL))
     show(name, lambda: tuple(os.stat(path))[:1] + tuple(os.stat(path))[2:7])
     show(name, lambda: tuple(os.lstat(path))[:1] + tuple(os.lstat(path))[2:7])
@@ -110,4 +111,68 @@ fn program_does_the_same_when_it_is_preloaded() {
         text,
         String::from_utf8_lossy(&python(&root, &environment).stdout)
     );
+}
+
+/// Calls each function that is stood in for with a name that the kernel does not know yet; says what it returned, and whether the service was asked.
+const FUNCTIONS: &str = r#"
+import ctypes, sys, urllib.request
+root, status = sys.argv[1:3]
+# Whatever proxy the environment names.
+opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+libc = ctypes.CDLL(None, use_errno=True)
+room = ctypes.create_string_buffer(512)
+def asked():
+    text = opener.open("http://" + status + "/metrics").read().decode()
+    return [line for line in text.splitlines() if line.startswith("headway_open_requests_total ")]
+calls = {}
+for name in ["open", "open64", "__open_2", "__open64_2"]: calls[name] = lambda path: (path, 0)
+for name in ["openat", "openat64", "__openat_2", "__openat64_2"]: calls[name] = lambda path: (-100, path, 0)
+for name in ["fopen", "fopen64"]: calls[name] = lambda path: (path, b"r")
+for name in ["stat", "stat64", "lstat", "lstat64"]: calls[name] = lambda path: (path, room)
+for name in ["fstatat", "fstatat64"]: calls[name] = lambda path: (-100, path, room, 0)
+for name in ["__xstat", "__xstat64", "__lxstat", "__lxstat64"]: calls[name] = lambda path: (1, path, room)
+calls["statx"] = lambda path: (-100, path, 0, 0x7ff, room)
+calls["access"] = lambda path: (path, 4)
+for name, words in calls.items():
+    function = getattr(libc, name)
+    if name.startswith("fopen"): function.restype = ctypes.c_void_p
+    before = asked()
+    ctypes.set_errno(0)
+    got = function(*words((root + "/none-" + name).encode()))
+    failed = got is None or got < 0
+    print(name, "asked" if asked() != before else "silent", ctypes.get_errno() if failed else "done")
+"#;
+
+#[test]
+fn service_is_asked_by_every_function_that_is_stood_in_for() {
+    const NAME: &str = "service_is_asked_by_every_function_that_is_stood_in_for";
+    let modules = Command::new("python3")
+        .args(["-c", "import ctypes, urllib.request"])
+        .output();
+    if !modules.is_ok_and(|output| output.status.success()) {
+        return skip(NAME, "no python3 with its modules");
+    }
+    let folder = folder();
+    let root = folder.path().join("root");
+    fs::create_dir(&root).unwrap();
+    let library = clients().unwrap().join("libheadway_preload.so");
+    let socket = folder.path().join("socket");
+    let backend = Backend::start(&root, &socket);
+    let output = Command::new("python3")
+        .args(["-c", FUNCTIONS])
+        .arg(&root)
+        .arg(&backend.status)
+        .env("LD_PRELOAD", &library)
+        .env("HEADWAY_OPEN_SOCKET", &socket)
+        .env("HEADWAY_OPEN_PREFIXES", &root)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}{error}");
+    assert_eq!(text.lines().count(), 22, "{text}");
+    for line in text.lines() {
+        // No such file.
+        assert!(line.ends_with(" asked 2"), "{line}");
+    }
 }

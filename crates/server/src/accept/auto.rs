@@ -14,7 +14,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 const PART_TOLD: f64 = 0.01;
 
 /// A client that has closed its side and has waited for longer than this is taken for one that has given up, while more come than can be
-/// served: four times as long as anybody is meant to wait in the queue.
+/// served: longer than anybody is meant to wait in the queue.
 const IMPATIENT_MS: u32 = 1_000;
 
 /// The controller of a worker, where the count is not fixed, and what it learns from.

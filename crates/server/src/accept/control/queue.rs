@@ -25,8 +25,8 @@
 
 use super::{LATE_US, Period};
 
-/// How long a client may wait in the kernel's queue. Together with [`LATE_US`] and one repeated SYN (1 s) this stays within
-/// half of the 3 s that the papers' clients wait.
+/// How long a client may wait in the kernel's queue, room for chance left out. Half of a full queue, [`LATE_US`] and one repeated SYN (1 s) together stay
+/// within half of the 3 s that the papers' clients wait, where some hundreds leave it in a second.
 pub const QUEUE_US: u64 = 250_000;
 
 /// No queue shorter than this: as many may come at one instant by chance.
@@ -34,6 +34,10 @@ pub const QUEUE_LEAST: u32 = 8;
 
 /// Of what leaves in a second the root, so many times: clients come by chance, and a queue that is half as long is empty or full by it seldom.
 const CHANCE: f64 = 5.0;
+/// But no more than what leaves in so long.
+const CHANCE_S: f64 = 0.5;
+/// No full queue is thought to last longer.
+const LASTS_MOST_US: f64 = 1e6;
 
 /// How fast the number that wait is brought to its half: slow against the time in which an unheard client knocks again.
 const SETTLE_S: f64 = 4.0;
@@ -61,6 +65,10 @@ const SPARE_ENOUGH: f64 = 150.0;
 
 /// How much more than was thought ask after a period at whose end the queue was full, at least.
 const UNHEARD: f64 = 1.1;
+/// Part of the bound beyond which the kernel may have refused somebody: it is not told of changes by less than an eighth.
+const REFUSED: f64 = 0.88;
+/// And beyond which it has refused everybody, for they are left of a longer queue: how many more ask is not to be told from it.
+const LEFT_OVER: f64 = 1.1;
 
 /// The part grows by this much a period at most: whoever has knocked in vain knocks again, and each step shows how many of them there are.
 const STEP: f64 = 1.5;
@@ -181,10 +189,16 @@ impl Queue {
         self.gate.deferred |= self.hears_all() && calm;
     }
 
-    /// What leaves the queue within the time that a client may wait in it, and room for chance; as far as there is room.
+    /// What leaves the queue within the time that a client may wait in it, and room for chance; as far as there is room and clients' own waiting
+    /// allows.
     fn bound(&self) -> f64 {
+        self.bound_of(self.span)
+    }
+
+    fn bound_of(&self, span: f64) -> f64 {
         let served = self.leaving_per_s * QUEUE_US as f64 / 1e6;
-        let bound = self.span * (served + CHANCE * self.leaving_per_s.sqrt());
+        let chance = CHANCE * self.leaving_per_s.sqrt();
+        let bound = span * (served + chance.min(CHANCE_S * self.leaving_per_s));
         bound.max(QUEUE_LEAST.into()).min(self.most.into())
     }
 
@@ -207,11 +221,11 @@ impl Queue {
     }
 
     fn heed(&mut self, oldest_us: u64) {
-        let room_s = self.bound() / self.span / self.leaving_per_s.max(1.0);
-        let lasts_us = match self.learned > 0.0 {
-            true => QUEUE_US.max((room_s * 1e6) as u64),
-            false => QUEUE_US,
+        let lasts_us = match self.leaving_per_s > 0.0 {
+            true => self.bound_of(1.0) / self.leaving_per_s * 1e6,
+            false => 0.0,
         };
+        let lasts_us = lasts_us.clamp(QUEUE_US as f64, LASTS_MOST_US) as u64;
         self.span = match oldest_us > lasts_us + LATE_US {
             true => (self.span / 2.0).max(SPAN_LEAST),
             false => (self.span * 1.25).min(1.0),
@@ -220,7 +234,7 @@ impl Queue {
 
     fn learn_leaving(&mut self, period: &Period) {
         let rate = period.left as f64 / period.seconds();
-        if period.ended_us.saturating_sub(self.busy_us) >= CALM_US {
+        if rate > 0.0 && period.ended_us.saturating_sub(self.busy_us) >= CALM_US {
             // Of another load, by now.
             self.learned = 0.0;
         }
@@ -240,7 +254,7 @@ impl Queue {
         let came = period.left as f64 + waiting - f64::from(period.waiting_before);
         let came = came.max(0.0);
         if !self.hears_all() {
-            self.learn_asking(period, came, waiting > BRIM * self.room());
+            self.learn_asking(period, came);
         } else if self.is_full(period) && self.was_full {
             // Those who found no room ask as well.
             self.asking_per_s = (came + period.dropped as f64) / period.seconds();
@@ -264,7 +278,7 @@ impl Queue {
     }
 
     /// Learns how many ask from how many of those who are heard came.
-    fn learn_asking(&mut self, period: &Period, came: f64, full: bool) {
+    fn learn_asking(&mut self, period: &Period, came: f64) {
         let asking = came / period.seconds() / self.gate.heard;
         if period.emptied {
             self.empty_run += 1;
@@ -285,9 +299,12 @@ impl Queue {
             self.leaving_per_s *= SPARE;
             (self.came, self.expected) = (0.0, 0.0);
         }
-        if full {
+        let of_backlog = f64::from(period.waiting) / f64::from(self.gate.backlog);
+        if of_backlog > REFUSED && !period.emptied {
             // What found no room is not among those who came: more ask than came, and more than was thought.
-            self.asking_per_s = asking.max(self.asking_per_s * UNHEARD);
+            let unheard = if of_backlog > LEFT_OVER { 1.0 } else { UNHEARD };
+            let most = self.leaving_per_s.max(1.0) / HEARD_LEAST;
+            self.asking_per_s = asking.max(self.asking_per_s * unheard).min(most);
             return;
         }
         let weight = match period.emptied {
