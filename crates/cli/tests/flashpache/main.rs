@@ -8,9 +8,11 @@
 mod disks;
 
 mod calls;
+mod changing;
 mod client;
 mod command;
 mod conversations;
+mod descriptors;
 mod faults;
 mod preload;
 mod secure;

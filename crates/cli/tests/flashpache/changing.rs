@@ -1,0 +1,100 @@
+//! Apache with the module when files change between their opening and their last byte.
+
+use super::faults::{Place, built};
+use super::support::{Apache, Over, PATIENCE, exchange, get, make_cold, wait_until};
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+#[test]
+fn reply_breaks_off_and_apache_goes_on_when_a_file_shrinks_meanwhile() {
+    let name = "reply_breaks_off_and_apache_goes_on_when_a_file_shrinks_meanwhile";
+    let Some(module) = built(name) else { return };
+    let place = Place::new();
+    let _backend = place.backend();
+    // Apache's mappings would end its process there, with and without the module (mod_core, EnableMMAP).
+    let more = "HeadwayEnable On\nEnableMMAP Off\nEnableSendfile On";
+    for mpm in ["prefork", "event"] {
+        fs::write(place.file(0), "x".repeat(64 << 20)).unwrap();
+        make_cold(&place.file(0));
+        let apache = Apache::start(mpm, &place.configuration(&module, more));
+        let mut stream = TcpStream::connect(&apache.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(b"GET /f0 HTTP/1.0\r\n\r\n").unwrap();
+        let mut begin = vec![0; 64 << 10];
+        stream.read_exact(&mut begin).unwrap();
+        fs::File::options()
+            .write(true)
+            .open(place.file(0))
+            .and_then(|file| file.set_len(5))
+            .unwrap();
+        let mut rest = Vec::new();
+        // Closed, or reset because not all could be sent; and not silent.
+        let silent = stream
+            .read_to_end(&mut rest)
+            .is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
+        assert!(!silent, "{} bytes, and no end", rest.len());
+        assert!(begin.len() + rest.len() < 64 << 20, "all of it was sent");
+        assert!(rest.iter().all(|byte| *byte == b'x'));
+        assert_eq!(get(&apache.address, "/f0"), "xxxxx");
+    }
+}
+
+/// Contents whose every line tells which they are.
+fn version(number: usize) -> String {
+    // Some are sent from memory, some by their descriptor.
+    format!("version {number}\n").repeat(if number.is_multiple_of(2) {
+        300
+    } else {
+        30_000
+    })
+}
+
+#[test]
+fn reply_is_of_one_version_when_files_are_replaced_and_removed_meanwhile() {
+    let name = "reply_is_of_one_version_when_files_are_replaced_and_removed_meanwhile";
+    let Some(module) = built(name) else { return };
+    let place = Place::new();
+    let _backend = place.backend();
+    let apache = Apache::start("event", &place.configuration(&module, "HeadwayEnable On"));
+    let over = AtomicBool::new(false);
+    let (found, missed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let fetch = || {
+        while !over.load(Ordering::Relaxed) {
+            let reply = exchange(&apache.address, b"GET /f0 HTTP/1.0\r\n\r\n");
+            let text = String::from_utf8(reply).unwrap();
+            let (head, body) = text.split_once("\r\n\r\n").unwrap();
+            if head.starts_with("HTTP/1.1 404 ") {
+                missed.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+            let line = body.lines().next().unwrap();
+            let number = line.rsplit(' ').next().unwrap().parse().unwrap();
+            assert!(body == version(number), "{number}: {} bytes", body.len());
+            let length = format!("Content-Length: {}", body.len());
+            assert!(head.lines().any(|line| line == length), "{head}");
+            found.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    fs::write(place.file(0), version(0)).unwrap();
+    std::thread::scope(|scope| {
+        let _end = Over(&over);
+        let fetching = [(); 3].map(|()| scope.spawn(fetch));
+        let new = place.root().join("new");
+        for number in 1..200 {
+            fs::write(&new, version(number)).unwrap();
+            make_cold(&new);
+            if number.is_multiple_of(3) {
+                fs::remove_file(place.file(0)).unwrap();
+            }
+            fs::rename(&new, place.file(0)).unwrap();
+        }
+        wait_until("nobody is served", || {
+            fetching.iter().any(|thread| thread.is_finished()) || found.load(Ordering::Relaxed) > 50
+        });
+    });
+    println!("{missed:?} times the file was gone");
+    assert!(apache.counter("Opened") > 50);
+}

@@ -1,0 +1,165 @@
+//! Apache's descriptors with the module: none is kept, and what happens when there is none left.
+
+use super::faults::{FILES, Place, built};
+use super::support::{Apache, PATIENCE, exchange, is_root, make_cold, wait_until};
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Makes a file longer than what the module reads there and then, and its user's own: of such a file the kernel
+/// counts the pages without beginning to read them, so that the service is asked, however quick the disk is.
+pub fn give_to_apache(file: &Path) {
+    fs::write(file, "x".repeat(96 << 10)).unwrap();
+    if is_root() {
+        let given = Command::new("chown").arg("www-data").arg(file).status();
+        assert!(given.unwrap().success(), "{}", file.display());
+    }
+}
+
+#[test]
+fn descriptors_of_apache_stay_as_many_when_thousands_of_files_were_sent() {
+    let Some(module) =
+        built("descriptors_of_apache_stay_as_many_when_thousands_of_files_were_sent")
+    else {
+        return;
+    };
+    let place = Place::new();
+    // Half of them are sent by their descriptors, the others from memory.
+    for number in (0..FILES).step_by(2) {
+        give_to_apache(&place.file(number));
+    }
+    let _backend = place.backend();
+    // One thread in one process, so that it is known who has served.
+    let one = "HeadwayEnable On\nServerLimit 1\nStartServers 1\nThreadsPerChild 1\nMaxRequestWorkers 1\nKeepAlive On\n\
+               MaxKeepAliveRequests 0\n";
+    let apache = Apache::start("worker", &place.configuration(&module, one));
+    let child = || {
+        let path = format!("/proc/{0}/task/{0}/children", apache.pid().as_raw_nonzero());
+        let children = fs::read_to_string(path).unwrap();
+        children.trim().to_owned()
+    };
+    let descriptors = || {
+        fs::read_dir(format!("/proc/{}/fd", child()))
+            .unwrap()
+            .count()
+    };
+    let rounds = |count: usize| {
+        for _ in 0..count {
+            let requests = (0..FILES).map(|number| {
+                make_cold(&place.file(number));
+                format!("GET /f{number} HTTP/1.1\r\nHost: x\r\n\r\nGET /none HTTP/1.1\r\nHost: x\r\n\r\n")
+            });
+            let last = "GET /f0 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".into();
+            let requests: String = requests.chain([last]).collect();
+            let reply = exchange(&apache.address, requests.as_bytes());
+            let text = String::from_utf8_lossy(&reply);
+            assert_eq!(text.matches("HTTP/1.1 200 ").count(), FILES + 1);
+        }
+    };
+    // As many requests as one likes: a million take some minutes.
+    let wanted = std::env::var("HEADWAY_REQUESTS").map_or(2000, |text| text.parse().unwrap());
+    let count = (wanted / (2 * FILES + 1)).max(1);
+    rounds(2);
+    let (before, who) = (descriptors(), child());
+    rounds(count);
+    assert_eq!(child(), who);
+    // A connection that has just been closed may still linger.
+    wait_until("descriptors are left", || descriptors() <= before);
+    let (opened, asked) = (apache.counter("Opened"), apache.counter("Asked"));
+    println!(
+        "{} requests on {count} connections: {before} descriptors before, {} after; {opened} files opened, the service asked {asked} times",
+        count * (2 * FILES + 1),
+        descriptors()
+    );
+    // All large ones on a kernel that counts pages (6.5). Otherwise the look begins the reading, and a quick disk may be done with it.
+    assert!(asked > (count * FILES / 10) as u64);
+    assert!(opened >= (count * 2 * FILES) as u64);
+}
+
+/// A kept connection to Apache.
+struct Kept(BufReader<TcpStream>);
+
+impl Kept {
+    fn open(apache: &Apache) -> Kept {
+        let stream = TcpStream::connect(&apache.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Kept(BufReader::new(stream))
+    }
+
+    /// The status and the body of one reply.
+    fn ask(&mut self, target: &str) -> (String, String) {
+        let request = format!("GET {target} HTTP/1.1\r\nHost: x\r\n\r\n");
+        self.0.get_mut().write_all(request.as_bytes()).unwrap();
+        let (mut head, mut length) = (String::new(), 0);
+        while !head.ends_with("\r\n\r\n") {
+            let begun = head.len();
+            assert!(self.0.read_line(&mut head).unwrap() > 0, "{head:?}");
+            if let Some(text) = head[begun..].strip_prefix("Content-Length: ") {
+                length = text.trim_end().parse().unwrap();
+            }
+        }
+        let mut body = vec![0; length];
+        self.0.read_exact(&mut body).unwrap();
+        (head[9..12].to_owned(), String::from_utf8(body).unwrap())
+    }
+}
+
+#[test]
+fn apache_answers_as_without_the_module_when_it_has_no_descriptor_left() {
+    let name = "apache_answers_as_without_the_module_when_it_has_no_descriptor_left";
+    let Some(module) = built(name) else { return };
+    let place = Place::new();
+    let _backend = place.backend();
+    let one = |on: &str| {
+        let more = format!(
+            "HeadwayEnable {on}\nServerLimit 1\nStartServers 1\nThreadsPerChild 1\nMaxRequestWorkers 1\n\
+             KeepAlive On\nKeepAliveTimeout 30\n"
+        );
+        place.configuration(&module, &more)
+    };
+    // The descriptors of the one process that serves.
+    let descriptors = |apache: &Apache| {
+        let path = format!("/proc/{0}/task/{0}/children", apache.pid().as_raw_nonzero());
+        let child = fs::read_to_string(path).unwrap();
+        PathBuf::from(format!("/proc/{}/fd", child.trim()))
+    };
+    // Whoever has looked whether Apache listens is gone: the only socket is the one that it listens on.
+    let alone = |apache: &Apache| {
+        wait_until("somebody is connected", || {
+            // Or there is no such process yet.
+            let opened = fs::read_dir(descriptors(apache)).into_iter().flatten();
+            let links = opened.filter_map(|one| fs::read_link(one.ok()?.path()).ok());
+            links
+                .filter(|link| link.to_string_lossy().starts_with("socket:"))
+                .count()
+                == 1
+        });
+        Kept::open(apache)
+    };
+    // The first number that is free while a client is there: what a file would get.
+    let apache = Apache::start("worker", &one("Off"));
+    let mut client = alone(&apache);
+    // Before the second reply what the first one needed is given back.
+    let statuses = ["/f0", "/none"].map(|target| client.ask(target).0);
+    assert_eq!(statuses, ["200", "404"]);
+    let folder = descriptors(&apache);
+    let is_free = |number: &u32| !folder.join(number.to_string()).exists();
+    let first_free = (0..).find(is_free).unwrap();
+    drop(apache);
+    // None for a file; one, but none for a connection to the service.
+    for (limit, status) in [(first_free, "403"), (first_free + 1, "200")] {
+        let replies = ["Off", "On"].map(|on| {
+            let limited = format!("--nofile={limit}");
+            let apache = Apache::start_under(&["prlimit", &limited], "worker", &one(on));
+            let mut client = alone(&apache);
+            [1, 2].map(|number| {
+                make_cold(&place.file(number));
+                client.ask(&format!("/f{number}"))
+            })
+        });
+        assert_eq!(replies[0], replies[1], "{limit} descriptors");
+        assert_eq!(replies[0][1].0, status, "{limit} descriptors");
+    }
+}
