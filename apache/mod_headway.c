@@ -204,6 +204,13 @@ static apr_status_t free_client(void *unused) {
 
 static void start_child(apr_pool_t *pool, server_rec *server) {
     if (!options.socket) return;
+    /* A process that becomes a request's user later (mpm-itk) would open what that user may not read. */
+    if (geteuid() == 0) {
+        ap_log_error(APLOG_MARK, APLOG_WARNING, 0, server,
+                     "mod_headway: this process is root's, so files are opened without the service; "
+                     "give Apache a User, or under mpm-itk leave the module off");
+        return;
+    }
     options.statistics = statistics;
     client = headway_client_new(&options);
     if (client)
@@ -217,7 +224,8 @@ static void start_child(apr_pool_t *pool, server_rec *server) {
 
 /* The longest place that holds the path decides, else the server. */
 static int is_enabled(request_rec *r, const char *path) {
-    if (!client || !path || path[0] != '/') return 0;
+    /* Apache takes `..` away by the text, the kernel by the directories, and behind a link these are two files. */
+    if (!client || !path || path[0] != '/' || strstr(path, "/..")) return 0;
     struct server_settings *settings = ap_get_module_config(r->server->module_config, &headway_module);
     int on = settings->on > 0;
     apr_size_t best = 0;
@@ -312,13 +320,17 @@ static int open_file(request_rec *r) {
     return DECLINED;
 }
 
-/* A missing .htaccess is this process's own finding; one that is there is Apache's to read. */
+/* A missing .htaccess is this process's own finding; one that is there is Apache's to read, from memory by now. */
 static apr_status_t open_htaccess(request_rec *r, const char *directory, const char *name,
                                   ap_configfile_t **file, const char **full_name) {
     if (!is_enabled(r, directory)) return AP_DECLINED;
     const char *path = ap_make_full_path(r->pool, directory, name);
-    if (headway_touch(client, AT_FDCWD, path, 0) == 0 || (errno != ENOENT && errno != ENOTDIR))
+    struct headway_file found;
+    if (headway_open(client, path, &found) == 0) {
+        close(found.fd);
         return AP_DECLINED;
+    }
+    if (errno != ENOENT && errno != ENOTDIR) return AP_DECLINED;
     *full_name = path;
     return errno;
 }

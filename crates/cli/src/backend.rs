@@ -21,6 +21,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::Failure;
 
@@ -30,6 +31,9 @@ mod status;
 
 /// Clients at most, unless there are too few descriptors for so many: Apache's own bound of processes is lower.
 const CLIENTS_MAX: usize = 4096;
+
+/// A client that has not taken an answer for so long is closed, and opens its files itself.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -139,8 +143,9 @@ fn config(arguments: &Arguments) -> Result<ServiceConfig, Failure> {
         clients_max: arguments
             .clients_max
             .unwrap_or(CLIENTS_MAX.min(descriptors / 4)),
+        patience: PATIENCE,
         read_in_max: arguments.read_in_max.0,
-        revalidate: std::time::Duration::from_millis(arguments.revalidate.0),
+        revalidate: Duration::from_millis(arguments.revalidate.0),
         names: NamesBounds {
             entries_max: arguments.names_max,
             descriptors_max: arguments.descriptors_max.unwrap_or(descriptors / 2),

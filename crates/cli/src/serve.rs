@@ -152,7 +152,7 @@ struct Connections {
     #[arg(long, value_name = "off|503|reset")]
     early_reject: Option<EarlyReject>,
     /// Which sockets workers accept from: reuseport (each its own, the kernel chooses by a hash), shared (one for all, who is
-    /// free takes a client, in turn) or herd (one for all, and all are woken) [default: reuseport]
+    /// free takes a client, in turn and by shares) or herd (one for all, and all are woken) [default: reuseport]
     #[arg(long, value_name = "WAY")]
     listeners: Option<Sharing>,
     /// Read from a new connection as soon as it is accepted, without asking the event mechanism

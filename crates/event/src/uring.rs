@@ -11,6 +11,7 @@
 //! An armed poll holds its open file. What is removed is disarmed with the next wait, so a socket that is closed right
 //! after its removal is closed for its peer then: within the same turn of a loop.
 
+use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
@@ -128,17 +129,41 @@ fn key(fd: RawFd, generation: u32) -> u64 {
 
 /// Who forbids it, in words.
 pub(crate) fn explained(error: io::Error) -> io::Error {
-    let why = match error.raw_os_error() {
-        Some(ENOSYS) => {
-            "this kernel has none, or a filter of system calls (a container's seccomp profile) hides it"
+    let setting = fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    match who_forbids(&error, setting.trim(), is_filtered(&status)) {
+        Some(why) => io::Error::new(error.kind(), format!("io_uring_setup: {error}: {why}")),
+        None => error,
+    }
+}
+
+/// By the error, what the kernel's setting is (nothing before Linux 6.6), and whether the calls of this thread are filtered.
+fn who_forbids(error: &io::Error, setting: &str, filtered: bool) -> Option<&'static str> {
+    match (error.raw_os_error()?, setting) {
+        (ENOSYS, _) if filtered => {
+            Some("a filter of system calls (a container's seccomp profile) hides it")
         }
-        Some(EPERM) => {
-            "it is forbidden here, by sysctl kernel.io_uring_disabled or by a filter of system calls (a \
-             container's seccomp profile)"
+        (ENOSYS, _) => Some("this kernel has none"),
+        (EPERM, "1") if filtered => Some(
+            "sysctl kernel.io_uring_disabled = 1 forbids it to those without privilege, or a filter of system calls does",
+        ),
+        (EPERM, "1") => {
+            Some("sysctl kernel.io_uring_disabled = 1 forbids it to those without privilege")
         }
-        _ => return error,
-    };
-    io::Error::new(error.kind(), format!("io_uring_setup: {error}: {why}"))
+        (EPERM, "2") => Some("sysctl kernel.io_uring_disabled = 2 forbids it to all"),
+        (EPERM, _) => Some(
+            "a filter of system calls (a container's seccomp profile) or another policy forbids it",
+        ),
+        _ => None,
+    }
+}
+
+/// From the text of proc(5) `status`.
+fn is_filtered(status: &str) -> bool {
+    let mode = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Seccomp:"));
+    mode.is_some_and(|mode| mode.trim() == "2")
 }
 
 impl Backend for Uring {
@@ -231,12 +256,25 @@ mod tests {
 
     #[test]
     fn message_says_who_may_forbid_it_when_the_kernel_refuses() {
-        for (code, word) in [(EPERM, "kernel.io_uring_disabled"), (ENOSYS, "has none")] {
-            let error = explained(io::Error::from_raw_os_error(code));
-            assert!(error.to_string().contains(word), "{error}");
-            assert!(error.to_string().starts_with("io_uring_setup: "), "{error}");
+        let filter = "a filter of system calls";
+        for (code, setting, filtered, word) in [
+            (EPERM, "2", true, "io_uring_disabled = 2"),
+            (EPERM, "1", false, "io_uring_disabled = 1"),
+            (EPERM, "1", true, filter),
+            (EPERM, "0", true, filter),
+            (EPERM, "", false, filter),
+            (ENOSYS, "0", true, filter),
+            (ENOSYS, "", false, "has none"),
+        ] {
+            let error = io::Error::from_raw_os_error(code);
+            let why = who_forbids(&error, setting, filtered).unwrap();
+            assert!(why.contains(word), "{code}, {setting:?}: {why}");
+            let told = explained(error).to_string();
+            assert!(told.starts_with("io_uring_setup: "), "{told}");
         }
         let other = explained(io::Error::from_raw_os_error(24));
         assert_eq!(other.raw_os_error(), Some(24));
+        assert!(is_filtered("Name:\tx\nSeccomp:\t2\nSeccomp_filters:\t1\n"));
+        assert!(!is_filtered("Seccomp:\t0\nSeccomp_filters:\t2\n"));
     }
 }

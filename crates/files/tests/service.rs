@@ -19,7 +19,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// A tree, and a service for it in a thread.
@@ -39,6 +39,7 @@ fn config(tree: &Path) -> ServiceConfig {
         users: vec![rustix::process::geteuid().as_raw()],
         groups: vec![],
         clients_max: 100,
+        patience: Duration::from_secs(10),
         read_in_max: 1 << 20,
         revalidate: Duration::ZERO,
         names: NamesBounds {
@@ -144,6 +145,19 @@ impl Client {
     fn ask(&mut self, path: impl AsRef<Path>) {
         self.number += 1;
         self.send(&request(self.number, path.as_ref()));
+    }
+
+    /// Asks for more than it may have under way, and takes none of the answers.
+    fn ask_without_end(&mut self, path: &Path) {
+        for _ in 0..40 {
+            self.number += 1;
+            let bytes = request(self.number, path);
+            let part = [IoSlice::new(&bytes)];
+            let sent = send_with_descriptors(&self.socket, &part, &[], Wait::Never);
+            if sent.unwrap().is_none() {
+                return;
+            }
+        }
     }
 
     /// `None` at the end of the connection.
@@ -376,18 +390,7 @@ fn others_are_served_when_clients_take_no_answers_or_die() {
     let mut slow = Vec::new();
     for _ in 0..20 {
         let mut client = running.client();
-        // More than it may have under way, none of which it takes.
-        for _ in 0..40 {
-            client.number += 1;
-            let bytes = request(client.number, &path);
-            let part = [IoSlice::new(&bytes)];
-            if send_with_descriptors(&client.socket, &part, &[], Wait::Never)
-                .unwrap()
-                .is_none()
-            {
-                break;
-            }
-        }
+        client.ask_without_end(&path);
         slow.push(client);
     }
     let mut quick = running.client();
@@ -401,6 +404,29 @@ fn others_are_served_when_clients_take_no_answers_or_die() {
     for number in 1..=16 {
         assert_eq!(slow[0].hear().expect("an answer").0.number, number);
     }
+}
+
+#[test]
+fn client_is_closed_and_nobody_else_waits_when_it_takes_no_answer_for_too_long() {
+    let mut running =
+        Running::without_helpers(|config| config.patience = Duration::from_millis(200));
+    running.give_helpers();
+    let path = running.put("f", b"x");
+    let mut slow: Vec<Client> = (0..3).map(|_| running.client()).collect();
+    for client in &mut slow {
+        client.ask_without_end(&path);
+    }
+    let mut quick = running.client();
+    let begun = Instant::now();
+    while running.remote().statistics().unwrap().stalled < 3 {
+        assert!(
+            begun.elapsed() < Duration::from_secs(30),
+            "nobody is closed"
+        );
+        assert!(matches!(quick.answer(&path).0, Answered::File { .. }));
+    }
+    assert_eq!(running.remote().statistics().unwrap().clients, 1);
+    assert!(matches!(quick.answer(&path).0, Answered::File { .. }));
 }
 
 #[test]

@@ -535,6 +535,7 @@ fn error_explains_and_nothing_is_left_when_the_disk_process_fails() {
     let error = Disk::start_by(&no_room, folder.path(), program()).expect_err("no backing");
     let words = error.to_string();
     assert!(words.contains("No such file"), "{words}");
+    assert!(words.contains("no/such/folder"), "{words}");
     assert_eq!(fs::read_dir(folder.path()).expect("ours").count(), 0);
 }
 

@@ -3,6 +3,7 @@
 //! One wrapper a call: what it is, its caveat, its man page. Descriptors go in as `BorrowedFd` and
 //! come out as `OwnedFd`, always close-on-exec. Would-block is a value, not an error.
 
+pub mod board;
 pub mod errno;
 pub mod fork;
 pub mod listen;

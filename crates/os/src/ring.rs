@@ -144,6 +144,11 @@ impl PollRing {
             Err(error) if error.raw_os_error() == Some(libc::ETIME) => Ok(()),
             // Answers that found no room wait in the kernel: take those that are there first.
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(()),
+            // It has no memory for more questions. They are put again with the next wait, but not at once and for ever.
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
+                std::thread::sleep(Duration::from_millis(1));
+                Ok(())
+            }
             Err(error) => Err(error),
         }
     }

@@ -164,6 +164,19 @@ impl Config {
         self.content_bytes_max + windows_bytes
     }
 
+    /// How many workers take clients from one queue.
+    pub fn sharers(&self) -> u32 {
+        match self.sharing {
+            Sharing::Reuseport => 1,
+            Sharing::Shared | Sharing::Herd => self.workers as u32,
+        }
+    }
+
+    /// Whether workers take clients by shares: from one queue, and each knows how many the others have.
+    pub fn is_balanced(&self) -> bool {
+        self.sharing == Sharing::Shared && self.workers > 1
+    }
+
     /// Whether a fork helper is needed: some location starts programs, and not from the worker itself.
     pub fn needs_fork_helper(&self) -> bool {
         let mut locations = self.hosts.iter().flat_map(|host| &host.locations);

@@ -19,8 +19,8 @@ mod wire;
 /// From the master to a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToWorker {
-    /// The first message. Descriptors: one listener an address, in the order of `config.listen`; then,
-    /// if `config.log` is set, the socket to the log process.
+    /// The first message. Descriptors: one listener an address, in the order of `config.listen`; then, if workers take clients
+    /// by shares, the board on which they show how many they have; then, if `config.log` is set, the socket to the log process.
     Start {
         /// The worker's number, from 0.
         worker: u32,
@@ -71,7 +71,7 @@ pub enum FromWorker {
         snapshot: Box<Snapshot>,
     },
     /// Clients may wait in the shared listeners, and this worker, who alone was told of them, does not look there any more: it
-    /// is full, or has no descriptors.
+    /// is full, has no descriptors, or has more clients than its share.
     LeftWaiting,
     /// Words for a person: a worker does not write to standard error, which may be a stopped terminal.
     Notice {

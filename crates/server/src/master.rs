@@ -5,6 +5,7 @@
 //! One thread waits for signals and for the children's words; a second one answers the status page
 //! and asks the first for numbers. Children end when their socket to the master ends.
 
+use os::board::Board;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -12,10 +13,12 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::Child;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use crate::accept::ABSENT;
 use crate::config::{Config, Sharing};
-use crate::control::{Control, ControlError, FromWorker, Received, ToWorker};
+use crate::control::{ControlError, FromWorker, Received, ToWorker};
 use crate::tally::{MasterTally, status};
 
 mod announce;
@@ -25,13 +28,14 @@ mod gather;
 mod listeners;
 mod log;
 mod signals;
+mod spawn;
 mod worker;
 
 pub use children::{Programs, become_child};
 pub use gather::Asker;
 pub use listeners::BindError;
 
-use children::{Role, ended};
+use children::ended;
 use forkers::Forkers;
 use gather::Gather;
 use listeners::{Listeners, Manner};
@@ -123,6 +127,8 @@ struct Master {
     /// `None` once stopping: a listener held open by nobody but the master would collect clients
     /// that nobody serves.
     listeners: Option<Listeners>,
+    /// Where workers that share a listener show one another how many clients they have.
+    board: Option<Board>,
     status: Option<SocketAddr>,
     places: Vec<Place>,
     helpers: Vec<Helper>,
@@ -151,6 +157,12 @@ impl Master {
         // Before the first child, so that no death goes unseen.
         let signals = Signals::new().map_err(system("signal handlers"))?;
         let listeners = Listeners::bind(&config.listen, &Manner::of(&config))?;
+        let board = config.is_balanced().then(|| Board::new(config.workers));
+        let board = board
+            .transpose()
+            .map_err(|error| system("memory that workers share")(error.into()))?;
+        let places = board.iter().flat_map(Board::places);
+        places.for_each(|place| place.store(ABSENT, Ordering::Relaxed));
         let (gather, asker) = Gather::new().map_err(system("wake pipe"))?;
         let status = match config.status {
             None => None,
@@ -166,6 +178,7 @@ impl Master {
             signals,
             gather,
             listeners: Some(listeners),
+            board,
             status,
             places: (0..config.workers).map(|_| Place::new()).collect(),
             helpers: Vec::new(),
@@ -269,70 +282,6 @@ impl Master {
             .chain(self.gather.deadline())
             .chain(self.forkers.deadline())
             .min()
-    }
-
-    fn spawn_worker(&mut self, number: usize) -> Result<(), MasterError> {
-        let Some(listeners) = &self.listeners else {
-            return Ok(());
-        };
-        let worker = number as u32;
-        let log = self
-            .log
-            .as_ref()
-            .map(|log| log.socket(worker))
-            .transpose()?;
-        let (ours, theirs) = Control::pair()?;
-        let message = ToWorker::Start {
-            worker,
-            config: Box::new(self.config.clone()),
-        };
-        let mut descriptors: Vec<BorrowedFd<'_>> =
-            listeners.sockets[number].iter().map(AsFd::as_fd).collect();
-        descriptors.extend(log.iter().map(AsFd::as_fd));
-        ours.send(&message, &descriptors)?;
-        let child = self
-            .options
-            .programs
-            .spawn(Role::Worker, theirs.into_inner())
-            .map_err(system("start a worker"))?;
-        self.places[number].started(child, ours);
-        self.start_forker(number);
-        Ok(())
-    }
-
-    fn start_forker(&mut self, number: usize) {
-        if let Some((pid, socket)) = self.forkers.start(number, &self.options.programs) {
-            self.send(number, ToWorker::ForkHelper { pid }, vec![socket]);
-        }
-    }
-
-    fn spawn_helpers(&mut self, number: usize, count: u32) -> Result<(), MasterError> {
-        let of_worker = self
-            .helpers
-            .iter()
-            .filter(|helper| helper.worker == number)
-            .count();
-        // Twice the bound: a helper that waits for a disk lives on for a while after its worker has
-        // given it up.
-        let room = (2 * self.config.helpers_max).saturating_sub(of_worker);
-        let granted = (count as usize).min(self.config.helpers_max).min(room);
-        self.tally.helpers_refused += u64::from(count) - granted as u64;
-        for _ in 0..granted {
-            let (theirs, workers) = Control::pair()?;
-            let child = self
-                .options
-                .programs
-                .spawn(Role::Helper, theirs.into_inner())
-                .map_err(system("start a helper"))?;
-            let pid = child.id();
-            self.tally.helpers_spawned += 1;
-            self.helpers.push(Helper {
-                worker: number,
-                child,
-            });
-            self.send(number, ToWorker::Helper { pid }, vec![workers.into_inner()]);
-        }
-        Ok(())
     }
 
     fn send(&mut self, number: usize, message: ToWorker, descriptors: Vec<OwnedFd>) {
@@ -444,6 +393,9 @@ impl Master {
             return self.stop(Duration::ZERO);
         }
         self.tally.worker_deaths += 1;
+        if let Some(place) = self.board.as_ref().and_then(|board| board.place(number)) {
+            place.store(ABSENT, Ordering::Relaxed);
+        }
         if self.config.sharing == Sharing::Shared {
             self.tell_others_to_look(number);
         }

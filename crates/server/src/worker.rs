@@ -31,9 +31,10 @@ use event::{Clock, Deadlines, Events, Interest, Mechanism, Ready, Token};
 use files::protocol::{FETCH_BYTES_MAX, Want};
 use files::{Done, Names, NamesBounds, OpenFile, Pool, PoolLimits, Residency, Roots};
 use http::HeadLimits;
+use os::board::Board;
 use os::mapping::Mapping;
 
-use crate::accept::{Addresses, Auto, LISTENER, Listeners};
+use crate::accept::{Addresses, Auto, Balance, LISTENER, Listeners};
 use crate::config::{AcceptCount, Config, EarlyReject, HelperMeans, Opening, SendMethod, Sharing};
 use crate::connection::{CONNECTION, Connection, Phase, Slots};
 use crate::control::{Control, ControlError, FromWorker, ToWorker};
@@ -111,6 +112,8 @@ struct Worker {
     addresses: Addresses,
     /// Decides how many clients to take, where no number is configured.
     auto: Option<Auto>,
+    /// Knows how many clients the other workers have, where all take them from one queue.
+    balance: Option<Balance>,
     connections: Slots,
     deadlines: Deadlines,
     hosts: Rc<Hosts>,
@@ -204,10 +207,12 @@ impl Worker {
             auto: (config.accept_count == AcceptCount::Auto).then(|| {
                 let rejecting = config.early_reject != EarlyReject::Off;
                 let shared = config.sharing != Sharing::Reuseport;
-                // What it measures against is what the kernel makes of the length.
+                // What it measures against is this worker's part of what the kernel makes of the length.
                 let queue = config.listen_queue.min(os::listen::longest_queue());
+                let queue = queue.div_ceil(config.sharers());
                 Auto::new(queue, rejecting, shared, config.defer_accept)
             }),
+            balance: parts.board.map(|board| Balance::new(board, number)),
             connections: Slots::default(),
             deadlines: Deadlines::new(DEADLINE_TICK),
             hosts: Rc::new(parts.hosts),
@@ -326,6 +331,7 @@ impl Worker {
         self.expire();
         self.accept_for_closed();
         self.tend_log();
+        self.tend_balance();
         self.tell_of_left();
         self.reject_while_full();
         self.tend_queue();
@@ -339,6 +345,7 @@ impl Worker {
         let due = [
             self.deadlines.next_ms(),
             self.listeners.next_ms(),
+            self.balance.as_ref().and_then(Balance::next_ms),
             self.pool.next_ms(self.now_ms),
             self.log.as_ref().and_then(Log::next_ms),
             self.draining_until_ms,
@@ -447,6 +454,7 @@ impl Worker {
 struct Parts {
     events: Events,
     listeners: Listeners,
+    board: Option<Board>,
     hosts: Hosts,
     places: Places,
     dynamic: Option<Box<Dynamic>>,
@@ -469,6 +477,11 @@ impl Parts {
             .as_ref()
             .zip(log_socket)
             .map(|(log, socket)| Log::new(log.format, socket));
+        let board = config.is_balanced().then(|| descriptors.pop()).flatten();
+        let board = board
+            .map(|board| Board::open(board).map_err(io::Error::from))
+            .transpose();
+        let board = setup("seeing how many clients the other workers have", board)?;
         let listeners = setup(
             "watching the listeners",
             Listeners::new(descriptors, config.sharing, &mut events),
@@ -514,6 +527,7 @@ impl Parts {
         Ok(Parts {
             events,
             listeners,
+            board,
             hosts,
             places,
             dynamic,

@@ -45,7 +45,7 @@ pub struct Arguments {
     /// Decides the random part of the disk's delays [default: 0]
     #[arg(long, value_name = "N")]
     disk_seed: Option<u64>,
-    /// A file for the disk's bytes instead of memory; its own disk's delays come on top
+    /// A file for the disk's bytes instead of memory, which must not exist; its own disk's delays come on top
     #[arg(long, value_name = "FILE")]
     disk_backing: Option<PathBuf>,
     /// What the server and the kernel keep in memory for it, or none
@@ -189,6 +189,12 @@ impl Arguments {
         }
         if let Some(backing) = &self.disk_backing {
             disk.backing = Some(std::path::absolute(backing).context("the backing file")?);
+        }
+        if let Some(backing) = disk.backing.as_deref().filter(|name| name.exists()) {
+            return Err(Failure::Use(format!(
+                "{} exists and is not overwritten; name a new file for the disk's bytes",
+                backing.display()
+            )));
         }
         Ok(Some(disk))
     }

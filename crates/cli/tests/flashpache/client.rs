@@ -153,6 +153,14 @@ fn put_long(place: &Place, name: &str, bytes: usize) -> PathBuf {
     path
 }
 
+/// What a client says that found something missing, by one of its counters. Looking at a file makes the kernel begin to read it, and a
+/// quick disk is done with that before the look ends now and then: then it is asked again, cooled by `said` before each time.
+fn when_cold(seen: &str, said: impl Fn() -> Said) -> Said {
+    let tries = std::iter::repeat_with(said).take(20);
+    let mut cold = tries.filter(|said| said.count(seen) > 0);
+    cold.next().expect("something that is not in memory")
+}
+
 #[test]
 fn contents_are_whole_when_a_small_file_is_loaded() {
     let place = Place::new(2);
@@ -163,12 +171,21 @@ fn contents_are_whole_when_a_small_file_is_loaded() {
     let paths = [&place.files[..], &[fits, too_long, place.root(), below]].concat();
     let opened = place.run(&["5000", "open"], &paths);
     let look = |line: &str| line.split(' ').nth(1).unwrap_or_default().to_owned();
-    for state in ["warm", "cold"] {
-        if state == "cold" {
-            paths[..4].iter().for_each(|file| make_cold(file));
-        }
+    let load = || {
         let before = backend.counter("requests_total");
         let said = place.run(&["5000", "load"], &paths);
+        let asked = backend.counter("requests_total") - before;
+        assert_eq!(asked, said.count("pages") + 1, "{}", said.counted);
+        said
+    };
+    for state in ["warm", "cold"] {
+        let said = match state {
+            "warm" => load(),
+            _ => when_cold("pages", || {
+                paths[..4].iter().for_each(|file| make_cold(file));
+                load()
+            }),
+        };
         for (at, end) in [(0, " 120"), (1, " 120"), (2, " 8192")] {
             let line = &said.lines[at];
             assert!(
@@ -185,12 +202,12 @@ fn contents_are_whole_when_a_small_file_is_loaded() {
         for (opened, loaded) in opened.lines.iter().zip(&said.lines).take(4) {
             assert_eq!(look(opened), look(loaded), "{state}");
         }
-        // Looking at a small file makes the kernel begin to read it, and a quick disk may be done with it at once.
-        let pages = said.count("pages");
         let expected = if state == "cold" { 1..=4 } else { 0..=0 };
-        assert!(expected.contains(&pages), "{state}: {}", said.counted);
-        let asked = backend.counter("requests_total") - before;
-        assert_eq!(asked, pages + 1, "{state}");
+        assert!(
+            expected.contains(&said.count("pages")),
+            "{state}: {}",
+            said.counted
+        );
     }
 }
 
@@ -199,15 +216,16 @@ fn contents_are_whole_when_nobody_brings_them_into_memory() {
     let place = Place::new(3);
     let cool = || place.files.iter().for_each(|file| make_cold(file));
     let are_whole = |said: &Said| said.lines.iter().all(|line| line.starts_with("whole "));
-    cool();
-    let gone = place.run(&["5000", "load"], &place.files);
-    assert!(are_whole(&gone), "{:?}", gone.lines);
-    assert!(gone.count("unreachable") > 0, "{}", gone.counted);
+    let load = |patience: &str| {
+        cool();
+        let said = place.run(&[patience, "load"], &place.files);
+        assert!(are_whole(&said), "{:?}", said.lines);
+        said
+    };
+    when_cold("unreachable", || load("5000"));
     let backend = place.backend();
     backend.signal(Signal::STOP);
-    cool();
-    let still = place.run(&["100", "load"], &place.files);
-    assert!(are_whole(&still), "{:?}", still.lines);
+    let still = when_cold("timeouts", || load("100"));
     assert_eq!(still.count("timeouts"), 1, "{}", still.counted);
     backend.signal(Signal::CONT);
 }
@@ -267,9 +285,11 @@ fn end_is_left_alone_when_the_beginning_is_not_in_memory() {
     }
     let place = Place::new(0);
     let long = put_long(&place, "long", 900_000);
-    make_cold(&long);
     // The kernel counts pages for a file's owner alone, so another user's client has to look at single bytes.
-    let said = place.run(&["5000", "as", "65534"], std::slice::from_ref(&long));
+    let said = when_cold("pages", || {
+        make_cold(&long);
+        place.run(&["5000", "as", "65534"], std::slice::from_ref(&long))
+    });
     assert!(said.is_right(), "{:?}", said.lines);
     assert_eq!(said.count("pages"), 1, "{}", said.counted);
     let file = fs::File::open(&long).unwrap();

@@ -191,6 +191,7 @@ fn links(site: &Path) {
         ("links/dangling", "nowhere"),
         ("links/loop", "loop"),
         ("links/dir", "real"),
+        ("links/deep", "../deep/inner"),
         ("links/chain.txt", "inside.txt"),
         ("links/todenied", "../denied"),
         ("nolinks/inside.txt", "../file.txt"),
@@ -203,6 +204,10 @@ fn links(site: &Path) {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         symlink(target, path).unwrap();
     }
+    // By its text `links/deep/../which.txt` is one of them, by its directories the other.
+    put(site, "links/which.txt", b"beside the link");
+    put(site, "deep/which.txt", b"beside what it leads to");
+    put(site, "deep/inner/file.txt", ALPHABET);
     put(site, "owner/plain.txt", ALPHABET);
     put(site, "owner/another.txt", ALPHABET);
     if is_root() {

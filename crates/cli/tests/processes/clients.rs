@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::Advice;
 use rustix::net::{AddressFamily, SocketType, sockopt};
@@ -132,8 +132,21 @@ impl Stopped {
         for pid in &pids {
             kill_process(Pid::from_raw(*pid).unwrap(), Signal::STOP).unwrap();
         }
+        // Who is about to stop might still be told of something.
+        let begun = Instant::now();
+        while !pids.iter().all(|pid| stands_still(*pid)) {
+            assert!(begun.elapsed() < Duration::from_secs(30), "nobody stops");
+            std::thread::sleep(Duration::from_millis(1));
+        }
         Stopped(pids)
     }
+}
+
+/// By the state after the name, which may hold anything.
+fn stands_still(pid: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = status.rsplit_once(')').map(|(_, rest)| rest.trim_start());
+    state.is_some_and(|state| state.starts_with('T'))
 }
 
 impl Drop for Stopped {

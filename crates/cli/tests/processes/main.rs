@@ -10,6 +10,7 @@ mod serving;
 mod clients;
 mod disk;
 mod disks;
+mod forbidden;
 mod group;
 mod helpers;
 mod memory;

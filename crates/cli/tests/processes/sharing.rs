@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::TcpStream;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -74,6 +75,78 @@ fn workers_take_clients_in_turn_when_they_share_a_listener() {
         assert!((told - expected).abs() < 1e-9, "{events}: {told}");
         let page = serving::get(&server.status, "/status").2;
         assert!(page.contains("by the mean of all (1 is even)"), "{page}");
+    }
+}
+
+#[test]
+fn worker_with_more_clients_than_the_others_leaves_new_ones_to_them() {
+    let (_root, server) = start("epoll", "shared");
+    let workers = server.status();
+    let other = workers["workers"][1]["pid"].as_i64().unwrap() as i32;
+    let stopped = Stopped::stop(vec![other]);
+    // One takes them all, though it stands back for a moment again and again.
+    let _first: Vec<TcpStream> = (0..CLIENTS).map(|_| client(&server)).collect();
+    drop(stopped);
+    let status = server.status();
+    assert_eq!(of_workers(&status, "connections_open"), [CLIENTS, 0]);
+    assert!(of_workers(&status, "accept_stood_back")[0] > 0);
+    // In turn each would take a half of the next. When a moment of standing back is over, the worker may take somebody for as long.
+    let second = |_| {
+        std::thread::sleep(Duration::from_millis(15));
+        client(&server)
+    };
+    let _second: Vec<TcpStream> = (0..CLIENTS).map(second).collect();
+    let open = of_workers(&server.status(), "connections_open");
+    assert!(open[1] > CLIENTS * 3 / 4, "{open:?}");
+}
+
+#[test]
+fn worker_takes_its_share_of_those_who_come_at_once_and_looks_away_for_a_moment() {
+    for events in ["epoll", "epoll-edge"] {
+        let (_root, server) = start(events, "shared");
+        let mut workers = server.children("serve-worker");
+        let first = Stopped::stop(workers.split_off(1));
+        let second = Stopped::stop(workers);
+        // All wait in the one queue when a worker looks.
+        let mut clients: Vec<TcpStream> = (0..CLIENTS)
+            .map(|_| {
+                let mut client = server.connect();
+                ask(&mut client, "/a");
+                client
+            })
+            .collect();
+        drop(first);
+        // The other one does not come, so the first serves them all the same.
+        for client in &mut clients {
+            assert_eq!(read_reply(client), (200, b"hello".into()), "{events}");
+        }
+        drop(second);
+        let status = server.status();
+        let rounds = status["workers"].as_array().unwrap().iter();
+        let longest = rounds.map(|worker| &worker["counters"]["accepts_per_wakeup"]["max"]);
+        let longest: Vec<u64> = longest.map(|most| most.as_u64().unwrap()).collect();
+        let most = longest.iter().max().unwrap();
+        assert!(*most <= CLIENTS / 2, "{events}: {longest:?}");
+        let stood_back: u64 = of_workers(&status, "accept_stood_back").iter().sum();
+        assert!(stood_back > 0, "{events}");
+    }
+}
+
+#[test]
+fn length_of_a_shared_queue_is_divided_among_those_who_decide_on_it() {
+    for (sharing, expected) in [("reuseport", 128), ("shared", 64), ("herd", 64)] {
+        let root = root();
+        let arguments = [
+            "--listeners",
+            sharing,
+            "--accept-count",
+            "auto",
+            "--listenq",
+            "128",
+        ];
+        let server = Server::start_in(root.path(), &arguments);
+        let lengths = of_workers(&server.status(), "accept_queue");
+        assert_eq!(lengths, [expected; 2], "{sharing}");
     }
 }
 

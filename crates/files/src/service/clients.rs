@@ -15,8 +15,6 @@ use std::time::Duration;
 
 /// Requests of one client under way, answers it has not taken included.
 pub(super) const REQUESTS_MAX: usize = 16;
-/// A client that has not taken an answer for so long is closed.
-const STALL: Duration = Duration::from_secs(10);
 /// What the kernel holds for a client that does not read: a few answers. Descriptors on their way count against
 /// all of this user's (unix(7), `ETOOMANYREFS`), so they must not pile up.
 const SEND_BUFFER_BYTES: usize = 4096;
@@ -61,12 +59,15 @@ pub(super) struct Clients {
     free: Vec<u32>,
     generation: u32,
     stalls: Deadlines,
+    /// A client that has not taken an answer for so long is closed.
+    patience: Duration,
     pub(super) without_descriptor: u64,
 }
 
 impl Clients {
-    pub(super) fn new() -> Clients {
+    pub(super) fn new(patience: Duration) -> Clients {
         Clients {
+            patience,
             slots: Vec::new(),
             free: Vec::new(),
             generation: 0,
@@ -164,7 +165,8 @@ impl Clients {
             0 => self.stalls.clear(slot),
             // It has taken something, or is waited for from now on.
             left if left < before || before <= 1 => {
-                self.stalls.set(slot, now_ms + STALL.as_millis() as u64);
+                self.stalls
+                    .set(slot, now_ms + self.patience.as_millis() as u64);
             }
             _ => {}
         }

@@ -64,6 +64,8 @@ pub struct ServiceConfig {
     pub groups: Vec<u32>,
     /// Clients at most; one more is closed at once.
     pub clients_max: usize,
+    /// A client that has not taken an answer for so long is closed.
+    pub patience: Duration,
     /// Bytes of a file that a client may have read in.
     pub read_in_max: u64,
     /// An answer is compared with the directory again when it is older.
@@ -137,6 +139,7 @@ impl Service {
         events.add(listener.socket.as_fd(), token, Interest::READ)?;
         events.add(orders.as_fd(), Token::new(ORDERS, 0, 0), Interest::READ)?;
         let service = Service {
+            clients: Clients::new(config.patience),
             config,
             listener,
             paused_until_ms: None,
@@ -144,7 +147,6 @@ impl Service {
             events,
             clock: Clock::monotonic(),
             now_ms: 0,
-            clients: Clients::new(),
             finder,
             orders,
             want_helpers,

@@ -19,15 +19,16 @@ pub(crate) struct Medium {
 }
 
 impl Medium {
-    /// All zeros. A file of that name is emptied first.
+    /// All zeros. What has that name already stays as it is, and is an error. The new file has its name for a moment only, so that it goes with
+    /// its process, also with one that is killed.
     pub(crate) fn new(backing: Option<&Path>, size_bytes: u64) -> io::Result<Medium> {
         let file = match backing {
-            Some(path) => File::options()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .open(path)?,
+            Some(path) => {
+                let mut options = File::options();
+                let file = options.read(true).write(true).create_new(true).open(path)?;
+                std::fs::remove_file(path)?;
+                file
+            }
             None => File::from(memfd_create("headway-lab-disk", MemfdFlags::CLOEXEC)?),
         };
         file.set_len(size_bytes)?;
@@ -76,9 +77,20 @@ mod tests {
     }
 
     #[test]
+    fn file_that_is_there_is_not_touched() {
+        let folder = tempfile::tempdir().expect("a place for files");
+        let name = folder.path().join("precious");
+        std::fs::write(&name, "words").expect("room");
+        assert!(Medium::new(Some(&name), 8192).is_err());
+        assert_eq!(std::fs::read(&name).expect("it is there"), b"words");
+    }
+
+    #[test]
     fn range_is_zero_when_it_was_discarded() {
         let folder = tempfile::tempdir().expect("a place for files");
-        let medium = Medium::new(Some(&folder.path().join("disk")), 8192).expect("room");
+        let name = folder.path().join("disk");
+        let medium = Medium::new(Some(&name), 8192).expect("room");
+        assert!(!name.exists(), "nobody has to remove it");
         medium.write(0, &[7; 8192]).expect("room");
         medium.discard(4096, 4096).expect("a file with holes");
         let bytes = medium.read(0, 8192).expect("there");

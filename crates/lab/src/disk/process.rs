@@ -50,8 +50,11 @@ const FOREVER: Duration = Duration::from_secs(1 << 30);
 pub fn process_main(folder: &Path) -> Result<(), DiskError> {
     let places = Places::of(folder);
     let spec = places.read_spec()?;
-    let medium = Medium::new(spec.backing.as_deref(), spec.size_bytes)
-        .map_err(|cause| DiskError::io("making the memory of the disk", folder, cause))?;
+    let medium = Medium::new(spec.backing.as_deref(), spec.size_bytes);
+    let medium = medium.map_err(|cause| match &spec.backing {
+        Some(file) => DiskError::io("making the file behind the disk", file, cause),
+        None => DiskError::io("making the memory of the disk", folder, cause),
+    })?;
     let shared = Arc::new(Shared::new(spec, medium));
     let mut options = Config::default();
     options.mount_options = vec![MountOption::FSName("headway-lab".to_owned())];

@@ -32,7 +32,7 @@ pub struct DiskSpec {
     /// The file system on the device.
     #[serde(default)]
     pub filesystem: Filesystem,
-    /// The file that holds the bytes; it is made, or overwritten. `None`: memory of the disk process, so that the only
+    /// The file that holds the bytes; it is made, and must not be there. `None`: memory of the disk process, so that the only
     /// delay is the model's.
     #[serde(default)]
     pub backing: Option<PathBuf>,

@@ -388,6 +388,8 @@ mod tests {
         assert!(has(Kind::Nginx, "open_file_cache off;"));
         assert!(has(Kind::Nginx, "multi_accept on;"));
         assert!(has(Kind::NginxOneAccept, "multi_accept off;"));
+        assert!(has(Kind::NginxOpenFiles, "aio off;"));
+        assert!(!has(Kind::NginxOpenFiles, "open_file_cache off;"));
         assert!(has(Kind::NginxThreads, "aio threads;"));
         assert!(has(Kind::NginxThreads, "open_file_cache off;"));
         assert!(has(Kind::NginxCache, "aio threads;"));

@@ -26,6 +26,7 @@ pub enum Kind {
     NginxThreads,
     NginxCache,
     NginxOneAccept,
+    NginxOpenFiles,
     Lighttpd,
     H2o,
     Civetweb,
@@ -199,6 +200,13 @@ pub const TABLE: &[Row] = &[
             multi_accept: false,
         },
         "the loop, in open and in sendfile",
+    ),
+    row(
+        Kind::NginxOpenFiles,
+        "nginx-open-files",
+        "nginx (sendfile, open_file_cache)",
+        nginx(false, true),
+        "the loop, in an open that its cache does not save and in sendfile",
     ),
     row(
         Kind::Lighttpd,

@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use latency::StudyResult;
 use latency::ready::ReadyEvents;
 use latency::run::{Format, Verdict};
-use latency::study::claim::{self, Found, Measured, worse};
+use latency::study::claim::{self, Absent, Found, Measured, worse};
 use latency::study::evidence::Evidence;
 use latency::study::expression::{Expression, Reference, parse_rule};
 use latency::study::quantity::{HEADLINE, Quantity};
@@ -448,27 +448,30 @@ impl Measured for View<'_, '_> {
         members
     }
 
-    fn find(&self, reference: &Reference) -> Result<Found, String> {
+    fn find(&self, reference: &Reference) -> Result<Found, Absent> {
         let Reference {
             quantity,
             measure,
             server,
             point,
         } = reference;
-        let measure = self.study.measure(measure).ok_or("no such measure")?;
+        let unknown = || Absent::Impossible("no such measure".to_owned());
+        let measure = self.study.measure(measure).ok_or_else(unknown)?;
         let capacity = point == "capacity" && measure.has_capacities();
         if !(capacity || measure.points.contains(point)) || !measure.servers.contains(server) {
-            return Err(format!(
+            return Err(Absent::Impossible(format!(
                 "{server} at {point} is not measured at scale {}",
                 self.study.scale
-            ));
+            )));
         }
         let mut found = Found::default();
         let mut failures = Vec::new();
+        let mut untried = false;
         for spec in self.repeats(measure, server, point) {
             let collected = match self.get(&spec) {
                 Ok(collected) => collected,
                 Err(nothing) => {
+                    untried |= matches!(nothing, Nothing::Untried);
                     failures.push(nothing.words());
                     continue;
                 }
@@ -493,10 +496,17 @@ impl Measured for View<'_, '_> {
             return Ok(found);
         };
         match found.values.is_empty() {
-            true => Err(format!("{quantity} of {server} at {point}: {first}")),
+            true => {
+                let why = format!("{quantity} of {server} at {point}: {first}");
+                Err(match untried {
+                    true => Absent::Untried(why),
+                    false => Absent::Impossible(why),
+                })
+            }
             false => {
+                let what = if untried { "are missing" } else { "failed" };
                 found.caveats.push(format!(
-                    "{failed} of {} repeats failed: {first}",
+                    "{failed} of {} repeats {what}: {first}",
                     measure.repeats
                 ));
                 Ok(found)

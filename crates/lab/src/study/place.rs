@@ -86,7 +86,9 @@ impl<'a> Place<'a> {
             journal.lab(&spec.name).map_err(noted)?;
             place.lab = Some(Lab::up_unless(&spec, interrupted)?);
         }
-        let made = place.fill_disk(environment, probes, interrupted);
+        let made = place
+            .bound_queues(environment)
+            .and_then(|()| place.fill_disk(environment, probes, interrupted));
         match made {
             Ok(root) => {
                 place.root = root;
@@ -96,6 +98,30 @@ impl<'a> Place<'a> {
                 drop(place.down());
                 Err(error)
             }
+        }
+    }
+
+    /// Accept queues are as long as the environment says also for servers that ask for as much as the kernel allows (h2o): the bound of the server's
+    /// own name space, where it has one.
+    fn bound_queues(&self, environment: &Environment) -> Result<(), PlaceError> {
+        let (Some(lab), Some(_), Some(queue)) =
+            (&self.lab, environment.link_bits, environment.listen_queue)
+        else {
+            return Ok(());
+        };
+        let bound = format!("echo {queue} >/proc/sys/net/core/somaxconn");
+        let done = lab
+            .command(Side::Server, "sh")
+            .args(["-c", &bound])
+            .output();
+        match done {
+            Ok(output) if output.status.success() => Ok(()),
+            Ok(output) => Err(PlaceError::Files(format!(
+                "{bound}: {}; accept queues are not bounded for servers that ask for all that the kernel allows: make /proc/sys/net writable, or leave \
+                 out the environment's listen-queue",
+                String::from_utf8_lossy(&output.stderr).trim()
+            ))),
+            Err(error) => Err(PlaceError::Files(format!("{bound}: {error}"))),
         }
     }
 

@@ -189,22 +189,36 @@ fn rounds(specs: &[&Spec]) -> Vec<Session> {
     sessions
 }
 
+/// What a point asks for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Asked {
+    /// Requests a second; nothing for a closed loop.
+    pub rate: Option<f64>,
+    /// Why capacities were passed over: the best, or the slowest, is of the others.
+    pub without: Vec<String>,
+}
+
 /// The rate of a point, from what the capacities are.
 pub(super) fn rate(
     spec: &Spec,
     capacity: &dyn Fn(&ServerChoice) -> Result<f64, String>,
-) -> Result<Option<f64>, String> {
-    let all = |servers: &[ServerChoice]| {
-        let found: Vec<Result<f64, String>> = servers.iter().map(capacity).collect();
-        let known: Vec<f64> = found.iter().flatten().copied().collect();
-        match (known.is_empty(), found.into_iter().find_map(Result::err)) {
-            (true, why) => {
-                Err(why.unwrap_or_else(|| "there is no such server in the measure".to_owned()))
+) -> Result<Asked, String> {
+    let mut without = Vec::new();
+    let mut all = |servers: &[ServerChoice]| {
+        let mut known = Vec::new();
+        for server in servers {
+            match capacity(server) {
+                Ok(capacity) => known.push(capacity),
+                Err(why) => without.push(why),
             }
+        }
+        match (known.is_empty(), without.first()) {
             (false, _) => Ok(known),
+            (true, Some(why)) => Err(why.clone()),
+            (true, None) => Err("there is no such server in the measure".to_owned()),
         }
     };
-    Ok(match &spec.point {
+    let rate = match &spec.point {
         Point::Capacity => None,
         Point::Rate(rate) => Some(*rate),
         Point::Share { share, of, .. } => Some(
@@ -216,7 +230,8 @@ pub(super) fn rate(
                     Of::Lowest(servers) => all(servers)?.into_iter().fold(f64::INFINITY, f64::min),
                 },
         ),
-    })
+    };
+    Ok(Asked { rate, without })
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use super::client::Stopped;
 use super::journal::Journal;
 use super::measure::{Bench, is_closed};
 use super::place::{Place, PlaceError, READY};
-use super::plan::{Group, Plan, Session, rate};
+use super::plan::{Asked, Group, Plan, Session, rate};
 use super::spec::{Probe, ServerChoice, Spec};
 use super::store::{Record, Store, StoreError};
 use crate::servers::{Server, ServerSpec, available};
@@ -177,8 +177,11 @@ impl Work<'_> {
 
     /// What a point asks of a server: its rate, or all that it can do.
     fn strain(&self, spec: &Spec) -> f64 {
-        let rate = rate(spec, &|server| self.capacity(spec, server));
-        rate.ok().flatten().unwrap_or(f64::INFINITY)
+        let asked = rate(spec, &|server| self.capacity(spec, server));
+        asked
+            .ok()
+            .and_then(|asked| asked.rate)
+            .unwrap_or(f64::INFINITY)
     }
 
     /// Starts the server and measures what it has to be measured at, until it has failed its clients or was overrun: requests
@@ -257,8 +260,8 @@ impl Work<'_> {
     fn measure(&mut self, bench: &Bench, spec: &Spec) -> Result<Came, RunError> {
         self.stopped()?;
         let capacity = |server: &ServerChoice| self.capacity(spec, server);
-        let rate = match rate(spec, &capacity) {
-            Ok(rate) => rate,
+        let Asked { rate, without } = match rate(spec, &capacity) {
+            Ok(asked) => asked,
             Err(why) => {
                 self.failed(spec, None, &why)?;
                 return Ok(Came::Through);
@@ -270,12 +273,17 @@ impl Work<'_> {
         let directory = self.store.clear(&key)?;
         let version = Some(bench.server.version().to_owned());
         match bench.measure(spec, rate, &directory) {
-            Ok(missing) => {
+            Ok(mut missing) => {
                 let came = came(&directory, spec, rate);
                 // One that was overrun would be so again: its queues are why it took so long.
                 let again =
                     !missing.is_empty() && came == Came::Through && self.is_worth_another(&key);
                 self.at += usize::from(!again);
+                let passed_over = without.iter();
+                missing
+                    .extend(passed_over.map(|why| {
+                        format!("the rate is a share of what the others can do: {why}")
+                    }));
                 let mut line = format!("{}: {}", self.place_of(spec), outcome(&directory));
                 missing.iter().for_each(|what| line += &format!("; {what}"));
                 if again {

@@ -3,7 +3,8 @@
 //! The intervals of the quantities are carried through the expression by [`DRAWS`] draws with a fixed seed, so the same
 //! measurements always give the same words. A comparison that is true in 97.5 % of the draws *holds*, one that is true in no
 //! more than 2.5 % *does not hold*, and between the two it is *not decided*. What could not be measured is never guessed:
-//! then the claim *cannot be tested*, and says why. A run that the client itself calls invalid decides nothing.
+//! then the claim *cannot be tested*, and says why. What nobody has measured yet leaves it not decided, also as one of many. A run that the
+//! client itself calls invalid decides nothing.
 
 use super::estimate::Estimate;
 use super::expression::{Aggregate, Arithmetic, Compared, Expression, Order, Reference};
@@ -33,6 +34,31 @@ pub struct Found {
     pub caveats: Vec<String>,
 }
 
+/// Why there is no value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Absent {
+    /// Nobody has tried; who speaks of all has to wait for it.
+    Untried(String),
+    /// It cannot be had.
+    Impossible(String),
+}
+
+impl Absent {
+    /// The same as a sentence.
+    pub fn words(self) -> String {
+        match self {
+            Absent::Untried(why) | Absent::Impossible(why) => why,
+        }
+    }
+
+    fn outcome(&self) -> Outcome {
+        match self {
+            Absent::Untried(_) => Outcome::NotDecided,
+            Absent::Impossible(_) => Outcome::CannotBeTested,
+        }
+    }
+}
+
 /// Knows the measurements of a study.
 pub trait Measured {
     /// The single references that one stands for, groups and `*` resolved.
@@ -40,8 +66,8 @@ pub trait Measured {
     /// The repeats behind a single reference.
     ///
     /// # Errors
-    /// A sentence: why there are none.
-    fn find(&self, reference: &Reference) -> Result<Found, String>;
+    /// Why there are none.
+    fn find(&self, reference: &Reference) -> Result<Found, Absent>;
 }
 
 /// A decided rule.
@@ -103,9 +129,9 @@ fn compare(compared: &Compared, measured: &dyn Measured, decision: &mut Decision
     decision.caveats.append(&mut binder.caveats);
     let (left, right) = match sides {
         Ok(sides) => sides,
-        Err(why) => {
-            decision.why.push(why);
-            comparison.outcome = Outcome::CannotBeTested;
+        Err(absent) => {
+            comparison.outcome = absent.outcome();
+            decision.why.push(absent.words());
             return comparison;
         }
     };
@@ -175,7 +201,7 @@ pub fn cell(text: &str, expression: &Expression, measured: &dyn Measured) -> Our
     cell.reasons = [binder.reasons.as_slice(), binder.caveats.as_slice()].concat();
     unique(&mut cell.reasons);
     match bound {
-        Err(why) => cell.missing = Some(why),
+        Err(absent) => cell.missing = Some(absent.words()),
         Ok(bound) => {
             cell.value = finite(bound.at(&binder.centre()));
             if cell.value.is_none() {
@@ -248,7 +274,7 @@ impl<'a> Binder<'a> {
         }
     }
 
-    fn bind(&mut self, expression: &Expression) -> Result<Bound, String> {
+    fn bind(&mut self, expression: &Expression) -> Result<Bound, Absent> {
         Ok(match expression {
             Expression::Number(number) => Bound::Number(*number),
             Expression::Absolute(inner) => Bound::Absolute(Box::new(self.bind(inner)?)),
@@ -261,11 +287,15 @@ impl<'a> Binder<'a> {
                 let members = self.measured.members(reference);
                 match members.as_slice() {
                     [only] => self.bind_one(only)?,
-                    [] => return Err(format!("{reference}: there is no such measurement")),
+                    [] => {
+                        return Err(Absent::Impossible(format!(
+                            "{reference}: there is no such measurement"
+                        )));
+                    }
                     _ => {
-                        return Err(format!(
+                        return Err(Absent::Impossible(format!(
                             "{reference} stands for several; put it into min(), max(), mean() …"
-                        ));
+                        )));
                     }
                 }
             }
@@ -275,8 +305,9 @@ impl<'a> Binder<'a> {
         })
     }
 
-    /// Members that could not be measured are left out and named; without any there is nothing to aggregate.
-    fn bind_members(&mut self, members: &[Expression]) -> Result<Vec<Bound>, String> {
+    /// Members that could not be measured are left out and named; without any there is nothing to aggregate. Those that are still to be measured
+    /// are not: the highest of some is not the highest of all.
+    fn bind_members(&mut self, members: &[Expression]) -> Result<Vec<Bound>, Absent> {
         let mut bound = Vec::new();
         let mut missing = Vec::new();
         for member in members {
@@ -287,31 +318,32 @@ impl<'a> Binder<'a> {
             for single in self.measured.members(reference) {
                 match self.bind_one(&single) {
                     Ok(found) => bound.push(found),
-                    Err(why) => missing.push(why),
+                    Err(Absent::Impossible(why)) => missing.push(why),
+                    Err(untried) => return Err(untried),
                 }
             }
         }
         if bound.is_empty() {
             unique(&mut missing);
             let why = missing.join("; ");
-            return Err(if why.is_empty() {
+            return Err(Absent::Impossible(if why.is_empty() {
                 "there is no such measurement".to_owned()
             } else {
                 why
-            });
+            }));
         }
         let left_out = missing.into_iter().map(|why| format!("left out: {why}"));
         self.caveats.extend(left_out);
         Ok(bound)
     }
 
-    fn bind_one(&mut self, reference: &Reference) -> Result<Bound, String> {
+    fn bind_one(&mut self, reference: &Reference) -> Result<Bound, Absent> {
         if let Some(index) = self.known.iter().position(|known| known == reference) {
             return Ok(Bound::Estimate(index));
         }
         let found = self.measured.find(reference)?;
-        let estimate =
-            Estimate::of(&found.values).ok_or_else(|| format!("{reference}: no repeat"))?;
+        let estimate = Estimate::of(&found.values)
+            .ok_or_else(|| Absent::Impossible(format!("{reference}: no repeat")))?;
         self.uncertain |= estimate.interval.is_some();
         self.verdict = worse(self.verdict, found.verdict);
         let Reference {

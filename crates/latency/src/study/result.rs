@@ -280,10 +280,10 @@ pub enum Outcome {
     Holds,
     /// It does not hold.
     DoesNotHold,
-    /// The interval contains both, or a run cannot be believed.
+    /// The interval contains both, a run cannot be believed, or something has not been measured yet.
     #[default]
     NotDecided,
-    /// What it is about could not be measured.
+    /// What it is about cannot be measured here.
     CannotBeTested,
 }
 

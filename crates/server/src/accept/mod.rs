@@ -9,10 +9,11 @@
 //!
 //! A listener is the worker's own (`SO_REUSEPORT`), or one for all of them ([`Sharing`]). Of a shared one the kernel tells
 //! a single worker of each client, so a worker that leaves clients in it and looks away has to have the others told:
-//! [`Listeners::take_left`] says when.
+//! [`Listeners::take_left`] says when. Who has more clients than its share leaves them on purpose ([`Balance`]).
 
 mod addresses;
 mod auto;
+mod balance;
 pub mod control;
 mod reserve;
 pub mod simulation;
@@ -27,6 +28,7 @@ use rustix::net::SocketFlags;
 
 pub use addresses::Addresses;
 pub use auto::Auto;
+pub use balance::{ABSENT, Balance, Turn};
 use reserve::Reserve;
 
 use crate::config::Sharing;
@@ -83,6 +85,7 @@ pub struct Listeners {
     watched: bool,
     paused_until_ms: Option<u64>,
     full: bool,
+    stands_back: bool,
     closed: bool,
 }
 
@@ -108,6 +111,7 @@ impl Listeners {
             watched: true,
             paused_until_ms: None,
             full: false,
+            stands_back: false,
             closed: false,
         })
     }
@@ -233,6 +237,15 @@ impl Listeners {
         }
     }
 
+    /// How many wait in the accept queue that `index` names. What the kernel does not tell is somebody.
+    pub fn waiting(&self, index: u32, tracer: &Tracer) -> u32 {
+        let socket = self.sockets.get(index as usize);
+        socket.map_or(0, |socket| {
+            let waiting = tracer.call(Call::SocketOption, || os::listen::waiting(socket));
+            waiting.unwrap_or(1)
+        })
+    }
+
     /// How many wait in the accept queues, and how many segments the kernel has dropped there so far, wrapping around. What it does not tell
     /// is somebody, and none.
     pub fn look(&self, tracer: &Tracer) -> (u32, u32) {
@@ -254,6 +267,11 @@ impl Listeners {
         self.watch(events);
     }
 
+    /// Whether clients are taken as far as it depends on what there is for them: not at the limits, and not at the end.
+    pub fn are_taken_from(&self) -> bool {
+        !self.full && !self.closed && self.paused_until_ms.is_none()
+    }
+
     /// Whether there is no room for one more connection.
     pub fn is_full(&self) -> bool {
         self.full && !self.closed
@@ -265,6 +283,12 @@ impl Listeners {
             self.full = full;
             self.watch(events);
         }
+    }
+
+    /// Leaves new clients to other workers, or not any more.
+    pub fn stand_back(&mut self, back: bool, events: &mut Events) {
+        self.stands_back = back;
+        self.watch(events);
     }
 
     /// Ends the pause when its time has come.
@@ -291,7 +315,7 @@ impl Listeners {
     }
 
     fn watch(&mut self, events: &mut Events) {
-        let watch = !self.full && !self.closed && self.paused_until_ms.is_none();
+        let watch = self.are_taken_from() && !self.stands_back;
         if watch == self.watched {
             return;
         }

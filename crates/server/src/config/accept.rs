@@ -42,7 +42,7 @@ words! {
         /// Each has its own, among which the kernel chooses by a hash (`SO_REUSEPORT`).
         #[default]
         Reuseport = "reuseport",
-        /// One for all; the kernel wakes one worker for a client, in turn (`EPOLLEXCLUSIVE`).
+        /// One for all; the kernel wakes one worker for a client, in turn (`EPOLLEXCLUSIVE`), and each takes its share.
         Shared = "shared",
         /// One for all, and all are woken.
         Herd = "herd",

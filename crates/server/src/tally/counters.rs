@@ -89,15 +89,17 @@ counters! {
         Counter accept_wakeups "Wake-ups in which a listener was ready.";
         Counter accepts_on_close "Rounds of accepting because a connection had closed (accept-on-close).";
         Gauge accept_round "Connections that the next round may take; 0 where accept-count is not auto.";
-        Gauge accept_queue "Length of the accept queues that the kernel was told; 0 where accept-count is not auto.";
+        Gauge accept_queue "Length of the accept queues that the kernel was told, of shared ones this worker's part; 0 where accept-count is not auto.";
         Gauge accept_waiting "Clients that waited in the accept queues when these were last looked at: after a turn that left some (accept-count auto).";
         Gauge accept_limiting "Workers whose kernel hears only a part of the new connections because more come than can be served (accept-count auto).";
+        Counter accept_parts "Times the kernel was told to hear another part of the new connections (accept-count auto).";
         Counter accept_unheard "First segments that the kernel dropped because the queue was full or only a part was heard, as far as they were looked at (accept-count auto).";
         Counter accept_held "Turns in which nobody was taken because those who are here were late (accept-count auto).";
         Counter early_rejected "Connections answered 503 or reset at once because more come than can be served (early-reject).";
         Gauge early_rejecting "Workers that turn clients away now because more come than can be served (early-reject).";
         Counter accept_errors "Failed accept calls, would-block not counted.";
         Counter accept_pauses "Times accepting was paused because descriptors or memory ran out.";
+        Counter accept_stood_back "Times a worker that had more clients than its share left new ones to the others (listeners = shared).";
         Counter connections_refused "Connections answered 503 and closed because their address had as many as it may.";
         Gauge connections_open "Connections open now.";
         Counter connections_closed "Connections closed, by whichever side.";

@@ -1,4 +1,4 @@
-//! New clients: taken in turn, turned away at the bound of their address or because more come than can be served, left in the
+//! New clients: taken in turn and by shares, turned away at the bound of their address or because more come than can be served, left in the
 //! queue when descriptors run out; and the last ones, when the worker is to end.
 
 use debox::Call;
@@ -13,8 +13,8 @@ use http::Status;
 
 use super::{Fate, Worker};
 use crate::accept::control::retry_after_s;
-use crate::accept::{Accepted, Auto, LAST_A_TURN, most_a_round};
-use crate::config::{AcceptCount, EarlyReject, Sharing};
+use crate::accept::{ABSENT, Accepted, Auto, LAST_A_TURN, Turn, most_a_round};
+use crate::config::{AcceptCount, EarlyReject};
 use crate::connection::{Connection, Phase};
 use crate::control::FromWorker;
 use crate::respond::{self, Context};
@@ -51,12 +51,49 @@ impl Worker {
             return;
         }
         self.counters.accept_wakeups += 1;
-        let (taken, left) = self.accept_round(listener, self.most_a_round());
+        let Some(bound) = self.share_of_round(listener) else {
+            return;
+        };
+        let (taken, left) = self.accept_round(listener, bound);
         match (taken, left) {
             // A loop that is late takes nobody; another one may not be.
             (0, Left::Perhaps) => self.listeners.leave(),
             (0, _) => {}
             _ => self.listeners.pass_on(&mut self.events, &self.tracer),
+        }
+    }
+
+    /// How many this worker may take now; `None` if it has enough, and leaves them to others that have less.
+    fn share_of_round(&mut self, listener: u32) -> Option<u32> {
+        let most = self.most_a_round();
+        let Some(balance) = &mut self.balance else {
+            return Some(most);
+        };
+        let waiting = self.listeners.waiting(listener, &self.tracer);
+        match balance.turn(self.connections.len() as u32, waiting, self.now_ms) {
+            Turn::Take(share) => Some(most.min(share)),
+            Turn::StandBack => {
+                self.counters.accept_stood_back += u64::from(self.listeners.are_watched());
+                self.listeners.stand_back(true, &mut self.events);
+                if let Some(auto) = &mut self.auto {
+                    auto.left(true);
+                }
+                None
+            }
+        }
+    }
+
+    /// Shows the other workers how many clients are here, and looks at the queue again when that is due.
+    pub(super) fn tend_balance(&mut self) {
+        let own = self.connections.len() as u32;
+        if let Some(balance) = &mut self.balance {
+            balance.show(match self.listeners.are_taken_from() {
+                true => own,
+                false => ABSENT,
+            });
+            if balance.comes_forward(own, self.now_ms) {
+                self.listeners.stand_back(false, &mut self.events);
+            }
         }
     }
 
@@ -70,7 +107,9 @@ impl Worker {
             rounds += 1;
             self.counters.accepts_on_close += 1;
             for listener in 0..self.listeners.len() {
-                self.accept_round(listener, self.most_a_round());
+                if let Some(bound) = self.share_of_round(listener) {
+                    self.accept_round(listener, bound);
+                }
             }
         }
         self.accepts_owed = 0;
@@ -79,10 +118,12 @@ impl Worker {
     /// Takes new clients, at most `bound` of them: how many were taken, and who may be left.
     fn accept_round(&mut self, listener: u32, bound: u32) -> (u32, Left) {
         let begun = self.auto.as_ref().map(|_| Instant::now());
+        // Whom a share has left is another worker's.
+        let is_whole = bound >= self.most_a_round();
         let (taken, mut left) = self.take_clients(listener, bound);
         if let (Some(auto), Some(begun)) = (&mut self.auto, begun) {
             auto.took(begun, taken);
-            if left == Left::Perhaps && !self.reject_surplus(listener) {
+            if left == Left::Perhaps && is_whole && !self.reject_surplus(listener) {
                 left = Left::Nobody;
             }
         }
@@ -152,7 +193,7 @@ impl Worker {
     }
 
     fn has_company(&self) -> bool {
-        self.config.sharing != Sharing::Reuseport && self.config.workers > 1
+        self.config.sharers() > 1
     }
 
     /// A client that could not be served in time learns it now: it may go elsewhere, or come later.
@@ -194,14 +235,11 @@ impl Worker {
         let Some(auto) = &mut self.auto else {
             return;
         };
-        let workers = match self.config.sharing {
-            Sharing::Reuseport => 1,
-            // What this worker takes in its time, the others take as well, from the same queue.
-            Sharing::Shared | Sharing::Herd => self.config.workers as u32,
-        };
+        // What this worker takes in its time, the others take as well, where the queue is theirs too.
+        let sharers = self.config.sharers();
         if auto.is_to_look() {
             let (waiting, dropped) = self.listeners.look(&self.tracer);
-            let dropped = auto.looked(waiting.div_ceil(workers), dropped);
+            let dropped = auto.looked(waiting.div_ceil(sharers), dropped);
             self.counters.accept_unheard += u64::from(dropped);
         }
         let Some((told, gate)) = auto.end_turn() else {
@@ -212,11 +250,12 @@ impl Worker {
             return;
         }
         if gate.backlog != told.backlog {
-            let length = gate.backlog.saturating_mul(workers);
+            let length = gate.backlog.saturating_mul(sharers);
             let length = length.min(self.config.listen_queue);
             self.listeners.set_queue(length, &self.tracer);
         }
         if gate.heard != told.heard {
+            self.counters.accept_parts += 1;
             self.listeners.set_heard(gate.heard, &self.tracer);
         }
         if gate.deferred != told.deferred && self.config.defer_accept {
@@ -270,6 +309,9 @@ impl Worker {
             .set(slot, self.now_ms + self.config.head_timeout_ms);
         let open = self.connections.len() as u64;
         self.counters.open_at_accept.record(open);
+        if let Some(balance) = &self.balance {
+            balance.show(open as u32);
+        }
         let eager = self.config.eager_read;
         self.step(slot, |worker, connection| {
             if eager {

@@ -142,11 +142,6 @@ fn everybody_is_served_and_counted_when_the_loop_decides_how_many_to_take() {
         }
         let counters = served.snapshot().counters;
         assert_eq!(counters.accepted, CROWD as u64, "{events}");
-        assert!(counters.accept_round > 0, "{events}");
-        assert!(
-            counters.accept_queue > 0,
-            "{events}: and the kernel was told"
-        );
     }
 }
 

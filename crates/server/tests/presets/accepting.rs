@@ -53,6 +53,28 @@ fn servers_that_are_not_eager_read_when_they_are_told_to() {
     assert_eq!(one_client("accept25+cache"), [2, 2, 1, 0, 0]);
 }
 
+#[test]
+fn reply_waits_for_the_event_mechanism_when_it_is_not_written_eagerly() {
+    const REQUESTS: u64 = 10;
+    let root = root();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    // To be told that a reply can leave, and then of the next request again.
+    for (policy, changes) in [("true", 0), ("false", 2 * REQUESTS)] {
+        let policy = format!("eager-write = {policy}");
+        let mut served = Served::start(config(root.path(), &policy));
+        let mut client = served.connect();
+        let mut exchange = || {
+            ask(&mut client, "/a");
+            assert_eq!(read_reply(&mut client).body, b"hello");
+        };
+        exchange();
+        let before = served.snapshot();
+        (0..REQUESTS).for_each(|_| exchange());
+        let after = served.snapshot();
+        assert_eq!(grown(&before, &after, "epoll_ctl"), changes, "{policy}");
+    }
+}
+
 /// Whether an eager server finds the request or is too early, its reads are no more than these.
 #[test]
 fn eager_servers_read_from_whom_they_have_just_taken() {

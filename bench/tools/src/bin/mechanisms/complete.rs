@@ -10,13 +10,15 @@ use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use std::convert::Infallible;
 use std::io;
 use std::net::TcpListener;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use io_uring::types::{BufRingEntry, Fd};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use rustix::io::Errno;
+
+use crate::ring;
 
 /// What an answer is about; the descriptor stands in the lower half.
 const ACCEPT: u64 = 1 << 32;
@@ -31,21 +33,14 @@ static REPLY: [u8; 1] = *b"x";
 
 /// Serves until it fails. `listening` is called when clients may come.
 pub fn serve(listener: &TcpListener, listening: impl FnOnce()) -> io::Result<Infallible> {
-    let mut ring = ring()?;
+    let mut ring = ring::new()?;
     let mut buffers = Buffers::register(&ring)?;
-    let accept = opcode::AcceptMulti::new(Fd(listener.as_raw_fd()))
-        .flags(libc_accept_flags())
-        .build()
-        .user_data(ACCEPT);
+    let accept = ring::accept(listener).user_data(ACCEPT);
     let mut wanted = vec![accept.clone()];
     listening();
     loop {
-        hand_over(&mut ring, &mut wanted)?;
-        match ring.submit_and_wait(1) {
-            Ok(_) => {}
-            Err(error) if matches!(errno(&error), Some(Errno::INTR | Errno::BUSY)) => {}
-            Err(error) => return Err(error),
-        }
+        ring::hand_over(&mut ring, &mut wanted)?;
+        ring::wait(&mut ring)?;
         for answer in ring.completion() {
             let fd = answer.user_data() as u32 as RawFd;
             match answer.user_data() & !u64::from(u32::MAX) {
@@ -62,30 +57,6 @@ pub fn serve(listener: &TcpListener, listening: impl FnOnce()) -> io::Result<Inf
         }
         buffers.publish();
     }
-}
-
-/// `SOCK_CLOEXEC`, as the other ways have it.
-fn libc_accept_flags() -> i32 {
-    rustix::net::SocketFlags::CLOEXEC.bits() as i32
-}
-
-/// A ring whose work is done in the call that waits for it, where the kernel can (6.1).
-fn ring() -> io::Result<IoUring> {
-    let best = IoUring::builder()
-        .setup_single_issuer()
-        .setup_defer_taskrun()
-        .setup_cqsize(32 * 1024)
-        .build(4096);
-    match best {
-        Err(error) if errno(&error) == Some(Errno::INVAL) => {
-            IoUring::builder().setup_cqsize(32 * 1024).build(4096)
-        }
-        other => other,
-    }
-}
-
-fn errno(error: &io::Error) -> Option<Errno> {
-    Errno::from_io_error(error)
 }
 
 fn accepted(result: i32, wanted: &mut Vec<squeue::Entry>) -> io::Result<()> {
@@ -129,21 +100,6 @@ fn received(
             wanted.push(entry.user_data(CLOSE | fd as u64));
         }
     }
-}
-
-/// Everything that is wanted, in as many calls as it takes; usually none, for the wait hands it over.
-fn hand_over(ring: &mut IoUring, wanted: &mut Vec<squeue::Entry>) -> io::Result<()> {
-    for entry in wanted.drain(..) {
-        loop {
-            // SAFETY: what an entry points to is the reply, which is static, or the kernel's own buffers.
-            let pushed = unsafe { ring.submission().push(&entry) };
-            if pushed.is_ok() {
-                break;
-            }
-            ring.submit()?;
-        }
-    }
-    Ok(())
 }
 
 /// Buffers that the kernel may receive into, in a ring that it takes them from.

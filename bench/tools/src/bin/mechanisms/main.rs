@@ -5,14 +5,16 @@
 //! round by round, so that a drift of the machine meets all alike.
 //!
 //! The ways are those of the crate `event` (`select`, `poll`, `epoll`, `epoll-edge`, `io_uring` as readiness), each with one `recv` and one `send` a
-//! request, and `completion`: io_uring that accepts, receives into buffers provided to it, and sends, all handed over in one call a turn.
+//! request, `multishot` (io_uring's polls that stay armed, with the same two calls), and `completion`: io_uring that accepts, receives into buffers provided to it, and sends, all handed over in one call a turn.
 //! It refuses to be a server: no parsing, no files, no deadlines. What is gained here is the most that could be gained.
 //!
 //! Used by `bench/mechanisms`, whose first lines say how to run it.
 
 mod client;
 mod complete;
+mod multishot;
 mod ready;
+mod ring;
 
 use std::error::Error;
 use std::io::{BufRead, BufReader};
@@ -23,7 +25,7 @@ use std::time::Duration;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-const USAGE: &str = "mechanisms [--ways \"epoll io_uring completion\"] [--connections \"64 1024 10000\"] [--active all|N] \
+const USAGE: &str = "mechanisms [--ways \"epoll io_uring multishot completion\"] [--connections \"64 1024 10000\"] [--active all|N] \
                      [--churn] [--rounds N] [--seconds N] [--client-cpu N] [--server-cpu N]";
 
 struct Plan {
@@ -66,7 +68,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Plan, Box<dyn Error>> {
     let mut plan = Plan {
-        ways: words("epoll io_uring completion"),
+        ways: words("epoll io_uring multishot completion"),
         connections: vec![64, 1024, 10_000],
         active: None,
         churning: false,
@@ -176,6 +178,7 @@ fn serve(way: &str, processor: usize) -> Result<(), Box<dyn Error>> {
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
     let ended = match way {
+        "multishot" => multishot::serve(&listener, || println!("{address}"))?,
         "completion" => complete::serve(&listener, || println!("{address}"))?,
         _ => ready::serve(&listener, way.parse()?, || println!("{address}"))?,
     };

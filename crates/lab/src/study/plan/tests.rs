@@ -140,12 +140,16 @@ fn rate_is_a_share_of_the_right_capacity_when_others_are_named() {
         let spec = study.spec(measure, server, point, 1).expect("a point");
         rate(&spec, &capacity)
     };
-    assert_eq!(of("capacity", "headway"), Ok(None));
-    assert_eq!(of("50%", "headway"), Ok(Some(500.0)));
-    assert_eq!(of("50% of nginx", "headway"), Ok(Some(300.0)));
-    assert_eq!(of("50% of best-peer", "headway"), Ok(Some(300.0)));
-    assert_eq!(of("50% of best", "nginx"), Ok(Some(500.0)));
-    assert_eq!(of("50% of slowest", "headway"), Ok(Some(300.0)));
-    assert_eq!(of("70/s", "headway"), Ok(Some(70.0)));
-    assert_eq!(of("50%", "h2o"), Err("h2o is not installed".to_owned()));
+    let rate = |point: &str, server: &str| of(point, server).map(|asked| asked.rate);
+    assert_eq!(rate("capacity", "headway"), Ok(None));
+    assert_eq!(rate("50%", "headway"), Ok(Some(500.0)));
+    assert_eq!(rate("50% of nginx", "headway"), Ok(Some(300.0)));
+    assert_eq!(rate("50% of best-peer", "headway"), Ok(Some(300.0)));
+    assert_eq!(rate("50% of best", "nginx"), Ok(Some(500.0)));
+    assert_eq!(rate("50% of slowest", "headway"), Ok(Some(300.0)));
+    assert_eq!(rate("70/s", "headway"), Ok(Some(70.0)));
+    let passed_over = |point: &str| of(point, "headway").unwrap().without;
+    assert_eq!(passed_over("50% of best-peer"), ["h2o is not installed"]);
+    assert!(passed_over("50% of nginx").is_empty());
+    assert_eq!(rate("50%", "h2o"), Err("h2o is not installed".to_owned()));
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 /// Synthetic repeats by server; `mean_ms(d, SERVER, 1%)`.
 #[derive(Default)]
-struct Synthetic(BTreeMap<String, Result<Found, String>>);
+struct Synthetic(BTreeMap<String, Result<Found, Absent>>);
 
 impl Synthetic {
     fn with(mut self, server: &str, repeats: &[f64]) -> Synthetic {
@@ -19,7 +19,14 @@ impl Synthetic {
     }
 
     fn without(mut self, server: &str, why: &str) -> Synthetic {
-        self.0.insert(server.into(), Err(why.into()));
+        let absent = Absent::Impossible(why.into());
+        self.0.insert(server.into(), Err(absent));
+        self
+    }
+
+    fn before(mut self, server: &str) -> Synthetic {
+        let absent = Absent::Untried(format!("{server}: not measured yet"));
+        self.0.insert(server.into(), Err(absent));
         self
     }
 
@@ -56,7 +63,7 @@ impl Measured for Synthetic {
             .collect()
     }
 
-    fn find(&self, reference: &Reference) -> Result<Found, String> {
+    fn find(&self, reference: &Reference) -> Result<Found, Absent> {
         self.0[&reference.server].clone()
     }
 }
@@ -159,6 +166,23 @@ fn claim_cannot_be_tested_when_what_it_names_was_not_measured() {
     assert_eq!(decision.caveats, ["left out: h2o: not installed"]);
     let several = measured.decide("mean_ms(d, all, 1%) > 1");
     assert!(several.why[0].contains("min()"), "{:?}", several.why);
+}
+
+#[test]
+fn nothing_is_decided_of_all_while_one_is_still_to_be_measured() {
+    let measured = Synthetic::default()
+        .with("a", &[1.0, 1.0, 1.0])
+        .before("b")
+        .without("gone", "h2o: not installed");
+    for rule in [
+        "min(mean_ms(d, all, 1%)) >= 1",
+        "mean_ms(d, b, 1%) >= 1",
+        "mean_ms(d, a, 1%) <= max(mean_ms(d, b, 1%), 5)",
+    ] {
+        let decision = measured.decide(rule);
+        assert_eq!(decision.outcome, Outcome::NotDecided, "{rule}");
+        assert_eq!(decision.why, ["b: not measured yet"], "{rule}");
+    }
 }
 
 #[test]

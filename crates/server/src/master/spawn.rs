@@ -1,0 +1,74 @@
+//! Workers and their helpers, started: the process, its channel, and what it is given along.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use super::children::Role;
+use super::{Helper, Master, MasterError, system};
+use crate::control::{Control, ToWorker};
+
+impl Master {
+    pub(super) fn spawn_worker(&mut self, number: usize) -> Result<(), MasterError> {
+        let Some(listeners) = &self.listeners else {
+            return Ok(());
+        };
+        let worker = number as u32;
+        let log = self
+            .log
+            .as_ref()
+            .map(|log| log.socket(worker))
+            .transpose()?;
+        let (ours, theirs) = Control::pair()?;
+        let message = ToWorker::Start {
+            worker,
+            config: Box::new(self.config.clone()),
+        };
+        let mut descriptors: Vec<BorrowedFd<'_>> =
+            listeners.sockets[number].iter().map(AsFd::as_fd).collect();
+        descriptors.extend(self.board.iter().map(AsFd::as_fd));
+        descriptors.extend(log.iter().map(AsFd::as_fd));
+        ours.send(&message, &descriptors)?;
+        let child = self
+            .options
+            .programs
+            .spawn(Role::Worker, theirs.into_inner())
+            .map_err(system("start a worker"))?;
+        self.places[number].started(child, ours);
+        self.start_forker(number);
+        Ok(())
+    }
+
+    pub(super) fn start_forker(&mut self, number: usize) {
+        if let Some((pid, socket)) = self.forkers.start(number, &self.options.programs) {
+            self.send(number, ToWorker::ForkHelper { pid }, vec![socket]);
+        }
+    }
+
+    pub(super) fn spawn_helpers(&mut self, number: usize, count: u32) -> Result<(), MasterError> {
+        let of_worker = self
+            .helpers
+            .iter()
+            .filter(|helper| helper.worker == number)
+            .count();
+        // Twice the bound: a helper that waits for a disk lives on for a while after its worker has
+        // given it up.
+        let room = (2 * self.config.helpers_max).saturating_sub(of_worker);
+        let granted = (count as usize).min(self.config.helpers_max).min(room);
+        self.tally.helpers_refused += u64::from(count) - granted as u64;
+        for _ in 0..granted {
+            let (theirs, workers) = Control::pair()?;
+            let child = self
+                .options
+                .programs
+                .spawn(Role::Helper, theirs.into_inner())
+                .map_err(system("start a helper"))?;
+            let pid = child.id();
+            self.tally.helpers_spawned += 1;
+            self.helpers.push(Helper {
+                worker: number,
+                child,
+            });
+            self.send(number, ToWorker::Helper { pid }, vec![workers.into_inner()]);
+        }
+        Ok(())
+    }
+}
