@@ -1,5 +1,8 @@
 //! Servers started for real: each serves a file byte for byte and leaves nothing.
 
+#[path = "../../cli/tests/common/executable.rs"]
+mod executable;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
@@ -101,8 +104,7 @@ fn alive(pids: &[i32]) -> Vec<i32> {
 /// A program that stands for `headway`: what a test wants it to do.
 fn script(place: &Place, text: &str) -> PathBuf {
     let file = place.folder.path().join("program");
-    fs::write(&file, format!("#!/bin/sh\n{text}\n")).expect("a script");
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("its permissions");
+    executable::write(&file, &format!("#!/bin/sh\n{text}\n"), 0o755);
     file
 }
 
@@ -160,6 +162,7 @@ peers! {
     files_are_whole_and_nothing_is_left_when_nginx_threads_has_run: NginxThreads,
     files_are_whole_and_nothing_is_left_when_nginx_cache_has_run: NginxCache,
     files_are_whole_and_nothing_is_left_when_nginx_one_accept_has_run: NginxOneAccept,
+    files_are_whole_and_nothing_is_left_when_nginx_with_open_files_has_run: NginxOpenFiles,
     files_are_whole_and_nothing_is_left_when_lighttpd_has_run: Lighttpd,
     files_are_whole_and_nothing_is_left_when_h2o_has_run: H2o,
     files_are_whole_and_nothing_is_left_when_civetweb_has_run: Civetweb,

@@ -2,6 +2,8 @@
 //!
 //! The server is a real one with a location for each way; behind one of them is the FastCGI program, started as a user starts it.
 
+#[path = "../common/executable.rs"]
+mod executable;
 #[path = "../serving/mod.rs"]
 #[allow(dead_code, reason = "each test binary uses its part")]
 mod serving;

@@ -11,7 +11,8 @@ use rustix::process::{Pid, Signal, geteuid, kill_process};
 use tempfile::TempDir;
 
 use crate::conversation::{conversed, told_by_all};
-use crate::place::{PROGRAM, make_set, open_to_all, start_fastcgi};
+use crate::executable;
+use crate::place::{PROGRAM, make_set, start_fastcgi};
 use crate::site::skip;
 use crate::start::Peer;
 
@@ -41,8 +42,7 @@ impl Front {
         let set = make_set(folder.path());
         let fastcgi = start_fastcgi(test, &set);
         // Servers that give root's rights up run a copy that their user can reach.
-        fs::copy(PROGRAM, folder.path().join("specweb99")).unwrap();
-        open_to_all(&folder.path().join("specweb99"), 0o755);
+        executable::copy(Path::new(PROGRAM), &folder.path().join("specweb99"));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         drop(listener);

@@ -1,5 +1,7 @@
 //! `headway lab` as a user meets it: what its parts do to a program in it, and that nothing stays behind.
 
+#[path = "../common/executable.rs"]
+mod executable;
 mod support;
 
 mod crash;

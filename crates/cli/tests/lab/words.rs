@@ -1,7 +1,9 @@
 //! What `headway lab` answers when something is asked that cannot be done.
 
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 
+use super::executable;
 use super::support::{Lab, can, headway, name, skip, text};
 
 fn said(arguments: &[&str], code: i32) -> String {
@@ -13,6 +15,17 @@ fn said(arguments: &[&str], code: i32) -> String {
         text(&output.stderr)
     );
     text(&output.stderr)
+}
+
+#[test]
+fn file_that_is_there_is_not_overwritten_for_a_disk() {
+    let folder = tempfile::tempdir().expect("a place for files");
+    let file = folder.path().join("precious");
+    std::fs::write(&file, "words").expect("room");
+    let named = file.to_str().expect("a name of letters");
+    let words = said(&["lab", "up", &name(), "--disk-backing", named], 2);
+    assert!(words.contains("not overwritten"), "{words}");
+    assert_eq!(std::fs::read(&file).expect("it is there"), b"words");
 }
 
 #[test]
@@ -71,7 +84,7 @@ fn missing_parts_and_what_works_are_named_when_the_user_is_not_root() {
     // Where that user can read and write: the program may lie where only root can.
     let place = tempfile::tempdir().expect("a directory");
     let program = place.path().join("headway");
-    std::fs::copy(env!("CARGO_BIN_EXE_headway"), &program).expect("copied");
+    executable::copy(Path::new(env!("CARGO_BIN_EXE_headway")), &program);
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     std::fs::set_permissions(place.path(), open).expect("opened");
     let as_user = |arguments: &[&str]| {

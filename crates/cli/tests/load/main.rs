@@ -2,6 +2,8 @@
 //! or this machine does not play along. What the engine makes of each outcome is tested in crates/load; here
 //! it is that a person learns of it.
 
+#[path = "../common/executable.rs"]
+mod executable;
 #[path = "../serving/mod.rs"]
 #[allow(dead_code, reason = "other suites use more of it")]
 mod serving;

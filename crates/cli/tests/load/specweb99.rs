@@ -10,7 +10,7 @@ use std::{fs, io::Write};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::Value;
 
-use super::{finished, headway, read_json, skip};
+use super::{executable, finished, headway, read_json, skip};
 
 const APACHE: &str = "/usr/sbin/apache2";
 const PROGRAM: &str = env!("CARGO_BIN_EXE_headway-specweb99");
@@ -45,9 +45,8 @@ impl Apache {
             headway(&[&["fileset", "create", set.to_str().unwrap()], &words[..]].concat());
         assert_eq!(code, 0, "{err}");
         // Apache gives up root's rights: its user reads the set and the program, and writes the application's files.
-        fs::copy(PROGRAM, folder.path().join("program")).unwrap();
+        executable::copy(Path::new(PROGRAM), &folder.path().join("program"));
         opened(folder.path(), 0o777);
-        opened(&folder.path().join("program"), 0o755);
         let state = set.join(".specweb99");
         opened(&state, 0o777);
         for entry in fs::read_dir(&state).unwrap() {

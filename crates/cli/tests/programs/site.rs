@@ -1,9 +1,11 @@
 //! A site with programs, its server, and clients that look closely.
 
+#[path = "../common/executable.rs"]
+mod executable;
+
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -48,8 +50,7 @@ impl Site {
     pub fn file(&self, name: &str, text: &str, mode: u32) {
         let path = self.path(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(&path, text).unwrap();
-        fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+        executable::write(&path, text, mode);
     }
 
     /// A server with one worker, whose `/cgi-bin/` are the programs; `more` is said of that location.

@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
+use crate::executable;
 use crate::support::{Ran, compile, is_root, library, missing, run, skip, trace, traced};
 
 #[test]
@@ -79,7 +80,7 @@ fn message_says_where_the_library_was_looked_for_when_there_is_none() {
     );
     let folder = tempfile::tempdir().expect("a folder");
     let copy = folder.path().join("headway");
-    std::fs::copy(env!("CARGO_BIN_EXE_headway"), &copy).expect("copied");
+    executable::copy(Path::new(env!("CARGO_BIN_EXE_headway")), &copy);
     let output = Command::new(copy)
         .args(["trace", "--", "true"])
         .output()
@@ -161,7 +162,7 @@ fn public_folder() -> tempfile::TempDir {
         .expect("made public");
     for file in [Path::new(env!("CARGO_BIN_EXE_headway")), library()] {
         let name = file.file_name().expect("a name");
-        std::fs::copy(file, folder.path().join(name)).expect("copied");
+        executable::copy(file, &folder.path().join(name));
     }
     folder
 }
@@ -239,7 +240,7 @@ fn setuid_program_is_noticed_when_it_is_the_command_or_a_child() {
     }
     let folder = public_folder();
     let program = folder.path().join("privileged");
-    std::fs::copy("/bin/true", &program).expect("copied");
+    executable::copy(Path::new("/bin/true"), &program);
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755))
         .expect("set-user-ID");
     let path = program.to_str().expect("a path in UTF-8");

@@ -4,6 +4,8 @@
 mod anomaly;
 mod attach;
 mod bad_input;
+#[path = "../common/executable.rs"]
+mod executable;
 mod functions;
 mod kernel_lines;
 #[path = "../../../debox/tests/common/made_kernel.rs"]

@@ -4,7 +4,6 @@ use super::*;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 
 const WAYS: [Way; 2] = [Way::Vfork, Way::Fork];
 
@@ -164,8 +163,11 @@ fn reason_is_told_and_no_process_is_left_when_the_program_cannot_be_executed() {
     let directory = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str, mode: u32| {
         let path = directory.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+        // By another process: what another test's child still holds open for writing cannot be executed.
+        let words = ["-c", "printf %s \"$2\" > \"$1\" && chmod \"$3\" \"$1\"", "sh"];
+        let mut shell = std::process::Command::new("sh");
+        shell.args(words).arg(&path).args([text, &format!("{mode:o}")]);
+        assert!(shell.status().unwrap().success());
         CString::new(path.to_str().unwrap()).unwrap()
     };
     let cases = [
