@@ -1,63 +1,25 @@
-//! epoll(7), edge-triggered: the kernel speaks of changes only, and what holds until the next one is kept here.
+//! epoll(7), edge-triggered: the kernel speaks of changes only, and what holds until the next one is kept in the [line](super::line).
 //!
-//! A descriptor is registered once, for both directions, and never changed in the kernel: a `modify` costs no call,
-//! which is what edge-triggering can gain. What it takes away is given back here, so that callers see what they see
-//! of the other mechanisms: whoever was delivered stays in line and is delivered again, after one poll(2) of all in line has
-//! found that the condition still holds. A caller that has met the end of what there was may say so
-//! ([`drained`](crate::Events::drained)), which spares that look.
-//!
-//! A believed condition is never wrong for long. It becomes true by an edge, and false by a poll that says so or by the caller's
-//! word; whatever happens after either is a new edge (`ep_poll_callback`). The word of a caller that has read less than it
-//! asked for is not taken when the peer has ended its side: that edge is over, and the end is still to be read.
+//! A descriptor is registered once, for both directions, and never changed in the kernel.
 //!
 //! Refused by the kernel, as by [`epoll`](super::epoll): regular files (`EPERM`).
 
-use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use os::select::PollEntry;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
-use crate::table::Table;
-use crate::vocabulary::{Condition, Interest, Ready, Registration, Token};
+use crate::line::{Change, Line};
+use crate::vocabulary::{Condition, Interest, Ready, Token};
 use crate::{Backend, EVENTS_PER_WAIT_MAX};
-
-const INVAL: i32 = rustix::io::Errno::INVAL.raw_os_error();
 
 pub(crate) struct Edge {
     epoll: OwnedFd,
-    table: Table<Entry>,
-    /// Grows with every registration, so that a number in line that is another file's by now is passed over.
-    generation: u32,
-    /// Who may be ready, by number and generation; whoever was delivered last stands last.
-    line: VecDeque<(RawFd, u32)>,
-    /// Those in line as poll(2) is asked about them, kept so that a wait allocates nothing.
-    asked: Vec<PollEntry>,
+    line: Line<()>,
     /// Room for the kernel's answer, allocated once.
     events: Vec<Event>,
-}
-
-struct Entry {
-    registration: Registration,
-    generation: u32,
-    /// Others watch the same file, and one of them is to be told of a change.
-    shared: bool,
-    /// What is believed to hold.
-    condition: Condition,
-    /// The peer has ended its side: no edge will tell of it again.
-    ended: bool,
-    in_line: bool,
-    /// The descriptor as poll(2) is asked about it.
-    poll: PollEntry,
-}
-
-impl Entry {
-    fn ready(&self) -> Option<Ready> {
-        self.registration.ready(self.condition)
-    }
 }
 
 impl Edge {
@@ -68,61 +30,9 @@ impl Edge {
         };
         Ok(Edge {
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
-            table: Table::new(),
-            generation: 0,
-            line: VecDeque::new(),
-            asked: Vec::new(),
+            line: Line::new(),
             events: vec![nothing; EVENTS_PER_WAIT_MAX],
         })
-    }
-
-    /// A descriptor that may be ready for what is of interest stands in line, once.
-    fn line_up(&mut self, fd: RawFd) {
-        if let Some(entry) = self.table.get_mut(fd)
-            && !entry.in_line
-            && entry.ready().is_some()
-        {
-            entry.in_line = true;
-            self.line.push_back((fd, entry.generation));
-        }
-    }
-
-    /// Whether the condition of everybody in line still holds; whoever is not ready any more leaves the line.
-    fn look_again(&mut self) -> io::Result<()> {
-        let table = &mut self.table;
-        let asked = &mut self.asked;
-        asked.clear();
-        self.line.retain(|&(fd, generation)| {
-            let Some(entry) = same(table, fd, generation) else {
-                return false;
-            };
-            entry.in_line = entry.ready().is_some();
-            if entry.in_line {
-                let interest = entry.registration.interest;
-                entry.poll.ask(interest.reads(), interest.writes());
-                asked.push(entry.poll);
-            }
-            entry.in_line
-        });
-        if self.asked.is_empty() {
-            return Ok(());
-        }
-        match os::select::poll(&mut self.asked, Some(0)) {
-            Ok(_) => {}
-            // Of more than may be open now, since somebody has lowered the limit, poll(2) says nothing. What is believed may be wrong, and callers bear that.
-            Err(error) if error.raw_os_error() == Some(INVAL) => return Ok(()),
-            Err(error) => return Err(error),
-        }
-        let (table, mut answers) = (&mut self.table, self.asked.iter());
-        self.line.retain(|&(fd, generation)| {
-            let (Some(entry), Some(answer)) = (same(table, fd, generation), answers.next()) else {
-                return false;
-            };
-            believe(entry, answer);
-            entry.in_line = entry.ready().is_some();
-            entry.in_line
-        });
-        Ok(())
     }
 
     /// Takes all edges there are, waiting for the first: an edge that were left with the kernel would come later than those
@@ -137,9 +47,8 @@ impl Edge {
                 tv_nsec: (ms % 1000 * 1_000_000).into(),
             });
             let count = epoll::wait(&self.epoll, &mut self.events[..], timeout.as_ref())?;
-            for at in 0..count {
-                let Event { flags, data } = self.events[at];
-                self.learn(data.u64() as RawFd, flags);
+            for &Event { flags, data } in &self.events[..count] {
+                self.line.learn(data.u64() as RawFd, &change(flags));
             }
             heard += count;
             if count < EVENTS_PER_WAIT_MAX {
@@ -148,60 +57,18 @@ impl Edge {
             timeout_ms = Some(0);
         }
     }
-
-    fn learn(&mut self, fd: RawFd, flags: EventFlags) {
-        let Some(entry) = self.table.get_mut(fd) else {
-            return;
-        };
-        let condition = &mut entry.condition;
-        condition.input |= flags.contains(EventFlags::IN);
-        condition.output |= flags.contains(EventFlags::OUT);
-        condition.hangup |= flags.contains(EventFlags::HUP);
-        condition.error |= flags.contains(EventFlags::ERR);
-        entry.ended |= flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
-        self.line_up(fd);
-    }
-
-    /// Delivers from the front of the line; who was delivered goes to its end.
-    fn deliver(&mut self, ready: &mut Vec<Ready>) {
-        for _ in 0..self.line.len() {
-            if ready.len() == EVENTS_PER_WAIT_MAX {
-                return;
-            }
-            let Some((fd, generation)) = self.line.pop_front() else {
-                return;
-            };
-            let Some(entry) = same(&mut self.table, fd, generation) else {
-                continue;
-            };
-            match entry.ready() {
-                Some(event) => {
-                    ready.push(event);
-                    self.line.push_back((fd, generation));
-                }
-                None => entry.in_line = false,
-            }
-        }
-    }
 }
 
-/// The entry that stood in line under this number, if it is still the same one.
-fn same(table: &mut Table<Entry>, fd: RawFd, generation: u32) -> Option<&mut Entry> {
-    let entry = table.get_mut(fd)?;
-    (entry.generation == generation).then_some(entry)
-}
-
-/// What poll(2) says of the directions it was asked about, and of hang-ups.
-fn believe(entry: &mut Entry, answer: &PollEntry) {
-    let interest = entry.registration.interest;
-    if interest.reads() {
-        entry.condition.input = answer.input();
+fn change(flags: EventFlags) -> Change {
+    Change {
+        condition: Condition {
+            input: flags.contains(EventFlags::IN),
+            output: flags.contains(EventFlags::OUT),
+            hangup: flags.contains(EventFlags::HUP),
+            error: flags.contains(EventFlags::ERR),
+        },
+        ended: flags.contains(EventFlags::RDHUP),
     }
-    if interest.writes() {
-        entry.condition.output = answer.output();
-    }
-    entry.condition.hangup = answer.hangup();
-    entry.condition.error = answer.error();
 }
 
 /// The event's data is the descriptor number, under which the entry is found.
@@ -230,26 +97,16 @@ impl Backend for Edge {
         interest: Interest,
         shared: bool,
     ) -> io::Result<()> {
-        self.table.check_unknown(fd.as_raw_fd())?;
+        self.line.check_unknown(fd)?;
         if !shared || interest != Interest::NONE {
             epoll::add(&self.epoll, fd, data(fd), flags(shared))?;
         }
-        self.generation = self.generation.wrapping_add(1);
-        let entry = Entry {
-            registration: Registration { token, interest },
-            generation: self.generation,
-            shared,
-            condition: Condition::NOTHING,
-            ended: false,
-            in_line: false,
-            poll: PollEntry::new(fd),
-        };
-        self.table.insert(fd.as_raw_fd(), entry);
+        self.line.insert(fd, token, interest, shared, ());
         Ok(())
     }
 
     fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
-        let entry = self.table.known(fd.as_raw_fd())?;
+        let entry = self.line.known(fd.as_raw_fd())?;
         let before = entry.registration.interest;
         entry.registration.token = token;
         if entry.shared && before != interest {
@@ -257,19 +114,19 @@ impl Backend for Edge {
             match (before, interest) {
                 (_, Interest::NONE) => {
                     epoll::delete(&self.epoll, fd)?;
-                    entry.condition = Condition::NOTHING;
+                    entry.believe_nothing();
                 }
                 (Interest::NONE, _) => epoll::add(&self.epoll, fd, data(fd), flags(true))?,
                 _ => {}
             }
         }
         entry.registration.interest = interest;
-        self.line_up(fd.as_raw_fd());
+        self.line.line_up(fd.as_raw_fd());
         Ok(())
     }
 
     fn remove(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        let entry = self.table.remove(fd.as_raw_fd())?;
+        let entry = self.line.remove(fd.as_raw_fd())?;
         match entry.shared && entry.registration.interest == Interest::NONE {
             true => Ok(()),
             false => Ok(epoll::delete(&self.epoll, fd)?),
@@ -277,58 +134,45 @@ impl Backend for Edge {
     }
 
     fn forget(&mut self, fd: BorrowedFd<'_>) {
-        let _ = self.table.remove(fd.as_raw_fd());
+        let _ = self.line.remove(fd.as_raw_fd());
     }
 
     fn pass_on(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        let entry = self.table.known(fd.as_raw_fd())?;
+        let entry = self.line.known(fd.as_raw_fd())?;
         if !entry.shared || entry.registration.interest == Interest::NONE {
             return Ok(());
         }
         // The registration says again what holds now; what comes later is another one's, and must not be found by looking.
-        entry.condition = Condition::NOTHING;
+        entry.believe_nothing();
         super::epoll::to_the_end_of_the_queue(&self.epoll, fd, data(fd), flags(true))
     }
 
     fn drained(&mut self, fd: BorrowedFd<'_>) {
-        if let Some(entry) = self.table.get_mut(fd.as_raw_fd())
-            && !entry.ended
-        {
-            entry.condition.input = false;
-        }
+        self.line.drained(fd.as_raw_fd());
     }
 
     fn wait(&mut self, ready: &mut Vec<Ready>, timeout_ms: Option<u32>) -> io::Result<()> {
-        self.look_again()?;
-        let timeout_ms = match self.line.is_empty() {
-            true => timeout_ms,
-            false => Some(0),
-        };
-        let (begun, mut left_ms) = (Instant::now(), timeout_ms);
+        let timeout = timeout_ms.map(|ms| Duration::from_millis(ms.into()));
+        let patience = self.line.look_again(timeout)?;
         loop {
-            let heard = self.hear(left_ms)?;
-            self.deliver(ready);
+            let heard = self.hear(patience.left().map(crate::timeout_ms))?;
+            self.line.deliver(ready);
             if heard == 0 || !ready.is_empty() {
                 return Ok(());
             }
             // Changes that are of no interest: the wait goes on.
-            left_ms = timeout_ms.map(|ms| {
-                let timeout = Duration::from_millis(ms.into());
-                crate::timeout_ms(timeout.saturating_sub(begun.elapsed()))
-            });
         }
     }
 
     fn wait_finely(&mut self, ready: &mut Vec<Ready>, timeout: Duration) -> io::Result<()> {
-        self.look_again()?;
-        let begun = Instant::now();
+        let patience = self.line.look_again(Some(timeout))?;
         loop {
-            let left = timeout.saturating_sub(begun.elapsed());
-            if self.line.is_empty() && !super::epoll::is_readable_within(&self.epoll, left)? {
+            let left = patience.left().unwrap_or(timeout);
+            if !left.is_zero() && !super::epoll::is_readable_within(&self.epoll, left)? {
                 return Ok(());
             }
             let heard = self.hear(Some(0))?;
-            self.deliver(ready);
+            self.line.deliver(ready);
             if heard == 0 || !ready.is_empty() {
                 return Ok(());
             }
@@ -361,7 +205,7 @@ mod tests {
             near.read_exact(&mut [0]).unwrap();
             edge.drained(near.as_fd());
             assert_eq!(now(&mut edge), []);
-            assert!(edge.asked.is_empty() && edge.line.is_empty());
+            assert!(edge.line.is_idle());
         }
     }
 

@@ -7,8 +7,8 @@
 //!
 //! All mechanisms are level-triggered for their callers and are held to the same behaviour by one conformance suite
 //! (`tests/conformance.rs`): what is not drained is delivered again, so a stage may stop at its
-//! budget and be certain to hear of the rest. Where the kernel is asked for edges alone (`epoll-edge`), what holds between them
-//! is kept and looked at here. Refused: callbacks, threads (one `Events` belongs to one thread), and priorities.
+//! budget and be certain to hear of the rest. Where the kernel is asked for edges alone (`epoll-edge`, `io_uring`), what holds between them
+//! is kept and looked at here (`line.rs`). Refused: callbacks, threads (one `Events` belongs to one thread), and priorities.
 //!
 //! Processes that accept from one socket register it with [`Events::add_shared`]: epoll and io_uring then wake one of
 //! them for a client, and in turn.
@@ -22,6 +22,7 @@ mod clock;
 mod deadlines;
 mod edge;
 mod epoll;
+mod line;
 mod poll;
 mod select;
 mod sim;
@@ -203,7 +204,7 @@ impl Events {
         dispatch!(&mut self.0, backend => backend.pass_on(fd))
     }
 
-    /// The caller has read all that there was: a read found nothing, or less than it had room for. A hint, which spares epoll-edge a look
+    /// The caller has read all that there was: a read found nothing, or less than it had room for. A hint, which spares epoll-edge and io_uring a look
     /// and means nothing to the other mechanisms; of an unknown descriptor it is ignored.
     #[inline]
     pub fn drained(&mut self, fd: BorrowedFd<'_>) {

@@ -1,12 +1,12 @@
-//! io_uring as a readiness mechanism: polls armed once each, in batches, with the call that waits.
+//! io_uring as a readiness mechanism: polls that stay armed as long as their descriptor is registered (multishot), handed over with the
+//! call that waits.
 //!
-//! Level-triggered like the others: a poll that has answered is armed again at the next wait, and answers at once if
-//! the condition still holds. The kernel's multishot poll would save that request, but it answers on changes only, which
-//! this crate refuses. Registering, changing and forgetting are requests in memory shared with the kernel, so the one system
-//! call of a turn is the wait, whatever was registered meanwhile.
+//! Such a poll answers when something changes, and what holds until the next change is kept in the [line](super::line). It asks about
+//! input, and about room for output from the first time somebody waits for that. Registering, changing and forgetting are requests in memory
+//! shared with the kernel, so the one system call of a turn is the wait, whatever was registered meanwhile.
 //!
-//! A shared listener is polled with `EPOLLEXCLUSIVE`. Each answer takes a poll out of the listener's wait queue, and arming it again puts it
-//! at the end, so those who share it are told in turn.
+//! A shared listener is polled with `EPOLLEXCLUSIVE`, for one answer at a time: each takes the poll out of the listener's wait queue, and
+//! arming it again puts it at the end, so those who share it are told in turn.
 //!
 //! An armed poll holds its open file. What is removed is disarmed with the next wait, so a socket that is closed right
 //! after its removal is closed for its peer then: within the same turn of a loop.
@@ -16,10 +16,10 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
-use os::ring::{PollAnswer, PollRing, PollWanted};
+use os::ring::{ANSWERS_A_CALL, PollAnswer, PollRing, PollWanted};
 
-use crate::table::Table;
-use crate::vocabulary::{Condition, Interest, Ready, Registration, Token};
+use crate::line::{Change, Line};
+use crate::vocabulary::{Condition, Interest, Ready, Token};
 use crate::{Backend, EVENTS_PER_WAIT_MAX};
 
 /// Requests between two calls: one for each event of a wait, and for as many clients that come and go.
@@ -30,95 +30,140 @@ const ANSWERS: u32 = 32 * 1024;
 
 pub(crate) struct Uring {
     ring: PollRing,
-    table: Table<Entry>,
-    /// Descriptors whose poll has answered, to be armed again. One may have been forgotten since.
-    answered: Vec<RawFd>,
+    line: Line<Poll>,
+    /// Descriptors whose poll is to be armed with the next wait. One may have been forgotten since.
+    unarmed: Vec<RawFd>,
     generation: u32,
+}
+
+/// What the kernel has been asked about a descriptor.
+struct Poll {
+    /// The generation under which its poll is armed; answers under others are of the past.
+    armed: Option<u32>,
+    /// Somebody has waited for room for output.
+    output: bool,
 }
 
 const EPERM: i32 = rustix::io::Errno::PERM.raw_os_error();
 const ENOSYS: i32 = rustix::io::Errno::NOSYS.raw_os_error();
 
-struct Entry {
-    registration: Registration,
-    /// Others watch the same file, and one of them is to be told.
-    shared: bool,
-    /// The generation under which its poll is armed; answers under others are of the past.
-    armed: Option<u32>,
-}
-
 impl Uring {
     pub fn new() -> io::Result<Uring> {
         Ok(Uring {
             ring: PollRing::new(SUBMISSIONS, ANSWERS).map_err(explained)?,
-            table: Table::new(),
-            answered: Vec::new(),
+            line: Line::new(),
+            unarmed: Vec::new(),
             generation: 0,
         })
     }
 
     /// Arms the poll of a registered descriptor.
     fn arm(&mut self, fd: RawFd) -> io::Result<()> {
-        let Ok(entry) = self.table.known(fd) else {
+        let Ok(entry) = self.line.known(fd) else {
             return Ok(());
         };
-        let interest = entry.registration.interest;
         // Who shares a listener and does not want to be told must not be the one who is.
-        if entry.armed.is_some() || (entry.shared && interest == Interest::NONE) {
+        let is_aside = entry.shared && entry.registration.interest == Interest::NONE;
+        if entry.known.armed.is_some() || is_aside {
             return Ok(());
         }
         self.generation = self.generation.wrapping_add(1);
         let key = key(fd, self.generation);
         let wanted = PollWanted {
-            input: interest.reads(),
-            output: interest.writes(),
+            input: true,
+            output: entry.known.output,
+            end: !entry.shared,
+            for_good: !entry.shared,
             exclusively: entry.shared,
         };
         self.ring.arm(fd, wanted, key)?;
-        entry.armed = Some(self.generation);
+        entry.known.armed = Some(self.generation);
         Ok(())
     }
 
     fn arm_again(&mut self) -> io::Result<()> {
-        while let Some(fd) = self.answered.pop() {
+        while let Some(fd) = self.unarmed.pop() {
             if let Err(error) = self.arm(fd) {
-                self.answered.push(fd);
+                self.unarmed.push(fd);
                 return Err(error);
             }
         }
         Ok(())
     }
 
-    fn deliver(&mut self, answer: PollAnswer, ready: &mut Vec<Ready>) {
-        let fd = answer.key as u32 as RawFd;
-        let Ok(entry) = self.table.known(fd) else {
-            return;
-        };
-        if entry.armed != Some((answer.key >> 32) as u32) {
-            return;
-        }
-        entry.armed = None;
-        self.answered.push(fd);
-        if !answer.void {
-            ready.extend(entry.registration.ready(Condition {
-                input: answer.input,
-                output: answer.output,
-                hangup: answer.hangup,
-                error: answer.error,
-            }));
+    /// Takes back what is armed, if anything is. It is armed anew with the next wait, as far as it is still registered and wanted.
+    fn disarm(&mut self, fd: RawFd) -> io::Result<()> {
+        let armed = self.line.known(fd)?.known.armed.take();
+        self.unarmed.push(fd);
+        match armed {
+            Some(generation) => self.ring.disarm(key(fd, generation)),
+            None => Ok(()),
         }
     }
 
-    fn wait_for(&mut self, ready: &mut Vec<Ready>, timeout: Option<Duration>) -> io::Result<()> {
+    fn learn(&mut self, answer: &PollAnswer) {
+        let fd = answer.key as u32 as RawFd;
+        let Ok(entry) = self.line.known(fd) else {
+            return;
+        };
+        if entry.known.armed != Some((answer.key >> 32) as u32) {
+            return;
+        }
+        if answer.last {
+            entry.known.armed = None;
+            self.unarmed.push(fd);
+        }
+        if !answer.void {
+            self.line.learn(fd, &change(answer));
+        }
+    }
+
+    /// Takes all answers there are, waiting for the first. Whether there was one.
+    fn hear(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
         self.arm_again()?;
         self.ring.wait(timeout)?;
-        while ready.len() < EVENTS_PER_WAIT_MAX {
-            let Some(answer) = self.ring.answer() else {
-                break;
-            };
-            self.deliver(answer, ready);
+        let mut is_any = false;
+        loop {
+            let heard = self.learn_all();
+            is_any |= heard > 0;
+            if heard < ANSWERS_A_CALL {
+                return Ok(is_any);
+            }
+            self.ring.wait(Some(Duration::ZERO))?;
         }
-        Ok(())
+    }
+
+    fn learn_all(&mut self) -> usize {
+        let mut heard = 0;
+        while let Some(answer) = self.ring.answer() {
+            self.learn(&answer);
+            heard += 1;
+        }
+        heard
+    }
+
+    fn wait_for(&mut self, ready: &mut Vec<Ready>, timeout: Option<Duration>) -> io::Result<()> {
+        let patience = self.line.look_again(timeout)?;
+        loop {
+            let is_any = self.hear(patience.left())?;
+            self.line.deliver(ready);
+            if !is_any || !ready.is_empty() {
+                return Ok(());
+            }
+            // Changes that are of no interest: the wait goes on.
+        }
+    }
+}
+
+fn change(answer: &PollAnswer) -> Change {
+    Change {
+        condition: Condition {
+            input: answer.input,
+            output: answer.output,
+            hangup: answer.hangup,
+            error: answer.error,
+        },
+        ended: answer.ended,
     }
 }
 
@@ -178,62 +223,59 @@ impl Backend for Uring {
         interest: Interest,
         shared: bool,
     ) -> io::Result<()> {
-        let fd = fd.as_raw_fd();
-        self.table.check_unknown(fd)?;
-        let entry = Entry {
-            registration: Registration { token, interest },
-            shared,
+        self.line.check_unknown(fd)?;
+        let poll = Poll {
             armed: None,
+            output: interest.writes(),
         };
-        self.table.insert(fd, entry);
+        self.line.insert(fd, token, interest, shared, poll);
+        let fd = fd.as_raw_fd();
         self.arm(fd).inspect_err(|_| {
-            let _ = self.table.remove(fd);
+            let _ = self.line.remove(fd);
         })
     }
 
     fn modify(&mut self, fd: BorrowedFd<'_>, token: Token, interest: Interest) -> io::Result<()> {
         let fd = fd.as_raw_fd();
-        let entry = self.table.known(fd)?;
-        let same = entry.registration.interest == interest;
-        entry.registration = Registration { token, interest };
-        if same {
-            return Ok(());
-        }
-        // Armed anew with the next wait; where its poll has answered that is so already.
-        match entry.armed.take() {
-            Some(generation) => {
-                self.answered.push(fd);
-                self.ring.disarm(key(fd, generation))
+        let entry = self.line.known(fd)?;
+        let before = std::mem::replace(&mut entry.registration.interest, interest);
+        entry.registration.token = token;
+        if entry.shared && before != interest {
+            if interest == Interest::NONE {
+                entry.believe_nothing();
             }
-            // A shared one is not armed while nothing is of interest, and so has no answer that would bring it back.
-            None if entry.shared => {
-                self.answered.push(fd);
-                Ok(())
-            }
-            None => Ok(()),
+            return self.disarm(fd);
         }
+        if interest.writes() && !entry.known.output {
+            entry.known.output = true;
+            self.disarm(fd)?;
+        }
+        self.line.line_up(fd);
+        Ok(())
     }
 
     fn pass_on(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
         let fd = fd.as_raw_fd();
-        let entry = self.table.known(fd)?;
-        // Who has been told goes to the end by being armed again; who has not, by being disarmed first.
-        match entry.armed.take_if(|_| entry.shared) {
-            Some(generation) => {
-                self.answered.push(fd);
-                self.ring.disarm(key(fd, generation))
-            }
-            None => Ok(()),
+        let entry = self.line.known(fd)?;
+        if !entry.shared {
+            return Ok(());
         }
+        // Arming says again what holds now; what comes later is another one's, and must not be found by looking.
+        entry.believe_nothing();
+        self.disarm(fd)
     }
 
     fn remove(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
         let fd = fd.as_raw_fd();
-        let entry = self.table.remove(fd)?;
-        match entry.armed {
+        let entry = self.line.remove(fd)?;
+        match entry.known.armed {
             Some(generation) => self.ring.disarm(key(fd, generation)),
             None => Ok(()),
         }
+    }
+
+    fn drained(&mut self, fd: BorrowedFd<'_>) {
+        self.line.drained(fd.as_raw_fd());
     }
 
     fn wait(&mut self, ready: &mut Vec<Ready>, timeout_ms: Option<u32>) -> io::Result<()> {

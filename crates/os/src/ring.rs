@@ -6,25 +6,32 @@
 //! Descriptors go in by number, as with [`select`](crate::select): what is asked again outlives any borrow, nothing is read
 //! from or written to them, and a number that is not open is answered with an error.
 //!
-//! Two things differ from epoll. A poll is armed once and answers once: at once if the condition holds
-//! already. And an armed poll holds its open file: a socket that is closed meanwhile stays open until the poll is
-//! disarmed and the ring has been entered again.
+//! Two things differ from epoll. A poll answers once, at once if the condition holds already; or, where it is asked to, for good
+//! (multishot, Linux 5.13): then at once and at every change, as an edge-triggered registration does. And an armed poll holds its
+//! open file: a socket that is closed meanwhile stays open until the poll is disarmed and the ring has been entered again.
 //!
-//! Sources: io_uring_setup(2), io_uring_enter(2), `io_uring/poll.c` of the Linux sources.
+//! Answers are made in the call that waits for them, where the kernel can (Linux 6.1), so they say what holds then.
+//!
+//! Sources: io_uring_setup(2), io_uring_enter(2), io_uring_prep_poll_multishot(3), `io_uring/poll.c` of the Linux sources.
 
 use std::io;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
 use io_uring::types::{Fd, SubmitArgs, Timespec};
-use io_uring::{IoUring, opcode, squeue};
+use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue};
 
 /// The key of answers that nobody asked for: those to [`PollRing::disarm`] itself.
 const NOBODY: u64 = u64::MAX;
 
+/// The kernel makes so many answers to a call (`IO_LOCAL_TW_DEFAULT_MAX`), so where there are fewer there are no more.
+pub const ANSWERS_A_CALL: usize = 20;
+
 /// A ring that polls.
 pub struct PollRing {
     ring: IoUring,
+    /// It belongs to the thread that enters it first, not to the one that made it.
+    entered: bool,
 }
 
 /// What a poll found.
@@ -34,10 +41,14 @@ pub struct PollAnswer {
     pub key: u64,
     /// The poll was disarmed, or never armed for want of memory: nothing is known of its descriptor.
     pub void: bool,
+    /// It was the last answer: the poll is not armed any more.
+    pub last: bool,
     /// There is input, or the end of it (`POLLIN`).
     pub input: bool,
     /// There is room for output (`POLLOUT`).
     pub output: bool,
+    /// The peer has ended its side (`POLLRDHUP`).
+    pub ended: bool,
     /// Both directions are closed (`POLLHUP`).
     pub hangup: bool,
     /// An error is pending (`POLLERR`), or the descriptor cannot be polled.
@@ -51,20 +62,24 @@ pub struct PollWanted {
     pub input: bool,
     /// Room for output (`POLLOUT`).
     pub output: bool,
+    /// The end of the peer's side by itself (`POLLRDHUP`); not together with `exclusively`.
+    pub end: bool,
+    /// Not one answer, but one at every change, until it is disarmed.
+    pub for_good: bool,
     /// Of all who wait for the file in this way, one is to be told (`EPOLLEXCLUSIVE`).
     pub exclusively: bool,
 }
 
 impl PollWanted {
     fn mask(self) -> u32 {
-        let input = if self.input { libc::POLLIN } else { 0 };
-        let output = if self.output { libc::POLLOUT } else { 0 };
-        let exclusive = if self.exclusively {
-            libc::EPOLLEXCLUSIVE as u32
-        } else {
-            0
-        };
-        (input | output) as u32 | exclusive
+        let flags = [
+            (self.input, libc::POLLIN as u32),
+            (self.output, libc::POLLOUT as u32),
+            (self.end, libc::POLLRDHUP as u32),
+            (self.exclusively, libc::EPOLLEXCLUSIVE as u32),
+        ];
+        let wanted = flags.iter().filter(|(is_wanted, _)| *is_wanted);
+        wanted.fold(0, |mask, (_, flag)| mask | flag)
     }
 }
 
@@ -77,12 +92,22 @@ impl PollRing {
     /// sysctl `kernel.io_uring_disabled` or by such a filter. `Unsupported`: the kernel (before 5.11) cannot
     /// wait with a time-out. Also `EMFILE`, `ENFILE`, `ENOMEM`.
     pub fn new(submissions: u32, answers: u32) -> io::Result<PollRing> {
-        let ring = IoUring::builder()
+        let mut builder = IoUring::builder();
+        builder
             .setup_clamp()
             .setup_cqsize(answers)
-            .build(submissions)?;
+            .setup_r_disabled();
+        let plain = builder.clone();
+        let best = builder.setup_single_issuer().setup_defer_taskrun();
+        let ring = match best.build(submissions) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => plain.build(submissions)?,
+            made => made?,
+        };
         match ring.params().is_feature_ext_arg() && ring.params().is_feature_nodrop() {
-            true => Ok(PollRing { ring }),
+            true => Ok(PollRing {
+                ring,
+                entered: false,
+            }),
             false => Err(io::Error::new(
                 io::ErrorKind::Unsupported,
                 "the io_uring of this kernel is older than 5.11",
@@ -90,14 +115,14 @@ impl PollRing {
         }
     }
 
-    /// Asks for one answer about a descriptor, told by `key`: when there is what is `wanted`, or a hang-up
+    /// Asks about a descriptor, the answers told by `key`: when there is what is `wanted`, or a hang-up
     /// or error in any case. The kernel hears of it at the next [`PollRing::wait`] at the latest.
     ///
     /// # Errors
     /// Those of io_uring_enter(2), when the queue was full and had to be handed over.
     pub fn arm(&mut self, fd: RawFd, wanted: PollWanted, key: u64) -> io::Result<()> {
-        let entry = opcode::PollAdd::new(Fd(fd), wanted.mask()).build();
-        self.push(entry.user_data(key))
+        let entry = opcode::PollAdd::new(Fd(fd), wanted.mask()).multi(wanted.for_good);
+        self.push(entry.build().user_data(key))
     }
 
     /// Takes back what was armed under `key`. Its answer may be on its way already, so answers to it are to be ignored
@@ -116,9 +141,18 @@ impl PollRing {
             if unsafe { self.ring.submission().push(&entry) }.is_ok() {
                 return Ok(());
             }
+            self.enable()?;
             self.ring.submit()?;
         }
         Err(io::Error::from_raw_os_error(libc::EBUSY))
+    }
+
+    fn enable(&mut self) -> io::Result<()> {
+        if !self.entered {
+            self.ring.submitter().register_enable_rings()?;
+            self.entered = true;
+        }
+        Ok(())
     }
 
     /// Hands over what was armed and disarmed, and waits until there is an answer or for `timeout` (`None`: without end).
@@ -127,19 +161,21 @@ impl PollRing {
     /// # Errors
     /// `Interrupted` when a signal handler ran.
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.enable()?;
         let there = !self.ring.completion().is_empty();
-        let want = usize::from(!there && timeout != Some(Duration::ZERO));
-        let time = timeout.map(|timeout| {
-            Timespec::new()
-                .sec(timeout.as_secs())
-                .nsec(timeout.subsec_nanos())
-        });
-        let arguments = SubmitArgs::new();
-        let arguments = match &time {
-            Some(time) => arguments.timespec(time),
-            None => arguments,
+        let entered = match timeout {
+            _ if there => self.look(),
+            Some(Duration::ZERO) => self.look(),
+            Some(timeout) => {
+                let time = Timespec::new()
+                    .sec(timeout.as_secs())
+                    .nsec(timeout.subsec_nanos());
+                let arguments = SubmitArgs::new().timespec(&time);
+                self.ring.submitter().submit_with_args(1, &arguments)
+            }
+            None => self.ring.submit_and_wait(1),
         };
-        match self.ring.submitter().submit_with_args(want, &arguments) {
+        match entered {
             Ok(_) => Ok(()),
             Err(error) if error.raw_os_error() == Some(libc::ETIME) => Ok(()),
             // Answers that found no room wait in the kernel: take those that are there first.
@@ -153,26 +189,40 @@ impl PollRing {
         }
     }
 
+    /// Hands over what was armed and disarmed, and has the kernel make what answers there are.
+    fn look(&mut self) -> io::Result<usize> {
+        let new = self.ring.submission().len() as u32;
+        // SAFETY: as many entries as were pushed, all of them without memory of ours, and no signal mask.
+        unsafe {
+            let nobody: Option<&libc::sigset_t> = None;
+            let flags = EnterFlags::GETEVENTS.bits();
+            self.ring.submitter().enter(new, 0, flags, nobody)
+        }
+    }
+
     /// The next answer, if there is one.
     pub fn answer(&mut self) -> Option<PollAnswer> {
         loop {
             let entry = self.ring.completion().next()?;
             if entry.user_data() != NOBODY {
-                return Some(PollAnswer::new(entry.user_data(), entry.result()));
+                return Some(PollAnswer::new(&entry));
             }
         }
     }
 }
 
 impl PollAnswer {
-    fn new(key: u64, result: i32) -> PollAnswer {
+    fn new(entry: &cqueue::Entry) -> PollAnswer {
+        let result = entry.result();
         let void = matches!(-result, libc::ECANCELED | libc::ENOMEM);
         let has = |flag: libc::c_short| result >= 0 && result & i32::from(flag) != 0;
         PollAnswer {
-            key,
+            key: entry.user_data(),
             void,
+            last: !cqueue::more(entry.flags()),
             input: has(libc::POLLIN),
             output: has(libc::POLLOUT),
+            ended: has(libc::POLLRDHUP),
             hangup: has(libc::POLLHUP),
             error: has(libc::POLLERR) || (result < 0 && !void),
         }

@@ -19,7 +19,11 @@ pub fn copy(original: &Path, place: &Path) {
 pub fn write(place: &Path, text: &str, mode: u32) {
     let mut install = Command::new("install");
     install.arg(format!("-m{mode:o}")).arg("/dev/stdin");
-    let mut child = install.arg(place).stdin(Stdio::piped()).spawn().expect("install runs");
+    let mut child = install
+        .arg(place)
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("install runs");
     let mut input = child.stdin.take().expect("a pipe");
     input.write_all(text.as_bytes()).expect("it reads");
     drop(input);

@@ -164,9 +164,16 @@ fn reason_is_told_and_no_process_is_left_when_the_program_cannot_be_executed() {
     let file = |name: &str, text: &str, mode: u32| {
         let path = directory.path().join(name);
         // By another process: what another test's child still holds open for writing cannot be executed.
-        let words = ["-c", "printf %s \"$2\" > \"$1\" && chmod \"$3\" \"$1\"", "sh"];
+        let words = [
+            "-c",
+            "printf %s \"$2\" > \"$1\" && chmod \"$3\" \"$1\"",
+            "sh",
+        ];
         let mut shell = std::process::Command::new("sh");
-        shell.args(words).arg(&path).args([text, &format!("{mode:o}")]);
+        shell
+            .args(words)
+            .arg(&path)
+            .args([text, &format!("{mode:o}")]);
         assert!(shell.status().unwrap().success());
         CString::new(path.to_str().unwrap()).unwrap()
     };

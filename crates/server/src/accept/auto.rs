@@ -10,9 +10,6 @@ use crate::request::Counters;
 /// The listeners are looked at no more often: with many short turns it would be a cost, and a period has twenty of these.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// A part that differs by less is the same: telling the kernel has it compile a filter, and who is heard is to stay so.
-const PART_TOLD: f64 = 0.01;
-
 /// A client that has closed its side and has waited for longer than this is taken for one that has given up, while more come than can be
 /// served: longer than anybody is meant to wait in the queue.
 const IMPATIENT_MS: u32 = 1_000;
@@ -189,10 +186,8 @@ impl Auto {
 
 /// Telling the kernel is a call; a little more or less is not worth it.
 fn is_near(told: &Gate, wanted: &Gate) -> bool {
-    let part = (wanted.heard - told.heard).abs() <= PART_TOLD * told.heard;
-    let all = (wanted.heard >= 1.0) == (told.heard >= 1.0);
     let queue = wanted.backlog.abs_diff(told.backlog) <= told.backlog / 8;
-    part && all && queue && wanted.deferred == told.deferred
+    queue && wanted.heard == told.heard && wanted.deferred == told.deferred
 }
 
 #[cfg(test)]
@@ -211,14 +206,13 @@ mod tests {
             backlog,
             ..told
         };
-        assert!(is_near(&told, &with(0.504, 890)));
+        assert!(is_near(&told, &with(0.5, 890)));
         assert!(!is_near(&told, &with(0.506, 800)) && !is_near(&told, &with(0.5, 910)));
         let deferred = Gate {
             deferred: true,
             ..told
         };
         assert!(!is_near(&told, &deferred));
-        assert!(!is_near(&with(0.999, 800), &with(1.0, 800)), "all is all");
     }
 
     #[test]

@@ -73,6 +73,12 @@ const LEFT_OVER: f64 = 1.1;
 /// The part grows by this much a period at most: whoever has knocked in vain knocks again, and each step shows how many of them there are.
 const STEP: f64 = 1.5;
 
+/// Another part is heard when it is another by so much, or by less when the one in force has held for a while: the kernel compiles a filter for it
+/// (a tenth of a millisecond), which is much where the processor is a small share of one, and who is heard is to stay so.
+const COARSE: f64 = 0.03;
+const FINE: f64 = 0.01;
+const FINE_AFTER_US: u64 = 500_000;
+
 /// Never less, or nobody would come from whom it could be learned that more may.
 const HEARD_LEAST: f64 = 1.0 / 32.0;
 
@@ -107,6 +113,8 @@ pub(super) struct Queue {
     /// The longest that it may be.
     most: u32,
     gate: Gate,
+    /// Since when this part is heard.
+    heard_us: u64,
     /// What leaves the queue while somebody waits.
     leaving_per_s: f64,
     /// Periods that rate was learned from, as far as it matters.
@@ -135,6 +143,7 @@ impl Queue {
                 heard: 1.0,
                 deferred: true,
             },
+            heard_us: now_us,
             leaving_per_s: 0.0,
             learned: 0.0,
             asking_per_s: 0.0,
@@ -274,7 +283,20 @@ impl Queue {
             // All who came could be served or told: it is not known yet how many more can.
             heard = heard.max(self.gate.heard * SPARE);
         }
-        self.gate.heard = heard.clamp(HEARD_LEAST, self.gate.heard * STEP).min(1.0);
+        let heard = heard.clamp(HEARD_LEAST, self.gate.heard * STEP).min(1.0);
+        self.hear(heard, period.ended_us);
+    }
+
+    fn hear(&mut self, part: f64, now_us: u64) {
+        let enough = match now_us.saturating_sub(self.heard_us) >= FINE_AFTER_US {
+            true => FINE,
+            false => COARSE,
+        };
+        let is_other = (part - self.gate.heard).abs() > enough * self.gate.heard;
+        if is_other || (part >= 1.0) != self.hears_all() {
+            self.gate.heard = part;
+            self.heard_us = now_us;
+        }
     }
 
     /// Learns how many ask from how many of those who are heard came.
