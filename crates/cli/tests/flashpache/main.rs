@@ -15,6 +15,7 @@ mod conversations;
 mod descriptors;
 mod faults;
 mod preload;
+mod privilege;
 mod secure;
 mod servers;
 mod streams;
