@@ -1,6 +1,6 @@
 //! The command itself: its words, its status page, and a server beside it.
 
-use super::support::{Backend, clients, exchange, folder, get, module, skip, wait_until};
+use super::support::{Backend, clients, exchange, folder, get, is_root, module, skip, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::Path;
 use std::process::{Command, Output};
@@ -151,8 +151,14 @@ fn command_is_named_when_it_cannot_be_started() {
     );
 }
 
+/// A test may have a name space of mounts of its own.
+pub fn may_mount() -> bool {
+    let outcome = Command::new("unshare").args(["--mount", "true"]).output();
+    is_root() && outcome.is_ok_and(|output| output.status.success())
+}
+
 /// `make install` of a folder, below a directory.
-fn install(folder: &str, built: &Path, below: &Path) {
+pub fn install(folder: &str, built: &Path, below: &Path) {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../..")
         .join(folder);

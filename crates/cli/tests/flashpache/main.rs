@@ -14,6 +14,7 @@ mod command;
 mod conversations;
 mod descriptors;
 mod faults;
+mod installed;
 mod preload;
 mod privilege;
 mod secure;

@@ -2,7 +2,7 @@
 //! service may read of them.
 
 use super::client;
-use super::command::{backend, said};
+use super::command::{backend, may_mount, said};
 use super::conversations::{Tree, masked};
 use super::faults::built;
 use super::support::{
@@ -37,11 +37,6 @@ fn make_tables(folder: &Path) {
         let table = fs::read_to_string(Path::new("/etc").join(name)).unwrap();
         fs::write(folder.join(name), table + &line).unwrap();
     }
-}
-
-fn may_mount() -> bool {
-    let outcome = Command::new("unshare").args(["--mount", "true"]).output();
-    is_root() && outcome.is_ok_and(|output| output.status.success())
 }
 
 /// What the kernel says of every thread of a process: all of its users, groups, further groups and capabilities.
