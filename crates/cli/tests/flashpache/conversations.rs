@@ -237,7 +237,7 @@ fn agree(test: &str, mpm: &str, way: Way) {
         socket.display()
     );
     let apache = Apache::start(mpm, &configuration(&root, way, &more));
-    let plain: Vec<_> = expected.iter().filter(|case| is_plain(case)).collect();
+    let plain: Vec<_> = expected.iter().filter(is_plain).collect();
     assert!(plain.len() >= 30, "{}", plain.len());
     for state in ["cold", "warm"] {
         let before = apache.counter("Sent");
