@@ -95,13 +95,17 @@ pub struct Said {
 }
 
 impl Said {
-    fn of(output: Output) -> Said {
+    pub fn of(output: Output) -> Said {
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{}: {text}{error}", output.status);
         let mut lines: Vec<String> = text.lines().map(Into::into).collect();
         let counted = lines.pop().unwrap_or_default();
         Said { lines, counted }
+    }
+
+    pub fn counted(&self) -> &str {
+        &self.counted
     }
 
     pub fn count(&self, name: &str) -> u64 {

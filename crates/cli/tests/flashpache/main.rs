@@ -14,6 +14,7 @@ mod command;
 mod conversations;
 mod descriptors;
 mod faults;
+mod hostile;
 mod installed;
 mod preload;
 mod privilege;
