@@ -73,9 +73,15 @@ struct kept {
  * which the kernel would take for a second use of the pages. */
 enum { SMALL_BYTES = 64 * 1024 };
 
+/* What all processes count: the client library's part, and the replies that the handler sent. */
+struct counters {
+    struct headway_statistics opening;
+    uint64_t sent;
+};
+
 /* One service for the whole server: the directives of it stand outside of virtual hosts. */
 static struct headway_options options;
-static struct headway_statistics *statistics;
+static struct counters *counters;
 static struct headway_client *client;
 
 /* ---------------------------------------------------------------- settings */
@@ -177,21 +183,21 @@ static const command_rec commands[] = {
 /* ---------------------------------------------------------------- processes */
 
 static apr_status_t unshare_statistics(void *unused) {
-    munmap(statistics, sizeof *statistics);
-    statistics = NULL;
+    munmap(counters, sizeof *counters);
+    counters = NULL;
     return APR_SUCCESS;
 }
 
 /* The counters lie in memory that all children share, for mod_status. They begin anew when Apache is
  * restarted. */
 static int share_statistics(apr_pool_t *pool, apr_pool_t *log, apr_pool_t *scratch, server_rec *server) {
-    if (!options.socket || statistics) return OK;
-    void *shared = mmap(NULL, sizeof *statistics, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (!options.socket || counters) return OK;
+    void *shared = mmap(NULL, sizeof *counters, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) {
         ap_log_error(APLOG_MARK, APLOG_ERR, errno, server, "mod_headway: no memory for counters");
         return HTTP_INTERNAL_SERVER_ERROR;
     }
-    statistics = shared;
+    counters = shared;
     apr_pool_cleanup_register(pool, NULL, unshare_statistics, apr_pool_cleanup_null);
     return OK;
 }
@@ -211,7 +217,7 @@ static void start_child(apr_pool_t *pool, server_rec *server) {
                      "give Apache a User, or under mpm-itk leave the module off");
         return;
     }
-    options.statistics = statistics;
+    options.statistics = &counters->opening;
     client = headway_client_new(&options);
     if (client)
         apr_pool_cleanup_register(pool, NULL, free_client, apr_pool_cleanup_null);
@@ -399,6 +405,8 @@ static int send_file(request_rec *r) {
         insert_kept(r, kept, file, brigade);
     }
     APR_BRIGADE_INSERT_TAIL(brigade, apr_bucket_eos_create(r->connection->bucket_alloc));
+    /* Before it goes: a client that has it may ask for the count at once. */
+    __atomic_fetch_add(&counters->sent, 1, __ATOMIC_RELAXED);
     apr_status_t status = ap_pass_brigade(r->output_filters, brigade);
     apr_brigade_cleanup(brigade);
     return status == APR_SUCCESS || r->status != HTTP_OK || r->connection->aborted ? OK : AP_FILTER_ERROR;
@@ -407,17 +415,18 @@ static int send_file(request_rec *r) {
 /* ---------------------------------------------------------------- mod_status */
 
 static int show_status(request_rec *r, int flags) {
-    if (!statistics) return DECLINED;
+    if (!counters) return DECLINED;
+    const struct headway_statistics *opening = &counters->opening;
     const struct {
         const char *name;
         const uint64_t *value;
-    } lines[] = {{"Opened", &statistics->opened},          {"Asked", &statistics->asked},
-                 {"AskedNames", &statistics->asked_names}, {"AskedPages", &statistics->asked_pages},
-                 {"WaitedUs", &statistics->waited_us},     {"Fallbacks", &statistics->fallbacks},
-                 {"Timeouts", &statistics->timeouts},      {"Unreachable", &statistics->unreachable},
-                 {"Refused", &statistics->refused},        {"Elsewhere", &statistics->elsewhere},
-                 {"Unhelped", &statistics->unhelped},      {"Retries", &statistics->retries},
-                 {"Replaced", &statistics->replaced}};
+    } lines[] = {{"Opened", &opening->opened},          {"Asked", &opening->asked},
+                 {"AskedNames", &opening->asked_names}, {"AskedPages", &opening->asked_pages},
+                 {"WaitedUs", &opening->waited_us},     {"Fallbacks", &opening->fallbacks},
+                 {"Timeouts", &opening->timeouts},      {"Unreachable", &opening->unreachable},
+                 {"Refused", &opening->refused},        {"Elsewhere", &opening->elsewhere},
+                 {"Unhelped", &opening->unhelped},      {"Retries", &opening->retries},
+                 {"Replaced", &opening->replaced},      {"Sent", &counters->sent}};
     int is_short = flags & AP_STATUS_SHORT;
     if (!is_short) ap_rputs("<hr /><h2>Headway: the open-file service</h2>\n<dl>", r);
     for (apr_size_t i = 0; i < sizeof lines / sizeof *lines; i++) {

@@ -151,21 +151,27 @@ OPEN_2(__open64_2)
 OPENAT_2(__openat_2)
 OPENAT_2(__openat64_2)
 
-/* libc opens inside itself here, so the file is made ready first: its names, and its beginning. */
+/* Modes that say no more than how to open: `m`, `c` and `ccs=` are for fopen's eyes alone. */
+static int only_opens(const char *mode) {
+    return mode && mode[0] == 'r' && mode[1 + strspn(mode + 1, "be")] == '\0';
+}
+
+/* fopen in two steps, so that the file is opened once: opening a FIFO wakes whoever waits to write into it. */
+static FILE *fopen_ours(const char *path, const char *mode) {
+    int error = errno, fd = open_ours(AT_FDCWD, path, O_RDONLY | (strchr(mode, 'e') ? O_CLOEXEC : 0));
+    FILE *file = fd < 0 ? NULL : NEXT(fdopen)(fd, mode);
+    if (file)
+        errno = error;
+    else if (fd >= 0)
+        close(fd);
+    return file;
+}
+
+/* With any other mode libc opens inside itself, and the names alone are made ready. */
 #define FOPEN(name)                                                                                          \
     EXPORT FILE *name(const char *path, const char *mode) {                                                  \
-        if (mode && mode[0] == 'r' && !strchr(mode, '+') && is_ours(AT_FDCWD, path)) {                       \
-            int error = errno,                                                                               \
-                fd = headway_openat(client, AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);              \
-            FILE *file = NEXT(name)(path, mode);                                                             \
-            if (!file && fd >= 0 && (errno == EMFILE || errno == ENFILE)) {                                  \
-                close(fd);                                                                                   \
-                fd = -1, file = NEXT(name)(path, mode);                                                      \
-            }                                                                                                \
-            if (fd >= 0) close(fd);                                                                          \
-            if (file) errno = error;                                                                         \
-            return file;                                                                                     \
-        }                                                                                                    \
+        if (only_opens(mode) && is_ours(AT_FDCWD, path)) return fopen_ours(path, mode);                      \
+        if (mode && mode[0] == 'r' && !strchr(mode, '+')) touch(AT_FDCWD, path, 0);                          \
         return NEXT(name)(path, mode);                                                                       \
     }
 FOPEN(fopen)

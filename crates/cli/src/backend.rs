@@ -40,7 +40,8 @@ Examples:
   headway backend --root /srv/www --socket /run/headway/open.sock
                                                  for clients of the same user
   headway backend --root /srv/www --root /usr/share/javascript --socket /run/headway/open.sock \\
-      --allow-user www-data --status 9091        for Apache, with counters on http://127.0.0.1:9091/
+      --user www-data --status 9091              started by root, for Apache, with counters on
+                                                 http://127.0.0.1:9091/
   headway backend --root /srv/www --socket /tmp/open.sock -- apache2 -D FOREGROUND
                                                  starts Apache beside it, and ends with it
 
@@ -48,8 +49,9 @@ Clients are mod_headway for Apache, programs with libheadway_open, and unchanged
 libheadway_preload.so. They open each file themselves, with their own rights: the service sees to it that
 this does not wait. Without the service, or when it does not answer, they do what they always did.
 
-Run it as the server's user, or as another one that can read the roots; it needs no privilege. Name the
-roots as the server's configuration does: symbolic links that lead out of a root are not followed here.
+Run it as the server's user, or as another one that can read the roots; it needs no privilege, and with
+--user it gives up root's. Name the roots as the server's configuration does: symbolic links that lead out
+of a root are not followed here.
 
 Exit codes: 0 done, 1 failed, 2 wrong use.";
 
@@ -63,6 +65,10 @@ pub struct Arguments {
     /// Where clients connect: a Unix socket of type SOCK_SEQPACKET is made there
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
+    /// Run as this user, by name or number, with its groups: the service, its helpers and COMMAND. For root, who opens
+    /// the roots and makes the socket first [default: as whoever starts it]
+    #[arg(long, value_name = "NAME[:GROUP]")]
+    user: Option<String>,
     /// A user who may connect, by name or number, may be repeated; the service's own user always may
     #[arg(long = "allow-user", value_name = "USER")]
     users: Vec<String>,
@@ -103,7 +109,9 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     raise_descriptor_limit().context("raising the limit of descriptors")?;
-    let config = config(arguments)?;
+    let account = arguments.user.as_deref().map(identity::account);
+    let account = account.transpose().map_err(Failure::Use)?;
+    let config = config(arguments, account.as_ref())?;
     let spawner = spawner::Spawner::new();
     let (service, remote) = Service::new(config, spawner.asker()).map_err(|error| match error {
         ServiceError::Root(_) | ServiceError::Listen(_) => Failure::Use(error.to_string()),
@@ -114,9 +122,16 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         .status
         .map(|ListenAddress(wanted)| status::start(wanted, remote.clone()))
         .transpose()?;
+    // Root opens a low port and a root that is closed to others; whatever reads what a client sends is the user's.
+    if let Some(account) = &account {
+        account.assume()?;
+    }
     spawner.start(remote.clone())?;
     if !arguments.quiet {
         announce(arguments, status);
+    }
+    if account.is_none() {
+        warn_of_root();
     }
     let server = Beside::start(&arguments.command, &remote)?;
     server.heed(stop, &remote)?;
@@ -124,7 +139,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     server.ended()
 }
 
-fn config(arguments: &Arguments) -> Result<ServiceConfig, Failure> {
+fn config(
+    arguments: &Arguments,
+    account: Option<&identity::Account>,
+) -> Result<ServiceConfig, Failure> {
     let descriptors = descriptors();
     let roots = arguments.roots.iter().map(std::path::absolute);
     let mut users = arguments
@@ -133,7 +151,8 @@ fn config(arguments: &Arguments) -> Result<ServiceConfig, Failure> {
         .map(|name| identity::user(name))
         .collect::<Result<Vec<_>, _>>()
         .map_err(Failure::Use)?;
-    users.push(rustix::process::geteuid().as_raw());
+    let own = rustix::process::geteuid().as_raw();
+    users.push(account.map_or(own, |account| account.user));
     let groups = arguments.groups.iter().map(|name| identity::group(name));
     Ok(ServiceConfig {
         socket: std::path::absolute(&arguments.socket)?,
@@ -172,6 +191,16 @@ fn announce(arguments: &Arguments, status: Option<std::net::SocketAddr>) {
     }
     // If standard error is closed there is nobody to tell.
     let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Clients gain nothing by a service that may read everything; whoever finds a fault in it would.
+fn warn_of_root() {
+    if rustix::process::geteuid().is_root() {
+        let _ = writeln!(
+            std::io::stderr(),
+            "headway: the service runs as root, which it need not: start it with --user NAME, a user who can read the roots"
+        );
+    }
 }
 
 /// Readable when the service is to end.

@@ -21,4 +21,5 @@ mod skip;
 pub mod socket;
 pub mod spawn;
 pub mod ticks;
+pub mod user;
 pub mod work;

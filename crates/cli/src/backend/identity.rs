@@ -1,15 +1,74 @@
-//! Users and groups by name or number.
+//! Users and groups by name or number, and becoming one of them.
 //!
 //! Names come from /etc/passwd and /etc/group alone; whoever keeps them elsewhere gives the number.
 
+use crate::Failure;
+use anyhow::Context;
+use os::user::{User, become_user};
+use std::ffi::CString;
+
+const USERS: &str = "/etc/passwd";
+const GROUPS: &str = "/etc/group";
+
 /// A user's number.
 pub fn user(text: &str) -> Result<u32, String> {
-    number("user", text, "/etc/passwd")
+    number("user", text, USERS)
 }
 
 /// A group's number.
 pub fn group(text: &str) -> Result<u32, String> {
-    number("group", text, "/etc/group")
+    number("group", text, GROUPS)
+}
+
+/// Whom the service is to run as.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Account {
+    /// None for a number that nobody has: it is in no further groups.
+    name: Option<CString>,
+    pub user: u32,
+    group: u32,
+}
+
+/// `NAME`, or `NAME:GROUP` for another primary group than the user's own; both may be numbers.
+pub fn account(text: &str) -> Result<Account, String> {
+    let (who, in_group) = match text.split_once(':') {
+        Some((who, group)) => (who, Some(self::group(group)?)),
+        None => (text, None),
+    };
+    let user = user(who)?;
+    let table = read(USERS)?;
+    let line = words(&table).find(|words| words.get(2).is_some_and(|n| *n == user.to_string()));
+    let own = line.as_ref().and_then(|words| words.get(3)?.parse().ok());
+    let group = in_group.or(own).ok_or_else(|| {
+        format!(
+            "user {user} is not in {USERS}, which would tell its group: give --user {user}:GROUP"
+        )
+    })?;
+    let name = line.and_then(|words| CString::new(words[0]).ok());
+    Ok(Account { name, user, group })
+}
+
+impl Account {
+    /// Be this user from now on, in all threads and in all that is started.
+    pub fn assume(&self) -> Result<(), Failure> {
+        let now = rustix::process::geteuid();
+        if !now.is_root() && now.as_raw() == self.user {
+            return Ok(());
+        }
+        if !now.is_root() {
+            return Err(Failure::Use(format!(
+                "--user: only root can become user {}; start it as root, or as that user without --user",
+                self.user
+            )));
+        }
+        let user = User {
+            name: self.name.as_deref(),
+            number: self.user,
+            group: self.group,
+        };
+        let what = || format!("becoming user {} of group {}", self.user, self.group);
+        Ok(become_user(user).with_context(what)?)
+    }
 }
 
 /// Both files have the name first and the number third.
@@ -17,12 +76,20 @@ fn number(what: &str, text: &str, file: &str) -> Result<u32, String> {
     if let Ok(number) = text.parse() {
         return Ok(number);
     }
-    let table = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
-    let mut lines = table.lines().map(|line| line.split(':'));
-    let found = lines.find_map(|mut words| {
-        (words.next() == Some(text)).then(|| words.nth(1).and_then(|word| word.parse().ok()))?
+    let table = read(file)?;
+    let found = words(&table).find_map(|words| {
+        let named = words[0] == text;
+        named.then(|| words.get(2)?.parse().ok()).flatten()
     });
     found.ok_or_else(|| format!("there is no {what} {text:?} in {file}; give the number instead"))
+}
+
+fn read(file: &str) -> Result<String, String> {
+    std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))
+}
+
+fn words(table: &str) -> impl Iterator<Item = Vec<&str>> {
+    table.lines().map(|line| line.split(':').collect())
 }
 
 #[cfg(test)]
@@ -36,5 +103,19 @@ mod tests {
         assert_eq!(user("4711"), Ok(4711));
         let error = user("no-such-user").expect_err("nobody has this name");
         assert!(error.contains("give the number"), "{error}");
+    }
+
+    #[test]
+    fn group_is_the_users_own_unless_another_one_is_given() {
+        let of =
+            |text: &str| account(text).map(|account| (account.name, account.user, account.group));
+        let root = Some(c"root".to_owned());
+        assert_eq!(of("root"), Ok((root.clone(), 0, 0)));
+        assert_eq!(of("0:4711"), Ok((root, 0, 4711)));
+        assert_eq!(of("4712:4711"), Ok((None, 4712, 4711)));
+        let error = of("4712").expect_err("nobody has this number");
+        assert!(error.contains("--user 4712:GROUP"), "{error}");
+        let error = of("root:no-such-group").expect_err("no group has this name");
+        assert!(error.contains("no group"), "{error}");
     }
 }

@@ -3,6 +3,8 @@
 
 #[path = "../../../gateway/tests/peers/arrange.rs"]
 mod arrange;
+#[path = "../common/executable.rs"]
+mod executable;
 #[path = "../serving/mod.rs"]
 #[allow(dead_code, reason = "each test binary uses its part")]
 mod serving;

@@ -39,13 +39,13 @@ fn program() -> &'static Path {
 }
 
 /// Files whose contents are their names, in a folder with a place for a socket.
-struct Place {
+pub struct Place {
     folder: tempfile::TempDir,
-    files: Vec<PathBuf>,
+    pub files: Vec<PathBuf>,
 }
 
 impl Place {
-    fn new(count: usize) -> Place {
+    pub fn new(count: usize) -> Place {
         let folder = folder();
         fs::create_dir(folder.path().join("root")).unwrap();
         let mut place = Place {
@@ -59,11 +59,11 @@ impl Place {
         place
     }
 
-    fn root(&self) -> PathBuf {
+    pub fn root(&self) -> PathBuf {
         self.folder.path().join("root")
     }
 
-    fn socket(&self) -> PathBuf {
+    pub fn socket(&self) -> PathBuf {
         self.folder.path().join("socket")
     }
 
@@ -83,19 +83,19 @@ impl Place {
         command
     }
 
-    fn run(&self, words: &[&str], paths: &[PathBuf]) -> Said {
+    pub fn run(&self, words: &[&str], paths: &[PathBuf]) -> Said {
         Said::of(self.command(words, paths).output().unwrap())
     }
 }
 
 /// What the program printed.
-struct Said {
-    lines: Vec<String>,
+pub struct Said {
+    pub lines: Vec<String>,
     counted: String,
 }
 
 impl Said {
-    fn of(output: Output) -> Said {
+    pub fn of(output: Output) -> Said {
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{}: {text}{error}", output.status);
@@ -104,7 +104,11 @@ impl Said {
         Said { lines, counted }
     }
 
-    fn count(&self, name: &str) -> u64 {
+    pub fn counted(&self) -> &str {
+        &self.counted
+    }
+
+    pub fn count(&self, name: &str) -> u64 {
         let mut words = self.counted.split(' ').skip_while(|word| *word != name);
         words
             .nth(1)
@@ -114,7 +118,7 @@ impl Said {
     }
 
     /// Every file was what its name says.
-    fn is_right(&self) -> bool {
+    pub fn is_right(&self) -> bool {
         !self.lines.is_empty() && self.lines.iter().all(|line| line.starts_with("right "))
     }
 }

@@ -1,11 +1,11 @@
 //! The command itself: its words, its status page, and a server beside it.
 
-use super::support::{Backend, clients, exchange, folder, get, module, skip, wait_until};
+use super::support::{Backend, clients, exchange, folder, get, is_root, module, skip, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::Path;
 use std::process::{Command, Output};
 
-fn backend(root: &Path, words: &[&str]) -> Command {
+pub fn backend(root: &Path, words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_headway"));
     command
         .args(["backend", "--quiet", "--root"])
@@ -14,7 +14,7 @@ fn backend(root: &Path, words: &[&str]) -> Command {
     command
 }
 
-fn said(output: &Output) -> String {
+pub fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -34,6 +34,21 @@ fn use_is_wrong_when_root_socket_or_user_are() {
             root,
             vec!["--socket", &socket, "--allow-user", "no-such-user"],
             "give the number",
+        ),
+        (
+            root,
+            vec!["--socket", &socket, "--user", "no-such-user"],
+            "there is no user \"no-such-user\" in /etc/passwd; give the number",
+        ),
+        (
+            root,
+            vec!["--socket", &socket, "--user", "root:no-such-group"],
+            "there is no group \"no-such-group\" in /etc/group",
+        ),
+        (
+            root,
+            vec!["--socket", &socket, "--user", "4711"],
+            "give --user 4711:GROUP",
         ),
         (
             root,
@@ -136,8 +151,14 @@ fn command_is_named_when_it_cannot_be_started() {
     );
 }
 
+/// A test may have a name space of mounts of its own.
+pub fn may_mount() -> bool {
+    let outcome = Command::new("unshare").args(["--mount", "true"]).output();
+    is_root() && outcome.is_ok_and(|output| output.status.success())
+}
+
 /// `make install` of a folder, below a directory.
-fn install(folder: &str, built: &Path, below: &Path) {
+pub fn install(folder: &str, built: &Path, below: &Path) {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../..")
         .join(folder);

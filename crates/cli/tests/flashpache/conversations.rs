@@ -237,8 +237,17 @@ fn agree(test: &str, mpm: &str, way: Way) {
         socket.display()
     );
     let apache = Apache::start(mpm, &configuration(&root, way, &more));
+    let plain: Vec<_> = expected.iter().filter(is_plain).collect();
+    assert!(plain.len() >= 30, "{}", plain.len());
     for state in ["cold", "warm"] {
+        let before = apache.counter("Sent");
         let actual = converse(&apache, way);
+        let sent = (apache.counter("Sent") - before) as usize;
+        assert!(
+            (plain.len()..expected.len()).contains(&sent),
+            "{mpm}, {way:?}, {state}: {sent} by the module, of {} plain cases",
+            plain.len()
+        );
         for ((case, expected), (_, actual)) in expected.iter().zip(&actual) {
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
             assert_eq!(
@@ -260,6 +269,9 @@ fn agree(test: &str, mpm: &str, way: Way) {
             assert_eq!(differ(), Vec::<String>::new(), "{mpm}: the logs differ");
         }
     }
+    if way == Way::Plain {
+        sends_each(&apache, &plain);
+    }
     // It was the module that did it, and the service that helped.
     assert!(apache.counter("Opened") > 200);
     assert_eq!(apache.counter("Fallbacks"), 0);
@@ -269,6 +281,44 @@ fn agree(test: &str, mpm: &str, way: Way) {
     }
     drop(apache);
     drop(backend);
+}
+
+/// A reply that the module's handler is there for: a file of the first host by its own name, without a rule of its
+/// own, and not refused for what the request says.
+fn is_plain((line, reply): &&(String, Vec<u8>)) -> bool {
+    let mut words = line.split(' ');
+    let is_read = matches!(words.next(), Some("GET" | "HEAD"));
+    let target = words.next().unwrap_or_default();
+    let path = target.split(['?', '#']).next().unwrap_or_default();
+    let is_file = [
+        "/file.txt",
+        "/big.bin",
+        "/empty.txt",
+        "/exact8k.bin",
+        "/noext",
+    ]
+    .contains(&path);
+    is_read && is_file && !line.contains("Host: ") && field(reply, "etag: ").is_some()
+}
+
+/// Each of these replies is one that the module has sent, and a reply of Apache's own is none.
+fn sends_each(apache: &Apache, plain: &[&(String, Vec<u8>)]) {
+    let sent = |line: &str| {
+        let before = apache.counter("Sent");
+        exchange(&apache.address, &request(line));
+        apache.counter("Sent") - before
+    };
+    for (line, _) in plain {
+        assert_eq!(sent(line), 1, "{line}");
+    }
+    for line in [
+        "GET /off/file.txt",
+        "GET /none",
+        "GET /denied/file.txt",
+        "POST /file.txt",
+    ] {
+        assert_eq!(sent(line), 0, "{line}");
+    }
 }
 
 /// The suite is about something: its replies are of many kinds.
@@ -287,11 +337,12 @@ fn spread(way: Way, replies: &[(String, Vec<u8>)]) {
 }
 
 /// The lines that one log has and the other has not, in whichever order they stand. The probe of whoever waited for the
-/// port has no request.
+/// port has no request, and only one of the two is asked for its counters.
 fn difference(first: &str, second: &str) -> Vec<String> {
     let mut counts = std::collections::BTreeMap::new();
     for (log, step) in [(first, 1), (second, -1)] {
-        for line in log.lines().filter(|line| !line.starts_with("- ")) {
+        let is_case = |line: &&str| !line.starts_with("- ") && !line.contains("/server-status");
+        for line in log.lines().filter(is_case) {
             *counts.entry(line).or_insert(0) += step;
         }
     }

@@ -8,6 +8,7 @@
  *   exercise SOCKET TIMEOUT_MS as UID PATH...        the same as another user
  *   exercise SOCKET TIMEOUT_MS closed PATH...        the same twice, without its descriptors in between
  *   exercise SOCKET TIMEOUT_MS few N PATH...         the same with N descriptors left
+ *   exercise SOCKET TIMEOUT_MS rounds N PATH...      a new client for each round; prints what open(2) says otherwise
  *   exercise SOCKET TIMEOUT_MS threads N TIMES PATH... each thread opens all of them, out of memory
  *   exercise SOCKET TIMEOUT_MS fork N TIMES PATH...  the same in processes, after the parent has connected
  *
@@ -149,6 +150,45 @@ static int after_closing(void) {
     return failed;
 }
 
+/* The same as open(2) says: the error, or a file that begins with its name. */
+static int is_as_ever(const char *path, int loads) {
+    struct headway_file file;
+    char content[8192];
+    int expected = open(path, O_RDONLY | O_CLOEXEC), error = errno;
+    ssize_t length = loads ? headway_load(client, path, sizeof content, make_room, content, &file)
+                           : headway_open(client, path, &file);
+    if (expected < 0) return length < 0 && errno == error;
+    close(expected);
+    if (length < 0) return 0;
+    if (length > 0) return is_whole(path, content, (size_t)length);
+    int wrong = check(path, &file);
+    close(file.fd);
+    return !wrong;
+}
+
+/* Whatever the service answers; by clients that do not know what the last one was told. */
+static int in_rounds(int count) {
+    int before = descriptors();
+    alarm(120);
+    for (int i = 0; i < count; i++) {
+        headway_client_free(client);
+        client = headway_client_new(&options);
+        for (char **path = paths; *path; path++) {
+            put_out_of_memory(*path);
+            if (is_as_ever(*path, i & 1)) continue;
+            printf("round %d: %s: %s\n", i, *path, strerror(errno));
+            return 1;
+        }
+        headway_client_free(client);
+        client = NULL;
+        if (descriptors() != before) {
+            printf("round %d: descriptors stay\n", i);
+            return 1;
+        }
+    }
+    return 0;
+}
+
 /* Without what was inherited: a number that is taken among those that are left would be one less. */
 static void leave_few(int count) {
     close_range(STDERR_FILENO + 1, ~0U, 0);
@@ -183,7 +223,10 @@ int main(int argc, char **argv) {
             paths++;
             leave_few(number);
         }
-        failed = strcmp(mode, "closed") == 0 ? after_closing() : one_by_one(strcmp(mode, "load") == 0);
+        if (strcmp(mode, "rounds") == 0) paths++;
+        failed = strcmp(mode, "rounds") == 0   ? in_rounds(number)
+                 : strcmp(mode, "closed") == 0 ? after_closing()
+                                               : one_by_one(strcmp(mode, "load") == 0);
     }
     headway_client_free(client);
     if (strcmp(mode, "few") != 0 && strcmp(mode, "closed") != 0 && descriptors() != before) failed = 1;

@@ -1,9 +1,13 @@
 //! The preload shim: unchanged programs behave as without it, and the service is asked.
 
-use super::support::{Backend, clients, folder, make_cold, skip};
+use super::support::{Backend, clients, folder, make_cold, skip, wait_until};
+use rustix::fs::{CWD, FileType, Mode, OFlags, inotify, mknodat};
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::mem::MaybeUninit;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 /// A program that does with the files what servers do, and prints everything that could differ.
 const PROGRAM: &str = r#"
@@ -175,4 +179,156 @@ fn service_is_asked_by_every_function_that_is_stood_in_for() {
         // No such file.
         assert!(line.ends_with(" asked 2"), "{line}");
     }
+}
+
+/// Opens a FIFO by `fopen` in each mode, says so, and shows what came out of it.
+const READER: &str = r#"
+import ctypes, signal, sys
+# Whatever becomes of the test.
+signal.alarm(60)
+libc = ctypes.CDLL(None)
+libc.fopen.restype = ctypes.c_void_p
+room = ctypes.create_string_buffer(64)
+for mode in sys.argv[2:]:
+    file = ctypes.c_void_p(libc.fopen(sys.argv[1].encode(), mode.encode()))
+    print("opened", flush=True)
+    count = libc.fread(room, 1, 64, file)
+    print(room.raw[:count], flush=True)
+    libc.fclose(file)
+"#;
+
+/// How often readers of a FIFO have closed it by the time that a program under `environment`, which opens it in one mode
+/// after the other, has it open.
+fn closings(fifo: &Path, modes: &[&str], environment: &[(&str, &str)]) -> Vec<usize> {
+    let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
+    let seen = inotify::init(flags).unwrap();
+    // Events of one kind in a row are told once; with the openings between them closings never are.
+    let kinds = inotify::WatchFlags::CLOSE_NOWRITE | inotify::WatchFlags::OPEN;
+    inotify::add_watch(&seen, fifo, kinds).unwrap();
+    let closed = || {
+        let mut space = [MaybeUninit::uninit(); 4096];
+        let mut reader = inotify::Reader::new(&seen, &mut space);
+        let events = std::iter::from_fn(|| reader.next().ok().map(|event| event.events()));
+        events
+            .filter(|kind| kind.contains(inotify::ReadFlags::CLOSE_NOWRITE))
+            .count()
+    };
+    let mut program = Command::new("python3")
+        .args(["-c", READER])
+        .arg(fifo)
+        .args(modes)
+        .envs(environment.iter().copied())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut told = BufReader::new(program.stdout.take().unwrap()).lines();
+    let mut counts = Vec::new();
+    for mode in modes {
+        let mut writer = Err(std::io::ErrorKind::NotFound.into());
+        wait_until("nobody reads", || {
+            writer = fs::File::options()
+                .write(true)
+                .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+                .open(fifo);
+            writer.is_ok()
+        });
+        let mut writer = writer.unwrap();
+        assert_eq!(told.next().unwrap().unwrap(), "opened", "{mode}");
+        counts.push(closed());
+        writer.write_all(b"contents").unwrap();
+        drop(writer);
+        assert_eq!(told.next().unwrap().unwrap(), "b'contents'", "{mode}");
+    }
+    assert!(program.wait().unwrap().success());
+    counts
+}
+
+#[test]
+fn fifo_is_opened_once_when_a_preloaded_program_opens_it() {
+    const NAME: &str = "fifo_is_opened_once_when_a_preloaded_program_opens_it";
+    if Command::new("python3").arg("--version").output().is_err() {
+        return skip(NAME, "no python3");
+    }
+    let folder = folder();
+    let root = folder.path().join("root");
+    fs::create_dir(&root).unwrap();
+    let fifo = root.join("fifo");
+    mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    // The last two mean more than how to open, and go through.
+    let modes = ["r", "rb", "re", "rbe", "rc", "rm"];
+    // The end of the one before.
+    let expected = [0, 1, 1, 1, 1, 1];
+    assert_eq!(closings(&fifo, &modes, &[]), expected);
+    let library = clients().unwrap().join("libheadway_preload.so");
+    let socket = folder.path().join("socket");
+    let backend = Backend::start(&root, &socket);
+    let environment = [
+        ("LD_PRELOAD", library.to_str().unwrap()),
+        ("HEADWAY_OPEN_SOCKET", socket.to_str().unwrap()),
+        ("HEADWAY_OPEN_PREFIXES", root.to_str().unwrap()),
+    ];
+    assert_eq!(closings(&fifo, &modes, &environment), expected);
+    // The kernel knows the name.
+    assert_eq!(backend.counter("requests_total"), 0);
+}
+
+/// Opens files by `fopen` in modes of all kinds; says what a caller can see of each.
+const MODES: &str = r#"
+import ctypes, fcntl, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.fopen.restype = libc.fopen64.restype = ctypes.c_void_p
+room = ctypes.create_string_buffer(64)
+for mode in ["r", "rb", "re", "reb", "rm", "rc", "rx", "r,ccs=UTF-8", "r,ccs=none", "r+", "r+e", "rb+", "w", "a", "", "q"]:
+    for name in ["file", "folder", "none", "link"]:
+        for opened in libc.fopen, libc.fopen64:
+            ctypes.set_errno(0)
+            file = opened(os.path.join(sys.argv[1], name).encode(), mode.encode())
+            if file is None:
+                print(mode, name, ctypes.get_errno())
+                continue
+            file = ctypes.c_void_p(file)
+            fd = libc.fileno(file)
+            print(mode, name, ctypes.get_errno(), fcntl.fcntl(fd, fcntl.F_GETFL), fcntl.fcntl(fd, fcntl.F_GETFD))
+            count = libc.fread(room, 1, 5, file)
+            print(count, room.raw[:count], libc.ftell(file), libc.fseek(file, 2, 0), libc.fgetc(file), libc.fclose(file))
+"#;
+
+#[test]
+fn streams_are_the_same_in_every_mode_when_a_program_is_preloaded() {
+    const NAME: &str = "streams_are_the_same_in_every_mode_when_a_program_is_preloaded";
+    if Command::new("python3").arg("--version").output().is_err() {
+        return skip(NAME, "no python3");
+    }
+    let folder = folder();
+    let root = folder.path().join("root");
+    let run = |environment: &[(&str, &str)]| {
+        let _ = fs::remove_dir_all(&root);
+        fs::create_dir_all(root.join("folder")).unwrap();
+        fs::write(root.join("file"), "the contents").unwrap();
+        std::os::unix::fs::symlink("file", root.join("link")).unwrap();
+        let output = Command::new("python3")
+            .args(["-c", MODES])
+            .arg(&root)
+            .envs(environment.iter().copied())
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{error}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let expected = run(&[]);
+    assert!(
+        expected.contains("re file 0 32768 1\n5 b'the c' 5 0 101 0\n"),
+        "{expected}"
+    );
+    let library = clients().unwrap().join("libheadway_preload.so");
+    let socket = folder.path().join("socket");
+    let backend = Backend::start(folder.path(), &socket);
+    let actual = run(&[
+        ("LD_PRELOAD", library.to_str().unwrap()),
+        ("HEADWAY_OPEN_SOCKET", socket.to_str().unwrap()),
+        ("HEADWAY_OPEN_PREFIXES", root.to_str().unwrap()),
+    ]);
+    assert_eq!(expected, actual);
+    drop(backend);
 }

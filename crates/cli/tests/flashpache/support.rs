@@ -120,7 +120,14 @@ impl Backend {
 
     /// With more words on its command line.
     pub fn start_with(words: &[&str], root: &Path, socket: &Path) -> Backend {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_headway"))
+        Backend::start_under(&[], words, root, socket)
+    }
+
+    /// The same as the arguments of another command, in whose place it runs.
+    pub fn start_under(command: &[&str], words: &[&str], root: &Path, socket: &Path) -> Backend {
+        let program = [command, &[env!("CARGO_BIN_EXE_headway")]].concat();
+        let mut child = Command::new(program[0])
+            .args(&program[1..])
             .args(["backend", "--status", "127.0.0.1:0"])
             .args(["--allow-user", "www-data", "--allow-user", "nobody"])
             .args(words)

@@ -217,7 +217,7 @@ fn links(site: &Path) {
 }
 
 /// One old time for all, so that nothing depends on when the test runs.
-fn stamp(folder: &Path) {
+pub fn stamp(folder: &Path) {
     let then = std::time::UNIX_EPOCH + std::time::Duration::new(1_600_000_000, 0);
     for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
         let kind = entry.file_type().unwrap();

@@ -3,6 +3,8 @@
 //!
 //! Deadlines here are short, and each test waits for what follows from one with much more patience.
 
+#[path = "../common/executable.rs"]
+mod executable;
 #[path = "../serving/mod.rs"]
 #[allow(dead_code, reason = "each test binary uses its part")]
 mod serving;

@@ -1,8 +1,5 @@
 //! A site with programs, its server, and clients that look closely.
 
-#[path = "../common/executable.rs"]
-mod executable;
-
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::executable;
 use crate::serving::Server;
 
 /// A document root with a directory of programs beside it.

@@ -2,11 +2,12 @@
 //! only while it is still ours.
 
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{Mode, Stat, chmod, rename, stat, unlink};
+use rustix::fs::{Mode, Stat, rename, stat, unlink};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
+use rustix::process::umask;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -62,9 +63,8 @@ impl Listener {
         let socket = stream().map_err(error("make a socket"))?;
         // Left by a process of our number that was killed right here.
         let _ = unlink(&beside);
-        bind(&socket, &address).map_err(error("bind"))?;
-        let made = chmod(&beside, Mode::from_raw_mode(0o666))
-            .and_then(|()| listen(&socket, BACKLOG))
+        bind_for_everybody(&socket, &address).map_err(error("bind"))?;
+        let made = listen(&socket, BACKLOG)
             .and_then(|()| stat(&beside))
             .and_then(|made| rename(&beside, path).map(|()| made));
         match made {
@@ -88,6 +88,15 @@ impl Drop for Listener {
             let _ = unlink(&self.path);
         }
     }
+}
+
+/// Not by chmod(2) afterwards: whoever owns the directory, which need not be who makes the socket, could have put a link
+/// to any file of root's in its place by then. The mask is the whole process's, and its own again when this returns.
+fn bind_for_everybody(socket: &OwnedFd, address: &SocketAddrUnix) -> Result<(), Errno> {
+    let mask = umask(Mode::from_raw_mode(0o111));
+    let bound = bind(socket, address);
+    umask(mask);
+    bound
 }
 
 fn identity(stat: &Stat) -> (u64, u64) {

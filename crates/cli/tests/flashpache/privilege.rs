@@ -1,0 +1,325 @@
+//! Whose rights the service has: those of the user whom root has named, and Apache's files are the same whatever the
+//! service may read of them.
+
+use super::client;
+use super::command::{backend, may_mount, said};
+use super::conversations::{Tree, masked};
+use super::faults::built;
+use super::support::{
+    Apache, Backend, base, exchange, folder, is_root, make_cold, skip, wait_until,
+};
+use super::tree::stamp;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+use std::process::Command;
+
+/// Numbers that no system gives to a person; the tables of a name space of the test's own have them.
+const USER: u32 = 4711;
+const FURTHER: u32 = 4712;
+
+/// In the place of what follows, with the tables of users and groups that the folder has.
+const WITH_TABLES: &str =
+    r#"mount --bind "$0/passwd" /etc/passwd && mount --bind "$0/group" /etc/group && exec "$@""#;
+
+/// Tables with one user more, who is in a further group.
+fn make_tables(folder: &Path) {
+    for (name, line) in [
+        (
+            "passwd",
+            format!("hw-reader:x:{USER}:{USER}::/nonexistent:/bin/false\n"),
+        ),
+        (
+            "group",
+            format!("hw-reader:x:{USER}:\nhw-further:x:{FURTHER}:hw-reader\n"),
+        ),
+    ] {
+        let table = fs::read_to_string(Path::new("/etc").join(name)).unwrap();
+        fs::write(folder.join(name), table + &line).unwrap();
+    }
+}
+
+/// What the kernel says of every thread of a process: all of its users, groups, further groups and capabilities.
+fn rights(pid: i32) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let status = |task: fs::DirEntry| fs::read_to_string(task.path().join("status")).unwrap();
+    let kept = |status: String| {
+        let lines = status.lines().filter(|line| {
+            ["Uid:", "Gid:", "Groups:", "CapPrm:", "CapEff:"]
+                .iter()
+                .any(|name| line.starts_with(name))
+        });
+        lines
+            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+            .collect::<Vec<_>>()
+            .join("; ")
+    };
+    tasks.map(|task| kept(status(task.unwrap()))).collect()
+}
+
+fn children(pid: i32) -> Vec<i32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let lists =
+        tasks.map(|task| fs::read_to_string(task.unwrap().path().join("children")).unwrap());
+    lists
+        .flat_map(|list| {
+            list.split_whitespace()
+                .map(|pid| pid.parse().unwrap())
+                .collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+#[test]
+fn service_and_helpers_are_the_user_with_its_groups_when_root_has_named_one() {
+    const NAME: &str = "service_and_helpers_are_the_user_with_its_groups_when_root_has_named_one";
+    if !may_mount() {
+        return skip(NAME, "root, and the program unshare");
+    }
+    let place = client::Place::new(2);
+    let tables = folder();
+    make_tables(tables.path());
+    let [further, own] = &place.files[..] else {
+        unreachable!()
+    };
+    fs::set_permissions(further, fs::Permissions::from_mode(0o640)).unwrap();
+    chown(further, Some(0), Some(FURTHER)).unwrap();
+    fs::set_permissions(own, fs::Permissions::from_mode(0o600)).unwrap();
+    let under = [
+        "unshare",
+        "--mount",
+        "sh",
+        "-c",
+        WITH_TABLES,
+        tables.path().to_str().unwrap(),
+    ];
+    let words = ["--user", "hw-reader", "--allow-user", "root"];
+    let backend = Backend::start_under(&under, &words, &place.root(), &place.socket());
+    wait_until("no helper", || backend.counter("helpers") == 1);
+
+    let pid = backend.pid().as_raw_nonzero().get();
+    let helpers = children(pid);
+    assert_eq!(helpers.len(), 1);
+    let threads = [rights(pid), rights(helpers[0])].concat();
+    assert!(threads.len() > 4, "{threads:?}");
+    let none = "0000000000000000";
+    let expected = format!(
+        "Uid: {USER} {USER} {USER} {USER}; Gid: {USER} {USER} {USER} {USER}; Groups: {USER} {FURTHER}; CapPrm: {none}; CapEff: {none}"
+    );
+    for thread in threads {
+        assert_eq!(thread, expected);
+    }
+    // Root's client may read both; of the service's helper the further group opens one, and nothing the other.
+    place.files.iter().for_each(|file| make_cold(file));
+    assert!(place.run(&["5000", "open"], &place.files).is_right());
+    assert_eq!(
+        (
+            backend.counter("files_total"),
+            backend.counter("failed_total")
+        ),
+        (1, 1)
+    );
+    // The user itself may ask without being named.
+    let strange = place.files[0].join("below");
+    let said = place.run(&["5000", "as", &USER.to_string()], &[strange]);
+    assert_eq!(said.count("asked"), 1);
+}
+
+#[test]
+fn root_is_told_of_user_when_it_names_none() {
+    const NAME: &str = "root_is_told_of_user_when_it_names_none";
+    if !is_root() {
+        return skip(NAME, "root, who alone is warned");
+    }
+    let folder = folder();
+    let socket = folder.path().join("socket");
+    let run = |words: &[&str], command: &[&str]| {
+        let socket = ["--socket", socket.to_str().unwrap()];
+        let words = [&socket, words, &["--"], command].concat();
+        let output = backend(folder.path(), &words).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {}", said(&output));
+        output
+    };
+    let warned = said(&run(&[], &["true"]));
+    assert!(
+        warned.contains("runs as root") && warned.contains("--user NAME"),
+        "{warned}"
+    );
+    assert_eq!(warned.lines().count(), 1);
+    assert_eq!(said(&run(&["--user", "root"], &["true"])), "");
+    // What is started beside it is the same user, in the group that was named.
+    for (user, expected) in [
+        ("4711:4712", "4711 4712 4712\n"),
+        ("nobody:4712", "65534 4712 4712\n"),
+    ] {
+        let output = run(
+            &["--user", user],
+            &["sh", "-c", "echo $(id -u) $(id -g) $(id -G)"],
+        );
+        assert_eq!(said(&output), "", "{user}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{user}");
+    }
+}
+
+#[test]
+fn use_is_wrong_when_somebody_else_than_root_names_another_user() {
+    const NAME: &str = "use_is_wrong_when_somebody_else_than_root_names_another_user";
+    if !is_root() {
+        return skip(NAME, "root, to become another user");
+    }
+    let folder = folder();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let socket = folder.path().join("socket");
+    let run = |user: &str| {
+        let words = [
+            "--socket",
+            socket.to_str().unwrap(),
+            "--user",
+            user,
+            "--",
+            "true",
+        ];
+        let open = backend(folder.path(), &words);
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=4711", "--regid=4711", "--clear-groups"]);
+        command
+            .arg(open.get_program())
+            .args(open.get_args())
+            .output()
+            .unwrap()
+    };
+    let refused = run("4712:4712");
+    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    assert!(
+        said(&refused).contains("only root can become user 4712"),
+        "{}",
+        said(&refused)
+    );
+    assert!(!socket.exists());
+    // Whoever it is already.
+    let same = run("4711:4711");
+    assert_eq!((same.status.code(), &*said(&same)), (Some(0), ""));
+}
+
+const GROUP_OF_APACHE: &str = "www-data";
+const GROUP_OF_SERVICE: &str = "nogroup";
+
+/// Files for both, for Apache alone and for the service alone.
+fn fill(root: &Path) {
+    let site = root.join("site");
+    let large: Vec<u8> = (0..300_000_usize).map(|at| (at % 251) as u8).collect();
+    for folder in ["apaches", "services"] {
+        fs::create_dir_all(site.join(folder)).unwrap();
+        fs::write(site.join(folder).join("file.txt"), folder).unwrap();
+    }
+    for (name, contents) in [
+        ("both.txt", &b"for both"[..]),
+        ("apaches.txt", b"for Apache alone"),
+        ("apaches.bin", &large),
+        ("services.txt", b"for the service alone"),
+        ("nobodys.txt", b"for nobody"),
+    ] {
+        fs::write(site.join(name), contents).unwrap();
+    }
+    stamp(root);
+    for (name, mode, owner) in [
+        ("apaches", 0o750, format!("root:{GROUP_OF_APACHE}")),
+        ("apaches.txt", 0o640, format!("root:{GROUP_OF_APACHE}")),
+        ("apaches.bin", 0o640, format!("root:{GROUP_OF_APACHE}")),
+        ("services", 0o750, format!("root:{GROUP_OF_SERVICE}")),
+        ("services.txt", 0o640, format!("root:{GROUP_OF_SERVICE}")),
+        ("nobodys.txt", 0o600, "root:root".into()),
+    ] {
+        let path = site.join(name);
+        let given = Command::new("chown")
+            .arg(owner)
+            .arg(&path)
+            .status()
+            .unwrap();
+        assert!(given.success(), "{name}");
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+}
+
+/// Each line with the status that Apache gives it.
+const REQUESTS: [(&str, &str); 14] = [
+    ("GET /both.txt", "200"),
+    ("GET /apaches.txt", "200"),
+    ("HEAD /apaches.txt", "200"),
+    ("GET /apaches.bin", "200"),
+    ("GET /apaches.bin|Range: bytes=100000-100099", "206"),
+    ("GET /apaches.txt|If-None-Match: *", "304"),
+    ("GET /apaches/file.txt", "200"),
+    ("GET /apaches/none.txt", "404"),
+    ("GET /apaches", "301"),
+    ("GET /services.txt", "403"),
+    ("HEAD /services.txt", "403"),
+    ("GET /services/file.txt", "403"),
+    ("GET /services/none.txt", "403"),
+    ("GET /nobodys.txt", "403"),
+];
+
+fn replies(apache: &Apache) -> Vec<String> {
+    let ask = |line: &str| {
+        let (start, field) = line.split_once('|').unwrap_or((line, "X: y"));
+        let request =
+            format!("{start} HTTP/1.1\r\nHost: site.test\r\nConnection: close\r\n{field}\r\n\r\n");
+        let reply = masked(&exchange(&apache.address, request.as_bytes()));
+        // A character for each byte, so that any difference is seen.
+        reply.into_iter().map(char::from).collect()
+    };
+    REQUESTS.iter().map(|(line, _)| ask(line)).collect()
+}
+
+#[test]
+fn replies_are_apaches_own_when_the_service_is_another_user_with_other_rights() {
+    let name = "replies_are_apaches_own_when_the_service_is_another_user_with_other_rights";
+    let Some(module) = built(name) else { return };
+    if !is_root() {
+        return skip(name, "root, to become two other users");
+    }
+    let mut tree = Tree::filled(fill);
+    for mpm in ["prefork", "event"] {
+        let site = |root: &Path| format!("{}DocumentRoot {}/site\n", base(), root.display());
+        let stock = Apache::start(mpm, &site(&tree.make_cold()));
+        let expected = replies(&stock);
+        drop(stock);
+        for ((line, status), reply) in REQUESTS.iter().zip(&expected) {
+            assert!(
+                reply.starts_with(&format!("HTTP/1.1 {status} ")),
+                "{line}: {reply}"
+            );
+        }
+
+        let root = tree.make_cold();
+        let sockets = folder();
+        let socket = sockets.path().join("socket");
+        let backend = Backend::start_with(&["--user", "nobody"], &root, &socket);
+        let more = format!(
+            "LoadModule headway_module {}\nHeadwayBackend {}\nHeadwayEnable On\n",
+            module.display(),
+            socket.display()
+        );
+        let apache = Apache::start(mpm, &(site(&root) + &more));
+        for state in ["cold", "warm"] {
+            for (((line, _), expected), actual) in
+                REQUESTS.iter().zip(&expected).zip(replies(&apache))
+            {
+                assert_eq!(*expected, actual, "{mpm}, {state}: {line}");
+            }
+        }
+        assert!(apache.counter("Asked") >= 5, "the disk was warm");
+        assert_eq!(apache.counter("Fallbacks"), 0);
+        // Asked again for Apache's own files, now that their names are known, it may still not open them.
+        let before = backend.counter("failed_total");
+        wait_until("the service may read Apache's files", || {
+            for name in ["apaches.txt", "apaches.bin"] {
+                make_cold(&root.join("site").join(name));
+            }
+            assert_eq!(replies(&apache), expected);
+            backend.counter("failed_total") > before
+        });
+        assert!(rights(backend.pid().as_raw_nonzero().get())[0].starts_with("Uid: 65534 "));
+        drop((apache, backend));
+    }
+}
