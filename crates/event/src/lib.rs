@@ -84,7 +84,7 @@ enum Inner {
     Poll(poll::Poll),
     Epoll(epoll::Epoll),
     Edge(edge::Edge),
-    Uring(uring::Uring),
+    Uring(Box<uring::Uring>),
     Sim(Box<sim::Sim>),
 }
 
@@ -151,7 +151,7 @@ impl Events {
             Mechanism::Poll => Inner::Poll(poll::Poll::new()),
             Mechanism::Epoll => Inner::Epoll(epoll::Epoll::new()?),
             Mechanism::EpollEdge => Inner::Edge(edge::Edge::new()?),
-            Mechanism::IoUring => Inner::Uring(uring::Uring::new()?),
+            Mechanism::IoUring => Inner::Uring(Box::new(uring::Uring::new()?)),
         }))
     }
 
