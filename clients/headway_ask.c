@@ -246,8 +246,9 @@ static int receive_answer(struct connection *connection, struct answer *answer, 
             answer->inode = answer->kind == FILE_FOUND ? get(bytes + 32, 8) : 0;
             return 0;
         }
-        /* The answer to a question that was given up. */
+        /* The answer to a question that was given up; whoever sends those without end is not waited for. */
         if (pin >= 0) close(pin);
+        if (now_us() >= deadline_us) return ETIMEDOUT;
     }
 }
 

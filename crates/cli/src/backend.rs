@@ -24,6 +24,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::Failure;
+use status::Status;
 
 mod identity;
 mod spawner;
@@ -42,8 +43,9 @@ Examples:
   headway backend --root /srv/www --root /usr/share/javascript --socket /run/headway/open.sock \\
       --user www-data --status 9091              started by root, for Apache, with counters on
                                                  http://127.0.0.1:9091/
-  headway backend --root /srv/www --socket /tmp/open.sock -- apache2 -D FOREGROUND
-                                                 starts Apache beside it, and ends with it
+  headway backend --root /srv/www --socket /run/headway/open.sock --allow-user www-data \\
+      -- sh -c '. /etc/apache2/envvars && exec apache2 -D FOREGROUND'
+                                                 starts Apache beside it, as root, and ends with it
 
 Clients are mod_headway for Apache, programs with libheadway_open, and unchanged programs under
 libheadway_preload.so. They open each file themselves, with their own rights: the service sees to it that
@@ -120,15 +122,18 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let stop = signals()?;
     let status = arguments
         .status
-        .map(|ListenAddress(wanted)| status::start(wanted, remote.clone()))
-        .transpose()?;
+        .map(|ListenAddress(wanted)| Status::bind(wanted));
+    let status = status.transpose()?;
     // Root opens a low port and a root that is closed to others; whatever reads what a client sends is the user's.
     if let Some(account) = &account {
         account.assume()?;
     }
     spawner.start(remote.clone())?;
     if !arguments.quiet {
-        announce(arguments, status);
+        announce(arguments, status.as_ref().map(|status| status.address));
+    }
+    if let Some(status) = status {
+        status.start(remote.clone())?;
     }
     if account.is_none() {
         warn_of_root();

@@ -259,4 +259,8 @@ impl Patience {
         let timeout = self.timeout?;
         Some(timeout.saturating_sub(self.begun.elapsed()))
     }
+
+    pub fn is_over(&self) -> bool {
+        self.left().is_some_and(|left| left.is_zero())
+    }
 }

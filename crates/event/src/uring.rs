@@ -16,9 +16,9 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
-use os::ring::{ANSWERS_A_CALL, PollAnswer, PollRing, PollWanted};
+use os::ring::{PollAnswer, PollRing, PollWanted};
 
-use crate::line::{Change, Line};
+use crate::line::{Change, Entry, Line};
 use crate::vocabulary::{Condition, Interest, Ready, Token};
 use crate::{Backend, EVENTS_PER_WAIT_MAX};
 
@@ -93,12 +93,11 @@ impl Uring {
 
     /// Takes back what is armed, if anything is. It is armed anew with the next wait, as far as it is still registered and wanted.
     fn disarm(&mut self, fd: RawFd) -> io::Result<()> {
-        let armed = self.line.known(fd)?.known.armed.take();
+        let entry = self.line.known(fd)?;
+        take_back(&mut self.ring, fd, entry)?;
+        entry.known.armed = None;
         self.unarmed.push(fd);
-        match armed {
-            Some(generation) => self.ring.disarm(key(fd, generation)),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     fn learn(&mut self, answer: &PollAnswer) {
@@ -118,40 +117,39 @@ impl Uring {
         }
     }
 
-    /// Takes all answers there are, waiting for the first. Whether there was one.
-    fn hear(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
+    /// Takes all answers there are, waiting for the first.
+    fn hear(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.arm_again()?;
         self.ring.wait(timeout)?;
-        let mut is_any = false;
         loop {
-            let heard = self.learn_all();
-            is_any |= heard > 0;
-            if heard < ANSWERS_A_CALL {
-                return Ok(is_any);
+            while let Some(answer) = self.ring.answer() {
+                self.learn(&answer);
+            }
+            if !self.ring.has_more() {
+                return Ok(());
             }
             self.ring.wait(Some(Duration::ZERO))?;
         }
     }
 
-    fn learn_all(&mut self) -> usize {
-        let mut heard = 0;
-        while let Some(answer) = self.ring.answer() {
-            self.learn(&answer);
-            heard += 1;
-        }
-        heard
-    }
-
     fn wait_for(&mut self, ready: &mut Vec<Ready>, timeout: Option<Duration>) -> io::Result<()> {
         let patience = self.line.look_again(timeout)?;
         loop {
-            let is_any = self.hear(patience.left())?;
+            self.hear(patience.left())?;
             self.line.deliver(ready);
-            if !is_any || !ready.is_empty() {
+            // After changes that are of no interest the wait goes on.
+            if !ready.is_empty() || patience.is_over() {
                 return Ok(());
             }
-            // Changes that are of no interest: the wait goes on.
         }
+    }
+}
+
+fn take_back(ring: &mut PollRing, fd: RawFd, entry: &Entry<Poll>) -> io::Result<()> {
+    match (entry.known.armed, entry.shared) {
+        (None, _) => Ok(()),
+        (Some(generation), true) => ring.disarm_exclusive(key(fd, generation)),
+        (Some(generation), false) => ring.disarm(key(fd, generation)),
     }
 }
 
@@ -241,10 +239,13 @@ impl Backend for Uring {
         let before = std::mem::replace(&mut entry.registration.interest, interest);
         entry.registration.token = token;
         if entry.shared && before != interest {
-            if interest == Interest::NONE {
-                entry.believe_nothing();
+            if interest != Interest::NONE {
+                return self.disarm(fd);
             }
-            return self.disarm(fd);
+            entry.believe_nothing();
+            self.disarm(fd)?;
+            // At once: until then others are not told of clients.
+            return self.ring.hand_over();
         }
         if interest.writes() && !entry.known.output {
             entry.known.output = true;
@@ -268,10 +269,7 @@ impl Backend for Uring {
     fn remove(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
         let fd = fd.as_raw_fd();
         let entry = self.line.remove(fd)?;
-        match entry.known.armed {
-            Some(generation) => self.ring.disarm(key(fd, generation)),
-            None => Ok(()),
-        }
+        take_back(&mut self.ring, fd, &entry)
     }
 
     fn drained(&mut self, fd: BorrowedFd<'_>) {

@@ -49,6 +49,9 @@ macro_rules! held_to_all {
                 already_exists_when_added_twice
                 not_found_when_unknown
                 added_again_when_removed_before
+                told_of_what_came_after_the_last_read_when_the_caller_says_that_there_is_nothing
+                end_is_told_when_it_came_with_bytes_that_were_all_the_caller_read
+                peer_sees_the_end_when_a_descriptor_is_removed_and_closed
                 $($more)*
             }
         }
@@ -231,6 +234,55 @@ fn silent_when_drained(mut events: Events) {
     assert_eq!(soon(&mut events).len(), 1);
     near.read_exact(&mut [0]).unwrap();
     assert_eq!(now(&mut events), []);
+}
+
+fn told_of_what_came_after_the_last_read_when_the_caller_says_that_there_is_nothing(
+    mut events: Events,
+) {
+    let (mut near, mut far) = pair();
+    events.add(near.as_fd(), ONE, Interest::READ).unwrap();
+    for _ in 0..3 {
+        far.write_all(b"x").unwrap();
+        assert_eq!(soon(&mut events).len(), 1);
+        near.read_exact(&mut [0]).unwrap();
+        far.write_all(b"y").unwrap();
+        events.drained(near.as_fd());
+        assert_eq!(soon(&mut events).len(), 1);
+        near.read_exact(&mut [0]).unwrap();
+        events.drained(near.as_fd());
+        assert_eq!(now(&mut events), []);
+    }
+}
+
+fn end_is_told_when_it_came_with_bytes_that_were_all_the_caller_read(mut events: Events) {
+    let (mut near, mut far) = pair();
+    events.add(near.as_fd(), ONE, Interest::READ).unwrap();
+    far.write_all(b"x").unwrap();
+    far.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(soon(&mut events).len(), 1);
+    let mut buffer = [0; 16];
+    assert_eq!(near.read(&mut buffer).unwrap(), 1);
+    // The read was shorter than asked for, and yet it was not all.
+    events.drained(near.as_fd());
+    assert_eq!(soon(&mut events).len(), 1);
+    assert_eq!(near.read(&mut buffer).unwrap(), 0);
+}
+
+fn peer_sees_the_end_when_a_descriptor_is_removed_and_closed(mut events: Events) {
+    for something_came in [false, true] {
+        let (mut near, mut far) = pair();
+        events.add(near.as_fd(), ONE, Interest::READ).unwrap();
+        assert_eq!(now(&mut events), []);
+        if something_came {
+            far.write_all(b"x").unwrap();
+            near.read_exact(&mut [0]).unwrap();
+        }
+        events.forget(near.as_fd());
+        drop(near);
+        // A mechanism may hold it until it is asked the next time.
+        assert_eq!(now(&mut events), []);
+        assert_eq!(far.read(&mut [0]).unwrap(), 0, "{something_came}");
+    }
 }
 
 fn readable_when_peer_half_closes(mut events: Events) {

@@ -86,6 +86,37 @@ fn listener_is_ready_until_it_is_empty_when_it_is_shared(mut events: Events) {
     assert_eq!(now(&mut events), []);
 }
 
+/// Of two who share it the second takes each client, whatever the first was told before.
+#[test]
+fn client_is_told_to_who_asks_when_the_other_was_told_of_one_that_is_gone() {
+    for make in [support::epoll, support::epoll_edge, support::io_uring] {
+        let listener = listener();
+        let connect = || TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut first, mut second) = (make(), make());
+        for events in [&mut first, &mut second] {
+            events
+                .add_shared(listener.as_fd(), LISTENER, Interest::READ)
+                .unwrap();
+            assert_eq!(now(events), []);
+        }
+        let mut clients = vec![connect()];
+        listener.accept().unwrap();
+        first.pass_on(listener.as_fd()).unwrap();
+        now(&mut first);
+        first
+            .modify(listener.as_fd(), LISTENER, Interest::NONE)
+            .unwrap();
+        for _ in 0..3 {
+            clients.push(connect());
+            assert_eq!(soon(&mut second).len(), 1, "{second:?}");
+            listener.accept().unwrap();
+            second.pass_on(listener.as_fd()).unwrap();
+            now(&mut second);
+            assert_eq!(now(&mut first), []);
+        }
+    }
+}
+
 fn passing_on_changes_nothing_when_there_is_nobody_else(mut events: Events) {
     let listener = listener();
     events

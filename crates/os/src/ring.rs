@@ -1,6 +1,6 @@
 //! Readiness from io_uring: polls that are armed in batches, and answered through memory shared with the kernel.
 //!
-//! Only the two operations that carry no pointer, `POLL_ADD` and `POLL_REMOVE`, so nothing here can outlive a buffer. What
+//! Only operations that carry no pointer, `POLL_ADD`, `POLL_REMOVE` and `ASYNC_CANCEL`, so nothing here can outlive a buffer. What
 //! io_uring can do with buffers is refused here: the kernel would write into memory that the caller may have given up.
 //!
 //! Descriptors go in by number, as with [`select`](crate::select): what is asked again outlives any borrow, nothing is read
@@ -23,9 +23,6 @@ use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue};
 
 /// The key of answers that nobody asked for: those to [`PollRing::disarm`] itself.
 const NOBODY: u64 = u64::MAX;
-
-/// The kernel makes so many answers to a call (`IO_LOCAL_TW_DEFAULT_MAX`), so where there are fewer there are no more.
-pub const ANSWERS_A_CALL: usize = 20;
 
 /// A ring that polls.
 pub struct PollRing {
@@ -89,8 +86,8 @@ impl PollRing {
     ///
     /// # Errors
     /// `ENOSYS`: the kernel has no io_uring, or a filter of system calls hides it. `EPERM`: it is forbidden, by the
-    /// sysctl `kernel.io_uring_disabled` or by such a filter. `Unsupported`: the kernel (before 5.11) cannot
-    /// wait with a time-out. Also `EMFILE`, `ENFILE`, `ENOMEM`.
+    /// sysctl `kernel.io_uring_disabled` or by such a filter. `Unsupported`: the kernel is older than 5.17, whose polls
+    /// lose no change between two answers. Also `EMFILE`, `ENFILE`, `ENOMEM`.
     pub fn new(submissions: u32, answers: u32) -> io::Result<PollRing> {
         let mut builder = IoUring::builder();
         builder
@@ -98,19 +95,22 @@ impl PollRing {
             .setup_cqsize(answers)
             .setup_r_disabled();
         let plain = builder.clone();
-        let best = builder.setup_single_issuer().setup_defer_taskrun();
+        let best = builder
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_taskrun_flag();
         let ring = match best.build(submissions) {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => plain.build(submissions)?,
             made => made?,
         };
-        match ring.params().is_feature_ext_arg() && ring.params().is_feature_nodrop() {
+        match ring.params().is_feature_skip_cqe_on_success() {
             true => Ok(PollRing {
                 ring,
                 entered: false,
             }),
             false => Err(io::Error::new(
                 io::ErrorKind::Unsupported,
-                "the io_uring of this kernel is older than 5.11",
+                "the io_uring of this kernel is older than 5.17",
             )),
         }
     }
@@ -131,20 +131,40 @@ impl PollRing {
     /// # Errors
     /// As [`PollRing::arm`].
     pub fn disarm(&mut self, key: u64) -> io::Result<()> {
-        self.push(opcode::PollRemove::new(key).build().user_data(NOBODY))
+        // Not by POLL_REMOVE: it leaves alone what something has just happened to, which would then stay armed.
+        self.push(unheard(opcode::AsyncCancel::new(key).build()))
+    }
+
+    /// The same for one that was armed [exclusively](PollWanted::exclusively): of what happens from then on another one is told.
+    ///
+    /// # Errors
+    /// As [`PollRing::arm`].
+    pub fn disarm_exclusive(&mut self, key: u64) -> io::Result<()> {
+        // What is cancelled is told of changes until the ring is entered once more, and would keep them from others; what is
+        // removed is not. What cannot be removed has been told of something, and is in nobody's way.
+        self.push(unheard(opcode::PollRemove::new(key).build()))?;
+        self.disarm(key)
     }
 
     fn push(&mut self, entry: squeue::Entry) -> io::Result<()> {
         for _ in 0..2 {
-            // SAFETY: the two operations that are pushed take a descriptor number and a mask or key, by value: there is no
+            // SAFETY: the operations that are pushed take a descriptor number and a mask or key, by value: there is no
             // memory that would have to stay valid until they are done.
             if unsafe { self.ring.submission().push(&entry) }.is_ok() {
                 return Ok(());
             }
-            self.enable()?;
-            self.ring.submit()?;
+            self.hand_over()?;
         }
         Err(io::Error::from_raw_os_error(libc::EBUSY))
+    }
+
+    /// Hands over what was armed and disarmed, now and not with the next wait.
+    ///
+    /// # Errors
+    /// Those of io_uring_enter(2) that waiting does not cure.
+    pub fn hand_over(&mut self) -> io::Result<()> {
+        self.enable()?;
+        curable(self.ring.submit())
     }
 
     fn enable(&mut self) -> io::Result<()> {
@@ -175,18 +195,12 @@ impl PollRing {
             }
             None => self.ring.submit_and_wait(1),
         };
-        match entered {
-            Ok(_) => Ok(()),
-            Err(error) if error.raw_os_error() == Some(libc::ETIME) => Ok(()),
-            // Answers that found no room wait in the kernel: take those that are there first.
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(()),
-            // It has no memory for more questions. They are put again with the next wait, but not at once and for ever.
-            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
-                std::thread::sleep(Duration::from_millis(1));
-                Ok(())
-            }
-            Err(error) => Err(error),
-        }
+        curable(entered)
+    }
+
+    /// Whether the kernel has answers that it has not made yet: it makes some twenty a call.
+    pub fn has_more(&mut self) -> bool {
+        self.ring.submission().taskrun()
     }
 
     /// Hands over what was armed and disarmed, and has the kernel make what answers there are.
@@ -208,6 +222,29 @@ impl PollRing {
                 return Some(PollAnswer::new(&entry));
             }
         }
+    }
+}
+
+/// Nobody is told that it was done.
+fn unheard(entry: squeue::Entry) -> squeue::Entry {
+    entry.flags(squeue::Flags::SKIP_SUCCESS).user_data(NOBODY)
+}
+
+/// What a call has come to, but for what goes away by itself.
+fn curable(entered: io::Result<usize>) -> io::Result<()> {
+    let Err(error) = entered else {
+        return Ok(());
+    };
+    match error.raw_os_error() {
+        Some(libc::ETIME) => Ok(()),
+        // Answers that found no room wait in the kernel: take those that are there first.
+        Some(libc::EBUSY) => Ok(()),
+        // It has no memory for more questions. They are put again with the next wait, but not at once and for ever.
+        Some(libc::EAGAIN) => {
+            std::thread::sleep(Duration::from_millis(1));
+            Ok(())
+        }
+        _ => Err(error),
     }
 }
 

@@ -26,7 +26,7 @@ pub struct User<'a> {
 /// a program.
 ///
 /// # Errors
-/// `EPERM` without CAP_SETUID and CAP_SETGID. Some of it may have been done then: the process should end.
+/// `EPERM` without CAP_SETUID and CAP_SETGID; `PermissionDenied` for a number that is none. Some of it may have been done then: the process should end.
 pub fn become_user(user: User<'_>) -> io::Result<()> {
     // Groups first: who is not root any more may not change them.
     let further = match user.name {
@@ -39,7 +39,26 @@ pub fn become_user(user: User<'_>) -> io::Result<()> {
     // SAFETY: numbers only.
     done(unsafe { libc::setresgid(user.group, user.group, user.group) })?;
     // SAFETY: numbers only.
-    done(unsafe { libc::setresuid(user.number, user.number, user.number) })
+    done(unsafe { libc::setresuid(user.number, user.number, user.number) })?;
+    match is_only(user) {
+        true => Ok(()),
+        // The largest number of all stands for "as it is".
+        false => Err(io::ErrorKind::PermissionDenied.into()),
+    }
+}
+
+/// Whether this process is nobody else's: real, effective and saved numbers are this user's and group's. Further groups are not looked at.
+pub fn is_only(user: User<'_>) -> bool {
+    let (mut users, mut groups) = ([0; 3], [0; 3]);
+    let ([real, effective, saved], [own, acting, kept]) = (&mut users, &mut groups);
+    // SAFETY: each writes three numbers into live variables.
+    let asked = unsafe {
+        [
+            libc::getresuid(real, effective, saved),
+            libc::getresgid(own, acting, kept),
+        ]
+    };
+    asked == [0; 2] && users == [user.number; 3] && groups == [user.group; 3]
 }
 
 fn done(answer: libc::c_int) -> io::Result<()> {

@@ -4,7 +4,7 @@
 
 use crate::Failure;
 use anyhow::Context;
-use os::user::{User, become_user};
+use os::user::{User, become_user, is_only};
 use std::ffi::CString;
 
 const USERS: &str = "/etc/passwd";
@@ -37,7 +37,12 @@ pub fn account(text: &str) -> Result<Account, String> {
     };
     let user = user(who)?;
     let table = read(USERS)?;
-    let line = words(&table).find(|words| words.get(2).is_some_and(|n| *n == user.to_string()));
+    // A number may have several names, with a group each.
+    let is_who = |words: &Vec<&str>| match who.parse::<u32>() {
+        Ok(_) => words.get(2).is_some_and(|number| *number == who),
+        Err(_) => words[0] == who,
+    };
+    let line = words(&table).find(is_who);
     let own = line.as_ref().and_then(|words| words.get(3)?.parse().ok());
     let group = in_group.or(own).ok_or_else(|| {
         format!(
@@ -51,30 +56,31 @@ pub fn account(text: &str) -> Result<Account, String> {
 impl Account {
     /// Be this user from now on, in all threads and in all that is started.
     pub fn assume(&self) -> Result<(), Failure> {
-        let now = rustix::process::geteuid();
-        if !now.is_root() && now.as_raw() == self.user {
-            return Ok(());
-        }
-        if !now.is_root() {
-            return Err(Failure::Use(format!(
-                "--user: only root can become user {}; start it as root, or as that user without --user",
-                self.user
-            )));
-        }
         let user = User {
             name: self.name.as_deref(),
             number: self.user,
             group: self.group,
         };
-        let what = || format!("becoming user {} of group {}", self.user, self.group);
+        let who = format!("user {} of group {}", self.user, self.group);
+        if !rustix::process::geteuid().is_root() {
+            return match is_only(user) {
+                true => Ok(()),
+                false => Err(Failure::Use(format!(
+                    "--user: only root can become {who}; start it as root, or as that user without --user"
+                ))),
+            };
+        }
+        let what = || format!("becoming {who}");
         Ok(become_user(user).with_context(what)?)
     }
 }
 
 /// Both files have the name first and the number third.
 fn number(what: &str, text: &str, file: &str) -> Result<u32, String> {
-    if let Ok(number) = text.parse() {
-        return Ok(number);
+    match text.parse() {
+        Ok(u32::MAX) => return Err(format!("{text} is no {what}'s number")),
+        Ok(number) => return Ok(number),
+        Err(_) => {}
     }
     let table = read(file)?;
     let found = words(&table).find_map(|words| {
@@ -115,6 +121,8 @@ mod tests {
         assert_eq!(of("4712:4711"), Ok((None, 4712, 4711)));
         let error = of("4712").expect_err("nobody has this number");
         assert!(error.contains("--user 4712:GROUP"), "{error}");
+        let error = of("4294967295:33").expect_err("it stands for nobody");
+        assert!(error.contains("no user's number"), "{error}");
         let error = of("root:no-such-group").expect_err("no group has this name");
         assert!(error.contains("no group"), "{error}");
     }

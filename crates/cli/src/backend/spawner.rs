@@ -2,6 +2,7 @@
 
 use files::service::Remote;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -44,17 +45,35 @@ impl Spawner {
 
 fn work(wanted: &Receiver<usize>, remote: &Remote) {
     let mut children: Vec<Child> = Vec::new();
+    let mut is_told = false;
     loop {
         match wanted.recv_timeout(REAP_EVERY) {
             Ok(count) => (0..count).for_each(|_| match helper(remote) {
-                Ok(child) => children.push(child),
-                Err(_) => remote.no_helper(),
+                Ok(child) => {
+                    children.push(child);
+                    is_told = false;
+                }
+                Err(error) => {
+                    remote.no_helper();
+                    // It is wanted again ten times a second.
+                    if !std::mem::replace(&mut is_told, true) {
+                        tell(&error);
+                    }
+                }
             }),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
         children.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
     }
+}
+
+/// Without helpers no question finds an answer in time.
+fn tell(error: &std::io::Error) {
+    let _ = writeln!(
+        std::io::stderr(),
+        "headway: a helper of the service could not be started: {error}; may the service's user execute this program?"
+    );
 }
 
 /// This binary again, by /proc/self/exe so that it is the same version after an upgrade. It ends itself when the

@@ -14,24 +14,35 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const HEAD_BYTES_MAX: usize = 8 * 1024;
 
-/// Listen, and answer in a thread for as long as the process lives. Returns the address, whose port may have been
-/// left open.
-pub fn start(wanted: SocketAddr, remote: Remote) -> anyhow::Result<SocketAddr> {
-    let listener = TcpListener::bind(wanted).with_context(|| format!("--status {wanted}"))?;
-    let address = listener.local_addr()?;
-    let serve = move || {
-        loop {
-            match listener.accept() {
-                // A client that goes away or is too slow is its own loss.
-                Ok((client, _)) => drop(answer(client, &remote)),
-                Err(_) => std::thread::sleep(ACCEPT_PAUSE),
+/// The address where it will answer.
+pub struct Status {
+    listener: TcpListener,
+    /// Its port may have been left open.
+    pub address: SocketAddr,
+}
+
+impl Status {
+    /// Nobody is answered yet.
+    pub fn bind(wanted: SocketAddr) -> anyhow::Result<Status> {
+        let listener = TcpListener::bind(wanted).with_context(|| format!("--status {wanted}"))?;
+        let address = listener.local_addr()?;
+        Ok(Status { listener, address })
+    }
+
+    /// Answer in a thread for as long as the process lives.
+    pub fn start(self, remote: Remote) -> io::Result<()> {
+        let serve = move || {
+            loop {
+                match self.listener.accept() {
+                    // A client that goes away or is too slow is its own loss.
+                    Ok((client, _)) => drop(answer(client, &remote)),
+                    Err(_) => std::thread::sleep(ACCEPT_PAUSE),
+                }
             }
-        }
-    };
-    std::thread::Builder::new()
-        .name("status".into())
-        .spawn(serve)?;
-    Ok(address)
+        };
+        let thread = std::thread::Builder::new().name("status".into());
+        thread.spawn(serve).map(drop)
+    }
 }
 
 fn answer(mut client: TcpStream, remote: &Remote) -> io::Result<()> {
