@@ -51,14 +51,11 @@ pub fn become_user(user: User<'_>) -> io::Result<()> {
 pub fn is_only(user: User<'_>) -> bool {
     let (mut users, mut groups) = ([0; 3], [0; 3]);
     let ([real, effective, saved], [own, acting, kept]) = (&mut users, &mut groups);
-    // SAFETY: each writes three numbers into live variables.
-    let asked = unsafe {
-        [
-            libc::getresuid(real, effective, saved),
-            libc::getresgid(own, acting, kept),
-        ]
-    };
-    asked == [0; 2] && users == [user.number; 3] && groups == [user.group; 3]
+    // SAFETY: it writes three numbers into live variables.
+    let by_user = unsafe { libc::getresuid(real, effective, saved) };
+    // SAFETY: as above.
+    let by_group = unsafe { libc::getresgid(own, acting, kept) };
+    (by_user, by_group) == (0, 0) && users == [user.number; 3] && groups == [user.group; 3]
 }
 
 fn done(answer: libc::c_int) -> io::Result<()> {
