@@ -299,7 +299,8 @@ struct room {
 
 static void *make_room(void *to, apr_size_t size) {
     struct room *room = to;
-    return room->content = apr_palloc(room->pool, size);
+    /* Always as much, whatever is wanted: Apache keeps what a request has given back, a piece of each size in each process. */
+    return room->content = apr_palloc(room->pool, size > SMALL_BYTES ? size : SMALL_BYTES);
 }
 
 /* Opens the file and gives Apache the look at it, as Apache's own stat would have. Anything else it finds out

@@ -70,9 +70,13 @@ fn work(wanted: &Receiver<usize>, remote: &Remote) {
 
 /// Without helpers no question finds an answer in time.
 fn tell(error: &std::io::Error) {
+    let hint = match error.kind() {
+        std::io::ErrorKind::PermissionDenied => "; may the service's user execute this program?",
+        _ => "",
+    };
     let _ = writeln!(
         std::io::stderr(),
-        "headway: a helper of the service could not be started: {error}; may the service's user execute this program?"
+        "headway: a helper of the service could not be started: {error}{hint}"
     );
 }
 
