@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -11,6 +12,8 @@ static DeBoxInfo info;
 
 int main(void) {
     struct timespec moment = {0, 3000000};
+    /* A page of the program that has to be read first would be a sleep, too. Refused without the right: then it may be. */
+    mlockall(MCL_CURRENT);
     if (DeBoxControl(&info, 5, 0) < 0) return 1;
     nanosleep(&moment, NULL);
     if (info.numPerSleepInfo != 1 || info.psi[0].blockingFunction[0] == 0) {

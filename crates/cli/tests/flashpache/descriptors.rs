@@ -5,7 +5,7 @@ use super::support::{Apache, PATIENCE, exchange, is_root, make_cold, wait_until}
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 /// Makes a file longer than what the module reads there and then, and its user's own: of such a file the kernel
@@ -98,9 +98,9 @@ impl Kept {
         Kept(BufReader::new(stream))
     }
 
-    /// The status and the body of one reply.
-    fn ask(&mut self, target: &str) -> (String, String) {
-        let request = format!("GET {target} HTTP/1.1\r\nHost: x\r\n\r\n");
+    /// The status and the body of the reply to a method with its target.
+    fn ask(&mut self, what: &str) -> (String, String) {
+        let request = format!("{what} HTTP/1.1\r\nHost: x\r\n\r\n");
         self.0.get_mut().write_all(request.as_bytes()).unwrap();
         let (mut head, mut length) = (String::new(), 0);
         while !head.ends_with("\r\n\r\n") {
@@ -129,47 +129,44 @@ fn apache_answers_as_without_the_module_when_it_has_no_descriptor_left() {
         );
         place.configuration(&module, &more)
     };
-    // The descriptors of the one process that serves.
-    let descriptors = |apache: &Apache| {
-        let path = format!("/proc/{0}/task/{0}/children", apache.pid().as_raw_nonzero());
-        let child = fs::read_to_string(path).unwrap();
-        PathBuf::from(format!("/proc/{}/fd", child.trim()))
-    };
-    // Whoever has looked whether Apache listens is gone: the only socket is the one that it listens on.
-    let alone = |apache: &Apache| {
-        wait_until("somebody is connected", || {
-            // Or there is no such process yet.
-            let opened = fs::read_dir(descriptors(apache)).into_iter().flatten();
-            let links = opened.filter_map(|one| fs::read_link(one.ok()?.path()).ok());
-            links
-                .filter(|link| link.to_string_lossy().starts_with("socket:"))
-                .count()
-                == 1
-        });
-        Kept::open(apache)
-    };
-    // The first number that is free while a client is there: what a file would get.
-    let apache = Apache::start("worker", &one("Off"));
-    let mut client = alone(&apache);
-    // Before the second reply what the first one needed is given back.
-    let statuses = ["/f0", "/none"].map(|target| client.ask(target).0);
-    assert_eq!(statuses, ["200", "404"]);
-    let folder = descriptors(&apache);
-    let is_free = |number: &u32| !folder.join(number.to_string()).exists();
-    let first_free = (0..).find(is_free).unwrap();
-    drop(apache);
     // None for a file; one, but none for a connection to the service.
-    for (limit, status) in [(first_free, "403"), (first_free + 1, "200")] {
+    for (spare, status) in [(0, "403"), (1, "200")] {
         let replies = ["Off", "On"].map(|on| {
-            let limited = format!("--nofile={limit}");
-            let apache = Apache::start_under(&["prlimit", &limited], "worker", &one(on));
-            let mut client = alone(&apache);
+            let apache = Apache::start("worker", &one(on));
+            let mut client = Kept::open(&apache);
+            // Nothing is opened for these, and before the second reply what the first one needed is given back.
+            let statuses = [(); 2].map(|()| client.ask("OPTIONS *").0);
+            assert_eq!(statuses, ["200", "200"]);
+            leave_descriptors(&apache, spare);
             [1, 2].map(|number| {
                 make_cold(&place.file(number));
-                client.ask(&format!("/f{number}"))
+                client.ask(&format!("GET /f{number}"))
             })
         });
-        assert_eq!(replies[0], replies[1], "{limit} descriptors");
-        assert_eq!(replies[0][1].0, status, "{limit} descriptors");
+        assert_eq!(replies[0], replies[1], "{spare} descriptors");
+        assert_eq!(replies[0][1].0, status, "{spare} descriptors");
     }
+}
+
+/// Lets the one process that serves open as many files as are said, and no more.
+fn leave_descriptors(apache: &Apache, spare: usize) {
+    let path = format!("/proc/{0}/task/{0}/children", apache.pid().as_raw_nonzero());
+    let child = fs::read_to_string(path).unwrap();
+    let child = child.trim();
+    // A new file gets the first number that is free.
+    let opened = Path::new("/proc").join(child).join("fd");
+    let is_free = |number: &u32| !opened.join(number.to_string()).exists();
+    let limit = (0..).filter(is_free).nth(spare).unwrap();
+    // Its own user may do that; root may not everywhere.
+    let own_user = [
+        "setpriv",
+        "--reuid=www-data",
+        "--regid=www-data",
+        "--clear-groups",
+    ];
+    let own_user = if is_root() { &own_user[..] } else { &[] };
+    let nofile = format!("--nofile={limit}");
+    let words = [own_user, &["prlimit", "--pid", child, &nofile]].concat();
+    let limited = Command::new(words[0]).args(&words[1..]).status();
+    assert!(limited.unwrap().success(), "{words:?}");
 }

@@ -1,10 +1,13 @@
 //! The disk of the files: cold, it must not stop the loop; broken, it must be told to the client.
 
+use std::ffi::c_void;
 use std::fs;
+use std::io::Read;
 use std::net::TcpStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use rustix::mm::{MapFlags, ProtFlags, mlock, mmap, munmap};
 use serde_json::Value;
 
 use crate::clients::*;
@@ -168,7 +171,7 @@ fn clients_are_told_and_others_are_served_when_the_disk_breaks() {
             // The kernel knows the name from here on, and nothing of the contents.
             fs::metadata(disk.path().join(name)).unwrap();
         }
-        read_beginning(&disk.path().join("begun"));
+        let _kept = Kept::beginning_of(&disk.path().join("begun"));
         disk.break_it();
         for (count, path) in (1..).zip(["/small", "/large", "/unseen/name"]) {
             assert_eq!(get(&server.address, path).0, 500, "{events} {path}");
@@ -209,12 +212,41 @@ fn fill_to_break(root: &Path) {
     fs::write(root.join("unseen/name"), "x").unwrap();
 }
 
-/// Brings the first window of a file into memory and no more.
-fn read_beginning(path: &Path) {
-    use std::io::Read;
-    let mut file = fs::File::open(path).unwrap();
-    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).unwrap();
-    file.read_exact(&mut vec![0; 256 << 10]).unwrap();
+/// The first window of a file, in memory and staying there: else the kernel might take it back before it is asked for.
+struct Kept(*mut c_void);
+
+impl Kept {
+    const BYTES: usize = 256 << 10;
+
+    /// Reads it, and nothing after it.
+    fn beginning_of(path: &Path) -> Kept {
+        let mut file = fs::File::open(path).unwrap();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).unwrap();
+        file.read_exact(&mut vec![0; Kept::BYTES]).unwrap();
+        // SAFETY: a new mapping, which nobody reads or writes.
+        let mapped = unsafe {
+            let none = std::ptr::null_mut();
+            mmap(
+                none,
+                Kept::BYTES,
+                ProtFlags::READ,
+                MapFlags::SHARED,
+                &file,
+                0,
+            )
+        };
+        let kept = Kept(mapped.unwrap());
+        // SAFETY: the pages are those of the mapping.
+        unsafe { mlock(kept.0, Kept::BYTES) }.unwrap();
+        kept
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and nobody has its address.
+        let _ = unsafe { munmap(self.0, Kept::BYTES) };
+    }
 }
 
 /// A read that may not wait begins to read a missing page in, and beginning waits when the disk's queue is full: so the loop

@@ -6,11 +6,12 @@
 //! made again. Labels and counts have to be right in every attempt.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
 use headway_debox::{Debox, Label, Limits, Record, Rung, Symbols};
 use os::ticks::monotonic_ns;
+use rustix::mm::{MlockAllFlags, mlockall};
 
 use crate::common::skip;
 use crate::evidence::{self, Counts};
@@ -46,8 +47,19 @@ pub fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Keeps the program's own pages, if it may: one that the kernel has taken back would be read from the disk in the middle of
+/// a call, which then sleeps once more than was injected.
+fn keep_program_in_memory() {
+    static KEPT: Once = Once::new();
+    KEPT.call_once(|| {
+        // Refused where more memory is mapped than an unprivileged program may lock.
+        let _ = mlockall(MlockAllFlags::CURRENT);
+    });
+}
+
 /// Records with stacks and names, or a word why there are none.
 pub fn debox_or_skip(test: &str) -> Option<Debox> {
+    keep_program_in_memory();
     let debox = Debox::enable(Limits {
         sleeps_max: 16,
         ..Limits::default()
@@ -188,8 +200,14 @@ pub fn block_until_released<R>(
         let result = debox.call(number as u32, call);
         let (seen_ns, before_ns, after_ns) = injector.join().expect("no panic");
         let start_ns = debox.last().expect("a record").start_ns;
+        // Seen asleep before the call had begun, it slept for another reason: nothing is known of when this sleep began.
+        let asleep_ns = if seen_ns < start_ns {
+            before_ns
+        } else {
+            seen_ns
+        };
         let block = Block {
-            begin_ns: (start_ns, seen_ns),
+            begin_ns: (start_ns, asleep_ns),
             end_ns: (before_ns, after_ns),
         };
         (result, block)
