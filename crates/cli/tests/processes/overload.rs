@@ -7,6 +7,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -33,7 +34,7 @@ const CYCLES: usize = 25;
 const SOCKETS_MAX: usize = CROWD + CYCLES * AGAIN;
 
 /// A client on its way: the kernel goes on knocking when the queue is full. If it is not, all requests are sent.
-fn knock(address: SocketAddr) -> OwnedFd {
+fn knock(address: SocketAddr, requests: &[u8]) -> OwnedFd {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket =
         rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
@@ -42,8 +43,7 @@ fn knock(address: SocketAddr) -> OwnedFd {
         matches!(connected, Ok(()) | Err(Errno::INPROGRESS)),
         "{connected:?}"
     );
-    let requests = REQUEST.repeat(REQUESTS);
-    let _ = rustix::net::send(&socket, &requests, SendFlags::NOSIGNAL);
+    let _ = rustix::net::send(&socket, requests, SendFlags::NOSIGNAL);
     socket
 }
 
@@ -89,13 +89,21 @@ fn told(clients: &[OwnedFd]) -> Told {
 
 /// Keeps the queue of the only worker full for longer than a burst lasts.
 fn overload(server: &Server) -> Vec<OwnedFd> {
+    overload_until(server, &REQUEST.repeat(REQUESTS), || false)
+}
+
+/// The same with other requests of each client, and perhaps for less long.
+fn overload_until(server: &Server, requests: &[u8], is_enough: impl Fn() -> bool) -> Vec<OwnedFd> {
     let address = server.address.parse().unwrap();
     let worker = server.children("serve-worker");
     let mut clients = Vec::new();
     for cycle in 0..CYCLES {
+        if is_enough() {
+            break;
+        }
         let stopped = Stopped::stop(worker.clone());
         let wanted = if cycle == 0 { CROWD } else { AGAIN };
-        clients.extend((0..wanted).map(|_| knock(address)));
+        clients.extend((0..wanted).map(|_| knock(address, requests)));
         std::thread::sleep(STOPPED);
         drop(stopped);
         let begun = Instant::now();
@@ -301,5 +309,38 @@ fn surplus_is_told_at_once_when_early_rejection_is_asked_for() {
             assert_eq!(get(&server.address, "/a"), (200, b"hello".into()));
         }
         assert_eq!(counter(&server.status(), "early_rejected"), before, "{way}");
+    }
+}
+
+#[test]
+fn status_is_told_when_clients_who_are_served_as_they_are_taken_never_end() {
+    let test = "status_is_told_when_clients_who_are_served_as_they_are_taken_never_end";
+    if !may_open_sockets(test) {
+        return;
+    }
+    let root = root();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    // Each goes when it is served, so that with `cm` the next ones are taken for it.
+    let last = b"GET /a HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n";
+    let requests = [&REQUEST.repeat(REQUESTS - 1)[..], last].concat();
+    for preset in ["eager", "cm"] {
+        let arguments = ["--workers", "1", "--preset", preset];
+        let server = Server::start_in(root.path(), &arguments);
+        let is_over = AtomicBool::new(false);
+        let told = std::thread::scope(|scope| {
+            let look = || {
+                while !is_over.load(Ordering::Relaxed) {
+                    if counter(&server.status(), "requests") > 0 {
+                        return true;
+                    }
+                }
+                false
+            };
+            let looking = scope.spawn(look);
+            let _clients = overload_until(&server, &requests, || looking.is_finished());
+            is_over.store(true, Ordering::Relaxed);
+            looking.join().unwrap()
+        });
+        assert!(told, "{preset}: what it has served is told while it serves");
     }
 }

@@ -22,8 +22,8 @@
 //!    clients however often they knock, so that those who are heard find room at once (`control/queue.rs`).
 //! 4. *Nobody says no* ([`Controller::rejecting`]). Where more come than can be served for longer than a burst lasts
 //!    ([`REJECT_AFTER_US`] without a single turn that served all who waited), most of those beyond the queue would wait for their whole
-//!    patience and learn nothing. Then whoever is left in the queue after a round is told at once, at most as many as a
-//!    quarter of a turn's time is enough for. It ends when for a period all were heard and nobody had to be told (`control/surplus.rs`). They are told different
+//!    patience and learn nothing. Then whoever is left in the queue after a round is told at once, as many as a quarter of the
+//!    time of everything else is enough for. It ends when for a period all were heard and nobody had to be told (`control/surplus.rs`). They are told different
 //!    times to come again at ([`RETRY_AFTER_S`]).
 //!
 //! Stability: with the load constant the first rule is a fixed point, not a loop, for the costs it divides by do not

@@ -22,8 +22,9 @@ use crate::respond::{self, Context};
 /// While draining, how long a client that has not said anything yet may take to do so.
 const FIRST_REQUEST_MS: u64 = 1_000;
 
-/// Rounds of accepting in a row that connections may give cause to by closing.
-const ROUNDS_FOR_CLOSED_MAX: u32 = 1024;
+/// Clients who are served as they are taken may come for ever: from this age on, a turn takes one a round. Long beside a round,
+/// short beside the patience of whoever else has a word to say: the master, deadlines, those who are here.
+const LONG_TURN_MS: u64 = 250;
 
 /// Cached files that are closed at a shortage of descriptors: as many as one message takes to a helper,
 /// enough for the reserve and a few clients. While the shortage lasts there are more with each pause.
@@ -98,11 +99,11 @@ impl Worker {
     }
 
     /// Takes new clients for connections that have closed, if that is the policy: a round for each, as the
-    /// micro-server did. Clients of these rounds may close again at once; they are counted in, up to a bound,
-    /// so that the others' turn comes.
+    /// micro-server did. Clients of these rounds may close again at once; they are counted in, unless the turn is
+    /// long already.
     pub(super) fn accept_for_closed(&mut self) {
-        let mut rounds = 0;
-        while self.accepts_owed > 0 && rounds < ROUNDS_FOR_CLOSED_MAX {
+        let (given, mut rounds) = (self.accepts_owed, 0);
+        while self.accepts_owed > 0 && (rounds < given || !self.is_turn_long()) {
             self.accepts_owed -= 1;
             rounds += 1;
             self.counters.accepts_on_close += 1;
@@ -113,6 +114,13 @@ impl Worker {
             }
         }
         self.accepts_owed = 0;
+    }
+
+    /// Whether those who are served as they are taken have had enough of this turn.
+    fn is_turn_long(&self) -> bool {
+        let may_last =
+            self.config.accept_count == AcceptCount::Most(0) || self.config.accept_on_close;
+        may_last && self.config.eager_read && self.clock.now_ms() >= self.now_ms + LONG_TURN_MS
     }
 
     /// Takes new clients, at most `bound` of them: how many were taken, and who may be left.
@@ -266,7 +274,7 @@ impl Worker {
     fn take_clients(&mut self, listener: u32, bound: u32) -> (u32, Left) {
         let mut taken = 0;
         let left = loop {
-            if taken == bound {
+            if taken == bound || (taken > 0 && self.is_turn_long()) {
                 break Left::Perhaps;
             }
             if self.connections.len() >= self.config.connections_max as usize {

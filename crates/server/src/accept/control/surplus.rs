@@ -6,8 +6,11 @@ use super::{Period, ROUND_MOST, Turn, learn_cost};
 /// server that is nearly busy has a queue for a while. It is when the first whose SYN found no room come again.
 pub const REJECT_AFTER_US: u64 = 1_000_000;
 
-/// Part of a turn's time that turning clients away may take on top.
+/// Part of the time of everything else that turning clients away may take on top.
 pub const REJECT_SHARE: u64 = 4;
+
+/// A processor that is taken away while a client is told makes that very dear; it is not made up for longer than this.
+const DEBT_MOST_US: i64 = 1_000_000;
 
 /// When those who are turned away are to come again, in turn, in seconds. If all were told the same they would come back as they
 /// went, together, and fewer of them would find room.
@@ -32,6 +35,10 @@ pub(super) struct Surplus {
     served_all_us: u64,
     /// What turning a client away has cost lately.
     cost_ns: u64,
+    /// When the last turn ended.
+    turn_ended_us: u64,
+    /// The part of everything else's time that has not been used yet; below zero, what was used too much.
+    credit_us: i64,
     /// How many may be turned away after the next round.
     most: u32,
 }
@@ -43,6 +50,8 @@ impl Surplus {
             active: false,
             served_all_us: now_us,
             cost_ns: REJECT_COST_FIRST_NS,
+            turn_ended_us: now_us,
+            credit_us: 0,
             most: 0,
         }
     }
@@ -67,13 +76,26 @@ impl Surplus {
         }
         let for_us = turn.now_us.saturating_sub(self.served_all_us);
         self.active |= for_us >= REJECT_AFTER_US;
-        // Of a turn that the others make longer, too.
+        self.earn(turn, turn_us);
+        self.most =
+            match self.active && self.credit_us > 0 {
+                true => (self.credit_us as u64 * 1000 / self.cost_ns.max(1))
+                    .clamp(1, ROUND_MOST.into()) as u32,
+                false => 0,
+            };
+    }
+
+    /// Reckoned over turns, not for each: a turn may be much shorter than it might be, and the processor be taken away in the
+    /// middle of it. Idle time earns, too, for then nobody loses anything.
+    fn earn(&mut self, turn: &Turn, turn_us: u64) {
+        let passed_us = turn.now_us.saturating_sub(self.turn_ended_us);
+        self.turn_ended_us = turn.now_us;
+        let others_us = passed_us.saturating_sub(turn.rejecting_us);
+        let earned_us = (others_us / REJECT_SHARE) as i64 - turn.rejecting_us as i64;
+        // Those who are here wait for a quarter of a turn at most.
         let turn_us = turn_us.max(turn.busy_us.saturating_sub(turn.rejecting_us));
-        let room_us = turn_us / REJECT_SHARE;
-        self.most = match self.active {
-            true => (room_us * 1000 / self.cost_ns.max(1)).clamp(1, ROUND_MOST.into()) as u32,
-            false => 0,
-        };
+        let most_us = (turn_us / REJECT_SHARE) as i64;
+        self.credit_us = (self.credit_us + earned_us).clamp(-DEBT_MOST_US, most_us);
     }
 
     /// It ends when for a period nobody had to be told, of all who knock: while some are not heard, nothing is known of those who wait.

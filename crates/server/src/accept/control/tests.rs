@@ -183,6 +183,29 @@ fn surplus_is_turned_away_in_a_quarter_of_a_turn_when_it_does_not_end() {
 }
 
 #[test]
+fn surplus_takes_a_quarter_of_the_others_time_when_turns_are_short() {
+    let mut controller = Controller::new(1024, 0).rejecting(true);
+    let mut now_us = overloaded(&mut controller, 0, 400);
+    // Half a millisecond for those who are here, with the processor taken away for 90 ms while somebody is told, once.
+    let (mut others_us, mut rejecting_us) = (0, 0);
+    for step in 0..10_000 {
+        let rejected = controller.reject();
+        let dear_us = if step == 5_000 { 90_000 } else { 0 };
+        let took_us = 40 * u64::from(rejected) + dear_us;
+        now_us += 500 + took_us;
+        others_us += 500;
+        rejecting_us += took_us;
+        controller.turn(&Turn {
+            rejected: rejected.max(u32::from(dear_us > 0)),
+            rejecting_us: took_us,
+            ..turn(now_us, 500 + took_us, 450, 10)
+        });
+    }
+    let share = rejecting_us as f64 / others_us as f64;
+    assert!((0.24..=0.251).contains(&share), "{share}");
+}
+
+#[test]
 fn nobody_is_turned_away_any_more_when_for_a_period_all_were_served() {
     let mut controller = Controller::new(1024, 0).rejecting(true);
     let mut now_us = overloaded(&mut controller, 0, 400);
