@@ -295,12 +295,26 @@ static void keep(request_rec *r, const struct headway_file *file, const char *co
 struct room {
     apr_pool_t *pool;
     char *content;
+    apr_size_t size;
 };
+
+/* Apache keeps what a request has given back, in each of its processes. The kernel may have these pages until they are
+ * written again: with a thousand processes they are memory for files. */
+static apr_status_t leave_room(void *left) {
+    const struct room *room = left;
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)room->content;
+    uintptr_t first = (begin + page - 1) & -page, end = (begin + room->size) & -page;
+    if (first < end) madvise((void *)first, end - first, MADV_FREE);
+    return APR_SUCCESS;
+}
 
 static void *make_room(void *to, apr_size_t size) {
     struct room *room = to;
-    /* Always as much, whatever is wanted: Apache keeps what a request has given back, a piece of each size in each process. */
-    return room->content = apr_palloc(room->pool, size > SMALL_BYTES ? size : SMALL_BYTES);
+    /* Always as much, whatever is wanted: pieces of many sizes would be kept one by one. */
+    room->size = size > SMALL_BYTES ? size : SMALL_BYTES;
+    room->content = apr_palloc(room->pool, room->size);
+    apr_pool_cleanup_register(room->pool, room, leave_room, apr_pool_cleanup_null);
+    return room->content;
 }
 
 /* Opens the file and gives Apache the look at it, as Apache's own stat would have. Anything else it finds out
@@ -309,8 +323,9 @@ static int open_file(request_rec *r) {
     struct headway_file file;
     if (r->method_number != M_GET || r->finfo.filetype != APR_NOFILE || !is_enabled(r, r->filename))
         return DECLINED;
-    struct room room = {r->pool, NULL};
-    apr_ssize_t length = headway_load(client, r->filename, SMALL_BYTES, make_room, &room, &file);
+    struct room *room = apr_pcalloc(r->pool, sizeof *room);
+    room->pool = r->pool;
+    apr_ssize_t length = headway_load(client, r->filename, SMALL_BYTES, make_room, room, &file);
     if (length < 0) {
         if (errno != ETIMEDOUT || !options.no_fallback) return DECLINED;
         ap_log_rerror(APLOG_MARK, APLOG_ERR, 0, r, "mod_headway: no answer from %s for %s", options.socket,
@@ -321,7 +336,7 @@ static int open_file(request_rec *r) {
     if (is_file || S_ISDIR(file.status.stx_mode))
         describe(&file.status, apr_pstrdup(r->pool, r->filename), r->pool, &r->finfo);
     if (is_file)
-        keep(r, &file, room.content, length);
+        keep(r, &file, room->content, length);
     else
         close(file.fd);
     return DECLINED;
