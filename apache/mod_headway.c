@@ -295,7 +295,7 @@ static void keep(request_rec *r, const struct headway_file *file, const char *co
 struct room {
     apr_pool_t *pool;
     char *content;
-    apr_size_t size;
+    apr_size_t used;
 };
 
 /* Apache keeps what a request has given back, in each of its processes. The kernel may have these pages until they are
@@ -303,16 +303,16 @@ struct room {
 static apr_status_t leave_room(void *left) {
     const struct room *room = left;
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)room->content;
-    uintptr_t first = (begin + page - 1) & -page, end = (begin + room->size) & -page;
+    uintptr_t first = (begin + page - 1) & -page, end = (begin + room->used) & -page;
     if (first < end) madvise((void *)first, end - first, MADV_FREE);
     return APR_SUCCESS;
 }
 
 static void *make_room(void *to, apr_size_t size) {
     struct room *room = to;
+    room->used = size;
     /* Always as much, whatever is wanted: pieces of many sizes would be kept one by one. */
-    room->size = size > SMALL_BYTES ? size : SMALL_BYTES;
-    room->content = apr_palloc(room->pool, room->size);
+    room->content = apr_palloc(room->pool, size > SMALL_BYTES ? size : SMALL_BYTES);
     apr_pool_cleanup_register(room->pool, room, leave_room, apr_pool_cleanup_null);
     return room->content;
 }

@@ -144,7 +144,7 @@ struct Connections {
     listen: Vec<ListenAddress>,
     /// Connections accepted at most a wake-up; 0 takes all that wait; auto takes as many as those who are
     /// here can bear, keeps the kernel's queue as short as it can be served, and when more come than that has it
-    /// hear only a part of the new connections [default: 25; presets of micro-servers: by name]
+    /// hear only a part of the new connections [default: 25; as the name of a micro-server's preset says]
     #[arg(long, value_name = "N|auto", allow_hyphen_values = true)]
     accept_count: Option<AcceptCount>,
     /// When more come than can be served, and it is no burst, tell those who are left: 503 answers them, reset resets their
@@ -188,7 +188,7 @@ struct Connections {
     /// answered 503; 0 is no bound [default: 0]
     #[arg(long, value_name = "N")]
     max_connections_per_address: Option<u32>,
-    /// Accept connections that have not sent anything yet, too; presets of micro-servers always do
+    /// Accept connections that have not sent anything yet, too: the default of micro-servers' presets
     #[arg(long)]
     no_defer_accept: bool,
     /// Requests at most on one connection; 0 is no bound [default: 0]

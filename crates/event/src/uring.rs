@@ -121,15 +121,21 @@ impl Uring {
     fn hear(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.arm_again()?;
         self.ring.wait(timeout)?;
-        loop {
-            while let Some(answer) = self.ring.answer() {
-                self.learn(&answer);
-            }
-            if !self.ring.has_more() {
-                return Ok(());
-            }
+        // The kernel says that there is more also when it has just taken up the last of it, and goes on saying so.
+        while self.take_answers() > 0 && self.ring.has_more() {
             self.ring.wait(Some(Duration::ZERO))?;
         }
+        Ok(())
+    }
+
+    /// How many there were.
+    fn take_answers(&mut self) -> usize {
+        let mut taken = 0;
+        while let Some(answer) = self.ring.answer() {
+            self.learn(&answer);
+            taken += 1;
+        }
+        taken
     }
 
     fn wait_for(&mut self, ready: &mut Vec<Ready>, timeout: Option<Duration>) -> io::Result<()> {

@@ -50,6 +50,8 @@ pub struct Evidence {
     pub good: u64,
     /// Those of the measured part that were answered 404.
     pub not_found: u64,
+    /// Those of the measured part that nobody answered in time.
+    pub timed_out: u64,
     /// The work was a set of files with a manifest.
     pub fileset: bool,
     /// Starts of the measured part later than the client tolerates.
@@ -129,10 +131,13 @@ fn work(of: &Evidence, to: &mut Findings) {
             .push("no request ended in the measured time".to_owned());
     } else if of.good == 0 && share < NOT_FOUND_INVALID {
         // Where most replies are 404, the sentence below says more.
-        to.invalid.push(format!(
-            "none of {} requests got a good reply",
-            count(of.replies)
-        ));
+        let none = format!("none of {} requests got a good reply", count(of.replies));
+        // Who is asked for more than it can do may answer nobody in time, and that is a result.
+        let is_overrun = of.open_loop && of.timed_out == of.replies;
+        match is_overrun {
+            true => to.suspect.push(none),
+            false => to.invalid.push(none),
+        }
     }
     let what = match of.fileset {
         true => "the file set does not match the server",
@@ -417,6 +422,28 @@ mod tests {
         });
         assert_eq!(found, Verdict::Invalid, "{reasons}");
         assert_eq!(reasons, "none of 10,000 requests got a good reply");
+    }
+
+    #[test]
+    fn run_is_suspect_when_nobody_was_answered_in_time_in_an_open_loop() {
+        let overrun = |evidence: &mut Evidence| {
+            evidence.open_loop = true;
+            evidence.good = 0;
+            evidence.timed_out = evidence.replies;
+        };
+        let (found, reasons) = verdict(overrun);
+        assert_eq!(found, Verdict::Suspect, "{reasons}");
+        assert_eq!(reasons, "none of 10,000 requests got a good reply");
+        let closed = |evidence: &mut Evidence| {
+            overrun(evidence);
+            evidence.open_loop = false;
+        };
+        assert_eq!(verdict(closed).0, Verdict::Invalid);
+        let one_refused = |evidence: &mut Evidence| {
+            overrun(evidence);
+            evidence.timed_out -= 1;
+        };
+        assert_eq!(verdict(one_refused).0, Verdict::Invalid);
     }
 
     #[test]

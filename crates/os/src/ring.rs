@@ -198,7 +198,8 @@ impl PollRing {
         curable(entered)
     }
 
-    /// Whether the kernel has answers that it has not made yet: it makes some twenty a call.
+    /// Whether the kernel has answers that it has not made yet: it makes some twenty a call. It may say so with none left: whoever adds one
+    /// sets the flag after it, and the answer may have been made meanwhile (`io_req_local_work_add`).
     pub fn has_more(&mut self) -> bool {
         self.ring.submission().taskrun()
     }

@@ -1,5 +1,5 @@
 //! System calls of Apache for a request that memory answers, with the module and without. They are counted (strace),
-//! since time on a shared machine is no measure; `bench/serve` measures time.
+//! since time on a shared machine is no measure; `bench/serve` measures time. And the memory that such a request leaves.
 
 use super::faults::{Place, built};
 use super::support::{Apache, make_cold, skip, wait_until};
@@ -150,5 +150,37 @@ fn module_makes_no_more_calls_than_apache_when_a_small_file_is_in_memory() {
         make_cold(&place.root().join("500"));
         assert_eq!(get(&mut stream, "/500"), 500);
         backend.counter("requests_total") > 0
+    });
+}
+
+#[test]
+fn memory_that_a_small_file_was_read_into_is_the_kernels_to_take_when_the_request_is_over() {
+    let name =
+        "memory_that_a_small_file_was_read_into_is_the_kernels_to_take_when_the_request_is_over";
+    let Some(module) = built(name) else { return };
+    let place = Place::new();
+    let bytes = 60_000;
+    fs::write(place.root().join("large"), "x".repeat(bytes)).unwrap();
+    let _backend = place.backend();
+    let on = format!("{ALONE}HeadwayEnable On\n");
+    let apache = Apache::start("prefork", &place.configuration(&module, &on));
+    let mut stream = BufReader::new(TcpStream::connect(&apache.address).unwrap());
+    assert_eq!(get(&mut stream, "/large"), bytes);
+    let pid = apache.pid().as_raw_nonzero();
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    let smaps = format!("/proc/{}/smaps_rollup", children.trim());
+    // Asked again each time: the kernel may have taken it.
+    wait_until("nothing is the kernel's to take", || {
+        assert_eq!(get(&mut stream, "/large"), bytes);
+        let text = fs::read_to_string(&smaps).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("LazyFree:"));
+        let kilobytes: usize = line
+            .unwrap()
+            .trim()
+            .trim_end_matches(" kB")
+            .parse()
+            .unwrap();
+        // But for the parts of pages at both ends.
+        kilobytes * 1024 + 2 * 4096 > bytes
     });
 }

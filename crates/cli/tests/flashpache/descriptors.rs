@@ -154,8 +154,9 @@ fn leave_descriptors(apache: &Apache, spare: usize) {
     let child = fs::read_to_string(path).unwrap();
     let child = child.trim();
     // A new file gets the first number that is free.
-    let opened = Path::new("/proc").join(child).join("fd");
-    let is_free = |number: &u32| !opened.join(number.to_string()).exists();
+    let opened = fs::read_dir(Path::new("/proc").join(child).join("fd")).unwrap();
+    let opened: Vec<_> = opened.map(|one| one.unwrap().file_name()).collect();
+    let is_free = |number: &u32| !opened.contains(&number.to_string().into());
     let limit = (0..).filter(is_free).nth(spare).unwrap();
     // Its own user may do that; root may not everywhere.
     let own_user = [

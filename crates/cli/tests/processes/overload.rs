@@ -326,21 +326,30 @@ fn status_is_told_when_clients_who_are_served_as_they_are_taken_never_end() {
     for preset in ["eager", "cm"] {
         let arguments = ["--workers", "1", "--preset", preset];
         let server = Server::start_in(root.path(), &arguments);
-        let is_over = AtomicBool::new(false);
-        let told = std::thread::scope(|scope| {
-            let look = || {
-                while !is_over.load(Ordering::Relaxed) {
-                    if counter(&server.status(), "requests") > 0 {
-                        return true;
-                    }
-                }
-                false
-            };
-            let looking = scope.spawn(look);
-            let _clients = overload_until(&server, &requests, || looking.is_finished());
-            is_over.store(true, Ordering::Relaxed);
-            looking.join().unwrap()
-        });
+        // A machine that is very busy itself may have given the worker less time than was meant.
+        let told = (0..5).any(|_| is_told_meanwhile(&server, &requests));
         assert!(told, "{preset}: what it has served is told while it serves");
     }
+}
+
+/// Whether the status page tells of requests while clients with these come without end.
+fn is_told_meanwhile(server: &Server, requests: &[u8]) -> bool {
+    let is_over = AtomicBool::new(false);
+    let before = counter(&server.status(), "requests");
+    std::thread::scope(|scope| {
+        let looking = scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                if counter(&server.status(), "requests") > before {
+                    // An answer that comes after the end proves nothing.
+                    return !is_over.load(Ordering::Relaxed);
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            false
+        });
+        let over = Stop(&is_over);
+        let _clients = overload_until(server, requests, || looking.is_finished());
+        drop(over);
+        looking.join().unwrap()
+    })
 }

@@ -25,6 +25,7 @@ fn evidence_of(mode: &Mode, fileset: bool, ran: &Ran) -> Evidence {
         replies: ran.rows.replies,
         good: ran.rows.good,
         not_found: ran.rows.not_found,
+        timed_out: ran.rows.timed_out,
         fileset,
         late_starts: measured.late_starts,
         connections_exhausted: measured.limits.connections + measured.limits.waiting,
@@ -132,7 +133,7 @@ mod tests {
             Keep::Figures(Box::new(Analyzer::new(&RunDescription::default()))),
             None,
         );
-        (rows.replies, rows.good, rows.not_found) = (70, 60, 4);
+        (rows.replies, rows.good, rows.not_found, rows.timed_out) = (70, 60, 4, 5);
         Ran {
             measured: Measured {
                 epoch: Epoch {
@@ -178,6 +179,7 @@ mod tests {
             (found.requests, found.replies, found.good, found.not_found),
             (100, 70, 60, 4)
         );
+        assert_eq!(found.timed_out, 5);
         assert_eq!(
             (found.no_port, found.no_descriptor, found.late_starts),
             (2, 3, 5)

@@ -28,6 +28,8 @@ pub(super) struct Rows {
     pub good: u64,
     /// Those that were answered 404.
     pub not_found: u64,
+    /// Those that nobody answered in time.
+    pub timed_out: u64,
     /// When the run was told to end, in nanoseconds since its epoch; [`u64::MAX`] until then.
     pub stopped_ns: Arc<AtomicU64>,
     /// What connections received, for a SPECweb99-like run.
@@ -44,6 +46,7 @@ impl Rows {
             replies: 0,
             good: 0,
             not_found: 0,
+            timed_out: 0,
             stopped_ns: Arc::new(AtomicU64::new(u64::MAX)),
             conformance: None,
             latencies,
@@ -64,6 +67,8 @@ impl Sink for Rows {
             self.replies += 1;
             self.good += u64::from(row.error == Outcome::Ok);
             self.not_found += u64::from(row.status == 404);
+            let in_vain = [Outcome::ConnectTimedOut, Outcome::TimedOut];
+            self.timed_out += u64::from(in_vain.contains(&row.error));
         }
         if let Some(conformance) = &mut self.conformance {
             rows.iter().for_each(|row| conformance.push(row));
@@ -113,9 +118,12 @@ mod tests {
             row(503, Outcome::Status, false),
             row(200, Outcome::Length, false),
             row(0, Outcome::Abandoned, false),
+            row(0, Outcome::TimedOut, true),
+            row(0, Outcome::TimedOut, false),
+            row(0, Outcome::ConnectTimedOut, false),
         ];
         rows.take(&all).expect("nothing is written");
-        assert_eq!((rows.started, rows.replies), (7, 6));
-        assert_eq!((rows.good, rows.not_found), (2, 1));
+        assert_eq!((rows.started, rows.replies), (9, 8));
+        assert_eq!((rows.good, rows.not_found, rows.timed_out), (2, 1, 2));
     }
 }

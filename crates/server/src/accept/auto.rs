@@ -78,9 +78,9 @@ impl Auto {
         self.controller.round()
     }
 
-    /// How many of those that a round leaves in the queue may be turned away.
+    /// How many of those that a round leaves in the queue may be turned away, or still may in this turn.
     pub fn reject(&self) -> u32 {
-        self.controller.reject()
+        self.controller.reject().saturating_sub(self.turn.rejected)
     }
 
     /// Whether more have come than can be served, and it is not long ago.

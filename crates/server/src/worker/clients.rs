@@ -22,9 +22,12 @@ use crate::respond::{self, Context};
 /// While draining, how long a client that has not said anything yet may take to do so.
 const FIRST_REQUEST_MS: u64 = 1_000;
 
-/// Clients who are served as they are taken may come for ever: from this age on, a turn takes one a round. Long beside a round,
+/// Clients who are served as they are taken may come for ever: a round that is so old takes one and ends. Long beside a round,
 /// short beside the patience of whoever else has a word to say: the master, deadlines, those who are here.
-const LONG_TURN_MS: u64 = 250;
+const LONG_ROUND_MS: u64 = 250;
+
+/// When a round ends that has an end of its own.
+const NEVER_MS: u64 = u64::MAX;
 
 /// Cached files that are closed at a shortage of descriptors: as many as one message takes to a helper,
 /// enough for the reserve and a few clients. While the shortage lasts there are more with each pause.
@@ -55,7 +58,7 @@ impl Worker {
         let Some(bound) = self.share_of_round(listener) else {
             return;
         };
-        let (taken, left) = self.accept_round(listener, bound);
+        let (taken, left) = self.accept_round(listener, bound, self.long_ms(self.clock.now_ms()));
         match (taken, left) {
             // A loop that is late takes nobody; another one may not be.
             (0, Left::Perhaps) => self.listeners.leave(),
@@ -103,32 +106,42 @@ impl Worker {
     /// long already.
     pub(super) fn accept_for_closed(&mut self) {
         let (given, mut rounds) = (self.accepts_owed, 0);
-        while self.accepts_owed > 0 && (rounds < given || !self.is_turn_long()) {
+        let (listeners, long_ms) = (self.listeners.len(), self.long_ms(self.now_ms));
+        while self.accepts_owed > 0 && (rounds < given || !self.is_past(long_ms)) {
             self.accepts_owed -= 1;
             rounds += 1;
             self.counters.accepts_on_close += 1;
-            for listener in 0..self.listeners.len() {
+            // Each is the first one in turn.
+            let first = (self.counters.accepts_on_close % u64::from(listeners)) as u32;
+            for listener in (first..listeners).chain(0..first) {
                 if let Some(bound) = self.share_of_round(listener) {
-                    self.accept_round(listener, bound);
+                    self.accept_round(listener, bound, long_ms);
                 }
             }
         }
         self.accepts_owed = 0;
     }
 
-    /// Whether those who are served as they are taken have had enough of this turn.
-    fn is_turn_long(&self) -> bool {
-        let may_last =
+    /// When what began at `begun_ms` is long, if it may last.
+    fn long_ms(&self, begun_ms: u64) -> u64 {
+        let without_end =
             self.config.accept_count == AcceptCount::Most(0) || self.config.accept_on_close;
-        may_last && self.config.eager_read && self.clock.now_ms() >= self.now_ms + LONG_TURN_MS
+        match without_end && self.config.eager_read {
+            true => begun_ms + LONG_ROUND_MS,
+            false => NEVER_MS,
+        }
     }
 
-    /// Takes new clients, at most `bound` of them: how many were taken, and who may be left.
-    fn accept_round(&mut self, listener: u32, bound: u32) -> (u32, Left) {
+    fn is_past(&self, moment_ms: u64) -> bool {
+        moment_ms != NEVER_MS && self.clock.now_ms() >= moment_ms
+    }
+
+    /// Takes new clients, at most `bound` of them, and one if it is past `long_ms`: how many were taken, and who may be left.
+    fn accept_round(&mut self, listener: u32, bound: u32, long_ms: u64) -> (u32, Left) {
         let begun = self.auto.as_ref().map(|_| Instant::now());
         // Whom a share has left is another worker's.
         let is_whole = bound >= self.most_a_round();
-        let (taken, mut left) = self.take_clients(listener, bound);
+        let (taken, mut left) = self.take_clients(listener, bound, long_ms);
         if let (Some(auto), Some(begun)) = (&mut self.auto, begun) {
             auto.took(begun, taken);
             if left == Left::Perhaps && is_whole && !self.reject_surplus(listener) {
@@ -271,10 +284,10 @@ impl Worker {
         }
     }
 
-    fn take_clients(&mut self, listener: u32, bound: u32) -> (u32, Left) {
+    fn take_clients(&mut self, listener: u32, bound: u32, long_ms: u64) -> (u32, Left) {
         let mut taken = 0;
         let left = loop {
-            if taken == bound || (taken > 0 && self.is_turn_long()) {
+            if taken == bound || (taken > 0 && self.is_past(long_ms)) {
                 break Left::Perhaps;
             }
             if self.connections.len() >= self.config.connections_max as usize {
@@ -410,7 +423,7 @@ impl Worker {
         };
         let mut more = false;
         for listener in 0..self.listeners.len() {
-            let (taken, others) = self.accept_round(listener, self.last_a_round(left));
+            let (taken, others) = self.accept_round(listener, self.last_a_round(left), NEVER_MS);
             left -= taken;
             more |= others == Left::Perhaps;
         }

@@ -9,8 +9,8 @@ pub const REJECT_AFTER_US: u64 = 1_000_000;
 /// Part of the time of everything else that turning clients away may take on top.
 pub const REJECT_SHARE: u64 = 4;
 
-/// A processor that is taken away while a client is told makes that very dear; it is not made up for longer than this.
-const DEBT_MOST_US: i64 = 1_000_000;
+/// A processor that is taken away while a client is told makes that very dear. No more of it is made up for, which takes a second.
+const DEBT_MOST_US: i64 = 250_000;
 
 /// When those who are turned away are to come again, in turn, in seconds. If all were told the same they would come back as they
 /// went, together, and fewer of them would find room.
@@ -41,6 +41,8 @@ pub(super) struct Surplus {
     credit_us: i64,
     /// How many may be turned away after the next round.
     most: u32,
+    /// In this period somebody was left whom nobody could tell.
+    untold: bool,
 }
 
 impl Surplus {
@@ -53,6 +55,7 @@ impl Surplus {
             turn_ended_us: now_us,
             credit_us: 0,
             most: 0,
+            untold: false,
         }
     }
 
@@ -76,6 +79,7 @@ impl Surplus {
         }
         let for_us = turn.now_us.saturating_sub(self.served_all_us);
         self.active |= for_us >= REJECT_AFTER_US;
+        self.untold |= self.active && self.most == 0 && !turn.queue_empty;
         self.earn(turn, turn_us);
         self.most =
             match self.active && self.credit_us > 0 {
@@ -100,7 +104,8 @@ impl Surplus {
 
     /// It ends when for a period nobody had to be told, of all who knock: while some are not heard, nothing is known of those who wait.
     pub fn end_period(&mut self, period: &Period, hears_all: bool) {
-        if self.active && hears_all && period.emptied && period.rejected == 0 {
+        let had_to_be_told = period.rejected > 0 || std::mem::take(&mut self.untold);
+        if self.active && hears_all && period.emptied && !had_to_be_told {
             (self.active, self.most) = (false, 0);
         }
     }

@@ -332,14 +332,20 @@ fn clients_learn_soon_that_they_cannot_be_served_when_they_are_turned_away() {
 
 #[test]
 fn telling_takes_a_bounded_part_of_the_time_when_it_costs_as_much_as_serving() {
-    let (of, seed) = (small(), 1);
-    let (waiting, _) = goodput(&of, 3.0, Policy::Auto, seed);
-    let (rejecting, outcome) = goodput(&of, 3.0, Policy::Rejecting, seed);
-    assert!(
-        rejecting >= 0.75 * waiting,
-        "{rejecting:.0} of {waiting:.0}"
-    );
-    assert!(outcome.rejected > 0);
+    // Also where turns are short, because the processor is lent by slices.
+    let lent = Workload {
+        lent: Some((1_000, 25_000)),
+        ..small()
+    };
+    for of in [small(), lent] {
+        let (waiting, _) = goodput(&of, 3.0, Policy::Auto, 1);
+        let (rejecting, outcome) = goodput(&of, 3.0, Policy::Rejecting, 1);
+        assert!(
+            rejecting >= 0.75 * waiting,
+            "{rejecting:.0} of {waiting:.0}"
+        );
+        assert!(outcome.rejected > 0);
+    }
 }
 
 #[test]
