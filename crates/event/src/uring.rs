@@ -28,6 +28,9 @@ const SUBMISSIONS: u32 = 4 * EVENTS_PER_WAIT_MAX as u32;
 /// Answers between two waits: of twice as many descriptors as one process usually has.
 const ANSWERS: u32 = 32 * 1024;
 
+/// Answers that the kernel makes in one call (`IO_LOCAL_TW_DEFAULT_MAX`). If another kernel makes fewer, the others come with the next wait.
+const MADE_A_CALL: usize = 20;
+
 pub(crate) struct Uring {
     ring: PollRing,
     line: Line<Poll>,
@@ -121,8 +124,9 @@ impl Uring {
     fn hear(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.arm_again()?;
         self.ring.wait(timeout)?;
-        // The kernel says that there is more also when it has just taken up the last of it, and goes on saying so.
-        while self.take_answers() > 0 && self.ring.has_more() {
+        // The kernel says that there is more also when it has just taken up the last of it, and goes on saying so: after fewer answers than a
+        // call makes there is none.
+        while self.take_answers() >= MADE_A_CALL && self.ring.has_more() {
             self.ring.wait(Some(Duration::ZERO))?;
         }
         Ok(())
