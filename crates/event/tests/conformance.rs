@@ -11,14 +11,10 @@ use std::collections::HashSet;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use headway_event::{EVENTS_PER_WAIT_MAX, Events, Interest, Plan, Ready, Token};
 use support::{can_open, fill, now, pair, soon};
-
-/// Patience for an answer that must come but is not timed.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 fn sim() -> Events {
     Events::simulated(Plan::new(7).reordered().spurious_wakeups(30))
@@ -56,7 +52,6 @@ macro_rules! held_to_all {
                 told_of_what_came_after_the_last_read_when_the_caller_says_that_there_is_nothing
                 end_is_told_when_it_came_with_bytes_that_were_all_the_caller_read
                 peer_sees_the_end_when_a_descriptor_is_removed_and_closed
-                answered_when_others_ask_at_any_moment
                 $($more)*
             }
         }
@@ -503,54 +498,6 @@ fn high_numbers_work_when_past_1024(mut events: Events) {
     assert_eq!(soon(&mut events), [event(ONE, true, false)]);
     events.modify(high.as_fd(), ONE, Interest::BOTH).unwrap();
     assert_eq!(soon(&mut events), [event(ONE, true, true)]);
-}
-
-/// The moment in which a wait ends is one in which somebody else may ask, on another processor.
-fn answered_when_others_ask_at_any_moment(events: Events) {
-    const ASKED: usize = 20_000;
-    let (near, far): (Vec<_>, Vec<_>) = (0..3).map(|_| pair()).unzip();
-    std::thread::scope(|scope| {
-        for mut far in far {
-            // Who gets no answer goes, and is heard of by that.
-            scope.spawn(move || {
-                far.set_nonblocking(false).unwrap();
-                far.set_read_timeout(Some(PATIENCE)).unwrap();
-                for asked in 0..ASKED {
-                    far.write_all(b"x").unwrap();
-                    let answered = far.read_exact(&mut [0]);
-                    assert!(answered.is_ok(), "after {asked} answers: {answered:?}");
-                }
-            });
-        }
-        answer(events, near);
-    });
-}
-
-/// Sends back what comes, until all have gone.
-fn answer(mut events: Events, mut near: Vec<UnixStream>) {
-    for (slot, near) in near.iter().enumerate() {
-        let token = Token(slot as u64);
-        events.add(near.as_fd(), token, Interest::READ).unwrap();
-    }
-    let (mut here, mut ready) = (near.len(), Vec::new());
-    while here > 0 {
-        events.wait(&mut ready, None).unwrap();
-        for event in &ready {
-            let near = &mut near[event.token.0 as usize];
-            match near.read(&mut [0; 64]) {
-                Ok(0) => {
-                    events.remove(near.as_fd()).unwrap();
-                    here -= 1;
-                }
-                Ok(count) => {
-                    // Who has given up is gone.
-                    let _ = near.write_all(&[b'x'; 64][..count]);
-                    events.drained(near.as_fd());
-                }
-                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
-            }
-        }
-    }
 }
 
 fn everyone_is_served_when_more_are_ready_than_the_bound(mut events: Events) {

@@ -14,20 +14,31 @@ fn slow_download_is_finished_when_the_server_is_told_to_stop() {
     let expected = contents(1, large());
     fs::write(root.path().join("large"), &expected).unwrap();
     fs::write(root.path().join("a"), "hello").unwrap();
-    let mut server = Server::start_in(root.path(), &["--drain-timeout", "60s"]);
-    let mut idle = tiny_client(&server.address);
-    ask(&mut idle, "/a");
-    assert_eq!(read_reply(&mut idle).0, 200);
-    let mut client = tiny_client(&server.address);
-    ask(&mut client, "/large");
-    let (status, length) = read_head(&mut client);
-    assert_eq!((status, length), (200, expected.len()));
-    server.signal(Signal::TERM);
-    assert_eq!(read_to_close(&mut idle), b"", "idle clients are let go");
-    server.wait_for("the listener to close", |server| !server.accepts());
-    assert!(read_body(&mut client, length) == expected);
-    assert_eq!(read_to_close(&mut client), b"");
-    assert!(server.wait().success());
+    // Where each client that goes has others taken, too: there is nobody to take from any more.
+    for preset in ["headway", "cm"] {
+        let arguments = [
+            "--workers",
+            "1",
+            "--drain-timeout",
+            "60s",
+            "--preset",
+            preset,
+        ];
+        let mut server = Server::start_in(root.path(), &arguments);
+        let mut idle = tiny_client(&server.address);
+        ask(&mut idle, "/a");
+        assert_eq!(read_reply(&mut idle).0, 200);
+        let mut client = tiny_client(&server.address);
+        ask(&mut client, "/large");
+        let (status, length) = read_head(&mut client);
+        assert_eq!((status, length), (200, expected.len()));
+        server.signal(Signal::TERM);
+        assert_eq!(read_to_close(&mut idle), b"", "idle clients are let go");
+        server.wait_for("the listener to close", |server| !server.accepts());
+        assert!(read_body(&mut client, length) == expected);
+        assert_eq!(read_to_close(&mut client), b"");
+        assert!(server.wait().success());
+    }
 }
 
 #[test]

@@ -111,8 +111,8 @@ impl Worker {
             self.accepts_owed -= 1;
             rounds += 1;
             self.counters.accepts_on_close += 1;
-            // Each is the first one in turn.
-            let first = (self.counters.accepts_on_close % u64::from(listeners)) as u32;
+            // Each is the first one in turn; a worker that is to end has none any more.
+            let first = (self.counters.accepts_on_close % u64::from(listeners.max(1))) as u32;
             for listener in (first..listeners).chain(0..first) {
                 if let Some(bound) = self.share_of_round(listener) {
                     self.accept_round(listener, bound, long_ms);

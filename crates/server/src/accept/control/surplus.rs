@@ -104,7 +104,8 @@ impl Surplus {
 
     /// It ends when for a period nobody had to be told, of all who knock: while some are not heard, nothing is known of those who wait.
     pub fn end_period(&mut self, period: &Period, hears_all: bool) {
-        let had_to_be_told = period.rejected > 0 || std::mem::take(&mut self.untold);
+        let untold = std::mem::take(&mut self.untold);
+        let had_to_be_told = untold || period.rejected > 0;
         if self.active && hears_all && period.emptied && !had_to_be_told {
             (self.active, self.most) = (false, 0);
         }
