@@ -116,6 +116,38 @@ fn first_measure(study: &Study, row: &OurRow) -> Vec<String> {
         .unwrap_or_default()
 }
 
+/// Whether a table, a figure or a claim asks for what the servers of a measure can do at most.
+pub(super) fn asks_for_capacity(study: &Study, measure: &str) -> bool {
+    let asks = |expression: &Expression| {
+        let mut references = expression.references().into_iter();
+        references.any(|found| found.measure == measure && has_capacity(&found.point))
+    };
+    let file = &study.file;
+    let in_tables = file.table.iter().map(Spanned::get_ref).any(|table| {
+        let ours = table.ours.iter().map(Spanned::get_ref);
+        let mut cells = ours
+            .flat_map(|row| rows(study, table, row))
+            .flat_map(|row| row.cells);
+        cells.any(|cell| Expression::parse(&cell).is_ok_and(|expression| asks(&expression)))
+    });
+    let in_figures = file.figure.iter().map(Spanned::get_ref).any(|figure| {
+        figure.measure == measure && figure.points.iter().any(|point| has_capacity(point))
+    });
+    let rules = file
+        .claim
+        .iter()
+        .filter_map(|claim| claim.get_ref().rule.as_ref());
+    let in_claims = rules
+        .filter_map(|rule| parse_rule(rule.get_ref()).ok())
+        .flatten()
+        .any(|compared| asks(&compared.left) || asks(&compared.right));
+    in_tables || in_figures || in_claims
+}
+
+fn has_capacity(points: &str) -> bool {
+    points.split('|').any(|point| point.trim() == "capacity")
+}
+
 struct Checker<'a> {
     study: &'a Study,
     texts: Texts<'a>,

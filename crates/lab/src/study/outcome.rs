@@ -221,7 +221,7 @@ impl View<'_, '_> {
         for measure in &self.study.measures {
             let asked = self.asked(&measure.name);
             let capacity = "capacity".to_owned();
-            let capacity = measure.has_capacities().then_some(&capacity);
+            let capacity = self.study.shows_capacities(measure).then_some(&capacity);
             for server in &measure.servers {
                 for point in capacity.into_iter().chain(&measure.points) {
                     let repeats = self

@@ -119,7 +119,7 @@ impl Collected {
                         self.insert(spec, true);
                     }
                 }
-                if measure.has_capacities() {
+                if study.shows_capacities(measure) {
                     self.add_capacities(study, measure, server);
                 }
             }

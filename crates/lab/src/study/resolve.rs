@@ -194,6 +194,11 @@ impl Study {
         self.servers.keys().map(String::as_str)
     }
 
+    /// Whether the capacities of a measure's servers are in its results although no point says so: somebody asks for them.
+    pub(super) fn shows_capacities(&self, measure: &Measure) -> bool {
+        measure.has_capacities() && super::check::asks_for_capacity(self, &measure.name)
+    }
+
     pub(super) fn measure(&self, name: &str) -> Option<&Measure> {
         self.measures.iter().find(|measure| measure.name == name)
     }

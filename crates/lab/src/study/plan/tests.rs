@@ -102,17 +102,29 @@ fn others_are_measured_for_their_capacity_when_a_share_of_it_is_asked_for() {
         "environment = \"plain\"\nservers = [\"headway\", \"nginx\"]\npoints = [\"80% of best-peer\"]\nrepeats = 1",
     );
     let plan = Plan::new(&[study], &["headway".to_owned()]);
-    // A capacity has the scale's repeats, the point its own; the server's own capacity is there for a table to show.
+    // A capacity has the scale's repeats, the point its own.
     assert_eq!(
         words(&plan),
         [
             "nginx capacity 1",
-            "headway capacity 1",
             "nginx capacity 2",
-            "headway capacity 2",
             "headway 80 % of the best 1"
         ]
     );
+}
+
+#[test]
+fn own_capacity_is_measured_when_a_table_or_a_claim_asks_for_it() {
+    let measure = "environment = \"plain\"\nservers = [\"headway\", \"nginx\"]\npoints = [\"80% of nginx\"]\nrepeats = 1";
+    let table = "[[table]]\ntitle = \"t\"\ncolumns = [\"capacity\"]\n[[table.ours]]\nrow = \"{server}\"\neach = [\"headway\"]\ncell = \"rate_rps(m, {server}, {column})\"";
+    let claim =
+        "[[claim]]\ntext = \"c\"\nsource = \"s\"\nrule = \"rate_rps(m, all, capacity) > 1\"";
+    let other = "[[claim]]\ntext = \"c\"\nsource = \"s\"\nrule = \"rate_rps(m, headway, *) > 1\"";
+    for (asks, has) in [(table, true), (claim, true), (other, false)] {
+        let plan = Plan::new(&[study("s", &format!("{measure}\n{asks}"))], &[]);
+        let own = words(&plan).contains(&"headway capacity 1".to_owned());
+        assert_eq!(own, has, "{asks}");
+    }
 }
 
 #[test]
