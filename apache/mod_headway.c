@@ -41,7 +41,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/sysmacros.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 APLOG_USE_MODULE(headway);
@@ -63,6 +65,7 @@ struct server_settings {
 /* A file kept for the handler, in the pool of the request that looked at it: open, or read. */
 struct kept {
     int fd; /* -1: read */
+    apr_finfo_t looked_at;
     const char *filename, *content;
     apr_size_t length;
     apr_pool_t *pool;
@@ -110,7 +113,10 @@ static const char *set_backend(cmd_parms *command, void *unused, const char *pat
     const char *wrong = ap_check_cmd_context(command, GLOBAL_ONLY);
     if (wrong) return wrong;
     options.socket = ap_server_root_relative(command->pool, path);
-    return options.socket ? NULL : apr_pstrcat(command->pool, "HeadwayBackend: no path: ", path, NULL);
+    if (!options.socket) return apr_pstrcat(command->pool, "HeadwayBackend: no path: ", path, NULL);
+    return strlen(options.socket) < sizeof(((struct sockaddr_un *)0)->sun_path)
+               ? NULL
+               : "HeadwayBackend: longer than the path of a socket may be (107 bytes)";
 }
 
 /* Which directory's rules hold is known only after the walk that is to be spared its waits, so a <Directory>
@@ -281,6 +287,7 @@ static void keep(request_rec *r, const struct headway_file *file, const char *co
     struct kept *kept = apr_pcalloc(r->pool, sizeof *kept);
     kept->fd = file->fd;
     kept->filename = r->finfo.fname;
+    kept->looked_at = r->finfo;
     kept->pool = r->pool;
     if (length > 0) {
         kept->content = content;
@@ -385,6 +392,14 @@ static void insert_kept(request_rec *r, struct kept *kept, apr_file_t *file, apr
     if (core->enable_mmap == ENABLE_MMAP_OFF) apr_bucket_file_enable_mmap(bucket, 0);
 }
 
+/* Whether another module has looked at the name again and found another file, or another version of it: its length and
+ * validators would be said of what is kept. */
+static int is_another(const request_rec *r, const struct kept *kept) {
+    const apr_finfo_t *now = &r->finfo, *then = &kept->looked_at;
+    return now->size != then->size || now->mtime != then->mtime || now->inode != then->inode ||
+           strcmp(r->filename, kept->filename) != 0;
+}
+
 /* FileETag Digest: the tag is made from an open file. */
 static int needs_digest(const core_dir_config *core) {
     return (((core->etag_bits & ~core->etag_remove) | core->etag_add) & ETAG_DIGEST) != 0;
@@ -396,8 +411,7 @@ static int send_file(request_rec *r) {
     core_dir_config *core = ap_get_core_module_config(r->per_dir_config);
     int has_path_info = r->path_info && *r->path_info && r->used_path_info != AP_REQ_ACCEPT_PATH_INFO;
     if (!kept || r->method_number != M_GET || r->finfo.filetype != APR_REG || has_path_info ||
-        (core->content_md5 & 1) || (kept->content && needs_digest(core)) ||
-        strcmp(kept->filename, r->filename) != 0) {
+        (core->content_md5 & 1) || (kept->content && needs_digest(core)) || is_another(r, kept)) {
         return DECLINED;
     }
     ap_allow_standard_methods(r, MERGE_ALLOW, M_GET, M_OPTIONS, M_POST, -1);

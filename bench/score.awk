@@ -106,6 +106,8 @@ END {
     static = median_of("headway", 4); dynamic = median_of("headway", 7)
     if ("headway" in words) judge("Dynamic requests take longer to their first byte than static ones, in the median", "Table 2.6: 2.83 and 1.45 ms", \
         known(static) && known(dynamic), dynamic > static, shown(dynamic) " and " shown(static) " ms")
-    blocked = median_of("headway", 11)
-    if ("headway" in words) judge("Headway's loop never waits but for events", "aim", blocked != "-", blocked == 0, shown(blocked) " sleeps")
+    # One sleep in one round of one row is too many.
+    blocked = "-"
+    for (row in words) if (row ~ /^headway/) for (i = 1; i <= count[row]; i++) if (value[row, i, 11] != "-" && value[row, i, 11] != "") blocked = (blocked == "-" ? 0 : blocked) + value[row, i, 11]
+    if (blocked != "-") judge("Headway's loop never waits but for events, in any round and by any interface", "aim", 1, blocked == 0, shown(blocked) " sleeps")
 }

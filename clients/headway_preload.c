@@ -207,6 +207,15 @@ XSTAT(__xstat64, stat64, 0)
 XSTAT(__lxstat, stat, AT_SYMLINK_NOFOLLOW)
 XSTAT(__lxstat64, stat64, AT_SYMLINK_NOFOLLOW)
 
+#define FXSTATAT(name, type)                                                                                 \
+    int name(int version, int directory, const char *path, struct type *status, int flags);                  \
+    EXPORT int name(int version, int directory, const char *path, struct type *status, int flags) {          \
+        touch(directory, path, flags);                                                                       \
+        return NEXT(name)(version, directory, path, status, flags);                                          \
+    }
+FXSTATAT(__fxstatat, stat)
+FXSTATAT(__fxstatat64, stat64)
+
 EXPORT int statx(int directory, const char *restrict path, int flags, unsigned mask,
                  struct statx *restrict status) {
     touch(directory, path, flags);
@@ -216,4 +225,9 @@ EXPORT int statx(int directory, const char *restrict path, int flags, unsigned m
 EXPORT int access(const char *path, int mode) {
     touch(AT_FDCWD, path, 0);
     return NEXT(access)(path, mode);
+}
+
+EXPORT int faccessat(int directory, const char *path, int mode, int flags) {
+    touch(directory, path, flags);
+    return NEXT(faccessat)(directory, path, mode, flags);
 }

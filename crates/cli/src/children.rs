@@ -1,29 +1,44 @@
-//! The hidden sub-commands: children of `headway serve`, each with a socket as standard input.
+//! Children of `headway serve` and `headway backend`, each with a socket as standard input.
+//!
+//! They are sub-commands that no help names, and that are known before the words of all the others are: there may be many
+//! helpers, and the description of the whole command line would take some 450 kB in each of them.
 
 use anyhow::{Context, bail};
 use server::control::Control;
 use server::master::become_child;
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 
 use super::Failure;
 
-pub fn worker() -> Result<(), Failure> {
+/// The child of this name.
+pub fn named(word: &OsStr) -> Option<fn() -> Result<(), Failure>> {
+    match word.to_str()? {
+        "serve-worker" => Some(worker),
+        "serve-helper" => Some(helper),
+        "serve-fork" => Some(fork),
+        "serve-log" => Some(log),
+        _ => None,
+    }
+}
+
+fn worker() -> Result<(), Failure> {
     become_child(c"headway-worker")?;
     Ok(server::worker::worker_main(Control::new(socket()?))?)
 }
 
-pub fn helper() -> Result<(), Failure> {
+fn helper() -> Result<(), Failure> {
     become_child(c"headway-helper")?;
     Ok(server::helper_main(socket()?)?)
 }
 
-pub fn fork() -> Result<(), Failure> {
+fn fork() -> Result<(), Failure> {
     become_child(c"headway-fork")?;
     Ok(server::forker::forker_main(socket()?)?)
 }
 
-pub fn log() -> Result<(), Failure> {
+fn log() -> Result<(), Failure> {
     become_child(c"headway-log")?;
     Ok(server::tally::log_process::log_main(Control::new(
         socket()?

@@ -65,18 +65,6 @@ enum Command {
         /// An existing directory.
         directory: PathBuf,
     },
-    /// A worker of `serve`, started by its master.
-    #[command(hide = true)]
-    ServeWorker,
-    /// A helper of `serve`, started by its master.
-    #[command(hide = true)]
-    ServeHelper,
-    /// The log process of `serve`, started by its master.
-    #[command(hide = true)]
-    ServeLog,
-    /// A fork helper of `serve`, started by its master.
-    #[command(hide = true)]
-    ServeFork,
     /// Beside `trace --functions`: takes the kernel's tracer out again should that be killed.
     #[command(hide = true)]
     TraceGuard {
@@ -116,6 +104,10 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
 }
 
 fn main() -> ExitCode {
+    let first = std::env::args_os().nth(1);
+    if let Some(child) = first.and_then(|word| children::named(&word)) {
+        return ended(child());
+    }
     let done = match Arguments::parse().command {
         // The exit code is that of the traced command.
         Command::Trace(arguments) => {
@@ -143,12 +135,12 @@ fn main() -> ExitCode {
         Command::Analyze(arguments) => analyze::run(&arguments),
         Command::Completions { shell } => documents::completions(shell, Arguments::command()),
         Command::Man { directory } => documents::man(&directory, Arguments::command()),
-        Command::ServeWorker => children::worker(),
-        Command::ServeHelper => children::helper(),
-        Command::ServeLog => children::log(),
-        Command::ServeFork => children::fork(),
         Command::CountersGuard { directory } => counters::guard(&directory),
     };
+    ended(done)
+}
+
+fn ended(done: Result<(), Failure>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failed(&failure),

@@ -220,13 +220,13 @@ impl Helper<'_> {
             // Whatever was found, even that there is nothing: the worker looks itself.
             Want::Touch => return self.reply(&Reply::Touched { job }, &[]),
             Want::File => {}
-            Want::FileReadIn => self.read_in_beginnings(&files),
+            Want::FileReadIn(most) => self.read_in_beginnings(&files, most),
             Want::FileFetched => match &files[..] {
                 // A disk error is found again, and reported, when the contents are to be sent.
                 [one] if one.meta.size <= self.fetch_bytes_max => {
                     length = self.read_whole(&one.descriptor, one.meta.size).ok();
                 }
-                files => self.read_in_beginnings(files),
+                files => self.read_in_beginnings(files, READ_IN_BYTES),
             },
         }
         let mut head = Vec::new();
@@ -235,9 +235,9 @@ impl Helper<'_> {
         self.reply_with_contents(&head, length.unwrap_or(0), &files)
     }
 
-    fn read_in_beginnings(&mut self, files: &[RawFile]) {
+    fn read_in_beginnings(&mut self, files: &[RawFile], most: u64) {
         for (position, file) in files.iter().enumerate() {
-            let Some(length) = beginning(file.meta.size, position) else {
+            let Some(length) = beginning(file.meta.size, position, most) else {
                 continue;
             };
             // A disk error is found again, and reported, when the contents are sent.
@@ -479,14 +479,15 @@ fn contents_that_fit(socket: &OwnedFd) -> io::Result<u64> {
     Ok(room.saturating_sub(head).min(FETCH_BYTES_MAX) as u64)
 }
 
-/// How much is read in of a file that was found, the first of an answer's files being the one that was asked for. Siblings may
+/// How much is read in of a file that was found, `most` bytes at most; the first of an answer's files is the one that was asked for. Siblings may
 /// never be asked for; only small ones are worth a read.
-pub(crate) fn beginning(size: u64, position: usize) -> Option<u64> {
-    match size {
-        0..=SMALL_BYTES => Some(size),
-        _ if position == 0 => Some(READ_IN_BYTES),
-        _ => None,
-    }
+pub(crate) fn beginning(size: u64, position: usize, most: u64) -> Option<u64> {
+    let length = match size {
+        0..=SMALL_BYTES => size,
+        _ if position == 0 => READ_IN_BYTES,
+        _ => return None,
+    };
+    Some(length.min(most)).filter(|length| *length > 0)
 }
 
 /// Part an answer into what is told and what is attached.

@@ -28,7 +28,7 @@
 //! | 137  | Fetched  | job u64, errno u32 (0: done), then the contents to the end | 0  |
 //!
 //! - Names: count u16, then so many times length u16 and UTF-8.
-//! - Want: 0 touch, 1 the file, 2 the file with its first bytes read in, 3 the file with its contents if they are few.
+//! - Want: 0 touch, 1 the file, 2 the file with its first bytes read in (then u64, how many at most), 3 the file with its contents if they are few.
 //! - Meta: size u64, modified i64 + u32, changed i64 + u32, device u64, inode u64.
 //! - Answer: a byte; after 0 (file): has an index name u8 (0, 1), its position u16, siblings u8
 //!   (bits: br, zstd, gzip), Meta, one Meta a sibling; after 1 (redirect) and 2 (directory)
@@ -48,11 +48,11 @@ use crate::root::RootId;
 use reader::Reader;
 use std::borrow::Cow;
 use std::rc::Rc;
-use writer::{failure_code, put_job, put_meta, put_path, put_range, put_root, want_code};
+use writer::{failure_code, put_job, put_meta, put_path, put_range, put_root, put_want};
 pub(crate) use writer::{fetched_head, resolved_head};
 
 /// The version this build speaks.
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;
 /// No path is longer: `PATH_MAX`, so that this many bytes already fail with `ENAMETOOLONG`.
 pub const PATH_BYTES_MAX: usize = 4096;
 /// No request is longer.
@@ -81,15 +81,15 @@ pub struct Malformed {
 }
 
 /// What a helper does with a name it has found.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Want {
     /// Looks it up, opens it, and forgets it: only the kernel's caches remember. The worker repeats
     /// the steps itself, as Flash did.
     Touch,
     /// Passes the open file.
     File,
-    /// Passes the open file and has read its first bytes in.
-    FileReadIn,
+    /// Passes the open file and has read its first bytes in, at most so many.
+    FileReadIn(u64),
     /// Passes the open file and says what it holds, if that is at most [`FETCH_BYTES_MAX`] and it has no siblings, which may be
     /// wanted in its place. Others are read in.
     FileFetched,
@@ -340,7 +340,7 @@ pub fn encode_request(request: &Request<'_>, bytes: &mut Vec<u8>) {
             path,
         } => {
             put_root(bytes, 3, *job, *root);
-            bytes.push(want_code(*want));
+            put_want(bytes, *want);
             put_path(bytes, path);
         }
         Request::ReadIn {

@@ -44,7 +44,7 @@ fn contents_come_with_the_file_when_they_are_few_and_nothing_else_may_be_wanted(
     for (name, content) in expected {
         let found = content_of(Want::FileFetched, name);
         assert_eq!(found.as_deref(), content, "{name}");
-        assert_eq!(content_of(Want::FileReadIn, name), None, "{name}");
+        assert_eq!(content_of(Want::FileReadIn(1 << 20), name), None, "{name}");
     }
 }
 

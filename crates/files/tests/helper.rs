@@ -76,7 +76,8 @@ fn file_is_left_where_it_is_when_only_its_descriptor_is_wanted() {
     let roots = roots(tree.path(), &[], false);
     let wants = [
         (Want::File, false),
-        (Want::FileReadIn, true),
+        (Want::FileReadIn(0), false),
+        (Want::FileReadIn(1), true),
         (Want::FileFetched, true),
     ];
     for (want, resident) in wants {

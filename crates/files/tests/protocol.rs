@@ -120,7 +120,7 @@ proptest! {
             Request::Root { root: id, siblings, dotfiles, index },
             Request::Resolve { job, root: id, want: Want::Touch, path: &path },
             Request::Resolve { job, root: id, want: Want::File, path: &path },
-            Request::Resolve { job, root: id, want: Want::FileReadIn, path: &path },
+            Request::Resolve { job, root: id, want: Want::FileReadIn(offset), path: &path },
             Request::Resolve { job, root: id, want: Want::FileFetched, path: &path },
             Request::ReadIn { job, offset, length },
             Request::List { job, root: id, path: &path },
@@ -185,10 +185,11 @@ fn encoding_is_the_documented_one_when_a_resolve_is_sent() {
     let request = Request::Resolve {
         job: 0x0102,
         root: RootId(3),
-        want: Want::FileReadIn,
+        want: Want::FileReadIn(0x0405),
         path: b"a/b",
     };
-    let expected = [3, 2, 1, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 2, b'a', b'/', b'b'];
+    let mut expected = vec![3, 2, 1, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0];
+    expected.extend([2, 5, 4, 0, 0, 0, 0, 0, 0, b'a', b'/', b'b']);
     assert_eq!(encoded(&request), expected);
     let reply = Reply::ReadIn { job: 1, errno: 5 };
     assert_eq!(

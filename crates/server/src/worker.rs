@@ -29,7 +29,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use debox::{Call, Tracer};
 use event::{Clock, Deadlines, Events, Interest, Mechanism, Ready, Token};
 use files::protocol::{FETCH_BYTES_MAX, Want};
-use files::{Done, Names, NamesBounds, OpenFile, Pool, PoolLimits, Residency, Roots};
+use files::{
+    Done, Names, NamesBounds, OpenFile, Pool, PoolLimits, READ_IN_BYTES, Residency, Roots,
+};
 use http::HeadLimits;
 use os::board::Board;
 use os::mapping::Mapping;
@@ -546,7 +548,7 @@ fn want(config: &Config) -> Want {
         Opening::Pass => Want::File,
         Opening::Probe if config.small_file_bytes >= FETCH_BYTES_MAX as u64 => Want::FileFetched,
         // Larger ones than are kept in memory would be read twice.
-        Opening::Probe => Want::FileReadIn,
+        Opening::Probe => Want::FileReadIn(READ_IN_BYTES),
     }
 }
 

@@ -15,6 +15,7 @@ mod site;
 mod start;
 
 mod conversation;
+mod held;
 mod own;
 mod peers;
 mod place;

@@ -184,13 +184,22 @@ fn files_are_in_their_places_when_clients_and_module_are_installed() {
     ] {
         assert!(below.path().join("usr/lib").join(name).is_file(), "{name}");
     }
-    assert!(below.path().join("usr/include/headway_open.h").is_file());
-    let pc =
-        std::fs::read_to_string(below.path().join("usr/lib/pkgconfig/headway_open.pc")).unwrap();
-    assert!(
-        pc.contains("prefix=/usr\n") && pc.contains("Version: 1.2.3\n"),
-        "{pc}"
-    );
+    for name in ["headway_open", "headway_direct"] {
+        let header = format!("usr/include/{name}.h");
+        assert!(below.path().join(header).is_file(), "{name}");
+        let pc = below.path().join(format!("usr/lib/pkgconfig/{name}.pc"));
+        let pc = std::fs::read_to_string(pc).unwrap();
+        for line in [
+            "prefix=/usr".to_owned(),
+            "Version: 1.2.3".to_owned(),
+            format!("Libs: -L${{libdir}} -l{name}"),
+        ] {
+            assert!(pc.lines().any(|one| one == line), "{pc}");
+        }
+        assert!(!pc.contains('@'), "{pc}");
+    }
+    let python = below.path().join("usr/share/headway/headway_direct.py");
+    assert!(python.is_file());
     match module() {
         Err(why) => skip(
             "files_are_in_their_places_when_clients_and_module_are_installed",

@@ -320,7 +320,9 @@ fn configuration_is_refused_with_the_reason_when_a_directive_is_wrong() {
         return;
     };
     let place = Place::new();
+    let long = format!("HeadwayBackend /{}", "x".repeat(107));
     for (wrong, why) in [
+        (long.as_str(), "longer than the path of a socket"),
         (
             "HeadwayTimeout soon",
             "HeadwayTimeout: a number from 1 to 600000",

@@ -136,7 +136,9 @@ for name in ["stat", "stat64", "lstat", "lstat64"]: calls[name] = lambda path: (
 for name in ["fstatat", "fstatat64"]: calls[name] = lambda path: (-100, path, room, 0)
 for name in ["__xstat", "__xstat64", "__lxstat", "__lxstat64"]: calls[name] = lambda path: (1, path, room)
 calls["statx"] = lambda path: (-100, path, 0, 0x7ff, room)
+for name in ["__fxstatat", "__fxstatat64"]: calls[name] = lambda path: (1, -100, path, room, 0)
 calls["access"] = lambda path: (path, 4)
+calls["faccessat"] = lambda path: (-100, path, 4, 0)
 for name, words in calls.items():
     function = getattr(libc, name)
     if name.startswith("fopen"): function.restype = ctypes.c_void_p
@@ -174,7 +176,7 @@ fn service_is_asked_by_every_function_that_is_stood_in_for() {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}{error}");
-    assert_eq!(text.lines().count(), 22, "{text}");
+    assert_eq!(text.lines().count(), 25, "{text}");
     for line in text.lines() {
         // No such file.
         assert!(line.ends_with(" asked 2"), "{line}");

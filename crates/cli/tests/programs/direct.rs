@@ -120,6 +120,111 @@ fn requests_are_answered_by_the_program_itself_when_it_has_the_socket() {
     is_well(&server);
 }
 
+/// [`ECHO`] in C. What is no line of a field it must not get out: it says how many of four were refused.
+const ECHO_IN_C: &str = r#"
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "headway_direct.h"
+static const char *const wrong[] = {"X-A: b\r\n\r\nbody", "X-A: b\nX-C: d\r\n", "X-A: b", "\r\nX-A: b\r\n"};
+int main(void) {
+    static char part[7000];
+    struct headway_direct *server = headway_direct_open(0);
+    while (server && headway_direct_next(server) > 0) {
+        const char *query = headway_direct_variable(server, "QUERY_STRING");
+        char fields[1000];
+        ssize_t size;
+        if (!strcmp(query, "fields")) {
+            int refused = 0;
+            for (int i = 0; i < 4; i++) {
+                refused += headway_direct_reply(server, 200, wrong[i], "", 0) < 0 && errno == EINVAL;
+            }
+            headway_direct_reply(server, 200, "", part, (size_t)sprintf(part, "%d", refused));
+            continue;
+        }
+        if (!strcmp(query, "none")) continue;
+        snprintf(fields, sizeof fields, "X-Length: %s\r\nX-Path: %s|%s\r\n", headway_direct_variable(server, "CONTENT_LENGTH"),
+                 headway_direct_variable(server, "SCRIPT_NAME"), headway_direct_variable(server, "PATH_INFO"));
+        headway_direct_begin(server, 200, fields, !strcmp(query, "pieces") ? UINT64_MAX : headway_direct_body_bytes(server));
+        while ((size = headway_direct_read(server, part, sizeof part)) > 0) headway_direct_write(server, part, (size_t)size);
+    }
+    headway_direct_close(server);
+    return 0;
+}
+"#;
+
+/// Compiles a program with the C library.
+fn compiled(site: &Site, text: &str) -> PathBuf {
+    site.file("cgi/program.c", text, 0o644);
+    let (source, program) = (site.path("cgi/program.c"), site.path("cgi/program"));
+    let made = Command::new("cc")
+        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-I"])
+        .arg(clients())
+        .arg("-o")
+        .arg(&program)
+        .arg(source)
+        .arg(clients().join("headway_direct.c"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&made.stderr);
+    assert!(made.status.success(), "{said}");
+    program
+}
+
+#[test]
+fn requests_are_answered_when_the_program_is_in_c() {
+    if lacks("cc", "requests_are_answered_when_the_program_is_in_c") {
+        return;
+    }
+    for kind in ["direct", "pipe"] {
+        let site = Site::new();
+        let program = compiled(&site, ECHO_IN_C);
+        let server = site.serve_configured(&format!(
+            "[[location]]\nprefix = \"/d/\"\n{kind} = [{program:?}]\nconcurrency = 1\nbody-max = \"8MiB\"\n"
+        ));
+        let mut stream = server.connect();
+        echoes(&mut stream, |_, _| {});
+        send(&mut stream, "HEAD /d/x HTTP/1.1\r\nHost: x\r\n\r\n");
+        let head = receive_head(&mut stream).unwrap();
+        assert_eq!(
+            (head.status, head.field("Content-Length")),
+            (200, Some("0"))
+        );
+        assert_eq!(get(&server, "/d/?fields").text(), "4", "{kind}");
+        assert_eq!(get(&server, "/d/?none").status, 500, "{kind}");
+        send(
+            &mut stream,
+            "POST /d/x?pieces HTTP/1.0\r\nContent-Length: 5\r\n\r\nhello",
+        );
+        assert_eq!(receive(&mut stream).unwrap().text(), "hello", "{kind}");
+        assert_eq!(counter(&server, "direct_ended"), 0, "{kind}");
+        is_well(&server);
+    }
+}
+
+#[test]
+fn fields_with_line_ends_are_refused_when_a_program_in_python_gives_them() {
+    const NAME: &str = "fields_with_line_ends_are_refused_when_a_program_in_python_gives_them";
+    if lacks("python3", NAME) {
+        return;
+    }
+    let script = r"
+import headway_direct
+def answer(request):
+    refused = 0
+    for name, value in [('X-A', 'b\r\n\r\nbody'), ('X-A', 'b\nX-C: d'), ('X-A\r\nX-C', 'd'), ('X-A', 'b\0')]:
+        try: request.reply(200, [(name, value)], b'')
+        except ValueError: refused += 1
+    request.reply(200, [], b'%d' % refused)
+headway_direct.serve(answer)";
+    for kind in ["direct", "pipe"] {
+        let site = Site::new();
+        let server = serve_as(&site, kind, script, "concurrency = 1");
+        assert_eq!(get(&server, "/d/").text(), "4", "{kind}");
+        is_well(&server);
+    }
+}
+
 #[test]
 fn old_and_pipelining_clients_are_understood_when_a_program_has_the_socket() {
     if lacks(
@@ -274,6 +379,65 @@ fn nobody_else_is_harmed_when_a_program_with_a_socket_goes_wrong() {
     good();
     assert_eq!(numbers(&site.note("started")).len(), 8);
     is_well(&server);
+}
+
+/// Goes wrong when it has given a reply whole.
+const GOES_WRONG_LATER: &str = "
+import os, time, headway_direct
+def answer(request):
+    what = request.variables['QUERY_STRING']
+    if not what: return request.reply(200, [], request.read())
+    while not os.path.exists(os.environ['NOTES'] + '/go'): time.sleep(0.01)
+    request.reply(200, [], b'done')
+    done = request._finish()
+    request._server.send(done)
+    if what.startswith('later-'): time.sleep(0.3)
+    if what.endswith('garbage'): request._server.send(b'what is this?')
+    if what.endswith('twice'): request._server.send(done)
+    if not what.endswith('end'): time.sleep(1000)
+    os._exit(0)
+headway_direct.serve(answer)";
+
+/// Whoever comes next is answered, whatever the process does after a reply: at once, and when it has been sent the next request already.
+fn check_who_comes_next(kind: &str) {
+    for what in [
+        "end",
+        "garbage",
+        "twice",
+        "later-end",
+        "later-garbage",
+        "later-twice",
+    ] {
+        let site = Site::new();
+        let more = "concurrency = 1\nbody-max = \"8MiB\"";
+        let server = serve_as(&site, kind, GOES_WRONG_LATER, more);
+        let body = contents(300_000);
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| get(&server, &format!("/d/?{what}")).text());
+            server.wait_for("the first", |server| counter(server, "direct_busy") == 1);
+            let second = scope.spawn(|| ask(&server, post("/d/", &body)));
+            server.wait_for("the second", |server| counter(server, "dynamic_queue") == 1);
+            std::fs::write(site.note("go"), "").unwrap();
+            assert_eq!(first.join().unwrap(), "done", "{kind}, {what}");
+            let second = second.join().unwrap();
+            assert_eq!(second.status, 200, "{kind}, {what}");
+            assert!(second.body == body, "{kind}, {what}");
+        });
+        assert_eq!(counter(&server, "direct_ended"), 1, "{kind}, {what}");
+        is_well(&server);
+    }
+}
+
+#[test]
+fn next_client_is_answered_when_a_program_goes_wrong_after_a_reply() {
+    if lacks(
+        "python3",
+        "next_client_is_answered_when_a_program_goes_wrong_after_a_reply",
+    ) {
+        return;
+    }
+    check_who_comes_next("direct");
+    check_who_comes_next("pipe");
 }
 
 #[test]

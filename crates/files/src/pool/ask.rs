@@ -3,7 +3,7 @@
 use super::jobs::{Asked, Key, Piece};
 use super::{Full, Pool, Waiter};
 use crate::file::{Meta, OpenFile};
-use crate::protocol::FETCH_BYTES_MAX;
+use crate::protocol::{FETCH_BYTES_MAX, Want};
 use crate::root::RootId;
 use std::rc::Rc;
 
@@ -13,8 +13,22 @@ impl Pool {
     /// # Errors
     /// [`Full`].
     pub fn resolve(&mut self, root: RootId, path: &[u8], waiter: Waiter) -> Result<(), Full> {
+        self.resolve_for(root, path, self.limits.want, waiter)
+    }
+
+    /// The same for somebody who wants something else of it than the others do.
+    ///
+    /// # Errors
+    /// [`Full`].
+    pub fn resolve_for(
+        &mut self,
+        root: RootId,
+        path: &[u8],
+        want: Want,
+        waiter: Waiter,
+    ) -> Result<(), Full> {
         self.statistics.resolves += 1;
-        self.ask(Key::Resolve(root, path.into()), None, Some(waiter))
+        self.ask(Key::Resolve(root, path.into(), want), None, Some(waiter))
     }
 
     /// Read `length` bytes from `offset` into memory for `waiter`; ahead of need with `None`.

@@ -9,6 +9,7 @@
 //! ([`Waiter`]), so that nobody who was let in is turned away half-way.
 
 use crate::file::OpenFile;
+use crate::protocol::Want;
 use crate::root::RootId;
 use rustix::fd::OwnedFd;
 use std::collections::{HashMap, VecDeque};
@@ -39,7 +40,7 @@ impl Waiter {
 /// What makes two askings the same job.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Key {
-    Resolve(RootId, Box<[u8]>),
+    Resolve(RootId, Box<[u8]>, Want),
     List(RootId, Box<[u8]>),
     ReadIn(Piece),
     Read(Piece),
@@ -300,7 +301,7 @@ mod tests {
     use super::*;
 
     fn name(n: u8) -> Key {
-        Key::Resolve(RootId(0), Box::new([n]))
+        Key::Resolve(RootId(0), Box::new([n]), Want::File)
     }
 
     fn new(token: u64) -> Option<Waiter> {

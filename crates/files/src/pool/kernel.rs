@@ -1,7 +1,7 @@
 //! The pool's side of the kernel's workers: which jobs go there, and what comes back. The work itself is in [`ring`](super::ring).
 
 use super::ring::Ring;
-use super::{Done, Pool, PoolLimits, micros};
+use super::{Done, Pool, micros};
 use crate::protocol::RETIRE_MAX;
 use rustix::fd::BorrowedFd;
 use std::io;
@@ -14,8 +14,7 @@ impl Pool {
     /// # Errors
     /// Those of [`os::work::WorkRing::new`] and [`os::work::WorkRing::grow_table`]; nothing has changed then.
     pub fn use_ring(&mut self, descriptors: u32) -> io::Result<()> {
-        let PoolLimits { max, want, .. } = self.limits;
-        let ring = Ring::new(max, self.roots.clone(), self.retire.clone(), want)?;
+        let ring = Ring::new(self.limits.max, self.roots.clone(), self.retire.clone())?;
         ring.grow_table(descriptors)?;
         self.ring = Some(ring);
         Ok(())

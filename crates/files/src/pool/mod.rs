@@ -32,6 +32,7 @@ pub use statistics::{PoolStatistics, Powers};
 
 use crate::answer::Failure;
 use crate::protocol::{REPLY_BYTES_MAX, Reply, Request, Want, decode_reply, encode_request};
+use crate::residency::READ_IN_BYTES;
 use crate::retire::RetireList;
 use crate::root::Roots;
 use jobs::{Job, Jobs, Key};
@@ -65,7 +66,7 @@ pub struct PoolLimits {
     pub idle: Duration,
     /// When jobs have waited so long with every helper busy, one more is wanted.
     pub grow_after: Duration,
-    /// What helpers do with names.
+    /// What helpers do with names, unless [`Pool::resolve_for`] says something else.
     pub want: Want,
 }
 
@@ -79,7 +80,7 @@ impl Default for PoolLimits {
             queue_max: 4096,
             idle,
             grow_after,
-            want: Want::FileReadIn,
+            want: Want::FileReadIn(READ_IN_BYTES),
         }
     }
 }
@@ -316,7 +317,7 @@ impl Pool {
             return;
         };
         let mut bytes = Vec::new();
-        encode_request(&request(id, &job.key, self.limits.want), &mut bytes);
+        encode_request(&request(id, &job.key), &mut bytes);
         let piece = job.piece.iter().map(|piece| piece.as_fd());
         let files: Vec<_> = piece
             .chain(job.file.iter().map(|file| file.as_fd()))
@@ -454,12 +455,12 @@ impl Pool {
     }
 }
 
-fn request(job: u64, key: &Key, want: Want) -> Request<'_> {
+fn request(job: u64, key: &Key) -> Request<'_> {
     match key {
-        Key::Resolve(root, path) => Request::Resolve {
+        Key::Resolve(root, path, want) => Request::Resolve {
             job,
             root: *root,
-            want,
+            want: *want,
             path,
         },
         Key::List(root, path) => Request::List {

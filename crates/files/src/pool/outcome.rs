@@ -137,7 +137,7 @@ impl Arrived<'_> {
         }
         match (key, reply) {
             (
-                Key::Resolve(root, path),
+                Key::Resolve(root, path, _),
                 Reply::Resolved {
                     answer, content, ..
                 },
@@ -147,7 +147,7 @@ impl Arrived<'_> {
                 answer: self.answer(answer)?,
                 content,
             }),
-            (Key::Resolve(root, path), Reply::Touched { .. }) => {
+            (Key::Resolve(root, path, _), Reply::Touched { .. }) => {
                 Ok(Outcome::Touched { root, path })
             }
             (Key::List(root, path), Reply::Listed { answer, .. }) => Ok(Outcome::Listed {
@@ -271,7 +271,7 @@ impl Arrived<'_> {
 /// The outcome of a job that no helper has answered.
 pub(super) fn failed(key: Key, failure: Failure) -> Outcome {
     match key {
-        Key::Resolve(root, path) => Outcome::Resolved {
+        Key::Resolve(root, path, _) => Outcome::Resolved {
             root,
             path,
             answer: Answer::Failed(failure),

@@ -25,6 +25,7 @@ use crate::answer::{Answer, Failure};
 use crate::file::OpenFile;
 use crate::helper::beginning;
 use crate::protocol::Want;
+use crate::residency::READ_IN_BYTES;
 use crate::resolve::{Opener, RACES_MAX, RawAnswer, Stop, is_same_file, resolve};
 use crate::retire::RetireList;
 use crate::root::{Root, RootId, Roots};
@@ -41,7 +42,6 @@ pub(super) struct Ring {
     work: WorkRing,
     roots: Rc<Roots>,
     retire: RetireList,
-    want: Want,
     jobs_max: usize,
     tasks: HashMap<u64, Task>,
 }
@@ -75,6 +75,7 @@ enum Stage {
 struct Walk {
     root: RootId,
     path: Box<[u8]>,
+    want: Want,
     memo: RefCell<Memo>,
     /// What the ring is doing for it.
     asked: Option<Call>,
@@ -150,19 +151,13 @@ impl Opener for Replay<'_> {
 
 impl Ring {
     /// A ring whose workers are at most `workers`. It begins no more jobs than that, so that all others are counted as waiting.
-    pub(super) fn new(
-        workers: usize,
-        roots: Rc<Roots>,
-        retire: RetireList,
-        want: Want,
-    ) -> io::Result<Ring> {
+    pub(super) fn new(workers: usize, roots: Rc<Roots>, retire: RetireList) -> io::Result<Ring> {
         let most = u32::try_from(workers).unwrap_or(u32::MAX);
         let depth = most.saturating_mul(2).max(DEPTH_LEAST);
         Ok(Ring {
             work: WorkRing::new(depth, most)?,
             roots,
             retire,
-            want,
             jobs_max: workers.max(1),
             tasks: HashMap::new(),
         })
@@ -201,9 +196,10 @@ impl Ring {
         file: Option<&Rc<OpenFile>>,
     ) -> Option<Finished> {
         let stage = match (key, file) {
-            (Key::Resolve(root, path), _) => Stage::Walking(Walk {
+            (Key::Resolve(root, path, want), _) => Stage::Walking(Walk {
                 root: *root,
                 path: path.clone(),
+                want: *want,
                 memo: RefCell::default(),
                 asked: None,
                 races: 0,
@@ -403,12 +399,19 @@ impl Ring {
     /// A name's answer is known. Files that are found are also read in, as helper processes do it.
     fn answered(&mut self, id: u64, answer: RawAnswer<Rc<OpenFile>>) -> Option<Finished> {
         let task = self.tasks.get_mut(&id)?;
+        let Stage::Walking(walk) = &mut task.stage else {
+            return None;
+        };
         let mut readings = VecDeque::new();
-        let reads_in = matches!(self.want, Want::FileReadIn | Want::FileFetched);
-        if reads_in && let RawAnswer::File { file, siblings, .. } = &answer {
+        let most = match walk.want {
+            Want::FileReadIn(most) => most,
+            Want::FileFetched => READ_IN_BYTES,
+            Want::Touch | Want::File => 0,
+        };
+        if let RawAnswer::File { file, siblings, .. } = &answer {
             let files = std::iter::once(file).chain(siblings.iter().flatten());
             for (position, file) in files.enumerate() {
-                let end = beginning(file.meta().size, position).filter(|end| *end > 0);
+                let end = beginning(file.meta().size, position, most);
                 if let Some(end) = end {
                     readings.push_back(Reading {
                         file: file.clone(),
@@ -418,12 +421,10 @@ impl Ring {
                 }
             }
         }
-        let Stage::Walking(walk) = &mut task.stage else {
-            return None;
-        };
         let walk = Walk {
             root: walk.root,
             path: std::mem::take(&mut walk.path),
+            want: walk.want,
             memo: RefCell::default(),
             asked: None,
             races: 0,
@@ -479,14 +480,14 @@ impl Ring {
     fn finish(&mut self, id: u64) -> Option<Finished> {
         let task = self.tasks.remove(&id)?;
         let outcome = match task.stage {
-            Stage::Beginnings(walk, answer, _) => named(walk, answer, self.want),
+            Stage::Beginnings(walk, answer, _) => named(walk, answer),
             Stage::Window(piece, _) => Outcome::ReadIn {
                 device: piece.device,
                 inode: piece.inode,
                 offset: piece.offset,
                 result: Ok(()),
             },
-            Stage::Walking(walk) => named(walk, RawAnswer::Failed(Failure::Io), self.want),
+            Stage::Walking(walk) => named(walk, RawAnswer::Failed(Failure::Io)),
         };
         Some(Finished {
             id,
@@ -499,7 +500,7 @@ impl Ring {
         let task = self.tasks.remove(&id)?;
         let key = match task.stage {
             Stage::Walking(walk) | Stage::Beginnings(walk, ..) => {
-                Key::Resolve(walk.root, walk.path)
+                Key::Resolve(walk.root, walk.path, walk.want)
             }
             Stage::Window(piece, _) => Key::ReadIn(piece),
         };
@@ -520,11 +521,13 @@ impl Reading {
     }
 }
 
-fn named(walk: Walk, answer: RawAnswer<Rc<OpenFile>>, want: Want) -> Outcome {
-    let Walk { root, path, .. } = walk;
+fn named(walk: Walk, answer: RawAnswer<Rc<OpenFile>>) -> Outcome {
+    let Walk {
+        root, path, want, ..
+    } = walk;
     match want {
         Want::Touch => Outcome::Touched { root, path },
-        Want::File | Want::FileReadIn | Want::FileFetched => Outcome::Resolved {
+        Want::File | Want::FileReadIn(_) | Want::FileFetched => Outcome::Resolved {
             root,
             path,
             answer: Answer::from(answer),

@@ -66,7 +66,7 @@ impl<'a> Reader<'a> {
         match self.u8()? {
             0 => Ok(Want::Touch),
             1 => Ok(Want::File),
-            2 => Ok(Want::FileReadIn),
+            2 => Ok(Want::FileReadIn(self.u64()?)),
             3 => Ok(Want::FileFetched),
             _ => Err(Malformed {
                 what: "unknown want",

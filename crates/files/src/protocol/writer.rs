@@ -81,12 +81,15 @@ pub(super) fn put_meta(bytes: &mut Vec<u8>, meta: &Meta) {
     bytes.extend(meta.inode.to_le_bytes());
 }
 
-pub(super) fn want_code(want: Want) -> u8 {
-    match want {
+pub(super) fn put_want(bytes: &mut Vec<u8>, want: Want) {
+    bytes.push(match want {
         Want::Touch => 0,
         Want::File => 1,
-        Want::FileReadIn => 2,
+        Want::FileReadIn(_) => 2,
         Want::FileFetched => 3,
+    });
+    if let Want::FileReadIn(most) = want {
+        bytes.extend(most.to_le_bytes());
     }
 }
 

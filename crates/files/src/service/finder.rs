@@ -82,12 +82,8 @@ impl Finder {
             .map(|(number, root)| (trimmed(root), RootId(number)))
             .collect();
         prefixes.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
-        let limits = PoolLimits {
-            want: Want::FileReadIn,
-            ..helpers
-        };
         Ok(Finder {
-            pool: Pool::new(limits, Rc::clone(&opened)),
+            pool: Pool::new(helpers, Rc::clone(&opened)),
             roots: opened,
             prefixes,
             names: Names::new(names),
@@ -115,10 +111,15 @@ impl Finder {
         let id = self.next;
         self.next += 1;
         match self.known(root, path, now_ms) {
-            Some(answer) => self.settle(id, ask, &answer),
+            Some(answer) => self.settle(id, ask, &answer, false),
             None => {
                 self.sources.helped += 1;
-                match self.pool.resolve(root, path, Waiter::new(id)) {
+                // Read in with the same job; what is not asked for stays where it is.
+                let want = match ask.read_in {
+                    0 => Want::File,
+                    most => Want::FileReadIn(most),
+                };
+                match self.pool.resolve_for(root, path, want, Waiter::new(id)) {
                     Ok(()) => {
                         self.asks.insert(id, ask);
                         Begun::Asked(id)
@@ -146,7 +147,7 @@ impl Finder {
                         continue;
                     };
                     let client = ask.client;
-                    if let Begun::Answered(outgoing) = self.settle(id, ask, &entry.answer) {
+                    if let Begun::Answered(outgoing) = self.settle(id, ask, &entry.answer, true) {
                         out.push((client, id, outgoing));
                     }
                 }
@@ -225,12 +226,13 @@ impl Finder {
         }
     }
 
-    /// From what a name is to what the client is told; a file's beginning may have to be read in before.
-    fn settle(&mut self, id: u64, mut ask: Ask, answer: &Answer) -> Begun {
+    /// From what a name is to what the client is told; a file's beginning may have to be read in before. `admitted`: a helper has worked
+    /// for it already (see [`Waiter`]).
+    fn settle(&mut self, id: u64, mut ask: Ask, answer: &Answer, admitted: bool) -> Begun {
         let answered = match answer {
             Answer::File(found) => {
                 ask.file = Some(Rc::clone(&found.file));
-                return self.read_in(id, ask, &found.file);
+                return self.read_in(id, ask, &found.file, admitted);
             }
             Answer::Redirect | Answer::Directory => Answered::Directory,
             Answer::Failed(Failure::Overloaded) => Answered::Busy,
@@ -246,7 +248,7 @@ impl Finder {
         Begun::Answered(ask.reply(answered, None))
     }
 
-    fn read_in(&mut self, id: u64, ask: Ask, file: &Rc<OpenFile>) -> Begun {
+    fn read_in(&mut self, id: u64, ask: Ask, file: &Rc<OpenFile>, admitted: bool) -> Begun {
         let length = ask.read_in.min(file.meta().size);
         // An error means that nobody can tell: a helper reads, which is always right.
         if length == 0 || self.residency.resident(file, 0, length).unwrap_or(false) {
@@ -255,7 +257,7 @@ impl Finder {
         self.sources.read_in += 1;
         let waiter = Waiter {
             token: id,
-            admitted: true,
+            admitted,
         };
         match self.pool.read_in(file, 0, length, Some(waiter)) {
             Ok(()) => {

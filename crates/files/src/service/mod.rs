@@ -109,6 +109,7 @@ pub struct Service {
     helpers: usize,
     helpers_coming: usize,
     helpers_rest_until_ms: u64,
+    helper_died_ms: Option<u64>,
     done: Vec<Done>,
     statistics: ServiceStatistics,
     message: Vec<u8>,
@@ -153,6 +154,7 @@ impl Service {
             helpers: 0,
             helpers_coming: 0,
             helpers_rest_until_ms: 0,
+            helper_died_ms: None,
             done: Vec::new(),
             statistics: ServiceStatistics::default(),
             // One more byte, so that a longer message is noticed.
@@ -394,6 +396,7 @@ impl Service {
         }
         if self.finder.pool.on_ready(slot, self.now_ms, &mut self.done) == SlotState::Dead {
             self.let_go(slot);
+            self.note_death();
         }
     }
 
@@ -411,6 +414,17 @@ impl Service {
                 self.close(token);
             }
         }
+    }
+
+    /// One that dies is replaced at once. Where they die one after the other the next ones would, too.
+    fn note_death(&mut self) {
+        let soon = self
+            .helper_died_ms
+            .is_some_and(|before_ms| self.now_ms < before_ms + 2 * PAUSE_MS);
+        if soon {
+            self.helpers_rest_until_ms = self.now_ms + PAUSE_MS;
+        }
+        self.helper_died_ms = Some(self.now_ms);
     }
 
     fn let_go(&mut self, slot: HelperSlot) {

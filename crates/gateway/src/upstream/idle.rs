@@ -78,11 +78,6 @@ impl<T> Idle<T> {
         waiting.remove(at).map(|(_, found)| found)
     }
 
-    /// Any connection to this back end, the oldest first: to close them all where it is ejected.
-    pub fn take_oldest(&mut self, back_end: usize) -> Option<T> {
-        self.waiting[back_end].pop_front().map(|(_, oldest)| oldest)
-    }
-
     /// A connection that has waited too long; to be asked again until there is none.
     pub fn expired(&mut self, now_ms: u64) -> Option<T> {
         let idle_ms_max = self.limits.idle_ms_max;
@@ -139,7 +134,7 @@ mod tests {
             [idle.take(0), idle.take(0), idle.take(0)],
             [Some('d'), Some('b'), None]
         );
-        assert_eq!(idle.take_oldest(1), Some('c'));
+        assert_eq!(idle.take(1), Some('c'));
         assert!(idle.is_empty());
     }
 

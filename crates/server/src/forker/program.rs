@@ -46,6 +46,8 @@ pub(super) struct Program {
     /// Its mark, and whether all who bear it end with it: its reply is not wanted, or never came.
     mark: u64,
     unwanted: bool,
+    /// It was running when it was asked to end, so that how it ended is nothing to tell.
+    asked: bool,
     end: Option<End>,
 }
 
@@ -96,6 +98,7 @@ impl Program {
             hold: Hold::Held,
             mark: launch.mark,
             unwanted: false,
+            asked: false,
             end: None,
         })
     }
@@ -147,10 +150,9 @@ impl Program {
             (None, None) => return None,
         };
         self.end = Some(end);
-        let asked = matches!(self.hold, Hold::Ending(_));
         let (name, pid) = (&self.name, self.pid.as_raw_nonzero());
         match end {
-            _ if asked => {}
+            _ if self.asked => {}
             End::Exit(0) => {}
             End::Exit(code) => words.say(format!("{name}[{pid}]: ended with exit code {code}")),
             End::Signal(signal) => words.say(format!("{name}[{pid}]: ended by signal {signal}")),
@@ -176,6 +178,7 @@ impl Program {
         if let Hold::Ending(_) = self.hold {
             return;
         }
+        self.asked = !is_ending(self.pid);
         self.signal(Signal::TERM);
         // A stopped process would get it when it is woken only.
         self.signal(Signal::CONT);
@@ -184,6 +187,7 @@ impl Program {
 
     /// Ends it and its group at once.
     fn kill_now(&mut self) {
+        self.asked |= !is_ending(self.pid);
         self.signal(Signal::KILL);
         self.hold = Hold::Ending(Instant::now() + TERM_PATIENCE);
     }
@@ -230,6 +234,18 @@ impl Program {
     fn signal(&self, signal: Signal) {
         let _ = kill_process_group(self.pid, signal);
     }
+}
+
+/// Whether it ends already, though it is not dead yet: it closes its files before, which may be how the worker knows.
+fn is_ending(pid: Pid) -> bool {
+    /// PF_EXITING of the kernel's `include/linux/sched.h`, in the ninth field (proc_pid_stat(5)).
+    const EXITING: u64 = 4;
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+    let stat = stat.unwrap_or_default();
+    let flags = stat
+        .rsplit_once(") ")
+        .and_then(|(_, fields)| fields.split(' ').nth(6)?.parse::<u64>().ok());
+    flags.is_some_and(|flags| flags & EXITING != 0)
 }
 
 /// A descriptor that tells the end of a process. Without one nobody would ever reap it.

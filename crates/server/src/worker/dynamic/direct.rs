@@ -11,6 +11,10 @@
 //! off: by `shutdown`, which holds for every copy of the socket that may still be around. Nobody can make the loop wait
 //! through a shared socket either: the worker asks not to wait call by call (`MSG_DONTWAIT`), and makes no call while a program may
 //! hold the socket's lock (`lent`).
+//!
+//! A process may go wrong when it has said that it is done and has been sent the next request already. Whoever has
+//! asked that is not to pay for it: a request that its process had not taken goes to another one, body and all. The kernel says whether it was
+//! taken: reading from a socket whose other end was closed with something unread in it fails with `ECONNRESET`.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -18,7 +22,7 @@ use debox::Call;
 use event::{Interest, Token};
 use http::{Head, Method, Parsed, Status, Version};
 use os::rights::{ReceiveError, Wait, receive_with_descriptors, send_with_descriptors};
-use rustix::io::IoSlice;
+use rustix::io::{Errno, IoSlice};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::gather::piece;
@@ -49,6 +53,15 @@ pub(super) enum State {
     Draining(u64, u64),
     /// It has been killed. When it is gone its client is answered with this, for this exchange.
     Dying(Token, u64, Status),
+}
+
+/// What of its last request a process had taken when it ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Took {
+    /// It may have read it.
+    It,
+    /// It has not, or there was none.
+    Nothing,
 }
 
 /// A process of a location whose program stays.
@@ -226,7 +239,7 @@ impl Worker {
                 .add(process.socket.as_fd(), token(slot, id), Interest::READ);
             if let Err(error) = watched {
                 self.notice(format!("watching a program: {error}"));
-                return self.bury(slot);
+                return self.bury(slot, Took::Nothing);
             }
         }
         let launch = launch_direct(place, command, mark);
@@ -272,7 +285,7 @@ impl Worker {
         Step::Go
     }
 
-    /// All that were idle are gone: it is the next one for whoever comes in their place, unless it has waited its time already.
+    /// The process that it was to have is gone: it is the next one for whoever comes in its place, unless it has waited its time already.
     fn wait_for_another(
         &mut self,
         connection: &Connection,
@@ -352,7 +365,6 @@ impl Worker {
         match sent {
             Ok(Some(_)) => {
                 self.counters.dynamic_received_bytes += exchange.upload.bytes;
-                exchange.upload.throw_away();
                 Ok(true)
             }
             // One that is idle and takes no message is gone.
@@ -395,6 +407,11 @@ impl Worker {
         if let Some(dynamic) = &mut self.dynamic {
             dynamic.buffer = buffer;
         }
+        let heard = self.process(event.slot() as usize);
+        if let Some(process) = heard.filter(|one| one.state == State::Idle) {
+            let place = process.place;
+            self.start_next(place);
+        }
     }
 
     /// Takes one message of a process. `false`: there is none now, none is wanted, or none is due.
@@ -415,16 +432,22 @@ impl Worker {
             receive_with_descriptors(&process.socket, buffer, 0, Wait::Never)
         });
         let (state, piped) = (process.state, process.piped);
+        let mut took = Took::It;
         let (said, has_ended) = match received {
             Ok(None) => return false,
             Ok(Some(received)) => (decode(&buffer[..received.length]), received.is_end()),
             Err(ReceiveError::TooLong | ReceiveError::DescriptorsLost { .. }) => (None, false),
-            Err(ReceiveError::Os(_)) => (None, true),
+            Err(ReceiveError::Os(error)) => {
+                if error == Errno::CONNRESET {
+                    took = Took::Nothing;
+                }
+                (None, true)
+            }
         };
         match (said, state) {
             // However much it says: the next turn hears the next word.
             (_, State::Dying(..)) if !has_ended => return false,
-            (Some(Said::Ready), State::Starting) => self.rest(slot),
+            (Some(Said::Ready), State::Starting) => return self.rest(slot),
             (Some(Said::Output { id, bytes }), State::Busy(client, exchange))
                 if piped && id == exchange as u32 =>
             {
@@ -439,35 +462,49 @@ impl Worker {
                     true => self.end_piped(client, exchange, done.keep),
                     false => self.take_back(client, exchange, &done),
                 }
-                self.rest(slot);
-                // It has nothing to say until it is asked again.
-                return false;
+                // It has nothing to say until it is asked again. One that says more is given nobody who waits.
+                return self.rest(slot);
             }
             (Some(Said::Done(done)), State::Draining(exchange, _))
                 if done.id == exchange as u32 =>
             {
-                self.rest(slot);
+                return self.rest(slot);
             }
-            (_, State::Busy(client, exchange)) if !piped && !has_ended => {
-                self.step_lent(client, exchange, |_, _, _| Step::Fail(Status::BAD_GATEWAY));
-            }
+            (_, State::Busy(client, exchange)) if !has_ended => match piped {
+                true => self.kill(slot, client, exchange),
+                false => {
+                    self.step_lent(client, exchange, |_, _, _| Step::Fail(Status::BAD_GATEWAY));
+                }
+            },
             _ => {
-                self.bury(slot);
+                self.bury(slot, took);
                 return false;
             }
         }
         true
     }
 
-    /// It waits for a request; perhaps one waits for it.
-    fn rest(&mut self, slot: usize) {
-        let Some(process) = self.process(slot) else {
-            return;
+    /// It has said what makes no sense. What its client is told follows when it is gone: only then is it certain whether it had taken
+    /// the request.
+    fn kill(&mut self, slot: usize, client: Token, exchange: u64) {
+        if let Some(process) = self.process(slot) {
+            process.state = State::Dying(client, exchange, Status::BAD_GATEWAY);
+            let id = process.id;
+            self.order_end(id);
+        }
+    }
+
+    /// It waits for a request. Says whether one waits for it.
+    fn rest(&mut self, slot: usize) -> bool {
+        let Some(dynamic) = &mut self.dynamic else {
+            return false;
+        };
+        let Some(process) = dynamic.direct.get_mut(slot) else {
+            return false;
         };
         process.served |= process.state != State::Starting;
         process.state = State::Idle;
-        let place = process.place;
-        self.start_next(place);
+        !dynamic.queues[process.place].is_empty()
     }
 
     /// The client's socket is ours again.
@@ -519,8 +556,9 @@ impl Worker {
         });
     }
 
-    /// A process has ended, or is to: it has said what makes no sense. Its client is answered otherwise.
-    fn bury(&mut self, slot: usize) {
+    /// A process has ended, or is to: it has said what makes no sense. Its client is answered otherwise, by another process if
+    /// this one has not even taken the request.
+    fn bury(&mut self, slot: usize, took: Took) {
         let Some(process) = self.remove_process(slot) else {
             return;
         };
@@ -529,19 +567,24 @@ impl Worker {
             State::Dying(client, exchange, status) => Some((client, exchange, status)),
             State::Starting | State::Idle | State::Draining(..) => None,
         };
+        let place = self.places.get(process.place).clone();
         if let Some((client, exchange, status)) = owed {
-            self.step_lent(client, exchange, |_, _, exchange| {
+            // Who was kept waiting until it was too late is not asked to wait again.
+            let again = took == Took::Nothing && status == Status::BAD_GATEWAY;
+            self.step_lent(client, exchange, |worker, connection, exchange| {
                 exchange.process = None;
-                Step::Fail(status)
+                match again {
+                    true => worker.wait_for_another(connection, exchange, &place),
+                    false => Step::Fail(status),
+                }
             });
         }
-        let place = self.places.get(process.place).clone();
         let waits = self
             .dynamic
             .as_ref()
             .is_some_and(|dynamic| !dynamic.queues[place.number].is_empty());
         if waits {
-            self.grow(&place);
+            self.start_next(place.number);
         }
     }
 
@@ -580,7 +623,7 @@ impl Worker {
             .map(|(place, _)| place)
             .collect();
         for slot in late {
-            self.bury(slot);
+            self.bury(slot, Took::Nothing);
         }
         for number in waiting {
             let place = self.places.get(number).clone();

@@ -1,0 +1,172 @@
+//! Clients that ask much, take nothing, send nonsense, speak another version or may not come in.
+
+use crate::running::*;
+use headway_files::service::wire::{Answered, REQUEST_BYTES_MAX};
+use os::rights::{Wait, send_with_descriptors};
+use rustix::fd::AsFd;
+use rustix::io::IoSlice;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+#[test]
+fn every_request_has_its_answer_when_many_are_sent_at_once() {
+    let running = Running::new();
+    let paths: Vec<_> = (0..10)
+        .map(|n| running.put(&format!("f{n}"), b"x"))
+        .collect();
+    let mut client = running.client();
+    for path in paths.iter().cycle().take(200) {
+        client.ask(path);
+        if client.number > 50 {
+            client.hear().expect("an answer");
+        }
+    }
+    for _ in 0..50 {
+        client.hear().expect("an answer");
+    }
+}
+
+#[test]
+fn only_the_sender_is_closed_when_it_sends_something_else() {
+    let running = Running::new();
+    let path = running.put("f", b"x");
+    let mut other = running.client();
+    let mut wrong_magic = request(1, &path);
+    wrong_magic[0] = b'X';
+    let mut wrong_kind = request(1, &path);
+    wrong_kind[6] = 9;
+    let mut too_long = request(1, &path);
+    too_long.resize(REQUEST_BYTES_MAX + 1, b'x');
+    let mut far_too_long = request(1, &path);
+    far_too_long.resize(100_000, b'x');
+    let relative = request(1, Path::new("f"));
+    for garbage in [
+        &b"x"[..],
+        b"HWOF",
+        &wrong_magic,
+        &wrong_kind,
+        &too_long,
+        &far_too_long,
+        &relative,
+    ] {
+        let client = running.client();
+        client.send(garbage);
+        assert!(client.is_closed(), "{garbage:?}");
+        assert!(matches!(other.answer(&path).0, Answered::File { .. }));
+    }
+    let statistics = running.remote().statistics().unwrap();
+    assert_eq!((statistics.malformed, statistics.clients), (7, 1));
+}
+
+#[test]
+fn descriptors_are_not_taken_when_a_client_sends_some() {
+    let running = Running::new();
+    let path = running.put("f", b"x");
+    let mut other = running.client();
+    other.answer(&path);
+    for _ in 0..50 {
+        let client = running.client();
+        let file = fs::File::open("/dev/null").unwrap();
+        let files = vec![file.as_fd(); 20];
+        let bytes = request(1, &path);
+        send_with_descriptors(&client.socket, &[IoSlice::new(&bytes)], &files, Wait::Block)
+            .unwrap();
+        assert!(client.is_closed());
+    }
+    other.answer(&path);
+    assert_eq!(running.remote().statistics().unwrap().malformed, 50);
+}
+
+#[test]
+fn version_is_told_when_a_client_speaks_another() {
+    let running = Running::new();
+    let client = running.client();
+    let mut bytes = request(5, &running.path("f"));
+    bytes[4] = 2;
+    client.send(&bytes);
+    let (reply, _) = client.hear().expect("an answer");
+    assert_eq!((reply.number, reply.answered), (5, Answered::Version));
+    assert!(client.is_closed());
+}
+
+#[test]
+fn others_are_served_when_clients_take_no_answers_or_die() {
+    let running = Running::new();
+    let path = running.put("f", b"x");
+    let mut slow = Vec::new();
+    for _ in 0..20 {
+        let mut client = running.client();
+        client.ask_without_end(&path);
+        slow.push(client);
+    }
+    let mut quick = running.client();
+    for _ in 0..100 {
+        let dead = running.client();
+        dead.send(&request(1, &path));
+        drop(dead);
+        assert!(matches!(quick.answer(&path).0, Answered::File { .. }));
+    }
+    // A slow one gets what it asked for once it takes it.
+    for number in 1..=16 {
+        assert_eq!(slow[0].hear().expect("an answer").0.number, number);
+    }
+}
+
+#[test]
+fn client_is_closed_and_nobody_else_waits_when_it_takes_no_answer_for_too_long() {
+    let mut running =
+        Running::without_helpers(|config| config.patience = Duration::from_millis(200));
+    running.give_helpers();
+    let path = running.put("f", b"x");
+    let mut slow: Vec<Client> = (0..3).map(|_| running.client()).collect();
+    for client in &mut slow {
+        client.ask_without_end(&path);
+    }
+    let mut quick = running.client();
+    let begun = Instant::now();
+    while running.remote().statistics().unwrap().stalled < 3 {
+        assert!(
+            begun.elapsed() < Duration::from_secs(30),
+            "nobody is closed"
+        );
+        assert!(matches!(quick.answer(&path).0, Answered::File { .. }));
+    }
+    assert_eq!(running.remote().statistics().unwrap().clients, 1);
+    assert!(matches!(quick.answer(&path).0, Answered::File { .. }));
+}
+
+#[test]
+fn client_is_turned_away_when_its_user_is_not_allowed() {
+    let running = Running::without_helpers(|config| config.users.clear());
+    assert!(running.client().is_closed());
+    let own = rustix::process::getegid().as_raw();
+    let by_group = Running::without_helpers(|config| {
+        config.users.clear();
+        config.groups = vec![own];
+    });
+    let path = by_group.put("f", b"x");
+    assert!(matches!(
+        by_group.client().answer(&path).0,
+        Answered::File { .. }
+    ));
+    let statistics = running.remote().statistics().unwrap();
+    assert_eq!((statistics.refused_user, statistics.accepted), (1, 0));
+}
+
+#[test]
+fn client_is_turned_away_when_there_is_no_room() {
+    let running = Running::without_helpers(|config| config.clients_max = 2);
+    let path = running.put("f", b"x");
+    let mut first = running.client();
+    first.answer(&path);
+    let mut second = running.client();
+    second.answer(&path);
+    assert!(running.client().is_closed());
+    drop(second);
+    while running.remote().statistics().unwrap().clients > 1 {
+        std::thread::yield_now();
+    }
+    let mut third = running.client();
+    assert!(matches!(third.answer(&path).0, Answered::File { .. }));
+}

@@ -1,0 +1,158 @@
+//! Helpers: what they are asked, that they are asked once, and that they die.
+
+use crate::running::*;
+use headway_files::protocol::{
+    Reply as Told, Request as Asked, Want, decode_request as decode_asked,
+    encode_reply as encode_told,
+};
+use headway_files::service::wire::{Answered, Request};
+use headway_files::{Failure, RawAnswer};
+use os::rights::{Wait, pair, receive_with_descriptors, send_with_descriptors};
+use rustix::fd::OwnedFd;
+use rustix::io::IoSlice;
+use std::os::unix::ffi::OsStrExt;
+use std::time::{Duration, Instant};
+
+#[test]
+fn equal_questions_are_one_job_when_clients_ask_at_once() {
+    let mut running = Running::without_helpers(|_| {});
+    // The kernel never answers this one from its cache, so a helper has to.
+    let path = running.put("file", b"x").join("below");
+    let mut clients: Vec<_> = (0..10).map(|_| running.client()).collect();
+    for client in &mut clients {
+        client.ask(&path);
+    }
+    while running.remote().statistics().unwrap().requests < 10 {
+        std::thread::yield_now();
+    }
+    running.give_helpers();
+    for client in &clients {
+        let reply = client.hear().expect("an answer").0;
+        assert!(matches!(reply.answered, Answered::Failed { .. }));
+    }
+    let statistics = running.remote().statistics().unwrap();
+    assert_eq!(statistics.pool.coalesced, 9);
+    assert_eq!(statistics.pool.service_us.count, 1);
+}
+
+#[test]
+fn question_is_forgotten_when_its_client_goes() {
+    let running = Running::without_helpers(|_| {});
+    let path = running.put("file", b"x").join("below");
+    let statistics = || running.remote().statistics().unwrap();
+    for number in 1..=30 {
+        let mut client = running.client();
+        client.ask(&path);
+        while statistics().requests < number {
+            std::thread::yield_now();
+        }
+        assert_eq!(statistics().pool.queue, 1);
+        drop(client);
+        while statistics().clients > 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!(statistics().pool.queue, 0);
+    }
+}
+
+#[test]
+fn busy_is_answered_when_the_queue_is_full() {
+    let running = Running::without_helpers(|config| config.helpers.queue_max = 1);
+    let file = running.put("file", b"x");
+    let mut client = running.client();
+    client.ask(file.join("a"));
+    assert_eq!(client.answer(file.join("b")).0, Answered::Busy);
+    // What needs no helper is answered all the same.
+    assert!(matches!(client.answer(&file).0, Answered::File { .. }));
+}
+
+#[test]
+fn question_is_asked_again_when_a_helper_dies() {
+    let mut running = Running::without_helpers(|_| {});
+    let path = running.put("file", b"x").join("below");
+    let mut client = running.client();
+    client.ask(&path);
+    for _ in 0..3 {
+        let (ours, theirs) = pair().unwrap();
+        running.remote().helper(ours, 1);
+        drop(theirs);
+    }
+    while running.remote().statistics().unwrap().pool.deaths < 3 {
+        std::thread::yield_now();
+    }
+    running.give_helpers();
+    let reply = client.hear().expect("an answer").0;
+    assert!(matches!(reply.answered, Answered::Failed { .. }));
+}
+
+#[test]
+fn no_more_is_read_than_a_client_asks_for_when_a_helper_finds_its_file() {
+    let running = Running::without_helpers(|config| config.read_in_max = 10_000);
+    let path = running.put("file", b"x").join("below");
+    let client = running.client();
+    let (ours, helper) = pair().unwrap();
+    running.remote().helper(ours, 1);
+    for (read_in, expected) in [
+        (0, Want::File),
+        (5000, Want::FileReadIn(5000)),
+        (20_000, Want::FileReadIn(10_000)),
+    ] {
+        let request = Request {
+            number: 1,
+            descriptor: true,
+            read_in,
+            path: path.as_os_str().as_bytes(),
+        };
+        client.send(&encoded(&request));
+        let (job, want) = next_resolve(&helper);
+        assert_eq!(want, expected, "{read_in}");
+        let answer = RawAnswer::Failed(Failure::NotFound);
+        let content = None;
+        let mut bytes = Vec::new();
+        encode_told(
+            &Told::Resolved {
+                job,
+                answer,
+                content,
+            },
+            &mut bytes,
+        );
+        send_with_descriptors(&helper, &[IoSlice::new(&bytes)], &[], Wait::Block).unwrap();
+        client.hear().expect("an answer");
+    }
+}
+
+/// The next name that a helper is to resolve: its job, and what is wanted of it.
+fn next_resolve(helper: &OwnedFd) -> (u64, Want) {
+    let mut bytes = [0; 8192];
+    loop {
+        let received = receive_with_descriptors(helper, &mut bytes, 200, Wait::Block).unwrap();
+        let length = received.expect("it waits").length;
+        if let Asked::Resolve { job, want, .. } = decode_asked(&bytes[..length]).unwrap() {
+            return (job, want);
+        }
+    }
+}
+
+#[test]
+fn helpers_are_not_asked_for_in_a_hurry_when_they_die_one_after_the_other() {
+    const DEATHS: u32 = 8;
+    let mut running = Running::without_helpers(|config| config.helpers.max = 1);
+    let path = running.put("file", b"x").join("below");
+    let mut client = running.client();
+    let begun = Instant::now();
+    client.ask(&path);
+    let wanted = running.wanted.take().unwrap();
+    for _ in 0..DEATHS {
+        assert_eq!(wanted.recv().unwrap(), 1);
+        let (ours, theirs) = pair().unwrap();
+        drop(theirs);
+        running.remote().helper(ours, 1);
+    }
+    // The first is replaced at once, each of the others after a tenth of a second.
+    let least = Duration::from_millis(100) * (DEATHS - 2);
+    assert!(begun.elapsed() >= least, "{:?}", begun.elapsed());
+    running.wanted = Some(wanted);
+    running.give_helpers();
+    client.hear().expect("an answer");
+}

@@ -1,0 +1,208 @@
+//! A service in a thread, and a client of it.
+
+use crate::common::{directory, put};
+use headway_files::service::wire::{
+    Answered, REPLY_BYTES, Reply, Request, decode_reply, encode_request,
+};
+use headway_files::service::{Remote, Service, ServiceConfig};
+use headway_files::{NamesBounds, PoolLimits, helper_main};
+use os::rights::{Wait, pair, receive_with_descriptors, send_with_descriptors};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use rustix::io::IoSlice;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// A tree, and a service for it in a thread.
+pub struct Running {
+    pub tree: TempDir,
+    pub socket: PathBuf,
+    remote: Option<Remote>,
+    pub service: Option<JoinHandle<()>>,
+    /// Helpers that the service wants and a test has not given it.
+    pub wanted: Option<Receiver<usize>>,
+}
+
+pub fn config(tree: &Path) -> ServiceConfig {
+    ServiceConfig {
+        socket: tree.join("socket"),
+        roots: vec![tree.join("root")],
+        users: vec![rustix::process::geteuid().as_raw()],
+        groups: vec![],
+        clients_max: 100,
+        patience: Duration::from_secs(10),
+        read_in_max: 1 << 20,
+        revalidate: Duration::ZERO,
+        names: NamesBounds {
+            entries_max: 1000,
+            descriptors_max: 500,
+        },
+        helpers: PoolLimits::default(),
+    }
+}
+
+impl Running {
+    pub fn new() -> Running {
+        let mut running = Running::without_helpers(|_| {});
+        running.give_helpers();
+        running
+    }
+
+    pub fn without_helpers(change: impl FnOnce(&mut ServiceConfig)) -> Running {
+        let tree = directory();
+        fs::create_dir(tree.path().join("root")).unwrap();
+        let mut config = config(tree.path());
+        change(&mut config);
+        let socket = config.socket.clone();
+        let (wants, wanted) = channel();
+        let (tell, told) = channel();
+        let service = std::thread::spawn(move || {
+            let want = Box::new(move |count| wants.send(count).unwrap_or(()));
+            let (service, remote) = Service::new(config, want).unwrap();
+            tell.send(remote).unwrap();
+            service.run().unwrap();
+        });
+        Running {
+            tree,
+            socket,
+            remote: Some(told.recv().unwrap()),
+            service: Some(service),
+            wanted: Some(wanted),
+        }
+    }
+
+    /// From now on the service gets the helpers that it wants, in threads.
+    pub fn give_helpers(&mut self) {
+        let (wanted, remote) = (self.wanted.take().unwrap(), self.remote().clone());
+        std::thread::spawn(move || {
+            for _ in wanted.iter().flat_map(|count| 0..count) {
+                let (ours, theirs) = pair().unwrap();
+                std::thread::spawn(move || helper_main(theirs, &|_| Vec::new()));
+                remote.helper(ours, 1);
+            }
+        });
+    }
+
+    pub fn remote(&self) -> &Remote {
+        self.remote.as_ref().unwrap()
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.tree.path().join("root").join(name)
+    }
+
+    pub fn put(&self, name: &str, contents: &[u8]) -> PathBuf {
+        put(&self.tree.path().join("root"), name, contents);
+        self.path(name)
+    }
+
+    pub fn client(&self) -> Client {
+        Client::new(&self.socket)
+    }
+
+    pub fn stop(&mut self) {
+        self.remote().stop();
+        self.service.take().unwrap().join().unwrap();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.service.is_some() {
+            self.remote().stop();
+            // The spawner holds one, too, until the service has gone.
+            self.remote = None;
+            let _ = self.service.take().unwrap().join();
+        }
+    }
+}
+
+pub struct Client {
+    pub socket: OwnedFd,
+    pub number: u64,
+}
+
+impl Client {
+    pub fn new(path: &Path) -> Client {
+        let socket = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+        Client { socket, number: 0 }
+    }
+
+    pub fn send(&self, bytes: &[u8]) {
+        send_with_descriptors(&self.socket, &[IoSlice::new(bytes)], &[], Wait::Block).unwrap();
+    }
+
+    pub fn ask(&mut self, path: impl AsRef<Path>) {
+        self.number += 1;
+        self.send(&request(self.number, path.as_ref()));
+    }
+
+    /// Asks for more than it may have under way, and takes none of the answers.
+    pub fn ask_without_end(&mut self, path: &Path) {
+        for _ in 0..40 {
+            self.number += 1;
+            let bytes = request(self.number, path);
+            let part = [IoSlice::new(&bytes)];
+            let sent = send_with_descriptors(&self.socket, &part, &[], Wait::Never);
+            if sent.unwrap().is_none() {
+                return;
+            }
+        }
+    }
+
+    /// `None` at the end of the connection.
+    pub fn hear(&self) -> Option<(Reply, Vec<OwnedFd>)> {
+        let mut watched = [PollFd::new(&self.socket, PollFlags::IN)];
+        let patience = Timespec {
+            tv_sec: 20,
+            tv_nsec: 0,
+        };
+        assert_eq!(poll(&mut watched, Some(&patience)), Ok(1), "no answer");
+        let mut bytes = [0; REPLY_BYTES + 1];
+        match receive_with_descriptors(&self.socket, &mut bytes, 1, Wait::Block) {
+            Ok(Some(received)) if !received.is_end() => {
+                let reply = decode_reply(&bytes[..received.length]).unwrap();
+                Some((reply, received.descriptors))
+            }
+            // A reset is an end with something unread.
+            _ => None,
+        }
+    }
+
+    pub fn answer(&mut self, path: impl AsRef<Path>) -> (Answered, Vec<OwnedFd>) {
+        self.ask(path);
+        let (reply, files) = self.hear().expect("an answer");
+        assert_eq!(reply.number, self.number);
+        (reply.answered, files)
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.hear().is_none()
+    }
+}
+
+pub fn request(number: u64, path: &Path) -> Vec<u8> {
+    encoded(&Request {
+        number,
+        descriptor: true,
+        read_in: 1 << 20,
+        path: path.as_os_str().as_bytes(),
+    })
+}
+
+pub fn encoded(request: &Request<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode_request(request, &mut bytes);
+    bytes
+}
+
+pub fn open_descriptors() -> usize {
+    fs::read_dir("/proc/self/fd").unwrap().count()
+}
