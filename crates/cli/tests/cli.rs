@@ -30,7 +30,7 @@ fn help_names_every_group_and_gives_examples_when_asked() {
     ] {
         assert!(out.contains(word), "{word} is missing in\n{out}");
     }
-    assert!(!run(&["--help"]).1.contains("serve-worker"));
+    assert!(!run(&["--help"]).1.contains("trace-gate"));
 }
 
 #[test]

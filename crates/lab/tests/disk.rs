@@ -225,6 +225,12 @@ fn delay_is_the_models_when_a_parallel_disk_is_read_at_random() {
 }
 
 #[test]
+fn delay_is_the_models_when_a_network_volume_is_read_at_random() {
+    let test = "delay_is_the_models_when_a_network_volume_is_read_at_random";
+    assert_delays_are_the_models(test, Model::Network, 200);
+}
+
+#[test]
 fn queue_is_as_deep_as_readers_make_it_when_the_disk_is_parallel() {
     let test = "queue_is_as_deep_as_readers_make_it_when_the_disk_is_parallel";
     let Some(fixture) = Fixture::start(test, &spec(slow_parallel())) else {

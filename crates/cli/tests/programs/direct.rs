@@ -400,18 +400,19 @@ headway_direct.serve(answer)";
 
 /// Whoever comes next is answered, whatever the process does after a reply: at once, and when it has been sent the next request already.
 fn check_who_comes_next(kind: &str) {
-    for what in [
-        "end",
-        "garbage",
-        "twice",
-        "later-end",
-        "later-garbage",
-        "later-twice",
+    for (what, size) in [
+        ("end", 1_000),
+        ("garbage", 100_000),
+        ("twice", 300_000),
+        // In the message, in a file in memory, and in one on the disk.
+        ("later-end", 1_000),
+        ("later-garbage", 100_000),
+        ("later-twice", 300_000),
     ] {
         let site = Site::new();
         let more = "concurrency = 1\nbody-max = \"8MiB\"";
         let server = serve_as(&site, kind, GOES_WRONG_LATER, more);
-        let body = contents(300_000);
+        let body = contents(size);
         std::thread::scope(|scope| {
             let first = scope.spawn(|| get(&server, &format!("/d/?{what}")).text());
             server.wait_for("the first", |server| counter(server, "direct_busy") == 1);
@@ -477,6 +478,23 @@ headway_direct.serve(answer)";
     while pids.iter().any(|pid| is_running(*pid)) {
         assert!(begun.elapsed().as_secs() < 20, "they outlive their server");
         std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn client_is_told_at_once_when_a_program_ends_before_it_has_answered_anybody() {
+    const NAME: &str = "client_is_told_at_once_when_a_program_ends_before_it_has_answered_anybody";
+    if lacks("python3", NAME) {
+        return;
+    }
+    let script = "import socket\nsocket.socket(fileno=0).send(bytes([1, 129]))";
+    for kind in ["direct", "pipe"] {
+        let site = Site::new();
+        let server = serve_as(&site, kind, script, "concurrency = 1\ntimeout = \"60s\"");
+        // Sent to it, or found to be gone when it was to be: never until the time-out.
+        let status = get(&server, "/d/").status;
+        assert!([502, 503].contains(&status), "{kind}: {status}");
+        is_well(&server);
     }
 }
 

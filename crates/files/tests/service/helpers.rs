@@ -1,5 +1,6 @@
 //! Helpers: what they are asked, that they are asked once, and that they die.
 
+use crate::common::skip;
 use crate::running::*;
 use headway_files::protocol::{
     Reply as Told, Request as Asked, Want, decode_request as decode_asked,
@@ -9,7 +10,9 @@ use headway_files::service::wire::{Answered, Request};
 use headway_files::{Failure, RawAnswer};
 use os::rights::{Wait, pair, receive_with_descriptors, send_with_descriptors};
 use rustix::fd::OwnedFd;
+use rustix::fs::{Advice, fadvise};
 use rustix::io::IoSlice;
+use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
@@ -64,6 +67,27 @@ fn busy_is_answered_when_the_queue_is_full() {
     assert_eq!(client.answer(file.join("b")).0, Answered::Busy);
     // What needs no helper is answered all the same.
     assert!(matches!(client.answer(&file).0, Answered::File { .. }));
+}
+
+#[test]
+fn file_is_told_as_it_is_when_it_would_have_to_be_read_in_and_the_queue_is_full() {
+    let running = Running::without_helpers(|config| config.helpers.queue_max = 1);
+    let path = running.put("file", &[7; 10_000]);
+    let mut client = running.client();
+    client.ask(path.join("below"));
+    let file = fs::File::open(&path).unwrap();
+    file.sync_all().unwrap();
+    fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+    if os::residency::mincore(&file, 0, 10_000).unwrap() > 0 {
+        return skip(
+            "file_is_told_as_it_is_when_it_would_have_to_be_read_in_and_the_queue_is_full",
+            "this file system does not let go of pages",
+        );
+    }
+    let Answered::File { in_memory, .. } = client.answer(&path).0 else {
+        panic!("no file");
+    };
+    assert!(!in_memory);
 }
 
 #[test]

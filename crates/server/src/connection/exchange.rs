@@ -277,6 +277,8 @@ pub struct Exchange {
     pub stage: Stage,
     /// When it began.
     pub begun: Instant,
+    /// When all of it was here that has to be, so that it could be answered, or wait for its turn.
+    pub admitted: Instant,
     /// When it has to be over at the latest; `u64::MAX` for never.
     pub end_ms: u64,
     /// The client has ended its sending side, or sends what belongs to a later request: it is not listened to.

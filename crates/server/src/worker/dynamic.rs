@@ -22,6 +22,7 @@ mod lent;
 mod line;
 mod peer;
 mod piped;
+mod processes;
 mod start;
 mod talk;
 mod tunnel;
@@ -44,7 +45,7 @@ use crate::connection::{CONNECTION, Channel, Connection, Exchange, Phase, Stage}
 use crate::forker::mark::Marks;
 use crate::respond::dynamic::Places;
 use abort::Abandoned;
-use direct::Direct;
+use processes::Direct;
 pub(super) use find::Found;
 use forked::Forked;
 use helper::ForkHelper;

@@ -173,6 +173,7 @@ impl Worker {
             _ => head.framing == Framing::Chunked && location.needs_length(),
         };
         let gathers = whole && upload.body.is_some();
+        let now = Instant::now();
         let reader = match is_nph(&program) {
             _ if matches!(location.kind, Kind::Peers(_)) => Reader::Peer,
             true if matches!(location.kind, Kind::Cgi(_)) => Reader::Nph(NphReader::default()),
@@ -191,7 +192,8 @@ impl Worker {
             } else {
                 Stage::Queued
             },
-            begun: Instant::now(),
+            begun: now,
+            admitted: now,
             end_ms: match time_max_ms {
                 0 => u64::MAX,
                 time_max_ms => self.now_ms + time_max_ms,
@@ -232,6 +234,7 @@ impl Worker {
     pub(super) fn admit(&mut self, connection: &mut Connection, exchange: &mut Exchange) -> Step {
         let place = self.places.get(exchange.program.place).clone();
         let may_start = self.may_start(&place);
+        exchange.admitted = Instant::now();
         let Some(dynamic) = &mut self.dynamic else {
             return Step::Fail(Status::INTERNAL_SERVER_ERROR);
         };

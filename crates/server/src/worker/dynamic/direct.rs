@@ -26,34 +26,19 @@ use rustix::io::{Errno, IoSlice};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::gather::piece;
+use super::processes::{FIRST_DELAY_MS, Process, State, token};
 use super::{Dynamic, Step};
 use crate::config::{Kind, SendMethod};
 use crate::connection::{Connection, Exchange, Stage};
 use crate::forker::wire::Order;
 use crate::respond::dynamic::direct::{Asked, Done, INLINE_BYTES_MAX, Said, decode, encode};
 use crate::respond::dynamic::{Place, launch_direct};
-use crate::worker::{DIRECT, Worker};
+use crate::worker::Worker;
 
 /// A process that ended sooner than this after its start, and has answered nothing, ended young.
 const YOUNG_MS: u64 = 5_000;
 /// After one that ended young the next one waits, longer each time.
-const FIRST_DELAY_MS: u64 = 100;
 const LONGEST_DELAY_MS: u64 = 5_000;
-
-/// What a process does.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
-    /// It has not said that it is ready.
-    Starting,
-    /// It waits for a request.
-    Idle,
-    /// It answers this client, for this exchange.
-    Busy(Token, u64),
-    /// It may still answer this exchange, which nobody waits for, until then.
-    Draining(u64, u64),
-    /// It has been killed. When it is gone its client is answered with this, for this exchange.
-    Dying(Token, u64, Status),
-}
 
 /// What of its last request a process had taken when it ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -62,108 +47,6 @@ enum Took {
     It,
     /// It has not, or there was none.
     Nothing,
-}
-
-/// A process of a location whose program stays.
-pub(super) struct Process {
-    /// The fork helper knows it by this.
-    pub(super) id: u64,
-    place: usize,
-    pub(super) socket: OwnedFd,
-    pub(super) state: State,
-    /// It sends its replies back.
-    piped: bool,
-    /// The event mechanism tells what it says.
-    pub(super) watched: bool,
-    born_ms: u64,
-    /// It has answered something.
-    served: bool,
-}
-
-/// All processes of such locations.
-pub(super) struct Direct {
-    /// By slot.
-    processes: Vec<Option<Process>>,
-    /// By location: not before this, after the last one ended young.
-    retry_ms: Vec<u64>,
-    delay_ms: Vec<u64>,
-}
-
-impl Direct {
-    pub(super) fn new(places: usize) -> Direct {
-        Direct {
-            processes: Vec::new(),
-            retry_ms: vec![0; places],
-            delay_ms: vec![FIRST_DELAY_MS; places],
-        }
-    }
-
-    pub(super) fn get(&self, slot: usize) -> Option<&Process> {
-        self.processes.get(slot)?.as_ref()
-    }
-
-    pub(super) fn get_mut(&mut self, slot: usize) -> Option<&mut Process> {
-        self.processes.get_mut(slot)?.as_mut()
-    }
-
-    fn idle(&self, place: usize) -> Option<usize> {
-        let is_idle = |one: &Process| one.place == place && one.state == State::Idle;
-        // The one used last has what it needs in the caches.
-        self.processes
-            .iter()
-            .rposition(|one| one.as_ref().is_some_and(is_idle))
-    }
-
-    fn count(&self, place: usize) -> usize {
-        let all = self.processes.iter().flatten();
-        all.filter(|one| one.place == place).count()
-    }
-
-    fn insert(&mut self, process: Process) -> usize {
-        let free = self.processes.iter().position(Option::is_none);
-        match free {
-            Some(slot) => {
-                self.processes[slot] = Some(process);
-                slot
-            }
-            None => {
-                self.processes.push(Some(process));
-                self.processes.len() - 1
-            }
-        }
-    }
-
-    /// By what numbers the fork helper knows them.
-    pub(super) fn ids(&self) -> impl Iterator<Item = u64> {
-        self.processes.iter().flatten().map(|one| one.id)
-    }
-
-    /// The one that has a client's socket for an exchange, whether it may go on or has been killed.
-    pub(super) fn borrower(&self, client: Token, exchange: u64) -> Option<usize> {
-        let has_it = |one: &Process| match one.state {
-            State::Busy(whose, which) | State::Dying(whose, which, _) => {
-                (whose, which) == (client, exchange)
-            }
-            _ => false,
-        };
-        self.processes
-            .iter()
-            .position(|one| one.as_ref().is_some_and(has_it))
-    }
-
-    /// All processes, and those that have a client.
-    pub(super) fn gauges(&self) -> (u64, u64) {
-        let all = self.processes.iter().flatten();
-        let busy = all
-            .clone()
-            .filter(|one| !matches!(one.state, State::Starting | State::Idle));
-        (all.count() as u64, busy.count() as u64)
-    }
-}
-
-/// How events name a process: numbers are never used again, so a late event finds nobody.
-pub(super) fn token(slot: usize, id: u64) -> Token {
-    Token::new(DIRECT, slot as u32, id as u32)
 }
 
 impl Worker {
@@ -292,15 +175,18 @@ impl Worker {
         exchange: &mut Exchange,
         place: &Place,
     ) -> Step {
-        let waited_ms = exchange.begun.elapsed().as_millis() as u64;
+        let waited_ms = exchange.admitted.elapsed().as_millis() as u64;
         let dynamic = self.dynamic.as_mut();
         let Some(dynamic) = dynamic.filter(|_| waited_ms < place.location.timeout_ms) else {
             return Step::Fail(Status::SERVICE_UNAVAILABLE);
         };
         dynamic.queues[place.number].push_front(connection.token);
+        let is_idle = dynamic.direct.idle(place.number).is_some();
         exchange.stage = Stage::Queued;
         self.renew(connection, exchange);
-        self.grow(place);
+        if !is_idle {
+            self.grow(place);
+        }
         Step::Go
     }
 
@@ -570,7 +456,9 @@ impl Worker {
         let place = self.places.get(process.place).clone();
         if let Some((client, exchange, status)) = owed {
             // Who was kept waiting until it was too late is not asked to wait again.
-            let again = took == Took::Nothing && status == Status::BAD_GATEWAY;
+            // One that has never answered would only be the first of many that do not.
+            let again =
+                took == Took::Nothing && process.served && status == Status::BAD_GATEWAY;
             self.step_lent(client, exchange, |worker, connection, exchange| {
                 exchange.process = None;
                 match again {

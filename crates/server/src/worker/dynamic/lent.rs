@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 
 use http::Status;
 
-use super::direct::State;
+use super::processes::State;
 use crate::connection::{Connection, Exchange, Phase, Stage};
 use crate::worker::{Fate, Worker};
 

@@ -14,7 +14,7 @@ use http::Status;
 use std::os::fd::AsFd;
 
 use super::Step;
-use super::direct::{State, token};
+use super::processes::{Process, State, token};
 use crate::connection::{Connection, Exchange};
 use crate::worker::Worker;
 
@@ -24,6 +24,8 @@ impl Worker {
         self.counters.dynamic_sent_bytes += bytes.len() as u64;
         self.step_lent(client, id, |worker, connection, exchange| {
             worker.note_word(connection, exchange);
+            // It has taken the request.
+            exchange.upload.throw_away();
             let mut body = Vec::new();
             match worker.understand(connection, exchange, bytes, &mut body) {
                 Step::Go => worker.deliver(connection, exchange, body),
@@ -36,6 +38,7 @@ impl Worker {
     pub(super) fn end_piped(&mut self, client: Token, id: u64, complete: bool) {
         self.step_lent(client, id, |worker, connection, exchange| {
             exchange.process = None;
+            exchange.upload.throw_away();
             if !complete {
                 return worker.refuse_reply(exchange, "the program has not finished its reply");
             }
@@ -99,7 +102,9 @@ impl Worker {
             .dynamic
             .as_mut()
             .and_then(|all| all.direct.get_mut(slot));
-        if let Some(process) = process {
+        // One that has been killed has nothing more to say.
+        let answers = |one: &&mut Process| !matches!(one.state, State::Dying(..));
+        if let Some(process) = process.filter(answers) {
             process.state = State::Draining(exchange.id, due_ms);
         }
         self.watch_process(slot, true);

@@ -1,0 +1,17 @@
+//! Disks that the guide shows can be made.
+
+use headway_lab::disk::DiskSpec;
+
+#[test]
+fn disks_of_the_guide_are_understood() {
+    let guide = include_str!("../../../docs/src/lab.md");
+    let blocks = guide.split("```toml\n").skip(1);
+    let texts = blocks.map(|block| block.split("```").next().unwrap());
+    let disks: Vec<DiskSpec> = texts
+        .filter(|text| text.contains("size_bytes"))
+        .map(|text| toml::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}")))
+        .collect();
+    let models: Vec<_> = disks.iter().map(|disk| disk.model.to_string()).collect();
+    assert_eq!(models, ["ide-5400", "custom"]);
+    assert_eq!(disks[0].faults.0.len(), 1);
+}
