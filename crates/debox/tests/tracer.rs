@@ -12,13 +12,18 @@ use std::time::Duration;
 use headway_debox::{Call, Report, Rung, Site, Symbols, Tracer};
 use rustix::fs::{Advice, fadvise};
 use rustix::io::ReadWriteFlags;
+use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 mod common;
 
 use common::skip;
 
+/// A tracer of this thread, whose code and stack are in memory from here on: a page fault in a call would wait for the lock of the
+/// memory map, which other tests of this process change.
 fn tracer_or_skip(test: &str) -> Option<Tracer> {
+    // Without the privilege it has to go without.
+    let _ = mlockall(MlockAllFlags::CURRENT);
     let tracer = Tracer::enable();
     if let Rung::Off { why } = tracer.rung() {
         skip(test, why);
@@ -28,6 +33,7 @@ fn tracer_or_skip(test: &str) -> Option<Tracer> {
 }
 
 fn tracer_with_stacks_or_skip(test: &str) -> Option<Tracer> {
+    let _ = mlockall(MlockAllFlags::CURRENT);
     let tracer = Tracer::enable();
     if *tracer.rung() != Rung::Stacks {
         skip(test, &tracer.rung().to_string());

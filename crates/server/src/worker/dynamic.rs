@@ -45,12 +45,12 @@ use crate::connection::{CONNECTION, Channel, Connection, Exchange, Phase, Stage}
 use crate::forker::mark::Marks;
 use crate::respond::dynamic::Places;
 use abort::Abandoned;
-use processes::Direct;
 pub(super) use find::Found;
 use forked::Forked;
 use helper::ForkHelper;
 use line::Lines;
 use peer::Group;
+use processes::Direct;
 
 /// What is read from a program at once.
 const READ_BYTES: usize = 64 * 1024;

@@ -457,8 +457,7 @@ impl Worker {
         if let Some((client, exchange, status)) = owed {
             // Who was kept waiting until it was too late is not asked to wait again.
             // One that has never answered would only be the first of many that do not.
-            let again =
-                took == Took::Nothing && process.served && status == Status::BAD_GATEWAY;
+            let again = took == Took::Nothing && process.served && status == Status::BAD_GATEWAY;
             self.step_lent(client, exchange, |worker, connection, exchange| {
                 exchange.process = None;
                 match again {
