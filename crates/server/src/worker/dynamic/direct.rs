@@ -357,7 +357,7 @@ impl Worker {
                 return self.rest(slot);
             }
             (_, State::Busy(client, exchange)) if !has_ended => match piped {
-                true => self.kill(slot, client, exchange),
+                true => self.kill_process(slot, client, exchange, Status::BAD_GATEWAY),
                 false => {
                     self.step_lent(client, exchange, |_, _, _| Step::Fail(Status::BAD_GATEWAY));
                 }
@@ -370,11 +370,17 @@ impl Worker {
         true
     }
 
-    /// It has said what makes no sense. What its client is told follows when it is gone: only then is it certain whether it had taken
-    /// the request.
-    fn kill(&mut self, slot: usize, client: Token, exchange: u64) {
+    /// Kills one that has a client, who is answered with this when it is gone: only then is it certain what it has taken, and what it
+    /// has written.
+    pub(super) fn kill_process(
+        &mut self,
+        slot: usize,
+        client: Token,
+        exchange: u64,
+        status: Status,
+    ) {
         if let Some(process) = self.process(slot) {
-            process.state = State::Dying(client, exchange, Status::BAD_GATEWAY);
+            process.state = State::Dying(client, exchange, status);
             let id = process.id;
             self.order_end(id);
         }

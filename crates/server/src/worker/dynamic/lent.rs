@@ -42,16 +42,11 @@ impl Worker {
     /// Kills whoever has the client's socket, whose client is answered with this in the end. `false`: nobody has it any more.
     fn kill_borrower(&mut self, exchange: &Exchange, status: Status) -> bool {
         let (client, id) = (exchange.client, exchange.id);
-        let Some(dynamic) = &mut self.dynamic else {
+        let dynamic = self.dynamic.as_ref();
+        let Some(slot) = dynamic.and_then(|all| all.direct.borrower(client, id)) else {
             return false;
         };
-        let slot = dynamic.direct.borrower(client, id);
-        let Some(process) = slot.and_then(|slot| dynamic.direct.get_mut(slot)) else {
-            return false;
-        };
-        process.state = State::Dying(client, id, status);
-        let process = process.id;
-        self.order_end(process);
+        self.kill_process(slot, client, id, status);
         true
     }
 
