@@ -86,8 +86,8 @@ pub struct Connection {
     pub turn: Option<Box<Turn>>,
     /// A program has been given the socket, and may still have it.
     pub lent: bool,
-    /// Small pieces of a reply leave at once.
-    pub hasty: bool,
+    /// A request of this connection has gone to a program or a back end.
+    pub program_asked: bool,
     /// How often in a row a program has sent the current request elsewhere on this server.
     pub redirects: u8,
     /// What the program that did so last says besides the file that is sent in its place.
@@ -132,7 +132,7 @@ impl Connection {
             program_part: None,
             turn: None,
             lent: false,
-            hasty: false,
+            program_asked: false,
             redirects: 0,
             handed: None,
             admitted: false,

@@ -8,6 +8,11 @@
 //! (`TCP_DEFER_ACCEPT`). Accepted before that, a client costs the loop a `recv` for nothing, an
 //! `epoll_ctl` and two wake-ups instead of one; with one request a connection that is a third of
 //! the work.
+//!
+//! Clients inherit `TCP_NODELAY`. Without it the kernel keeps the small end of a reply that leaves by more than one call
+//! until the client has acknowledged what came before, which clients put off for 40 ms. Inside a reply `MSG_MORE`
+//! joins what belongs together.
+//!
 //! Sources: socket(7), ip(7), ipv6(7), tcp(7).
 
 use crate::accept::DEFER_S;
@@ -92,6 +97,7 @@ impl Listeners {
 /// A listener as it is wanted.
 fn open(address: SocketAddr, manner: &Manner) -> Result<OwnedFd, BindError> {
     let socket = listen(address, manner.queue, !manner.shared)?;
+    sockopt::set_tcp_nodelay(&socket, true).map_err(failed("TCP_NODELAY", address))?;
     if manner.defer {
         os::listen::defer_accept(&socket, DEFER_S).map_err(failed("TCP_DEFER_ACCEPT", address))?;
     }
@@ -255,6 +261,14 @@ mod tests {
                 accept().unwrap();
             }
         }
+    }
+
+    #[test]
+    fn ends_of_replies_leave_at_once_when_a_client_has_been_accepted() {
+        let listeners = Listeners::bind(&[any()], &ALONE).unwrap();
+        let _client = std::net::TcpStream::connect(listeners.addresses[0]).unwrap();
+        let accepted = rustix::net::accept(&listeners.sockets[0][0]).unwrap();
+        assert!(sockopt::tcp_nodelay(&accepted).unwrap());
     }
 
     #[test]

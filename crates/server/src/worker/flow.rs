@@ -446,7 +446,7 @@ impl Worker {
                 rustix::net::recv(&connection.socket, &mut [0; 1], flags)
             })
         };
-        connection.hasty && matches!(peek(), Ok((1.., _)))
+        connection.program_asked && matches!(peek(), Ok((1.., _)))
     }
 
     /// The end of a connection that has got its last reply. If the client has sent more than was read,

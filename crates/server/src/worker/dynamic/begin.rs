@@ -6,7 +6,6 @@
 
 use std::time::Instant;
 
-use debox::Call;
 use gateway::HeadLimits;
 use gateway::cgi::{NphReader, ReplyReader};
 use gateway::upstream::Tried;
@@ -110,7 +109,7 @@ impl Worker {
         // It speaks for itself, whoever has sent the request here.
         connection.handed = None;
         self.counters.dynamic_requests += 1;
-        self.hasten(connection);
+        connection.program_asked = true;
         let mut exchange = Box::new(self.exchange(connection, head, bytes, program, upload));
         let step = match exchange.stage {
             Stage::Gathering => self.gather(connection, &mut exchange),
@@ -137,18 +136,6 @@ impl Worker {
                 self.kill_program(&mut exchange);
                 Begun::Refused(Fate::Close)
             }
-        }
-    }
-
-    /// A program's reply comes in pieces, and the last one is often small. Unless told otherwise the kernel keeps
-    /// that until the client has acknowledged the one before, which clients put off for 40 ms (tcp(7),
-    /// `TCP_NODELAY`).
-    fn hasten(&mut self, connection: &mut Connection) {
-        if !std::mem::replace(&mut connection.hasty, true) {
-            // Without it the reply is late, and right all the same.
-            let _ = self.tracer.call(Call::SocketOption, || {
-                rustix::net::sockopt::set_tcp_nodelay(&connection.socket, true)
-            });
         }
     }
 
