@@ -19,12 +19,14 @@ pub struct Auto {
     controller: Controller,
     /// What the kernel was last told.
     told: Gate,
-    /// When the listeners were last looked at, who waited then, and how many segments had been dropped.
+    /// When the listeners were last looked at, how many waited then, and how many segments had been dropped.
     looked: Option<Instant>,
-    waiting: u32,
+    waited: u32,
     dropped: u32,
     /// Clients that have left the queue since.
     left: u32,
+    /// How many wait, as far as that is known: those who have left since the last look are taken off, those who have come are not seen.
+    waiting: u32,
     /// Whether clients are kept back until they speak as long as the controller does not mind.
     deferring: bool,
     clock: Instant,
@@ -49,9 +51,10 @@ impl Auto {
                 false => controller,
             },
             looked: None,
-            waiting: 0,
+            waited: 0,
             dropped: 0,
             left: 0,
+            waiting: 0,
             deferring,
             clock: now,
             ended: now,
@@ -68,6 +71,7 @@ impl Auto {
         self.turn = Turn {
             wait_us: (self.begun - self.ended).as_micros() as u64,
             crowded,
+            reckoned: true,
             queue_empty: true,
             ..Turn::default()
         };
@@ -96,15 +100,20 @@ impl Auto {
     /// A round that began at `begun` has taken so many.
     pub fn took(&mut self, begun: Instant, taken: u32) {
         self.turn.accepted += taken;
-        self.left += taken;
+        self.leave(taken);
         self.turn.accepting_us += begun.elapsed().as_micros() as u64;
     }
 
     /// After a round, from `begun` on, so many were turned away.
     pub fn turned_away(&mut self, begun: Instant, rejected: u32) {
         self.turn.rejected += rejected;
-        self.left += rejected;
+        self.leave(rejected);
         self.turn.rejecting_us += begun.elapsed().as_micros() as u64;
+    }
+
+    fn leave(&mut self, clients: u32) {
+        self.left += clients;
+        self.waiting = self.waiting.saturating_sub(clients);
     }
 
     /// Whether a listener has been left with clients in its queue, as far as that is known.
@@ -135,19 +144,23 @@ impl Auto {
 
     /// What the listeners said: how many wait, and how many segments were dropped so far. How many of them since it was last asked.
     pub fn looked(&mut self, waiting: u32, dropped: u32) -> u32 {
-        let mut since = match self.looked.replace(self.begun) {
-            None => 0,
-            Some(_) => dropped.wrapping_sub(self.dropped),
+        let (mut since, over) = match self.looked.replace(self.begun) {
+            None => (0, Duration::ZERO),
+            Some(looked) => (dropped.wrapping_sub(self.dropped), self.begun - looked),
         };
         if self.deferring && self.told.deferred {
             // Of whoever is kept back the kernel drops the last segment of the handshake, and counts that.
-            let came = (self.left + waiting).saturating_sub(self.waiting);
+            let came = (self.left + waiting).saturating_sub(self.waited);
             since = since.saturating_sub(came);
         }
-        (self.waiting, self.dropped, self.left) = (waiting, dropped, 0);
+        (self.waited, self.dropped, self.left) = (waiting, dropped, 0);
+        self.waiting = waiting;
         self.unseen = false;
+        self.turn.reckoned = false;
         self.turn.queue_empty = waiting == 0;
-        self.turn.dropped = since;
+        // A period is told of what belongs to it.
+        let part = PERIOD_US as f64 / over.as_micros().max(PERIOD_US.into()) as f64;
+        self.turn.dropped = (f64::from(since) * part) as u32;
         since
     }
 
@@ -164,9 +177,10 @@ impl Auto {
             false => self.waiting.max(1),
         };
         self.turn.waiting = self.waiting;
+        self.turn.reckoned &= !self.turn.queue_empty;
         self.controller.turn(&self.turn);
         let (wanted, told) = (self.controller.gate(), self.told);
-        if is_near(&told, &wanted) {
+        if told == wanted {
             return None;
         }
         self.told = wanted;
@@ -184,36 +198,9 @@ impl Auto {
     }
 }
 
-/// Telling the kernel is a call; a little more or less is not worth it.
-fn is_near(told: &Gate, wanted: &Gate) -> bool {
-    let queue = wanted.backlog.abs_diff(told.backlog) <= told.backlog / 8;
-    queue && wanted.heard == told.heard && wanted.deferred == told.deferred
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn kernel_is_told_again_when_it_matters() {
-        let told = Gate {
-            backlog: 800,
-            heard: 0.5,
-            deferred: false,
-        };
-        let with = |heard, backlog| Gate {
-            heard,
-            backlog,
-            ..told
-        };
-        assert!(is_near(&told, &with(0.5, 890)));
-        assert!(!is_near(&told, &with(0.506, 800)) && !is_near(&told, &with(0.5, 910)));
-        let deferred = Gate {
-            deferred: true,
-            ..told
-        };
-        assert!(!is_near(&told, &deferred));
-    }
 
     #[test]
     fn handshakes_of_those_who_are_kept_back_are_no_drops() {
@@ -225,6 +212,25 @@ mod tests {
             auto.turned_away(Instant::now(), 30);
             assert_eq!(auto.looked(20, 1_130), dropped);
         }
+    }
+
+    #[test]
+    fn those_who_have_left_do_not_wait_any_more_when_nobody_has_looked_since() {
+        let mut auto = Auto::new(1024, false, false, true);
+        auto.begin_turn(false, true);
+        auto.looked(100, 0);
+        auto.end_turn();
+        assert_eq!((auto.turn.waiting, auto.turn.reckoned), (100, false));
+        auto.begin_turn(false, true);
+        auto.took(Instant::now(), 30);
+        auto.turned_away(Instant::now(), 5);
+        auto.left(true);
+        auto.end_turn();
+        assert_eq!((auto.turn.waiting, auto.turn.reckoned), (65, true));
+        auto.begin_turn(false, true);
+        auto.left(false);
+        auto.end_turn();
+        assert_eq!((auto.turn.waiting, auto.turn.reckoned), (0, false));
     }
 
     /// The same after a second in which the queue was never empty and nearly full.

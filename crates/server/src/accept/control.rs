@@ -113,6 +113,8 @@ pub struct Turn {
     pub queue_empty: bool,
     /// How many waited in it in the end.
     pub waiting: u32,
+    /// Whether that is reckoned: who has come since the listeners were looked at is not in it.
+    pub reckoned: bool,
     /// How many first segments the kernel has dropped since the last turn that left somebody waiting: no room, or not to be heard.
     pub dropped: u32,
     /// How long the oldest of the first requests that were looked at had waited, in the queue and for its turn.
@@ -150,6 +152,8 @@ struct Period {
     /// Whether the queue was found empty once.
     emptied: bool,
     turns: u32,
+    /// Whether it is not known exactly how many wait now.
+    reckoned: bool,
     /// How many waited when it began and in the end, at most, and over all turns.
     waiting_before: u32,
     waiting: u32,
@@ -291,6 +295,7 @@ impl Period {
             rejected: 0,
             emptied: false,
             turns: 0,
+            reckoned: false,
             waiting_before: waiting,
             waiting,
             waiting_most: 0,
@@ -307,6 +312,7 @@ impl Period {
         self.rejected += u64::from(turn.rejected);
         self.emptied |= turn.queue_empty;
         self.turns += 1;
+        self.reckoned = turn.reckoned;
         self.waiting = turn.waiting;
         self.waiting_most = self.waiting_most.max(turn.waiting);
         self.waiting_sum += u64::from(turn.waiting);
@@ -324,6 +330,8 @@ impl Period {
         let passed_us = self.ended_us.saturating_sub(self.begun_us);
         let few = !self.emptied && (self.left < LEFT_ENOUGH || self.turns < TURNS_ENOUGH);
         match passed_us {
+            // Whoever is not counted in one period would be in the next.
+            0..PERIOD_MOST_US if self.reckoned => false,
             0..PERIOD_LEAST_US => false,
             PERIOD_LEAST_US..PERIOD_US => urgent && !few,
             PERIOD_US..PERIOD_MOST_US => !few,

@@ -44,6 +44,9 @@ const GONE_US: u64 = 2;
 const EVENTS_MOST: usize = 1024;
 /// A sample of the course is taken so often.
 const SAMPLE_US: u64 = 100_000;
+/// How often an unsteady processor is another.
+const SHORT_US: u64 = 40_000;
+const LONG_US: u64 = 1_000_000;
 
 /// How many clients a round takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +107,7 @@ struct World<'a> {
     policy: Policy,
     controller: Controller,
     random: Random,
+    seed: u64,
     now_us: u64,
     /// Earliest first; the number keeps equal times in order.
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
@@ -131,6 +135,7 @@ impl<'a> World<'a> {
             policy,
             controller: Controller::new(of.queue, 0).rejecting(policy == Policy::Rejecting),
             random: Random(seed),
+            seed,
             now_us: 0,
             events: BinaryHeap::new(),
             number: 0,
@@ -245,6 +250,7 @@ impl<'a> World<'a> {
             rejected,
             queue_empty,
             waiting: self.queue.len() as u32,
+            reckoned: false,
             dropped: std::mem::take(&mut self.dropped),
             oldest_us: std::mem::take(&mut self.oldest_us),
             crowded,
@@ -377,6 +383,7 @@ impl<'a> World<'a> {
 
     /// So much processor time passes, and what happens meanwhile does.
     fn pass(&mut self, us: u64) {
+        let us = (us as f64 * self.pace()).round() as u64;
         self.now_us = match self.of.lent {
             None => self.now_us + us,
             Some((slice_us, period_us)) => {
@@ -390,6 +397,14 @@ impl<'a> World<'a> {
             }
         };
         self.happen();
+    }
+
+    /// What a cost is now by what it is in the mean.
+    fn pace(&self) -> f64 {
+        let share = |every_us: u64| {
+            2.0 * Random(self.seed ^ (self.now_us / every_us) << 8 ^ every_us).fraction() - 1.0
+        };
+        1.0 + self.of.unsteady * (share(SHORT_US) + share(LONG_US) / 4.0)
     }
 
     fn happen(&mut self) {

@@ -13,15 +13,20 @@
 //! The part follows from two rates, and is corrected by how many wait: `(leaving + (half - waiting) / 4 s) / asking`. The rate of asking is what came into the
 //! queue by the part that was heard then, so what is decided does not depend on what was decided before: with a constant load
 //! the number that wait goes to its half as an exponential with a time constant of [`SETTLE_S`], forty periods long; beyond [`BRIM`] it is brought back faster.
-//! Chance moves the number that wait and hardly the part, which matters: a part that
-//! grows hears some who have knocked in vain before. So the mean of the rate is over about [`ASKED_ENOUGH`] clients, and another load is told from
-//! chance by the queue as well: it is full, or it is empty while far fewer come than were thought to.
+//! Chance moves the number that wait and hardly the part, which matters: a part that grows hears those as well who have knocked in vain in the last two
+//! seconds, at their next knock. They are late, and they are many: three come where one was meant to. So how many come is reckoned with the parts that were
+//! heard one and two seconds ago ([`Queue::coming`]); the means are long (about [`ASKED_ENOUGH`] clients, and [`LEFT_MEAN`] periods); a queue that is about
+//! half full leaves the part alone unless it is another by [`WELL`]; and another load is told from chance by the queue: it stays full, or it is empty
+//! while far fewer come than were thought to.
 //!
-//! While the queue is full what came says too little of who asks, for who found no room is not among them; then that rate can only be more than was thought
-//! ([`UNHEARD`]). Learned as at other times it would fall, more would be heard for it, and the queue stay full.
+//! While the queue is full what came says too little of who asks, for who found no room is not among them. A processor that was away for a moment fills it
+//! as well, so only where it stays full ([`FULL_S`]) that rate is more than was thought ([`UNHEARD`]). Learned as at other times it would fall, more would be
+//! heard for it, and the queue stay full.
 //!
 //! What clients say is heeded as well: if of the first requests that were looked at one had waited for longer than a full queue lasts and
 //! [`LATE_US`](super::LATE_US) together, however that came about, the bound is halved, and recovers when none has.
+
+use std::collections::VecDeque;
 
 use super::{LATE_US, Period};
 
@@ -45,28 +50,37 @@ const SETTLE_S: f64 = 4.0;
 /// Part of the bound beyond which more come than leave.
 const FULL: f64 = 0.85;
 
+/// The kernel's own bound by the one that is kept to, and at most.
+const ROOM: f64 = 1.125;
+const ROOM_MOST: f64 = 1.25;
+
 /// Part of the bound beyond which some find no room, and how fast what is beyond it is brought back.
 const BRIM: f64 = 0.95;
-const HASTEN_S: f64 = 0.25;
+const HASTEN_S: f64 = 1.0;
 
 /// The rate of leaving is a mean over about this many periods.
-const LEFT_MEAN: f64 = 8.0;
+const LEFT_MEAN: f64 = 16.0;
+
+/// But over this many, once it is not known any more whether it still holds.
+const STALE: f64 = 4.0;
 
 /// The rate of asking is a mean over about this many clients, and over 8 to 64 periods.
-const ASKED_ENOUGH: f64 = 1_000.0;
+const ASKED_ENOUGH: f64 = 3_000.0;
 
 /// Another load, and not chance: this many times fewer than were thought to come, of [`EXPECTED_ENOUGH`] at least.
 const SUDDEN: f64 = 1.4;
-const EXPECTED_ENOUGH: f64 = 50.0;
+const EXPECTED_ENOUGH: f64 = 100.0;
 
-/// How much more is heard after so many clients, or after a period in which clients were turned away, if the queue was empty nevertheless.
-const SPARE: f64 = 1.15;
-const SPARE_ENOUGH: f64 = 150.0;
+/// How much more is heard after a run of periods in which the queue was empty, or after one in which clients were turned away.
+const SPARE: f64 = 1.1;
 
 /// How much more than was thought ask after a period at whose end the queue was full, at least.
-const UNHEARD: f64 = 1.1;
-/// Part of the bound beyond which the kernel may have refused somebody: it is not told of changes by less than an eighth.
-const REFUSED: f64 = 0.88;
+const UNHEARD: f64 = 1.05;
+const UNHEARD_MOST: f64 = 1.25;
+/// For so long the queue may be full for another reason: a processor that was away for a while, and whoever knocks again for it.
+const FULL_S: f64 = 1.5;
+/// Part of what the kernel was told beyond which it has refused somebody.
+const REFUSED: f64 = 0.95;
 /// And beyond which it has refused everybody, for they are left of a longer queue: how many more ask is not to be told from it.
 const LEFT_OVER: f64 = 1.1;
 
@@ -78,6 +92,11 @@ const STEP: f64 = 1.5;
 const COARSE: f64 = 0.03;
 const FINE: f64 = 0.01;
 const FINE_AFTER_US: u64 = 500_000;
+/// And by so much where the queue is about half full: there is room for what that part has too few or too many.
+const WELL: f64 = 0.05;
+
+/// After so long a client that was not heard knocks again, and after as long once more (Linux 6.5 and later; before that after three times as long).
+const AGAIN_US: u64 = 1_000_000;
 
 /// Never less, or nobody would come from whom it could be learned that more may.
 const HEARD_LEAST: f64 = 1.0 / 32.0;
@@ -86,7 +105,7 @@ const HEARD_LEAST: f64 = 1.0 / 32.0;
 /// together, and would find it empty until then and too long afterwards.
 const HEARD_OF_LEAVING: f64 = 0.5;
 
-/// After so many periods in a row in which the queue was empty once more is heard, however few came.
+/// After so many periods in a row in which the queue was empty once more is heard.
 const EMPTY_RUN: u32 = 10;
 
 /// The bound is halved so often at most.
@@ -108,13 +127,13 @@ pub struct Gate {
 }
 
 /// The third rule.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Queue {
     /// The longest that it may be.
     most: u32,
     gate: Gate,
-    /// Since when this part is heard.
-    heard_us: u64,
+    /// The parts that were heard lately, and since when: the last one is in force.
+    parts: VecDeque<(u64, f64)>,
     /// What leaves the queue while somebody waits.
     leaving_per_s: f64,
     /// Periods that rate was learned from, as far as it matters.
@@ -125,8 +144,9 @@ pub(super) struct Queue {
     came: f64,
     expected: f64,
     empty_run: u32,
-    /// Whether the last period left the queue nearly full as well: what one alone brought may be what a pause has held up.
-    was_full: bool,
+    empty_s: f64,
+    /// For how long each period has left the queue nearly full.
+    full_s: f64,
     /// Part of [`QUEUE_US`] that clients' own waiting allows.
     span: f64,
     /// All are heard whatever happens: the queue is not this loop's alone.
@@ -143,14 +163,15 @@ impl Queue {
                 heard: 1.0,
                 deferred: true,
             },
-            heard_us: now_us,
+            parts: VecDeque::from([(now_us, 1.0)]),
             leaving_per_s: 0.0,
             learned: 0.0,
             asking_per_s: 0.0,
             came: 0.0,
             expected: 0.0,
             empty_run: 0,
-            was_full: false,
+            empty_s: 0.0,
+            full_s: 0.0,
             span: 1.0,
             shared: false,
             busy_us: now_us,
@@ -187,15 +208,27 @@ impl Queue {
             self.busy_us = period.ended_us;
         }
         self.choose_heard(period);
-        self.was_full = self.is_full(period);
+        self.full_s = match self.is_full(period) {
+            true => self.full_s + period.seconds(),
+            false => 0.0,
+        };
         self.gate.backlog = match period.is_busy() || !self.hears_all() {
             _ if self.learned == 0.0 => self.gate.backlog,
-            true => self.bound() as u32,
+            true => self.backlog(),
             false => self.gate.backlog.saturating_mul(2).min(self.most),
         };
         let calm = period.ended_us.saturating_sub(self.busy_us) >= CALM_US;
         self.gate.deferred &= !self.is_full(period);
         self.gate.deferred |= self.hears_all() && calm;
+    }
+
+    /// What the kernel is told: a little more than the bound, so that nobody is refused by chance; and the same again as long as that will do.
+    fn backlog(&self) -> u32 {
+        let (bound, told) = (self.bound(), f64::from(self.gate.backlog));
+        match (bound..=ROOM_MOST * bound).contains(&told) {
+            true => self.gate.backlog,
+            false => ((ROOM * bound) as u32).min(self.most),
+        }
     }
 
     /// What leaves the queue within the time that a client may wait in it, and room for chance; as far as there is room and clients' own waiting
@@ -245,7 +278,7 @@ impl Queue {
         let rate = period.left as f64 / period.seconds();
         if rate > 0.0 && period.ended_us.saturating_sub(self.busy_us) >= CALM_US {
             // Of another load, by now.
-            self.learned = 0.0;
+            self.learned = self.learned.min(if self.hears_all() { 0.0 } else { STALE });
         }
         // Nothing is said of a rate by a period in which nobody could be taken, unless it lasts.
         if self.learned == 0.0 && rate == 0.0 {
@@ -264,10 +297,10 @@ impl Queue {
         let came = came.max(0.0);
         if !self.hears_all() {
             self.learn_asking(period, came);
-        } else if self.is_full(period) && self.was_full {
-            // Those who found no room ask as well.
+        } else if self.is_full(period) && self.full_s > 0.0 {
+            // What one period alone brought may be what a pause has held up. Those who found no room ask as well.
             self.asking_per_s = (came + period.dropped as f64) / period.seconds();
-            (self.came, self.expected) = (0.0, 0.0);
+            self.forget_empty();
         } else {
             return;
         }
@@ -278,61 +311,119 @@ impl Queue {
         let haste = beyond(mean) / HASTEN_S + beyond(most) / (SETTLE_S / 2.0);
         let least = -HEARD_OF_LEAVING * self.leaving_per_s;
         let wanted = self.leaving_per_s + (correction - haste).max(least);
-        let mut heard = wanted / self.asking_per_s.max(1e-3);
+        let mut heard = self.part_for(wanted / self.asking_per_s.max(1e-3), period.ended_us);
         if period.emptied && period.rejected > 0 {
             // All who came could be served or told: it is not known yet how many more can.
             heard = heard.max(self.gate.heard * SPARE);
         }
         let heard = heard.clamp(HEARD_LEAST, self.gate.heard * STEP).min(1.0);
-        self.hear(heard, period.ended_us);
+        let is_well = (0.25..0.75).contains(&(mean / bound));
+        self.hear(heard, is_well, period.ended_us);
     }
 
-    fn hear(&mut self, part: f64, now_us: u64) {
-        let enough = match now_us.saturating_sub(self.heard_us) >= FINE_AFTER_US {
+    fn hear(&mut self, part: f64, is_well: bool, now_us: u64) {
+        let since_us = self.parts.back().map_or(0, |(since_us, _)| *since_us);
+        let enough = match now_us.saturating_sub(since_us) >= FINE_AFTER_US {
+            _ if is_well => WELL,
             true => FINE,
             false => COARSE,
         };
         let is_other = (part - self.gate.heard).abs() > enough * self.gate.heard;
         if is_other || (part >= 1.0) != self.hears_all() {
             self.gate.heard = part;
-            self.heard_us = now_us;
+            self.parts.push_back((now_us, part));
         }
+        // The one that was in force when they first knocked who now knock for the third time is still wanted.
+        let oldest_us = now_us.saturating_sub(3 * AGAIN_US);
+        while self
+            .parts
+            .get(1)
+            .is_some_and(|(since_us, _)| *since_us <= oldest_us)
+        {
+            self.parts.pop_front();
+        }
+    }
+
+    fn part_at(&self, when_us: u64) -> f64 {
+        let mut before = self.parts.iter().rev();
+        let then = before.find(|(since_us, _)| *since_us <= when_us);
+        then.or(self.parts.front()).map_or(1.0, |(_, part)| *part)
+    }
+
+    /// What was heard one and two knocks ago, at most: whoever is above has knocked in vain so often.
+    fn parts_before(&self, now_us: u64) -> (f64, f64) {
+        let once = self.part_at(now_us.saturating_sub(AGAIN_US));
+        (
+            once,
+            self.part_at(now_us.saturating_sub(2 * AGAIN_US)).max(once),
+        )
+    }
+
+    /// How many come where this part is heard, by how many ask: a part that has grown hears those as well who have knocked in vain.
+    fn coming(&self, part: f64, now_us: u64) -> f64 {
+        let (once, twice) = self.parts_before(now_us);
+        part + (part - once).max(0.0) + (part - twice).max(0.0)
+    }
+
+    /// The part by which so many come.
+    fn part_for(&self, coming: f64, now_us: u64) -> f64 {
+        let (once, twice) = self.parts_before(now_us);
+        let with_seconds = (coming + once) / 2.0;
+        if coming <= once {
+            coming
+        } else if with_seconds <= twice {
+            with_seconds
+        } else {
+            (coming + once + twice) / 3.0
+        }
+    }
+
+    /// Whether the queue has been full for so long that it is not the server which has paused, and refuses clients, and is not left of a longer one.
+    fn has_refused(&self, period: &Period) -> bool {
+        let of_told = f64::from(period.waiting_most) / f64::from(self.gate.backlog);
+        let grows = period.waiting >= period.waiting_before;
+        self.full_s > FULL_S && grows && (REFUSED..LEFT_OVER).contains(&of_told)
+    }
+
+    fn forget_empty(&mut self) {
+        (self.came, self.expected) = (0.0, 0.0);
+        (self.empty_run, self.empty_s) = (0, 0.0);
     }
 
     /// Learns how many ask from how many of those who are heard came.
     fn learn_asking(&mut self, period: &Period, came: f64) {
-        let asking = came / period.seconds() / self.gate.heard;
+        let middle_us = (period.begun_us + period.ended_us) / 2;
+        let coming = self.coming(self.gate.heard, middle_us);
+        let asking = came / period.seconds() / coming;
         if period.emptied {
             self.empty_run += 1;
-            let beyond = came / period.seconds() - self.leaving_per_s;
-            self.leaving_per_s += beyond.max(0.0) / LEFT_MEAN / 2.0;
+            self.empty_s += period.seconds();
             self.came += came;
-            self.expected += self.asking_per_s * self.gate.heard * period.seconds();
+            self.expected += self.asking_per_s * coming * period.seconds();
         } else {
-            (self.came, self.expected, self.empty_run) = (0.0, 0.0, 0);
+            self.forget_empty();
         }
         if self.expected >= EXPECTED_ENOUGH && self.came * SUDDEN < self.expected {
             self.asking_per_s *= self.came / self.expected;
-            (self.came, self.expected) = (0.0, 0.0);
+            self.forget_empty();
             return;
         }
-        if self.expected >= SPARE_ENOUGH || self.empty_run >= EMPTY_RUN {
+        if self.empty_run >= EMPTY_RUN {
             // As many as were thought to come, and yet the queue is empty: more can leave it than is known.
-            self.leaving_per_s *= SPARE;
-            (self.came, self.expected) = (0.0, 0.0);
+            self.leaving_per_s = SPARE * self.leaving_per_s.max(self.came / self.empty_s);
+            self.forget_empty();
         }
-        let of_backlog = f64::from(period.waiting) / f64::from(self.gate.backlog);
-        if of_backlog > REFUSED && !period.emptied {
+        if self.has_refused(period) {
             // What found no room is not among those who came: more ask than came, and more than was thought.
-            let unheard = if of_backlog > LEFT_OVER { 1.0 } else { UNHEARD };
             let most = self.leaving_per_s.max(1.0) / HEARD_LEAST;
-            self.asking_per_s = asking.max(self.asking_per_s * unheard).min(most);
+            let (least, next) = (
+                UNHEARD * self.asking_per_s,
+                UNHEARD_MOST * self.asking_per_s,
+            );
+            self.asking_per_s = asking.clamp(least, next).min(most);
             return;
         }
-        let weight = match period.emptied {
-            true => 0.125,
-            false => (came / ASKED_ENOUGH).clamp(1.0 / 64.0, 0.125),
-        };
+        let weight = (came / ASKED_ENOUGH).clamp(1.0 / 64.0, 0.125);
         self.asking_per_s += (asking - self.asking_per_s) * weight;
     }
 }

@@ -124,7 +124,7 @@ fn whoever_is_heard_finds_room_when_requests_take_silent_connections() {
         let early = run(&beginning, Policy::Auto, seed);
         // While it learns, and who would have been served had the queue not been full by those who came before it had learned.
         let share = early.no_room as f64 / early.connected as f64;
-        assert!(share < 1.5, "{seed}: {share:.2} found no room at first");
+        assert!(share < 1.7, "{seed}: {share:.2} found no room at first");
         let connected = (outcome.connected - early.connected) as f64;
         let share = (outcome.no_room - early.no_room) as f64 / connected;
         assert!(share < 0.03, "{seed}: {share:.3} found no room");
@@ -135,6 +135,36 @@ fn whoever_is_heard_finds_room_when_requests_take_silent_connections() {
             let fixed = run(&of, Policy::Fixed(count), seed).replies_per_s(8.0, 30.0);
             assert!(fixed < 0.85 * rate, "{count}: {fixed:.0} of {rate:.0}");
         }
+    }
+}
+
+#[test]
+fn few_are_heard_late_when_the_load_is_constant_and_too_high() {
+    let steady = Workload {
+        seconds: 40.0,
+        timed_from_s: 8.0,
+        ..small()
+    };
+    let unsteady = Workload {
+        accept_us: 14,
+        request_us: 20,
+        wait_us: 5,
+        lent: Some((1_000, 40_000)),
+        unsteady: 0.4,
+        ..steady.clone()
+    };
+    for (of, most) in [(steady, 0.007), (unsteady, 0.021)] {
+        let late = SEEDS.map(|seed| {
+            let outcome = run(&of.at(3.0 * of.capacity()), Policy::Auto, seed);
+            let soon = outcome.times_us.partition_point(|us| *us < SYN_AGAIN_US);
+            1.0 - soon as f64 / outcome.times_us.len() as f64
+        });
+        let mean = late.iter().sum::<f64>() / late.len() as f64;
+        assert!(
+            mean < most,
+            "{:?}: {late:.4?} after their first knock",
+            of.lent
+        );
     }
 }
 

@@ -40,6 +40,8 @@ pub struct Workload {
     pub pooled: bool,
     /// Where the processor is lent: this much of each so much longer period, in microseconds.
     pub lent: Option<(u64, u64)>,
+    /// By what share the processor is slower or faster at most, by chance: from one 40 ms to the next, and a quarter of it from second to second.
+    pub unsteady: f64,
     /// Whether those who are done come again, and how soon. Without, each comes once, at `rates`.
     pub returning: Option<Returning>,
     /// How long all of it lasts.
@@ -70,6 +72,7 @@ impl Default for Workload {
             pause_us: 1_000,
             pooled: false,
             lent: None,
+            unsteady: 0.0,
             returning: None,
             seconds: 12.0,
             timed_from_s: 0.0,
