@@ -14,6 +14,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// served: longer than anybody is meant to wait in the queue.
 const IMPATIENT_MS: u32 = 1_000;
 
+/// Of first requests one in some is looked at; all, for so long after one of these had waited for half of [`IMPATIENT_MS`].
+const LOOK_AT_ALL: Duration = Duration::from_secs(1);
+
 /// The controller of a worker, where the count is not fixed, and what it learns from.
 pub struct Auto {
     controller: Controller,
@@ -35,6 +38,8 @@ pub struct Auto {
     turn: Turn,
     /// Whether clients may wait of whom the wait for events has not told.
     unseen: bool,
+    /// When a first request was last seen that had waited for long.
+    long_wait: Option<Instant>,
 }
 
 impl Auto {
@@ -61,6 +66,7 @@ impl Auto {
             begun: now,
             turn: Turn::default(),
             unseen: false,
+            long_wait: None,
         }
     }
 
@@ -90,6 +96,12 @@ impl Auto {
     /// Whether more have come than can be served, and it is not long ago.
     pub fn is_crowded(&self) -> bool {
         self.controller.is_crowded()
+    }
+
+    /// Whether some of those whose first requests are read now may have given up.
+    pub fn may_have_gone(&self) -> bool {
+        let lately = |seen: Instant| self.begun.saturating_duration_since(seen) < LOOK_AT_ALL;
+        self.is_crowded() && self.long_wait.is_some_and(lately)
     }
 
     /// When the next turn is to be at the latest, if it matters.
@@ -126,6 +138,9 @@ impl Auto {
     /// that has given up, so that nobody is left to answer.
     pub fn gives_up_on(&mut self, gone: bool, waited_ms: u32) -> bool {
         self.turn.oldest_us = self.turn.oldest_us.max(u64::from(waited_ms) * 1_000);
+        if waited_ms >= IMPATIENT_MS / 2 {
+            self.long_wait = Some(self.begun);
+        }
         self.is_crowded() && gone && waited_ms > IMPATIENT_MS
     }
 
@@ -254,7 +269,8 @@ mod tests {
      {
         let mut auto = crowded();
         assert!(auto.is_crowded());
-        assert!(auto.gives_up_on(true, 1_001));
+        assert!(!auto.gives_up_on(false, 499) && !auto.may_have_gone());
+        assert!(auto.gives_up_on(true, 1_001) && auto.may_have_gone());
         assert!(!auto.gives_up_on(true, 1_000), "it may still listen");
         assert!(!auto.gives_up_on(false, 5_000), "it is there");
         assert_eq!(auto.turn.oldest_us, 5_000_000, "what they met is heeded");

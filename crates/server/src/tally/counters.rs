@@ -104,7 +104,7 @@ counters! {
         Gauge connections_open "Connections open now.";
         Counter connections_closed "Connections closed, by whichever side.";
         Counter requests "Requests whose head was complete.";
-        Counter first_requests_looked "First requests of a connection, one in 16 (all while more come than can be served, with accept-count auto), before whose answer was looked whether the client is still there.";
+        Counter first_requests_looked "First requests of a connection, one in 16 (all while more come than can be served and some had waited for long, with accept-count auto), before whose answer was looked whether the client is still there.";
         Counter first_requests_late "Of them, those whose client had closed its side already: it gave up, or never sends again.";
         Counter first_requests_left "First requests that were not answered because their client had closed and they had waited for more than a second (accept-count auto).";
         Counter receives_would_block "Reads from clients that found nothing (EWOULDBLOCK).";

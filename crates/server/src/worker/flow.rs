@@ -123,14 +123,14 @@ impl Worker {
     /// Whether a client whose first request has just been read has given up, as far as one knows and it matters.
     ///
     /// A client that has waited for too long closes, and its request is received all the same: nothing in a stream
-    /// tells that its reader has gone before its last byte is read. So some are looked at; and all, where a controller says that more come than
-    /// can be served, because then it is other clients' time that an answer to nobody takes. One that has closed only its own side and still
+    /// tells that its reader has gone before its last byte is read. So some are looked at; and all, where more come than can be served and some had waited
+    /// for long, because then it is other clients' time that an answer to nobody takes. One that has closed only its own side and still
     /// reads looks the same, so whoever has closed is answered unless it has waited for so long that giving up is the likelier reason.
     fn has_departed(&mut self, connection: &Connection) -> bool {
         let first = connection.requests == 0 && !connection.partial;
         let sampled = self.counters.requests % LOOKED_AT_ONE_IN == LOOKED_AT_ONE_IN - 1;
-        let crowded = self.auto.as_ref().is_some_and(Auto::is_crowded);
-        if !first || !(sampled || crowded) {
+        let suspected = self.auto.as_ref().is_some_and(Auto::may_have_gone);
+        if !first || !(sampled || suspected) {
             return false;
         }
         self.counters.first_requests_looked += 1;
