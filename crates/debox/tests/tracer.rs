@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -18,6 +18,13 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 mod common;
 
 use common::skip;
+
+/// Tests of this program take turns: threads of one process share a memory map and its lock, and whoever locks pages or starts a thread has it
+/// for a while.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A tracer of this thread, whose code and stack are in memory from here on: a page fault in a call would wait for the lock of the
 /// memory map, which other tests of this process change.
@@ -95,6 +102,7 @@ fn sleep_in_a_pipe(tracer: &Tracer, call: Call) {
 
 #[test]
 fn one_sleep_in_the_pipe_when_a_read_blocks() {
+    let _turn = alone();
     let test = "one_sleep_in_the_pipe_when_a_read_blocks";
     let Some(tracer) = tracer_with_stacks_or_skip(test) else {
         return;
@@ -120,6 +128,7 @@ fn one_sleep_in_the_pipe_when_a_read_blocks() {
 
 #[test]
 fn sleep_is_a_wait_when_the_call_is_the_event_wait() {
+    let _turn = alone();
     let Some(tracer) = tracer_or_skip("sleep_is_a_wait_when_the_call_is_the_event_wait") else {
         return;
     };
@@ -132,6 +141,7 @@ fn sleep_is_a_wait_when_the_call_is_the_event_wait() {
 
 #[test]
 fn sleep_between_calls_is_elsewhere_when_the_next_call_does_not_sleep() {
+    let _turn = alone();
     let test = "sleep_between_calls_is_elsewhere_when_the_next_call_does_not_sleep";
     let Some(tracer) = tracer_or_skip(test) else {
         return;
@@ -149,6 +159,7 @@ fn sleep_between_calls_is_elsewhere_when_the_next_call_does_not_sleep() {
 
 #[test]
 fn calls_are_counted_and_nothing_sleeps_when_calls_return_at_once() {
+    let _turn = alone();
     let test = "calls_are_counted_and_nothing_sleeps_when_calls_return_at_once";
     let Some(tracer) = tracer_or_skip(test) else {
         return;
@@ -167,6 +178,7 @@ fn calls_are_counted_and_nothing_sleeps_when_calls_return_at_once() {
 
 #[test]
 fn calls_are_counted_and_results_returned_when_disabled() {
+    let _turn = alone();
     let tracer = Tracer::disabled();
     assert!(matches!(tracer.rung(), Rung::Off { .. }));
     assert_eq!(tracer.call(Call::Send, || 42), 42);
@@ -198,6 +210,7 @@ fn cold_file(directory: &Path) -> Result<File, String> {
 
 #[test]
 fn sleep_names_the_page_when_a_read_is_cold() {
+    let _turn = alone();
     let test = "sleep_names_the_page_when_a_read_is_cold";
     let Some(tracer) = tracer_with_stacks_or_skip(test) else {
         return;
@@ -234,6 +247,7 @@ fn pin(processor: usize) {
 
 #[test]
 fn preemption_is_not_a_sleep_when_two_threads_share_a_processor() {
+    let _turn = alone();
     let test = "preemption_is_not_a_sleep_when_two_threads_share_a_processor";
     let allowed = sched_getaffinity(None).expect("the thread exists");
     let processor = (0..CpuSet::MAX_CPU)
@@ -276,6 +290,7 @@ fn preemption_is_not_a_sleep_when_two_threads_share_a_processor() {
 
 #[test]
 fn report_is_the_same_when_read_back_from_json() {
+    let _turn = alone();
     let tracer = Tracer::enable();
     sleep_in_a_pipe(&tracer, Call::Receive);
     let mut report = tracer.report();
