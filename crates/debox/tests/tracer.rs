@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use headway_debox::{Call, Report, Rung, Site, Symbols, Tracer};
+use headway_debox::{Call, Label, Report, Rung, Site, Symbols, Tracer};
 use rustix::fs::{Advice, fadvise};
 use rustix::io::ReadWriteFlags;
 use rustix::mm::{MlockAllFlags, mlockall};
@@ -59,10 +59,18 @@ fn symbols_or_skip(test: &str) -> Option<Symbols> {
 }
 
 /// The sites of one call. Other calls are left out because a page fault may wait for a lock that a
-/// test on another thread of this process holds.
-fn sleeps_of(report: &Report, call: Call) -> Vec<&Site> {
-    let sleeps = report.sleeps.iter();
-    sleeps.filter(|site| site.call == call.name()).collect()
+/// test on another thread of this process holds; and so are its own faults that have waited for it, where the stack tells.
+fn sleeps_of(report: &Report, call: Call) -> Vec<Site> {
+    let mut report = report.clone();
+    if let Ok(symbols) = Symbols::load()
+        && !symbols.hidden()
+    {
+        report.resolve(&symbols);
+    }
+    let sleeps = report.sleeps.into_iter();
+    sleeps
+        .filter(|site| site.call == call.name() && site.label != Label::MmapLock)
+        .collect()
 }
 
 /// Waits until the thread sleeps in the kernel, so that no test depends on how long anything takes.
@@ -116,7 +124,7 @@ fn one_sleep_in_the_pipe_when_a_read_blocks() {
 
     let sites = sleeps_of(&report, Call::Receive);
     assert_eq!(sites.len(), 1, "{report:#?}");
-    let site = sites[0];
+    let site = &sites[0];
     assert_eq!(site.count, 1);
     assert!(site.total_ns > 0);
     assert_eq!(site.max_ns, site.total_ns);
@@ -257,16 +265,21 @@ fn preemption_is_not_a_sleep_when_two_threads_share_a_processor() {
         return;
     };
     pin(processor);
-    let stop = Arc::new(AtomicBool::new(false));
+    let [begun, stop] = [false, false].map(|flag| Arc::new(AtomicBool::new(flag)));
     let rival = thread::spawn({
-        let stop = Arc::clone(&stop);
+        let (begun, stop) = (Arc::clone(&begun), Arc::clone(&stop));
         move || {
             pin(processor);
+            begun.store(true, Ordering::Release);
             while !stop.load(Ordering::Relaxed) {
                 std::hint::spin_loop();
             }
         }
     });
+    // A thread that begins has the lock of the memory map now and then, for which a page fault of ours would wait.
+    while !begun.load(Ordering::Acquire) {
+        thread::yield_now();
+    }
     // Until the kernel has switched between the two a few times; each turn takes milliseconds.
     let mut turns = 0;
     let report = loop {
