@@ -173,7 +173,7 @@ impl Auto {
         self.unseen = false;
         self.turn.reckoned = false;
         self.turn.queue_empty = waiting == 0;
-        // A period is told of what belongs to it.
+        // What was dropped in seconds without a look would pass for one period's, and ten times as many for asking.
         let part = PERIOD_US as f64 / over.as_micros().max(PERIOD_US.into()) as f64;
         self.turn.dropped = (f64::from(since) * part) as u32;
         since

@@ -152,7 +152,7 @@ struct Period {
     /// Whether the queue was found empty once.
     emptied: bool,
     turns: u32,
-    /// Whether it is not known exactly how many wait now.
+    /// Whether the last turn only reckoned how many wait.
     reckoned: bool,
     /// How many waited when it began and in the end, at most, and over all turns.
     waiting_before: u32,

@@ -350,13 +350,11 @@ impl Queue {
         then.or(self.parts.front()).map_or(1.0, |(_, part)| *part)
     }
 
-    /// What was heard one and two knocks ago, at most: whoever is above has knocked in vain so often.
+    /// The part that was heard one knock ago, and the larger of those one and two knocks ago: whoever is above has knocked in vain so often.
     fn parts_before(&self, now_us: u64) -> (f64, f64) {
         let once = self.part_at(now_us.saturating_sub(AGAIN_US));
-        (
-            once,
-            self.part_at(now_us.saturating_sub(2 * AGAIN_US)).max(once),
-        )
+        let twice = self.part_at(now_us.saturating_sub(2 * AGAIN_US));
+        (once, twice.max(once))
     }
 
     /// How many come where this part is heard, by how many ask: a part that has grown hears those as well who have knocked in vain.
@@ -368,11 +366,11 @@ impl Queue {
     /// The part by which so many come.
     fn part_for(&self, coming: f64, now_us: u64) -> f64 {
         let (once, twice) = self.parts_before(now_us);
-        let with_seconds = (coming + once) / 2.0;
+        let if_twice = (coming + once) / 2.0;
         if coming <= once {
             coming
-        } else if with_seconds <= twice {
-            with_seconds
+        } else if if_twice <= twice {
+            if_twice
         } else {
             (coming + once + twice) / 3.0
         }
