@@ -11,6 +11,7 @@ pub mod mapping;
 pub mod open;
 pub mod peer;
 pub mod perf;
+pub mod porter;
 pub mod process;
 pub mod residency;
 pub mod rights;

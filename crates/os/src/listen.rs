@@ -17,6 +17,14 @@ use rustix::io::Result;
 
 use crate::socket::{get, set};
 
+/// Where the flags stand in the TCP header, and the bits of SYN and ACK.
+pub(crate) const FLAGS: u32 = 13;
+pub(crate) const SYN_ACK: u32 = 0x12;
+pub(crate) const SYN: u32 = 0x02;
+pub(crate) const SEQUENCE: u32 = 4;
+/// 2^32 by the golden ratio (Knuth): neighbours, as some systems choose them, end up far apart.
+pub(crate) const SCATTER: u32 = 0x9e37_79b1;
+
 /// `TCP_DEFER_ACCEPT`: a connection comes to the accept queue with its first data, or after about
 /// `seconds` without any; 0: at once. Accepted connections are as ever. It may be changed while the listener listens.
 ///
@@ -146,13 +154,6 @@ fn hear_all(listener: BorrowedFd<'_>) -> Result<()> {
 
 /// Passes everything but first segments whose number, scattered over all numbers, is above the bound.
 fn filter(bound: u32) -> [libc::sock_filter; 8] {
-    /// Where the flags stand in the TCP header, and the bits of SYN and ACK.
-    const FLAGS: u32 = 13;
-    const SYN_ACK: u32 = 0x12;
-    const SYN: u32 = 0x02;
-    const SEQUENCE: u32 = 4;
-    /// 2^32 by the golden ratio (Knuth): neighbours, as some systems choose them, end up far apart.
-    const SCATTER: u32 = 0x9e37_79b1;
     const WHOLE: u32 = u32::MAX;
     let code = |operation: u32, value: u32, yes: u8, no: u8| libc::sock_filter {
         code: operation as u16,
@@ -177,20 +178,20 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
     use std::net::{Ipv4Addr, TcpListener};
     use std::os::fd::OwnedFd;
 
-    fn listener(backlog: i32) -> TcpListener {
+    pub(crate) fn listener(backlog: i32) -> TcpListener {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         net::listen(&listener, backlog).unwrap();
         listener
     }
 
     /// Clients that have sent their SYN; on the loopback interface it has been dealt with when `connect` returns.
-    fn knock(listener: &TcpListener, clients: usize) -> Vec<OwnedFd> {
+    pub(crate) fn knock(listener: &TcpListener, clients: usize) -> Vec<OwnedFd> {
         let address = listener.local_addr().unwrap();
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let knock = |_| {

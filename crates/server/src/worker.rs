@@ -187,7 +187,7 @@ impl Worker {
         }
     }
 
-    fn from_parts(number: u32, config: Box<Config>, control: Control, parts: Parts) -> Worker {
+    fn from_parts(number: u32, config: Box<Config>, control: Control, mut parts: Parts) -> Worker {
         let limits = HeadLimits {
             head_bytes_max: config.head_bytes_max,
             target_bytes_max: config.target_bytes_max,
@@ -204,7 +204,6 @@ impl Worker {
             clock,
             date: Date::new(unix_second()),
             limits,
-            listeners: parts.listeners,
             addresses: Addresses::new(config.connections_per_address_max),
             auto: (config.accept_count == AcceptCount::Auto).then(|| {
                 let rejecting = config.early_reject != EarlyReject::Off;
@@ -212,8 +211,13 @@ impl Worker {
                 // What it measures against is this worker's part of what the kernel makes of the length.
                 let queue = config.listen_queue.min(os::listen::longest_queue());
                 let queue = queue.div_ceil(config.sharers());
-                Auto::new(queue, rejecting, shared, config.defer_accept)
+                let auto = Auto::new(queue, rejecting, shared, config.defer_accept);
+                match parts.listeners.remember() {
+                    true => auto.remembering(),
+                    false => auto,
+                }
             }),
+            listeners: parts.listeners,
             balance: parts.board.map(|board| Balance::new(board, number)),
             connections: Slots::default(),
             deadlines: Deadlines::new(DEADLINE_TICK),
@@ -484,7 +488,7 @@ impl Parts {
             .map(|board| Board::open(board).map_err(io::Error::from))
             .transpose();
         let board = setup("seeing how many clients the other workers have", board)?;
-        let listeners = setup(
+        let mut listeners = setup(
             "watching the listeners",
             Listeners::new(descriptors, config.sharing, &mut events),
         )?;

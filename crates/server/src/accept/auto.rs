@@ -26,6 +26,8 @@ pub struct Auto {
     looked: Option<Instant>,
     waited: u32,
     dropped: u32,
+    /// How many had asked by the end of the last turn, where the kernel counts them.
+    asked: u64,
     /// Clients that have left the queue since.
     left: u32,
     /// How many wait, as far as that is known: those who have left since the last look are taken off, those who have come are not seen.
@@ -58,6 +60,7 @@ impl Auto {
             looked: None,
             waited: 0,
             dropped: 0,
+            asked: 0,
             left: 0,
             waiting: 0,
             deferring,
@@ -68,6 +71,12 @@ impl Auto {
             unseen: false,
             long_wait: None,
         }
+    }
+
+    /// The same with a kernel that remembers whom it did not hear, and counts who asks.
+    pub fn remembering(mut self) -> Auto {
+        self.controller = self.controller.remembering();
+        self
     }
 
     /// The wait for events is over. `crowded`: more may be ready than it told. `watched`: it would have told of clients.
@@ -179,8 +188,8 @@ impl Auto {
         since
     }
 
-    /// The turn is over. What the kernel was told, and what it is to be told now, if that is different.
-    pub fn end_turn(&mut self) -> Option<(Gate, Gate)> {
+    /// The turn is over; so many have asked so far, where the kernel counts them. What the kernel was told, and what it is to be told now, if that is different.
+    pub fn end_turn(&mut self, asked: u64) -> Option<(Gate, Gate)> {
         let now = Instant::now();
         self.turn.now_us = (now - self.clock).as_micros() as u64;
         self.turn.busy_us = (now - self.begun).as_micros() as u64;
@@ -192,6 +201,8 @@ impl Auto {
             false => self.waiting.max(1),
         };
         self.turn.waiting = self.waiting;
+        self.turn.asked = (asked - self.asked).try_into().unwrap_or(u32::MAX);
+        self.asked = asked;
         self.turn.reckoned &= !self.turn.queue_empty;
         self.controller.turn(&self.turn);
         let (wanted, told) = (self.controller.gate(), self.told);
@@ -234,17 +245,17 @@ mod tests {
         let mut auto = Auto::new(1024, false, false, true);
         auto.begin_turn(false, true);
         auto.looked(100, 0);
-        auto.end_turn();
+        auto.end_turn(0);
         assert_eq!((auto.turn.waiting, auto.turn.reckoned), (100, false));
         auto.begin_turn(false, true);
         auto.took(Instant::now(), 30);
         auto.turned_away(Instant::now(), 5);
         auto.left(true);
-        auto.end_turn();
+        auto.end_turn(0);
         assert_eq!((auto.turn.waiting, auto.turn.reckoned), (65, true));
         auto.begin_turn(false, true);
         auto.left(false);
-        auto.end_turn();
+        auto.end_turn(0);
         assert_eq!((auto.turn.waiting, auto.turn.reckoned), (0, false));
     }
 

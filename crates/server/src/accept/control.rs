@@ -115,6 +115,8 @@ pub struct Turn {
     pub waiting: u32,
     /// Whether that is reckoned: who has come since the listeners were looked at is not in it.
     pub reckoned: bool,
+    /// How many have asked for a connection since the last turn, where the kernel counts them while a part is heard.
+    pub asked: u32,
     /// How many first segments the kernel has dropped since the last turn that left somebody waiting: no room, or not to be heard.
     pub dropped: u32,
     /// How long the oldest of the first requests that were looked at had waited, in the queue and for its turn.
@@ -159,6 +161,7 @@ struct Period {
     waiting: u32,
     waiting_most: u32,
     waiting_sum: u64,
+    asked: u64,
     dropped: u64,
     oldest_us: u64,
     wait_least_us: u64,
@@ -190,6 +193,12 @@ impl Controller {
     /// The same for a queue that others take from as well, where all who knock are to be heard.
     pub fn sharing(mut self) -> Controller {
         self.queue.share();
+        self
+    }
+
+    /// The same where the kernel remembers whom it did not hear for as long as that would knock again, and counts who asks ([`Turn::asked`]).
+    pub fn remembering(mut self) -> Controller {
+        self.queue.remember();
         self
     }
 
@@ -300,6 +309,7 @@ impl Period {
             waiting,
             waiting_most: 0,
             waiting_sum: 0,
+            asked: 0,
             dropped: 0,
             oldest_us: 0,
             wait_least_us: u64::MAX,
@@ -316,6 +326,7 @@ impl Period {
         self.waiting = turn.waiting;
         self.waiting_most = self.waiting_most.max(turn.waiting);
         self.waiting_sum += u64::from(turn.waiting);
+        self.asked += u64::from(turn.asked);
         self.dropped += u64::from(turn.dropped);
         self.oldest_us = self.oldest_us.max(turn.oldest_us);
         self.wait_least_us = self.wait_least_us.min(turn.wait_us);

@@ -23,6 +23,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use debox::{Call, Tracer};
 use event::{Events, Interest, Token};
+use os::porter::Porter;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
@@ -81,6 +82,9 @@ pub struct Listeners {
     /// Clients may wait in a shared queue that nobody but this worker was told of, and it does not look there any more.
     left: bool,
     reserve: Reserve,
+    /// Remembers whom it did not hear, where it may; and whether it stands at the listeners.
+    porter: Option<Porter>,
+    porter_stands: bool,
     /// Told to the event mechanism; listeners it does not watch rest in the kernel's queue.
     watched: bool,
     paused_until_ms: Option<u64>,
@@ -108,12 +112,28 @@ impl Listeners {
             sharing,
             left: false,
             reserve: Reserve::default(),
+            porter: None,
+            porter_stands: false,
             watched: true,
             paused_until_ms: None,
             full: false,
             stands_back: false,
             closed: false,
         })
+    }
+
+    /// Has the kernel remember whom it is told not to hear, and count who asks, where that is allowed. Only where the listeners are this worker's own,
+    /// as [`Listeners::set_heard`]. Whether it does.
+    pub fn remember(&mut self) -> bool {
+        if self.sharing == Sharing::Reuseport {
+            self.porter = Porter::new().ok();
+        }
+        self.porter.is_some()
+    }
+
+    /// How many have asked for a connection so far, counted while only a part is heard; 0 where the kernel does not remember.
+    pub fn asked(&self) -> u64 {
+        self.porter.as_ref().map_or(0, Porter::asked)
     }
 
     /// How many listeners there are.
@@ -197,7 +217,7 @@ impl Listeners {
 
     /// Undoes what a policy has told the kernel: this worker's own when it ends, or that of one that died in its place. The listeners are the
     /// master's, and outlive both.
-    pub fn open_wide(&self, queue: u32, deferred: bool) {
+    pub fn open_wide(&mut self, queue: u32, deferred: bool) {
         let nobody_looks = Tracer::disabled();
         self.set_heard(1.0, &nobody_looks);
         self.set_deferred(deferred, &nobody_looks);
@@ -216,14 +236,25 @@ impl Listeners {
 
     /// Lets the kernel hear only this part of the connections that are asked for. Only where the listeners are this worker's own: others
     /// would have other parts heard.
-    pub fn set_heard(&self, part: f64, tracer: &Tracer) {
+    pub fn set_heard(&mut self, part: f64, tracer: &Tracer) {
         if self.sharing != Sharing::Reuseport {
             return;
         }
+        let porter = self.porter.as_ref().filter(|_| part < 1.0);
+        if let Some(porter) = porter {
+            porter.hear(part);
+            if self.porter_stands {
+                return;
+            }
+        }
         for socket in &self.sockets {
             // Where it is forbidden all are heard, and the queue's length is all there is.
-            let _ = tracer.call(Call::SocketOption, || os::listen::hear(socket, part));
+            let _ = tracer.call(Call::SocketOption, || match porter {
+                Some(porter) => porter.stand_at(socket),
+                None => os::listen::hear(socket, part),
+            });
         }
+        self.porter_stands = porter.is_some();
     }
 
     /// Has clients kept back until they speak, or not any more.

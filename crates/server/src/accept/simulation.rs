@@ -6,7 +6,7 @@
 //! kernel's accept queue, clients that repeat a dropped SYN and give up 3 s after they began; the costs are given.
 //!
 //! The kernel is Linux's as far as it decides who waits where. A SYN is answered when the accept queue has room and the part that is heard
-//! includes it, and from then on its client has a connection. It stands in the queue when its handshake's last segment is there,
+//! includes it (and at its first knock did, where the kernel remembers that), and from then on its client has a connection. It stands in the queue when its handshake's last segment is there,
 //! or where clients are kept back until they speak, its request; and if the queue is full by then, it does not, and sends the
 //! request again after 0.2 s, 0.4 s and so on, connected all the while. That is how a server comes to time-outs of
 //! connections that it has never seen.
@@ -44,6 +44,8 @@ const GONE_US: u64 = 2;
 const EVENTS_MOST: usize = 1024;
 /// A sample of the course is taken so often.
 const SAMPLE_US: u64 = 100_000;
+/// For how long the kernel knows whom it did not hear.
+const REMEMBERED_US: u64 = (os::porter::REMEMBERED_S * 1e6) as u64;
 /// How often an unsteady processor is another.
 const SHORT_US: u64 = 40_000;
 const LONG_US: u64 = 1_000_000;
@@ -80,6 +82,8 @@ struct Client {
     number: f64,
     /// When its first request has come.
     request_us: u64,
+    /// When it was first not heard, where that is remembered.
+    refused_us: Option<u64>,
     /// It has what it came for, has been turned away or has given up.
     over: bool,
 }
@@ -116,6 +120,8 @@ struct World<'a> {
     queue: VecDeque<usize>,
     /// SYNs and requests that the kernel has dropped since the controller was last told.
     dropped: u32,
+    /// Clients that have asked since, each once where it is remembered.
+    asked: u32,
     /// The longest that a first request had waited, of those of this turn.
     oldest_us: u64,
     ready: VecDeque<usize>,
@@ -133,7 +139,11 @@ impl<'a> World<'a> {
         let mut world = World {
             of,
             policy,
-            controller: Controller::new(of.queue, 0).rejecting(policy == Policy::Rejecting),
+            controller: match of.remembers {
+                true => Controller::new(of.queue, 0).remembering(),
+                false => Controller::new(of.queue, 0),
+            }
+            .rejecting(policy == Policy::Rejecting),
             random: Random(seed),
             seed,
             now_us: 0,
@@ -142,6 +152,7 @@ impl<'a> World<'a> {
             clients: Vec::new(),
             queue: VecDeque::new(),
             dropped: 0,
+            asked: 0,
             oldest_us: 0,
             ready: VecDeque::new(),
             silent: Vec::new(),
@@ -189,6 +200,7 @@ impl<'a> World<'a> {
             left: self.of.requests,
             number,
             request_us: 0,
+            refused_us: None,
             over: false,
         });
         let client = self.clients.len() - 1;
@@ -251,6 +263,7 @@ impl<'a> World<'a> {
             queue_empty,
             waiting: self.queue.len() as u32,
             reckoned: false,
+            asked: std::mem::take(&mut self.asked),
             dropped: std::mem::take(&mut self.dropped),
             oldest_us: std::mem::take(&mut self.oldest_us),
             crowded,
@@ -436,7 +449,7 @@ impl<'a> World<'a> {
     /// The kernel answers a SYN, or drops it.
     fn knock(&mut self, client: usize, time: u32, now_us: u64) {
         let gate = self.gate();
-        let heard = self.clients[client].number <= gate.heard;
+        let heard = self.is_heard(client, gate.heard, now_us);
         if !heard || self.queue.len() >= gate.backlog as usize {
             self.dropped += 1;
             self.outcome.no_room += u64::from(heard);
@@ -458,6 +471,22 @@ impl<'a> World<'a> {
             false => shaken_us,
         };
         self.at(enters_us, Event::Enter(client, 0));
+    }
+
+    /// Whether the part that is heard includes a client, and was not without it at its first knock where that is remembered.
+    fn is_heard(&mut self, client: usize, part: f64, now_us: u64) -> bool {
+        let Client {
+            number, refused_us, ..
+        } = self.clients[client];
+        if refused_us.is_some_and(|refused_us| now_us - refused_us < REMEMBERED_US) {
+            return false;
+        }
+        self.asked += 1;
+        let heard = number <= part;
+        if !heard && self.of.remembers {
+            self.clients[client].refused_us = Some(now_us);
+        }
+        heard
     }
 
     /// A connected client finds room in the queue, or it tries again as long as it has patience.

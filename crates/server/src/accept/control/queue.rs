@@ -46,6 +46,8 @@ const LASTS_MOST_US: f64 = 1e6;
 
 /// How fast the number that wait is brought to its half: slow against the time in which an unheard client knocks again.
 const SETTLE_S: f64 = 4.0;
+/// And where the kernel remembers whom it did not hear, so that nobody comes late when more are.
+const SETTLE_SOON_S: f64 = 1.0;
 
 /// Part of the bound beyond which more come than leave.
 const FULL: f64 = 0.85;
@@ -66,6 +68,8 @@ const STALE: f64 = 4.0;
 
 /// The rate of asking is a mean over about this many clients, and over 8 to 64 periods.
 const ASKED_ENOUGH: f64 = 3_000.0;
+/// Where the kernel counts them, over so many periods.
+const ASKED_MEAN: f64 = 8.0;
 
 /// Another load, and not chance: this many times fewer than were thought to come, of [`EXPECTED_ENOUGH`] at least.
 const SUDDEN: f64 = 1.4;
@@ -151,6 +155,8 @@ pub(super) struct Queue {
     span: f64,
     /// All are heard whatever happens: the queue is not this loop's alone.
     shared: bool,
+    /// The kernel remembers whom it did not hear, and counts who asks.
+    remembers: bool,
     busy_us: u64,
 }
 
@@ -174,12 +180,17 @@ impl Queue {
             full_s: 0.0,
             span: 1.0,
             shared: false,
+            remembers: false,
             busy_us: now_us,
         }
     }
 
     pub fn share(&mut self) {
         self.shared = true;
+    }
+
+    pub fn remember(&mut self) {
+        self.remembers = true;
     }
 
     pub fn gate(&self) -> Gate {
@@ -306,7 +317,7 @@ impl Queue {
         }
         // With long turns how many wait goes up and down with each: half of the queue in the mean, and room for the most.
         let (mean, most) = (period.waiting_mean(), f64::from(period.waiting_most));
-        let correction = (bound / 2.0 - mean) / SETTLE_S;
+        let correction = (bound / 2.0 - mean) / self.settle_s();
         let beyond = |waiting: f64| (waiting - BRIM * bound).max(0.0);
         let haste = beyond(mean) / HASTEN_S + beyond(most) / (SETTLE_S / 2.0);
         let least = -HEARD_OF_LEAVING * self.leaving_per_s;
@@ -321,9 +332,17 @@ impl Queue {
         self.hear(heard, is_well, period.ended_us);
     }
 
+    fn settle_s(&self) -> f64 {
+        match self.remembers {
+            true => SETTLE_SOON_S,
+            false => SETTLE_S,
+        }
+    }
+
     fn hear(&mut self, part: f64, is_well: bool, now_us: u64) {
         let since_us = self.parts.back().map_or(0, |(since_us, _)| *since_us);
         let enough = match now_us.saturating_sub(since_us) >= FINE_AFTER_US {
+            _ if self.remembers => 0.0,
             _ if is_well => WELL,
             true => FINE,
             false => COARSE,
@@ -359,12 +378,18 @@ impl Queue {
 
     /// How many come where this part is heard, by how many ask: a part that has grown hears those as well who have knocked in vain.
     fn coming(&self, part: f64, now_us: u64) -> f64 {
+        if self.remembers {
+            return part;
+        }
         let (once, twice) = self.parts_before(now_us);
         part + (part - once).max(0.0) + (part - twice).max(0.0)
     }
 
     /// The part by which so many come.
     fn part_for(&self, coming: f64, now_us: u64) -> f64 {
+        if self.remembers {
+            return coming;
+        }
         let (once, twice) = self.parts_before(now_us);
         let if_twice = (coming + once) / 2.0;
         if coming <= once {
@@ -380,7 +405,7 @@ impl Queue {
     fn has_refused(&self, period: &Period) -> bool {
         let of_told = f64::from(period.waiting_most) / f64::from(self.gate.backlog);
         let grows = period.waiting >= period.waiting_before;
-        self.full_s > FULL_S && grows && (REFUSED..LEFT_OVER).contains(&of_told)
+        !self.remembers && self.full_s > FULL_S && grows && (REFUSED..LEFT_OVER).contains(&of_told)
     }
 
     fn forget_empty(&mut self) {
@@ -392,7 +417,10 @@ impl Queue {
     fn learn_asking(&mut self, period: &Period, came: f64) {
         let middle_us = (period.begun_us + period.ended_us) / 2;
         let coming = self.coming(self.gate.heard, middle_us);
-        let asking = came / period.seconds() / coming;
+        let asking = match self.remembers {
+            true => period.asked as f64 / period.seconds(),
+            false => came / period.seconds() / coming,
+        };
         if period.emptied {
             self.empty_run += 1;
             self.empty_s += period.seconds();
@@ -421,7 +449,10 @@ impl Queue {
             self.asking_per_s = asking.clamp(least, next).min(most);
             return;
         }
-        let weight = (came / ASKED_ENOUGH).clamp(1.0 / 64.0, 0.125);
+        let weight = match self.remembers {
+            true => 1.0 / ASKED_MEAN,
+            false => (came / ASKED_ENOUGH).clamp(1.0 / 64.0, 0.125),
+        };
         self.asking_per_s += (asking - self.asking_per_s) * weight;
     }
 }

@@ -75,6 +75,21 @@ fn peak(of: &Workload, policy: Policy, seed: u64) -> f64 {
     rates.into_iter().fold(0.0, f64::max)
 }
 
+/// And small files on a processor that is lent by slices, and another from second to second.
+fn unsteady_too() -> Vec<(&'static str, Workload)> {
+    let lent = |requests| Workload {
+        requests,
+        accept_us: 14,
+        request_us: 20,
+        wait_us: 5,
+        lent: Some((1_000, 40_000)),
+        unsteady: 0.4,
+        ..small()
+    };
+    let lent = [("unsteady", lent(1)), ("unsteady, persistent", lent(5))];
+    workloads().into_iter().chain(lent).collect()
+}
+
 #[test]
 fn goodput_stays_at_its_peak_when_three_times_as_much_is_asked_for() {
     for (name, of) in workloads() {
@@ -165,6 +180,29 @@ fn few_are_heard_late_when_the_load_is_constant_and_too_high() {
             "{:?}: {late:.4?} after their first knock",
             of.lent
         );
+    }
+}
+
+#[test]
+fn nobody_is_heard_late_when_the_kernel_remembers_whom_it_did_not_hear() {
+    for (name, of) in unsteady_too() {
+        for (seed, linear_syns) in SEEDS.into_iter().zip([true, false]) {
+            let of = Workload {
+                remembers: true,
+                linear_syns,
+                seconds: 24.0,
+                timed_from_s: 6.0,
+                ..of.at(3.0 * of.capacity())
+            };
+            let outcome = run(&of, Policy::Auto, seed);
+            let peak = peak(&of, Policy::Auto, seed);
+            let rate = outcome.replies_per_s(6.0, 24.0);
+            assert!(rate >= 0.95 * peak, "{name}: {rate:.0} of {peak:.0}");
+            let lost = outcome.connected_timed_out as f64 / outcome.connected as f64;
+            assert!(lost < 0.01, "{name}: {lost:.3} of the connected gave up");
+            let late_us = outcome.quantile_us(0.99);
+            assert!(late_us <= 1_000_000, "{name}, {seed}: {late_us} us");
+        }
     }
 }
 

@@ -29,6 +29,8 @@ pub struct Workload {
     pub lag_us: u64,
     /// Whether an unanswered SYN is repeated every second (Linux 6.5 and later), or after 1 s and 3 s.
     pub linear_syns: bool,
+    /// Whether the kernel remembers whom it did not hear ([`os::porter`]), which needs a privilege.
+    pub remembers: bool,
     /// Open connections at most.
     pub connections_max: u32,
     /// Whether a client is read from and answered as soon as it is taken.
@@ -67,6 +69,7 @@ impl Default for Workload {
             trip_us: 200,
             lag_us: 2_000,
             linear_syns: true,
+            remembers: false,
             connections_max: 15_000,
             eager: true,
             pause_us: 1_000,
