@@ -164,6 +164,10 @@ struct Length {
     /// Requests that the figures leave out [default: 5s; none with --requests]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     warmup: Option<Time>,
+    /// Go on asking for so long after the measured part, and leave that out too: who comes last then meets the same load as all others. As long as
+    /// --timeout where a server is asked for more than it can do [default: 0]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    cooldown: Option<Time>,
     /// How long to measure, after the warm-up [default: 30s, or the length of the schedule]
     #[arg(long, short, value_name = "TIME", allow_hyphen_values = true)]
     duration: Option<Time>,
@@ -276,6 +280,7 @@ fn settings(arguments: &Arguments) -> Result<Settings, Failure> {
         demand,
         think: when.think.map_or(Duration::ZERO, |Time(think)| think),
         warmup: length.warmup.map(|Time(time)| time),
+        cooldown: length.cooldown.map_or(Duration::ZERO, |Time(time)| time),
         duration: length.duration.map(|Time(time)| time),
         requests: length.requests.map(|Count(requests)| requests),
         seed: length.seed,
@@ -304,6 +309,7 @@ pub(super) fn common(what: &What, how: &How) -> Settings {
         think: Duration::ZERO,
         bandwidth_bits_per_s: how.bandwidth.map(|bandwidth| bandwidth.bits_per_s),
         warmup: None,
+        cooldown: Duration::ZERO,
         duration: None,
         requests: None,
         seed: 1,

@@ -314,6 +314,7 @@ fn find_settings(arguments: &Arguments) -> FindSettings {
         think: Duration::ZERO,
         bandwidth_bits_per_s: None,
         warmup: time(&length.warmup),
+        cooldown: Duration::ZERO,
         duration: time(&length.duration),
         requests: None,
         seed: length.seed,

@@ -257,6 +257,23 @@ fn warmup_is_marked_by_the_intended_start_when_there_is_one() {
 }
 
 #[test]
+fn load_goes_on_and_is_left_out_when_there_is_a_cool_down() {
+    let server = Server::start(|_| send(reply("hello")));
+    let mut plan = open(&server, 500.0, 10, 50);
+    plan.warmup = Duration::from_millis(60);
+    (plan.stop.duration, plan.stop.requests) = (Some(Duration::from_millis(100)), None);
+    plan.cooldown = Duration::from_millis(40);
+    set(&mut plan, Arrivals::Constant, 50);
+    let (rows, _) = run(&plan);
+    assert!(
+        rows.iter()
+            .all(|row| row.warmup != (60 * MS..160 * MS).contains(&row.intended_ns))
+    );
+    assert_eq!(rows.len(), 100, "at 500 a second for 200 ms");
+    assert_eq!(rows.iter().filter(|row| !row.warmup).count(), 50);
+}
+
+#[test]
 fn warmup_and_late_starts_go_by_the_intended_start_when_requests_are_held_up() {
     let stalled = AtomicBool::new(false);
     let server = Server::start(move |asked| {

@@ -52,6 +52,7 @@ fn settings(server: &Server, busy: f64, waited: f64) -> ProfileSettings {
         think: Duration::ZERO,
         bandwidth_bits_per_s: None,
         warmup: Some(Duration::ZERO),
+        cooldown: Duration::ZERO,
         duration: Some(Duration::from_millis(100)),
         requests: None,
         seed: 1,

@@ -87,6 +87,7 @@ impl Place {
             think: Duration::ZERO,
             bandwidth_bits_per_s: None,
             warmup: Some(Duration::ZERO),
+            cooldown: Duration::ZERO,
             duration: Some(LENGTH),
             requests: None,
             seed: seed(&self.set(), iterations),

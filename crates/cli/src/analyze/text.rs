@@ -135,7 +135,7 @@ fn requests(analysis: &Analysis, style: Style) -> String {
     }
     if counts.warmup > 0 {
         text.push_str(&line(
-            "warm-up",
+            "warm-up, cool-down",
             format!("{}, in no figure", count(counts.warmup)),
         ));
     }

@@ -266,6 +266,9 @@ impl Bench<'_> {
             None => (0.0, spec.fill_seed() + 1),
         };
         command.args(["--warmup", &time(warmup)]);
+        if demand.directory.is_some() {
+            command.args(["--cooldown", &time(spec.cooldown_s())]);
+        }
         match demand.amount {
             Amount::Seconds(seconds) => command.args(["-d", &time(seconds)]),
             Amount::Requests(count) => command.args(["--requests", &count.to_string()]),

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::servers::Kind;
 
 /// Raised when equal descriptions no longer mean equal measurements.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// A server and its sizes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -271,7 +271,16 @@ impl Spec {
 
     /// How long it takes, without starting the server.
     pub fn length_s(&self) -> f64 {
-        self.seconds + self.warmup_s
+        self.seconds + self.warmup_s + self.cooldown_s()
+    }
+
+    /// For how long an open loop goes on afterwards: as long as its clients wait, if they have an end to their patience. Without it those who come
+    /// last would find a server that nobody else asks any more.
+    pub fn cooldown_s(&self) -> f64 {
+        match self.point {
+            Point::Capacity => 0.0,
+            Point::Rate(_) | Point::Share { .. } => self.workload.timeout_s.unwrap_or(0.0),
+        }
     }
 
     /// The point in a few words.

@@ -197,7 +197,9 @@ pub struct LoadInfo {
     pub schedule: Vec<ScheduleStep>,
     /// Length of the warm-up, which the figures exclude.
     pub warmup_s: f64,
-    /// Length asked for, without the warm-up.
+    /// Length of the cool-down, in which requests went on that the figures exclude.
+    pub cooldown_s: f64,
+    /// Length asked for, without the warm-up and the cool-down.
     pub duration_s: Option<f64>,
     /// Number of requests asked for.
     pub requests: Option<u64>,

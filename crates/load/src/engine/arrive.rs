@@ -54,7 +54,7 @@ impl Engine<'_> {
 
     /// Something that was due then has the loop's attention now.
     fn lagged(&mut self, due_ns: u64) {
-        if due_ns >= self.limits.warmup_ns {
+        if self.limits.is_measured(due_ns) {
             self.tally.lag.record_ns(self.now_ns.saturating_sub(due_ns));
         }
     }

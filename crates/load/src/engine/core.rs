@@ -71,6 +71,8 @@ pub(crate) struct Engine<'a> {
 pub(crate) struct RunLimits {
     pub timeout_ns: u64,
     pub warmup_ns: u64,
+    /// Requests whose intended start is at or after this are left out as well.
+    pub measured_ns: u64,
     /// No request whose intended start is at or after this.
     pub end_ns: u64,
     /// What is in flight then is abandoned.
@@ -85,12 +87,14 @@ pub(crate) struct RunLimits {
 impl RunLimits {
     fn new(plan: &Plan) -> RunLimits {
         let warmup_ns = whole_ns(plan.warmup);
+        let measured_ns = plan.stop.duration.map_or(NEVER_NS, |length| {
+            warmup_ns.saturating_add(whole_ns(length))
+        });
         RunLimits {
             timeout_ns: plan.timeout.map_or(NEVER_NS, whole_ns),
             warmup_ns,
-            end_ns: plan.stop.duration.map_or(NEVER_NS, |length| {
-                warmup_ns.saturating_add(whole_ns(length))
-            }),
+            measured_ns,
+            end_ns: measured_ns.saturating_add(whole_ns(plan.cooldown)),
             abandon_ns: NEVER_NS,
             grace_ns: whole_ns(plan.timeout.map_or(GRACE_DEFAULT, |timeout| {
                 timeout.saturating_add(GRACE_MARGIN)
@@ -98,6 +102,11 @@ impl RunLimits {
             requests_left: plan.stop.requests.unwrap_or(u64::MAX),
             stopping: false,
         }
+    }
+
+    /// Whether a request is part of the figures.
+    pub fn is_measured(&self, intended_ns: u64) -> bool {
+        (self.warmup_ns..self.measured_ns).contains(&intended_ns)
     }
 
     pub fn deadline_ns(&self, intended_ns: u64) -> u64 {
@@ -201,7 +210,7 @@ impl<'a> Engine<'a> {
 
     /// One more request is due at this instant. False when the run has enough of them.
     pub fn admit(&mut self, intended_ns: u64) -> bool {
-        if intended_ns >= self.limits.warmup_ns {
+        if self.limits.is_measured(intended_ns) {
             if self.limits.requests_left == 0 {
                 return false;
             }
@@ -308,7 +317,7 @@ impl<'a> Engine<'a> {
             ordinal: slot.ordinal,
             class,
             target: request.target,
-            warmup: request.intended_ns < self.limits.warmup_ns,
+            warmup: !self.limits.is_measured(request.intended_ns),
         };
         self.tally.push(row);
     }
@@ -329,7 +338,7 @@ impl<'a> Engine<'a> {
             ordinal: 0,
             class: document.class,
             target: waiting.target,
-            warmup: waiting.intended_ns < self.limits.warmup_ns,
+            warmup: !self.limits.is_measured(waiting.intended_ns),
         };
         self.tally.push(row);
     }

@@ -48,6 +48,8 @@ pub enum Stage {
     Warmup,
     /// Requests count.
     Measuring,
+    /// They are marked again, and go on so that those before them meet the same load.
+    Cooldown,
     /// No request is started any more; replies are waited for.
     Draining,
 }

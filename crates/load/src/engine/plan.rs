@@ -37,6 +37,9 @@ pub struct Plan {
     pub bandwidth_bits_per_s: Option<u64>,
     /// Requests whose intended start is earlier than this are marked as warm-up.
     pub warmup: Duration,
+    /// For how long requests are started after the time that [`Stop`] gives, so that those which are under way then meet the same load; they are
+    /// marked as the warm-up is.
+    pub cooldown: Duration,
     /// When to stop starting requests.
     pub stop: Stop,
     /// Decides the documents drawn and the arrival times, on every machine alike.
@@ -322,6 +325,7 @@ impl Plan {
             conversation: None,
             bandwidth_bits_per_s: None,
             warmup: Duration::ZERO,
+            cooldown: Duration::ZERO,
             stop: Stop::default(),
             seed: 1,
             verify: false,

@@ -123,6 +123,8 @@ impl Engine<'_> {
             Stage::Draining
         } else if self.now_ns < self.limits.warmup_ns {
             Stage::Warmup
+        } else if self.now_ns >= self.limits.measured_ns {
+            Stage::Cooldown
         } else {
             Stage::Measuring
         };

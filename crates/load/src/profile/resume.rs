@@ -89,6 +89,7 @@ fn parameters(of: &RunDescription) -> Vec<(&'static str, String)> {
             or(load.bandwidth_bits_per_s, "unlimited"),
         ),
         ("a warm-up in seconds of", load.warmup_s.to_string()),
+        ("a cool-down in seconds of", load.cooldown_s.to_string()),
         ("a duration in seconds of", or(load.duration_s, "none")),
         ("the seed", load.seed.to_string()),
         ("--verify", load.verify.to_string()),

@@ -105,7 +105,8 @@ impl Progress {
         let stage = match live.stage {
             Stage::Warmup => 0,
             Stage::Measuring => 1,
-            Stage::Draining => 2,
+            Stage::Cooldown => 2,
+            Stage::Draining => 3,
         };
         for (place, value) in [
             (&self.told.now_ns, live.now_ns),
@@ -209,7 +210,8 @@ impl Line {
         let now_s = now.now_ns as f64 / 1e9;
         match now.stage {
             0 => format!("warm-up {} of {}", seconds(now_s), seconds(self.warmup_s)),
-            2 => format!("waiting for {} replies", count(now.in_flight)),
+            2 => "cool-down".to_owned(),
+            3 => format!("waiting for {} replies", count(now.in_flight)),
             _ => match (self.duration_s, self.requests) {
                 (_, Some(requests)) => {
                     let done = now.done.saturating_sub(self.warmup_done);
@@ -270,7 +272,7 @@ mod tests {
 
     #[test]
     fn trouble_is_shown_when_requests_wait_or_rows_are_lost() {
-        let mut now = at(3, 1, 2);
+        let mut now = at(3, 1, 3);
         (now.waiting, now.dropped, now.in_flight) = (7, 9, 5);
         let text = line().next(now, &Histogram::default());
         assert!(text.contains("waiting for 5 replies"), "{text}");

@@ -81,6 +81,8 @@ pub struct Settings {
     pub bandwidth_bits_per_s: Option<u64>,
     /// Excluded from the figures.
     pub warmup: Option<Duration>,
+    /// Asked for after the measured part, and excluded as well.
+    pub cooldown: Duration,
     /// Length, without the warm-up.
     pub duration: Option<Duration>,
     /// Number of requests, without those of the warm-up.
@@ -160,6 +162,11 @@ impl Settings {
         if self.duration == Some(Duration::ZERO) {
             return wrong("--duration 0 measures nothing; measure for some seconds");
         }
+        if !self.cooldown.is_zero() && self.stop().duration.is_none() {
+            return wrong(
+                "--cooldown follows a measured time; say how long with --duration beside --requests",
+            );
+        }
         if matches!(self.demand, Demand::Open { .. }) && !self.think.is_zero() {
             return wrong(
                 "--think is the pause of a closed loop; an open loop starts requests by its schedule",
@@ -233,6 +240,7 @@ impl Settings {
         plan.think = self.think;
         plan.bandwidth_bits_per_s = self.bandwidth_bits_per_s;
         plan.warmup = warmup;
+        plan.cooldown = self.cooldown;
         plan.stop = self.stop();
         plan.seed = self.seed;
         plan.verify = self.verify;
@@ -310,6 +318,7 @@ impl Settings {
             think_ms: plan.think.as_secs_f64() * 1e3,
             bandwidth_bits_per_s: plan.bandwidth_bits_per_s,
             warmup_s: plan.warmup.as_secs_f64(),
+            cooldown_s: plan.cooldown.as_secs_f64(),
             duration_s: plan.stop.duration.map(|length| length.as_secs_f64()),
             requests: plan.stop.requests,
             seed: plan.seed,
@@ -392,6 +401,7 @@ mod tests {
             think: Duration::ZERO,
             bandwidth_bits_per_s: None,
             warmup: None,
+            cooldown: Duration::ZERO,
             duration: None,
             requests: None,
             seed: 1,
@@ -467,6 +477,10 @@ mod tests {
             (|s| s.urls.clear(), "no server"),
             (|s| s.verify = true, "--fileset"),
             (|s| s.requests = Some(0), "--requests 0"),
+            (
+                |s| (s.requests, s.cooldown) = (Some(9), Duration::from_secs(1)),
+                "--cooldown",
+            ),
             (|s| s.connections = Some(0), "--connections 0"),
             (|s| s.duration = Some(Duration::ZERO), "--duration 0"),
             (|s| s.think = WARMUP, "--think"),

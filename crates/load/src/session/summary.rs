@@ -133,13 +133,15 @@ fn step(step: &ScheduleStep) -> String {
 
 fn measured(description: &RunDescription, analysis: &Analysis) -> String {
     let mut words = seconds(analysis.duration_s);
-    if description.load.warmup_s > 0.0 {
-        let _ = write!(
-            words,
-            " after a warm-up of {} ({} requests)",
-            seconds(description.load.warmup_s),
-            count(analysis.counts.warmup)
-        );
+    let (before_s, after_s) = (description.load.warmup_s, description.load.cooldown_s);
+    let around = [
+        (before_s > 0.0).then(|| format!("after a warm-up of {}", seconds(before_s))),
+        (after_s > 0.0).then(|| format!("before a cool-down of {}", seconds(after_s))),
+    ];
+    let around: Vec<String> = around.into_iter().flatten().collect();
+    if !around.is_empty() {
+        let left_out = count(analysis.counts.warmup);
+        let _ = write!(words, " {} ({left_out} requests)", around.join(" and "));
     }
     if let Some(why) = description.environment.extra.get(super::INTERRUPTED) {
         let _ = write!(words, ", interrupted ({why})");
