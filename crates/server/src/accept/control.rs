@@ -16,7 +16,8 @@
 //!    long as it did: clients that stay for many requests must not keep all others out.
 //! 2. *Too many who are here* wait for one another until they give up, and then all work is for nobody (their CM). Who
 //!    becomes ready waits for a turn at most, or for several when more are ready than one turn sees. That is the
-//!    lateness; above [`LATE_US`] nobody is taken until it has fallen to half. After [`STARVED_US`] without any, one is.
+//!    lateness; above a quarter of [`LATE_US`] as many are taken as have gone, or fewer the later it is, and above all of it nobody until it
+//!    has fallen to half. After [`STARVED_US`] without any, one is.
 //! 3. *A queue too long* hands over clients that have waited for most of their patience. So the kernel's queue is kept
 //!    as long as what leaves it in [`QUEUE_US`], and where more come than leave, the kernel hears only a part of them, always the same
 //!    clients however often they knock, so that those who are heard find room at once (`control/queue.rs`).
@@ -109,6 +110,8 @@ pub struct Turn {
     pub rejecting_us: u64,
     /// How many were.
     pub rejected: u32,
+    /// How many connections have ended.
+    pub gone: u32,
     /// Whether the accept queue was found empty in the end, or nobody was announced in it.
     pub queue_empty: bool,
     /// How many waited in it in the end.
@@ -274,7 +277,8 @@ impl Controller {
             true => 1,
             false => in_time(LONG_TURN_US).clamp(1, ROUND_LEAST),
         };
-        in_time(room_us).clamp(least, u64::from(ROUND_MOST)) as u32
+        let round = in_time(room_us).clamp(least, u64::from(ROUND_MOST)) as u32;
+        round.min(for_those_gone(turn.gone, others_us))
     }
 
     fn turn_us(&self) -> u64 {
@@ -358,6 +362,16 @@ impl Period {
     fn seconds(&self) -> f64 {
         self.ended_us.saturating_sub(self.begun_us).max(1) as f64 / 1e6
     }
+}
+
+/// How many the work for those who are here leaves room for: any number, or as many as have gone and fewer the nearer it is to [`LATE_US`].
+fn for_those_gone(gone: u32, others_us: u64) -> u32 {
+    const FREE_US: u64 = LATE_US / 4;
+    if others_us <= FREE_US {
+        return ROUND_MOST;
+    }
+    let part = LATE_US.saturating_sub(others_us) as f64 / (LATE_US - FREE_US) as f64;
+    ((f64::from(gone) * part) as u32).max(1)
 }
 
 /// Rounded up, or a mean would never come down the last steps.

@@ -120,6 +120,8 @@ struct World<'a> {
     queue: VecDeque<usize>,
     /// SYNs and requests that the kernel has dropped since the controller was last told.
     dropped: u32,
+    /// Connections that have ended since the last turn.
+    gone: u32,
     /// Clients that have asked since, each once where it is remembered.
     asked: u32,
     /// The longest that a first request had waited, of those of this turn.
@@ -152,6 +154,7 @@ impl<'a> World<'a> {
             clients: Vec::new(),
             queue: VecDeque::new(),
             dropped: 0,
+            gone: 0,
             asked: 0,
             oldest_us: 0,
             ready: VecDeque::new(),
@@ -260,6 +263,7 @@ impl<'a> World<'a> {
             accepted,
             rejecting_us,
             rejected,
+            gone: std::mem::take(&mut self.gone),
             queue_empty,
             waiting: self.queue.len() as u32,
             reckoned: false,
@@ -364,10 +368,15 @@ impl<'a> World<'a> {
             true => {
                 self.outcome.accepted_timed_out += 1;
                 self.outcome.connected_timed_out += 1;
-                self.open -= 1;
+                self.end_connection();
             }
             false => self.answered(client),
         }
+    }
+
+    fn end_connection(&mut self) {
+        self.open -= 1;
+        self.gone += 1;
     }
 
     /// A good reply has been sent, and the next request follows, or the client has what it came for.
@@ -381,7 +390,7 @@ impl<'a> World<'a> {
             self.outcome.told_us.push(self.now_us - asked_us);
         }
         if left == 1 {
-            self.open -= 1;
+            self.end_connection();
             return self.part(client, self.now_us, false);
         }
         self.clients[client].left = left - 1;

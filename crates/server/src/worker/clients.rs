@@ -263,7 +263,9 @@ impl Worker {
             let dropped = auto.looked(waiting.div_ceil(sharers), dropped);
             self.counters.accept_unheard += u64::from(dropped);
         }
-        let Some((told, gate)) = auto.end_turn(self.listeners.asked()) else {
+        let Some((told, gate)) =
+            auto.end_turn(self.listeners.asked(), self.counters.connections_closed)
+        else {
             return;
         };
         // Whoever ends has opened the listeners wide, for those who go on with them.

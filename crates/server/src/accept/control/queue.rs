@@ -53,8 +53,9 @@ const SETTLE_SOON_S: f64 = 1.0;
 const FULL: f64 = 0.85;
 
 /// The kernel's own bound by the one that is kept to, and at most.
-const ROOM: f64 = 1.125;
-const ROOM_MOST: f64 = 1.25;
+const ROOM: (f64, f64) = (1.125, 1.25);
+/// And where those who come have been chosen once and for all: for them it is better to wait for a second in the queue than to knock again after one.
+const ROOM_FOR_CHOSEN: (f64, f64) = (2.0, 2.5);
 
 /// Part of the bound beyond which some find no room, and how fast what is beyond it is brought back.
 const BRIM: f64 = 0.95;
@@ -236,9 +237,18 @@ impl Queue {
     /// What the kernel is told: a little more than the bound, so that nobody is refused by chance; and the same again as long as that will do.
     fn backlog(&self) -> u32 {
         let (bound, told) = (self.bound(), f64::from(self.gate.backlog));
-        match (bound..=ROOM_MOST * bound).contains(&told) {
+        let (room, most) = self.room_by_bound();
+        let least = room - (most - room);
+        match (least * bound..=most * bound).contains(&told) {
             true => self.gate.backlog,
-            false => ((ROOM * bound) as u32).min(self.most),
+            false => ((room * bound) as u32).min(self.most),
+        }
+    }
+
+    fn room_by_bound(&self) -> (f64, f64) {
+        match self.remembers && !self.hears_all() {
+            true => ROOM_FOR_CHOSEN,
+            false => ROOM,
         }
     }
 
@@ -275,7 +285,7 @@ impl Queue {
 
     fn heed(&mut self, oldest_us: u64) {
         let lasts_us = match self.leaving_per_s > 0.0 {
-            true => self.bound_of(1.0) / self.leaving_per_s * 1e6,
+            true => self.room_by_bound().0 * self.bound_of(1.0) / self.leaving_per_s * 1e6,
             false => 0.0,
         };
         let lasts_us = lasts_us.clamp(QUEUE_US as f64, LASTS_MOST_US) as u64;
