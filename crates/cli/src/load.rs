@@ -231,6 +231,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         let text = format!("{word} belongs to a SPECweb99-like load; add --specweb99");
         return Err(Failure::Use(text));
     }
+    if specweb.specweb99 && !settings.cooldown.is_zero() {
+        let text =
+            "--cooldown is no rule of SPECweb99; its connections ask for as long as it is measured";
+        return Err(Failure::Use(text.to_owned()));
+    }
     let directory = match (&arguments.result.output, arguments.no_output) {
         (_, true) => None,
         (Some(path), _) => Some(path.clone()),

@@ -333,7 +333,8 @@ impl Worker {
         self.accept_last();
         self.tend_helpers();
         self.tend_dynamic();
-        self.listeners.resume(self.now_ms, &mut self.events);
+        self.listeners
+            .resume(self.now_ms, &mut self.events, &self.tracer);
         self.expire();
         self.accept_for_closed();
         self.tend_log();

@@ -108,19 +108,19 @@ impl Module {
         if let Some(dwarf) = &self.dwarf
             && let Ok(mut frames) = dwarf.find_frames(address)
         {
-            let mut outermost = None;
+            let (mut outermost, mut is_named) = (None, false);
             while let Ok(Some(frame)) = frames.next() {
                 let name = frame
                     .function
                     .as_ref()
                     .and_then(|function| function.demangle().ok().map(|name| name.into_owned()));
-                if outermost.is_none() {
+                let file = frame.location.as_ref().and_then(|location| location.file);
+                let is_own = file.is_some_and(|file| !is_wrapper(file));
+                if outermost.is_none() || (is_own && !is_named) {
                     place.function.clone_from(&name);
-                    place.file = frame
-                        .location
-                        .as_ref()
-                        .and_then(|location| location.file.map(str::to_owned));
-                    place.line = frame.location.and_then(|location| location.line);
+                    place.file = file.map(str::to_owned);
+                    place.line = frame.location.as_ref().and_then(|location| location.line);
+                    is_named = is_own;
                 }
                 outermost = Some(name);
             }
@@ -152,6 +152,13 @@ impl Module {
             .find(|symbol| address < symbol.end)
             .map(|symbol| symbol.name.as_str())
     }
+}
+
+/// Whether code from this source stands around system calls for everybody, so that a place in it says nothing: Rust's own library and rustix. Where it is
+/// inlined, the function that it is inlined into is meant.
+fn is_wrapper(file: &str) -> bool {
+    let library = "/lib/rustlib/src/rust/library/";
+    file.starts_with("/rustc/") || file.contains(library) || file.contains("/rustix-")
 }
 
 fn symbols_of<'data>(file: &impl Object<'data>) -> Vec<Symbol> {
@@ -188,7 +195,7 @@ fn demangled(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::Places;
+    use super::{Places, is_wrapper};
 
     #[test]
     fn place_is_named_when_the_file_has_symbols() {
@@ -215,6 +222,15 @@ mod tests {
             ["/nonexistent/program"]
         );
         assert_eq!(places.find("", 0x99).words(), "0x99");
+    }
+
+    #[test]
+    fn place_is_that_of_the_caller_when_a_wrapper_of_system_calls_is_inlined() {
+        assert!(is_wrapper(
+            "/home/a/.cargo/registry/src/x/rustix-1.1.2/src/backend/linux_raw/arch/x86_64.rs"
+        ));
+        assert!(is_wrapper("/rustc/0123abc/library/std/src/os/fd/owned.rs"));
+        assert!(!is_wrapper("/home/a/rustix/src/main.rs") && !is_wrapper("src/worker/flow.rs"));
     }
 
     fn offset_of(maps: &str, path: &str, address: u64) -> Option<u64> {

@@ -135,8 +135,8 @@ fn requests(analysis: &Analysis, style: Style) -> String {
     }
     if counts.warmup > 0 {
         text.push_str(&line(
-            "warm-up, cool-down",
-            format!("{}, in no figure", count(counts.warmup)),
+            "left out",
+            format!("{} of warm-up and cool-down", count(counts.warmup)),
         ));
     }
     if counts.abandoned > 0 {

@@ -1,6 +1,9 @@
 //! PHP programs behind php-fpm, as a browser uses them.
 
 use std::fs;
+use std::net::{Shutdown, SocketAddr, TcpListener};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 
 use crate::arrange;
 use crate::faults::nobody;
@@ -53,6 +56,57 @@ fn another_back_end_is_asked_when_one_of_fastcgi_is_down() {
         assert_eq!(get(&server, "/a.php").text(), "good");
     }
     assert!(counter(&server, "backend_retries") > 0);
+    is_well(&server);
+}
+
+/// A port whose connections lead to a Unix socket, byte by byte, for as long as the test lives.
+fn port_to(socket: PathBuf) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            let Ok(peer) = UnixStream::connect(&socket) else {
+                return;
+            };
+            let (mut from, mut to) = (client.try_clone().unwrap(), peer.try_clone().unwrap());
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut from, &mut to);
+                let _ = to.shutdown(Shutdown::Write);
+            });
+            let (mut from, mut to) = (peer, client);
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut from, &mut to);
+                let _ = to.shutdown(Shutdown::Write);
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn upload_comes_back_whole_when_php_is_behind_a_port() {
+    let Some(peer) = arrange::php("upload_comes_back_whole_when_php_is_behind_a_port") else {
+        return;
+    };
+    let site = Site::new();
+    let program = site.path("root").join("form.php");
+    fs::copy(programs("php").join("form.php"), program).unwrap();
+    let server = site.serve_configured(&format!(
+        "[[location]]\nsuffix = \".php\"\nfastcgi = \"{}\"\nbody-max = \"8MiB\"\n",
+        port_to(peer.socket())
+    ));
+    let mut stream = server.connect();
+    for size in [1000, 3_000_001] {
+        let (file, body) = (contents(size), form(&contents(size)));
+        let mut request = format!("{FORM}Content-Length: {}\r\n\r\n", body.len()).into_bytes();
+        request.extend_from_slice(&body);
+        let mut sender = stream.try_clone().unwrap();
+        let sending = std::thread::spawn(move || send(&mut sender, request));
+        let reply = receive(&mut stream).unwrap();
+        sending.join().unwrap();
+        assert_eq!(reply.status, 200);
+        assert!(reply.body == file, "{size}: {} bytes", reply.body.len());
+    }
     is_well(&server);
 }
 

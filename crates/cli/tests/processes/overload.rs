@@ -7,6 +7,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, So
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::clients::*;
-use crate::serving::Server;
+use crate::serving::{Server, WITHOUT_BPF};
 
 /// Clients that come first.
 const CROWD: usize = 400;
@@ -309,6 +310,48 @@ fn surplus_is_told_at_once_when_early_rejection_is_asked_for() {
             assert_eq!(get(&server.address, "/a"), (200, b"hello".into()));
         }
         assert_eq!(counter(&server.status(), "early_rejected"), before, "{way}");
+    }
+}
+
+#[test]
+fn kernel_remembers_whom_it_did_not_hear_when_that_is_allowed() {
+    let test = "kernel_remembers_whom_it_did_not_hear_when_that_is_allowed";
+    if !may_open_sockets(test) {
+        return;
+    }
+    if let Err(error) = os::porter::Porter::new() {
+        return skip(test, &format!("no eBPF here: {error}"));
+    }
+    let everybody = fs::read_to_string("/proc/sys/kernel/unprivileged_bpf_disabled");
+    let may_give_up = Command::new("setpriv")
+        .args([WITHOUT_BPF, "true"])
+        .status()
+        .is_ok_and(|status| status.success());
+    if !may_give_up || everybody.is_ok_and(|text| text.trim() == "0") {
+        return skip(
+            test,
+            "nothing here can be without the right (setpriv, kernel.unprivileged_bpf_disabled)",
+        );
+    }
+    let root = root();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    let arguments = ["--workers", "1", "--accept-count", "auto"];
+    let with = Server::start_in(root.path(), &arguments);
+    let without = Server::start_without_bpf(root.path(), &arguments);
+    for (server, remembering) in [(with, 1), (without, 0)] {
+        // Its figures are told with the first turn.
+        assert_eq!(get(&server.address, "/a"), (200, b"hello".into()));
+        assert_eq!(counter(&server.status(), "accept_remembering"), remembering);
+        // Either way a part is heard under overload, and all again after it.
+        let crowd = overload(&server);
+        assert!(
+            counter(&server.status(), "accept_parts") > 0,
+            "{remembering}"
+        );
+        drop(crowd);
+        server.wait_for("the end of it", |server| {
+            counter(&server.status(), "accept_limiting") == 0 && is_served(server)
+        });
     }
 }
 

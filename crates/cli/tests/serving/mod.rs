@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 /// Patience for things that must happen but are not timed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// What setpriv(1) is told, for a command that may not load programs into the kernel.
+pub const WITHOUT_BPF: &str = "--bounding-set=-bpf,-sys_admin";
+
 pub fn headway() -> Command {
     Command::new(env!("CARGO_BIN_EXE_headway"))
 }
@@ -55,6 +58,14 @@ impl Server {
     pub fn start_in_group(procs: &Path, root: &Path, arguments: &[&str]) -> Server {
         let directory = tempfile::tempdir().unwrap();
         Server::start_command(in_group(headway(), procs), directory, root, arguments)
+    }
+
+    /// The same without the right to load programs into the kernel, by setpriv(1).
+    pub fn start_without_bpf(root: &Path, arguments: &[&str]) -> Server {
+        let mut command = Command::new("setpriv");
+        command.arg(WITHOUT_BPF);
+        command.arg(headway().get_program());
+        Server::start_command(command, tempfile::tempdir().unwrap(), root, arguments)
     }
 
     fn start_with(directory: tempfile::TempDir, root: &Path, arguments: &[&str]) -> Server {

@@ -321,7 +321,7 @@ fn window(plan: &Plan, ran: &Ran) -> Option<Window> {
     let planned = planned(plan);
     let by_time = plan.stop.duration.filter(|_| !had_all);
     let by_time_ns = by_time.map(|_| planned.end_ns);
-    // A run that is told to end in its cool-down has all that it measures.
+    // Whoever tells it to end in its cool-down does not make the measured part longer.
     let stopped_ns = ran.stopped_ns.map(|ns| ns.min(planned.end_ns));
     let end_ns = stopped_ns.or(by_time_ns)?.min(ran.measured.elapsed_ns);
     (end_ns > planned.start_ns).then_some(Window { end_ns, ..planned })

@@ -162,10 +162,17 @@ impl Settings {
         if self.duration == Some(Duration::ZERO) {
             return wrong("--duration 0 measures nothing; measure for some seconds");
         }
-        if !self.cooldown.is_zero() && self.stop().duration.is_none() {
+        if !self.cooldown.is_zero() && self.requests.is_some() {
             return wrong(
-                "--cooldown follows a measured time; say how long with --duration beside --requests",
+                "--cooldown follows a measured time, and --requests ends a run by its requests; say --duration instead",
             );
+        }
+        let last = match &self.demand {
+            Demand::Open { schedule, .. } => schedule.0.last(),
+            Demand::Closed => None,
+        };
+        if !self.cooldown.is_zero() && last.is_some_and(|last| last.to == 0.0) {
+            return wrong("--cooldown goes on with the schedule's last rate, which is 0");
         }
         if matches!(self.demand, Demand::Open { .. }) && !self.think.is_zero() {
             return wrong(
@@ -478,8 +485,12 @@ mod tests {
             (|s| s.verify = true, "--fileset"),
             (|s| s.requests = Some(0), "--requests 0"),
             (
-                |s| (s.requests, s.cooldown) = (Some(9), Duration::from_secs(1)),
-                "--cooldown",
+                |s| (s.requests, s.cooldown) = (Some(9), WARMUP),
+                "--cooldown follows",
+            ),
+            (
+                |s| (s.demand, s.cooldown) = (open("9-0:1s").demand, WARMUP),
+                "which is 0",
             ),
             (|s| s.connections = Some(0), "--connections 0"),
             (|s| s.duration = Some(Duration::ZERO), "--duration 0"),

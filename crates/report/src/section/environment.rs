@@ -125,6 +125,9 @@ fn load(facts: &mut Facts, description: &RunDescription) {
             .map(|s| format!("{} measured", time(s * 1e9))),
     );
     span.extend(load.requests.map(|n| counted(n, "request")));
+    if load.cooldown_s > 0.0 {
+        span.push(format!("{} cool-down", time(load.cooldown_s * 1e9)));
+    }
     fact(facts, "length", span.join(", "));
     if let Some(ms) = load.timeout_ms {
         fact(facts, "time-out", time(ms * 1e6));

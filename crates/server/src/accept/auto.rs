@@ -26,16 +26,14 @@ pub struct Auto {
     looked: Option<Instant>,
     waited: u32,
     dropped: u32,
-    /// How many had asked by the end of the last turn, where the kernel counts them.
-    asked: u64,
-    /// How many connections had ended by then.
-    gone: u64,
     /// Clients that have left the queue since.
     left: u32,
     /// How many wait, as far as that is known: those who have left since the last look are taken off, those who have come are not seen.
     waiting: u32,
     /// Whether clients are kept back until they speak as long as the controller does not mind.
     deferring: bool,
+    /// Whether the kernel remembers whom it did not hear.
+    remembering: bool,
     clock: Instant,
     ended: Instant,
     begun: Instant,
@@ -62,11 +60,10 @@ impl Auto {
             looked: None,
             waited: 0,
             dropped: 0,
-            asked: 0,
-            gone: 0,
             left: 0,
             waiting: 0,
             deferring,
+            remembering: false,
             clock: now,
             ended: now,
             begun: now,
@@ -76,9 +73,10 @@ impl Auto {
         }
     }
 
-    /// The same with a kernel that remembers whom it did not hear, and counts who asks.
+    /// The same with a kernel that remembers whom it did not hear.
     pub fn remembering(mut self) -> Auto {
         self.controller = self.controller.remembering();
+        self.remembering = true;
         self
     }
 
@@ -191,8 +189,8 @@ impl Auto {
         since
     }
 
-    /// The turn is over; so many have asked so far, where the kernel counts them, and so many connections have ended. What the kernel was told, and what it is to be told now, if that is different.
-    pub fn end_turn(&mut self, asked: u64, gone: u64) -> Option<(Gate, Gate)> {
+    /// The turn is over. What the kernel was told, and what it is to be told now, if that is different.
+    pub fn end_turn(&mut self) -> Option<(Gate, Gate)> {
         let now = Instant::now();
         self.turn.now_us = (now - self.clock).as_micros() as u64;
         self.turn.busy_us = (now - self.begun).as_micros() as u64;
@@ -204,9 +202,6 @@ impl Auto {
             false => self.waiting.max(1),
         };
         self.turn.waiting = self.waiting;
-        let since = |now: u64, before: u64| u32::try_from(now - before).unwrap_or(u32::MAX);
-        (self.turn.asked, self.turn.gone) = (since(asked, self.asked), since(gone, self.gone));
-        (self.asked, self.gone) = (asked, gone);
         self.turn.reckoned &= !self.turn.queue_empty;
         self.controller.turn(&self.turn);
         let (wanted, told) = (self.controller.gate(), self.told);
@@ -224,6 +219,7 @@ impl Auto {
         counters.accept_waiting = u64::from(self.waiting);
         counters.accept_held = self.controller.held();
         counters.accept_limiting = u64::from(self.controller.gate().heard < 1.0);
+        counters.accept_remembering = u64::from(self.remembering);
         counters.early_rejecting = u64::from(self.controller.is_rejecting());
     }
 }
@@ -249,17 +245,17 @@ mod tests {
         let mut auto = Auto::new(1024, false, false, true);
         auto.begin_turn(false, true);
         auto.looked(100, 0);
-        auto.end_turn(0, 0);
+        auto.end_turn();
         assert_eq!((auto.turn.waiting, auto.turn.reckoned), (100, false));
         auto.begin_turn(false, true);
         auto.took(Instant::now(), 30);
         auto.turned_away(Instant::now(), 5);
         auto.left(true);
-        auto.end_turn(0, 0);
+        auto.end_turn();
         assert_eq!((auto.turn.waiting, auto.turn.reckoned), (65, true));
         auto.begin_turn(false, true);
         auto.left(false);
-        auto.end_turn(0, 0);
+        auto.end_turn();
         assert_eq!((auto.turn.waiting, auto.turn.reckoned), (0, false));
     }
 

@@ -13,11 +13,10 @@
 //!    after the work for those who are here, by what a client has cost lately. A turn is [`TURN_US`], or
 //!    [`WAITS`] times as long as the wait for events takes where that is more, as with select and very many
 //!    connections. Where the work for those who are here alone fills the turn, a round may still take a quarter as
-//!    long as it did: clients that stay for many requests must not keep all others out.
+//!    long as it did, or less of that the nearer it is to [`LATE_US`]: clients that stay for many requests must not keep all others out.
 //! 2. *Too many who are here* wait for one another until they give up, and then all work is for nobody (their CM). Who
 //!    becomes ready waits for a turn at most, or for several when more are ready than one turn sees. That is the
-//!    lateness; above a quarter of [`LATE_US`] as many are taken as have gone, or fewer the later it is, and above all of it nobody until it
-//!    has fallen to half. After [`STARVED_US`] without any, one is.
+//!    lateness; above [`LATE_US`] nobody is taken until it has fallen to half. After [`STARVED_US`] without any, one is.
 //! 3. *A queue too long* hands over clients that have waited for most of their patience. So the kernel's queue is kept
 //!    as long as what leaves it in [`QUEUE_US`], and where more come than leave, the kernel hears only a part of them, always the same
 //!    clients however often they knock, so that those who are heard find room at once (`control/queue.rs`).
@@ -84,7 +83,7 @@ const PERIOD_MOST_US: u64 = 400_000;
 const LEFT_ENOUGH: u64 = 16;
 const TURNS_ENOUGH: u32 = 4;
 
-/// Part of the time for those who are here that a round may take as well.
+/// Part of the time for those who are here that a round may take as well, where that is short against [`LATE_US`].
 const SHARE: u64 = 4;
 
 /// What a client costs before any has been seen: accepting one and answering from memory is some tens of microseconds.
@@ -92,6 +91,8 @@ const COST_FIRST_NS: u64 = 50_000;
 
 /// A mean over about this many rounds follows a change of load within a second and no single slow round.
 const COST_MEAN: u64 = 8;
+/// And over about so many it is the same whether the processor was there all the time or not.
+const LONG_COST_MEAN: f64 = 64.0;
 
 /// What one turn of the loop amounted to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,16 +111,12 @@ pub struct Turn {
     pub rejecting_us: u64,
     /// How many were.
     pub rejected: u32,
-    /// How many connections have ended.
-    pub gone: u32,
     /// Whether the accept queue was found empty in the end, or nobody was announced in it.
     pub queue_empty: bool,
     /// How many waited in it in the end.
     pub waiting: u32,
     /// Whether that is reckoned: who has come since the listeners were looked at is not in it.
     pub reckoned: bool,
-    /// How many have asked for a connection since the last turn, where the kernel counts them while a part is heard.
-    pub asked: u32,
     /// How many first segments the kernel has dropped since the last turn that left somebody waiting: no room, or not to be heard.
     pub dropped: u32,
     /// How long the oldest of the first requests that were looked at had waited, in the queue and for its turn.
@@ -133,6 +130,8 @@ pub struct Turn {
 pub struct Controller {
     /// What taking a client has cost lately.
     cost_ns: u64,
+    /// And over many rounds.
+    long_cost: LongCost,
     /// How long the turns have taken since one last saw everybody who was ready.
     late_us: u64,
     holding: bool,
@@ -164,7 +163,6 @@ struct Period {
     waiting: u32,
     waiting_most: u32,
     waiting_sum: u64,
-    asked: u64,
     dropped: u64,
     oldest_us: u64,
     wait_least_us: u64,
@@ -175,6 +173,7 @@ impl Controller {
     pub fn new(queue_most: u32, now_us: u64) -> Controller {
         Controller {
             cost_ns: COST_FIRST_NS,
+            long_cost: LongCost::default(),
             late_us: 0,
             holding: false,
             wait_us: 0,
@@ -199,7 +198,7 @@ impl Controller {
         self
     }
 
-    /// The same where the kernel remembers whom it did not hear for as long as that would knock again, and counts who asks ([`Turn::asked`]).
+    /// The same where the kernel remembers whom it did not hear for as long as that would knock again.
     pub fn remembering(mut self) -> Controller {
         self.queue.remember();
         self
@@ -246,6 +245,7 @@ impl Controller {
         if turn.accepted > 0 {
             self.last_accept_us = turn.now_us;
             learn_cost(&mut self.cost_ns, turn.accepting_us, turn.accepted);
+            self.long_cost.learn(turn.accepting_us, turn.accepted);
         }
         self.late_us = match turn.crowded {
             true => self.late_us + turn.busy_us,
@@ -271,14 +271,15 @@ impl Controller {
             .busy_us
             .saturating_sub(turn.accepting_us + turn.rejecting_us);
         let turn_us = self.turn_us();
-        let room_us = turn_us.saturating_sub(others_us).max(others_us / SHARE);
         let in_time = |us: u64| us * 1000 / self.cost_ns.max(1);
         let least = match others_us > turn_us / 2 {
             true => 1,
             false => in_time(LONG_TURN_US).clamp(1, ROUND_LEAST),
         };
-        let round = in_time(room_us).clamp(least, u64::from(ROUND_MOST)) as u32;
-        round.min(for_those_gone(turn.gone, others_us))
+        let room = in_time(turn_us.saturating_sub(others_us));
+        let share_us = others_us * LATE_US.saturating_sub(others_us) / (SHARE * LATE_US);
+        let share = in_time(share_us).min(self.long_cost.in_time(share_us));
+        room.max(share).clamp(least, u64::from(ROUND_MOST)) as u32
     }
 
     fn turn_us(&self) -> u64 {
@@ -313,7 +314,6 @@ impl Period {
             waiting,
             waiting_most: 0,
             waiting_sum: 0,
-            asked: 0,
             dropped: 0,
             oldest_us: 0,
             wait_least_us: u64::MAX,
@@ -330,7 +330,6 @@ impl Period {
         self.waiting = turn.waiting;
         self.waiting_most = self.waiting_most.max(turn.waiting);
         self.waiting_sum += u64::from(turn.waiting);
-        self.asked += u64::from(turn.asked);
         self.dropped += u64::from(turn.dropped);
         self.oldest_us = self.oldest_us.max(turn.oldest_us);
         self.wait_least_us = self.wait_least_us.min(turn.wait_us);
@@ -364,14 +363,33 @@ impl Period {
     }
 }
 
-/// How many the work for those who are here leaves room for: any number, or as many as have gone and fewer the nearer it is to [`LATE_US`].
-fn for_those_gone(gone: u32, others_us: u64) -> u32 {
-    const FREE_US: u64 = LATE_US / 4;
-    if others_us <= FREE_US {
-        return ROUND_MOST;
+/// All the time of many rounds by all the clients that they took. Where the processor is lent by slices, a round lies in one of them and looks cheap, or
+/// between two and looks a hundred times as dear, while the work of others that it is held against has taken many of them.
+#[derive(Clone, Copy, Debug)]
+struct LongCost {
+    us: f64,
+    clients: f64,
+}
+
+impl Default for LongCost {
+    fn default() -> LongCost {
+        LongCost {
+            us: COST_FIRST_NS as f64 / 1e3,
+            clients: 1.0,
+        }
     }
-    let part = LATE_US.saturating_sub(others_us) as f64 / (LATE_US - FREE_US) as f64;
-    ((f64::from(gone) * part) as u32).max(1)
+}
+
+impl LongCost {
+    fn learn(&mut self, us: u64, clients: u32) {
+        self.us += (us as f64 - self.us) / LONG_COST_MEAN;
+        self.clients += (f64::from(clients) - self.clients) / LONG_COST_MEAN;
+    }
+
+    /// How many can be taken in so long.
+    fn in_time(self, us: u64) -> u64 {
+        (us as f64 * self.clients / self.us.max(1e-3)) as u64
+    }
 }
 
 /// Rounded up, or a mean would never come down the last steps.

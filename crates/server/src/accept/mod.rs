@@ -44,6 +44,9 @@ pub const DEFER_S: u32 = 1;
 /// How long to leave the accept queue alone after the process ran out of descriptors.
 const PAUSE_MS: u64 = 100;
 
+/// How long the porter stays when all are heard again.
+const PORTER_STAYS_MS: u64 = (os::porter::REMEMBERED_S * 1e3) as u64;
+
 /// Clients a turn takes at most from a queue that is to be emptied because the worker ends. Each may be
 /// answered at once, so this many are a few milliseconds for those who are here already.
 pub const LAST_A_TURN: u32 = 256;
@@ -85,6 +88,8 @@ pub struct Listeners {
     /// Remembers whom it did not hear, where it may; and whether it stands at the listeners.
     porter: Option<Porter>,
     porter_stands: bool,
+    /// Until when it stands there with all heard again, for those who still knock whom it has not heard.
+    porter_until_ms: Option<u64>,
     /// Told to the event mechanism; listeners it does not watch rest in the kernel's queue.
     watched: bool,
     paused_until_ms: Option<u64>,
@@ -114,6 +119,7 @@ impl Listeners {
             reserve: Reserve::default(),
             porter: None,
             porter_stands: false,
+            porter_until_ms: None,
             watched: true,
             paused_until_ms: None,
             full: false,
@@ -122,18 +128,16 @@ impl Listeners {
         })
     }
 
-    /// Has the kernel remember whom it is told not to hear, and count who asks, where that is allowed. Only where the listeners are this worker's own,
+    /// Has the kernel remember whom it is told not to hear, where that is allowed. Only where the listeners are this worker's own,
     /// as [`Listeners::set_heard`]. Whether it does.
     pub fn remember(&mut self) -> bool {
         if self.sharing == Sharing::Reuseport {
-            self.porter = Porter::new().ok();
+            // Whether it may stand there is known before it has to.
+            let may = |porter: &Porter| self.sockets.iter().all(|at| porter.stand_at(at).is_ok());
+            self.porter = Porter::new().ok().filter(may);
+            self.hear_all(&Tracer::disabled());
         }
         self.porter.is_some()
-    }
-
-    /// How many have asked for a connection so far, counted while only a part is heard; 0 where the kernel does not remember.
-    pub fn asked(&self) -> u64 {
-        self.porter.as_ref().map_or(0, Porter::asked)
     }
 
     /// How many listeners there are.
@@ -219,7 +223,7 @@ impl Listeners {
     /// master's, and outlive both.
     pub fn open_wide(&mut self, queue: u32, deferred: bool) {
         let nobody_looks = Tracer::disabled();
-        self.set_heard(1.0, &nobody_looks);
+        self.hear_all(&nobody_looks);
         self.set_deferred(deferred, &nobody_looks);
         self.set_queue(queue, &nobody_looks);
     }
@@ -236,25 +240,36 @@ impl Listeners {
 
     /// Lets the kernel hear only this part of the connections that are asked for. Only where the listeners are this worker's own: others
     /// would have other parts heard.
-    pub fn set_heard(&mut self, part: f64, tracer: &Tracer) {
+    pub fn set_heard(&mut self, part: f64, now_ms: u64, tracer: &Tracer) {
         if self.sharing != Sharing::Reuseport {
             return;
         }
-        let porter = self.porter.as_ref().filter(|_| part < 1.0);
-        if let Some(porter) = porter {
-            porter.hear(part);
-            if self.porter_stands {
-                return;
+        let Some(porter) = &self.porter else {
+            for socket in &self.sockets {
+                // Where it is forbidden all are heard, and the queue's length is all there is.
+                let _ = tracer.call(Call::SocketOption, || os::listen::hear(socket, part));
+            }
+            return;
+        };
+        porter.hear(part);
+        if !self.porter_stands {
+            for socket in &self.sockets {
+                // It could stand there when the worker began.
+                let _ = tracer.call(Call::SocketOption, || porter.stand_at(socket));
+            }
+            self.porter_stands = true;
+        }
+        self.porter_until_ms = (part >= 1.0).then_some(now_ms + PORTER_STAYS_MS);
+    }
+
+    /// Undoes it at once.
+    fn hear_all(&mut self, tracer: &Tracer) {
+        if self.sharing == Sharing::Reuseport {
+            for socket in &self.sockets {
+                let _ = tracer.call(Call::SocketOption, || os::listen::hear(socket, 1.0));
             }
         }
-        for socket in &self.sockets {
-            // Where it is forbidden all are heard, and the queue's length is all there is.
-            let _ = tracer.call(Call::SocketOption, || match porter {
-                Some(porter) => porter.stand_at(socket),
-                None => os::listen::hear(socket, part),
-            });
-        }
-        self.porter_stands = porter.is_some();
+        (self.porter_stands, self.porter_until_ms) = (false, None);
     }
 
     /// Has clients kept back until they speak, or not any more.
@@ -322,17 +337,23 @@ impl Listeners {
         self.watch(events);
     }
 
-    /// Ends the pause when its time has come.
-    pub fn resume(&mut self, now_ms: u64, events: &mut Events) {
+    /// Ends the pause when its time has come, and sends the porter away when nobody knocks any more whom it has not heard.
+    pub fn resume(&mut self, now_ms: u64, events: &mut Events, tracer: &Tracer) {
+        if self.porter_until_ms.is_some_and(|until| now_ms >= until) {
+            self.hear_all(tracer);
+        }
         if self.paused_until_ms.is_some_and(|until| now_ms >= until) {
             self.paused_until_ms = None;
             self.watch(events);
         }
     }
 
-    /// When the pause ends, if there is one.
+    /// When the pause ends, or the porter goes, if it is to be.
     pub fn next_ms(&self) -> Option<u64> {
-        self.paused_until_ms
+        [self.paused_until_ms, self.porter_until_ms]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Accepts nobody from here on: the worker is draining.

@@ -120,10 +120,6 @@ struct World<'a> {
     queue: VecDeque<usize>,
     /// SYNs and requests that the kernel has dropped since the controller was last told.
     dropped: u32,
-    /// Connections that have ended since the last turn.
-    gone: u32,
-    /// Clients that have asked since, each once where it is remembered.
-    asked: u32,
     /// The longest that a first request had waited, of those of this turn.
     oldest_us: u64,
     ready: VecDeque<usize>,
@@ -154,8 +150,6 @@ impl<'a> World<'a> {
             clients: Vec::new(),
             queue: VecDeque::new(),
             dropped: 0,
-            gone: 0,
-            asked: 0,
             oldest_us: 0,
             ready: VecDeque::new(),
             silent: Vec::new(),
@@ -263,11 +257,9 @@ impl<'a> World<'a> {
             accepted,
             rejecting_us,
             rejected,
-            gone: std::mem::take(&mut self.gone),
             queue_empty,
             waiting: self.queue.len() as u32,
             reckoned: false,
-            asked: std::mem::take(&mut self.asked),
             dropped: std::mem::take(&mut self.dropped),
             oldest_us: std::mem::take(&mut self.oldest_us),
             crowded,
@@ -368,15 +360,10 @@ impl<'a> World<'a> {
             true => {
                 self.outcome.accepted_timed_out += 1;
                 self.outcome.connected_timed_out += 1;
-                self.end_connection();
+                self.open -= 1;
             }
             false => self.answered(client),
         }
-    }
-
-    fn end_connection(&mut self) {
-        self.open -= 1;
-        self.gone += 1;
     }
 
     /// A good reply has been sent, and the next request follows, or the client has what it came for.
@@ -390,7 +377,7 @@ impl<'a> World<'a> {
             self.outcome.told_us.push(self.now_us - asked_us);
         }
         if left == 1 {
-            self.end_connection();
+            self.open -= 1;
             return self.part(client, self.now_us, false);
         }
         self.clients[client].left = left - 1;
@@ -490,7 +477,8 @@ impl<'a> World<'a> {
         if refused_us.is_some_and(|refused_us| now_us - refused_us < REMEMBERED_US) {
             return false;
         }
-        self.asked += 1;
+        // Who has been forgotten is drawn anew.
+        let number = refused_us.map_or(number, |_| self.random.fraction());
         let heard = number <= part;
         if !heard && self.of.remembers {
             self.clients[client].refused_us = Some(now_us);

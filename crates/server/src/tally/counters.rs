@@ -92,6 +92,7 @@ counters! {
         Gauge accept_queue "Length of the accept queues that the kernel was told, of shared ones this worker's part; 0 where accept-count is not auto.";
         Gauge accept_waiting "Clients that waited in the accept queues when these were last looked at: after a turn that left some (accept-count auto).";
         Gauge accept_limiting "Workers whose kernel hears only a part of the new connections because more come than can be served (accept-count auto).";
+        Gauge accept_remembering "Workers whose kernel remembers whom it did not hear; needs CAP_BPF (accept-count auto).";
         Counter accept_parts "Times the kernel was told to hear another part of the new connections (accept-count auto).";
         Counter accept_unheard "First segments that the kernel dropped because the queue was full or only a part was heard, as far as they were looked at (accept-count auto).";
         Counter accept_held "Turns in which nobody was taken because those who are here were late (accept-count auto).";

@@ -263,9 +263,7 @@ impl Worker {
             let dropped = auto.looked(waiting.div_ceil(sharers), dropped);
             self.counters.accept_unheard += u64::from(dropped);
         }
-        let Some((told, gate)) =
-            auto.end_turn(self.listeners.asked(), self.counters.connections_closed)
-        else {
+        let Some((told, gate)) = auto.end_turn() else {
             return;
         };
         // Whoever ends has opened the listeners wide, for those who go on with them.
@@ -279,7 +277,8 @@ impl Worker {
         }
         if gate.heard != told.heard {
             self.counters.accept_parts += 1;
-            self.listeners.set_heard(gate.heard, &self.tracer);
+            self.listeners
+                .set_heard(gate.heard, self.now_ms, &self.tracer);
         }
         if gate.deferred != told.deferred && self.config.defer_accept {
             self.listeners.set_deferred(gate.deferred, &self.tracer);

