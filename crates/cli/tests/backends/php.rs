@@ -59,6 +59,26 @@ fn another_back_end_is_asked_when_one_of_fastcgi_is_down() {
     is_well(&server);
 }
 
+/// Sends forms with files of several lengths over one connection.
+fn uploads_come_back_whole(server: &Server) {
+    let mut stream = server.connect();
+    for size in [0, 1000, 3_000_001] {
+        let (file, body) = (contents(size), form(&contents(size)));
+        let mut request = format!("{FORM}Content-Length: {}\r\n\r\n", body.len()).into_bytes();
+        request.extend_from_slice(&body);
+        let mut sender = stream.try_clone().unwrap();
+        let sending = std::thread::spawn(move || send(&mut sender, request));
+        let reply = receive(&mut stream).unwrap();
+        sending.join().unwrap();
+        assert_eq!(
+            (reply.status, reply.field("X-Title")),
+            (200, Some("a%20title"))
+        );
+        assert!(reply.body == file, "{size}: {} bytes", reply.body.len());
+    }
+    is_well(server);
+}
+
 /// A port whose connections lead to a Unix socket, byte by byte, for as long as the test lives.
 fn port_to(socket: PathBuf) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -95,19 +115,7 @@ fn upload_comes_back_whole_when_php_is_behind_a_port() {
         "[[location]]\nsuffix = \".php\"\nfastcgi = \"{}\"\nbody-max = \"8MiB\"\n",
         port_to(peer.socket())
     ));
-    let mut stream = server.connect();
-    for size in [1000, 3_000_001] {
-        let (file, body) = (contents(size), form(&contents(size)));
-        let mut request = format!("{FORM}Content-Length: {}\r\n\r\n", body.len()).into_bytes();
-        request.extend_from_slice(&body);
-        let mut sender = stream.try_clone().unwrap();
-        let sending = std::thread::spawn(move || send(&mut sender, request));
-        let reply = receive(&mut stream).unwrap();
-        sending.join().unwrap();
-        assert_eq!(reply.status, 200);
-        assert!(reply.body == file, "{size}: {} bytes", reply.body.len());
-    }
-    is_well(&server);
+    uploads_come_back_whole(&server);
 }
 
 #[test]
@@ -116,22 +124,7 @@ fn upload_comes_back_whole_when_a_form_sends_it_to_php() {
     let Some((_peer, _site, server)) = php(name, "") else {
         return;
     };
-    let mut stream = server.connect();
-    for size in [0, 1000, 3_000_001] {
-        let (file, body) = (contents(size), form(&contents(size)));
-        let mut request = format!("{FORM}Content-Length: {}\r\n\r\n", body.len()).into_bytes();
-        request.extend_from_slice(&body);
-        let mut sender = stream.try_clone().unwrap();
-        let sending = std::thread::spawn(move || send(&mut sender, request));
-        let reply = receive(&mut stream).unwrap();
-        sending.join().unwrap();
-        assert_eq!(
-            (reply.status, reply.field("X-Title")),
-            (200, Some("a%20title"))
-        );
-        assert!(reply.body == file, "{size}: {} bytes", reply.body.len());
-    }
-    is_well(&server);
+    uploads_come_back_whole(&server);
 }
 
 #[test]

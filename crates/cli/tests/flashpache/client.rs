@@ -451,11 +451,13 @@ fn error_is_that_of_open_when_descriptors_run_out() {
 fn clients_open_their_files_when_the_service_has_no_descriptors() {
     let place = Place::new(30);
     // Enough to start, and for a few clients.
-    let script = "ulimit -n 24; exec \"$0\" backend --quiet --root \"$1\" --socket \"$2\"";
+    const DESCRIPTORS: usize = 24;
+    let script = "ulimit -n $3; exec \"$0\" backend --quiet --root \"$1\" --socket \"$2\"";
     let mut backend = Command::new("sh")
         .args(["-c", script])
         .arg(env!("CARGO_BIN_EXE_headway"))
         .args([place.root(), place.socket()])
+        .arg(DESCRIPTORS.to_string())
         .spawn()
         .unwrap();
     wait_until("no socket", || place.socket().exists());
@@ -468,10 +470,10 @@ fn clients_open_their_files_when_the_service_has_no_descriptors() {
     run();
     // Others have all of its descriptors.
     let address = SocketAddrUnix::new(place.socket()).unwrap();
-    let kind = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
-    let others: Vec<OwnedFd> = (0..24)
+    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+    let others: Vec<OwnedFd> = (0..DESCRIPTORS)
         .map(|_| {
-            let other = socket_with(AddressFamily::UNIX, kind.0, kind.1, None).unwrap();
+            let other = socket_with(AddressFamily::UNIX, kind, flags, None).unwrap();
             connect(&other, &address).unwrap();
             other
         })

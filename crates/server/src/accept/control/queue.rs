@@ -75,9 +75,9 @@ const ASKED_MEAN: f64 = 16.0;
 
 /// Another load, and not chance: this many times fewer than were thought to come, of [`EXPECTED_ENOUGH`] at least.
 const SUDDEN: f64 = 1.4;
-/// And so much less is believed of it at once: those who come may only have paused.
-const SUDDEN_LEAST: f64 = 0.25;
 const EXPECTED_ENOUGH: f64 = 100.0;
+/// No smaller part of what was thought is believed of it at once: those who come may only have paused.
+const SUDDEN_LEAST: f64 = 0.25;
 
 /// How much more is heard after a run of periods in which the queue was empty, or after one in which clients were turned away.
 const SPARE: f64 = 1.1;
