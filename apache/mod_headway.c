@@ -400,6 +400,12 @@ static int is_another(const request_rec *r, const struct kept *kept) {
            strcmp(r->filename, kept->filename) != 0;
 }
 
+/* Where links are not simply followed, the walk that has just allowed this path may have seen another thing under the
+ * name than what was opened before it. Apache opens what it has allowed then, from memory by now. */
+static int follows_links(request_rec *r) {
+    return (ap_allow_options(r) & OPT_SYM_LINKS) != 0;
+}
+
 /* FileETag Digest: the tag is made from an open file. */
 static int needs_digest(const core_dir_config *core) {
     return (((core->etag_bits & ~core->etag_remove) | core->etag_add) & ETAG_DIGEST) != 0;
@@ -411,7 +417,8 @@ static int send_file(request_rec *r) {
     core_dir_config *core = ap_get_core_module_config(r->per_dir_config);
     int has_path_info = r->path_info && *r->path_info && r->used_path_info != AP_REQ_ACCEPT_PATH_INFO;
     if (!kept || r->method_number != M_GET || r->finfo.filetype != APR_REG || has_path_info ||
-        (core->content_md5 & 1) || (kept->content && needs_digest(core)) || is_another(r, kept)) {
+        (core->content_md5 & 1) || (kept->content && needs_digest(core)) || is_another(r, kept) ||
+        !follows_links(r)) {
         return DECLINED;
     }
     ap_allow_standard_methods(r, MERGE_ALLOW, M_GET, M_OPTIONS, M_POST, -1);

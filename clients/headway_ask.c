@@ -273,6 +273,16 @@ static void rest(struct headway_client *client, long long ms) {
     atomic_store(&client->rest_until_ms, now_us() / 1000 + ms);
 }
 
+/* Nobody asks during a rest. After it one thread tries, and the others go on resting until it knows: a service that
+ * stands still costs one thread its time-out, not all of them. (Should it never know, in a child of a fork, another
+ * one tries later.) */
+static int may_ask(struct headway_client *client, long long now_ms) {
+    long long until = atomic_load(&client->rest_until_ms);
+    if (!until) return 1;
+    long long known_ms = now_ms + client->timeout_ms + client->retry_ms;
+    return now_ms >= until && atomic_compare_exchange_strong(&client->rest_until_ms, &until, known_ms);
+}
+
 /* The absolute form of a path; 0 if there is none that fits. */
 static int absolute(int directory, const char *path, char *out) {
     size_t length = strlen(path), before = 0;
@@ -305,16 +315,16 @@ enum asked headway_ask(struct headway_client *client, int directory, const char 
     struct headway_statistics *to = client->statistics;
     long long start_us = now_us();
     answer->pin = -1;
-    if (start_us / 1000 < atomic_load(&client->rest_until_ms)) {
-        count(&to->fallbacks, 1);
-        return UNANSWERED;
-    }
     unsigned char message[REQUEST_HEAD + PATH_BYTES + 1] = {'H', 'W', 'O', 'F', VERSION, 0, 1, 1};
     put(message + 16, read_in, 8);
     int length = absolute(directory, path, (char *)message + REQUEST_HEAD);
     if (!length) {
         count(&to->elsewhere, 1);
         return NOT_ITS_OWN;
+    }
+    if (!may_ask(client, start_us / 1000)) {
+        count(&to->fallbacks, 1);
+        return UNANSWERED;
     }
     struct connection spare, *connection = take(client, &spare);
     long long deadline_us = start_us + client->timeout_ms * 1000LL;
@@ -324,6 +334,8 @@ enum asked headway_ask(struct headway_client *client, int directory, const char 
     else
         atomic_store(&connection->busy, 0);
     count(&to->waited_us, (uint64_t)(now_us() - start_us));
+    /* It does not stand still: others ask again, unless it says below that they had better not. */
+    if (error != ETIMEDOUT && atomic_load(&client->rest_until_ms)) atomic_store(&client->rest_until_ms, 0);
     if (!error && answer->kind >= FILE_FOUND && answer->kind <= FAILED) {
         count(&to->asked, 1);
         return ANSWERED;

@@ -144,11 +144,12 @@ struct Connections {
     listen: Vec<ListenAddress>,
     /// Connections accepted at most a wake-up; 0 takes all that wait; auto takes as many as those who are
     /// here can bear, keeps the kernel's queue as short as it can be served, and when more come than that has it
-    /// hear only a part of the new connections [default: 25; as the name of a micro-server's preset says]
+    /// hear only a part of the new connections [default: auto; 25 with --accept-on-close and the presets of the Flash line; as the
+    /// name of a micro-server's preset says]
     #[arg(long, value_name = "N|auto", allow_hyphen_values = true)]
     accept_count: Option<AcceptCount>,
     /// When more come than can be served, and it is no burst, tell those who are left: 503 answers them, reset resets their
-    /// connections; off leaves them waiting. Needs --accept-count auto [default: off]
+    /// connections; off leaves them waiting. Goes with --accept-count auto alone [default: off]
     #[arg(long, value_name = "off|503|reset")]
     early_reject: Option<EarlyReject>,
     /// Which sockets workers accept from: reuseport (each its own, the kernel chooses by a hash), shared (one for all, who is

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand, ValueEnum};
-use lab::study::{self, Listener, Options, Plan, RunError, Scale, Store, Study};
+use lab::study::{self, Listener, Options, OtherBuild, Plan, RunError, Scale, Store, Study};
 use latency::StudyResult;
 use load::client::environment::dated;
 use serde_json::json;
@@ -62,7 +62,8 @@ Examples:
   headway study run all -o out --only headway,nginx --plan
 
 Measurements that several studies ask for are made once. An interrupted run goes on when the same command is given
-again; what failed is tried again. Of a run that was killed, the server and the lab are removed first. What this machine
+again; what failed is tried again. Where another build of headway has measured it does not: one table would hold figures
+of both (--other-build goes on, and says so in the results). Of a run that was killed, the server and the lab are removed first. What this machine
 cannot make (a slow disk needs root, a peer has to be installed: scripts/setup bench) stands in the tables with the
 reason, and the rest runs.
 Exit codes: 0 done, 1 failed or interrupted, 2 wrong use.";
@@ -86,6 +87,9 @@ struct Run {
     /// Print what would be measured, and for how long, and measure nothing
     #[arg(long)]
     plan: bool,
+    /// Go on where another build of headway has measured; the results say so
+    #[arg(long)]
+    other_build: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -271,7 +275,11 @@ impl Run {
         let directory = self.output.clone();
         let directory = directory
             .unwrap_or_else(|| format!("headway-study-{}", dated(SystemTime::now())).into());
-        let store = Store::create(&directory)?;
+        let other = match self.other_build {
+            true => OtherBuild::Welcome,
+            false => OtherBuild::Refused,
+        };
+        let store = Store::create(&directory, other)?;
         // The server and the lab are removed, then the study ends.
         let interrupted = signals::caught(signals::ASKED_OR_CLOSED)?;
         let mut lines = Lines { quiet: self.quiet };

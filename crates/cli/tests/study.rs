@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const COMMON: &str = r#"
 [scale.quick]
@@ -225,6 +225,46 @@ fn what_is_done_is_not_measured_again_when_the_run_was_interrupted() {
     assert!(
         first.iter().all(|kept| second.contains(kept)),
         "{first:?} {second:?}"
+    );
+}
+
+#[test]
+fn run_is_refused_when_another_build_has_measured_there() {
+    let bed = Bed::new();
+    let ran = bed.run(&["run", "tiny.toml", "-o", "out"]);
+    assert!(ran.status.success(), "{}", words(&ran.stderr));
+    let done = bed.done();
+    let (record, _) = &done[0];
+    let text = fs::read_to_string(record).expect("a record");
+    let mut value: Value = serde_json::from_str(&text).expect("JSON");
+    let build = value["build"].as_str().expect("a build").to_owned();
+    assert!(build.contains('+'), "version and checksum: {build}");
+
+    for (there, named) in [
+        (
+            json!("0.1.0+0123456789abcdef"),
+            "headway 0.1.0+0123456789abcdef",
+        ),
+        (Value::Null, "not noted"),
+    ] {
+        value["build"] = there;
+        fs::write(record, value.to_string()).expect("room");
+        let refused = bed.run(&["run", "tiny.toml", "-o", "out"]);
+        let said = words(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1), "{said}");
+        for expected in [named, build.as_str(), "--other-build"] {
+            assert!(said.contains(expected), "{expected}: {said}");
+        }
+    }
+
+    value["build"] = json!("0.1.0+0123456789abcdef");
+    fs::write(record, value.to_string()).expect("room");
+    let ran = bed.run(&["run", "tiny.toml", "-o", "out", "--other-build"]);
+    assert!(ran.status.success(), "{}", words(&ran.stderr));
+    let notes = bed.result("tiny.json")["notes"].to_string();
+    assert!(
+        notes.contains("2 builds") && notes.contains("0123456789abcdef"),
+        "{notes}"
     );
 }
 

@@ -150,17 +150,48 @@ impl Residency {
         }
     }
 
+    /// As [`Residency::resident`], but asked only in ways that begin nothing; `None` where the kernel has none for this user and
+    /// file (before Linux 6.5; another user's files from 6.13 on). The others make it read what is missing, which waits while the
+    /// disk's own queue is full.
+    ///
+    /// # Errors
+    /// As [`Residency::resident`].
+    pub fn resident_untouched(
+        &self,
+        file: &OpenFile,
+        offset: u64,
+        length: u64,
+    ) -> io::Result<Option<bool>> {
+        let end = offset.saturating_add(length).min(file.meta().size);
+        let start = offset - offset % page_bytes();
+        match (nowait(file)?, self.kind.get()) {
+            (Nowait::Answers | Nowait::Unknown, ProbeKind::Cachestat) if offset < end => {
+                self.counted(file, start, end)
+            }
+            (Nowait::Answers | Nowait::Unknown, ProbeKind::Nowait) if offset < end => Ok(None),
+            _ => self.resident(file, offset, length).map(Some),
+        }
+    }
+
     fn by_cachestat(&self, file: &OpenFile, start: u64, end: u64) -> io::Result<bool> {
+        match self.counted(file, start, end)? {
+            Some(resident) => Ok(resident),
+            None => by_nowait(file, start, end),
+        }
+    }
+
+    /// `None`: this kernel does not count these pages, or not for this user.
+    fn counted(&self, file: &OpenFile, start: u64, end: u64) -> io::Result<Option<bool>> {
         let pages = (end - start).div_ceil(page_bytes());
         match cachestat(file, start, end - start) {
-            Ok(counted) if counted.cached < pages => Ok(false),
+            Ok(counted) if counted.cached < pages => Ok(Some(false)),
             // A page that another process is still reading in is cached but not up to date, and
             // sending it would wait. Pages arrive in order, so the last one speaks for all.
-            Ok(_) => nowait_byte(file, end - 1),
-            Err(Errno::PERM | Errno::OPNOTSUPP) => by_nowait(file, start, end),
+            Ok(_) => nowait_byte(file, end - 1).map(Some),
+            Err(Errno::PERM | Errno::OPNOTSUPP) => Ok(None),
             Err(Errno::NOSYS) => {
                 self.kind.set(ProbeKind::Nowait);
-                by_nowait(file, start, end)
+                Ok(None)
             }
             Err(errno) => Err(errno.into()),
         }

@@ -156,6 +156,30 @@ fn cold_file_stays_cold_when_cachestat_is_asked() {
 }
 
 #[test]
+fn cold_file_stays_cold_when_it_may_not_be_touched() {
+    let tree = directory();
+    let test = "cold_file_stays_cold_when_it_may_not_be_touched";
+    let Some(file) = cold(test, &tree, WINDOW_BYTES as usize) else {
+        return;
+    };
+    // There the only way to ask is to read.
+    let untold = Residency::with(ProbeKind::Nowait);
+    let untouched = |probe: &Residency| probe.resident_untouched(&file, 0, WINDOW_BYTES).unwrap();
+    let mincore = Residency::with(ProbeKind::Mincore);
+    for _ in 0..100 {
+        assert_eq!(untouched(&untold), None);
+    }
+    assert!(!mincore.resident(&file, 0, WINDOW_BYTES).unwrap());
+    let counting = Residency::detect();
+    let tells = counting.name() == "cachestat";
+    assert_eq!(untouched(&counting), tells.then_some(false));
+    assert!(!mincore.resident(&file, 0, 4096).unwrap());
+    warm(&file, 0, WINDOW_BYTES as usize);
+    assert_eq!(untouched(&counting), tells.then_some(true));
+    assert_eq!(untouched(&untold), None);
+}
+
+#[test]
 fn read_gives_bytes_only_when_they_are_in_memory() {
     let tree = directory();
     let test = "read_gives_bytes_only_when_they_are_in_memory";

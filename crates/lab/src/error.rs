@@ -77,6 +77,16 @@ pub enum LabError {
     /// A signal came while the lab was made.
     #[error("interrupted; lab {0} was removed again")]
     Interrupted(String),
+    /// It could not be made, and of what was made not everything could be removed.
+    #[error("{why}; of lab {name} still there: {}; once that is free, `headway lab down {name}` removes the rest", left.join("; "))]
+    HalfMade {
+        /// The lab.
+        name: String,
+        /// Why it could not be made.
+        why: String,
+        /// What is left, and why.
+        left: Vec<String>,
+    },
     /// Not everything could be removed.
     #[error("lab {name}: still there: {}; once that is free, `headway lab down {name}` removes the rest", left.join("; "))]
     Left {
@@ -88,6 +98,14 @@ pub enum LabError {
 }
 
 impl LabError {
+    /// In words that say nothing of what became of the lab.
+    pub(crate) fn reason(&self) -> String {
+        match self {
+            LabError::Interrupted(_) => "interrupted".to_owned(),
+            other => other.to_string(),
+        }
+    }
+
     /// For `map_err`: an operation on a file.
     pub(crate) fn file(tried: impl Into<String>, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let (tried, path) = (tried.into(), path.to_owned());

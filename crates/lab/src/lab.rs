@@ -122,9 +122,15 @@ impl Lab {
         match make(spec, &home, interrupted) {
             Ok(lab) => Ok(lab),
             Err(error) => {
-                // The reason counts; what could not be undone is found by `down`, and named there.
-                drop(sweep::everything(&home));
-                Err(error)
+                let left = sweep::everything(&home);
+                Err(match left.is_empty() {
+                    true => error,
+                    false => LabError::HalfMade {
+                        name: spec.name.clone(),
+                        why: error.reason(),
+                        left,
+                    },
+                })
             }
         }
     }

@@ -317,7 +317,7 @@ fn options_are_refused_when_they_say_otherwise_than_the_server_that_is_named() {
             "content-max: without caching nothing is kept",
         ),
         (
-            "early-reject = 'reset'",
+            "accept-count = 25\nearly-reject = 'reset'",
             "early-reject: clients are turned away when the loop sees that more come than it can serve, and with \
              accept-count = 25 it does not look; give accept-count = \"auto\"",
         ),
@@ -342,6 +342,15 @@ fn options_are_refused_when_they_say_otherwise_than_the_server_that_is_named() {
     // What Headway itself can do, and what agrees with the name.
     good("root = \"site\"\neager-read = false\neager-write = true");
     good("root = \"site\"\npreset = 'eager'\neager-read = true\naccept-count = 0");
+    let count = |text: &str| good(&format!("root = \"site\"\n{text}")).accept_count;
+    for text in [
+        "accept-on-close = true",
+        "preset = 'flash'",
+        "preset = 'new-flash'",
+    ] {
+        assert_eq!(count(text), AcceptCount::Most(25), "{text}");
+    }
+    assert_eq!(count("early-reject = 'reset'"), AcceptCount::Auto);
 }
 
 #[test]
@@ -356,7 +365,7 @@ fn defaults_hold_when_nothing_is_written() {
     assert_eq!(config.listen, ["127.0.0.1:8080".parse().unwrap()]);
     assert_eq!(
         (config.workers, config.events.as_str(), config.accept_count),
-        (2, "epoll", AcceptCount::Most(25))
+        (2, "epoll", AcceptCount::Auto)
     );
     assert_eq!(
         (config.head_timeout_ms, config.idle_timeout_ms),

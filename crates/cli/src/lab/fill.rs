@@ -2,12 +2,14 @@
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
-use std::sync::atomic::Ordering;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::Context;
-use load::fileset::{self, Amount, Shape};
+use load::fileset::{Amount, Shape};
 
 use super::{Failure, Name, open, say};
 use crate::signals;
@@ -17,8 +19,8 @@ Examples:
   headway lab load --fileset 1.5GB             a SPECweb99 file set in the disk's directory `set`
   headway lab load quick -- cp -r /srv/www .   whatever a command puts into its working directory, the disk's top
 
-Meanwhile the disk answers at once; afterwards it is cold and has its model's delays. Ctrl-C ends a command, and a file set when it is
-made; either way the disk gets its delays back. A second Ctrl-C ends at once and leaves it fast: headway lab disk model.
+Meanwhile the disk answers at once; afterwards it is cold and has its model's delays. Ctrl-C ends a command, or the making of a file
+set; either way the disk gets its delays back. A second Ctrl-C ends at once and leaves it fast: headway lab disk model.
 Exit codes: 0 done, 1 failed, 2 wrong use.";
 
 /// Puts files on the disk of a lab, quickly.
@@ -48,7 +50,10 @@ impl Arguments {
         let interrupted = signals::caught_once(signals::ASKED_OR_CLOSED)?;
         lab.load(
             |directory| match (&self.fileset, self.command.split_first()) {
-                (Some(size), _) => fileset(&directory.join("set"), size.0, &mut |line| say(line)),
+                (Some(size), _) => {
+                    let set = directory.join("set");
+                    fileset(&set, size.0, &interrupted, &mut |line| say(line))
+                }
                 (None, Some((program, rest))) => command(directory, program, rest),
                 (None, None) => Err(Failure::Use("give --fileset SIZE or -- COMMAND".into())),
             },
@@ -63,16 +68,45 @@ impl Arguments {
     }
 }
 
-/// A SPECweb99 file set.
-pub fn fileset(directory: &Path, bytes: u64, say: &mut dyn FnMut(&str)) -> Result<(), Failure> {
+/// How often a maker of files is looked after.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A SPECweb99 file set, by a process of its own that ends when the flag becomes true; Ctrl-C at a terminal does not reach it.
+pub fn fileset(
+    directory: &Path,
+    bytes: u64,
+    interrupted: &AtomicBool,
+    say: &mut dyn FnMut(&str),
+) -> Result<(), Failure> {
     let shape = Shape::specweb99(bytes).map_err(|error| Failure::Use(error.to_string()))?;
-    let threads = std::num::NonZeroUsize::MIN;
-    let made = fileset::create(directory, shape, 1, threads, &mut |_| {})?;
+    let mut maker = Command::new(::lab::headway())
+        .args(["fileset", "create", "--quiet", "--threads", "1", "--size"])
+        .arg(bytes.to_string())
+        .arg(directory)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .process_group(0)
+        .spawn()
+        .context("executing headway fileset create")?;
+    let status = loop {
+        if let Some(status) = maker.try_wait()? {
+            break status;
+        }
+        if interrupted.load(Ordering::Relaxed) {
+            maker.kill()?;
+            maker.wait()?;
+            return Ok(());
+        }
+        std::thread::sleep(LOOK);
+    };
+    if !status.success() {
+        return Err(anyhow::anyhow!("making the file set: {status}").into());
+    }
     say(&format!(
         "{}: {} files, {}",
         directory.display(),
-        made.manifest.len(),
-        Amount(made.bytes_written)
+        shape.files(),
+        Amount(shape.bytes())
     ));
     Ok(())
 }

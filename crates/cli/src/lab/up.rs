@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ::lab::disk::{DiskSpec, Filesystem, Model};
 use ::lab::{Lab, LabError, LabSpec, LinkSpec};
@@ -111,10 +111,14 @@ impl Arguments {
         })?;
         if let Err(failure) = self.fill(&lab, &interrupted) {
             // A lab with half a file set would look like one that can be used. Why it is half counts more than what is left.
-            if let Err(left) = lab.down() {
-                let _ = writeln!(std::io::stderr(), "headway: {left}");
-            }
-            return Err(failure);
+            let Err(left) = lab.down() else {
+                return Err(failure);
+            };
+            let _ = writeln!(std::io::stderr(), "headway: {left}");
+            return Err(match interrupted.load(Ordering::Relaxed) {
+                true => anyhow::anyhow!("interrupted").into(),
+                false => failure,
+            });
         }
         self.show(&lab)
     }
@@ -126,8 +130,9 @@ impl Arguments {
         }
         lab.load(|directory| match self.fileset {
             Some(bytes) => {
-                fill::fileset(&directory.join("set"), bytes.0, &mut |line| say(line))?;
-                match interrupted.load(std::sync::atomic::Ordering::Relaxed) {
+                let set = directory.join("set");
+                fill::fileset(&set, bytes.0, interrupted, &mut |line| say(line))?;
+                match interrupted.load(Ordering::Relaxed) {
                     true => Err(failure(LabError::Interrupted(self.name.clone()))),
                     false => Ok(()),
                 }

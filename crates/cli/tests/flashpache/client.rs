@@ -1,16 +1,12 @@
 //! The C library: what it answers is what open(2) would have, whatever becomes of the service.
 
+use super::impostor;
 use super::support::{Backend, clients, folder, is_root, make_cold, skip, wait_until};
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{Mode, OFlags};
-use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType, accept_with, bind, connect, listen, recv, sendmsg, socket_with,
-};
+use rustix::fd::OwnedFd;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::Signal;
 use std::ffi::OsStr;
 use std::fs;
-use std::io::IoSlice;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -354,6 +350,22 @@ fn files_are_opened_when_the_service_stands_still() {
     assert_eq!(said.count("asked"), 1);
 }
 
+#[test]
+fn one_thread_tries_again_when_the_service_stands_still() {
+    let place = Place::new(1);
+    let backend = place.backend();
+    backend.signal(Signal::STOP);
+    let said = place.run(
+        &["200", "during", "8", "4000"],
+        &[place.files[0].join("below")],
+    );
+    backend.signal(Signal::CONT);
+    // All eight find out, at the same time; from then on one for each second of rest and its own wait.
+    let timeouts = said.count("timeouts");
+    assert!((2..=8 + 3).contains(&timeouts), "{}", said.counted);
+    assert!(said.count("fallbacks") > 100, "{}", said.counted);
+}
+
 fn start(mut command: Command) -> Child {
     command
         .stdout(Stdio::piped())
@@ -491,54 +503,11 @@ fn clients_open_their_files_when_the_service_has_no_descriptors() {
     backend.wait().unwrap();
 }
 
-/// A service that answers everything with these bytes and descriptors of these files.
-fn impostor(place: &Place, answer: impl Fn(&[u8]) -> Vec<u8> + Send + 'static, files: &[PathBuf]) {
-    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
-    let listener = socket_with(AddressFamily::UNIX, kind, flags, None).unwrap();
-    bind(&listener, &SocketAddrUnix::new(place.socket()).unwrap()).unwrap();
-    listen(&listener, 10).unwrap();
-    let open = |path: &PathBuf| {
-        rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap()
-    };
-    let files: Vec<OwnedFd> = files.iter().map(open).collect();
-    // It ends with the test's process.
-    std::thread::spawn(move || {
-        while let Ok(client) = accept_with(&listener, SocketFlags::CLOEXEC) {
-            let mut request = [0; 5000];
-            while let Ok((length @ 1.., _)) = recv(&client, &mut request[..], RecvFlags::empty()) {
-                let mut space =
-                    [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-                let mut control = SendAncillaryBuffer::new(&mut space);
-                let files: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
-                if !files.is_empty() {
-                    control.push(SendAncillaryMessage::ScmRights(&files));
-                }
-                let bytes = answer(&request[..length]);
-                // The client may have hung up.
-                let _ = sendmsg(
-                    &client,
-                    &[IoSlice::new(&bytes)],
-                    &mut control,
-                    SendFlags::NOSIGNAL,
-                );
-            }
-        }
-    });
-}
-
-/// A reply in the protocol's layout: a file, which is attached.
-fn reply(request: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0; 72];
-    bytes[..8].copy_from_slice(b"HWOF\x01\x00\x01\x01");
-    bytes[8..16].copy_from_slice(&request[8..16]);
-    bytes
-}
-
 #[test]
 fn right_file_is_opened_when_the_service_passes_another() {
     let place = Place::new(2);
     make_cold(&place.files[0]);
-    impostor(&place, reply, &place.files[1..]);
+    impostor::start(&place.socket(), impostor::reply, &place.files[1..]);
     let said = place.run(&["5000", "open"], &place.files[..1]);
     assert!(said.is_right());
     assert_eq!((said.count("asked"), said.count("replaced")), (1, 1));
@@ -548,7 +517,7 @@ fn right_file_is_opened_when_the_service_passes_another() {
 fn no_descriptor_stays_when_the_service_passes_more_than_one() {
     let place = Place::new(2);
     make_cold(&place.files[0]);
-    impostor(&place, reply, &place.files);
+    impostor::start(&place.socket(), impostor::reply, &place.files);
     // It looks for what it has not closed at the end.
     let said = place.run(&["5000", "open"], &place.files[..1]);
     assert!(said.is_right());
@@ -567,20 +536,14 @@ fn nobody_elses_socket_is_written_to_when_the_program_has_closed_the_clients() {
 
 #[test]
 fn files_are_opened_when_the_service_speaks_another_version_or_nonsense() {
-    let newer = |request: &[u8]| {
-        let mut bytes = reply(request);
-        bytes[4] = 2;
-        bytes[6] = 6;
-        bytes
-    };
     let other_number = |request: &[u8]| {
-        let mut bytes = reply(request);
+        let mut bytes = impostor::reply(request);
         bytes[8] ^= 1;
         bytes
     };
     let below = |place: &Place| vec![place.files[0].join("below"), place.files[1].join("below")];
     let place = Place::new(2);
-    impostor(&place, newer, &place.files[1..]);
+    impostor::start(&place.socket(), impostor::newer, &place.files[1..]);
     let said = place.run(&["5000", "open"], &below(&place));
     assert_eq!(said.lines, ["ENOTDIR"; 2]);
     // Once is enough.
@@ -592,13 +555,13 @@ fn files_are_opened_when_the_service_speaks_another_version_or_nonsense() {
         ),
         (Box::new(|_: &[u8]| vec![0; 4000]), "unreachable"),
         (
-            Box::new(|request: &[u8]| reply(request)[..40].to_vec()),
+            Box::new(|request: &[u8]| impostor::reply(request)[..40].to_vec()),
             "unreachable",
         ),
         (Box::new(other_number), "timeouts"),
     ] {
         let place = Place::new(2);
-        impostor(&place, nonsense, &place.files[1..]);
+        impostor::start(&place.socket(), nonsense, &place.files[1..]);
         let said = place.run(&["100", "open"], &below(&place));
         assert_eq!(said.lines, ["ENOTDIR"; 2]);
         assert!(said.count(counter) > 0, "{counter}: {}", said.counted);

@@ -11,6 +11,7 @@
  *   exercise SOCKET TIMEOUT_MS rounds N PATH...      a new client for each round; prints what open(2) says otherwise
  *   exercise SOCKET TIMEOUT_MS threads N TIMES PATH... each thread opens all of them, out of memory
  *   exercise SOCKET TIMEOUT_MS fork N TIMES PATH...  the same in processes, after the parent has connected
+ *   exercise SOCKET TIMEOUT_MS during N MS PATH...   N threads open all of them, whatever comes of it, for so long
  *
  * The last line is what the client has counted. Exit code 1: a file was not what its name says, or
  * descriptors leaked.
@@ -30,6 +31,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static struct headway_client *client;
@@ -75,11 +77,27 @@ static void *work(void *unused) {
     return NULL;
 }
 
-static int in_threads(int count) {
+static int in_threads(int count, void *(*work)(void *)) {
     pthread_t threads[count];
     for (int i = 0; i < count; i++) pthread_create(&threads[i], NULL, work, NULL);
     for (int i = 0; i < count; i++) pthread_join(threads[i], NULL);
     return 0;
+}
+
+static void *work_for_a_while(void *unused) {
+    struct timespec now, end;
+    (void)unused;
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    end.tv_sec += times / 1000;
+    do {
+        for (char **path = paths; *path; path++) {
+            struct headway_file file;
+            if (headway_open(client, *path, &file) == 0) close(file.fd);
+        }
+        usleep(2000);
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    } while (now.tv_sec < end.tv_sec || (now.tv_sec == end.tv_sec && now.tv_nsec < end.tv_nsec));
+    return NULL;
 }
 
 static int in_processes(int count) {
@@ -87,7 +105,7 @@ static int in_processes(int count) {
     work(NULL);
     for (int i = 0; i < count; i++) {
         if (fork() == 0) {
-            in_threads(2);
+            in_threads(2, work);
             _exit(0);
         }
     }
@@ -210,10 +228,12 @@ int main(int argc, char **argv) {
     client = headway_client_new(&options);
     int before = descriptors();
     paths = argv + 4;
-    if (strcmp(mode, "threads") == 0 || strcmp(mode, "fork") == 0) {
+    if (strcmp(mode, "threads") == 0 || strcmp(mode, "fork") == 0 || strcmp(mode, "during") == 0) {
         times = atoi(argv[5]);
         paths = argv + 6;
-        failed = mode[0] == 't' ? in_threads(number) : in_processes(number);
+        failed = mode[0] == 'f'   ? in_processes(number)
+                 : mode[0] == 't' ? in_threads(number, work)
+                                  : in_threads(number, work_for_a_while);
     } else {
         if (strcmp(mode, "as") == 0) {
             paths++;

@@ -1,12 +1,15 @@
 //! Apache with the module when the service fails, and directives that are wrong.
 
 use super::descriptors::give_to_apache;
+use super::impostor;
 use super::support::{
     Apache, Backend, Over, base, exchange, folder, get, make_cold, module, skip, wait_until,
 };
 use rustix::process::Signal;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -200,6 +203,83 @@ fn answer_is_503_when_fall_back_is_off_and_nobody_answers() {
     wait_until("the service is not asked again", || {
         get(&apache.address, "/server-status?auto").contains("HeadwayTimeouts: 1\n")
     });
+    let page = get(&apache.address, "/server-status");
+    assert!(
+        page.contains("<h2>Headway: the open-file service</h2>\n<dl>")
+            && page.contains("<dt>Timeouts: 1</dt>"),
+        "{page}"
+    );
+}
+
+#[test]
+fn files_are_served_when_the_service_speaks_another_version() {
+    let Some(module) = built("files_are_served_when_the_service_speaks_another_version") else {
+        return;
+    };
+    let place = Place::new();
+    impostor::start(&place.socket(), impostor::newer, &[place.file(1)]);
+    // One process, since each finds out by itself.
+    let more =
+        "HeadwayEnable On\nServerLimit 1\nStartServers 1\nMaxRequestWorkers 8\nMaxSpareThreads 8";
+    let apache = Apache::start("event", &place.configuration(&module, more));
+    for number in 0..FILES {
+        assert!(place.is_right(&apache.address, number), "{number}");
+    }
+    assert_eq!((apache.counter("Refused"), apache.counter("Asked")), (1, 0));
+    assert!(apache.counter("Fallbacks") > FILES as u64 / 2);
+}
+
+#[test]
+fn apache_opens_what_it_has_allowed_when_links_are_not_simply_followed() {
+    let Some(module) = built("apache_opens_what_it_has_allowed_when_links_are_not_simply_followed")
+    else {
+        return;
+    };
+    for (options, sent) in [
+        ("FollowSymLinks", 2),
+        ("SymLinksIfOwnerMatch", 0),
+        ("None", 0),
+    ] {
+        let place = Place::new();
+        let _backend = place.backend();
+        let root = place.root().display().to_string();
+        let more = format!("HeadwayEnable On\n<Directory {root}>\nOptions {options}\n</Directory>");
+        let apache = Apache::start("event", &place.configuration(&module, &more));
+        // One that is read, and one that is too long for it.
+        fs::write(place.file(1), "file 1 ".repeat(100_000)).unwrap();
+        assert!(place.is_right(&apache.address, 0), "{options}");
+        make_cold(&place.file(1));
+        assert!(
+            get(&apache.address, "/f1") == "file 1 ".repeat(100_000),
+            "{options}"
+        );
+        assert_eq!(apache.counter("Sent"), sent, "{options}");
+        assert!(apache.counter("Asked") > 0, "{options}");
+    }
+}
+
+#[test]
+fn file_is_served_when_its_name_has_any_byte() {
+    let Some(module) = built("file_is_served_when_its_name_has_any_byte") else {
+        return;
+    };
+    let place = Place::new();
+    let backend = place.backend();
+    let apache = Apache::start("event", &place.configuration(&module, "HeadwayEnable On"));
+    let is_in_a_name = |byte: &u8| !matches!(byte, 0 | b'/');
+    let mut asked = 0;
+    for byte in (0..=255).filter(is_in_a_name) {
+        let file = place.root().join(OsStr::from_bytes(&[b'a', byte, b'z']));
+        let content = format!("byte {byte} ").repeat(1000);
+        fs::write(&file, &content).unwrap();
+        make_cold(&file);
+        let reply = get(&apache.address, &format!("/a%{byte:02x}z"));
+        assert!(reply == content, "{byte}: {reply:.60}");
+        asked += 1;
+    }
+    assert_eq!((asked, apache.counter("Elsewhere")), (254, 0));
+    assert!(apache.counter("AskedPages") > 100);
+    assert!(backend.counter("requests_total") > 100);
 }
 
 #[test]

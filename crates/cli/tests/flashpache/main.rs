@@ -15,6 +15,7 @@ mod conversations;
 mod descriptors;
 mod faults;
 mod hostile;
+mod impostor;
 mod installed;
 mod preload;
 mod privilege;

@@ -1,4 +1,4 @@
-//! A study in a lab whose runner is killed.
+//! Studies in a lab: one whose runner is killed, one with a fault and everyone who may watch.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 
-use super::support::{can, headway, text, traces_of, wait_until};
+use super::support::{can, headway, skip, text, traces_of, wait_until};
 
 const STUDY: &str = r#"
 number = 90
@@ -95,4 +95,98 @@ fn lab_of_a_killed_study_is_gone_when_the_same_command_has_gone_on() {
     assert_eq!(second.len(), 2, "capacity and a rate");
     assert!(first.iter().all(|kept| second.contains(kept)), "{said}");
     assert!(!output.join("running.json").exists());
+}
+
+const WATCHED: &str = r#"
+number = 91
+name = "watched"
+title = "A stalled disk, a second client, and two who watch"
+[scale.quick]
+repeats = 1
+seconds = 1.5
+warmup = 0.2
+[environment.calm]
+files = { count = 300, file-size = "16kB" }
+disk = "ssd-sata"
+memory = "128MB"
+link = "1Gbit"
+# Another one, so that nobody has asked there before.
+[environment.cold]
+extends = "calm"
+memory = "120MB"
+[workload.few]
+connections = 4
+timeout = "3s"
+[[measure]]
+name = "stalled"
+environment = "cold"
+workload = "few"
+servers = ["headway"]
+points = ["200/s"]
+probe = { count = 5, file-size = "8kB", rate = 100 }
+fault = { kind = "stall", at = "100ms", for = "800ms" }
+[[measure]]
+name = "sampled"
+environment = "calm"
+workload = "few"
+servers = ["headway"]
+points = ["200/s"]
+observe = "runnable"
+[[measure]]
+name = "traced"
+environment = "calm"
+workload = "few"
+servers = ["headway"]
+points = ["200/s"]
+observe = "trace"
+[[table]]
+title = "What was seen"
+columns = ["stalled", "the file set, 99 %", "memory, lost", "sampled", "traced"]
+[[table.ours]]
+row = "Headway"
+cells = [
+  "requests(stalled, headway, 200/s)",
+  "background_p99_ms(stalled, headway, 200/s)",
+  "errors(stalled, headway, 200/s)",
+  "runnable_mean(sampled, headway, 200/s)",
+  "time_share:accept4(traced, headway, 200/s)",
+]
+"#;
+
+#[test]
+fn stall_and_observers_reach_the_server_when_a_study_asks_for_them() {
+    let test = "stall_and_observers_reach_the_server_when_a_study_asks_for_them";
+    if !can(test, &["disk", "memory limit", "link"]) {
+        return;
+    }
+    let mut observer = headway(&["trace", "--attach", "-o", "/dev/null", "--", "true"]);
+    let observes = observer.output().expect("started").status.success();
+    let directory = tempfile::tempdir().expect("a directory");
+    let study = match observes {
+        true => WATCHED.to_owned(),
+        false => {
+            skip(test, "BPF for the measure that is traced");
+            WATCHED.replace("observe = \"trace\"", "")
+        }
+    };
+    std::fs::write(directory.path().join("common.toml"), "").expect("room");
+    std::fs::write(directory.path().join("watched.toml"), study).expect("room");
+    let mut command = headway(&["study", "run", "watched.toml", "-o", "out", "--json"]);
+    let ran = command.current_dir(directory.path()).stdin(Stdio::null());
+    let ran = ran.output().expect("started");
+    let said = text(&ran.stderr);
+    assert!(ran.status.success(), "{said}");
+    let results: Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+    let cells = results[0]["tables"][0]["ours"][0]["cells"].clone();
+    let cell = |at: usize| cells[at]["value"].as_f64();
+
+    // 100 a second for 1.5 s, of files in memory; none is lost, whatever the disk does.
+    assert!(cell(0).is_some_and(|count| count > 75.0), "{cells}\n{said}");
+    assert_eq!(cell(2), Some(0.0), "{cells}");
+    // Of the file set's, which are cold, most of those asked for in the stall wait for its end.
+    assert!(cell(1).is_some_and(|ms| ms > 300.0), "{cells}\n{said}");
+    assert!(cell(3).is_some(), "{cells}\n{said}");
+    if observes {
+        assert!(cell(4).is_some_and(|share| share > 0.0), "{cells}\n{said}");
+    }
 }

@@ -250,8 +250,15 @@ impl Finder {
 
     fn read_in(&mut self, id: u64, ask: Ask, file: &Rc<OpenFile>, admitted: bool) -> Begun {
         let length = ask.read_in.min(file.meta().size);
-        // An error means that nobody can tell: a helper reads, which is always right.
-        if length == 0 || self.residency.resident(file, 0, length).unwrap_or(false) {
+        // Where nobody can tell without the kernel beginning to read, a helper reads, which is always right; unless it has just done so.
+        let in_memory = match length {
+            0 => Some(true),
+            _ => self
+                .residency
+                .resident_untouched(file, 0, length)
+                .unwrap_or(None),
+        };
+        if in_memory.unwrap_or(admitted) {
             return Begun::Answered(ask.found(true));
         }
         self.sources.read_in += 1;

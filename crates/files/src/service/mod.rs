@@ -313,7 +313,8 @@ impl Service {
         if !client.has_room() {
             return Ok(false);
         }
-        // Clients have no descriptors to give: a message with one is refused, and what came is closed.
+        // Clients have no descriptors to give: a message with one is refused, and what came is closed. (By the kernel, before it
+        // is sent, from Linux 6.16 on; the last close of a file or a socket may wait.)
         let received = receive_with_descriptors(&client.socket, &mut self.message, 0, Wait::Never);
         let length = match received {
             Ok(None) => return Ok(false),

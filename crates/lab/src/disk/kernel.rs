@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -43,6 +44,8 @@ pub(crate) fn run(program: &str, arguments: &[&OsStr]) -> Result<String, DiskErr
         .args(arguments)
         .env("PATH", search)
         .stdin(Stdio::null())
+        // Ctrl-C at a terminal is for the lab, which then undoes what this makes.
+        .process_group(0)
         .output()
         .map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => DiskError::Missing {

@@ -19,6 +19,7 @@ mod journal;
 mod place;
 mod client;
 mod measure;
+mod build;
 mod store;
 mod run;
 mod collect;
@@ -32,7 +33,7 @@ pub use plan::Plan;
 pub use resolve::Study;
 pub use run::{Listener, Options, RunError, run};
 pub use scaled::Scale;
-pub use store::{Store, StoreError};
+pub use store::{OtherBuild, Store, StoreError};
 pub use summary::{SummaryError, summarise};
 
 /// Why a study cannot be read.

@@ -75,7 +75,7 @@ impl View<'_, '_> {
             title: study.title.clone(),
             source: study.source.clone(),
             question: study.question.clone(),
-            notes: study.file.notes.clone(),
+            notes: self.notes(),
             differences: study.file.differences.clone(),
             scale: study.scale.to_string(),
             made: rfc3339(SystemTime::now()),
@@ -126,6 +126,25 @@ impl View<'_, '_> {
         }
         let of = |repeat| self.study.spec(measure, server, point, repeat);
         (1..=measure.repeats).filter_map(of).collect()
+    }
+
+    /// The author's, and what a reader has to know of how it was measured.
+    fn notes(&self) -> Vec<String> {
+        let mut notes = self.study.file.notes.clone();
+        let measures = self.study.measures.iter();
+        let builds: BTreeSet<String> = measures
+            .flat_map(|measure| self.specs(measure))
+            .filter_map(|spec| self.get(&spec).ok()?.record.build.clone())
+            .collect();
+        if builds.len() > 1 {
+            let builds: Vec<String> = builds.into_iter().collect();
+            notes.push(format!(
+                "Measured with {} builds of headway ({}): what differs between servers may be what differs between builds.",
+                builds.len(),
+                builds.join(", ")
+            ));
+        }
+        notes
     }
 
     /// The machine of the first run that is there.

@@ -95,7 +95,8 @@ impl<'a> Place<'a> {
                 Ok(place)
             }
             Err(error) => {
-                drop(place.down());
+                // A lab that stays is in the way of the next environment's, which has the same name; that counts more.
+                place.down()?;
                 Err(error)
             }
         }

@@ -13,6 +13,7 @@ use latency::Run;
 use latency::run::Verdict;
 use load::words::readable::{millis, number};
 
+use super::build;
 use super::client::Stopped;
 use super::journal::Journal;
 use super::measure::{Bench, is_closed};
@@ -20,6 +21,7 @@ use super::place::{Place, PlaceError, READY};
 use super::plan::{Asked, Group, Plan, Session, rate};
 use super::spec::{Probe, ServerChoice, Spec};
 use super::store::{Record, Store, StoreError};
+use crate::error::LabError;
 use crate::servers::{Server, ServerSpec, available};
 
 /// How the work ended before its end.
@@ -138,6 +140,10 @@ impl Work<'_> {
                     .down()
                     .map_err(|error| RunError::Left(error.to_string()))?;
                 done
+            }
+            // It is in the way of every other environment, and outlives this run.
+            Err(PlaceError::Lab(error @ (LabError::Left { .. } | LabError::HalfMade { .. }))) => {
+                Err(RunError::Left(error.to_string()))
             }
             Err(PlaceError::Interrupted) => Err(RunError::Interrupted),
             Err(_) if self.interrupted.load(Ordering::Relaxed) => Err(RunError::Interrupted),
@@ -298,6 +304,7 @@ impl Work<'_> {
                     rate_rps: rate,
                     version,
                     missing,
+                    build: Some(build::this().to_owned()),
                 })?;
                 Ok(came)
             }
@@ -334,6 +341,7 @@ impl Work<'_> {
             rate_rps: None,
             version,
             missing: Vec::new(),
+            build: Some(build::this().to_owned()),
         })?)
     }
 

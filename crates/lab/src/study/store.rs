@@ -11,6 +11,7 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
+use super::build;
 use super::spec::Spec;
 
 const MARK: &str = "studies.json";
@@ -33,6 +34,19 @@ pub enum StoreError {
     /// Nothing is there.
     #[error("{}: no run of studies is here (it has no {MARK}); name the directory that `headway study run -o` wrote", .0.display())]
     Absent(PathBuf),
+    /// What is here was measured by another program.
+    #[error(
+        "{}: {there} measured here, and this is {here}: one table would hold figures of both; name a new directory, or go on all the same with \
+         --other-build", path.display()
+    )]
+    OtherBuild {
+        /// The directory.
+        path: PathBuf,
+        /// Who measured.
+        there: String,
+        /// Who is asked to.
+        here: String,
+    },
     /// Somebody measures.
     #[error("{}: another `headway study run` is at work here; wait for it", .0.display())]
     Busy(PathBuf),
@@ -43,6 +57,15 @@ pub enum StoreError {
 pub struct Store {
     path: PathBuf,
     _lock: Option<File>,
+}
+
+/// Whether measurements of another build of headway may stand beside this one's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OtherBuild {
+    /// They are refused.
+    Refused,
+    /// They may, and the results say so.
+    Welcome,
 }
 
 /// `studies.json`: what the directory is, and which studies were asked for.
@@ -67,6 +90,9 @@ pub(super) struct Record {
     /// Parts of the environment that were missing.
     #[serde(default)]
     pub missing: Vec<String>,
+    /// The build of headway that measured; absent in records of before it was noted.
+    #[serde(default)]
+    pub build: Option<String>,
 }
 
 impl Store {
@@ -74,7 +100,7 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub fn create(path: &Path) -> Result<Store, StoreError> {
+    pub fn create(path: &Path, other: OtherBuild) -> Result<Store, StoreError> {
         fs::create_dir_all(path).map_err(io_at(path))?;
         let mut entries = fs::read_dir(path).map_err(io_at(path))?;
         if !path.join(MARK).exists() && entries.next().is_some() {
@@ -92,6 +118,9 @@ impl Store {
             path: path.to_owned(),
             _lock: Some(lock),
         };
+        if other == OtherBuild::Refused {
+            store.one_build()?;
+        }
         let mark = store.mark().unwrap_or_default();
         store.write_mark(&mark)?;
         Ok(store)
@@ -108,6 +137,27 @@ impl Store {
                 _lock: None,
             }),
             false => Err(StoreError::Absent(path.to_owned())),
+        }
+    }
+
+    /// Refuses what another build has measured here.
+    fn one_build(&self) -> Result<(), StoreError> {
+        let here = build::this();
+        let good = |record: &Record| record.failed.is_none();
+        let measured = self.records().into_iter().filter(good);
+        let other = measured
+            .map(|record| record.build)
+            .find(|build| build.as_deref() != Some(here));
+        match other {
+            None => Ok(()),
+            Some(there) => Err(StoreError::OtherBuild {
+                path: self.path.clone(),
+                there: there.map_or_else(
+                    || "a build of headway that was not noted".to_owned(),
+                    |build| format!("headway {build}"),
+                ),
+                here: here.to_owned(),
+            }),
         }
     }
 

@@ -8,8 +8,8 @@
 //! What none of them had stands here, too: whether those who cannot be served are turned away, and whether workers share their
 //! listeners.
 //!
-//! Headway's own defaults are other ones. It reads and writes at once, but takes 25 at a time; and the kernel keeps a
-//! client back until its request is there, so that an eager read finds something.
+//! Headway's own defaults are other ones. It reads and writes at once, and decides from what it sees how many it takes; and the
+//! kernel keeps a client back until its request is there, so that an eager read finds something.
 
 use std::fmt::{self, Display};
 use std::str::FromStr;
@@ -49,8 +49,9 @@ words! {
     }
 }
 
-/// Connections that Headway accepts at most a wake-up, unless it is told otherwise.
-const ACCEPT_COUNT: AcceptCount = AcceptCount::Most(25);
+/// Connections that are accepted at most a wake-up where nobody has said and `auto` cannot be: by the stages of the Flash line,
+/// and with a round for each connection that closes.
+const FIXED_COUNT: AcceptCount = AcceptCount::Most(25);
 
 /// The accept queue of the micro-server where nobody has said (section 4.1, `--listenq`).
 const MICRO_LISTEN_QUEUE: u32 = 128;
@@ -125,7 +126,7 @@ pub(super) fn policy(from: &Settings, to: &mut Findings<'_>) -> Policy {
     let preset = value(&from.preset).unwrap_or_default();
     let named = preset.micro_server();
     let usual = named.unwrap_or(MicroServer {
-        count: ACCEPT_COUNT,
+        count: usual_count(preset, from),
         eager: true,
         full_read: false,
         on_close: false,
@@ -155,6 +156,15 @@ pub(super) fn policy(from: &Settings, to: &mut Findings<'_>) -> Policy {
         to.wrong("content-max", span(&from.content_max), problem.into());
     }
     policy
+}
+
+/// Of a server that is not named after it.
+fn usual_count(preset: Preset, from: &Settings) -> AcceptCount {
+    let on_close = value(&from.accept_on_close) == Some(true);
+    match preset == Preset::Headway && !on_close {
+        true => AcceptCount::Auto,
+        false => FIXED_COUNT,
+    }
 }
 
 /// Options that say otherwise than the name.
