@@ -117,6 +117,12 @@ impl View<'_, '_> {
         })
     }
 
+    /// The closed loops that shares are taken of.
+    fn capacities<'s>(&'s self, measure: &'s Measure) -> impl Iterator<Item = Spec> + 's {
+        let servers = measure.servers.iter();
+        servers.flat_map(move |server| self.repeats(measure, server, "capacity"))
+    }
+
     /// The repeats of a server at a point; at `capacity` those that shares are taken of if no point asks for others.
     fn repeats(&self, measure: &Measure, server: &str, point: &str) -> Vec<Spec> {
         if point == "capacity" && measure.has_capacities() {
@@ -133,7 +139,7 @@ impl View<'_, '_> {
         let mut notes = self.study.file.notes.clone();
         let measures = self.study.measures.iter();
         let builds: BTreeSet<String> = measures
-            .flat_map(|measure| self.specs(measure))
+            .flat_map(|measure| self.specs(measure).chain(self.capacities(measure)))
             .filter_map(|spec| self.get(&spec).ok()?.record.build.clone())
             .collect();
         if builds.len() > 1 {
