@@ -275,7 +275,7 @@ pub enum Queue {
 
 /// A disk, or a network, that works on many requests at once.
 ///
-/// Each takes one of `parallelism` places for its latency, then its turn on the link.
+/// Each takes one of `parallelism` places: there it has its turn on the link, and its latency after that.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Parallel {
