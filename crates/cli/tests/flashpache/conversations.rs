@@ -128,7 +128,10 @@ pub fn masked(reply: &[u8]) -> Vec<u8> {
             kept += &format!("Allow: {}\r\n", methods.join(","));
         } else if has_parts.is_some() && lower.starts_with("content-length: ") {
             // The boundary is longer or shorter, and with it the whole. The bytes that are there are compared.
-        } else if !lower.starts_with("date: ") && !lower.starts_with("cache-control: max-age=") {
+        } else if lower.starts_with("cache-control: max-age=") {
+            // Seconds from the date on; `Expires` beside it is compared as it is.
+            kept += &line.replace(|c: char| c.is_ascii_digit(), "");
+        } else if !lower.starts_with("date: ") {
             kept += line;
         }
     }
