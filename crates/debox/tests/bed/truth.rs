@@ -22,6 +22,10 @@ pub const DELAY: Duration = Duration::from_millis(20);
 /// How often an attempt may be too blurred to tell.
 const ATTEMPTS_MAX: usize = 100;
 
+/// How often a record may have less than was injected. A task's state says that it sleeps a moment before it is switched out,
+/// and where the host takes the processor away in that moment (0.7 ms were seen) the sleep begins later than it was seen.
+const SHORT_MAX: usize = 5;
+
 /// An injected block, by the injector's clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Block {
@@ -97,6 +101,7 @@ pub fn prove_in_turn(
         return;
     };
     let mut errors = Vec::new();
+    let mut short = 0;
     for _ in 0..ATTEMPTS_MAX {
         let truth = match attempt(&debox) {
             Ok(truth) => truth,
@@ -109,7 +114,12 @@ pub fn prove_in_turn(
         check_blocks(&record, &truth.sleeps, &truth.blocks);
         match compare(&record, &truth.blocks) {
             Ok(()) => return,
-            Err(error) => errors.push(error),
+            Err(Disagree::Short(error)) if short == SHORT_MAX => panic!("{error}: {record:#?}"),
+            Err(Disagree::Short(error)) => {
+                short += 1;
+                errors.push(error);
+            }
+            Err(Disagree::Otherwise(error)) => errors.push(error),
         }
     }
     panic!("no attempt agreed with the injector's clock: {errors:#?}");
@@ -155,27 +165,35 @@ pub fn describe(record: &Record) -> String {
     text
 }
 
+/// How a record disagrees with the injector's clock.
+enum Disagree {
+    /// It has less than was injected.
+    Short(String),
+    Otherwise(String),
+}
+
 /// Whether the time asleep is that of the blocks, to 5 % or 50 µs; the wait for a processor after the
-/// release is no part of what was injected. Panics if the record has less than was surely injected.
-fn compare(record: &Record, blocks: &[Block]) -> Result<(), String> {
+/// release is no part of what was injected.
+fn compare(record: &Record, blocks: &[Block]) -> Result<(), Disagree> {
     let (surely_ns, at_most_ns) = evidence::limits(blocks);
     let blocked_ns = record.blocked_ns();
-    // A preemption before the sleep delays it.
-    assert!(
-        blocked_ns + record.preemptions.total_ns >= surely_ns,
-        "{blocked_ns} ns recorded, {surely_ns} ns injected: {record:#?}"
-    );
     assert!(blocked_ns <= record.wall_ns, "{record:#?}");
+    // A preemption before the sleep delays it.
+    if blocked_ns + record.preemptions.total_ns < surely_ns {
+        let words = format!("{blocked_ns} ns recorded, {surely_ns} ns injected");
+        return Err(Disagree::Short(words));
+    }
     let slept_ns = evidence::asleep_ns(record);
     let tolerance_ns = (at_most_ns / 20).max(50_000);
+    let otherwise = |words: String| Err(Disagree::Otherwise(words));
     if at_most_ns - surely_ns > tolerance_ns {
-        return Err(format!(
+        return otherwise(format!(
             "injected {surely_ns} to {at_most_ns} ns: too blurred"
         ));
     }
     let middle_ns = surely_ns.midpoint(at_most_ns);
     if slept_ns.abs_diff(middle_ns) > tolerance_ns {
-        return Err(format!("{slept_ns} ns asleep, {middle_ns} ns injected"));
+        return otherwise(format!("{slept_ns} ns asleep, {middle_ns} ns injected"));
     }
     Ok(())
 }
