@@ -117,6 +117,7 @@ pub struct Measure {
     pub repeats: Option<Scaled<u32>>,
     pub seconds: Option<Scaled<f64>>,
     pub warmup: Option<Scaled<f64>>,
+    pub order: Option<String>,
     pub optional: bool,
 }
 

@@ -4,11 +4,11 @@
 //! shares are taken of them; then repeat by repeat, and in each repeat server by server, so that a drift of the machine meets
 //! all servers alike. What one server has to do in one repeat is a *session*: it is started, its caches are filled, and its
 //! points follow, those that ask for more later ([`super::run`] knows the rates). A point with a fault is last, since nobody
-//! knows what state it leaves.
+//! knows what state it leaves. A measure whose order is by points has a session for each point of each server.
 
 use std::collections::BTreeSet;
 
-use super::resolve::Study;
+use super::resolve::{Measure, Sequence, Study};
 use super::spec::{Environment, Of, Point, ServerChoice, Spec};
 
 /// What is to be measured.
@@ -33,6 +33,15 @@ pub(super) struct Session {
     pub specs: Vec<Spec>,
 }
 
+impl Session {
+    fn of(spec: &Spec) -> Session {
+        Session {
+            server: spec.server.clone(),
+            specs: vec![spec.clone()],
+        }
+    }
+}
+
 impl Plan {
     /// Of these studies; `only` leaves servers out whose name in the study it does not contain.
     pub fn new(studies: &[Study], only: &[String]) -> Plan {
@@ -41,7 +50,7 @@ impl Plan {
             collected.add(study, only);
         }
         let mut groups: Vec<Group> = Vec::new();
-        for spec in &collected.specs {
+        for Wanted { spec, .. } in &collected.specs {
             if !groups
                 .iter()
                 .any(|group| group.environment == spec.environment)
@@ -54,8 +63,8 @@ impl Plan {
         }
         for group in &mut groups {
             let specs = collected.specs.iter();
-            let here: Vec<&Spec> = specs
-                .filter(|spec| spec.environment == group.environment)
+            let here: Vec<&Wanted> = specs
+                .filter(|wanted| wanted.spec.environment == group.environment)
                 .collect();
             group.sessions = sessions(&here);
         }
@@ -97,10 +106,16 @@ impl Plan {
     }
 }
 
+/// A measurement that a study asks for.
+struct Wanted {
+    spec: Spec,
+    order: Sequence,
+}
+
 /// Specifications in the order of the studies, each once.
 #[derive(Default)]
 struct Collected {
-    specs: Vec<Spec>,
+    specs: Vec<Wanted>,
     keys: BTreeSet<String>,
     shared: usize,
 }
@@ -109,82 +124,107 @@ impl Collected {
     fn add(&mut self, study: &Study, only: &[String]) {
         for measure in &study.measures {
             let wanted = |name: &&String| only.is_empty() || only.contains(name);
-            for server in measure.servers.iter().filter(wanted) {
-                for point in &measure.points {
-                    for repeat in 1..=measure.repeats {
-                        let Some(spec) = study.spec(measure, server, point, repeat) else {
-                            continue;
-                        };
-                        self.add_needed(measure, &spec);
-                        self.insert(spec, true);
-                    }
+            let servers: Vec<&String> = measure.servers.iter().filter(wanted).collect();
+            for (server, point) in pairs(&servers, measure) {
+                for repeat in 1..=measure.repeats {
+                    let Some(spec) = study.spec(measure, server, point, repeat) else {
+                        continue;
+                    };
+                    self.add_needed(measure, &spec);
+                    self.insert(spec, measure.order, true);
                 }
-                if study.shows_capacities(measure) {
-                    self.add_capacities(study, measure, server);
-                }
+            }
+            for server in servers.iter().filter(|_| study.shows_capacities(measure)) {
+                self.add_capacities(study, measure, server);
             }
         }
     }
 
-    fn add_needed(&mut self, measure: &super::resolve::Measure, spec: &Spec) {
+    fn add_needed(&mut self, measure: &Measure, spec: &Spec) {
         for server in spec.needs() {
             for repeat in 1..=measure.usual.repeats {
                 let capacity = Study::capacity(measure, spec.elsewhere(), &server, repeat);
-                self.insert(capacity, false);
+                self.insert(capacity, Sequence::Servers, false);
             }
         }
     }
 
     /// Of a server whose shares are another one's, since a table may show its own as well.
-    fn add_capacities(&mut self, study: &Study, measure: &super::resolve::Measure, server: &str) {
+    fn add_capacities(&mut self, study: &Study, measure: &Measure, server: &str) {
         let Some(choice) = study.choice(server) else {
             return;
         };
         for repeat in 1..=measure.usual.repeats {
-            self.insert(Study::capacity(measure, None, choice, repeat), false);
+            let capacity = Study::capacity(measure, None, choice, repeat);
+            self.insert(capacity, Sequence::Servers, false);
         }
     }
 
-    fn insert(&mut self, spec: Spec, asked: bool) {
+    fn insert(&mut self, spec: Spec, order: Sequence, asked: bool) {
         match self.keys.insert(spec.key()) {
-            true => self.specs.push(spec),
+            true => self.specs.push(Wanted { spec, order }),
             false => self.shared += usize::from(asked),
         }
     }
 }
 
-/// Capacities, then everything else; each by repeat and server.
-fn sessions(specs: &[&Spec]) -> Vec<Session> {
-    let is_capacity = |spec: &&Spec| spec.point == Point::Capacity && spec.observe.is_none();
-    let (first, second): (Vec<&Spec>, Vec<&Spec>) = specs.iter().copied().partition(is_capacity);
+/// Every server at every point, in the order of the measure.
+fn pairs<'a>(servers: &[&'a String], measure: &'a Measure) -> Vec<(&'a str, &'a str)> {
+    let points = &measure.points;
+    let by_server = || {
+        let of = |server: &&'a String| {
+            let server = server.as_str();
+            points.iter().map(move |point| (server, point.as_str()))
+        };
+        servers.iter().flat_map(of).collect()
+    };
+    let by_point = || {
+        let at = |point: &'a String| {
+            let point = point.as_str();
+            servers.iter().map(move |server| (server.as_str(), point))
+        };
+        points.iter().flat_map(at).collect()
+    };
+    match measure.order {
+        Sequence::Servers => by_server(),
+        Sequence::Points => by_point(),
+    }
+}
+
+/// Capacities, then everything else; each by repeat.
+fn sessions(wanted: &[&Wanted]) -> Vec<Session> {
+    let is_capacity =
+        |wanted: &&Wanted| wanted.spec.point == Point::Capacity && wanted.spec.observe.is_none();
+    let (first, second): (Vec<&Wanted>, Vec<&Wanted>) =
+        wanted.iter().copied().partition(is_capacity);
     let mut sessions = rounds(&first);
     sessions.extend(rounds(&second));
     sessions
 }
 
-fn rounds(specs: &[&Spec]) -> Vec<Session> {
-    let repeats = specs.iter().map(|spec| spec.repeat).max().unwrap_or(0);
+/// Repeat by repeat. In each the servers have their sessions one after the other; then, where it is by points, each point.
+fn rounds(wanted: &[&Wanted]) -> Vec<Session> {
+    let repeats = wanted.iter().map(|wanted| wanted.spec.repeat).max();
     let mut sessions = Vec::new();
-    for repeat in 1..=repeats {
-        let mut round: Vec<Session> = Vec::new();
-        for spec in specs.iter().filter(|spec| spec.repeat == repeat) {
-            let known = round
-                .iter()
-                .position(|session| session.server == spec.server);
-            let at = known.unwrap_or_else(|| {
-                round.push(Session {
-                    server: spec.server.clone(),
-                    specs: Vec::new(),
-                });
-                round.len() - 1
-            });
-            round[at].specs.push((*spec).clone());
+    for repeat in 1..=repeats.unwrap_or(0) {
+        let mut by_server: Vec<Session> = Vec::new();
+        let mut by_point: Vec<Session> = Vec::new();
+        for Wanted { spec, order } in wanted.iter().filter(|wanted| wanted.spec.repeat == repeat) {
+            let mut known = by_server.iter_mut();
+            match order {
+                Sequence::Points => by_point.push(Session::of(spec)),
+                Sequence::Servers => match known.find(|session| session.server == spec.server) {
+                    Some(session) => session.specs.push(spec.clone()),
+                    None => by_server.push(Session::of(spec)),
+                },
+            }
         }
-        for session in &mut round {
+        for session in &mut by_server {
             // A stable order: it only moves the faults to the end.
             session.specs.sort_by_key(|spec| spec.fault.is_some());
         }
-        sessions.extend(round);
+        sessions.extend(by_server);
+        sessions.extend(by_point);
     }
     sessions
 }

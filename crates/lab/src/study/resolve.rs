@@ -59,6 +59,7 @@ pub(super) struct Measure {
     /// As written, of every scale.
     pub points_ever: Vec<String>,
     pub observe: Option<Observer>,
+    pub order: Sequence,
     pub fault: Option<Fault>,
     pub probe: Option<Probe>,
     pub repeats: u32,
@@ -66,6 +67,16 @@ pub(super) struct Measure {
     pub closed: Length,
     /// Of a capacity that was not asked for itself.
     pub usual: Usual,
+}
+
+/// In which order a measure is made, in each repeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sequence {
+    /// Server by server, each started once with warm caches for all its points.
+    Servers,
+    /// Point by point, and at each all servers in turn, each started anew: what they answer at one point is measured within
+    /// minutes, so that its ratio is of the servers and not of the hour.
+    Points,
 }
 
 /// What the scale says of a measurement.

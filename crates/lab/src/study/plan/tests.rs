@@ -72,6 +72,33 @@ fn capacities_come_first_and_servers_alternate_when_repeats_are_planned() {
 }
 
 #[test]
+fn servers_take_turns_at_each_point_when_the_order_is_by_points() {
+    let study = study(
+        "s",
+        "environment = \"plain\"\nservers = [\"nginx\", \"h2o\"]\npoints = [\"10/s\", \"20/s\"]\norder = \"points\"",
+    );
+    let plan = Plan::new(&[study], &[]);
+    assert_eq!(
+        words(&plan),
+        [
+            "nginx 10/s 1",
+            "h2o 10/s 1",
+            "nginx 20/s 1",
+            "h2o 20/s 1",
+            "nginx 10/s 2",
+            "h2o 10/s 2",
+            "nginx 20/s 2",
+            "h2o 20/s 2",
+        ]
+    );
+    let each = plan.groups[0].sessions.iter();
+    assert!(
+        each.map(|session| session.specs.len()).all(|len| len == 1),
+        "each is started anew"
+    );
+}
+
+#[test]
 fn measurement_is_made_once_when_two_studies_ask_for_it() {
     let one = study(
         "one",

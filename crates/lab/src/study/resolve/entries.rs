@@ -9,7 +9,7 @@ use load::fileset::{Amount, Profile};
 use load::words::{Bandwidth, Time};
 use toml::Spanned;
 
-use super::{Length, Measure, Named, Texts, Usual};
+use super::{Length, Measure, Named, Sequence, Texts, Usual};
 use crate::disk::Order;
 use crate::servers::Kind;
 use crate::study::StudyError;
@@ -50,6 +50,14 @@ impl Resolver<'_> {
                 return Err(self.texts.error(span, why));
             }
         };
+        let order = match written.order.as_deref() {
+            None | Some("servers") => Sequence::Servers,
+            Some("points") => Sequence::Points,
+            Some(other) => {
+                let why = format!("no order {other:?}: servers or points");
+                return Err(self.texts.error(span, why));
+            }
+        };
         let repeats = written.repeats.as_ref();
         let number = |value: &Option<Scaled<f64>>, usual: f64| {
             value.as_ref().map_or(usual, |value| *value.at(self.scale))
@@ -68,6 +76,7 @@ impl Resolver<'_> {
             points: points.at(self.scale).clone(),
             points_ever: ever(points),
             observe,
+            order,
             fault: self.fault(written, &span)?,
             probe: self.probe(written, &span)?,
             repeats: repeats.map_or(usual.repeats, |repeats| *repeats.at(self.scale)),

@@ -146,6 +146,11 @@ fn line_is_named_when_a_study_is_wrong() {
             "trace or runnable",
         ),
         (
+            format!("{HEAD}order = \"rates\"\n"),
+            3,
+            "servers or points",
+        ),
+        (
             format!(
                 "{HEAD}[server.x]\nkind = \"headway\"\nhelpers = \"many\"\n[[claim]]\ntext = \"t\"\n"
             ),
