@@ -403,7 +403,7 @@ static int is_another(const request_rec *r, const struct kept *kept) {
 /* Where links are not simply followed, the walk that has just allowed this path may have seen another thing under the
  * name than what was opened before it. Apache opens what it has allowed then, from memory by now. */
 static int follows_links(request_rec *r) {
-    return (ap_allow_options(r) & OPT_SYM_LINKS) != 0;
+    return (ap_allow_options(r) & (OPT_SYM_LINKS | OPT_SYM_OWNER)) == OPT_SYM_LINKS;
 }
 
 /* FileETag Digest: the tag is made from an open file. */

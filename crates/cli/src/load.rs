@@ -147,6 +147,10 @@ pub(super) struct How {
     /// A request that takes longer is an error; 0 waits for ever [default: open loop 3s, closed loop 30s]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     timeout: Option<Time>,
+    /// A client is silent for so long once its connection has come about, as one is that is far away or connects in
+    /// advance; its first request is asked for at the same time as ever, and takes that much longer
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    first_pause: Option<Time>,
     /// What a connection receives at most: 400kbit
     #[arg(long, value_name = "BITS", allow_hyphen_values = true)]
     bandwidth: Option<Bandwidth>,
@@ -192,7 +196,7 @@ struct SpecWeb {
         long,
         requires = "fileset",
         conflicts_with_all = [
-            "rate", "schedule", "arrivals", "think", "paths", "requests", "requests_per_connection", "bandwidth",
+            "rate", "schedule", "arrivals", "think", "paths", "requests", "requests_per_connection", "bandwidth", "first_pause",
         ]
     )]
     specweb99: bool,
@@ -312,6 +316,7 @@ pub(super) fn common(what: &What, how: &How) -> Settings {
             .map(|PerConnection(number)| number),
         timeout: how.timeout.map(|Time(timeout)| timeout),
         think: Duration::ZERO,
+        first_pause: how.first_pause.map_or(Duration::ZERO, |Time(pause)| pause),
         bandwidth_bits_per_s: how.bandwidth.map(|bandwidth| bandwidth.bits_per_s),
         warmup: None,
         cooldown: Duration::ZERO,

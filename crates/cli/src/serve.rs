@@ -142,7 +142,8 @@ struct Connections {
     /// (this machine only) [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR")]
     listen: Vec<ListenAddress>,
-    /// Connections accepted at most a wake-up; 0 takes all that wait; auto takes as many as those who are
+    /// Connections accepted at most a wake-up; 0 takes all that wait (with eager
+    /// reads for a quarter of a second at most); auto takes as many as those who are
     /// here can bear, keeps the kernel's queue as short as it can be served, and when more come than that has it
     /// hear only a part of the new connections [default: auto; 25 with --accept-on-close and the presets of the Flash line; as the
     /// name of a micro-server's preset says]

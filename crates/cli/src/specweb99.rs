@@ -312,6 +312,7 @@ fn find_settings(arguments: &Arguments) -> FindSettings {
         requests_per_connection: None,
         timeout: time(&length.timeout),
         think: Duration::ZERO,
+        first_pause: Duration::ZERO,
         bandwidth_bits_per_s: None,
         warmup: time(&length.warmup),
         cooldown: Duration::ZERO,

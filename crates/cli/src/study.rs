@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand, ValueEnum};
-use lab::study::{self, Listener, Options, OtherBuild, Plan, RunError, Scale, Store, Study};
+use lab::study::{self, Listener, Options, Plan, RunError, Scale, Store, Study};
 use latency::StudyResult;
 use load::client::environment::dated;
 use serde_json::json;
@@ -275,11 +275,10 @@ impl Run {
         let directory = self.output.clone();
         let directory = directory
             .unwrap_or_else(|| format!("headway-study-{}", dated(SystemTime::now())).into());
-        let other = match self.other_build {
-            true => OtherBuild::Welcome,
-            false => OtherBuild::Refused,
-        };
-        let store = Store::create(&directory, other)?;
+        let store = Store::create(&directory)?;
+        if !self.other_build {
+            store.refuse_other_build(&plan)?;
+        }
         // The server and the lab are removed, then the study ends.
         let interrupted = signals::caught(signals::ASKED_OR_CLOSED)?;
         let mut lines = Lines { quiet: self.quiet };

@@ -65,7 +65,7 @@ fn the_exit_code_is_2_when_the_words_are_wrong() {
         (&["serve", "--early-reject", "404"], "off, 503, reset"),
         (
             &["serve", "--accept-count", "25", "--early-reject", "503"],
-            "give accept-count = \"auto\" as well",
+            "give accept-count = \"auto\" in its place",
         ),
         (&["serve", "--listeners", "one"], "reuseport, shared, herd"),
         (

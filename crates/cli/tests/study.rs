@@ -257,14 +257,54 @@ fn run_is_refused_when_another_build_has_measured_there() {
         }
     }
 
-    value["build"] = json!("0.1.0+0123456789abcdef");
-    fs::write(record, value.to_string()).expect("room");
-    let ran = bed.run(&["run", "tiny.toml", "-o", "out", "--other-build"]);
-    assert!(ran.status.success(), "{}", words(&ran.stderr));
-    let notes = bed.result("tiny.json")["notes"].to_string();
+    for (there, named) in [
+        (json!("0.1.0+0123456789abcdef"), "0123456789abcdef"),
+        (Value::Null, "not noted"),
+    ] {
+        value["build"] = there;
+        fs::write(record, value.to_string()).expect("room");
+        let ran = bed.run(&["run", "tiny.toml", "-o", "out", "--other-build"]);
+        assert!(ran.status.success(), "{}", words(&ran.stderr));
+        let notes = bed.result("tiny.json")["notes"].to_string();
+        assert!(
+            notes.contains("2 builds") && notes.contains(named),
+            "{named}: {notes}"
+        );
+    }
+}
+
+#[test]
+fn claim_is_decided_again_when_another_build_has_measured_everything() {
+    let bed = Bed::new();
+    let of_headway = STUDY.replace(
+        "servers = [\"headway\", \"haboob\"]",
+        "servers = [\"headway\"]",
+    );
+    let (studied, _) = of_headway.split_once("[[claim]]").expect("claims");
+    let claimed = |rule: &str| format!("{studied}[[claim]]\ntext = \"c\"\nrule = \"{rule}\"\n");
+    fs::write(
+        bed.path("tiny.toml"),
+        claimed("rate_rps(m, headway, 200/s) > 20"),
+    )
+    .expect("room");
+    assert!(bed.run(&["run", "tiny.toml", "-o", "out"]).status.success());
+    for (record, _) in bed.done() {
+        let text = fs::read_to_string(&record).expect("a record");
+        let mut value: Value = serde_json::from_str(&text).expect("JSON");
+        value["build"] = json!("0.1.0+0123456789abcdef");
+        fs::write(&record, value.to_string()).expect("room");
+    }
+    fs::write(
+        bed.path("tiny.toml"),
+        claimed("rate_rps(m, headway, 200/s) > 100000"),
+    )
+    .expect("room");
+    let again = bed.run(&["run", "tiny.toml", "-o", "out"]);
+    assert!(again.status.success(), "{}", words(&again.stderr));
     assert!(
-        notes.contains("2 builds") && notes.contains("0123456789abcdef"),
-        "{notes}"
+        words(&again.stdout).contains("does not hold"),
+        "{}",
+        words(&again.stdout)
     );
 }
 

@@ -83,6 +83,25 @@ fn client_thinks_between_reply_and_request_when_it_is_told_to() {
 }
 
 #[test]
+fn client_is_silent_after_connecting_when_it_is_told_to() {
+    let server = Server::start(|_| send(reply("hello")));
+    let mut plan = closed(&server, 6);
+    plan.requests_per_connection = Some(3);
+    plan.first_pause = Duration::from_millis(30);
+    let (rows, measured) = run(&plan);
+    assert_eq!(outcomes(&rows), [Outcome::Ok; 6]);
+    assert_eq!(measured.connections_opened, 2);
+    let took_ns = |at: usize| rows[at].end_ns - rows[at].start_ns;
+    for first in [0, 3] {
+        assert!(took_ns(first) >= 30_000_000, "{}", took_ns(first));
+    }
+    // Whoever is silent for longer than its patience has a connection all the same.
+    plan.timeout = Some(Duration::from_millis(10));
+    let (rows, _) = run(&plan);
+    assert_eq!(outcomes(&rows), [Outcome::TimedOut; 6]);
+}
+
+#[test]
 fn documents_come_in_turn_when_nothing_else_is_said() {
     let server = Server::start(|_| send(reply("hello")));
     let mut plan = closed(&server, 5);

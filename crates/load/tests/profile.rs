@@ -49,6 +49,7 @@ fn settings(server: &Server, busy: f64, waited: f64) -> ProfileSettings {
         connections: Some(2),
         requests_per_connection: None,
         timeout: None,
+        first_pause: Duration::ZERO,
         think: Duration::ZERO,
         bandwidth_bits_per_s: None,
         warmup: Some(Duration::ZERO),

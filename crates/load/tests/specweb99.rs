@@ -85,6 +85,7 @@ impl Place {
             requests_per_connection: None,
             timeout: None,
             think: Duration::ZERO,
+            first_pause: Duration::ZERO,
             bandwidth_bits_per_s: None,
             warmup: Some(Duration::ZERO),
             cooldown: Duration::ZERO,

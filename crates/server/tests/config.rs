@@ -323,7 +323,11 @@ fn options_are_refused_when_they_say_otherwise_than_the_server_that_is_named() {
         ),
         (
             "preset = 'eager'\nearly-reject = '503'",
-            "with accept-count = 0 it does not look",
+            "with accept-count = 0 it does not look; leave the preset out",
+        ),
+        (
+            "accept-on-close = true\nearly-reject = '503'",
+            "with accept-count = 25 it does not look; leave accept-on-close out",
         ),
         (
             "listenq = -3",

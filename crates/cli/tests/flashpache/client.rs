@@ -12,6 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// The compiled test program.
 fn program() -> &'static Path {
@@ -354,16 +355,36 @@ fn files_are_opened_when_the_service_stands_still() {
 fn one_thread_tries_again_when_the_service_stands_still() {
     let place = Place::new(1);
     let backend = place.backend();
+    let below = [place.files[0].join("below")];
     backend.signal(Signal::STOP);
-    let said = place.run(
-        &["200", "during", "8", "4000"],
-        &[place.files[0].join("below")],
-    );
+    let one = place.run(&["200", "during", "1", "4000"], &below);
+    let eight = place.run(&["200", "during", "8", "4000"], &below);
     backend.signal(Signal::CONT);
-    // All eight find out, at the same time; from then on one for each second of rest and its own wait.
-    let timeouts = said.count("timeouts");
-    assert!((2..=8 + 3).contains(&timeouts), "{}", said.counted);
-    assert!(said.count("fallbacks") > 100, "{}", said.counted);
+    // Each finds out, the eight at the same time; from then on one for each second of rest and its own wait.
+    assert!(
+        (2..=1 + 3).contains(&one.count("timeouts")),
+        "{}",
+        one.counted
+    );
+    assert!(eight.count("timeouts") <= 8 + 3, "{}", eight.counted);
+    for said in [one, eight] {
+        assert!(said.count("fallbacks") > 100, "{}", said.counted);
+    }
+}
+
+#[test]
+fn all_threads_ask_again_when_the_service_goes_on() {
+    let place = Place::new(1);
+    let backend = place.backend();
+    backend.signal(Signal::STOP);
+    let words = ["200", "during", "4", "4000"];
+    let child = start(place.command(&words, &[place.files[0].join("below")]));
+    std::thread::sleep(Duration::from_millis(500));
+    backend.signal(Signal::CONT);
+    let said = Said::of(child.wait_with_output().unwrap());
+    assert!(said.count("timeouts") >= 1, "{}", said.counted);
+    // One for each rest would be three.
+    assert!(said.count("asked") > 100, "{}", said.counted);
 }
 
 fn start(mut command: Command) -> Child {

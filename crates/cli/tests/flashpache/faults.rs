@@ -238,6 +238,7 @@ fn apache_opens_what_it_has_allowed_when_links_are_not_simply_followed() {
     for (options, sent) in [
         ("FollowSymLinks", 2),
         ("SymLinksIfOwnerMatch", 0),
+        ("FollowSymLinks SymLinksIfOwnerMatch", 0),
         ("None", 0),
     ] {
         let place = Place::new();

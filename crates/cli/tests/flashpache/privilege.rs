@@ -6,7 +6,7 @@ use super::command::{backend, may_mount, said};
 use super::conversations::{Tree, masked};
 use super::faults::built;
 use super::support::{
-    Apache, Backend, base, exchange, folder, is_root, make_cold, skip, wait_until,
+    Apache, Backend, base, clients, exchange, folder, is_root, make_cold, skip, wait_until,
 };
 use super::tree::stamp;
 use std::fs;
@@ -322,4 +322,49 @@ fn replies_are_apaches_own_when_the_service_is_another_user_with_other_rights() 
         assert!(rights(backend.pid().as_raw_nonzero().get())[0].starts_with("Uid: 65534 "));
         drop((apache, backend));
     }
+}
+
+#[test]
+fn all_that_was_asked_for_is_in_memory_when_the_service_may_not_count_its_pages() {
+    let name = "all_that_was_asked_for_is_in_memory_when_the_service_may_not_count_its_pages";
+    let Ok(libraries) = clients() else {
+        return skip(name, "the clients' libraries");
+    };
+    if !is_root() {
+        return skip(name, "root, to make a name cold");
+    }
+    const LENGTH: usize = 5_000_000;
+    let mut tree = Tree::filled(|root| fs::write(root.join("long"), vec![b'x'; LENGTH]).unwrap());
+    let Tree::Disk(_) = tree else {
+        return skip(name, "a disk of its own, whose names can be made cold");
+    };
+    let root = tree.make_cold();
+    let sockets = folder();
+    let socket = sockets.path().join("socket");
+    let words = [
+        "--user",
+        "nobody",
+        "--allow-user",
+        "root",
+        "--read-in-max",
+        "8MiB",
+    ];
+    let backend = Backend::start_with(&words, &root, &socket);
+    let status = Command::new("sh")
+        .args(["-c", "exec 3<\"$0\""])
+        .arg(root.join("long"))
+        .env("LD_PRELOAD", libraries.join("libheadway_preload.so"))
+        .env("HEADWAY_OPEN_SOCKET", &socket)
+        .env("HEADWAY_OPEN_PREFIXES", &root)
+        .env("HEADWAY_OPEN_READ_IN", "8000000")
+        .status()
+        .unwrap();
+    assert!(status.success());
+    assert_eq!(backend.counter("requests_total"), 1);
+    let file = fs::File::open(root.join("long")).unwrap();
+    match os::residency::mincore(&file, 0, LENGTH as u64) {
+        Ok(pages) => assert_eq!(pages as usize, LENGTH.div_ceil(4096)),
+        Err(why) => skip(name, &format!("mincore: {why}")),
+    }
+    drop((file, backend));
 }

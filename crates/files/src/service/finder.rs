@@ -10,7 +10,7 @@ use crate::file::OpenFile;
 use crate::names::{Names, NamesBounds};
 use crate::pool::{Done, Outcome, Pool, PoolLimits, Waiter};
 use crate::protocol::Want;
-use crate::residency::Residency;
+use crate::residency::{READ_IN_BYTES, Residency};
 use crate::resolve::resolve_cached;
 use crate::revalidate::{Revalidation, revalidate_cached};
 use crate::root::{RootConfig, RootError, RootId, Roots};
@@ -250,7 +250,9 @@ impl Finder {
 
     fn read_in(&mut self, id: u64, ask: Ask, file: &Rc<OpenFile>, admitted: bool) -> Begun {
         let length = ask.read_in.min(file.meta().size);
-        // Where nobody can tell without the kernel beginning to read, a helper reads, which is always right; unless it has just done so.
+        // Where nobody can tell without the kernel beginning to read, a helper reads, which is always right; unless it has just
+        // read as much with the name.
+        let was_read = admitted && length <= READ_IN_BYTES;
         let in_memory = match length {
             0 => Some(true),
             _ => self
@@ -258,7 +260,7 @@ impl Finder {
                 .resident_untouched(file, 0, length)
                 .unwrap_or(None),
         };
-        if in_memory.unwrap_or(admitted) {
+        if in_memory.unwrap_or(was_read) {
             return Begun::Answered(ask.found(true));
         }
         self.sources.read_in += 1;

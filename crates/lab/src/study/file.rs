@@ -86,6 +86,7 @@ pub struct Workload {
     pub idle: Option<Scaled<u64>>,
     pub requests_per_connection: Option<Scaled<u64>>,
     pub timeout: Option<Scaled<String>>,
+    pub first_pause: Option<Scaled<String>>,
     pub bandwidth: Option<Scaled<String>>,
 }
 

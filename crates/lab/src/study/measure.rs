@@ -257,6 +257,9 @@ impl Bench<'_> {
         if let Some(seconds) = spec.workload.timeout_s {
             command.args(["--timeout", &time(seconds)]);
         }
+        if let Some(seconds) = spec.workload.first_pause_s {
+            command.args(["--first-pause", &time(seconds)]);
+        }
         if let Some(bits) = spec.workload.bandwidth_bits_per_s {
             command.args(["--bandwidth", &format!("{bits}bit")]);
         }

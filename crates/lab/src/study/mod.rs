@@ -33,7 +33,7 @@ pub use plan::Plan;
 pub use resolve::Study;
 pub use run::{Listener, Options, RunError, run};
 pub use scaled::Scale;
-pub use store::{OtherBuild, Store, StoreError};
+pub use store::{Store, StoreError};
 pub use summary::{SummaryError, summarise};
 
 /// Why a study cannot be read.

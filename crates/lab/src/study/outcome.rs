@@ -140,7 +140,10 @@ impl View<'_, '_> {
         let measures = self.study.measures.iter();
         let builds: BTreeSet<String> = measures
             .flat_map(|measure| self.specs(measure).chain(self.capacities(measure)))
-            .filter_map(|spec| self.get(&spec).ok()?.record.build.clone())
+            .filter_map(|spec| {
+                let build = self.get(&spec).ok()?.record.build.clone();
+                Some(build.unwrap_or_else(|| "one that was not noted".to_owned()))
+            })
             .collect();
         if builds.len() > 1 {
             let builds: Vec<String> = builds.into_iter().collect();

@@ -65,6 +65,8 @@ pub fn run(
     options: &Options<'_>,
     listener: &mut dyn Listener,
 ) -> Result<(), RunError> {
+    // Now, as long as the program is the one that was started.
+    let _ = build::this();
     let (journal, cleared) = Journal::open(store.path()).map_err(RunError::Earlier)?;
     if let Some(words) = cleared {
         listener.say(&format!("cleared what a killed run left: {words}"));

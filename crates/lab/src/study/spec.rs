@@ -127,6 +127,9 @@ pub struct Workload {
     pub requests_per_connection: u64,
     /// After which a request is an error; absent: the generator's own.
     pub timeout_s: Option<f64>,
+    /// How long a client is silent once it is connected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_pause_s: Option<f64>,
     /// What a connection receives at most.
     pub bandwidth_bits_per_s: Option<u64>,
 }
@@ -330,6 +333,7 @@ mod tests {
                 idle: None,
                 requests_per_connection: 5,
                 timeout_s: None,
+                first_pause_s: None,
                 bandwidth_bits_per_s: None,
             },
             point: Point::Capacity,

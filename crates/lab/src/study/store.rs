@@ -12,6 +12,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use super::build;
+use super::plan::Plan;
 use super::spec::Spec;
 
 const MARK: &str = "studies.json";
@@ -59,15 +60,6 @@ pub struct Store {
     _lock: Option<File>,
 }
 
-/// Whether measurements of another build of headway may stand beside this one's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OtherBuild {
-    /// They are refused.
-    Refused,
-    /// They may, and the results say so.
-    Welcome,
-}
-
 /// `studies.json`: what the directory is, and which studies were asked for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -100,7 +92,7 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub fn create(path: &Path, other: OtherBuild) -> Result<Store, StoreError> {
+    pub fn create(path: &Path) -> Result<Store, StoreError> {
         fs::create_dir_all(path).map_err(io_at(path))?;
         let mut entries = fs::read_dir(path).map_err(io_at(path))?;
         if !path.join(MARK).exists() && entries.next().is_some() {
@@ -118,9 +110,6 @@ impl Store {
             path: path.to_owned(),
             _lock: Some(lock),
         };
-        if other == OtherBuild::Refused {
-            store.one_build()?;
-        }
         let mark = store.mark().unwrap_or_default();
         store.write_mark(&mark)?;
         Ok(store)
@@ -140,12 +129,20 @@ impl Store {
         }
     }
 
-    /// Refuses what another build has measured here.
-    fn one_build(&self) -> Result<(), StoreError> {
+    /// Refuses what another build has measured of a plan, if there is more of it to measure. What is done is shown all the same.
+    ///
+    /// # Errors
+    /// [`StoreError::OtherBuild`].
+    pub fn refuse_other_build(&self, plan: &Plan) -> Result<(), StoreError> {
         let here = build::this();
-        let good = |record: &Record| record.failed.is_none();
-        let measured = self.records().into_iter().filter(good);
-        let other = measured
+        let done = |key: String| self.record(&key).filter(|record| record.failed.is_none());
+        let records: Vec<Option<Record>> = plan.specs().map(|spec| done(spec.key())).collect();
+        if records.iter().all(Option::is_some) {
+            return Ok(());
+        }
+        let other = records
+            .into_iter()
+            .flatten()
             .map(|record| record.build)
             .find(|build| build.as_deref() != Some(here));
         match other {

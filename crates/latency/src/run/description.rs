@@ -191,6 +191,8 @@ pub struct LoadInfo {
     pub timeout_ms: Option<f64>,
     /// Pause of a connection between reply and next request.
     pub think_ms: f64,
+    /// For how long a client was silent once its connection had come about.
+    pub first_pause_ms: f64,
     /// Bits a second that one connection may receive.
     pub bandwidth_bits_per_s: Option<u64>,
     /// Steps and ramps of an open loop, in order.

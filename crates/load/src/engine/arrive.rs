@@ -206,6 +206,7 @@ impl Engine<'_> {
             }
             Phase::Receiving => self.read_on(index),
             Phase::Connecting => self.dial(index),
+            Phase::Silent => self.speak(index),
             Phase::Free | Phase::Sending => {}
         }
     }

@@ -373,6 +373,6 @@ fn tick(timeout: Option<Duration>) -> Duration {
     hundredth.clamp(Duration::from_millis(1), Duration::from_millis(64))
 }
 
-fn whole_ns(length: Duration) -> u64 {
+pub(super) fn whole_ns(length: Duration) -> u64 {
     u64::try_from(length.as_nanos()).unwrap_or(u64::MAX)
 }

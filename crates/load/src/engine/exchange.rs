@@ -12,7 +12,7 @@ use latency::Outcome;
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, SendFlags};
 
-use super::core::Engine;
+use super::core::{Engine, whole_ns};
 use super::dial::{Cause, Dialled, outcome};
 use super::reply::{Malformed, Progress};
 use super::slot::Phase;
@@ -64,7 +64,7 @@ impl Engine<'_> {
                 };
                 slot.bucket = bucket.unwrap_or_default();
                 slot.phase = Phase::Connecting;
-                if local {
+                if local && self.plan.first_pause.is_zero() {
                     // The handshake is over: asking the events first would cost two calls more.
                     self.transmit(index);
                 } else {
@@ -86,6 +86,7 @@ impl Engine<'_> {
     /// Something happened on a slot's connection.
     pub fn on_event(&mut self, event: Ready) {
         let index = event.token.slot();
+        let pauses = !self.plan.first_pause.is_zero();
         let slot = self.slot(index);
         // Only the low bits of the generation are in the token.
         let same = event::Token::new(0, index, slot.generation) == event.token;
@@ -93,6 +94,9 @@ impl Engine<'_> {
             return;
         }
         match slot.phase {
+            Phase::Connecting if pauses && event.writable && !event.hangup => {
+                self.keep_silent(index);
+            }
             Phase::Connecting | Phase::Sending => {
                 if event.writable || event.hangup {
                     self.tell();
@@ -101,10 +105,26 @@ impl Engine<'_> {
                     self.receive(index);
                 }
             }
-            Phase::Receiving => self.receive(index),
+            Phase::Silent | Phase::Receiving => self.receive(index),
             Phase::Idle => self.look(index),
             Phase::Free | Phase::Resting => {}
         }
+    }
+
+    /// The connection has come about, and its request comes later. What the server says meanwhile is heard.
+    fn keep_silent(&mut self, index: u32) {
+        let now_ns = self.tell();
+        let pause_ns = whole_ns(self.plan.first_pause);
+        self.slot(index).phase = Phase::Silent;
+        self.timers.set(index, now_ns.saturating_add(pause_ns));
+        self.listen_or_fail(index, Interest::READ);
+    }
+
+    /// The pause is over.
+    pub fn speak(&mut self, index: u32) {
+        self.tell();
+        self.slot(index).phase = Phase::Sending;
+        self.transmit(index);
     }
 
     /// Sends what is left of the slot's request.
@@ -346,7 +366,8 @@ impl Engine<'_> {
         }
         self.tally.in_flight -= 1;
         self.deadlines.clear(index as usize);
-        if self.bandwidth.is_some() || self.slot(index).phase == Phase::Connecting {
+        let phase = self.slot(index).phase;
+        if self.bandwidth.is_some() || matches!(phase, Phase::Connecting | Phase::Silent) {
             self.timers.clear(index);
         }
         if !keeps || !self.listen(index, Interest::READ) {

@@ -28,6 +28,8 @@ pub struct Plan {
     pub timeout: Option<Duration>,
     /// Pause of a closed-loop client between a reply and its next request.
     pub think: Duration,
+    /// For how long a client is silent once its connection has come about; the time belongs to its first request.
+    pub first_pause: Duration,
     /// Over how long the clients of a closed loop begin, at equal distances; zero is all at once.
     pub ramp: Duration,
     /// What each client of a closed loop asks, and how it judges replies; `None`: all are alike and ask by `work`. With a limit on bandwidth a
@@ -321,6 +323,7 @@ impl Plan {
             requests_per_connection: None,
             timeout: None,
             think: Duration::ZERO,
+            first_pause: Duration::ZERO,
             ramp: Duration::ZERO,
             conversation: None,
             bandwidth_bits_per_s: None,

@@ -19,6 +19,8 @@ pub(crate) enum Phase {
     Idle,
     /// A request waits for its connection (without a socket: for the timer that dials again).
     Connecting,
+    /// The connection has come about, and its first request waits for a timer.
+    Silent,
     /// A part of a request has left.
     Sending,
     /// The request has left.
@@ -110,7 +112,7 @@ impl Slot {
     pub fn is_busy(&self) -> bool {
         matches!(
             self.phase,
-            Phase::Connecting | Phase::Sending | Phase::Receiving
+            Phase::Connecting | Phase::Silent | Phase::Sending | Phase::Receiving
         )
     }
 }

@@ -84,6 +84,7 @@ fn parameters(of: &RunDescription) -> Vec<(&'static str, String)> {
         ("the capacity", or(given_capacity(of), "to be looked for")),
         ("the arrivals", arrivals.to_owned()),
         ("a time-out in ms of", or(load.timeout_ms, "none")),
+        ("a first pause in ms of", load.first_pause_ms.to_string()),
         (
             "bit/s a connection",
             or(load.bandwidth_bits_per_s, "unlimited"),

@@ -77,6 +77,8 @@ pub struct Settings {
     pub timeout: Option<Duration>,
     /// Pause between a reply and the next request of a connection.
     pub think: Duration,
+    /// How long a client is silent once its connection has come about.
+    pub first_pause: Duration,
     /// Bits a second that a connection may receive.
     pub bandwidth_bits_per_s: Option<u64>,
     /// Excluded from the figures.
@@ -245,6 +247,7 @@ impl Settings {
             .unwrap_or(Some(REQUESTS_PER_CONNECTION));
         plan.timeout = self.timeout();
         plan.think = self.think;
+        plan.first_pause = self.first_pause;
         plan.bandwidth_bits_per_s = self.bandwidth_bits_per_s;
         plan.warmup = warmup;
         plan.cooldown = self.cooldown;
@@ -323,6 +326,7 @@ impl Settings {
             requests_per_connection: plan.requests_per_connection.map(Into::into),
             timeout_ms: plan.timeout.map(|timeout| timeout.as_secs_f64() * 1e3),
             think_ms: plan.think.as_secs_f64() * 1e3,
+            first_pause_ms: plan.first_pause.as_secs_f64() * 1e3,
             bandwidth_bits_per_s: plan.bandwidth_bits_per_s,
             warmup_s: plan.warmup.as_secs_f64(),
             cooldown_s: plan.cooldown.as_secs_f64(),
@@ -406,6 +410,7 @@ mod tests {
             requests_per_connection: None,
             timeout: None,
             think: Duration::ZERO,
+            first_pause: Duration::ZERO,
             bandwidth_bits_per_s: None,
             warmup: None,
             cooldown: Duration::ZERO,

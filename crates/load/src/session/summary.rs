@@ -92,6 +92,13 @@ fn load(load: &LoadInfo) -> String {
     if load.think_ms > 0.0 {
         let _ = write!(words, ", think time {} ms", number(load.think_ms));
     }
+    if load.first_pause_ms > 0.0 {
+        let _ = write!(
+            words,
+            ", silent for {} ms at first",
+            number(load.first_pause_ms)
+        );
+    }
     if let Some(bits) = load.bandwidth_bits_per_s {
         let _ = write!(
             words,

@@ -289,6 +289,7 @@ impl SpecWeb99Settings {
             requests_per_connection: Some(None),
             timeout: Some(self.session.timeout.unwrap_or(TIMEOUT)),
             think: Duration::ZERO,
+            first_pause: Duration::ZERO,
             bandwidth_bits_per_s: Some(RATE_MAX_BITS_PER_S),
             warmup: Some(self.ramp + warmup),
             duration: Some(self.session.duration.unwrap_or(DURATION)),

@@ -233,9 +233,15 @@ fn auto_takes_in_turns(policy: Policy, from: &Settings, to: &mut Findings<'_>) {
 /// Who cannot be served in time is known to nobody but the controller.
 fn rejects_only_by_control(policy: Policy, from: &Settings, to: &mut Findings<'_>) {
     if policy.early_reject != EarlyReject::Off && policy.count != AcceptCount::Auto {
+        let is_named = value(&from.preset).is_some_and(|preset| preset != Preset::Headway);
+        let way_out = match value(&from.accept_on_close) {
+            _ if is_named => "leave the preset out, which auto does not go with",
+            Some(true) => "leave accept-on-close out, which auto does not go with",
+            _ => "give accept-count = \"auto\" in its place",
+        };
         let problem = format!(
             "clients are turned away when the loop sees that more come than it can serve, and with accept-count = {} it \
-             does not look; give accept-count = \"auto\" as well",
+             does not look; {way_out}",
             policy.count
         );
         to.wrong("early-reject", span(&from.early_reject), problem);

@@ -391,6 +391,7 @@ impl Resolver<'_> {
             idle: Some(number(&written.idle, 0)).filter(|idle| *idle > 0),
             requests_per_connection: number(&written.requests_per_connection, 5),
             timeout_s: self.time(written.timeout.as_ref(), &wrong)?,
+            first_pause_s: self.time(written.first_pause.as_ref(), &wrong)?,
             bandwidth_bits_per_s: bandwidth.map(|found| found.bits_per_s),
         })
     }

@@ -145,11 +145,7 @@ fn line_is_named_when_a_study_is_wrong() {
             3,
             "trace or runnable",
         ),
-        (
-            format!("{HEAD}order = \"rates\"\n"),
-            3,
-            "servers or points",
-        ),
+        (format!("{HEAD}order = \"rates\"\n"), 3, "servers or points"),
         (
             format!(
                 "{HEAD}[server.x]\nkind = \"headway\"\nhelpers = \"many\"\n[[claim]]\ntext = \"t\"\n"

@@ -211,6 +211,37 @@ fn nobody_is_heard_late_when_the_kernel_remembers_whom_it_did_not_hear() {
 }
 
 #[test]
+fn goodput_stays_when_thirty_times_as_much_is_asked_for() {
+    for (name, of) in [("heavy", heavy()), ("persistent", persistent())] {
+        let of = Workload {
+            remembers: true,
+            seconds: 16.0,
+            ..of
+        };
+        let three = goodput(&of, 3.0, Policy::Auto, 1).0;
+        for load in [10.0, 30.0] {
+            let (rate, outcome) = goodput(&of, load, Policy::Auto, 1);
+            assert!(
+                rate >= 0.95 * three,
+                "{name}, {load}: {rate:.0} of {three:.0}"
+            );
+            // A queue that is full of those who came before anything was known is seconds of work.
+            let beginning = Workload {
+                seconds: 8.0,
+                ..of.clone()
+            };
+            let (_, early) = goodput(&beginning, load, Policy::Auto, 1);
+            let lost = (outcome.connected_timed_out - early.connected_timed_out) as f64
+                / (outcome.connected - early.connected) as f64;
+            assert!(
+                lost < 0.01,
+                "{name}, {load}: {lost:.3} of the connected gave up"
+            );
+        }
+    }
+}
+
+#[test]
 fn most_are_served_at_their_first_knock_when_only_a_part_is_heard() {
     let of = Workload {
         deferred: false,
