@@ -1,4 +1,4 @@
-//! Draws the pictures of docs/src/accepting.md: what policies of taking clients come to in simulated time.
+//! Draws the pictures of docs/src/accept-auto.md: what policies of taking clients come to in simulated time.
 //!
 //! `cargo run -p headway --example accept_control -- replies > docs/src/accept-replies.svg`, and `times` and `course` for the others.
 //! The simulation is seeded, so the pictures change only with the control law.

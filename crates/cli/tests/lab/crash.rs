@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::support::{Lab, can, headway, text, traces_of, wait_until};
+use super::support::{Lab, can, command_lines, headway, text, traces_of, wait_until};
 
 const WHOLE: [&str; 10] = [
     "--disk",
@@ -126,6 +126,78 @@ fn everything_is_undone_when_making_is_interrupted() {
             "{signal:?} at step {step}"
         );
     }
+}
+
+/// Whether files are being made on the lab's disk.
+fn is_filled(lab: &Lab) -> bool {
+    let directory = format!("{}/", lab.directory().display());
+    command_lines()
+        .iter()
+        .any(|words| words.contains("fileset create") && words.contains(&directory))
+}
+
+#[test]
+fn nothing_stays_when_making_is_interrupted_while_files_are_put_on_the_disk() {
+    let test = "nothing_stays_when_making_is_interrupted_while_files_are_put_on_the_disk";
+    if !can(test, &["disk"]) {
+        return;
+    }
+    let lab = Lab {
+        name: super::support::name(),
+    };
+    let parts = [
+        "--disk",
+        "nvme",
+        "--disk-size",
+        "512MiB",
+        "--fileset",
+        "400MB",
+    ];
+    let mut maker = lab
+        .making(&parts)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("started");
+    wait_until("files are made", || {
+        is_filled(&lab) || maker.try_wait().expect("asked").is_some()
+    });
+    kill_process(Pid::from_child(&maker), Signal::INT).expect("signalled");
+    let output = maker.wait_with_output().expect("ended");
+    assert_eq!(output.status.code(), Some(1), "{:?}", output.status);
+    assert!(
+        text(&output.stderr).contains("interrupted"),
+        "{}",
+        text(&output.stderr)
+    );
+    assert!(!is_filled(&lab));
+    assert_eq!(traces_of(&lab.name), Vec::<String>::new());
+}
+
+#[test]
+fn disk_is_slow_again_when_putting_files_on_it_is_interrupted() {
+    let test = "disk_is_slow_again_when_putting_files_on_it_is_interrupted";
+    if !can(test, &["disk"]) {
+        return;
+    }
+    let lab = Lab::up(&["--disk", "nvme", "--disk-size", "512MiB"]);
+    let loading = headway(&["lab", "load", &lab.name, "--fileset", "400MB"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("started");
+    wait_until("files are made", || is_filled(&lab));
+    assert_eq!(lab.status()["disk"]["fast"], true);
+    kill_process(Pid::from_child(&loading), Signal::INT).expect("signalled");
+    let output = loading.wait_with_output().expect("ended");
+    assert_eq!(output.status.code(), Some(1), "{:?}", output.status);
+    assert!(
+        text(&output.stderr).contains("interrupted; the disk keeps what is on it"),
+        "{}",
+        text(&output.stderr)
+    );
+    assert!(!is_filled(&lab));
+    assert_eq!(lab.status()["disk"]["fast"], false);
 }
 
 #[test]

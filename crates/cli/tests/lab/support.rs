@@ -158,13 +158,21 @@ pub fn traces_of(name: &str) -> Vec<String> {
             note("file", path.display().to_string());
         }
     }
-    for entry in entries("/proc") {
-        let words = read(entry.join("cmdline")).replace('\0', " ");
+    for words in command_lines() {
         if words.contains("disk-process") && words.contains(&format!("{directory}/")) {
             note("process", words);
         }
     }
     found
+}
+
+/// Of every process.
+pub fn command_lines() -> Vec<String> {
+    let processes = entries("/proc");
+    let words = processes
+        .iter()
+        .map(|entry| read(entry.join("cmdline")).replace('\0', " "));
+    words.collect()
 }
 
 fn read(path: impl AsRef<Path>) -> String {
