@@ -212,6 +212,11 @@ impl Worker {
                 let queue = config.listen_queue.min(os::listen::longest_queue());
                 let queue = queue.div_ceil(config.sharers());
                 let auto = Auto::new(queue, rejecting, shared, config.defer_accept);
+                let auto = match config.eager_read {
+                    true => auto,
+                    // The request is there, and where nothing is written before that is asked for, the reply may be.
+                    false => auto.serving_later(2 - u32::from(config.eager_write)),
+                };
                 match parts.listeners.remember() {
                     true => auto.remembering(),
                     false => auto,
@@ -273,7 +278,14 @@ impl Worker {
             self.tick();
             if let Some(auto) = &mut self.auto {
                 let crowded = ready.len() >= event::EVENTS_PER_WAIT_MAX;
-                auto.begin_turn(crowded, self.listeners.are_watched());
+                let clients = ready
+                    .iter()
+                    .filter(|event| event.token.kind() == CONNECTION);
+                auto.begin_turn(
+                    clients.count() as u32,
+                    crowded,
+                    self.listeners.are_watched(),
+                );
             }
             self.counters.ready_events.record(ready.len() as u64);
             self.hear_idle_lines(&ready);

@@ -80,12 +80,20 @@ impl Auto {
         self
     }
 
-    /// The wait for events is over. `crowded`: more may be ready than it told. `watched`: it would have told of clients.
-    pub fn begin_turn(&mut self, crowded: bool, watched: bool) {
+    /// The same where clients are not served as they are taken, but by so many events afterwards.
+    pub fn serving_later(mut self, events: u32) -> Auto {
+        self.controller = self.controller.serving_later(events);
+        self
+    }
+
+    /// The wait for events is over, and has told of so many of those who are here. `crowded`: more may be ready. `watched`: it would have told of
+    /// clients.
+    pub fn begin_turn(&mut self, events: u32, crowded: bool, watched: bool) {
         self.begun = Instant::now();
         self.unseen = crowded || !watched;
         self.turn = Turn {
             wait_us: (self.begun - self.ended).as_micros() as u64,
+            events,
             crowded,
             reckoned: true,
             queue_empty: true,
@@ -232,7 +240,7 @@ mod tests {
     fn handshakes_of_those_who_are_kept_back_are_no_drops() {
         for (deferring, dropped) in [(true, 20), (false, 130)] {
             let mut auto = Auto::new(1024, false, false, deferring);
-            auto.begin_turn(false, true);
+            auto.begin_turn(0, false, true);
             auto.looked(10, 1_000);
             auto.took(Instant::now(), 70);
             auto.turned_away(Instant::now(), 30);
@@ -243,17 +251,17 @@ mod tests {
     #[test]
     fn those_who_have_left_do_not_wait_any_more_when_nobody_has_looked_since() {
         let mut auto = Auto::new(1024, false, false, true);
-        auto.begin_turn(false, true);
+        auto.begin_turn(0, false, true);
         auto.looked(100, 0);
         auto.end_turn();
         assert_eq!((auto.turn.waiting, auto.turn.reckoned), (100, false));
-        auto.begin_turn(false, true);
+        auto.begin_turn(0, false, true);
         auto.took(Instant::now(), 30);
         auto.turned_away(Instant::now(), 5);
         auto.left(true);
         auto.end_turn();
         assert_eq!((auto.turn.waiting, auto.turn.reckoned), (65, true));
-        auto.begin_turn(false, true);
+        auto.begin_turn(0, false, true);
         auto.left(false);
         auto.end_turn();
         assert_eq!((auto.turn.waiting, auto.turn.reckoned), (0, false));
@@ -293,11 +301,11 @@ mod tests {
     #[test]
     fn listeners_are_looked_at_when_somebody_may_wait() {
         let mut auto = Auto::new(1024, false, false, false);
-        auto.begin_turn(false, true);
+        auto.begin_turn(0, false, true);
         assert!(auto.is_to_look(), "the counting begins");
         assert_eq!(auto.looked(0, 70), 0);
         std::thread::sleep(LOOK_EVERY);
-        auto.begin_turn(false, true);
+        auto.begin_turn(0, false, true);
         assert!(!auto.is_to_look(), "nobody was announced");
         auto.left(false);
         assert!(!auto.is_to_look());
@@ -307,9 +315,9 @@ mod tests {
         auto.left(true);
         assert!(!auto.is_to_look(), "it has just been done");
         std::thread::sleep(LOOK_EVERY);
-        auto.begin_turn(false, false);
+        auto.begin_turn(0, false, false);
         assert!(auto.is_to_look(), "it was not asked about");
-        auto.begin_turn(true, true);
+        auto.begin_turn(0, true, true);
         assert!(auto.is_to_look(), "there was no room to tell of it");
         auto.left(false);
         assert!(!auto.is_to_look());

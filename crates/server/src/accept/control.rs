@@ -14,6 +14,7 @@
 //!    [`WAITS`] times as long as the wait for events takes where that is more, as with select and very many
 //!    connections. Where the work for those who are here alone fills the turn, a round may still take a quarter as
 //!    long as it did, or less of that the nearer it is to [`LATE_US`]: clients that stay for many requests must not keep all others out.
+//!    Where clients are served in a later turn than they are taken in ([`Controller::serving_later`]), what they will take then counts as theirs.
 //! 2. *Too many who are here* wait for one another until they give up, and then all work is for nobody (their CM). Who
 //!    becomes ready waits for a turn at most, or for several when more are ready than one turn sees. That is the
 //!    lateness; above [`LATE_US`] nobody is taken until it has fallen to half. After [`STARVED_US`] without any, one is.
@@ -121,8 +122,18 @@ pub struct Turn {
     pub dropped: u32,
     /// How long the oldest of the first requests that were looked at had waited, in the queue and for its turn.
     pub oldest_us: u64,
+    /// Events of those who are here.
+    pub events: u32,
     /// Whether there may be more ready than this turn has seen.
     pub crowded: bool,
+}
+
+impl Turn {
+    /// The work for those who are here.
+    fn others_us(&self) -> u64 {
+        self.busy_us
+            .saturating_sub(self.accepting_us + self.rejecting_us)
+    }
 }
 
 /// The controller of one loop.
@@ -132,6 +143,8 @@ pub struct Controller {
     cost_ns: u64,
     /// And over many rounds.
     long_cost: LongCost,
+    /// Where clients are not served as they are taken.
+    later: Option<Later>,
     /// How long the turns have taken since one last saw everybody who was ready.
     late_us: u64,
     holding: bool,
@@ -174,6 +187,7 @@ impl Controller {
         Controller {
             cost_ns: COST_FIRST_NS,
             long_cost: LongCost::default(),
+            later: None,
             late_us: 0,
             holding: false,
             wait_us: 0,
@@ -201,6 +215,16 @@ impl Controller {
     /// The same where the kernel remembers whom it did not hear for as long as that would knock again.
     pub fn remembering(mut self) -> Controller {
         self.queue.remember();
+        self
+    }
+
+    /// The same where clients are not served as they are taken, but by so many events that the wait tells of later.
+    pub fn serving_later(mut self, events: u32) -> Controller {
+        self.later = Some(Later {
+            events,
+            event_ns: COST_FIRST_NS,
+            accepted: 0,
+        });
         self
     }
 
@@ -256,6 +280,9 @@ impl Controller {
             false => self.late_us > LATE_US,
         };
         self.round = self.next_round(turn);
+        if let Some(later) = &mut self.later {
+            later.learn(turn);
+        }
         self.held += u64::from(self.round == 0);
         let turn_us = self.turn_us();
         self.surplus.learn(turn, turn_us);
@@ -267,11 +294,11 @@ impl Controller {
             let starved = turn.now_us.saturating_sub(self.last_accept_us) > STARVED_US;
             return u32::from(starved);
         }
-        let others_us = turn
-            .busy_us
-            .saturating_sub(turn.accepting_us + turn.rejecting_us);
         let turn_us = self.turn_us();
-        let in_time = |us: u64| us * 1000 / self.cost_ns.max(1);
+        let (later_ns, later_us) = self.later.map_or((0, 0), Later::client_ns_and_last_us);
+        // Of those who were taken a turn ago each has been counted once already.
+        let others_us = turn.others_us().saturating_sub(later_us);
+        let in_time = |us: u64| us * 1000 / (self.cost_ns + later_ns).max(1);
         let least = match others_us > turn_us / 2 {
             true => 1,
             false => in_time(LONG_TURN_US).clamp(1, ROUND_LEAST),
@@ -360,6 +387,35 @@ impl Period {
 
     fn seconds(&self) -> f64 {
         self.ended_us.saturating_sub(self.begun_us).max(1) as f64 / 1e6
+    }
+}
+
+/// What those who are taken cost in later turns.
+#[derive(Clone, Copy, Debug)]
+struct Later {
+    /// Events until a client's first request is answered.
+    events: u32,
+    /// What an event costs in a quarter of all turns at most: where the processor is lent by slices, time that passes between them is nobody's.
+    event_ns: u64,
+    /// How many were taken in the last turn.
+    accepted: u32,
+}
+
+impl Later {
+    fn learn(&mut self, turn: &Turn) {
+        self.accepted = turn.accepted;
+        if turn.events == 0 {
+            return;
+        }
+        let cost_ns = turn.others_us() * 1000 / u64::from(turn.events);
+        let (least, most) = (self.event_ns * 29 / 32, self.event_ns * 33 / 32 + 1);
+        self.event_ns = cost_ns.clamp(least, most);
+    }
+
+    /// For one client, and for those of the last turn together.
+    fn client_ns_and_last_us(self) -> (u64, u64) {
+        let client_ns = self.event_ns * u64::from(self.events);
+        (client_ns, client_ns * u64::from(self.accepted) / 1000)
     }
 }
 

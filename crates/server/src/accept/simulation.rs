@@ -137,11 +137,7 @@ impl<'a> World<'a> {
         let mut world = World {
             of,
             policy,
-            controller: match of.remembers {
-                true => Controller::new(of.queue, 0).remembering(),
-                false => Controller::new(of.queue, 0),
-            }
-            .rejecting(policy == Policy::Rejecting),
+            controller: controller(of, policy),
             random: Random(seed),
             seed,
             now_us: 0,
@@ -262,6 +258,7 @@ impl<'a> World<'a> {
             reckoned: false,
             dropped: std::mem::take(&mut self.dropped),
             oldest_us: std::mem::take(&mut self.oldest_us),
+            events: ready as u32,
             crowded,
         });
         self.turned_us = self.now_us;
@@ -519,6 +516,18 @@ impl<'a> World<'a> {
             queue: self.gate().backlog,
             heard: self.gate().heard,
         });
+    }
+}
+
+fn controller(of: &Workload, policy: Policy) -> Controller {
+    let controller = Controller::new(of.queue, 0).rejecting(policy == Policy::Rejecting);
+    let controller = match of.remembers {
+        true => controller.remembering(),
+        false => controller,
+    };
+    match of.eager {
+        true => controller,
+        false => controller.serving_later(1),
     }
 }
 

@@ -58,6 +58,29 @@ fn round_is_not_smaller_than_a_wait_is_worth_when_clients_look_dear() {
 }
 
 #[test]
+fn round_counts_what_clients_will_take_when_they_are_not_served_at_once() {
+    let round = |later| {
+        let mut controller = match later {
+            true => Controller::new(1024, 0).serving_later(2),
+            false => Controller::new(1024, 0),
+        };
+        for step in 1..=200 {
+            controller.turn(&Turn {
+                events: 100,
+                ..turn(step * 2_500, 2_500, 500, 50)
+            });
+        }
+        controller.round()
+    };
+    assert!(
+        (195..=200).contains(&round(false)),
+        "10 us each, and half is the others'"
+    );
+    // And 20 us for each of two events; the others' are those of the last round.
+    assert!((78..=80).contains(&round(true)), "{}", round(true));
+}
+
+#[test]
 fn round_grows_when_waits_are_dear_and_shrinks_at_the_first_that_is_not() {
     let mut controller = Controller::new(1024, 0);
     let after = |now_us, wait_us| Turn {
