@@ -142,10 +142,10 @@ struct Connections {
     /// (this machine only) [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR")]
     listen: Vec<ListenAddress>,
-    /// Connections accepted at most a wake-up; 0 takes all that wait (with eager
+    /// Connections accepted at most from a listener at a wake-up; 0 takes all that wait (with eager
     /// reads for a quarter of a second at most); auto takes as many as those who are
-    /// here can bear, keeps the kernel's queue as short as it can be served, and when more come than that has it
-    /// hear only a part of the new connections [default: auto; 25 with --accept-on-close and the presets of the Flash line; as the
+    /// here can bear, keeps the kernel's queue no longer than is served in a quarter of a second (and room for
+    /// chance), and where more come than can be served has it hear only a part of the new connections [default: auto; 25 with --accept-on-close and the presets of the Flash line; as the
     /// name of a micro-server's preset says]
     #[arg(long, value_name = "N|auto", allow_hyphen_values = true)]
     accept_count: Option<AcceptCount>,
@@ -154,7 +154,8 @@ struct Connections {
     #[arg(long, value_name = "off|503|reset")]
     early_reject: Option<EarlyReject>,
     /// Which sockets workers accept from: reuseport (each its own, the kernel chooses by a hash), shared (one for all, who is
-    /// free takes a client, in turn and by shares) or herd (one for all, and all are woken) [default: reuseport]
+    /// free takes a client, in turn and by shares) or herd (one for all, and all are woken); with these two
+    /// --accept-count auto has all heard [default: reuseport]
     #[arg(long, value_name = "WAY")]
     listeners: Option<Sharing>,
     /// Read from a new connection as soon as it is accepted, without asking the event mechanism
@@ -180,7 +181,7 @@ struct Connections {
     /// presets of micro-servers, but for accept25+cache]
     #[arg(long, value_name = "on|off", value_parser = on_off)]
     caching: Option<bool>,
-    /// Length of the kernel's accept queue [default: 1024; 128 with the presets of micro-servers]
+    /// Length of the kernel's accept queue; with --accept-count auto the longest that it may be [default: 1024; 128 with the presets of micro-servers]
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     listenq: Option<i64>,
     /// Open connections at most, a worker [default: 15000, or what the descriptor limit allows]
