@@ -356,6 +356,24 @@ fn kernel_remembers_whom_it_did_not_hear_when_that_is_allowed() {
 }
 
 #[test]
+fn round_is_smaller_when_clients_are_served_later_than_they_are_taken() {
+    // Nobody has come yet: a turn of 60 ms, since each wait of an idle server is long, by 50 us for taking a client and for each of its events.
+    for (arguments, clients) in [
+        (&[][..], 1024),
+        (&["--eager-read=off"], 600),
+        (&["--eager-read=off", "--eager-write=off"], 400),
+    ] {
+        let root = root();
+        let arguments = [&["--workers", "1"], arguments].concat();
+        let server = Server::start_in(root.path(), &arguments);
+        server.wait_for("a round by what clients are thought to cost", |server| {
+            // What the turn itself has cost is taken off.
+            (clients * 9 / 10..=clients).contains(&counter(&server.status(), "accept_round"))
+        });
+    }
+}
+
+#[test]
 fn status_is_told_when_clients_who_are_served_as_they_are_taken_never_end() {
     let test = "status_is_told_when_clients_who_are_served_as_they_are_taken_never_end";
     if !may_open_sockets(test) {

@@ -176,6 +176,11 @@ impl Settings {
         if !self.cooldown.is_zero() && last.is_some_and(|last| last.to == 0.0) {
             return wrong("--cooldown goes on with the schedule's last rate, which is 0");
         }
+        if self.timeout().is_some_and(|most| self.first_pause >= most) {
+            return wrong(
+                "--first-pause is part of what --timeout allows, and every client would give up before it asks; allow more than it",
+            );
+        }
         if matches!(self.demand, Demand::Open { .. }) && !self.think.is_zero() {
             return wrong(
                 "--think is the pause of a closed loop; an open loop starts requests by its schedule",
@@ -500,6 +505,7 @@ mod tests {
             (|s| s.connections = Some(0), "--connections 0"),
             (|s| s.duration = Some(Duration::ZERO), "--duration 0"),
             (|s| s.think = WARMUP, "--think"),
+            (|s| s.first_pause = TIMEOUT_OPEN, "--first-pause"),
             (
                 |s| s.sources = vec!["::1".parse().expect("an address")],
                 "IPv4 and IPv6",
