@@ -6,11 +6,11 @@
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use files::service::{Remote, Service, ServiceConfig, ServiceError};
+use files::service::{KeepLimits, Remote, Service, ServiceConfig, ServiceError, keepable_bytes};
 use files::{NamesBounds, PoolLimits};
-use rustix::process::{Pid, Signal, kill_process};
-use server::config::raise_descriptor_limit;
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use server::config::units::{Bytes, Count, ListenAddress, Millis};
+use server::config::{available_now, default_kept_bytes, raise_descriptor_limit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -86,6 +86,11 @@ pub struct Arguments {
     /// Bytes of a file at most that are read into memory before the answer; a client asks for some
     #[arg(long, value_name = "SIZE", default_value = "16MiB")]
     read_in_max: Bytes,
+    /// Small files (up to 128 KiB) that stay in memory once somebody had to wait for them, so much of them at most: locked in the page cache, less
+    /// than half of what it could have, and no more than RLIMIT_MEMLOCK allows; 0: none [default: 0.4 of a control group's limit, 512MiB at most;
+    /// without one a twentieth of the memory, 64MiB at most]
+    #[arg(long, value_name = "SIZE")]
+    keep_max: Option<Bytes>,
     /// An answer older than this is compared with the directory again before it is used
     #[arg(long, value_name = "TIME", default_value = "1s")]
     revalidate: Millis,
@@ -124,11 +129,15 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         .status
         .map(|ListenAddress(wanted)| Status::bind(wanted));
     let status = status.transpose()?;
+    raise_lock_limit(keep_max(arguments));
     // Root opens a low port and a root that is closed to others; whatever reads what a client sends is the user's.
     if let Some(account) = &account {
         account.assume()?;
     }
     spawner.start(remote.clone())?;
+    if let Some(Bytes(wanted)) = arguments.keep_max {
+        warn_of_lock_limit(wanted);
+    }
     if !arguments.quiet {
         announce(arguments, status.as_ref().map(|status| status.address));
     }
@@ -169,6 +178,10 @@ fn config(
             .unwrap_or(CLIENTS_MAX.min(descriptors / 4)),
         patience: PATIENCE,
         read_in_max: arguments.read_in_max.0,
+        keep: KeepLimits {
+            bytes_max: keep_max(arguments),
+            available: available_now,
+        },
         revalidate: Duration::from_millis(arguments.revalidate.0),
         names: NamesBounds {
             entries_max: arguments.names_max,
@@ -183,9 +196,46 @@ fn config(
     })
 }
 
+fn keep_max(arguments: &Arguments) -> u64 {
+    arguments
+        .keep_max
+        .map_or_else(default_kept_bytes, |Bytes(most)| most)
+}
+
+/// Whoever becomes another user keeps limits, and no rights. Where it is refused less is kept.
+fn raise_lock_limit(wanted: u64) {
+    let limit = getrlimit(Resource::Memlock);
+    if limit.current.is_some_and(|current| current < wanted) {
+        let maximum = limit.maximum.map(|maximum| maximum.max(wanted));
+        let raised = Rlimit {
+            current: Some(wanted),
+            maximum,
+        };
+        let at_least = Rlimit {
+            current: limit.maximum.map(|maximum| maximum.min(wanted)),
+            ..limit
+        };
+        let _ = setrlimit(Resource::Memlock, raised)
+            .or_else(|_| setrlimit(Resource::Memlock, at_least));
+    }
+}
+
+fn warn_of_lock_limit(wanted: u64) {
+    let most = keepable_bytes(wanted);
+    if most < wanted {
+        let _ = writeln!(
+            std::io::stderr(),
+            "headway: --keep-max {}: {} can be kept in memory, as much as may be locked (RLIMIT_MEMLOCK); raise it by ulimit -l, \
+             or under systemd by LimitMEMLOCK=",
+            Bytes(wanted),
+            Bytes(most),
+        );
+    }
+}
+
 /// How many descriptors this process may have.
 fn descriptors() -> usize {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let limit = getrlimit(Resource::Nofile);
     limit.current.map_or(usize::MAX, |limit| limit as usize)
 }
 

@@ -24,6 +24,9 @@ const HARMLESS: [&str; 14] = [
 /// `f_type` of btrfs (linux/magic.h).
 const BTRFS_MAGIC: i64 = 0x9123_683E;
 
+/// `f_type` of tmpfs and memfd (linux/magic.h).
+pub(crate) const TMPFS_MAGIC: i64 = 0x0102_1994;
+
 /// Device numbers of harmless file systems.
 #[derive(Debug, Default)]
 pub(crate) struct Harmless {

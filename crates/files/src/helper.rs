@@ -13,6 +13,7 @@ mod bytes;
 
 use crate::answer::Failure;
 use crate::file::Meta;
+use crate::filesystem::TMPFS_MAGIC;
 use crate::listing::{Directory, read_directory};
 use crate::protocol::{
     Brought, FETCH_BYTES_MAX, MESSAGE_BYTES_MAX, REPLY_BYTES_MAX, RETIRE_MAX, Reply, Request,
@@ -38,8 +39,6 @@ const SMALL_BYTES: u64 = FETCH_BYTES_MAX as u64;
 const UNUSED_BYTES: usize = 32;
 /// Contents pass through so much memory: there are many helpers, and what they take the page cache lacks.
 const SCRATCH_BYTES: usize = 32 * 1024;
-/// `f_type` of tmpfs and memfd (linux/magic.h).
-const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// Contents are copied at most so far at a time: as much as a small file may be configured to have.
 const COPY_BYTES_MAX: u64 = 64 * WINDOW_BYTES;
 

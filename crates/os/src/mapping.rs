@@ -1,6 +1,6 @@
 //! A piece of a file mapped into the address space, for the kernel to look at and to send from.
 //!
-//! What it does: maps, asks which pages are in memory, brings them in, writes from the mapping to a socket. What it refuses:
+//! What it does: maps, asks which pages are in memory, brings them in, holds them there, writes from the mapping to a socket. What it refuses:
 //! to let anybody read the bytes. The file can be truncated at any moment, and touching a page beyond its
 //! new end raises `SIGBUS` in the process that touches it. A system call that meets such a page fails with
 //! `EFAULT` instead, or ends short, and that is a value the caller can act on. So the address never leaves
@@ -15,7 +15,9 @@ use std::ops::Range;
 
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::{Errno, Result};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap, munmap};
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::residency::last_errno;
 
@@ -24,6 +26,13 @@ pub const MEMORY_PIECES_MAX: usize = 31;
 
 /// Pages asked about with one mincore(2), or touched with one pwritev(2).
 const PAGES_AT_ONCE: usize = 256;
+
+/// How many bytes this thread may have held in memory in its process; `None`: as many as there are. The root of a user namespace has
+/// the capability and may not use it: there the limit shows only when it is met.
+pub fn lockable_bytes() -> Option<u64> {
+    let any = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
+    getrlimit(Resource::Memlock).current.filter(|_| !any)
+}
 
 /// A read-only, shared mapping of a piece of a file; unmapped when dropped.
 ///
@@ -185,6 +194,24 @@ impl Mapping {
         Ok(at.min(range.end).saturating_sub(range.start))
     }
 
+    /// Brings all of it in and holds it in memory as long as the mapping lives, whatever else memory is needed for. The pages are
+    /// those of the page cache, so whoever reads the file finds them. May wait for the disk.
+    ///
+    /// Pages that a file loses later, and others of a large folio with them, are held no more, also when it has gained them again: hold it anew.
+    ///
+    /// # Errors
+    /// As mlock(2): `ENOMEM` or `EPERM` beyond `RLIMIT_MEMLOCK` without CAP_IPC_LOCK; `ENOMEM` where the file has been cut or a page cannot
+    /// be had, and the others may be held then, until the mapping is dropped.
+    pub fn hold(&self) -> Result<()> {
+        // SAFETY: the range is that of the mapping, which lives; nothing is dereferenced.
+        unsafe { mlock(self.address, self.length) }
+    }
+
+    /// Where it begins: a name for it, as in `/proc/self/maps`, and nothing to be used as a pointer.
+    pub fn address(&self) -> usize {
+        self.address.addr()
+    }
+
     fn check(&self, range: &Range<usize>) -> Result<()> {
         match range.start <= range.end && range.end <= self.length {
             true => Ok(()),
@@ -291,6 +318,31 @@ mod tests {
         assert_eq!(
             mapping.bring_in(0..pages * page + 1, &sink),
             Err(Errno::INVAL)
+        );
+    }
+
+    #[test]
+    fn pages_stay_held_until_the_file_loses_them_or_the_mapping_goes() {
+        let page = rustix::param::page_size();
+        let file = file(4 * page);
+        let mapping = Mapping::new(&file, 0, 4 * page).unwrap();
+        let held = || {
+            let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+            let from = format!("{:x}-", mapping.address());
+            let (_, after) = maps.split_once(&from).expect("it is mapped");
+            let locked = after.lines().find_map(|line| line.strip_prefix("Locked:"));
+            let words = locked.unwrap().trim().split(' ').next();
+            words.unwrap().parse::<usize>().unwrap() * 1024
+        };
+        assert_eq!(held(), 0);
+        mapping.hold().unwrap();
+        assert_eq!(held(), 4 * page);
+        file.set_len(page as u64).unwrap();
+        assert!(held() <= page);
+        assert_eq!(
+            mapping.hold(),
+            Err(Errno::NOMEM),
+            "there is no more to hold"
         );
     }
 

@@ -17,6 +17,7 @@ mod faults;
 mod hostile;
 mod impostor;
 mod installed;
+mod kept;
 mod preload;
 mod privilege;
 mod secure;

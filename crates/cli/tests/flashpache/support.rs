@@ -123,13 +123,19 @@ impl Backend {
         Backend::start_under(&[], words, root, socket)
     }
 
-    /// The same as the arguments of another command, in whose place it runs.
+    /// The same as the arguments of another command, in whose place it runs. Keeps nothing, unless the words say so: most tests want files
+    /// to be cold that were not a moment ago.
     pub fn start_under(command: &[&str], words: &[&str], root: &Path, socket: &Path) -> Backend {
+        let nothing: &[&str] = match words.contains(&"--keep-max") {
+            true => &[],
+            false => &["--keep-max", "0"],
+        };
         let program = [command, &[env!("CARGO_BIN_EXE_headway")]].concat();
         let mut child = Command::new(program[0])
             .args(&program[1..])
             .args(["backend", "--status", "127.0.0.1:0"])
             .args(["--allow-user", "www-data", "--allow-user", "nobody"])
+            .args(nothing)
             .args(words)
             .arg("--root")
             .arg(root)

@@ -4,6 +4,7 @@
 //! looked up and read in once.
 
 use super::clients::Outgoing;
+use super::keep::Keeper;
 use super::wire::{Answered, Reply, Request};
 use crate::answer::{Answer, Failure, Probe};
 use crate::file::OpenFile;
@@ -55,6 +56,8 @@ pub(super) struct Finder {
     residency: Residency,
     revalidate_ms: u64,
     read_in_max: u64,
+    /// What somebody had to wait for stays, if it is small.
+    pub(super) keeper: Option<Keeper>,
     asks: HashMap<u64, Ask>,
     next: u64,
     pub(super) sources: Sources,
@@ -90,6 +93,7 @@ impl Finder {
             residency: Residency::detect(),
             revalidate_ms,
             read_in_max,
+            keeper: None,
             asks: HashMap::new(),
             next: 0,
             sources: Sources::default(),
@@ -142,6 +146,9 @@ impl Finder {
                 root, path, answer, ..
             } => {
                 let entry = self.names.insert(root, &path, answer, now_ms);
+                if let Answer::File(found) = &entry.answer {
+                    self.keep(&found.file, &done.waiters);
+                }
                 for id in done.waiters {
                     let Some(ask) = self.asks.remove(&id) else {
                         continue;
@@ -153,6 +160,13 @@ impl Finder {
                 }
             }
             Outcome::ReadIn { result, .. } => {
+                let file = done
+                    .waiters
+                    .iter()
+                    .find_map(|id| self.asks.get(id)?.file.clone());
+                if let (Ok(()), Some(file)) = (&result, &file) {
+                    self.keep(file, &done.waiters);
+                }
                 for id in done.waiters {
                     if let Some(ask) = self.asks.remove(&id) {
                         let outgoing = ask.found(result.is_ok());
@@ -167,6 +181,14 @@ impl Finder {
             | Outcome::Fetched { .. }
             | Outcome::Spilled { .. }
             | Outcome::Errand { .. } => {}
+        }
+    }
+
+    /// A helper has read as much of the file as one of these asked for.
+    fn keep(&self, file: &OpenFile, waiters: &[u64]) {
+        let asks = waiters.iter().filter_map(|id| self.asks.get(id));
+        if let (Some(keeper), Some(read_in)) = (&self.keeper, asks.map(|ask| ask.read_in).max()) {
+            keeper.offer(file, read_in);
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! What it does: accepts clients on a Unix socket, answers from a name cache that they share, has helpers do what
 //! may wait, joins equal requests of different clients, and brings the beginning of a file into memory before it
-//! answers. Its loop never waits but for events. What it refuses: users it was not told of, paths outside its
+//! answers; small files it keeps there. Its loop never waits but for events. What it refuses: users it was not told of, paths outside its
 //! roots (the kernel confines every walk), and to be believed: its answer makes what follows quick, and the client
 //! still opens the file itself, with its own rights (`clients/headway_open.c`).
 //!
@@ -13,11 +13,13 @@
 
 mod clients;
 mod finder;
+mod keep;
 mod listen;
 mod remote;
 mod statistics;
 pub mod wire;
 
+pub use keep::{KeepLimits, KeepStatistics, keepable_bytes};
 pub use listen::ListenError;
 pub use remote::Remote;
 pub use statistics::ServiceStatistics;
@@ -28,6 +30,7 @@ use crate::root::RootError;
 use clients::{Clients, Outgoing, State};
 use event::{Clock, Events, Interest, Mechanism, Ready, Token};
 use finder::{Begun, Finder};
+use keep::Keeper;
 use listen::Listener;
 use os::rights::{ReceiveError, Wait, receive_with_descriptors};
 use remote::{Order, Orders};
@@ -68,6 +71,8 @@ pub struct ServiceConfig {
     pub patience: Duration,
     /// Bytes of a file that a client may have read in.
     pub read_in_max: u64,
+    /// How much of small files stays in memory once somebody had to wait for them, as far as they may be locked there ([`keepable_bytes`]).
+    pub keep: KeepLimits,
     /// An answer is compared with the directory again when it is older.
     pub revalidate: Duration,
     /// How much to remember.
@@ -167,9 +172,11 @@ impl Service {
     /// Serve until [`Remote::stop`], or until every [`Remote`] has gone.
     ///
     /// # Errors
-    /// When waiting for events fails, which nothing cures.
+    /// When waiting for events fails, which nothing cures; when no thread can be started.
     pub fn run(mut self) -> io::Result<()> {
         let mut ready = Vec::new();
+        // Here and not before: what may be locked depends on who the process has become.
+        self.finder.keeper = Keeper::start(self.config.keep)?;
         self.tend_helpers();
         while !self.stopping {
             self.events.wait(&mut ready, self.patience())?;
@@ -485,6 +492,12 @@ impl Service {
             names: self.finder.names.len() as u64,
             descriptors: self.finder.names.descriptors() as u64,
             pool: self.finder.pool.statistics().clone(),
+            kept: self
+                .finder
+                .keeper
+                .as_ref()
+                .map(Keeper::statistics)
+                .unwrap_or_default(),
             ..self.statistics.clone()
         }
     }

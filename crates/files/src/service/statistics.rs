@@ -1,5 +1,6 @@
 //! What the open-file service counts, and how Prometheus reads it.
 
+use super::keep::KeepStatistics;
 use crate::pool::PoolStatistics;
 use std::fmt::Write;
 
@@ -46,6 +47,8 @@ pub struct ServiceStatistics {
     pub names: u64,
     /// Gauge: descriptors held open by them.
     pub descriptors: u64,
+    /// Small files that stay in memory.
+    pub kept: KeepStatistics,
     /// The helpers.
     pub pool: PoolStatistics,
 }
@@ -115,6 +118,16 @@ impl ServiceStatistics {
                 "clients closed: another version",
                 self.other_version,
             ),
+            (
+                "kept_let_go",
+                "kept files given up for others",
+                self.kept.let_go,
+            ),
+            (
+                "kept_missed",
+                "files not kept: too many at once, or refused by the kernel",
+                self.kept.missed,
+            ),
             ("helper_deaths", "helpers that ended at work", pool.deaths),
             (
                 "queue_us",
@@ -134,6 +147,17 @@ impl ServiceStatistics {
                 "descriptors",
                 "descriptors held open by names",
                 self.descriptors,
+            ),
+            ("kept_files", "small files kept in memory", self.kept.files),
+            (
+                "kept_bytes",
+                "bytes of them, in whole pages",
+                self.kept.bytes,
+            ),
+            (
+                "kept_bytes_max",
+                "bytes of them at most",
+                self.kept.bytes_max,
             ),
             ("helpers", "helper processes", pool.helpers),
             ("helpers_busy", "helper processes at work", pool.busy),

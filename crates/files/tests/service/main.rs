@@ -6,5 +6,6 @@ mod common;
 mod answers;
 mod clients;
 mod helpers;
+mod kept;
 mod running;
 mod socket;

@@ -4,7 +4,7 @@ use crate::common::{directory, put};
 use headway_files::service::wire::{
     Answered, REPLY_BYTES, Reply, Request, decode_reply, encode_request,
 };
-use headway_files::service::{Remote, Service, ServiceConfig};
+use headway_files::service::{KeepLimits, Remote, Service, ServiceConfig};
 use headway_files::{NamesBounds, PoolLimits, helper_main};
 use os::rights::{Wait, pair, receive_with_descriptors, send_with_descriptors};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -38,6 +38,10 @@ pub fn config(tree: &Path) -> ServiceConfig {
         clients_max: 100,
         patience: Duration::from_secs(10),
         read_in_max: 1 << 20,
+        keep: KeepLimits {
+            bytes_max: 0,
+            available: || None,
+        },
         revalidate: Duration::ZERO,
         names: NamesBounds {
             entries_max: 1000,

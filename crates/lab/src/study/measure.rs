@@ -21,7 +21,7 @@ use super::spec::{Observer, Point, Probe, Spec};
 use crate::disk::{DiskStatistics, Order};
 use crate::program::LOOK;
 use crate::runnable::{Sampler, Settings};
-use crate::servers::{Server, Usage};
+use crate::servers::{Family, Server, Usage};
 use crate::{MemoryStatus, Side, reclaimer};
 
 /// What a client gets to write its run down, after its last request.
@@ -85,7 +85,8 @@ enum Amount {
 impl Bench<'_> {
     /// Fills the caches while the disk answers at once: a slow one would need minutes, and they are not what is measured.
     /// The kernel's by a reader under the server's memory limit, so that they are equal for a quick and for a slow
-    /// server; then the server's own by requests.
+    /// server; then the server's own by requests. An open-file service keeps what somebody had to wait for, so Apache, with it and without, is
+    /// asked first, while nothing is there.
     pub fn fill(&self, spec: &Spec) -> Result<(), Stopped> {
         self.filled(spec, OWN_SHARE)
     }
@@ -105,9 +106,12 @@ impl Bench<'_> {
         if has_disk {
             self.order(Order::Fast)?;
         }
-        let filled = self
-            .read(requests, spec)
-            .and_then(|()| self.ask(requests / own_share, spec));
+        let read = || self.read(requests, spec);
+        let ask = || self.ask(requests / own_share, spec);
+        let filled = match spec.server.kind.family() {
+            Family::Apache { .. } => ask().and_then(|()| read()),
+            _ => read().and_then(|()| ask()),
+        };
         if has_disk {
             self.order(Order::Model)?;
         }

@@ -64,6 +64,28 @@ pub(super) fn available() -> Memory {
     }
 }
 
+/// What could be had for something else at this moment: the kernel's own guess, and in each control group with a limit what is
+/// left of it and what the page cache would give up. `None` where that cannot be found out.
+pub fn available_now() -> Option<u64> {
+    let machine = mem_available(&std::fs::read_to_string("/proc/meminfo").ok()?)?;
+    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let mut least = machine;
+    for limit in groups.lines().flat_map(limit_files) {
+        least = least.min(spare_of(&limit)?);
+    }
+    Some(least)
+}
+
+/// The open-file service's share for small files, where nobody has said any: as a worker's for contents.
+pub fn default_kept_bytes() -> u64 {
+    let memory = available();
+    let (share, most) = match memory.limited {
+        true => (memory.bytes / 10 * LIMITED_TENTHS, LIMITED_BYTES_MOST),
+        false => (memory.bytes / DEFAULT_SHARE, DEFAULT_CONTENT_BYTES),
+    };
+    share.min(most) >> 20 << 20
+}
+
 /// The memory one process may have.
 pub(super) fn process_bytes() -> u64 {
     [Resource::As, Resource::Data]
@@ -100,6 +122,38 @@ fn limit_files(line: &str) -> Vec<PathBuf> {
     own.ancestors()
         .map(|group| Path::new(top).join(group).join(file))
         .collect()
+}
+
+/// What is left of one group's limit, and what its page cache would give up: all there is without a limit, `None` where there is
+/// one and what is used cannot be read. Locked pages are in neither, once the kernel has met them.
+fn spare_of(limit_file: &Path) -> Option<u64> {
+    let read = |name: &str| std::fs::read_to_string(limit_file.with_file_name(name));
+    let number = |name: &str| read(name).ok()?.trim().parse::<u64>().ok();
+    let second = limit_file.ends_with("memory.max");
+    // What is above `high` is throttled without end, so it is a limit as well.
+    let name = limit_file.file_name()?.to_str()?;
+    let high = number("memory.high").filter(|_| second);
+    let Some(limit) = number(name).into_iter().chain(high).min() else {
+        return Some(u64::MAX);
+    };
+    let (used, prefix) = match second {
+        true => ("memory.current", ""),
+        // Only what begins with this counts the groups inside.
+        false => ("memory.usage_in_bytes", "total_"),
+    };
+    let stat = read("memory.stat").ok()?;
+    let pages_of_files: u64 = ["active_file", "inactive_file"]
+        .iter()
+        .filter_map(|kind| stat_line(&stat, &format!("{prefix}{kind}")))
+        .sum();
+    Some(limit.saturating_sub(number(used)?.saturating_sub(pages_of_files)))
+}
+
+fn stat_line(stat: &str, key: &str) -> Option<u64> {
+    stat.lines().find_map(|line| {
+        let (name, value) = line.split_once(' ')?;
+        (name == key).then(|| value.parse().ok())?
+    })
 }
 
 /// The small files' share where nobody has said any.
@@ -211,6 +265,36 @@ mod tests {
             ["/sys/fs/cgroup/memory/memory.limit_in_bytes"]
         );
         assert!(found("7:cpu,cpuacct:/a").is_empty() && found("nonsense").is_empty());
+    }
+
+    #[test]
+    fn a_group_could_give_what_is_left_and_what_its_cache_holds() {
+        let group = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: &str| std::fs::write(group.path().join(name), text).unwrap();
+        put("memory.max", "1000\n");
+        put("memory.current", "900\n");
+        put(
+            "memory.stat",
+            "anon 100\nactive_file 300\ninactive_file 200\nunevictable 400\ntotal_active_file 1\n",
+        );
+        assert_eq!(spare_of(&group.path().join("memory.max")), Some(600));
+        put("memory.high", "950\n");
+        assert_eq!(spare_of(&group.path().join("memory.max")), Some(550));
+        put("memory.current", "?\n");
+        assert_eq!(
+            spare_of(&group.path().join("memory.max")),
+            None,
+            "nobody can tell"
+        );
+        put("memory.high", "max\n");
+        put("memory.max", "max\n");
+        assert_eq!(spare_of(&group.path().join("memory.max")), Some(u64::MAX));
+        put("memory.limit_in_bytes", "1000\n");
+        put("memory.usage_in_bytes", "950\n");
+        let first = group.path().join("memory.limit_in_bytes");
+        assert_eq!(spare_of(&first), Some(51));
+        put("memory.limit_in_bytes", "9223372036854771712\n");
+        assert!(spare_of(&first) > Some(1 << 60));
     }
 
     /// Mebibytes that are this server's alone, or what a machine has available.

@@ -4,9 +4,8 @@
 //! reads it in again, and one on fresh heap may have to reclaim somebody else's pages first, which
 //! the kernel throttles by sleeping. So the worker touches what it is going to use and locks it.
 
+use os::mapping::lockable_bytes;
 use rustix::mm::{MlockAllFlags, mlockall};
-use rustix::process::{Resource, getrlimit};
-use rustix::thread::{CapabilitySet, capabilities};
 
 /// Beside the contents of small files and the windows of larger ones.
 const REST_BYTES: usize = crate::config::REST_BYTES as usize;
@@ -47,8 +46,7 @@ pub(super) fn hold(content_bytes: u64, maps: bool) -> Result<(), String> {
 /// Whether memory that is still to come may be locked, too. Where there is a limit, `MCL_FUTURE` makes
 /// every allocation beyond it fail (mlockall(2)), and a worker that gets no memory ends.
 fn may_lock_all() -> bool {
-    getrlimit(Resource::Memlock).current.is_none()
-        || capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK))
+    lockable_bytes().is_none()
 }
 
 /// Makes malloc own `bytes` of memory that has been written to (malloc(3), mallopt(3)).

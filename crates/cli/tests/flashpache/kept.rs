@@ -1,0 +1,59 @@
+//! Small files that the service keeps in memory: Apache finds them there, and asks no more.
+
+use super::command::{backend, said};
+use super::descriptors::give_to_apache;
+use super::faults::{Place, built};
+use super::support::{Apache, Backend, folder, get, is_root, make_cold, wait_until};
+use std::process::Command;
+
+#[test]
+fn apache_asks_once_for_a_small_file_when_the_service_keeps_it() {
+    const NAME: &str = "apache_asks_once_for_a_small_file_when_the_service_keeps_it";
+    let Some(module) = built(NAME) else {
+        return;
+    };
+    let place = Place::new();
+    give_to_apache(&place.file(0));
+    for (most, files, questions) in [("1MiB", 1, 1), ("0", 0, 3)] {
+        let words = ["--keep-max", most];
+        let service = Backend::start_with(&words, &place.root(), &place.socket());
+        let apache = Apache::start("prefork", &place.configuration(&module, "HeadwayEnable On"));
+        for _ in 0..3 {
+            make_cold(&place.file(0));
+            assert_eq!(get(&apache.address, "/f0"), "x".repeat(96 << 10));
+            // It is kept a moment after the answer.
+            wait_until("the file is not kept", || {
+                service.counter("kept_files") == files
+            });
+        }
+        assert_eq!(
+            service.counter("requests_total"),
+            questions,
+            "--keep-max {most}"
+        );
+        assert_eq!(service.counter("kept_bytes"), files * (96 << 10));
+    }
+}
+
+#[test]
+fn less_is_kept_and_told_when_less_may_be_locked() {
+    let place = folder();
+    let socket = place.path().join("socket").display().to_string();
+    let words = ["--keep-max", "1MiB", "--socket", &socket, "--", "true"];
+    let command = backend(place.path(), &words);
+    let mut limited = if is_root() {
+        let mut command = Command::new("setpriv");
+        command.arg("--bounding-set=-ipc_lock,-sys_resource");
+        command.args(["prlimit", "--memlock=65536:65536"]);
+        command
+    } else {
+        let mut command = Command::new("prlimit");
+        command.arg("--memlock=65536:65536");
+        command
+    };
+    limited.arg(command.get_program()).args(command.get_args());
+    let output = limited.output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let wanted = "--keep-max 1MiB: 64KiB can be kept in memory";
+    assert!(said(&output).contains(wanted), "{}", said(&output));
+}

@@ -1,0 +1,221 @@
+//! Small files that somebody had to wait for: they stay in memory, within bounds.
+
+use crate::common::skip;
+use crate::running::*;
+use headway_files::service::wire::Answered;
+use headway_files::service::{KeepLimits, KeepStatistics, keepable_bytes};
+use os::residency::{mincore, page_bytes};
+use rustix::fs::{Advice, fadvise};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+const SMALL: usize = 10_000;
+const MOST: u64 = 4 << 20;
+
+/// What the process has locked is looked at by all of these, so they take turns.
+static LOCKED: Mutex<()> = Mutex::new(());
+
+/// In this order: the service ends before the next test's turn.
+struct Keeping {
+    running: Running,
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// A service that keeps files.
+fn keeping(available: fn() -> Option<u64>) -> Keeping {
+    let turn = LOCKED.lock().unwrap_or_else(PoisonError::into_inner);
+    // The thread of the last test's service ends a moment after that.
+    wait_until("something else is locked", || locked_kilobytes() == 0);
+    let mut running = Running::without_helpers(|config| {
+        config.keep = KeepLimits {
+            bytes_max: MOST,
+            available,
+        };
+    });
+    running.give_helpers();
+    Keeping {
+        running,
+        _turn: turn,
+    }
+}
+
+fn plenty() -> Option<u64> {
+    Some(1 << 40)
+}
+
+/// A file that is on the disk alone; `None` where the file system keeps files in memory, or nothing may be locked.
+fn cold(running: &Running, name: &str, bytes: usize) -> Option<PathBuf> {
+    let path = running.put(name, &vec![7; bytes]);
+    File::open(&path).unwrap().sync_all().unwrap();
+    forget(&path);
+    (resident(&path) == 0 && keepable_bytes(MOST) == MOST).then_some(path)
+}
+
+/// Have the kernel give up what it will of the file's pages.
+fn forget(path: &Path) {
+    fadvise(File::open(path).unwrap(), 0, None, Advice::DontNeed).unwrap();
+}
+
+fn resident(path: &Path) -> u64 {
+    let file = File::open(path).unwrap();
+    let length = file.metadata().unwrap().len();
+    mincore(&file, 0, length).unwrap()
+}
+
+fn statistics(running: &Running) -> KeepStatistics {
+    running.remote().statistics().unwrap().kept
+}
+
+fn until(running: &Running, is: impl Fn(KeepStatistics) -> bool) -> KeepStatistics {
+    wait_until("not kept as expected", || is(statistics(running)));
+    statistics(running)
+}
+
+fn wait_until(what: &str, is: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn locked_kilobytes() -> u64 {
+    let text = fs::read_to_string("/proc/self/status").unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmLck:"));
+    let words = line.unwrap().trim().split(' ').next();
+    words.unwrap().parse().unwrap()
+}
+
+#[test]
+fn small_file_stays_in_memory_when_a_client_had_to_wait_for_it() {
+    const TEST: &str = "small_file_stays_in_memory_when_a_client_had_to_wait_for_it";
+    let Keeping { running, _turn } = &keeping(plenty);
+    let (Some(small), Some(large), Some(unasked)) = (
+        cold(running, "small", SMALL),
+        cold(running, "large", 1 << 20),
+        cold(running, "unasked", SMALL),
+    ) else {
+        return skip(TEST, "files do not leave memory here, or may not be locked");
+    };
+    let mut client = running.client();
+    for path in [&large, &small] {
+        assert!(matches!(
+            client.answer(path).0,
+            Answered::File {
+                in_memory: true,
+                ..
+            }
+        ));
+    }
+    let whole = (SMALL as u64).next_multiple_of(page_bytes());
+    let kept = until(running, |kept| kept.files > 0);
+    assert_eq!((kept.files, kept.bytes, kept.missed), (1, whole, 0));
+    assert_eq!(locked_kilobytes(), whole / 1024);
+    for path in [&small, &large, &unasked] {
+        forget(path);
+    }
+    assert_eq!(resident(&small), whole / page_bytes());
+    assert_eq!((resident(&large), resident(&unasked)), (0, 0));
+}
+
+#[test]
+fn least_worth_is_given_up_when_more_is_asked_for_than_may_be_kept() {
+    const TEST: &str = "least_worth_is_given_up_when_more_is_asked_for_than_may_be_kept";
+    // Half of this and of what is kept is kept: it comes near to four files of ten pages, from two of them on.
+    let Keeping { running, _turn } = &keeping(|| Some(200_000));
+    let mut client = running.client();
+    let mut ask = |name: String, bytes| {
+        let path = cold(running, &name, bytes)?;
+        let before = statistics(running);
+        assert!(matches!(client.answer(&path).0, Answered::File { .. }));
+        let happened = |kept: KeepStatistics| kept.files + kept.let_go + kept.missed;
+        until(running, |now| happened(now) > happened(before));
+        Some(path)
+    };
+    let Some(little) = ask("little".into(), 1000) else {
+        return skip(TEST, "files do not leave memory here, or may not be locked");
+    };
+    let paths: Vec<_> = (0..12)
+        .map(|at| ask(format!("file{at}"), 40_000).expect("the first one was cold"))
+        .collect();
+    let kept = until(running, |kept| kept.bytes <= 200_000);
+    assert!(kept.let_go >= 8 && kept.files >= 3, "{kept:?}");
+    paths.iter().for_each(|path| forget(path));
+    forget(&little);
+    assert_eq!(resident(&paths[0]), 0, "the oldest of the larger ones");
+    assert!(resident(&little) > 0, "a fortieth of the size");
+}
+
+static AVAILABLE: AtomicU64 = AtomicU64::new(1 << 40);
+
+#[test]
+fn everything_is_given_up_when_memory_is_needed_for_something_else() {
+    const TEST: &str = "everything_is_given_up_when_memory_is_needed_for_something_else";
+    let Keeping { running, _turn } = &keeping(|| Some(AVAILABLE.load(Ordering::Relaxed)));
+    let mut client = running.client();
+    for at in 0..5 {
+        let Some(path) = cold(running, &format!("file{at}"), SMALL) else {
+            return skip(TEST, "files do not leave memory here, or may not be locked");
+        };
+        client.answer(&path);
+    }
+    until(running, |kept| kept.files == 5);
+    AVAILABLE.store(0, Ordering::Relaxed);
+    let kept = until(running, |kept| kept.files == 0);
+    assert_eq!((kept.bytes, kept.let_go), (0, 5));
+    assert_eq!(locked_kilobytes(), 0);
+}
+
+#[test]
+fn file_is_kept_in_its_new_length_when_it_was_rewritten() {
+    const TEST: &str = "file_is_kept_in_its_new_length_when_it_was_rewritten";
+    let Keeping { running, _turn } = &keeping(plenty);
+    let mut client = running.client();
+    let Some(path) = cold(running, "file", 50_000) else {
+        return skip(TEST, "files do not leave memory here, or may not be locked");
+    };
+    client.answer(&path);
+    until(running, |kept| kept.files == 1);
+    // Its pages go while they are mapped and locked, which must hurt nobody.
+    File::options()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .set_len(100)
+        .unwrap();
+    File::options()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .set_len(90_000)
+        .unwrap();
+    File::open(&path).unwrap().sync_all().unwrap();
+    forget(&path);
+    assert!(matches!(
+        client.answer(&path).0,
+        Answered::File {
+            in_memory: true,
+            ..
+        }
+    ));
+    let whole = 90_000_u64.next_multiple_of(page_bytes());
+    let kept = until(running, |kept| kept.bytes == whole);
+    assert_eq!((kept.files, kept.let_go), (1, 0));
+    assert_eq!(locked_kilobytes(), whole / 1024);
+}
+
+#[test]
+fn bound_does_not_rise_when_nobody_can_tell_what_memory_there_is() {
+    const TEST: &str = "bound_does_not_rise_when_nobody_can_tell_what_memory_there_is";
+    let Keeping { running, _turn } = &keeping(|| None);
+    let mut client = running.client();
+    let Some(path) = cold(running, "file", SMALL) else {
+        return skip(TEST, "files do not leave memory here, or may not be locked");
+    };
+    client.answer(&path);
+    let kept = until(running, |kept| kept.missed == 1);
+    assert_eq!((kept.files, kept.bytes_max), (0, 0));
+}
