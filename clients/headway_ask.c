@@ -28,6 +28,8 @@
 enum { VERSION = 1, REQUEST_HEAD = 24, REPLY_BYTES = 72, PATH_BYTES = 4096 };
 enum { FILE_FOUND = 1, DIRECTORY_FOUND, FAILED, ELSEWHERE, BUSY, OTHER_VERSION };
 enum { ATTEMPTS = 2, VERSION_REST_MS = 60000 };
+/* Beyond what a small program opens, and within the table of 64 that every process begins with. */
+enum { HIGH_DESCRIPTOR = 40 };
 
 static pthread_mutex_t clients_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct headway_client *clients;
@@ -75,6 +77,17 @@ int headway_look(int fd, struct statx *status) {
         .stx_ctime = {.tv_sec = old.st_ctim.tv_sec, .tv_nsec = (uint32_t)old.st_ctim.tv_nsec},
     };
     return 0;
+}
+
+/* A number out of the way: open(2) gives a program the lowest that is free, and some count on it (a closed standard
+ * error). Where there is none so high, as low as it came. */
+static int out_of_the_way(int fd) {
+    if (fd < 0) return fd;
+    int high = fcntl(fd, F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR);
+    if (high < 0) high = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    if (high < 0) return fd;
+    close(fd);
+    return high;
 }
 
 /* Which socket it is. The program may close descriptors that it does not know, and have the number for
@@ -162,7 +175,7 @@ const struct headway_statistics *headway_client_statistics(const struct headway_
 static int connected(struct headway_client *client, struct connection *connection) {
     if (connection->fd >= 0 && socket_of(connection->fd) == connection->socket) return 1;
     connection->fd = -1;
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int fd = out_of_the_way(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (fd < 0) return 0;
     if (connect(fd, (struct sockaddr *)&client->address, sizeof client->address) < 0) {
         close(fd);
@@ -241,7 +254,7 @@ static int receive_answer(struct connection *connection, struct answer *answer, 
         }
         if (get(bytes + 8, 8) == connection->number) {
             if (other) answer->kind = OTHER_VERSION;
-            answer->pin = pin;
+            answer->pin = out_of_the_way(pin);
             answer->device = answer->kind == FILE_FOUND ? get(bytes + 24, 8) : 0;
             answer->inode = answer->kind == FILE_FOUND ? get(bytes + 32, 8) : 0;
             return 0;

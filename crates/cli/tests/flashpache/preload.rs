@@ -117,6 +117,50 @@ fn program_does_the_same_when_it_is_preloaded() {
     );
 }
 
+/// Opens what has to be asked for with nothing at the lowest number, then at a higher one; says which numbers it got.
+const LOWEST: &str = r#"
+import os, sys
+os.close(0)
+for path in sys.argv[1:]:
+    first = os.open(path, os.O_RDONLY)
+    print(first, os.dup(1))
+    os.close(first)
+"#;
+
+#[test]
+fn program_gets_the_lowest_descriptors_when_the_service_is_asked() {
+    const NAME: &str = "program_gets_the_lowest_descriptors_when_the_service_is_asked";
+    if Command::new("python3").arg("--version").output().is_err() {
+        return skip(NAME, "no python3");
+    }
+    let folder = folder();
+    let root = folder.path().join("root");
+    fs::create_dir(&root).unwrap();
+    let socket = folder.path().join("socket");
+    let backend = Backend::start(&root, &socket);
+    let files = ["a", "b", "c"].map(|name| root.join(name));
+    for file in &files {
+        fs::write(file, [7; 96 << 10]).unwrap();
+        make_cold(file);
+    }
+    let run = |library: &str| {
+        let output = Command::new("python3")
+            .args(["-c", LOWEST])
+            .args(&files)
+            .env("LD_PRELOAD", library)
+            .env("HEADWAY_OPEN_SOCKET", &socket)
+            .env("HEADWAY_OPEN_PREFIXES", &root)
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let library = clients().unwrap().join("libheadway_preload.so");
+    let with = run(library.to_str().unwrap());
+    assert!(backend.counter("requests_total") >= 1, "nothing was cold");
+    assert_eq!(with, run(""));
+    assert!(with.starts_with("0 3\n0 4\n"), "{with}");
+}
+
 /// Calls each function that is stood in for with a name that the kernel does not know yet; says what it returned, and whether the service was asked.
 const FUNCTIONS: &str = r#"
 import ctypes, sys, urllib.request

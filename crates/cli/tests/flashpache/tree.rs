@@ -54,6 +54,20 @@ pub fn fill(root: &Path) {
         "execonly",
         "links/real",
         "files",
+        "htclass",
+        "htwrong",
+        "htlist",
+        "htlist/sub",
+        "htsome/sub",
+        "htlink",
+        "htdir",
+        "hthidden",
+        "matched-12",
+        "matched-ab",
+        "conditional",
+        "from/here",
+        "from/elsewhere",
+        "from/nothere",
     ] {
         put(&site, format!("{folder}/file.txt"), ALPHABET);
     }
@@ -61,7 +75,9 @@ pub fn fill(root: &Path) {
     put(&site, "mmapoff/big.bin", &large());
     directories(&site);
     rules(&site);
+    rules_in_part(&site);
     links(&site);
+    rules_of_another_name(&root.join("rules"));
     put(root, "other/file.txt", b"of the other host\n");
     put(root, "other/only-here.txt", b"only here\n");
     put(root, "other/sub/x.txt", b"x\n");
@@ -183,6 +199,35 @@ fn rules(site: &Path) {
     );
 }
 
+/// Rules that may say some things and not others, and files of rules that are no plain files.
+fn rules_in_part(site: &Path) {
+    put(site, "htclass/.htaccess", b"Require valid-user\n");
+    put(site, "htwrong/.htaccess", b"ForceType text/x-not-allowed\n");
+    put(site, "htlist/.htaccess", b"ForceType text/x-listed\n");
+    put(site, "htlist/sub/.htaccess", b"Require all denied\n");
+    put(
+        site,
+        "htsome/sub/.htaccess",
+        b"Options +Indexes\nIndexOptions -FancyIndexing\nForceType text/x-some\n",
+    );
+    put(site, "htlink/rules", b"Header set X-Linked yes\n");
+    symlink("rules", site.join("htlink/.htaccess")).unwrap();
+    fs::create_dir(site.join("htdir/.htaccess")).unwrap();
+    put(site, "hthidden/.htaccess", b"Header set X-Hidden yes\n");
+    put(site, "matched/yes.log", ALPHABET);
+    put(site, "matched/no.secret", ALPHABET);
+}
+
+/// Of a host whose files of rules are called otherwise, or either way.
+fn rules_of_another_name(rules: &Path) {
+    for folder in ["", "closed/", "second/"] {
+        put(rules, format!("{folder}file.txt"), ALPHABET);
+    }
+    put(rules, ".rules", b"Header set X-Rules yes\n");
+    put(rules, "closed/.rules", b"Require all denied\n");
+    put(rules, "second/.htaccess", b"ForceType text/x-second\n");
+}
+
 fn links(site: &Path) {
     for (name, target) in [
         ("links/inside.txt", "../file.txt"),
@@ -198,6 +243,8 @@ fn links(site: &Path) {
         ("nolinks/dir", "../dir"),
         ("owner/mine.txt", "plain.txt"),
         ("owner/theirs.txt", "another.txt"),
+        ("owner/mine", "../deep/inner"),
+        ("owner/theirs", "../deep/inner"),
         ("dangling", "nowhere"),
     ] {
         let path = site.join(name);
@@ -211,7 +258,9 @@ fn links(site: &Path) {
     put(site, "owner/plain.txt", ALPHABET);
     put(site, "owner/another.txt", ALPHABET);
     if is_root() {
-        lchown(site.join("owner/theirs.txt"), Some(SOMEBODY), None).unwrap();
+        for name in ["owner/theirs.txt", "owner/theirs"] {
+            lchown(site.join(name), Some(SOMEBODY), None).unwrap();
+        }
         chown(site.join("owner/another.txt"), Some(0), None).unwrap();
     }
 }
@@ -236,6 +285,7 @@ pub fn stamp(folder: &Path) {
 fn modes(site: &Path) {
     for (name, mode) in [
         ("unreadable.txt", 0),
+        ("hthidden/.htaccess", 0),
         ("locked", 0),
         ("execonly", 0o711),
         ("xbit/page.html", 0o775),
@@ -243,7 +293,7 @@ fn modes(site: &Path) {
         fs::set_permissions(site.join(name), fs::Permissions::from_mode(mode)).unwrap();
     }
     if is_root() {
-        for name in ["unreadable.txt", "locked", "execonly"] {
+        for name in ["unreadable.txt", "hthidden/.htaccess", "locked", "execonly"] {
             chown(site.join(name), Some(SOMEBODY), Some(SOMEBODY)).unwrap();
         }
     }

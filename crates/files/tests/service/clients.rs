@@ -182,3 +182,44 @@ fn client_is_turned_away_when_there_is_no_room() {
     let mut third = running.client();
     assert!(matches!(third.answer(&path).0, Answered::File { .. }));
 }
+
+/// Requests with some bytes changed, cut or added, and bytes that never were one; each on a connection of its own.
+#[test]
+fn others_are_answered_when_clients_send_whatever_bytes() {
+    let running = Running::new();
+    let path = running.put("f", b"x");
+    let (mut other, whole) = (running.client(), request(7, &path));
+    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut random = move |below: usize| {
+        // Marsaglia's xorshift: the same bytes each time.
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % below as u64) as usize
+    };
+    let (mut answered, mut closed) = (0, 0);
+    for round in 0..3000 {
+        let mut bytes = whole.clone();
+        match round % 4 {
+            0 => bytes = (0..1 + random(6000)).map(|_| random(256) as u8).collect(),
+            1 => bytes.truncate(1 + random(whole.len() - 1)),
+            2 => bytes.extend((0..random(6000)).map(|_| random(256) as u8)),
+            _ => {}
+        }
+        for _ in 0..random(4) {
+            let at = random(bytes.len());
+            bytes[at] = random(256) as u8;
+        }
+        let client = running.client();
+        client.send(&bytes);
+        match client.hear() {
+            Some(_) => answered += 1,
+            None => closed += 1,
+        }
+        if round % 16 == 0 {
+            assert!(matches!(other.answer(&path).0, Answered::File { .. }));
+        }
+    }
+    assert!(answered > 100 && closed > 100, "{answered} and {closed}");
+    assert!(matches!(other.answer(&path).0, Answered::File { .. }));
+}
