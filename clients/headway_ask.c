@@ -172,18 +172,25 @@ const struct headway_statistics *headway_client_statistics(const struct headway_
 /* ---------------------------------------------------------------- asking the service */
 
 /* A full accept queue is EAGAIN here, and the service then is no help. */
+static int new_socket(const struct headway_client *client) {
+    int fd = out_of_the_way(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (fd >= 0 && connect(fd, (struct sockaddr *)&client->address, sizeof client->address) < 0) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
 static int connected(struct headway_client *client, struct connection *connection) {
     if (connection->fd >= 0 && socket_of(connection->fd) == connection->socket) return 1;
     connection->fd = -1;
-    int fd = out_of_the_way(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (fd < 0) return 0;
-    if (connect(fd, (struct sockaddr *)&client->address, sizeof client->address) < 0) {
-        close(fd);
-        return 0;
-    }
-    connection->socket = socket_of(fd);
+    /* No fork in between, or its child would have a socket that is in no list. None of these calls waits. */
+    pthread_mutex_lock(&clients_lock);
+    int fd = new_socket(client);
+    if (fd >= 0) connection->socket = socket_of(fd);
     connection->fd = fd;
-    return 1;
+    pthread_mutex_unlock(&clients_lock);
+    return fd >= 0;
 }
 
 /* Waits for the socket. 0: in time, ETIMEDOUT otherwise. */

@@ -321,6 +321,17 @@ fn files_are_right_when_threads_and_processes_ask_at_once() {
 }
 
 #[test]
+fn children_have_no_connection_of_their_parents_when_they_are_forked_while_others_ask() {
+    let place = Place::new(10);
+    let backend = place.backend();
+    let said = place.run(&["5000", "while", "6", "60"], &place.files);
+    assert_eq!(said.count("fallbacks"), 0, "{}", said.counted);
+    assert!(said.count("asked") > 0, "{}", said.counted);
+    assert_eq!(backend.counter("malformed_total"), 0);
+    wait_until("clients stay", || backend.counter("clients") == 0);
+}
+
+#[test]
 fn files_are_opened_when_there_is_no_service() {
     let place = Place::new(3);
     make_cold(&place.files[0]);

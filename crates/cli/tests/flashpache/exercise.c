@@ -11,6 +11,7 @@
  *   exercise SOCKET TIMEOUT_MS rounds N PATH...      a new client for each round; prints what open(2) says otherwise
  *   exercise SOCKET TIMEOUT_MS threads N TIMES PATH... each thread opens all of them, out of memory
  *   exercise SOCKET TIMEOUT_MS fork N TIMES PATH...  the same in processes, after the parent has connected
+ *   exercise SOCKET TIMEOUT_MS while N TIMES PATH... so many children open all of them, forked while N threads do
  *   exercise SOCKET TIMEOUT_MS during N MS PATH...   N threads open all of them, whatever comes of it, for so long
  *
  * The last line is what the client has counted. Exit code 1: a file was not what its name says, or
@@ -24,6 +25,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,6 +112,48 @@ static int in_processes(int count) {
         }
     }
     while (wait(&status) > 0) failed |= status != 0;
+    return failed;
+}
+
+static int sockets(void) {
+    DIR *folder = opendir("/proc/self/fd");
+    int count = 0;
+    for (struct dirent *entry; (entry = readdir(folder));) {
+        char target[64] = {0};
+        count += readlinkat(dirfd(folder), entry->d_name, target, sizeof target - 1) > 0 &&
+                 strncmp(target, "socket:", 7) == 0;
+    }
+    closedir(folder);
+    return count;
+}
+
+static atomic_int over;
+
+static void *work_until_over(void *unused) {
+    while (!atomic_load(&over)) work(unused);
+    return NULL;
+}
+
+/* A child has none of its parent's connections, whatever is under way on them, and gets answers of its own. */
+static int while_others_ask(int count) {
+    pthread_t threads[count];
+    int failed = 0, status, forks = times;
+    times = 1;
+    for (int i = 0; i < count; i++) pthread_create(&threads[i], NULL, work_until_over, NULL);
+    for (int i = 0; i < forks; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            if (sockets() != 0) _exit(3);
+            work(NULL);
+            _exit(sockets() > 1 ? 4 : 0);
+        }
+        if (waitpid(child, &status, 0) != child || status != 0) {
+            fprintf(stderr, "child %d: status %x\n", i, status);
+            failed = 1;
+        }
+    }
+    atomic_store(&over, 1);
+    for (int i = 0; i < count; i++) pthread_join(threads[i], NULL);
     return failed;
 }
 
@@ -228,11 +272,13 @@ int main(int argc, char **argv) {
     client = headway_client_new(&options);
     int before = descriptors();
     paths = argv + 4;
-    if (strcmp(mode, "threads") == 0 || strcmp(mode, "fork") == 0 || strcmp(mode, "during") == 0) {
+    if (strcmp(mode, "threads") == 0 || strcmp(mode, "fork") == 0 || strcmp(mode, "while") == 0 ||
+        strcmp(mode, "during") == 0) {
         times = atoi(argv[5]);
         paths = argv + 6;
         failed = mode[0] == 'f'   ? in_processes(number)
                  : mode[0] == 't' ? in_threads(number, work)
+                 : mode[0] == 'w' ? while_others_ask(number)
                                   : in_threads(number, work_for_a_while);
     } else {
         if (strcmp(mode, "as") == 0) {
