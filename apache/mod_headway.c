@@ -236,7 +236,8 @@ static void start_child(apr_pool_t *pool, server_rec *server) {
 
 /* The longest place that holds the path decides, else the server. */
 static int is_enabled(request_rec *r, const char *path) {
-    /* Apache takes `..` away by the text, the kernel by the directories, and behind a link these are two files. */
+    /* Apache takes `..` away by the text, the kernel by the directories, and behind a link these are two
+     * files. */
     if (!client || !path || path[0] != '/' || strstr(path, "/..")) return 0;
     struct server_settings *settings = ap_get_module_config(r->server->module_config, &headway_module);
     int on = settings->on > 0;
@@ -305,8 +306,8 @@ struct room {
     apr_size_t used;
 };
 
-/* Apache keeps what a request has given back, in each of its processes. The kernel may have these pages until they are
- * written again: with a thousand processes they are memory for files. */
+/* Apache keeps what a request has given back, in each of its processes. The kernel may have these pages until
+ * they are written again: with a thousand processes they are memory for files. */
 static apr_status_t leave_room(void *left) {
     const struct room *room = left;
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)room->content;
@@ -349,7 +350,8 @@ static int open_file(request_rec *r) {
     return DECLINED;
 }
 
-/* A missing .htaccess is this process's own finding; one that is there is Apache's to read, from memory by now. */
+/* A missing .htaccess is this process's own finding; one that is there is Apache's to read, from memory by
+ * now. */
 static apr_status_t open_htaccess(request_rec *r, const char *directory, const char *name,
                                   ap_configfile_t **file, const char **full_name) {
     if (!is_enabled(r, directory)) return AP_DECLINED;
@@ -392,16 +394,17 @@ static void insert_kept(request_rec *r, struct kept *kept, apr_file_t *file, apr
     if (core->enable_mmap == ENABLE_MMAP_OFF) apr_bucket_file_enable_mmap(bucket, 0);
 }
 
-/* Whether another module has looked at the name again and found another file, or another version of it: its length and
- * validators would be said of what is kept. */
+/* Whether another module has looked at the name again and found another file, or another version of it: its
+ * length and validators would be said of what is kept. */
 static int is_another(const request_rec *r, const struct kept *kept) {
     const apr_finfo_t *now = &r->finfo, *then = &kept->looked_at;
     return now->size != then->size || now->mtime != then->mtime || now->inode != then->inode ||
            strcmp(r->filename, kept->filename) != 0;
 }
 
-/* Where links are not simply followed, the walk that has just allowed this path may have seen another thing under the
- * name than what was opened before it. Apache opens what it has allowed then, from memory by now. */
+/* Where links are not simply followed, the walk that has just allowed this path may have seen another thing
+ * under the name than what was opened before it. Apache opens what it has allowed then, from memory by now.
+ */
 static int follows_links(request_rec *r) {
     return (ap_allow_options(r) & (OPT_SYM_LINKS | OPT_SYM_OWNER)) == OPT_SYM_LINKS;
 }

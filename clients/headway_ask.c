@@ -2,8 +2,9 @@
  * headway_ask.c: the connections of a client of `headway backend`, and the questions put on them.
  *
  * What it does: connects when it first has to ask, puts a question, and takes the answer in time or does
- * without. What it refuses: to believe bytes that are no message of the protocol (the connection ends), and to
- * keep a descriptor that nobody asked for, whatever it came with. A child of a fork has connections of its own.
+ * without. What it refuses: to believe bytes that are no message of the protocol (the connection ends), and
+ * to keep a descriptor that nobody asked for, whatever it came with. A child of a fork has connections of its
+ * own.
  *
  * Sources: unix(7), recvmsg(2), pthread_atfork(3); docs/src/open-file-protocol.md.
  */
@@ -79,8 +80,8 @@ int headway_look(int fd, struct statx *status) {
     return 0;
 }
 
-/* A number out of the way: open(2) gives a program the lowest that is free, and some count on it (a closed standard
- * error). Where there is none so high, as low as it came. */
+/* A number out of the way: open(2) gives a program the lowest that is free, and some count on it (a closed
+ * standard error). Where there is none so high, as low as it came. */
 static int out_of_the_way(int fd) {
     if (fd < 0) return fd;
     int high = fcntl(fd, F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR);
@@ -293,9 +294,9 @@ static void rest(struct headway_client *client, long long ms) {
     atomic_store(&client->rest_until_ms, now_us() / 1000 + ms);
 }
 
-/* Nobody asks during a rest. After it one thread tries, and the others go on resting until it knows: a service that
- * stands still costs one thread its time-out, not all of them. (Should it never know, in a child of a fork, another
- * one tries later.) */
+/* Nobody asks during a rest. After it one thread tries, and the others go on resting until it knows: a
+ * service that stands still costs one thread its time-out, not all of them. (Should it never know, in a child
+ * of a fork, another one tries later.) */
 static int may_ask(struct headway_client *client, long long now_ms) {
     long long until = atomic_load(&client->rest_until_ms);
     if (!until) return 1;

@@ -1,6 +1,7 @@
 /*
- * headway_client.h: what the two parts of libheadway_open know of each other. headway_ask.c has the connections and
- * puts questions, headway_open.c opens files. Not installed; nothing of it leaves the library.
+ * headway_client.h: what the two parts of libheadway_open know of each other. headway_ask.c has the
+ * connections and puts questions, headway_open.c opens files. Not installed; nothing of it leaves the
+ * library.
  */
 #ifndef HEADWAY_CLIENT_H
 #define HEADWAY_CLIENT_H
@@ -36,7 +37,6 @@ struct answer {
     int kind, pin;
     uint64_t device, inode;
 };
-
 
 /* What came of a question: the service has answered, it has nothing to do with the path, or it gave no
  * answer. */

@@ -43,12 +43,13 @@ struct headway_statistics {
 
 /* How to reach the service. Zero, or a null pointer, stands for the default. */
 struct headway_options {
-    size_t size;                           /* sizeof(struct headway_options): it may grow */
-    const char *socket;                    /* the service's socket; required */
-    unsigned timeout_ms;                   /* how long an answer is waited for; 5000 */
-    unsigned retry_ms;                     /* after a time-out nothing is asked for so long, and then by one thread until it knows; 1000 */
-    uint64_t read_in;                      /* bytes of a file to have in memory; 1 MiB. UINT64_MAX: none */
-    int no_fallback;                       /* fail with ETIMEDOUT instead of waiting for the disk */
+    size_t size;         /* sizeof(struct headway_options): it may grow */
+    const char *socket;  /* the service's socket; required */
+    unsigned timeout_ms; /* how long an answer is waited for; 5000 */
+    unsigned retry_ms;   /* after a time-out nothing is asked for so long, and then by one thread until it
+                            knows; 1000 */
+    uint64_t read_in;    /* bytes of a file to have in memory; 1 MiB. UINT64_MAX: none */
+    int no_fallback;     /* fail with ETIMEDOUT instead of waiting for the disk */
     struct headway_statistics *statistics; /* where to count; memory of its own */
 };
 

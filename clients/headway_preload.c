@@ -156,7 +156,8 @@ static int only_opens(const char *mode) {
     return mode && mode[0] == 'r' && mode[1 + strspn(mode + 1, "be")] == '\0';
 }
 
-/* fopen in two steps, so that the file is opened once: opening a FIFO wakes whoever waits to write into it. */
+/* fopen in two steps, so that the file is opened once: opening a FIFO wakes whoever waits to write into it.
+ */
 static FILE *fopen_ours(const char *path, const char *mode) {
     int error = errno, fd = open_ours(AT_FDCWD, path, O_RDONLY | (strchr(mode, 'e') ? O_CLOEXEC : 0));
     FILE *file = fd < 0 ? NULL : NEXT(fdopen)(fd, mode);

@@ -8,11 +8,12 @@
  *   exercise SOCKET TIMEOUT_MS as UID PATH...        the same as another user
  *   exercise SOCKET TIMEOUT_MS closed PATH...        the same twice, without its descriptors in between
  *   exercise SOCKET TIMEOUT_MS few N PATH...         the same with N descriptors left
- *   exercise SOCKET TIMEOUT_MS rounds N PATH...      a new client for each round; prints what open(2) says otherwise
- *   exercise SOCKET TIMEOUT_MS threads N TIMES PATH... each thread opens all of them, out of memory
+ *   exercise SOCKET TIMEOUT_MS rounds N PATH...      a new client for each round; prints what open(2) says
+ * otherwise exercise SOCKET TIMEOUT_MS threads N TIMES PATH... each thread opens all of them, out of memory
  *   exercise SOCKET TIMEOUT_MS fork N TIMES PATH...  the same in processes, after the parent has connected
- *   exercise SOCKET TIMEOUT_MS while N TIMES PATH... so many children open all of them, forked while N threads do
- *   exercise SOCKET TIMEOUT_MS during N MS PATH...   N threads open all of them, whatever comes of it, for so long
+ *   exercise SOCKET TIMEOUT_MS while N TIMES PATH... so many children open all of them, forked while N
+ * threads do exercise SOCKET TIMEOUT_MS during N MS PATH...   N threads open all of them, whatever comes of
+ * it, for so long
  *
  * The last line is what the client has counted. Exit code 1: a file was not what its name says, or
  * descriptors leaked.
@@ -134,7 +135,8 @@ static void *work_until_over(void *unused) {
     return NULL;
 }
 
-/* A child has none of its parent's connections, whatever is under way on them, and gets answers of its own. */
+/* A child has none of its parent's connections, whatever is under way on them, and gets answers of its own.
+ */
 static int while_others_ask(int count) {
     pthread_t threads[count];
     int failed = 0, status, forks = times;
