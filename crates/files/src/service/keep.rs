@@ -31,9 +31,10 @@ use std::time::{Duration, Instant};
 /// Larger files are not kept: here reading a disk begins to take as long as finding the place.
 const FILE_BYTES_MAX: u64 = 128 * 1024;
 
-/// Of the memory that files could have, one part in so many is for those that are kept. It is looked at anew as often: memory that is locked and
-/// needed by a process would end one.
+/// Of the memory that files could have, one part in so many is for those that are kept: the others pass through the rest.
 const SHARE: u64 = 2;
+
+/// How much memory there is is looked at so often. What is locked the kernel cannot take for a process that needs it, and ends one.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// So often those go that have been deleted or replaced: nobody asks for them, and they hold their space on the disk.
@@ -65,7 +66,7 @@ pub struct KeepStatistics {
     pub bytes: u64,
     /// Gauge: bytes at most, as memory is now.
     pub bytes_max: u64,
-    /// Files given up for others, or because memory has become short.
+    /// Files given up: for others, because memory has become short, or because they were deleted.
     pub let_go: u64,
     /// Files not kept: too many came at once, there was no room, they had left memory again, or the kernel refused.
     pub missed: u64,

@@ -120,12 +120,12 @@ impl ServiceStatistics {
             ),
             (
                 "kept_let_go",
-                "kept files given up for others",
+                "kept files given up: for others, for want of memory, or deleted",
                 self.kept.let_go,
             ),
             (
                 "kept_missed",
-                "files not kept: too many at once, or refused by the kernel",
+                "files not kept: too many at once, no room, gone again, or refused by the kernel",
                 self.kept.missed,
             ),
             ("helper_deaths", "helpers that ended at work", pool.deaths),
