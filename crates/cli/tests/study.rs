@@ -229,6 +229,42 @@ fn what_is_done_is_not_measured_again_when_the_run_was_interrupted() {
 }
 
 #[test]
+fn points_are_measured_as_often_as_asked_when_the_words_have_repeats() {
+    let bed = Bed::new();
+    let plan = |more: &[&str]| {
+        let line = [&["run", "tiny.toml", "--plan"][..], more].concat();
+        words(&bed.run(&line).stdout)
+    };
+    // Two points and a capacity of two servers, in each repeat.
+    for (more, count) in [
+        (&["--scale", "full"][..], "12 measurements"),
+        (&["--scale", "full", "--repeats", "1"], "6 measurements"),
+        (&["--repeats", "3"], "18 measurements"),
+    ] {
+        let text = plan(more);
+        assert!(text.starts_with(count), "{more:?} {text}");
+    }
+    let run = |repeats: &str| {
+        let ran = bed.run(&["run", "tiny.toml", "-o", "out", "--repeats", repeats]);
+        let said = words(&ran.stderr);
+        assert!(ran.status.success(), "{said}");
+        said
+    };
+    run("1");
+    let first = bed.done();
+    assert_eq!(first.len(), 3);
+    // More of them, later, leave what is measured as it is.
+    let said = run("2");
+    assert!(said.contains("going on: 3 of 12"), "{said}");
+    let second = bed.done();
+    assert_eq!(second.len(), 6);
+    assert!(
+        first.iter().all(|kept| second.contains(kept)),
+        "{first:?} {second:?}"
+    );
+}
+
+#[test]
 fn run_is_refused_when_another_build_has_measured_there() {
     let bed = Bed::new();
     let ran = bed.run(&["run", "tiny.toml", "-o", "out"]);
@@ -444,6 +480,7 @@ fn use_is_refused_when_the_words_are_wrong() {
             &["run", "tiny.toml", "--only", "iis"],
             "they have haboob, headway",
         ),
+        (&["run", "tiny.toml", "--repeats", "0"], "--repeats"),
         (&["check", "bad.toml"], "bad.toml:3"),
     ] {
         let ran = bed.run(line);

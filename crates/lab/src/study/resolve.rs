@@ -200,6 +200,14 @@ impl Study {
         Ok(study)
     }
 
+    /// Measures every point so many times, whatever the study and the scale say.
+    pub fn repeat(&mut self, times: u32) {
+        for measure in &mut self.measures {
+            measure.repeats = times;
+            measure.usual.repeats = times;
+        }
+    }
+
     /// Names of its servers, ascending.
     pub fn servers(&self) -> impl Iterator<Item = &str> {
         self.servers.keys().map(String::as_str)
