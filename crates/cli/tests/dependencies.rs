@@ -43,7 +43,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("files", &["event", "os"]),
     ("load", &["event", "http", "latency", "os", "specweb"]),
     ("specweb", &[]),
-    ("lab", &["load", "latency", "os"]),
+    ("lab", &["debox-bpf", "load", "latency", "os"]),
     ("report", &["latency"]),
     ("counters", &["lab", "latency", "load", "os"]),
     ("trace", &["debox", "debox-bpf"]),

@@ -98,6 +98,8 @@ struct vm_area_struct {
 
 struct task_struct {
     struct thread_info thread_info;
+    unsigned int __state;
+    int exit_state;
     unsigned int flags;
     int on_rq;
     struct sched_entity se;
@@ -108,6 +110,13 @@ struct task_struct {
     void *mm;
     struct files_struct *files;
     struct signal_struct *signal;
+} KERNEL_TYPE;
+
+struct seq_file;
+
+/* What every iterator's program is given first. */
+struct bpf_iter_meta {
+    struct seq_file *seq;
 } KERNEL_TYPE;
 
 #if defined(__TARGET_ARCH_x86)
@@ -137,6 +146,7 @@ static long (*const stack_id)(void *context, void *map, u64 flags) = (void *)27;
 static long (*const read_stack)(void *context, void *frames, u32 bytes, u64 flags) = (void *)67;
 static long (*const read_user)(void *to, u32 bytes, const void *from) = (void *)112;
 static long (*const read_kernel)(void *to, u32 bytes, const void *from) = (void *)113;
+static long (*const seq_write)(struct seq_file *file, const void *data, u32 bytes) = (void *)127;
 static long (*const ringbuf_output)(void *ringbuf, void *data, u64 bytes, u64 flags) = (void *)130;
 static void *(*const ringbuf_reserve)(void *ringbuf, u64 bytes, u64 flags) = (void *)131;
 static void (*const ringbuf_submit)(void *record, u64 flags) = (void *)132;

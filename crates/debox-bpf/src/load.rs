@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use aya::programs::{BtfTracePoint, ProgramError};
+use aya::programs::{BtfTracePoint, Iter, ProgramError};
 use aya::{Btf, Ebpf, EbpfLoader};
 use debox::policy::Filter;
 use serde::Serialize;
@@ -257,6 +257,26 @@ pub(crate) fn load_waiters(limits: &Limits) -> Result<Ebpf, AttachError> {
         .override_global("call_traits", &traits, true)
         .load(object)
         .map_err(|error| refusal(&error))
+}
+
+/// Loads what looks at tasks; nothing runs until somebody looks.
+pub(crate) fn load_run_queue(processes_max: u32) -> Result<Ebpf, AttachError> {
+    let object = object::runnable()?;
+    refuse_without_privilege()?;
+    let btf = Btf::from_sys_fs().map_err(|error| AttachError::NoBtf { why: chain(&error) })?;
+    let mut ebpf = EbpfLoader::new()
+        .btf(Some(&btf))
+        .map_max_entries("members", processes_max)
+        .load(object)
+        .map_err(|error| refusal(&error))?;
+    let load = |ebpf: &mut Ebpf| -> Result<(), String> {
+        let program = ebpf.program_mut("look").ok_or("it was not compiled in")?;
+        let program: &mut Iter = program.try_into().map_err(|error| chain(&error))?;
+        let loaded = program.load("task", &btf);
+        loaded.map_err(|error| refusal_of(&error))
+    };
+    load(&mut ebpf).map_err(|why| AttachError::Load { why })?;
+    Ok(ebpf)
 }
 
 fn futex() -> u64 {

@@ -4,12 +4,18 @@ use crate::error::AttachError;
 
 /// Aligned as ELF wants it; empty if it could not be compiled.
 static ATTACH: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/attach.bpf.o"));
+static RUNNABLE: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/runnable.bpf.o"));
 static WAITERS: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/waiters.bpf.o"));
 static WHY: &str = include_str!(concat!(env!("OUT_DIR"), "/why"));
 
 /// Records of calls and their sleeps.
 pub(crate) fn attach() -> Result<&'static [u8], AttachError> {
     built(ATTACH)
+}
+
+/// A look at tasks.
+pub(crate) fn runnable() -> Result<&'static [u8], AttachError> {
+    built(RUNNABLE)
 }
 
 /// Waiters of sleeps alone.

@@ -38,7 +38,7 @@ impl Pids {
     }
 }
 
-fn check(pid: u32) -> Result<(), AttachError> {
+pub(crate) fn check(pid: u32) -> Result<(), AttachError> {
     let own = fs::read_link("/proc/self/ns/pid");
     if own.is_ok_and(|name| name.as_os_str() != HOST_NAMESPACE) {
         return Err(AttachError::Namespace { pid });

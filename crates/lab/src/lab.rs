@@ -257,6 +257,21 @@ impl Lab {
         down(&self.home.name)
     }
 
+    /// Lends the server's side a whole processor, where its quota is less, or takes it back: for work that is to be done before something is
+    /// measured.
+    ///
+    /// # Errors
+    /// The group is gone.
+    pub fn lend_processor(&self, yes: bool) -> Result<(), LabError> {
+        let Some(share) = self.state.spec.cpu_share else {
+            return Ok(());
+        };
+        let share = if yes { share.max(1.0) } else { share };
+        let groups = groups_of(&self.home.name);
+        let mut slowed = groups.iter().filter(|group| cpu::status(group).is_some());
+        slowed.try_for_each(|group| cpu::limit(group, share))
+    }
+
     /// What is charged to the server's side; `None` without a memory controller.
     pub fn memory(&self) -> Option<memory::MemoryStatus> {
         memory::status(&self.memory_group()?)

@@ -24,7 +24,7 @@ use crate::tool;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkSpec {
-    /// In each direction, Ethernet headers included: 100 000 000 to 10 000 000 000 is what is tested.
+    /// In each direction, Ethernet headers included: 100 000 000 to 10 000 000 000 is what was measured; the tests measure the first.
     pub bits_per_second: u64,
 }
 

@@ -1,12 +1,14 @@
 //! How many of a server's processes are runnable at an instant: the sampler of the study of scheduler burstiness.
 //!
 //! The 2006 paper instruments the scheduler and shows which share of Apache's processes is runnable at any time (Figures
-//! 2 and 14): where lookups block one another, it is none or nearly all. Here the state of each task is read from
+//! 2 and 14): where lookups block one another, it is none or nearly all. Here the kernel walks its tasks for us by BPF
+//! ([`debox_bpf::RunQueue`]), which is over in some tens of microseconds. Where it may not, the state of each task is read from
 //! `/proc/PID/task/TID/stat`, through descriptors that stay open, so that a look at one costs a single `pread` of some
 //! microseconds. `R` is runnable: on a processor or in its run queue. `D` waits for the disk or a lock of the kernel's and
 //! is counted beside it.
 //!
-//! A scan takes its time, so it is no instant: with 1024 processes it is some milliseconds, which each sample tells. The
+//! A scan of /proc takes its time, so it is no instant: with 1024 processes it is some milliseconds, in which the client on that
+//! processor asks for nothing and the server runs out of work, so that too few are found runnable. Each sample tells how long it took, and the result who looked. The
 //! thread has the highest priority where it may.
 //! Looks come at random intervals, since a regular one could fall in step with the server, and take a tenth of one processor at most, which
 //! should be the client's.
@@ -22,6 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use debox_bpf::RunQueue;
 use load::client::limits::Limits;
 use load::random::Random;
 use serde::{Deserialize, Serialize};
@@ -90,6 +93,9 @@ pub struct Runnable {
     pub elapsed_us: u64,
     /// Processor time of the sampler.
     pub cost_us: u64,
+    /// The kernel looked, and not we at its files.
+    #[serde(default)]
+    pub by_kernel: bool,
 }
 
 /// The figures of a distribution, for tables and claims.
@@ -187,7 +193,7 @@ impl Sampler {
     /// Starts to look. `members` lists the processes that count ([`Server::members`]); it is asked once a second.
     /// All threads of a process count.
     ///
-    /// The limit of open files of this process is raised: each task takes a descriptor.
+    /// The limit of open files of this process is raised: where files are looked at, each task takes a descriptor.
     ///
     /// # Errors
     ///
@@ -243,17 +249,20 @@ fn hurry() {
 fn watch(members: &impl Fn() -> Vec<i32>, settings: &Settings, stop: &AtomicBool) -> Runnable {
     let begun = Instant::now();
     let mut random = Random::new(settings.seed);
-    let mut tasks = Tasks::default();
+    let mut eyes = Eyes::open();
     let mut listed = None;
-    let mut seen = Runnable::default();
+    let mut seen = Runnable {
+        by_kernel: matches!(eyes, Eyes::Kernel(_)),
+        ..Runnable::default()
+    };
     loop {
         let last = stop.load(Ordering::Relaxed);
         if listed.is_none_or(|at: Instant| at.elapsed() >= REFRESH) {
-            tasks.refresh(&members());
+            eyes.refresh(&members());
             listed = Some(Instant::now());
         }
         let at = Instant::now();
-        let (count, runnable, blocked) = tasks.scan();
+        let (count, runnable, blocked) = eyes.scan();
         let took = at.elapsed();
         if count > 0 {
             seen.samples.push(Sample {
@@ -288,6 +297,42 @@ fn own_time_us() -> u64 {
         .next()
         .and_then(|word| word.parse::<u64>().ok());
     nanoseconds.unwrap_or(0) / 1000
+}
+
+/// What looks at tasks.
+enum Eyes {
+    Kernel(Box<RunQueue>),
+    Files(Tasks),
+}
+
+impl Eyes {
+    /// The kernel's, if it lends them.
+    fn open() -> Eyes {
+        let kernel = RunQueue::start().map(Box::new);
+        kernel.map_or_else(|_| Eyes::Files(Tasks::default()), Eyes::Kernel)
+    }
+
+    fn refresh(&mut self, members: &[i32]) {
+        match self {
+            Eyes::Kernel(queue) => {
+                let pids: Vec<u32> = members.iter().map(|pid| pid.unsigned_abs()).collect();
+                // What the kernel does not take is missing among the tasks that each look counts.
+                let _ = queue.watch(&pids);
+            }
+            Eyes::Files(tasks) => tasks.refresh(members),
+        }
+    }
+
+    /// Tasks that live, runnable ones, blocked ones; none at all if nothing could be seen.
+    fn scan(&mut self) -> (u32, u32, u32) {
+        match self {
+            Eyes::Kernel(queue) => {
+                let look = queue.look().unwrap_or_default();
+                (look.tasks, look.runnable, look.blocked)
+            }
+            Eyes::Files(tasks) => tasks.scan(),
+        }
+    }
 }
 
 /// The open `stat` files of the tasks, by process and task.
@@ -388,6 +433,7 @@ mod tests {
             samples: samples.collect(),
             elapsed_us: 1000,
             cost_us: 50,
+            by_kernel: false,
         }
     }
 

@@ -104,6 +104,53 @@ fn cache_is_bounded_when_three_times_the_limit_is_read() {
     assert_eq!(resident(), 0);
 }
 
+/// Looks at 20,000 files twice, and says how many reads of the disk the second look took.
+fn reads_of_a_second_look(memory: &str) -> u64 {
+    let parts = [
+        "--disk",
+        "nvme",
+        "--disk-size",
+        "256MiB",
+        "--memory",
+        memory,
+    ];
+    let lab = Lab::up(&parts);
+    let fill = "mkdir many && cd many && seq 20000 | xargs touch";
+    let load = ["lab", "load", &lab.name, "--", "sh", "-c", fill];
+    let output = headway(&load).output().expect("started");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let mount = lab.status()["disk"]["mount_point"]
+        .as_str()
+        .expect("a path")
+        .to_owned();
+    let reads = || {
+        let status = lab.status();
+        let reads = status["disk"]["totals"]["reads"].as_u64();
+        reads.unwrap_or_else(|| panic!("no reads in {status}"))
+    };
+    // Of each of them the inode: its size.
+    let look = ["find", &format!("{mount}/many"), "-size", "+1M"];
+    lab.answer("server", &look);
+    let before = reads();
+    lab.answer("server", &look);
+    reads() - before
+}
+
+#[test]
+fn inodes_and_dentries_are_bounded_when_more_names_are_looked_up_than_fit() {
+    let test = "inodes_and_dentries_are_bounded_when_more_names_are_looked_up_than_fit";
+    if !can(test, &["disk", "memory limit"]) {
+        return;
+    }
+    // An inode and a dentry are 1.3 kB in memory: 26 MB in all, and 5 MB of the tables on the disk.
+    let (little, enough) = (
+        reads_of_a_second_look("12MiB"),
+        reads_of_a_second_look("256MiB"),
+    );
+    assert!(little > 50, "{little} reads");
+    assert!(enough < 10, "{enough} reads though everything fits");
+}
+
 #[test]
 fn server_reads_xfs_when_the_lab_was_told_so() {
     let test = "server_reads_xfs_when_the_lab_was_told_so";

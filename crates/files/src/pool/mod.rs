@@ -219,11 +219,11 @@ impl Pool {
         }
     }
 
-    /// Whether [`Pool::flush`] may have something to send: for a caller that counts system calls.
+    /// Whether [`Pool::flush`] may have something to send to somebody: for a caller that counts system calls.
     pub fn has_work(&self) -> bool {
-        self.jobs.queued() > 0
-            || !self.retire.is_empty()
-            || self.slots.iter().any(Slot::is_being_greeted)
+        let waiting = self.jobs.queued() > 0 || !self.retire.is_empty();
+        let somebody = self.ring.is_some() || self.idle().is_some();
+        waiting && somebody || self.slots.iter().any(Slot::is_being_greeted)
     }
 
     /// Give queued jobs to idle helpers and send descriptors away. Call it once a loop turn, after

@@ -102,20 +102,20 @@ impl Bench<'_> {
         if requests == 0 {
             return Ok(());
         }
-        let has_disk = self.place.has_disk();
-        if has_disk {
-            self.order(Order::Fast)?;
-        }
+        self.hasten(true)?;
         let read = || self.read(requests, spec);
         let ask = || self.ask(requests / own_share, spec);
         let filled = match spec.server.kind.family() {
             Family::Apache { .. } => ask().and_then(|()| read()),
             _ => read().and_then(|()| ask()),
         };
-        if has_disk {
-            self.order(Order::Model)?;
-        }
+        self.hasten(false)?;
         filled
+    }
+
+    fn hasten(&self, yes: bool) -> Result<(), Stopped> {
+        let hastened = self.place.hasten(yes);
+        hastened.map_err(|error| Stopped::Failed(error.to_string()))
     }
 
     fn read(&self, requests: u64, spec: &Spec) -> Result<(), Stopped> {
@@ -450,10 +450,11 @@ fn summed(seen: &crate::runnable::Runnable) -> Runnable {
     for sample in &seen.samples {
         *counts.entry(u64::from(sample.runnable)).or_insert(0) += 1;
     }
-    let processes = seen.summary().tasks_mean.round() as u64;
+    let summary = seen.summary();
     Runnable {
         samples: counts.into_iter().collect(),
-        processes,
+        processes: summary.tasks_mean.round() as u64,
+        look_us: summary.scan_us_median,
     }
 }
 

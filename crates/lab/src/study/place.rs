@@ -272,9 +272,13 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Whether it has a disk of its own.
-    pub fn has_disk(&self) -> bool {
-        self.lab.as_ref().and_then(Lab::disk).is_some()
+    /// While caches are filled nothing is slow: the disk answers at once, and the processor is a whole one. Afterwards both are as the environment says.
+    pub fn hasten(&self, yes: bool) -> Result<(), PlaceError> {
+        let Some(lab) = &self.lab else { return Ok(()) };
+        lab.lend_processor(yes)?;
+        let order = if yes { Order::Fast } else { Order::Model };
+        let told = lab.disk().map_or(Ok(()), |disk| disk.order(order));
+        Ok(told.map_err(LabError::from)?)
     }
 
     /// What the disk counts.

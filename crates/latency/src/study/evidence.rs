@@ -95,6 +95,8 @@ pub struct Runnable {
     pub samples: Vec<(u64, u64)>,
     /// Processes of the server.
     pub processes: u64,
+    /// How long a look at all of them took, median.
+    pub look_us: u64,
 }
 
 /// The server's calls, from `trace.json`.

@@ -81,7 +81,7 @@ const OF_SERVER: [&str; 6] = [
     "loop_blocked",
     "loop_blocked_per_s",
 ];
-const OF_RUNNABLE: [&str; 8] = [
+const OF_RUNNABLE: [&str; 9] = [
     "runnable_mean",
     "runnable_median",
     "runnable_p95",
@@ -90,6 +90,7 @@ const OF_RUNNABLE: [&str; 8] = [
     "runnable_share_median",
     "runnable_share_p95",
     "runnable_share_max",
+    "runnable_look_us",
 ];
 const OF_DISK: [&str; 6] = [
     "disk_reads_per_s",
@@ -371,6 +372,9 @@ impl Quantity {
         let count: u64 = runnable.samples.iter().map(|(_, count)| count).sum();
         if count == 0 {
             return Err(nothing());
+        }
+        if self.name == "runnable_look_us" {
+            return Ok(runnable.look_us as f64);
         }
         let (word, of) = match self.name.strip_prefix("runnable_share_") {
             Some(word) => (word, runnable.processes.max(1) as f64),

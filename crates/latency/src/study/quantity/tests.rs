@@ -218,6 +218,7 @@ fn observers_are_read_when_they_watched() {
     evidence.runnable = Some(Runnable {
         samples: vec![(0, 50), (10, 50)],
         processes: 20,
+        look_us: 40,
     });
     let sleep = |label: &str, call: &str, count| SleepCount {
         label: label.into(),
@@ -259,6 +260,7 @@ fn observers_are_read_when_they_watched() {
         ("cpu_share", 0.2),
         ("cpu_us_per_request", 2_000.0),
         ("runnable_mean", 5.0),
+        ("runnable_look_us", 40.0),
         ("runnable_share_max", 0.5),
         // 40 ms a second, of 200 ms a second that the processes have run.
         ("time_share:epoll_wait", 0.2),
@@ -320,6 +322,7 @@ fn shares_of_counts_are_those_beyond_the_number_when_they_are_asked_for() {
     evidence.runnable = Some(Runnable {
         samples: vec![(0, 50), (10, 30), (18, 20)],
         processes: 20,
+        look_us: 40,
     });
     assert_eq!(value("ready_above:1", &evidence), 0.25);
     assert_eq!(value("ready_above:8", &evidence), 0.0);

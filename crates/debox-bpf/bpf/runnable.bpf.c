@@ -1,0 +1,61 @@
+/*
+ * How many tasks of some processes are runnable at one instant: the kernel walks its own list of tasks, which
+ * takes it some tens of microseconds where reading a file of /proc for each task takes milliseconds.
+ *
+ * It refuses to watch anything between two looks, and to tell tasks apart.
+ *
+ * Sources: Documentation/bpf/bpf_iterators.rst; include/linux/sched.h (the states);
+ * fs/proc/array.c (which of them are shown as R and D).
+ */
+#include "kernel.h"
+
+/* What /proc knows of a state; without any of these a task runs, or waits for a processor only. */
+#define STATE_REPORTED 0x7f
+#define STATE_UNINTERRUPTIBLE 2
+/* With the one above it: a kernel thread that waits for work, and nothing that anybody waits for. */
+#define STATE_NO_LOAD 0x400
+
+struct seen {
+    u32 tasks;
+    u32 runnable;
+    u32 blocked;
+};
+
+/* Processes that count, by number. */
+struct {
+    VALUE(type, MAP_HASH);
+    VALUE(max_entries, 4096);
+    TYPE(key, u32);
+    TYPE(value, u32);
+} members SECTION(".maps");
+
+/* Of the look that is under way; there is one at a time. */
+struct {
+    VALUE(type, MAP_ARRAY);
+    VALUE(max_entries, 1);
+    TYPE(key, u32);
+    TYPE(value, struct seen);
+} seen SECTION(".maps");
+
+SECTION("iter/task") int look(u64 *context) {
+    struct bpf_iter_meta *meta = (void *)context[0];
+    struct task_struct *task = (void *)context[1];
+    u32 only = 0;
+    struct seen *all = map_lookup(&seen, &only);
+    if (!all) return 0;
+    /* After the last one. */
+    if (!task) {
+        seq_write(meta->seq, all, sizeof(*all));
+        *all = (struct seen){};
+        return 0;
+    }
+    u32 process = task->tgid;
+    if (!map_lookup(&members, &process) || task->exit_state) return 0;
+    u32 state = task->__state;
+    all->tasks++;
+    if (!(state & STATE_REPORTED)) all->runnable++;
+    if (state & STATE_UNINTERRUPTIBLE && !(state & STATE_NO_LOAD)) all->blocked++;
+    return 0;
+}
+
+char permission[] SECTION("license") = "Dual MIT/GPL";
