@@ -92,28 +92,26 @@ pub(super) fn rows(study: &Study, table: &Table, row: &OurRow) -> Vec<Row> {
     if row.each.is_empty() {
         return vec![with(None)];
     }
-    let among = first_measure(study, row);
+    let among = servers_of_first_cell(study, keys, row);
     let servers = study.expand(&row.each, &among);
     servers.iter().map(|server| with(Some(server))).collect()
 }
 
-/// The servers of the measure that the first cell refers to.
-fn first_measure(study: &Study, row: &OurRow) -> Vec<String> {
-    let text = row
-        .cell
-        .as_ref()
-        .or(row.cells.first())
-        .map(|cell| cell.get_ref());
-    let expression = text.and_then(|text| Expression::parse(text).ok());
-    let measure = expression.as_ref().and_then(|expression| {
-        let references = expression.references();
-        references
-            .first()
-            .and_then(|first| study.measure(&first.measure))
-    });
-    measure
-        .map(|measure| measure.servers_ever.clone())
-        .unwrap_or_default()
+/// The servers of the measure that the first cell refers to first; where the columns are measures, those that all of them have.
+fn servers_of_first_cell(study: &Study, keys: &[String], row: &OurRow) -> Vec<String> {
+    let cell = row.cell.as_ref().or(row.cells.first());
+    let text = cell.map_or("", |cell| cell.get_ref());
+    let of = |key: &String| {
+        let expression = Expression::parse(&text.replace("{column}", key)).ok()?;
+        let first = expression.references().into_iter().next()?;
+        Some(study.measure(&first.measure)?.servers_ever.clone())
+    };
+    let mut measures = keys.iter().filter_map(of);
+    let first = measures.next().unwrap_or_default();
+    measures.fold(first, |mut common, servers| {
+        common.retain(|name| servers.contains(name));
+        common
+    })
 }
 
 /// Whether a table, a figure or a claim asks for what the servers of a measure can do at most.
@@ -229,7 +227,12 @@ impl Checker<'_> {
                 .texts
                 .error(span, format!("each: no server {word:?} in any measure")));
         }
-        for found in rows(self.study, table, row) {
+        let found = rows(self.study, table, row);
+        if found.is_empty() {
+            let why = "each: none of these servers is in the measure that the first cell asks for";
+            return Err(self.texts.error(span, why));
+        }
+        for found in found {
             for (at, text) in found.cells.iter().enumerate() {
                 let place = row.cell.as_ref().or(row.cells.get(at));
                 let span = place.map_or(span.clone(), Spanned::span);

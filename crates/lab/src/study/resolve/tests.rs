@@ -299,3 +299,43 @@ fn reason_is_given_when_a_value_cannot_be_meant() {
         assert!(error.why.contains(why), "{error}\n{text}");
     }
 }
+
+/// Two measures with other servers each, and a table whose columns are the measures.
+const COLUMNS: &str = r#"[[measure]]
+name = "n"
+environment = "disk"
+workload = "web"
+servers = ["h2o", "nginx"]
+points = ["95%"]
+[[table]]
+title = "By measure"
+columns = ["small", "large"]
+keys = ["m", "n"]
+[[table.ours]]
+row = "{server}"
+each = ["EACH"]
+cell = "rate_rps({column}, {server}, 95%)"
+"#;
+
+#[test]
+fn row_is_there_for_each_server_when_the_columns_are_measures() {
+    let text = HEAD.to_owned() + &COLUMNS.replace("EACH", "all");
+    let study = read(&text, Scale::Quick).expect("a study");
+    let table = study.file.table[0].get_ref();
+    let rows = super::super::check::rows(&study, table, table.ours[0].get_ref());
+    let cells: Vec<&str> = rows.iter().map(|row| row.cells[1].as_str()).collect();
+    assert_eq!(cells, ["rate_rps(n, h2o, 95%)"], "the one that both have");
+}
+
+#[test]
+fn study_is_refused_when_a_row_is_for_none_of_its_servers() {
+    let text = HEAD.to_owned()
+        + &COLUMNS
+            .replace("EACH", "nginx")
+            .replace("[\"m\", \"n\"]", "[\"m\", \"m\"]");
+    let error = read(&text, Scale::Quick).expect_err("an empty table");
+    assert!(
+        error.to_string().contains("none of these servers"),
+        "{error}"
+    );
+}
