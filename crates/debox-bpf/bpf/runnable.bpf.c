@@ -1,6 +1,6 @@
 /*
  * How many tasks of some processes are runnable at one instant: the kernel walks its own list of tasks, which
- * takes it some tens of microseconds where reading a file of /proc for each task takes milliseconds.
+ * takes it a fraction of a millisecond where reading a file of /proc for each task takes several.
  *
  * It refuses to watch anything between two looks, and to tell tasks apart.
  *

@@ -31,8 +31,8 @@ pub struct Look {
 
 /// Looks at tasks.
 ///
-/// A look goes through all tasks of the system in the kernel, a hundred nanoseconds or less for each, and is over before another
-/// process has noticed. It takes Linux 5.14 and the right to load programs.
+/// A look goes through all tasks of the system in the kernel: 0.13 to 0.26 ms were measured with some hundred of them on two busy processors.
+/// It takes Linux 5.14 and the right to load programs.
 #[derive(Debug)]
 pub struct RunQueue {
     ebpf: Ebpf,

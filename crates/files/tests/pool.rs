@@ -127,6 +127,21 @@ fn one_job_serves_all_when_askings_are_equal() {
 }
 
 #[test]
+fn nothing_is_to_be_sent_when_every_helper_is_busy() {
+    let mut pool = pool(|_| {});
+    let helper = Puppet::attach(&mut pool);
+    pool.flush(0);
+    assert!(!pool.has_work(), "nobody has asked");
+    ask(&mut pool, "a", 1);
+    assert!(pool.has_work());
+    pool.flush(0);
+    ask(&mut pool, "b", 2);
+    assert!(!pool.has_work(), "the only helper is busy");
+    helper.answer(&mut pool, 0);
+    assert!(pool.has_work(), "it could have the next");
+}
+
+#[test]
 fn reading_is_shared_when_two_opens_of_a_file_want_a_window() {
     let tree = directory();
     put(tree.path(), "f", b"x");

@@ -2,13 +2,13 @@
 //!
 //! The 2006 paper instruments the scheduler and shows which share of Apache's processes is runnable at any time (Figures
 //! 2 and 14): where lookups block one another, it is none or nearly all. Here the kernel walks its tasks for us by BPF
-//! ([`debox_bpf::RunQueue`]), which is over in some tens of microseconds. Where it may not, the state of each task is read from
+//! ([`debox_bpf::RunQueue`]), which is over in 0.1 to 0.3 ms whatever their number. Where it may not, the state of each task is read from
 //! `/proc/PID/task/TID/stat`, through descriptors that stay open, so that a look at one costs a single `pread` of some
 //! microseconds. `R` is runnable: on a processor or in its run queue. `D` waits for the disk or a lock of the kernel's and
 //! is counted beside it.
 //!
 //! A scan of /proc takes its time, so it is no instant: with 1024 processes it is some milliseconds, in which the client on that
-//! processor asks for nothing and the server runs out of work, so that too few are found runnable. Each sample tells how long it took, and the result who looked. The
+//! processor asks for nothing and the server runs out of work, so that too few are found runnable. Each sample tells how long it took. The
 //! thread has the highest priority where it may.
 //! Looks come at random intervals, since a regular one could fall in step with the server, and take a tenth of one processor at most, which
 //! should be the client's.
@@ -93,9 +93,6 @@ pub struct Runnable {
     pub elapsed_us: u64,
     /// Processor time of the sampler.
     pub cost_us: u64,
-    /// The kernel looked, and not we at its files.
-    #[serde(default)]
-    pub by_kernel: bool,
 }
 
 /// The figures of a distribution, for tables and claims.
@@ -251,10 +248,7 @@ fn watch(members: &impl Fn() -> Vec<i32>, settings: &Settings, stop: &AtomicBool
     let mut random = Random::new(settings.seed);
     let mut eyes = Eyes::open();
     let mut listed = None;
-    let mut seen = Runnable {
-        by_kernel: matches!(eyes, Eyes::Kernel(_)),
-        ..Runnable::default()
-    };
+    let mut seen = Runnable::default();
     loop {
         let last = stop.load(Ordering::Relaxed);
         if listed.is_none_or(|at: Instant| at.elapsed() >= REFRESH) {
@@ -433,7 +427,6 @@ mod tests {
             samples: samples.collect(),
             elapsed_us: 1000,
             cost_us: 50,
-            by_kernel: false,
         }
     }
 

@@ -15,6 +15,10 @@ use headway_lab::disk::{
 };
 use load::random::Random;
 
+mod common;
+
+use common::skip;
+
 const FILE_BYTES: u64 = 16 << 20;
 const PAGE_BYTES: u64 = 4096;
 /// Set for the disk process, so that the test of its name is one only there.
@@ -109,14 +113,6 @@ fn program() -> Command {
         .args(["disk_process", "--exact", "--nocapture", "disk-process"])
         .env(ROLE, "disk");
     program
-}
-
-fn skip(test: &str, reason: &str) {
-    println!("SKIP: {reason}");
-    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
-        let log = File::options().append(true).create(true).open(path);
-        writeln!(log.expect("a log"), "{test}: {reason}").expect("room");
-    }
 }
 
 fn spec(model: Model) -> DiskSpec {

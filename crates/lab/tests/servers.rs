@@ -3,6 +3,8 @@
 #[path = "../../cli/tests/common/executable.rs"]
 mod executable;
 
+mod common;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
@@ -12,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use common::skip;
 use headway_lab::servers::{Kind, Server, ServerError, ServerSpec, available};
 
 /// More than one window of any server, and of no round size.
@@ -76,19 +79,6 @@ fn free_address() -> SocketAddr {
 
 fn plainly(program: &OsStr) -> Command {
     Command::new(program)
-}
-
-/// Says that a test did not run, and why; also in the file `HEADWAY_SKIP_LOG` names, if it is set.
-fn skip(test: &str, reason: &str) {
-    println!("SKIP: {test}: {reason}");
-    if let Some(path) = std::env::var_os("HEADWAY_SKIP_LOG") {
-        let mut log = fs::File::options()
-            .append(true)
-            .create(true)
-            .open(path)
-            .expect("the log");
-        writeln!(log, "{test}: {reason}").expect("a line");
-    }
 }
 
 /// Which of the processes live, zombies aside.

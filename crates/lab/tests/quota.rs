@@ -1,0 +1,24 @@
+//! A processor's quota that is lifted for a while, in a real control group.
+
+use headway_lab::{Lab, LabSpec, missing};
+
+mod common;
+
+#[test]
+fn whole_processor_is_lent_and_taken_back_when_something_is_to_be_done_quickly() {
+    let test = "whole_processor_is_lent_and_taken_back_when_something_is_to_be_done_quickly";
+    let spec = LabSpec {
+        cpu_share: Some(0.1),
+        ..LabSpec::new(&format!("quota-{}", std::process::id()))
+    };
+    if let Some(lack) = missing(&spec).first() {
+        return common::skip(test, &lack.reason);
+    }
+    let lab = Lab::up(&spec).expect("a lab");
+    let share = || Some(lab.status().ok()?.quota?.share);
+    let lend = |yes| lab.lend_processor(yes).ok().and_then(|()| share());
+    let shares = [share(), lend(true), lend(false)];
+    // Removed before anything is asserted.
+    lab.down().expect("nothing is left");
+    assert_eq!(shares, [0.1, 1.0, 0.1].map(Some));
+}
