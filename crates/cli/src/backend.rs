@@ -6,7 +6,8 @@
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use files::service::{KeepLimits, Remote, Service, ServiceConfig, ServiceError, keepable_bytes};
+use files::service::{Remote, Service, ServiceConfig, ServiceError};
+use files::{KeepLimits, keepable_bytes};
 use files::{NamesBounds, PoolLimits};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use server::config::units::{Bytes, Count, ListenAddress, Millis};

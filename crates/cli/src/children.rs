@@ -19,6 +19,7 @@ pub fn named(word: &OsStr) -> Option<fn() -> Result<(), Failure>> {
         "serve-helper" => Some(helper),
         "serve-fork" => Some(fork),
         "serve-log" => Some(log),
+        "serve-keeper" => Some(keeper),
         _ => None,
     }
 }
@@ -43,6 +44,14 @@ fn log() -> Result<(), Failure> {
     Ok(server::tally::log_process::log_main(Control::new(
         socket()?
     ))?)
+}
+
+fn keeper() -> Result<(), Failure> {
+    become_child(c"headway-keeper")?;
+    Ok(files::keeper_main(
+        socket()?,
+        server::config::available_now,
+    )?)
 }
 
 /// Standard input, as a descriptor that can be owned. The duplicate shares the open socket; both go

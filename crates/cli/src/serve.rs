@@ -250,6 +250,10 @@ struct Bounds {
     /// where memory is short; two fifths of a control group's limit; 0 where small files are not kept]
     #[arg(long, value_name = "SIZE")]
     content_max: Option<Bytes>,
+    /// Small files that stay in the page cache for all workers together, once somebody has asked for
+    /// them [default: two fifths of a control group's limit with several workers; else 0]
+    #[arg(long, value_name = "SIZE")]
+    keep_max: Option<Bytes>,
     /// Files up to this size are sent from memory [default: 128KiB; 0 in the ways of sending that know no
     /// small files]
     #[arg(long, value_name = "SIZE")]
@@ -381,6 +385,7 @@ fn settings(from: &Arguments) -> Settings {
         names_max: item(&bounds.names_max),
         descriptors_max: item(&bounds.descriptors_max),
         content_max: item(&bounds.content_max),
+        keep_max: item(&bounds.keep_max),
         small_file_max: item(&bounds.small_file_max),
         preset: item(&strategy.preset),
         opening: item(&strategy.opening),

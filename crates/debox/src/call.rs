@@ -62,6 +62,8 @@ calls! {
     HelperSend = "sendmsg (helper)",
     /// Hearing from a helper.
     HelperReceive = "recvmsg (helper)",
+    /// Offering a small file to be kept for all workers.
+    Offer = "sendmsg (keeper)",
     /// Making the two ends of a program's input or output.
     ProgramPair = "socketpair (program)",
     /// Putting a piece of a body into memory that a helper can be given.

@@ -1,7 +1,8 @@
 //! What resolving a name can answer.
 
-use crate::file::OpenFile;
+use crate::file::{Meta, OpenFile};
 use rustix::io::Errno;
+use std::cell::RefCell;
 use std::rc::Rc;
 
 /// The answer to "what is this path?".
@@ -27,7 +28,7 @@ impl Answer {
     /// How many descriptors it holds open.
     pub fn descriptors(&self) -> usize {
         match self {
-            Answer::File(found) => 1 + found.siblings.iter().flatten().count(),
+            Answer::File(found) => found.files().filter(|(_, file)| file.is_open()).count(),
             _ => 0,
         }
     }
@@ -37,11 +38,63 @@ impl Answer {
 #[derive(Clone, Debug)]
 pub struct FoundFile {
     /// The file itself.
-    pub file: Rc<OpenFile>,
+    pub file: KnownFile,
     /// Which of the root's index names was appended to the path.
     pub index: Option<u16>,
     /// Precompressed siblings: br, zstd, gzip.
-    pub siblings: [Option<Rc<OpenFile>>; 3],
+    pub siblings: [Option<KnownFile>; 3],
+}
+
+impl FoundFile {
+    /// Each file with its number: 0 the file itself, then its siblings.
+    pub(crate) fn files(&self) -> impl Iterator<Item = (usize, &KnownFile)> {
+        let siblings = self.siblings.iter().enumerate();
+        let siblings = siblings.filter_map(|(at, file)| Some((at + 1, file.as_ref()?)));
+        std::iter::once((0, &self.file)).chain(siblings)
+    }
+}
+
+/// A file as it was found, and open for as long as that is of use: where memory holds its contents, the name cache may close it to stay within
+/// its bound ([`crate::Names`]).
+#[derive(Clone, Debug)]
+pub struct KnownFile {
+    meta: Meta,
+    open: RefCell<Option<Rc<OpenFile>>>,
+}
+
+impl KnownFile {
+    /// What it was when it was found.
+    pub fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    /// The file; `None` once it has been closed.
+    pub fn open(&self) -> Option<Rc<OpenFile>> {
+        self.open.borrow().clone()
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.borrow().is_some()
+    }
+
+    /// Somebody else has it open as well, or works on it.
+    pub(crate) fn is_in_use(&self) -> bool {
+        let open = self.open.borrow();
+        open.as_ref().is_some_and(|file| Rc::strong_count(file) > 1)
+    }
+
+    pub(crate) fn close(&self) {
+        self.open.replace(None);
+    }
+}
+
+impl From<Rc<OpenFile>> for KnownFile {
+    fn from(file: Rc<OpenFile>) -> KnownFile {
+        KnownFile {
+            meta: *file.meta(),
+            open: RefCell::new(Some(file)),
+        }
+    }
 }
 
 /// Why there is no file.

@@ -23,6 +23,7 @@ mod answer;
 mod file;
 mod filesystem;
 mod helper;
+mod keep;
 mod listing;
 mod names;
 mod pool;
@@ -34,11 +35,14 @@ mod revalidate;
 mod root;
 pub mod service;
 
-pub use answer::{Answer, Failure, FoundFile, Probe};
+pub use answer::{Answer, Failure, FoundFile, KnownFile, Probe};
 pub use file::{Meta, OpenFile};
 pub use helper::{ErrandTask, Tasks, helper_main, helper_main_with, make_room_for_answers};
+pub use keep::{
+    KeepLimits, KeepStatistics, KeeperSocket, keepable_bytes, keeper_main, told_by_keeper,
+};
 pub use listing::{Directory, DirectoryEntry, ENTRIES_MAX, EntryKind};
-pub use names::{Entry, Names, NamesBounds};
+pub use names::{Entry, Holdings, Names, NamesBounds};
 pub use pool::{
     Done, Errand, Full, HelperSlot, Outcome, Pool, PoolLimits, PoolStatistics, Powers, SlotState,
     Waiter,

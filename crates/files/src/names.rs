@@ -1,7 +1,8 @@
 //! The name cache: what was answered for a path, with what the server has prepared from it.
 //!
 //! What it does: keeps the most recently used answers, failures included, within two bounds:
-//! entries and the descriptors they hold open. What it refuses: to remember a shortage or a fault
+//! entries and the descriptors they hold open. A file whose contents the server holds need not stay open ([`Holdings`]): when descriptors
+//! are wanted it is closed, and its name stays known. What it refuses: to remember a shortage or a fault
 //! ([`Answer::cacheable`]), to evict an entry that is in use, and to exceed a bound: if nothing can
 //! be evicted, a new answer is given back without being remembered.
 //!
@@ -12,16 +13,13 @@ use crate::answer::Answer;
 use crate::revalidate::Absent;
 use crate::root::RootId;
 use hashlink::LinkedHashMap;
-use hashlink::linked_hash_map::{RawEntryMut, RawOccupiedEntryMut};
+use hashlink::linked_hash_map::RawEntryMut;
 use std::cell::Cell;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::rc::Rc;
 
 /// Entries in use that are passed over in one search for something to evict.
 const SKIPS_MAX: usize = 64;
-
-/// Answers forgotten at most in one [`Names::shed`], which is a millisecond or so.
-const SHED_MAX: usize = 4096;
 
 /// Longer names of nothing are not remembered: a client can think of any number of them, and each
 /// would take the memory of a path.
@@ -30,6 +28,18 @@ const FAILED_PATH_BYTES_MAX: usize = 256;
 /// So long a sibling that was absent is not looked for again beside a file that stays the same. Three files that most
 /// do not have would be most of what a check costs.
 const ABSENT_MS: u64 = 60_000;
+
+/// What a server has made of an answer.
+pub trait Holdings: Default {
+    /// It has what this file of the answer holds: 0 is the file itself, then come its siblings.
+    fn holds(&self, file: usize) -> bool;
+}
+
+impl Holdings for () {
+    fn holds(&self, _: usize) -> bool {
+        false
+    }
+}
 
 /// How much to remember.
 #[derive(Clone, Copy, Debug)]
@@ -72,14 +82,43 @@ impl<T> Entry<T> {
     }
 }
 
+impl<T: Holdings> Entry<T> {
+    /// Each of its files is open, or what it holds is there.
+    pub fn is_whole(&self) -> bool {
+        match &self.answer {
+            Answer::File(found) => found
+                .files()
+                .all(|(number, file)| file.is_open() || self.prepared.holds(number)),
+            _ => true,
+        }
+    }
+
+    /// Closes what is held.
+    fn close(&self) {
+        if let Answer::File(found) = &self.answer {
+            found
+                .files()
+                .filter(|(number, _)| self.prepared.holds(*number))
+                .for_each(|(_, file)| file.close());
+        }
+    }
+}
+
 #[derive(PartialEq, Eq, Hash, Debug)]
 struct Key {
     root: RootId,
     path: Box<[u8]>,
 }
 
+#[derive(Debug)]
+struct Place<T> {
+    entry: Rc<Entry<T>>,
+    /// Larger than that of every place that was used before.
+    used: u64,
+}
+
 /// The least recently used is in front.
-type Map<T> = LinkedHashMap<Key, Rc<Entry<T>>, RandomState>;
+type Map<T> = LinkedHashMap<Key, Place<T>, RandomState>;
 
 /// The cache.
 ///
@@ -93,22 +132,31 @@ type Map<T> = LinkedHashMap<Key, Rc<Entry<T>>, RandomState>;
 /// ```
 #[derive(Debug)]
 pub struct Names<T> {
-    map: Map<T>,
+    /// Answers that hold descriptors.
+    open: Map<T>,
+    /// All others: what there is to find without passing over these when descriptors are wanted.
+    rest: Map<T>,
     bounds: NamesBounds,
+    uses: u64,
     descriptors: usize,
     evictions: u64,
+    closed: u64,
     skips: u64,
     not_stored: u64,
 }
 
-impl<T: Default> Names<T> {
+impl<T: Holdings> Names<T> {
     /// An empty cache.
     pub fn new(bounds: NamesBounds) -> Names<T> {
+        let hasher = RandomState::new();
         Names {
-            map: Map::with_hasher(RandomState::new()),
+            open: Map::with_hasher(hasher.clone()),
+            rest: Map::with_hasher(hasher),
             bounds,
+            uses: 0,
             descriptors: 0,
             evictions: 0,
+            closed: 0,
             skips: 0,
             not_stored: 0,
         }
@@ -116,13 +164,17 @@ impl<T: Default> Names<T> {
 
     /// The entry of a path, which is now the most recently used. Does not allocate.
     pub fn get(&mut self, root: RootId, path: &[u8]) -> Option<&Rc<Entry<T>>> {
-        match self.find(root, path) {
-            RawEntryMut::Occupied(mut entry) => {
-                entry.to_back();
-                Some(entry.into_mut())
+        self.uses += 1;
+        let hash = hash(self.open.hasher(), root, path);
+        for map in [&mut self.open, &mut self.rest] {
+            if let RawEntryMut::Occupied(mut place) = find(map, hash, root, path) {
+                place.to_back();
+                let place = place.into_mut();
+                place.used = self.uses;
+                return Some(&place.entry);
             }
-            RawEntryMut::Vacant(_) => None,
         }
+        None
     }
 
     /// Remember an answer in place of the one before, if it may be remembered and fits; return its
@@ -146,19 +198,20 @@ impl<T: Default> Names<T> {
             prepared: T::default(),
         });
         if store {
-            let hash = hash(self.map.hasher(), root, path);
             let key = Key {
                 root,
                 path: path.into(),
             };
-            let place = self
-                .map
-                .raw_entry_mut()
-                .from_hash(hash, |known| is(known, root, path));
-            if let RawEntryMut::Vacant(vacant) = place {
-                vacant.insert_hashed_nocheck(hash, key, Rc::clone(&entry));
-                self.descriptors += descriptors;
-            }
+            self.uses += 1;
+            let place = Place {
+                entry: Rc::clone(&entry),
+                used: self.uses,
+            };
+            self.descriptors += descriptors;
+            match descriptors {
+                0 => self.rest.insert(key, place),
+                _ => self.open.insert(key, place),
+            };
         } else {
             self.not_stored += 1;
         }
@@ -167,37 +220,35 @@ impl<T: Default> Names<T> {
 
     /// Forget a path.
     pub fn remove(&mut self, root: RootId, path: &[u8]) -> Option<Rc<Entry<T>>> {
-        let RawEntryMut::Occupied(entry) = self.find(root, path) else {
-            return None;
-        };
-        let removed = entry.remove();
-        self.descriptors -= removed.answer.descriptors();
-        Some(removed)
+        let hash = hash(self.open.hasher(), root, path);
+        for map in [&mut self.open, &mut self.rest] {
+            if let RawEntryMut::Occupied(place) = find(map, hash, root, path) {
+                let removed = place.remove().entry;
+                self.descriptors -= removed.answer.descriptors();
+                return Some(removed);
+            }
+        }
+        None
     }
 
-    /// Forget the least recently used answers until `count` descriptors, or a few more, are on their
-    /// way to be closed; how many are. Fewer when the others are in use, or behind more than 4096
-    /// answers without a file: call it again then.
+    /// Have the least recently used answers give up their files until `count` descriptors, or a few more, are on their
+    /// way to be closed; how many are. Fewer when the others are in use.
     ///
     /// For a process that runs out of descriptors below its bounds.
     pub fn shed(&mut self, count: usize) -> usize {
         let (before, mut skips) = (self.descriptors, 0);
-        for _ in 0..SHED_MAX {
-            if before - self.descriptors >= count || !self.evict(&mut skips) {
-                break;
-            }
-        }
+        while before - self.descriptors < count && self.free_descriptors(&mut skips) {}
         before - self.descriptors
     }
 
     /// How many answers are remembered.
     pub fn len(&self) -> usize {
-        self.map.len()
+        self.open.len() + self.rest.len()
     }
 
     /// Nothing is remembered.
     pub fn is_empty(&self) -> bool {
-        self.map.is_empty()
+        self.len() == 0
     }
 
     /// How many descriptors the remembered answers hold open.
@@ -210,6 +261,11 @@ impl<T: Default> Names<T> {
         self.evictions
     }
 
+    /// Files closed so far because what they hold is in memory, and their descriptors were wanted.
+    pub fn closed(&self) -> u64 {
+        self.closed
+    }
+
     /// Entries passed over so far because they were in use.
     pub fn skips(&self) -> u64 {
         self.skips
@@ -220,26 +276,18 @@ impl<T: Default> Names<T> {
         self.not_stored
     }
 
-    fn find(
-        &mut self,
-        root: RootId,
-        path: &[u8],
-    ) -> RawEntryMut<'_, Key, Rc<Entry<T>>, RandomState> {
-        let hash = hash(self.map.hasher(), root, path);
-        self.map
-            .raw_entry_mut()
-            .from_hash(hash, |known| is(known, root, path))
-    }
-
     /// Evict until one more entry with so many descriptors fits; `false` if it cannot.
     fn make_room(&mut self, descriptors: usize) -> bool {
         if self.bounds.entries_max == 0 || descriptors > self.bounds.descriptors_max {
             return false;
         }
         let mut skips = 0;
-        while self.map.len() >= self.bounds.entries_max
-            || self.descriptors + descriptors > self.bounds.descriptors_max
-        {
+        while self.descriptors + descriptors > self.bounds.descriptors_max {
+            if !self.free_descriptors(&mut skips) {
+                return false;
+            }
+        }
+        while self.len() >= self.bounds.entries_max {
             if !self.evict(&mut skips) {
                 return false;
             }
@@ -247,37 +295,101 @@ impl<T: Default> Names<T> {
         true
     }
 
+    /// Have the least recently used answer with descriptors close those files whose contents are held, or evict it where none is; or pass
+    /// it over because it is in use. `false`: there is none, or too many have been passed over.
+    fn free_descriptors(&mut self, skips: &mut usize) -> bool {
+        let Some(oldest) = self.open.front() else {
+            return false;
+        };
+        if is_in_use(&oldest.1.entry) {
+            return self.pass_over(Which::Open, skips);
+        }
+        let Some((key, place)) = self.open.pop_front() else {
+            return false;
+        };
+        let before = place.entry.answer.descriptors();
+        place.entry.close();
+        let left = place.entry.answer.descriptors();
+        if left == before {
+            self.descriptors -= before;
+            self.evictions += 1;
+            return true;
+        }
+        self.descriptors -= before - left;
+        self.closed += (before - left) as u64;
+        match left {
+            0 => self.rest.insert(key, place),
+            _ => self.open.insert(key, place),
+        };
+        true
+    }
+
     /// Evict the least recently used entry, or pass it over because it is in use. `false`: there is
     /// none, or too many have been passed over.
     fn evict(&mut self, skips: &mut usize) -> bool {
-        let Some(mut oldest) = self.map.front_entry() else {
+        let used = |map: &Map<T>| map.front().map(|(_, place)| place.used);
+        let which = match (used(&self.open), used(&self.rest)) {
+            (None, None) => return false,
+            (Some(open), Some(rest)) if open < rest => Which::Open,
+            (Some(_), None) => Which::Open,
+            (_, Some(_)) => Which::Rest,
+        };
+        let Some((_, oldest)) = self.map(which).front() else {
             return false;
         };
-        if is_in_use(&mut oldest) {
-            // Whoever uses it has just used it: it is not the least recently used any more.
-            oldest.to_back();
-            *skips += 1;
-            self.skips += 1;
-            return *skips < SKIPS_MAX;
+        if is_in_use(&oldest.entry) {
+            return self.pass_over(which, skips);
         }
-        self.descriptors -= oldest.remove().answer.descriptors();
-        self.evictions += 1;
+        if let Some((_, place)) = self.map(which).pop_front() {
+            self.descriptors -= place.entry.answer.descriptors();
+            self.evictions += 1;
+        }
         true
+    }
+
+    /// Whoever uses it has just used it: it is not the least recently used any more.
+    fn pass_over(&mut self, which: Which, skips: &mut usize) -> bool {
+        self.uses += 1;
+        let used = self.uses;
+        if let Some(mut oldest) = self.map(which).front_entry() {
+            oldest.get_mut().used = used;
+            oldest.to_back();
+        }
+        *skips += 1;
+        self.skips += 1;
+        *skips < SKIPS_MAX
+    }
+
+    fn map(&mut self, which: Which) -> &mut Map<T> {
+        match which {
+            Which::Open => &mut self.open,
+            Which::Rest => &mut self.rest,
+        }
     }
 }
 
-fn is_in_use<T>(entry: &mut RawOccupiedEntryMut<'_, Key, Rc<Entry<T>>, RandomState>) -> bool {
-    let entry = entry.get();
-    if Rc::strong_count(entry) > 1 {
-        return true;
-    }
-    match &entry.answer {
-        Answer::File(found) => {
-            let files = std::iter::once(&found.file).chain(found.siblings.iter().flatten());
-            files.into_iter().any(|file| Rc::strong_count(file) > 1)
+#[derive(Clone, Copy)]
+enum Which {
+    Open,
+    Rest,
+}
+
+fn find<'m, T>(
+    map: &'m mut Map<T>,
+    hash: u64,
+    root: RootId,
+    path: &[u8],
+) -> RawEntryMut<'m, Key, Place<T>, RandomState> {
+    map.raw_entry_mut()
+        .from_hash(hash, |known| is(known, root, path))
+}
+
+fn is_in_use<T>(entry: &Rc<Entry<T>>) -> bool {
+    Rc::strong_count(entry) > 1
+        || match &entry.answer {
+            Answer::File(found) => found.files().any(|(_, file)| file.is_in_use()),
+            _ => false,
         }
-        _ => false,
-    }
 }
 
 fn is(key: &Key, root: RootId, path: &[u8]) -> bool {

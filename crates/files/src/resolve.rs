@@ -10,7 +10,7 @@
 //! open anything but regular files. With the loop's [`resolve_cached`], to wait: an `EAGAIN` at any
 //! step is [`Probe::WouldBlock`], and a helper walks the path again from the start.
 
-use crate::answer::{Answer, Failure, FoundFile, Probe};
+use crate::answer::{Answer, Failure, FoundFile, KnownFile, Probe};
 use crate::file::{Meta, OpenFile};
 use crate::retire::RetireList;
 use crate::root::{Root, RootId, Roots};
@@ -56,9 +56,9 @@ impl From<RawAnswer<Rc<OpenFile>>> for Answer {
                 index,
                 siblings,
             } => Answer::File(FoundFile {
-                file,
+                file: file.into(),
                 index,
-                siblings,
+                siblings: siblings.map(|sibling| sibling.map(KnownFile::from)),
             }),
             RawAnswer::Redirect => Answer::Redirect,
             RawAnswer::Directory => Answer::Directory,
@@ -143,7 +143,7 @@ pub fn resolve_here(roots: &Roots, root: RootId, path: &[u8], retire: &RetireLis
         let file = OpenFile::new(file.descriptor, file.meta)
             .retiring_to(retire)
             .on_overlay(roots.is_overlay(file.meta.device));
-        Rc::new(file)
+        KnownFile::from(Rc::new(file))
     };
     match resolve_blocking(roots, root, path) {
         RawAnswer::File {

@@ -5,13 +5,12 @@
 //! construction. A plain file costs one openat2, one statx and one close, and one openat2 more for each sibling that it does not have;
 //! these are looked for seldom ([`Absent`]).
 
-use crate::answer::{Answer, FoundFile};
-use crate::file::{Meta, OpenFile};
+use crate::answer::{Answer, FoundFile, KnownFile};
+use crate::file::Meta;
 use crate::resolve::{Opener, RawAnswer, Stop, look_cached, resolve};
 use crate::retire::RetireList;
 use crate::root::{Root, RootId, Roots};
 use os::open::Status;
-use std::rc::Rc;
 
 /// What became of a remembered answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,8 +82,8 @@ fn is_same(now: &RawAnswer<Meta>, then: &Answer) -> bool {
     }
 }
 
-fn is_same_sibling(now: &Option<Meta>, then: &Option<Rc<OpenFile>>) -> bool {
-    now.as_ref() == then.as_ref().map(|file| file.meta())
+fn is_same_sibling(now: &Option<Meta>, then: &Option<KnownFile>) -> bool {
+    now.as_ref() == then.as_ref().map(KnownFile::meta)
 }
 
 /// Looks, and takes the look for the file.

@@ -44,10 +44,13 @@ fn open_file_arrives_when_a_helper_resolves_it() {
         panic!("{done:?}")
     };
     assert_eq!(found.index, Some(0));
-    assert_eq!(contents(&found.file), b"<p>");
-    assert_eq!(contents(found.siblings[2].as_ref().unwrap()), b"zip");
+    assert_eq!(contents(&found.file.open().unwrap()), b"<p>");
+    assert_eq!(
+        contents(&found.siblings[2].as_ref().unwrap().open().unwrap()),
+        b"zip"
+    );
     assert!(found.siblings[0].is_none() && found.siblings[1].is_none());
-    assert!(found.file.unchanged().unwrap());
+    assert!(found.file.open().unwrap().unchanged().unwrap());
 }
 
 #[test]
@@ -419,7 +422,7 @@ fn small_file_is_read_in_when_it_is_resolved() {
     let Answer::File(found) = resolved(&done[0]) else {
         panic!("{done:?}")
     };
-    if let Ok(resident) = Residency::detect().resident(&found.file, 0, 60_000) {
+    if let Ok(resident) = Residency::detect().resident(&found.file.open().unwrap(), 0, 60_000) {
         assert!(resident);
     }
 }

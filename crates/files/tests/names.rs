@@ -4,9 +4,10 @@ mod common;
 
 use common::{ROOT, directory, open, put};
 use headway_files::{
-    Absent, Answer, Entry, Failure, FoundFile, Names, NamesBounds, OpenFile, RootId,
+    Absent, Answer, Entry, Failure, FoundFile, Holdings, Names, NamesBounds, OpenFile, RootId,
 };
 use proptest::prelude::*;
+use std::cell::Cell;
 use std::rc::Rc;
 
 fn names(entries_max: usize, descriptors_max: usize) -> Names<()> {
@@ -30,11 +31,12 @@ fn file() -> Rc<OpenFile> {
 fn found(siblings: usize) -> Answer {
     let file = file();
     let null = || std::fs::File::open("/dev/null").unwrap().into();
-    let sibling =
-        |position| (position < siblings).then(|| Rc::new(OpenFile::new(null(), *file.meta())));
+    let sibling = |position| {
+        (position < siblings).then(|| Rc::new(OpenFile::new(null(), *file.meta())).into())
+    };
     let siblings = [sibling(0), sibling(1), sibling(2)];
     Answer::File(FoundFile {
-        file,
+        file: file.into(),
         index: None,
         siblings,
     })
@@ -91,7 +93,7 @@ fn entry_stays_when_it_is_in_use() {
     let held = names.insert(ROOT, b"held", missing(), 0);
     names.insert(ROOT, b"file", found(0), 0);
     let sending = match &names.get(ROOT, b"file").unwrap().answer {
-        Answer::File(found) => Rc::clone(&found.file),
+        Answer::File(found) => found.file.open().unwrap(),
         other => panic!("{other:?}"),
     };
     let refused = names.insert(ROOT, b"new", missing(), 0);
@@ -124,14 +126,105 @@ fn oldest_files_go_and_those_in_use_stay_when_descriptors_are_wanted_back() {
 }
 
 #[test]
-fn shedding_is_bounded_when_most_names_hold_no_descriptor() {
-    let mut names = names(10_000, 99);
+fn names_without_files_stay_when_descriptors_are_wanted_back() {
+    let mut names = names(10_000, 2);
     for number in 0..9_000_u32 {
         names.insert(ROOT, &number.to_le_bytes(), missing(), 0);
     }
     names.insert(ROOT, b"file", found(0), 0);
-    let shed: Vec<usize> = (0..3).map(|_| names.shed(1)).collect();
-    assert_eq!(shed, [0, 0, 1]);
+    assert_eq!((names.shed(1), names.len()), (1, 9_000));
+    for path in [b"a", b"b", b"c"] {
+        names.insert(ROOT, path, found(0), 0);
+    }
+    assert_eq!((names.len(), names.descriptors()), (9_002, 2));
+}
+
+/// Holds what is said in the test.
+#[derive(Debug, Default)]
+struct Held([Cell<bool>; 4]);
+
+impl Holdings for Held {
+    fn holds(&self, file: usize) -> bool {
+        self.0[file].get()
+    }
+}
+
+fn is_open(names: &mut Names<Held>, path: &[u8]) -> Option<Vec<bool>> {
+    match &names.get(ROOT, path)?.answer {
+        Answer::File(found) => {
+            let siblings = found.siblings.iter().flatten();
+            let files = std::iter::once(&found.file).chain(siblings);
+            Some(files.map(|file| file.open().is_some()).collect())
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn name_stays_and_its_file_is_closed_when_what_it_holds_is_held() {
+    let mut names = Names::<Held>::new(NamesBounds {
+        entries_max: 99,
+        descriptors_max: 3,
+    });
+    let held = |names: &mut Names<Held>, path: &[u8], siblings, which: &[usize]| {
+        let entry = names.insert(ROOT, path, found(siblings), 0);
+        which
+            .iter()
+            .for_each(|file| entry.prepared.0[*file].set(true));
+    };
+    held(&mut names, b"one", 0, &[0]);
+    held(&mut names, b"other", 1, &[1]);
+    assert_eq!(names.descriptors(), 3);
+    assert!(names.get(ROOT, b"one").unwrap().is_whole());
+    held(&mut names, b"two", 1, &[]);
+    // Of the other one only the sibling was held.
+    assert_eq!((names.descriptors(), names.closed()), (3, 2));
+    assert_eq!(is_open(&mut names, b"one"), Some(vec![false]));
+    assert_eq!(is_open(&mut names, b"other"), Some(vec![true, false]));
+    assert_eq!(is_open(&mut names, b"two"), Some(vec![true, true]));
+    assert_eq!((names.len(), names.evictions()), (3, 0));
+    // Nothing more is held of these, so they go: the least recently used first.
+    held(&mut names, b"three", 1, &[]);
+    assert_eq!((names.len(), names.evictions()), (2, 2));
+    assert_eq!(is_open(&mut names, b"one"), Some(vec![false]));
+    let one = names.get(ROOT, b"one").unwrap();
+    assert!(one.is_whole());
+    one.prepared.0[0].set(false);
+    assert!(!one.is_whole(), "closed, and no longer held");
+    assert!(names.remove(ROOT, b"one").is_some());
+    assert_eq!(names.descriptors(), 2);
+}
+
+#[test]
+fn file_in_use_is_not_closed_when_it_is_held() {
+    let mut names = Names::<Held>::new(NamesBounds {
+        entries_max: 99,
+        descriptors_max: 1,
+    });
+    let entry = names.insert(ROOT, b"used", found(0), 0);
+    entry.prepared.0[0].set(true);
+    names.insert(ROOT, b"new", found(0), 0);
+    assert_eq!(is_open(&mut names, b"used"), Some(vec![true]));
+    assert_eq!(is_open(&mut names, b"new"), None);
+    drop(entry);
+    names.insert(ROOT, b"new", found(0), 0);
+    assert_eq!(is_open(&mut names, b"used"), Some(vec![false]));
+    assert_eq!(is_open(&mut names, b"new"), Some(vec![true]));
+}
+
+#[test]
+fn oldest_name_goes_when_entries_are_full_whether_it_holds_descriptors_or_none() {
+    let mut names = names(4, 99);
+    names.insert(ROOT, b"a", found(0), 0);
+    names.insert(ROOT, b"b", missing(), 0);
+    names.insert(ROOT, b"c", found(0), 0);
+    names.insert(ROOT, b"d", missing(), 0);
+    assert!(has(&mut names, b"a"));
+    for gone in [b"b", b"c", b"d", b"a"] {
+        assert!(names.len() == 4);
+        names.insert(ROOT, &[gone[0] + 10], missing(), 0);
+        assert!(!has(&mut names, gone), "{gone:?}");
+    }
 }
 
 #[test]
@@ -268,10 +361,17 @@ impl Model {
             return;
         }
         let mut skips = 0;
-        while self.entries.len() >= bounds.entries_max
-            || self.descriptors() + descriptors > bounds.descriptors_max
-        {
-            let oldest = self.entries.remove(0);
+        loop {
+            // Descriptors first, of those who have some; then the oldest of all.
+            let wanted = self.descriptors() + descriptors > bounds.descriptors_max;
+            if !wanted && self.entries.len() < bounds.entries_max {
+                break;
+            }
+            let holds = |(_, descriptors): &(u8, usize)| !wanted || *descriptors > 0;
+            let Some(oldest) = self.entries.iter().position(holds) else {
+                return;
+            };
+            let oldest = self.entries.remove(oldest);
             if held.contains(&oldest.0) {
                 self.entries.push(oldest);
                 skips += 1;

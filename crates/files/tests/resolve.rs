@@ -90,9 +90,9 @@ fn metadata_is_the_files_when_it_is_opened() {
     assert_eq!(found.file.meta().size, 5);
     assert_eq!(found.file.meta().modified.0, modified.as_secs() as i64);
     assert_eq!(found.file.meta().modified.1, modified.subsec_nanos());
-    assert!(found.file.unchanged().unwrap());
+    assert!(found.file.open().unwrap().unchanged().unwrap());
     put(tree.path(), "five", b"123456");
-    assert!(!found.file.unchanged().unwrap());
+    assert!(!found.file.open().unwrap().unchanged().unwrap());
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn opened_file_is_unchanged_when_only_its_name_goes() {
     };
     fs::rename(tree.path().join("a"), tree.path().join("b")).unwrap();
     fs::remove_file(tree.path().join("b")).unwrap();
-    assert!(found.file.unchanged().unwrap());
+    assert!(found.file.open().unwrap().unchanged().unwrap());
 }
 
 #[test]

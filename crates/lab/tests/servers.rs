@@ -7,7 +7,6 @@ mod common;
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -105,6 +105,8 @@ pub struct Config {
     pub descriptors_max: usize,
     /// Memory for the contents of small files at most, a worker.
     pub content_bytes_max: u64,
+    /// Small files that stay in the page cache for all workers, at most; 0: none do.
+    pub keep_bytes_max: u64,
     /// Files up to this size are sent from memory.
     pub small_file_bytes: u64,
     /// How a name that is not cached becomes an open file.

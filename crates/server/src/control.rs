@@ -20,7 +20,7 @@ mod wire;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToWorker {
     /// The first message. Descriptors: one listener an address, in the order of `config.listen`; then, if workers take clients
-    /// by shares, the board on which they show how many they have; then, if `config.log` is set, the socket to the log process.
+    /// by shares, the board on which they show how many they have; then, if small files are kept for all, the socket to the keeper; then, if `config.log` is set, the socket to the log process.
     Start {
         /// The worker's number, from 0.
         worker: u32,

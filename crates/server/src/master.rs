@@ -25,6 +25,7 @@ mod announce;
 mod children;
 mod forkers;
 mod gather;
+mod keeper;
 mod listeners;
 mod log;
 mod signals;
@@ -38,6 +39,7 @@ pub use listeners::BindError;
 use children::ended;
 use forkers::Forkers;
 use gather::Gather;
+use keeper::Keeper;
 use listeners::{Listeners, Manner};
 use log::Log;
 use signals::Signals;
@@ -134,6 +136,8 @@ struct Master {
     helpers: Vec<Helper>,
     forkers: Forkers,
     log: Option<Log>,
+    /// Who keeps small files for all workers, where somebody does.
+    keeper: Option<Keeper>,
     tally: MasterTally,
     started: Instant,
     announced: bool,
@@ -149,6 +153,7 @@ enum Source {
     Child,
     Question,
     Log,
+    Keeper,
     Worker(usize),
 }
 
@@ -173,6 +178,9 @@ impl Master {
             .as_ref()
             .map(|log| Log::start(log, &options.programs))
             .transpose()?;
+        let keeper = (config.keep_bytes_max > 0)
+            .then(|| Keeper::start(&options.programs))
+            .transpose()?;
         let listen = listeners.addresses.clone();
         let mut master = Master {
             signals,
@@ -184,6 +192,7 @@ impl Master {
             helpers: Vec::new(),
             forkers: Forkers::new(config.workers, config.needs_fork_helper()),
             log,
+            keeper,
             tally: MasterTally {
                 pid: std::process::id(),
                 listen,
@@ -211,6 +220,7 @@ impl Master {
                 Source::Child => drop(signals::drain(&self.signals.child)),
                 Source::Question => self.gather.take_questions(&mut self.places),
                 Source::Log => self.listen_to_log(),
+                Source::Keeper => self.listen_to_keeper(),
                 Source::Worker(number) => self.listen_to(number),
             }
         }
@@ -258,6 +268,9 @@ impl Master {
         if let Some(control) = self.log.as_ref().and_then(Log::control) {
             watched.push((Source::Log, control.as_fd(), PollFlags::IN));
         }
+        if let Some(keeper) = &self.keeper {
+            watched.push((Source::Keeper, keeper.socket(), PollFlags::IN));
+        }
         for (number, place) in self.places.iter().enumerate() {
             if let Some((fd, wants_room)) = place.running.as_ref().and_then(|one| one.interest()) {
                 let room = if wants_room {
@@ -274,10 +287,12 @@ impl Master {
     fn next_deadline(&self) -> Option<Instant> {
         let restarts = self.places.iter().filter_map(|place| place.restart_at);
         let log = self.log.iter().filter_map(|log| log.restart_at);
+        let keeper = self.keeper.iter().filter_map(|keeper| keeper.restart_at);
         let stopping = self.stopping.iter().filter(|stopping| !stopping.killed);
         let stop = stopping.map(|stopping| stopping.deadline);
         restarts
             .chain(log)
+            .chain(keeper)
             .chain(stop)
             .chain(self.gather.deadline())
             .chain(self.forkers.deadline())
@@ -361,6 +376,12 @@ impl Master {
         }
     }
 
+    fn listen_to_keeper(&mut self) {
+        if let Some(keeper) = &self.keeper {
+            keeper.listen(&mut self.tally);
+        }
+    }
+
     /// Looks at every child: a signal says that some ended, not which.
     fn reap(&mut self) {
         for number in 0..self.places.len() {
@@ -374,6 +395,9 @@ impl Master {
         self.helpers
             .retain_mut(|helper| !matches!(helper.child.try_wait(), Ok(Some(_)) | Err(_)));
         self.forkers.reap(self.stopping.is_some(), &mut self.tally);
+        if let Some(keeper) = &mut self.keeper {
+            keeper.reap(self.stopping.is_some(), &mut self.tally);
+        }
     }
 
     fn worker_ended(&mut self, number: usize, end: &str) {
@@ -418,6 +442,9 @@ impl Master {
         }
         for number in self.forkers.due(now) {
             self.start_forker(number);
+        }
+        if let Some(keeper) = &mut self.keeper {
+            keeper.restart(&self.options.programs, now);
         }
         let restarted = match &mut self.log {
             Some(log) => log.restart(&self.options.programs, now),
@@ -504,6 +531,9 @@ impl Master {
             .iter_mut()
             .for_each(|helper| wait_or_kill(&mut helper.child, deadline));
         self.forkers.end(deadline);
+        if let Some(keeper) = self.keeper {
+            keeper.end(deadline);
+        }
         if let Some(log) = &mut self.log {
             log.end(LOG_PATIENCE);
         }

@@ -21,8 +21,16 @@ pub type Entry = files::Entry<Prepared>;
 pub struct Prepared {
     /// Content in memory, by [`Variant`].
     pub contents: [std::cell::RefCell<Option<Rc<Content>>>; VARIANTS],
+    /// Its file has been offered to be kept for all workers, and nobody had to wait for it since.
+    pub offered: std::cell::Cell<bool>,
     /// Asked for since the content shelf last looked (second chance).
     pub used: std::cell::Cell<bool>,
+}
+
+impl files::Holdings for Prepared {
+    fn holds(&self, variant: Variant) -> bool {
+        self.contents[variant].borrow().is_some()
+    }
 }
 
 /// The file itself and its `br`, `zstd` and `gzip` siblings.

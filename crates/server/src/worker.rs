@@ -30,7 +30,8 @@ use debox::{Call, Tracer};
 use event::{Clock, Deadlines, Events, Interest, Mechanism, Ready, Token};
 use files::protocol::{FETCH_BYTES_MAX, Want};
 use files::{
-    Done, Names, NamesBounds, OpenFile, Pool, PoolLimits, READ_IN_BYTES, Residency, Roots,
+    Done, KeeperSocket, Names, NamesBounds, OpenFile, Pool, PoolLimits, READ_IN_BYTES, Residency,
+    Roots,
 };
 use http::HeadLimits;
 use os::board::Board;
@@ -132,6 +133,8 @@ struct Worker {
     helpers_asked: usize,
     helpers_asked_ms: u64,
     given_up_told: u64,
+    /// Who keeps small files for all workers, where somebody does.
+    keeper: Option<KeeperSocket>,
     log: Option<Log>,
     /// Requests are received here; a connection keeps only what is left over.
     scratch: Vec<u8>,
@@ -238,6 +241,7 @@ impl Worker {
             helpers_asked: 0,
             helpers_asked_ms: 0,
             given_up_told: 0,
+            keeper: parts.keeper,
             log: parts.log,
             // Room for a held partial head and as much again, so that receiving always progresses.
             scratch: vec![0; 2 * config.head_bytes_max],
@@ -479,6 +483,7 @@ struct Parts {
     dynamic: Option<Box<Dynamic>>,
     lookup: Lookup,
     pool: Pool,
+    keeper: Option<KeeperSocket>,
     log: Option<Log>,
 }
 
@@ -496,6 +501,9 @@ impl Parts {
             .as_ref()
             .zip(log_socket)
             .map(|(log, socket)| Log::new(log.format, socket));
+        let keeps = config.keep_bytes_max > 0;
+        let keeper = keeps.then(|| descriptors.pop()).flatten();
+        let keeper = keeper.map(|socket| KeeperSocket::new(socket, config.keep_bytes_max));
         let board = config.is_balanced().then(|| descriptors.pop()).flatten();
         let board = board
             .map(|board| Board::open(board).map_err(io::Error::from))
@@ -552,6 +560,7 @@ impl Parts {
             dynamic,
             lookup,
             pool,
+            keeper,
             log,
         })
     }

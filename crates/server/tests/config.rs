@@ -129,6 +129,11 @@ const MISTAKES: &[(&str, usize, &[&str])] = &[
         &["small-file-max", "never fits"],
     ),
     (
+        "send = \"mmap\"\nkeep-max = \"1GiB\"",
+        2,
+        &["keep-max", "no file is a small one", "leave it out"],
+    ),
+    (
         "max-conns = 30000",
         1,
         &["max-conns", "limit is 20000", "RLIMIT_NOFILE", "lower"],

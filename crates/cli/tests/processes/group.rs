@@ -69,10 +69,10 @@ impl Drop for Limited {
 }
 
 /// What holds in a group by the defaults.
-fn checked(group: &Group, root: &Path) -> String {
+fn checked(group: &Group, root: &Path, workers: &str) -> String {
     let mut command = in_group(headway(), &group.file("cgroup.procs"));
     command
-        .args(["serve", "--check", "--workers", "1"])
+        .args(["serve", "--check", "--workers", workers])
         .arg(root);
     let output = command.output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
@@ -90,17 +90,28 @@ fn default_sizes_follow_the_limit_when_a_control_group_has_one() {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
     for group in [&limited.outer, &limited.inner] {
-        let settings = checked(group, root.path());
-        // Two fifths of the limit without what a worker takes beside; a fiftieth; four fifths.
-        for line in [
+        // Two fifths of the limit without what a worker takes beside, a fiftieth, four fifths; and for several workers a
+        // twentieth for all, and two fifths in the page cache.
+        let one = [
             "content-max = \"136MiB\"",
+            "keep-max = \"0\"",
             "window-max = \"8MiB\"",
             "mapped-max = \"320MiB\"",
-        ] {
-            assert!(
-                settings.lines().any(|found| found == line),
-                "{line}: {settings}"
-            );
+        ];
+        let two = [
+            "content-max = \"10MiB\"",
+            "keep-max = \"160MiB\"",
+            "window-max = \"4MiB\"",
+            "mapped-max = \"160MiB\"",
+        ];
+        for (workers, lines) in [("1", one), ("2", two)] {
+            let settings = checked(group, root.path(), workers);
+            for line in lines {
+                assert!(
+                    settings.lines().any(|found| found == line),
+                    "{line}: {settings}"
+                );
+            }
         }
     }
     let processes = limited.inner.file("cgroup.procs");

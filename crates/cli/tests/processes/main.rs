@@ -13,6 +13,7 @@ mod disks;
 mod forbidden;
 mod group;
 mod helpers;
+mod keeper;
 mod memory;
 mod overlay;
 mod overload;

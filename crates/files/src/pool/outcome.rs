@@ -2,7 +2,7 @@
 
 use super::Pool;
 use super::jobs::{Key, Piece};
-use crate::answer::{Answer, Failure, FoundFile};
+use crate::answer::{Answer, Failure, FoundFile, KnownFile};
 use crate::file::{Meta, OpenFile};
 use crate::protocol::{Brought, Reply};
 use crate::resolve::RawAnswer;
@@ -243,7 +243,7 @@ impl Arrived<'_> {
             let file = OpenFile::new(files.next().ok_or(Broken)?, meta)
                 .retiring_to(self.retire)
                 .on_overlay(self.roots.is_overlay(meta.device));
-            Ok(Rc::new(file))
+            Ok(KnownFile::from(Rc::new(file)))
         };
         let file = open(file)?;
         let mut found = FoundFile {

@@ -4,10 +4,10 @@
 //! looked up and read in once.
 
 use super::clients::Outgoing;
-use super::keep::Keeper;
 use super::wire::{Answered, Reply, Request};
 use crate::answer::{Answer, Failure, Probe};
 use crate::file::OpenFile;
+use crate::keep::Keeper;
 use crate::names::{Names, NamesBounds};
 use crate::pool::{Done, Outcome, Pool, PoolLimits, Waiter};
 use crate::protocol::Want;
@@ -146,8 +146,10 @@ impl Finder {
                 root, path, answer, ..
             } => {
                 let entry = self.names.insert(root, &path, answer, now_ms);
-                if let Answer::File(found) = &entry.answer {
-                    self.keep(&found.file, &done.waiters);
+                if let Answer::File(found) = &entry.answer
+                    && let Some(file) = found.file.open()
+                {
+                    self.keep(&file, &done.waiters);
                 }
                 for id in done.waiters {
                     let Some(ask) = self.asks.remove(&id) else {
@@ -252,10 +254,14 @@ impl Finder {
     /// for it already (see [`Waiter`]).
     fn settle(&mut self, id: u64, mut ask: Ask, answer: &Answer, admitted: bool) -> Begun {
         let answered = match answer {
-            Answer::File(found) => {
-                ask.file = Some(Rc::clone(&found.file));
-                return self.read_in(id, ask, &found.file, admitted);
-            }
+            Answer::File(found) => match found.file.open() {
+                Some(file) => {
+                    ask.file = Some(Rc::clone(&file));
+                    return self.read_in(id, ask, &file, admitted);
+                }
+                // No file is closed here, since nothing but files is held.
+                None => Answered::Busy,
+            },
             Answer::Redirect | Answer::Directory => Answered::Directory,
             Answer::Failed(Failure::Overloaded) => Answered::Busy,
             Answer::Failed(failure) => {

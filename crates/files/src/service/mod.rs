@@ -13,24 +13,22 @@
 
 mod clients;
 mod finder;
-mod keep;
 mod listen;
 mod remote;
 mod statistics;
 pub mod wire;
 
-pub use keep::{KeepLimits, KeepStatistics, keepable_bytes};
 pub use listen::ListenError;
 pub use remote::Remote;
 pub use statistics::ServiceStatistics;
 
+use crate::keep::{KeepLimits, Keeper};
 use crate::names::NamesBounds;
 use crate::pool::{Done, HelperSlot, PoolLimits, SlotState};
 use crate::root::RootError;
 use clients::{Clients, Outgoing, State};
 use event::{Clock, Events, Interest, Mechanism, Ready, Token};
 use finder::{Begun, Finder};
-use keep::Keeper;
 use listen::Listener;
 use os::rights::{ReceiveError, Wait, receive_with_descriptors};
 use remote::{Order, Orders};
@@ -71,7 +69,7 @@ pub struct ServiceConfig {
     pub patience: Duration,
     /// Bytes of a file that a client may have read in.
     pub read_in_max: u64,
-    /// How much of small files stays in memory once somebody had to wait for them, as far as they may be locked there ([`keepable_bytes`]).
+    /// How much of small files stays in memory once somebody had to wait for them, as far as they may be locked there ([`keepable_bytes`](crate::keepable_bytes)).
     pub keep: KeepLimits,
     /// An answer is compared with the directory again when it is older.
     pub revalidate: Duration,

@@ -1,6 +1,6 @@
 //! What the open-file service counts, and how Prometheus reads it.
 
-use super::keep::KeepStatistics;
+use crate::keep::KeepStatistics;
 use crate::pool::PoolStatistics;
 use std::fmt::Write;
 

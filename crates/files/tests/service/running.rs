@@ -1,10 +1,11 @@
 //! A service in a thread, and a client of it.
 
 use crate::common::{directory, put};
+use headway_files::KeepLimits;
 use headway_files::service::wire::{
     Answered, REPLY_BYTES, Reply, Request, decode_reply, encode_request,
 };
-use headway_files::service::{KeepLimits, Remote, Service, ServiceConfig};
+use headway_files::service::{Remote, Service, ServiceConfig};
 use headway_files::{NamesBounds, PoolLimits, helper_main};
 use os::rights::{Wait, pair, receive_with_descriptors, send_with_descriptors};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

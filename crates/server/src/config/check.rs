@@ -95,10 +95,15 @@ fn build(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> C
         descriptors(from, others, policy.micro, environment, to);
     let (opening, send) = axes(from);
     let small_file = send.default_small_file_bytes();
-    let share = memory::default_content_bytes(workers, environment.memory);
     // Without small files in memory there is nothing to take memory for.
-    let content = match policy.caching && small_file > 0 {
-        true => share,
+    let small_files = policy.caching && small_file > 0;
+    let keep = match small_files {
+        true => memory::default_keep_bytes(workers, environment.memory),
+        false => 0,
+    };
+    let keep = size("keep-max", &from.keep_max, keep, 0..=1 << 40, to);
+    let content = match small_files {
+        true => memory::default_content_bytes(workers, keep > 0, environment.memory),
         false => 0,
     };
     let content = size("content-max", &from.content_max, content, 0..=1 << 40, to);
@@ -153,6 +158,7 @@ fn build(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> C
         names_max: number("names-max", &from.names_max, 50_000, 1..=100_000_000, to),
         descriptors_max,
         content_bytes_max: content,
+        keep_bytes_max: keep,
         small_file_bytes: size(
             "small-file-max",
             &from.small_file_max,
@@ -278,6 +284,11 @@ fn agree(config: &Config, from: &Settings, environment: &Environment, to: &mut F
         );
         let problem = format!("{small} is more than content-max, {all}: such a file never fits");
         to.wrong("small-file-max", place, problem);
+    }
+    if config.keep_bytes_max > 0 && config.small_file_bytes == 0 {
+        let problem =
+            "with this `send`, or small-file-max = 0, no file is a small one; leave it out";
+        to.wrong("keep-max", span(&from.keep_max), problem.into());
     }
     let there = (environment.memory.bytes, environment.process_memory_bytes);
     memory::agrees(config.workers, config.memory_bytes(), there, from, to);

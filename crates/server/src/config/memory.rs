@@ -78,12 +78,24 @@ pub fn available_now() -> Option<u64> {
 
 /// The open-file service's share for small files, where nobody has said any: as a worker's for contents.
 pub fn default_kept_bytes() -> u64 {
-    let memory = available();
+    kept_bytes(available())
+}
+
+fn kept_bytes(memory: Memory) -> u64 {
     let (share, most) = match memory.limited {
         true => (memory.bytes / 10 * LIMITED_TENTHS, LIMITED_BYTES_MOST),
         false => (memory.bytes / DEFAULT_SHARE, DEFAULT_CONTENT_BYTES),
     };
     share.min(most) >> 20 << 20
+}
+
+/// Small files in the page cache for all workers, where nobody has said how much of them: one worker has no need of it, and on a machine that is
+/// shared with others nothing is kept from them unasked.
+pub(super) fn default_keep_bytes(workers: usize, memory: Memory) -> u64 {
+    match memory.limited && workers > 1 {
+        true => kept_bytes(memory),
+        false => 0,
+    }
 }
 
 /// The memory one process may have.
@@ -156,8 +168,8 @@ fn stat_line(stat: &str, key: &str) -> Option<u64> {
     })
 }
 
-/// The small files' share where nobody has said any.
-pub(super) fn default_content_bytes(workers: usize, memory: Memory) -> u64 {
+/// The small files' share where nobody has said any. What is `kept` for all workers they need not each have a copy of: only what is asked for most.
+pub(super) fn default_content_bytes(workers: usize, kept: bool, memory: Memory) -> u64 {
     let workers = workers.max(1) as u64;
     let (all, most) = match memory.limited {
         true => (
@@ -167,6 +179,10 @@ pub(super) fn default_content_bytes(workers: usize, memory: Memory) -> u64 {
         false => (memory.bytes / DEFAULT_SHARE, DEFAULT_CONTENT_BYTES),
     };
     let rest = REST_BYTES + default_window_bytes(workers as usize, memory);
+    let most = match kept {
+        true => most.min(memory.bytes / DEFAULT_SHARE / workers),
+        false => most,
+    };
     let small = (all / workers).saturating_sub(rest);
     (small.min(most) >> 20 << 20).max(1 << 20)
 }
@@ -308,7 +324,7 @@ mod tests {
     #[test]
     fn small_files_get_less_when_memory_is_short_and_more_when_it_is_the_servers_own() {
         let content = |workers, mebibytes, limited| {
-            default_content_bytes(workers, memory(mebibytes, limited)) >> 20
+            default_content_bytes(workers, false, memory(mebibytes, limited)) >> 20
         };
         assert_eq!(content(2, 24 << 10, false), 64);
         assert_eq!(content(2, 1 << 10, false), 1);
@@ -319,6 +335,24 @@ mod tests {
         assert_eq!(content(1, 64 << 10, true), 512);
         assert_eq!(content(4, 64 << 10, true), 128);
         assert_eq!(content(8, 100, true), 1);
+    }
+
+    #[test]
+    fn workers_have_less_of_their_own_when_small_files_are_kept_for_all() {
+        let content = |workers, mebibytes| {
+            default_content_bytes(workers, true, memory(mebibytes, true)) >> 20
+        };
+        assert_eq!(content(4, 400), 5);
+        assert_eq!(content(2, 400), 10);
+        assert_eq!(content(4, 64 << 10), 128, "there is enough");
+        assert_eq!(content(8, 100), 1);
+        let keep = |workers, mebibytes, limited| {
+            default_keep_bytes(workers, memory(mebibytes, limited)) >> 20
+        };
+        assert_eq!(keep(4, 400, true), 160);
+        assert_eq!(keep(1, 400, true), 0, "one worker has all of it");
+        assert_eq!(keep(4, 24 << 10, false), 0, "others live here, too");
+        assert_eq!(keep(4, 64 << 10, true), 512);
     }
 
     #[test]

@@ -65,6 +65,7 @@ impl Config {
         writeln!(out, "names-max = {}", self.names_max)?;
         writeln!(out, "descriptors-max = {}", self.descriptors_max)?;
         writeln!(out, "content-max = \"{}\"", Bytes(self.content_bytes_max))?;
+        writeln!(out, "keep-max = \"{}\"", Bytes(self.keep_bytes_max))?;
         writeln!(out, "small-file-max = \"{}\"", Bytes(self.small_file_bytes))?;
         writeln!(out, "opening = \"{}\"", self.opening)?;
         writeln!(out, "send = \"{}\"", self.send)?;

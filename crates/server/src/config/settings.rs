@@ -152,6 +152,9 @@ settings! {
     /// Memory for small files at most.
     #[serde(alias = "content_max")]
     content_max: Item<Bytes>,
+    /// Small files that stay in the page cache for all workers, at most.
+    #[serde(alias = "keep_max")]
+    keep_max: Item<Bytes>,
     /// Files up to this size are sent from memory.
     #[serde(alias = "small_file_max")]
     small_file_max: Item<Bytes>,

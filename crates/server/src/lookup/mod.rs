@@ -19,8 +19,8 @@ use std::rc::Rc;
 
 use debox::{Call, Tracer};
 use files::{
-    Absent, Answer, Failure, FoundFile, Names, OpenFile, Probe, RetireList, Revalidation, RootId,
-    Roots,
+    Absent, Answer, Failure, FoundFile, KnownFile, Names, OpenFile, Probe, RetireList,
+    Revalidation, RootId, Roots,
 };
 
 use crate::config::Opening;
@@ -199,10 +199,11 @@ impl Lookup {
     }
 
     /// Remembers what a helper found. An answer that only confirms the cached one keeps the contents
-    /// that were loaded for it.
+    /// that were loaded for it, unless those have gone and the file is closed.
     pub fn learn(&mut self, root: RootId, path: &[u8], answer: Answer, now_ms: u64) -> Rc<Entry> {
         if let Some(entry) = self.names.get(root, path)
             && is_confirmed(&entry.answer, &answer)
+            && entry.is_whole()
         {
             entry.confirm(Absent::Sought, now_ms);
             return entry.clone();
@@ -262,6 +263,7 @@ impl Lookup {
         counters.names_cached = self.names.len() as u64;
         counters.descriptors_cached = self.names.descriptors() as u64;
         counters.names_evicted = self.names.evictions();
+        counters.descriptors_spared = self.names.closed();
         counters.listing_pages = self.pages.count();
     }
 }
@@ -277,8 +279,8 @@ fn is_confirmed(known: &Answer, found: &Answer) -> bool {
 }
 
 fn is_same_file(known: &FoundFile, found: &FoundFile) -> bool {
-    fn meta(file: &Option<Rc<OpenFile>>) -> Option<&files::Meta> {
-        file.as_deref().map(OpenFile::meta)
+    fn meta(file: &Option<KnownFile>) -> Option<&files::Meta> {
+        file.as_ref().map(KnownFile::meta)
     }
     known.file.meta() == found.file.meta()
         && known.index == found.index

@@ -24,6 +24,8 @@ pub struct Programs {
     pub helper: Vec<OsString>,
     /// Arguments that make it the log process.
     pub log: Vec<OsString>,
+    /// Arguments that make it the keeper of small files.
+    pub keeper: Vec<OsString>,
     /// Arguments that make it a fork helper.
     pub fork: Vec<OsString>,
 }
@@ -34,6 +36,7 @@ pub(super) enum Role {
     Worker,
     Helper,
     Log,
+    Keeper,
     Fork,
 }
 
@@ -48,6 +51,7 @@ impl Programs {
             worker: vec!["serve-worker".into()],
             helper: vec!["serve-helper".into()],
             log: vec!["serve-log".into()],
+            keeper: vec!["serve-keeper".into()],
             fork: vec!["serve-fork".into()],
         }
     }
@@ -65,6 +69,7 @@ impl Programs {
             Role::Worker => &self.worker,
             Role::Helper => &self.helper,
             Role::Log => &self.log,
+            Role::Keeper => &self.keeper,
             Role::Fork => &self.fork,
         };
         Command::new(&self.program)

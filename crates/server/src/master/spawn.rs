@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use super::children::Role;
+use super::keeper::Keeper;
 use super::{Helper, Master, MasterError, system};
 use crate::control::{Control, ToWorker};
 
@@ -25,6 +26,7 @@ impl Master {
         let mut descriptors: Vec<BorrowedFd<'_>> =
             listeners.sockets[number].iter().map(AsFd::as_fd).collect();
         descriptors.extend(self.board.iter().map(AsFd::as_fd));
+        descriptors.extend(self.keeper.iter().map(Keeper::socket));
         descriptors.extend(log.iter().map(AsFd::as_fd));
         ours.send(&message, &descriptors)?;
         let child = self

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use files::{FoundFile, Meta, OpenFile};
+use files::{FoundFile, KnownFile, Meta, OpenFile};
 use gateway::FieldList;
 use http::conditional::{self, Outcome, Validators};
 use http::encoding::{self, Available, Coding};
@@ -21,7 +21,7 @@ use crate::request::{Charge, Content, Outgoing, Piece, Site, Variant};
 /// The representation that is to be sent.
 pub struct Representation<'a> {
     /// Its file.
-    pub file: &'a Rc<OpenFile>,
+    pub file: &'a KnownFile,
     /// Which one it is.
     pub variant: Variant,
     /// Others exist, so the reply depends on `Accept-Encoding`.
@@ -30,8 +30,6 @@ pub struct Representation<'a> {
     pub path: &'a [u8],
     /// The name that decides the media type.
     pub name: &'a [u8],
-    /// Its content, if it is in memory.
-    pub content: Option<Rc<Content>>,
     /// What a program that hands the file over says besides.
     pub handed: Option<&'a FieldList>,
 }
@@ -75,7 +73,6 @@ impl<'a> Representation<'a> {
             varies: varies(found),
             path,
             name: index.map_or(path, |name| name.as_bytes()),
-            content: None,
             handed: None,
         }
     }
@@ -114,16 +111,26 @@ impl<'a> Representation<'a> {
             None => context.rules.media.of(self.name),
         }
     }
+}
 
-    /// A range of the body, from memory where it is there.
+/// Where the bytes of a representation come from.
+pub enum Source {
+    /// Memory.
+    Content(Rc<Content>),
+    /// The open file.
+    File(Rc<OpenFile>),
+}
+
+impl Source {
+    /// A range of it.
     fn piece(&self, range: Range) -> Piece {
-        match &self.content {
-            Some(content) => {
+        match self {
+            Source::Content(content) => {
                 let at = content.body_at;
                 let range = at + range.start as usize..at + range.end_exclusive as usize;
                 Piece::Content(content.clone(), range)
             }
-            None => Piece::File(self.file.clone(), range.start..range.end_exclusive),
+            Source::File(file) => Piece::File(file.clone(), range.start..range.end_exclusive),
         }
     }
 }
@@ -195,6 +202,7 @@ pub fn file(
     context: &Context<'_>,
     head: &Head<'_>,
     representation: &Representation<'_>,
+    source: &Source,
     site: &Site,
 ) -> Outgoing {
     let meta = representation.file.meta();
@@ -211,7 +219,7 @@ pub fn file(
         Outcome::Proceed => {}
     }
     match wanted_ranges(context, head, &validators, meta.size) {
-        Ranges::Whole => whole(context, representation, &etag),
+        Ranges::Whole => whole(context, representation, source, &etag),
         Ranges::Unsatisfiable => error(
             context,
             Status::RANGE_NOT_SATISFIABLE,
@@ -219,8 +227,8 @@ pub fn file(
             Some(meta.size),
         ),
         Ranges::Satisfiable(ranges) => match *ranges {
-            [one] => single_range(context, representation, &etag, one),
-            ref many => multiple_ranges(context, representation, &etag, many),
+            [one] => single_range(context, representation, source, &etag, one),
+            ref many => multiple_ranges(context, representation, source, &etag, many),
         },
     }
 }
@@ -241,13 +249,18 @@ fn wanted_ranges(
     }
 }
 
-fn whole(context: &Context<'_>, representation: &Representation<'_>, etag: &Etag) -> Outgoing {
+fn whole(
+    context: &Context<'_>,
+    representation: &Representation<'_>,
+    source: &Source,
+    etag: &Etag,
+) -> Outgoing {
     let size = representation.file.meta().size;
     let mut bytes = Vec::with_capacity(512);
     whole_head(context, representation, etag, &mut bytes);
     let mut outgoing = Outgoing::new(Status::OK.code(), bytes);
     if !context.head_only && size > 0 {
-        outgoing.push(representation.piece(Range {
+        outgoing.push(source.piece(Range {
             start: 0,
             end_exclusive: size,
         }));
@@ -269,6 +282,7 @@ fn not_modified(
 fn single_range(
     context: &Context<'_>,
     representation: &Representation<'_>,
+    source: &Source,
     etag: &Etag,
     range: Range,
 ) -> Outgoing {
@@ -281,13 +295,14 @@ fn single_range(
     let writer = representation.describe(writer);
     representation.fields(writer, context, etag, true).end();
     let mut outgoing = Outgoing::new(Status::PARTIAL_CONTENT.code(), bytes);
-    outgoing.push(representation.piece(range));
+    outgoing.push(source.piece(range));
     outgoing
 }
 
 fn multiple_ranges(
     context: &Context<'_>,
     representation: &Representation<'_>,
+    source: &Source,
     etag: &Etag,
     ranges: &[Range],
 ) -> Outgoing {
@@ -306,7 +321,7 @@ fn multiple_ranges(
         let mut part = Vec::with_capacity(192);
         frame.write_part_head(&mut part, index, range);
         outgoing.push(Piece::bytes(part));
-        outgoing.push(representation.piece(range));
+        outgoing.push(source.piece(range));
     }
     let mut closing = Vec::with_capacity(80);
     frame.write_closing(&mut closing);

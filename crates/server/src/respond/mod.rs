@@ -24,7 +24,7 @@ use crate::config::Config;
 use crate::request::{Outgoing, Piece};
 
 pub use error::error;
-pub use file::{Representation, choose_variant, file, is_plain, prepare};
+pub use file::{Representation, Source, choose_variant, file, is_plain, prepare};
 pub use shelf::Shelf;
 
 /// What all replies share, checked and joined once.

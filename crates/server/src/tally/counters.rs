@@ -118,6 +118,7 @@ counters! {
         Counter names_changed "Checked names that had changed.";
         Counter names_reopened "Names the loop itself looked up again after a helper had touched them (preset flash).";
         Counter names_evicted "Names evicted because the cache was full.";
+        Counter descriptors_spared "Cached files closed because their contents are in memory and descriptors were wanted.";
         Gauge names_cached "Names in the cache now.";
         Gauge descriptors_cached "Open descriptors held by the name cache now.";
         Gauge listing_pages "Directory pages in memory now, each shared by all who are sent it.";

@@ -18,4 +18,4 @@ pub use backends::BackEnd;
 pub use counters::{Counters, Kind, Responses, Scalar, Snapshot};
 pub use histogram::Histogram;
 pub use netstat::NetworkDrops;
-pub use overview::{MasterTally, Overview, Skew};
+pub use overview::{Kept, MasterTally, Overview, Skew};

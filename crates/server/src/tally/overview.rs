@@ -98,6 +98,12 @@ pub struct MasterTally {
     /// Fork helpers that ended unasked.
     #[serde(default)]
     pub fork_helper_deaths: u64,
+    /// Keepers of small files that ended unasked.
+    #[serde(default)]
+    pub keeper_deaths: u64,
+    /// What the keeper keeps for all workers; `None` where there is none.
+    #[serde(default)]
+    pub kept: Option<Kept>,
     /// Log lines the log process could not write.
     pub log_lines_lost: u64,
     /// The last words of the log process about a failed write or open.
@@ -105,6 +111,68 @@ pub struct MasterTally {
     /// What the kernel dropped in this network namespace; `None` where it does not tell.
     #[serde(default)]
     pub network: Option<NetworkDrops>,
+}
+
+/// The small files that stay in the page cache for all workers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// Files now.
+    pub files: u64,
+    /// Their bytes, in whole pages.
+    pub bytes: u64,
+    /// Bytes at most, as memory is now.
+    pub bytes_max: u64,
+    /// Files given up: for others, because memory has become short, or because they were deleted.
+    pub let_go: u64,
+    /// Files not kept: there was no room, they had left memory again, or the kernel refused.
+    pub missed: u64,
+}
+
+impl Kept {
+    /// What there is now: name, meaning, value.
+    pub fn gauges(&self) -> [(&'static str, &'static str, u64); 3] {
+        [
+            (
+                "files",
+                "Small files kept in the page cache for all workers.",
+                self.files,
+            ),
+            ("bytes", "Their bytes, in whole pages.", self.bytes),
+            (
+                "bytes_max",
+                "Bytes of them at most, as memory is now.",
+                self.bytes_max,
+            ),
+        ]
+    }
+
+    /// What has been: name, meaning, value.
+    pub fn counters(&self) -> [(&'static str, &'static str, u64); 2] {
+        [
+            (
+                "let_go",
+                "Files given up: for others, for want of memory, or deleted.",
+                self.let_go,
+            ),
+            (
+                "missed",
+                "Files not kept: no room, gone again, or refused by the kernel.",
+                self.missed,
+            ),
+        ]
+    }
+}
+
+impl From<files::KeepStatistics> for Kept {
+    fn from(kept: files::KeepStatistics) -> Kept {
+        Kept {
+            files: kept.files,
+            bytes: kept.bytes,
+            bytes_max: kept.bytes_max,
+            let_go: kept.let_go,
+            missed: kept.missed,
+        }
+    }
 }
 
 impl Overview {

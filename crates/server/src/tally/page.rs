@@ -8,7 +8,7 @@ mod back_ends;
 use debox::{Report, Rung};
 use std::fmt::Write;
 
-use super::{Counters, Histogram, NetworkDrops, Overview, Snapshot};
+use super::{Counters, Histogram, Kept, NetworkDrops, Overview, Snapshot};
 
 const STYLE: &str = include_str!("page.css");
 
@@ -33,6 +33,7 @@ pub fn render(overview: &Overview) -> String {
             out.push_str("<div class=\"cards\">");
             responses(&mut out, &total.counters);
             numbers(&mut out, &total.counters);
+            kept(&mut out, overview.master.kept.as_ref());
             accepting(&mut out, &total.counters, overview);
             ready_events(&mut out, &total.counters.ready_events);
             helper_times(&mut out, &total.counters);
@@ -184,6 +185,25 @@ fn numbers(out: &mut String, counters: &Counters) {
         }
         out.push_str("</table></section>");
     }
+}
+
+/// The small files that stay in the page cache for all workers, where some do.
+fn kept(out: &mut String, kept: Option<&Kept>) {
+    let Some(kept) = kept else { return };
+    let all = kept.gauges().into_iter().chain(kept.counters());
+    out.push_str("<section><h2>Kept in the page cache</h2><table>");
+    for (name, help, value) in all {
+        let value = match name.contains("bytes") {
+            true => bytes(value),
+            false => grouped(value),
+        };
+        let name = name.replace('_', " ");
+        let _ = write!(
+            out,
+            "<tr title=\"{help}\"><th>{name}</th><td>{value}</td></tr>"
+        );
+    }
+    out.push_str("</table></section>");
 }
 
 /// How new clients are taken, and who never came so far (Brecht and Ostrowski, section 6).

@@ -7,7 +7,7 @@
 use debox::{Label, Report, Rung};
 use std::fmt::{Display, Write};
 
-use super::{BackEnd, Counters, Histogram, Kind, Overview, Snapshot};
+use super::{BackEnd, Counters, Histogram, Kind, MasterTally, Overview, Snapshot};
 
 /// The content type of this format.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -239,6 +239,7 @@ impl Metrics {
             help,
             master.fork_helper_deaths,
         );
+        self.kept(master);
         let help = "Access log lines the log process could not write.";
         self.single(
             "headway_log_lines_lost_total",
@@ -267,6 +268,29 @@ impl Metrics {
             "Workers that answered.",
             overview.workers.len(),
         );
+    }
+
+    /// Small files that stay in the page cache for all workers.
+    fn kept(&mut self, master: &MasterTally) {
+        let help = "Keepers of small files that ended unasked.";
+        self.single(
+            "headway_keeper_deaths_total",
+            "counter",
+            help,
+            master.keeper_deaths,
+        );
+        let Some(kept) = master.kept else { return };
+        for (name, help, value) in kept.gauges() {
+            self.single(&format!("headway_kept_{name}"), "gauge", help, value);
+        }
+        for (name, help, value) in kept.counters() {
+            self.single(
+                &format!("headway_kept_{name}_total"),
+                "counter",
+                help,
+                value,
+            );
+        }
     }
 
     /// Which back ends do their work, and which are left alone.

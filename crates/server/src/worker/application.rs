@@ -426,8 +426,7 @@ impl Worker {
         let hosts = self.hosts();
         let site = hosts.site(connection.site);
         let representation = Representation::new(found, 0, site, path);
-        let whole = representation.file;
-        let size = whole.meta().size;
+        let size = representation.file.meta().size;
         if size <= self.config.small_file_bytes {
             entry.prepared.used.set(true);
             let content = self.content(entry, &representation, copy)?;
@@ -437,9 +436,10 @@ impl Worker {
                 Some(ad) => Piece::bytes(scanned(content.bytes[body].to_vec(), &ad)),
             });
         }
+        let whole = representation.file.open().ok_or(Missing::Changed)?;
         let Some(ad) = ad else {
-            return match self.is_unchanged(whole) {
-                true => Ok(Piece::File(whole.clone(), 0..size)),
+            return match self.is_unchanged(&whole) {
+                true => Ok(Piece::File(whole, 0..size)),
                 false => Err(Missing::Changed),
             };
         };
@@ -447,7 +447,7 @@ impl Worker {
             return Err(Missing::Unreadable);
         }
         let mut bytes = vec![0; size as usize];
-        self.read_small(copy, whole, &mut bytes)?;
+        self.read_small(copy, &whole, &mut bytes)?;
         Ok(Piece::bytes(scanned(bytes, &ad)))
     }
 
@@ -460,12 +460,15 @@ impl Worker {
         entry: &Rc<Entry>,
         missing: &Missing,
     ) -> Served {
-        let (Answer::File(found), Missing::Cold | Missing::Opaque) = (&entry.answer, missing)
-        else {
+        let file = match (&entry.answer, missing) {
+            (Answer::File(found), Missing::Cold | Missing::Opaque) => found.file.open(),
+            _ => None,
+        };
+        let Some(file) = file else {
             self.counters.io_errors += 1;
             return self.fail_turn(connection, ask, Status::INTERNAL_SERVER_ERROR);
         };
-        let asked = self.ask_for_content(connection, &found.file, missing);
+        let asked = self.ask_for_content(connection, entry, &file, missing);
         let stage = TurnStage::Page(reply);
         self.wait_turn(connection, ask, stage, Phase::Content(entry.clone()), asked)
     }

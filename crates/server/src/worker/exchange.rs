@@ -21,7 +21,7 @@ use super::{Fate, Worker};
 use crate::connection::{Body, Connection, Phase};
 use crate::lookup::{Found, FoundPage};
 use crate::request::{Entry, Outgoing, Piece, Site, Variant};
-use crate::respond::{self, Context, Representation};
+use crate::respond::{self, Context, Representation, Source};
 use crate::send;
 
 /// Pipelined requests answered before others get their turn.
@@ -323,7 +323,7 @@ impl Worker {
         self.overloaded(connection, ask)
     }
 
-    /// `None`: the file is not what the name cache believed; look again.
+    /// `None`: the file is not what the name cache believed, or is closed; look again.
     fn answer(
         &mut self,
         connection: &mut Connection,
@@ -378,26 +378,31 @@ impl Worker {
             return Some(served);
         }
         let mut representation = Representation::new(found, variant, ask.site, &ask.path.bytes);
-        if representation.file.meta().size <= self.config.small_file_bytes {
-            match self.content(entry, &representation, ask.copy.as_ref()) {
-                Ok(content) => representation.content = Some(content),
+        let source = if representation.file.meta().size <= self.config.small_file_bytes {
+            let content = match self.content(entry, &representation, ask.copy.as_ref()) {
+                Ok(content) => content,
                 Err(Missing::Changed) => return None,
                 Err(missing) => {
-                    let file = representation.file.clone();
+                    let file = representation.file.open()?;
                     return Some(self.fetch_content(connection, ask, entry, &file, &missing));
                 }
-            }
+            };
             if plain && let Some(served) = self.send_prepared(connection, entry, variant, ask.more)
             {
                 return Some(served);
             }
-        } else if !self.is_unchanged(representation.file) {
-            return None;
-        }
+            Source::Content(content)
+        } else {
+            let file = representation.file.open()?;
+            if !self.is_unchanged(&file) {
+                return None;
+            }
+            Source::File(file)
+        };
         // Not before: what is kept in memory is for everybody.
         representation.handed = handed.as_deref();
         let context = self.context(ask.head, connection);
-        let reply = respond::file(&context, ask.head, &representation, ask.site);
+        let reply = respond::file(&context, ask.head, &representation, &source, ask.site);
         Some(self.reply(connection, reply))
     }
 
@@ -415,7 +420,7 @@ impl Worker {
             let status = Status::INTERNAL_SERVER_ERROR;
             return self.fail(connection, ask.head, ask.site, status);
         }
-        match self.ask_for_content(connection, file, missing) {
+        match self.ask_for_content(connection, entry, file, missing) {
             Ok(()) => self.wait(connection, Phase::Content(entry.clone())),
             Err(_) => self.overloaded(connection, ask),
         }

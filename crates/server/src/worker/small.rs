@@ -18,6 +18,7 @@ use crate::respond::{self, Context, Representation};
 pub(super) enum Missing {
     Cold,
     Opaque,
+    /// It is not what the name cache believes, or was closed while its content was in memory, which it is no longer: look again.
     Changed,
     Unreadable,
 }
@@ -62,27 +63,39 @@ impl Worker {
             self.counters.content_hit += 1;
             return Ok(content.clone());
         }
+        let file = representation.file.open().ok_or(Missing::Changed)?;
         let content = match copy {
             Some(Copied::Bytes(bytes)) => {
-                self.expect_whole(bytes.len() as u64, representation.file)?;
+                self.expect_whole(bytes.len() as u64, &file)?;
                 self.prepare(representation, bytes)
             }
             _ => {
-                let size = representation.file.meta().size as usize;
+                let size = file.meta().size as usize;
                 // It only grows, so that bytes that a read overwrites are not cleared first.
                 let mut body = std::mem::take(&mut self.body);
                 if body.len() < size {
                     body.resize(size, 0);
                 }
-                let read = self.read_small(copy, representation.file, &mut body[..size]);
+                let read = self.read_small(copy, &file, &mut body[..size]);
                 let content = read.map(|()| self.prepare(representation, &body[..size]));
                 self.body = body;
                 content?
             }
         };
         self.counters.content_loaded += 1;
+        self.offer(entry, &file);
         self.shelf.put(entry, variant, &content);
         Ok(content)
+    }
+
+    /// What has come into this worker's memory may be kept for all of them.
+    fn offer(&self, entry: &Entry, file: &OpenFile) {
+        let offered = &entry.prepared.offered;
+        if let Some(keeper) = &self.keeper
+            && !offered.get()
+        {
+            offered.set(self.tracer.call(Call::Offer, || keeper.offer(file)));
+        }
     }
 
     fn prepare(&self, representation: &Representation<'_>, body: &[u8]) -> Rc<Content> {
@@ -152,13 +165,16 @@ impl Worker {
         }
     }
 
-    /// Has a helper bring into reach what is `Cold` or `Opaque`; `Full` also when that has been tried often enough.
+    /// Has a helper bring into reach what is `Cold` or `Opaque`; `Full` also when that has been tried often enough. If it was kept for all workers, it
+    /// is no longer.
     pub(super) fn ask_for_content(
         &mut self,
         connection: &mut Connection,
+        entry: &Entry,
         file: &Rc<OpenFile>,
         missing: &Missing,
     ) -> Result<(), Full> {
+        entry.prepared.offered.set(false);
         let size = file.meta().size;
         let waiter = connection.waiter();
         let asks = connection.ask_window(0);

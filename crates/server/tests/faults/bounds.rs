@@ -238,6 +238,83 @@ fn bounds_of_the_caches_hold_when_there_are_more_files_than_fit() {
 }
 
 #[test]
+fn small_files_stay_in_memory_when_there_are_more_than_descriptors() {
+    const FILES: usize = 60;
+    let root = root();
+    let path = |number: usize| root.path().join(number.to_string());
+    for number in 0..FILES {
+        fs::write(path(number), contents(number as u8, 900 + number)).unwrap();
+    }
+    let mut served = Served::start(config(
+        root.path(),
+        "descriptors-max = 16\nrevalidate = '0ms'",
+    ));
+    let mut client = served.connect();
+    let mut ask_all = |served: &mut Served| {
+        for number in 0..FILES {
+            ask(&mut client, &format!("/{number}"));
+            let expected = fs::read(path(number)).unwrap();
+            assert!(read_reply(&mut client).body == expected, "{number}");
+        }
+        served.snapshot().counters
+    };
+    let first = ask_all(&mut served);
+    let second = ask_all(&mut served);
+    assert!(second.descriptors_cached <= 16);
+    assert_eq!((second.names_cached, second.names_evicted), (60, 0));
+    assert!(second.descriptors_spared >= 44);
+    assert_eq!(second.content_loaded, first.content_loaded);
+    // Closed, and still noticed.
+    fs::write(path(0), "changed").unwrap();
+    fs::remove_file(path(1)).unwrap();
+    let closed = served.get("/0");
+    assert_eq!((closed.status, &closed.body[..]), (200, &b"changed"[..]));
+    assert_eq!(served.get("/1").status, 404);
+    fs::write(path(1), "back").unwrap();
+    ask_all(&mut served);
+    // What a closed file's reply is made of is in memory, too.
+    let etag = served.get("/2").field("ETag").expect("a tag").to_owned();
+    for (fields, status, bytes) in [
+        (format!("If-None-Match: {etag}"), 304, 0..0),
+        ("Range: bytes=10-19".to_owned(), 206, 10..20),
+    ] {
+        let asked = format!("GET /2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{fields}\r\n\r\n");
+        let reply = Reply::parse(&served.exchange(asked.as_bytes()));
+        assert_eq!(reply.status, status, "{fields}");
+        assert!(reply.body == contents(2, 902)[bytes], "{fields}");
+    }
+}
+
+#[test]
+fn small_file_is_opened_again_when_memory_has_lost_it_since_it_was_closed() {
+    let root = root();
+    for number in 0..60 {
+        fs::write(
+            root.path().join(number.to_string()),
+            contents(number as u8, 2_000),
+        )
+        .unwrap();
+    }
+    // Room for some thirty contents, and fewer descriptors.
+    let bounds = "descriptors-max = 16\ncontent-max = '64KiB'\nsmall-file-max = '16KiB'";
+    let mut served = Served::start(config(root.path(), bounds));
+    let mut client = served.connect();
+    for round in 0..3 {
+        for number in (0..60).rev() {
+            ask(&mut client, &format!("/{number}"));
+            let reply = read_reply(&mut client);
+            assert!(
+                (reply.status, &reply.body) == (200, &contents(number as u8, 2_000)),
+                "{number} in round {round}"
+            );
+        }
+    }
+    let counters = served.snapshot().counters;
+    assert!(counters.descriptors_spared > 0 && counters.descriptors_cached <= 16);
+    assert!(counters.content_bytes <= 64 << 10);
+}
+
+#[test]
 fn file_in_use_is_sent_whole_when_its_name_is_evicted() {
     let root = root();
     let expected = contents(0, large());

@@ -1,7 +1,9 @@
 //! The small files that stay in memory, whatever else the page cache needs room for.
 //!
-//! What it does: maps files that somebody had to wait for and locks their pages, within a bound, in a thread of its own:
-//! locking may wait for the disk. They are pages of the page cache, so that every process that reads the file finds them,
+//! What it does: maps files that are offered and locks their pages, within a bound. Locking may wait for the disk, so whoever
+//! serves does it in a thread of its own ([`Keeper`]: the open-file service, which offers what somebody had to wait for) or has a process for it
+//! ([`process`]: all workers of the web server, which offer what comes into their memory).
+//! They are pages of the page cache, so that every process that reads the file finds them,
 //! by its own rights; and a mapped file's name stays known to the kernel, too. What it refuses: to be waited for (what does not fit into
 //! its queue is not kept this time), files beyond [`FILE_BYTES_MAX`], to take more than half of what the page cache could have, and to know who uses
 //! what it keeps: nobody asks for what is in memory.
@@ -12,6 +14,9 @@
 //! Sources: mlock(2), `Documentation/mm/unevictable-lru.rst`; what is kept, [`choice`].
 
 mod choice;
+mod process;
+
+pub use process::{KeeperSocket, keeper_main, told_by_keeper};
 
 use crate::file::{Meta, OpenFile};
 use crate::filesystem::TMPFS_MAGIC;
@@ -58,7 +63,7 @@ pub struct KeepLimits {
 }
 
 /// What is kept, and what became of the rest.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeepStatistics {
     /// Gauge: files kept.
     pub files: u64,
@@ -84,7 +89,7 @@ struct Kept {
 
 /// Our end of the thread that keeps files.
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(crate) struct Keeper {
     offers: SyncSender<Offer>,
     kept: Arc<Kept>,
 }
@@ -102,24 +107,21 @@ pub fn keepable_bytes(wanted: u64) -> u64 {
 
 impl Keeper {
     /// Keep files from now on, until this is dropped. `None` where nothing can be kept.
-    pub(super) fn start(limits: KeepLimits) -> io::Result<Option<Keeper>> {
+    pub(crate) fn start(limits: KeepLimits) -> io::Result<Option<Keeper>> {
         let bytes_max = keepable_bytes(limits.bytes_max);
         if bytes_max == 0 {
             return Ok(None);
         }
-        let (offers, queue) = sync_channel(OFFERS_MAX);
+        let (offers, mut queue) = sync_channel(OFFERS_MAX);
         let kept = Arc::new(Kept::default());
         let told = Arc::clone(&kept);
+        let limits = KeepLimits {
+            bytes_max,
+            ..limits
+        };
         let keep = move || {
-            let keep = Keep {
-                limits: KeepLimits {
-                    bytes_max,
-                    ..limits
-                },
-                files: Choice::new(0, mappings_max() / 2),
-                kept: told,
-            };
-            keep.run(&queue);
+            // Nobody is left to be told of an error: the queue ends as the service does.
+            let _ = Keep::new(limits, told).run(&mut queue);
         };
         let thread = std::thread::Builder::new().name("keep".into());
         thread.spawn(keep).map_err(|error| {
@@ -132,7 +134,7 @@ impl Keeper {
     }
 
     /// Somebody had to wait for this file, of which `read_in` bytes are in memory now. Never waits.
-    pub(super) fn offer(&self, file: &OpenFile, read_in: u64) {
+    pub(crate) fn offer(&self, file: &OpenFile, read_in: u64) {
         let meta = *file.meta();
         if meta.size == 0 || meta.size > read_in.min(FILE_BYTES_MAX) {
             return;
@@ -144,19 +146,49 @@ impl Keeper {
         }
     }
 
-    pub(super) fn statistics(&self) -> KeepStatistics {
+    pub(crate) fn statistics(&self) -> KeepStatistics {
+        self.kept.now()
+    }
+}
+
+impl Kept {
+    fn now(&self) -> KeepStatistics {
         let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
         KeepStatistics {
-            files: now(&self.kept.files),
-            bytes: now(&self.kept.bytes),
-            bytes_max: now(&self.kept.bytes_max),
-            let_go: now(&self.kept.let_go),
-            missed: now(&self.kept.missed),
+            files: now(&self.files),
+            bytes: now(&self.bytes),
+            bytes_max: now(&self.bytes_max),
+            let_go: now(&self.let_go),
+            missed: now(&self.missed),
         }
     }
 }
 
-/// The thread's own.
+/// Where files to be kept come from.
+trait Offers {
+    /// The next one, within a time.
+    fn next(&mut self, patience: Duration) -> io::Result<Offered>;
+}
+
+enum Offered {
+    File(Offer),
+    /// So many bytes are kept at most from now on.
+    Bound(u64),
+    Nothing,
+    End,
+}
+
+impl Offers for Receiver<Offer> {
+    fn next(&mut self, patience: Duration) -> io::Result<Offered> {
+        Ok(match self.recv_timeout(patience) {
+            Ok(offer) => Offered::File(offer),
+            Err(RecvTimeoutError::Timeout) => Offered::Nothing,
+            Err(RecvTimeoutError::Disconnected) => Offered::End,
+        })
+    }
+}
+
+/// Whoever keeps has this.
 struct Keep {
     limits: KeepLimits,
     /// By device and inode.
@@ -165,7 +197,15 @@ struct Keep {
 }
 
 impl Keep {
-    fn run(mut self, queue: &Receiver<Offer>) {
+    fn new(limits: KeepLimits, kept: Arc<Kept>) -> Keep {
+        Keep {
+            limits,
+            files: Choice::new(0, mappings_max() / 2),
+            kept,
+        }
+    }
+
+    fn run(mut self, offers: &mut impl Offers) -> io::Result<()> {
         let (mut looked, mut swept): (Option<Instant>, _) = (None, Instant::now());
         loop {
             if looked.is_none_or(|at| at.elapsed() >= LOOK) {
@@ -182,12 +222,16 @@ impl Keep {
                 0 => Duration::MAX,
                 _ => LOOK,
             };
-            match queue.recv_timeout(patience) {
-                Ok(offer) if self.keep(&offer).is_none() => {
+            match offers.next(patience)? {
+                Offered::File(offer) if self.keep(&offer).is_none() => {
                     self.kept.missed.fetch_add(1, Ordering::Relaxed);
                 }
-                Ok(_) | Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
+                Offered::File(_) | Offered::Nothing => {}
+                Offered::Bound(bytes_max) => {
+                    self.limits.bytes_max = keepable_bytes(bytes_max);
+                    looked = None;
+                }
+                Offered::End => return Ok(()),
             }
         }
     }

@@ -1,0 +1,87 @@
+//! Small files are kept in the page cache for all workers, by a process that may be killed.
+
+use std::fs::{self, File};
+use std::path::Path;
+
+use os::residency::mincore;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::clients::*;
+use crate::serving::Server;
+
+const BYTES: usize = 10_000;
+
+/// Pages that are in memory after the kernel was told to give up what it may.
+fn stays(path: &Path) -> bool {
+    make_cold(path);
+    mincore(&File::open(path).unwrap(), 0, BYTES as u64).unwrap() > 0
+}
+
+fn kept(status: &Value) -> u64 {
+    status["master"]["kept"]["files"].as_u64().unwrap_or(0)
+}
+
+/// Asks for a file that no memory holds, until it is kept.
+fn ask_until_kept(server: &Server, path: &Path, number: usize) {
+    let name = path.file_name().unwrap().to_str().unwrap();
+    server.wait_for(&format!("{name} kept"), |server| {
+        make_cold(path);
+        let reply = get(&server.address, &format!("/{name}"));
+        assert!(reply == (200, contents(number, BYTES)), "{name}");
+        stays(path)
+    });
+}
+
+#[test]
+fn small_file_stays_in_the_page_cache_for_all_workers_until_its_keeper_is_killed() {
+    const NAME: &str =
+        "small_file_stays_in_the_page_cache_for_all_workers_until_its_keeper_is_killed";
+    let root = root();
+    let path = |name: &str| root.path().join(name);
+    for (number, name) in ["one", "other", "unasked"].into_iter().enumerate() {
+        fs::write(path(name), contents(number, BYTES)).unwrap();
+    }
+    if stays(&path("unasked")) {
+        return skip(NAME, "files do not leave memory here");
+    }
+    if files::keepable_bytes(1 << 20) < 1 << 20 {
+        return skip(NAME, "too little may be locked (RLIMIT_MEMLOCK)");
+    }
+    // Nothing in the workers' own memory, so that each request reads the file.
+    let options = ["--workers", "2", "--keep-max", "1MiB", "--content-max", "0"];
+    let server = Server::start_in(root.path(), &options);
+    let keepers = server.children("serve-keeper");
+    assert_eq!(keepers.len(), 1);
+    ask_until_kept(&server, &path("one"), 0);
+    assert!(!stays(&path("unasked")));
+    server.wait_for("the page to say so", |server| kept(&server.status()) == 1);
+    let page = crate::serving::get(&server.status, "/status").2;
+    assert!(page.contains("Kept in the page cache"));
+
+    let keeper = Pid::from_raw(keepers[0]).unwrap();
+    kill_process(keeper, Signal::KILL).unwrap();
+    server.wait_for("another keeper", |server| {
+        let now = server.children("serve-keeper");
+        now.len() == 1 && now != keepers
+    });
+    let status = server.status();
+    assert_eq!(status["master"]["keeper_deaths"], 1);
+    assert!(!stays(&path("one")), "what it kept went with it");
+    // Workers have nothing to be told of the new one.
+    ask_until_kept(&server, &path("other"), 1);
+    server.stop();
+}
+
+#[test]
+fn nothing_is_kept_when_nobody_has_said_so_and_memory_is_not_the_servers_own() {
+    let root = root();
+    fs::write(root.path().join("a"), "hello").unwrap();
+    let server = Server::start_in(root.path(), &["--workers", "2"]);
+    assert_eq!(get(&server.address, "/a"), (200, b"hello".into()));
+    let status = server.status();
+    // The tests themselves may run in a group with a limit.
+    let limited = !server.children("serve-keeper").is_empty();
+    assert_eq!(status["master"]["kept"].is_null(), !limited);
+    server.stop();
+}

@@ -1,0 +1,153 @@
+//! The process that keeps small files for all workers: what it is offered, what it keeps, what it tells the master.
+
+mod common;
+
+use common::{directory, open, put, skip};
+use headway_files::{KeepStatistics, KeeperSocket, keepable_bytes, keeper_main, told_by_keeper};
+use os::residency::{mincore, page_bytes};
+use os::rights::{Wait, pair, receive_with_descriptors, send_with_descriptors};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{Advice, fadvise};
+use rustix::io::IoSlice;
+use std::fs::File;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const MOST: u64 = 1 << 20;
+
+/// The inodes that were offered.
+fn offered(keeper: &OwnedFd) -> Vec<u64> {
+    let (mut inodes, mut message) = (Vec::new(), [0; 16]);
+    while let Some(received) =
+        receive_with_descriptors(keeper, &mut message, 1, Wait::Never).unwrap()
+    {
+        assert_eq!(message[..received.length], MOST.to_le_bytes());
+        let [file] = &received.descriptors[..] else {
+            panic!("{received:?}")
+        };
+        inodes.push(os::open::status(file).unwrap().inode);
+    }
+    inodes
+}
+
+#[test]
+fn small_files_are_offered_until_there_is_no_room_or_no_keeper() {
+    let tree = directory();
+    for (name, bytes) in [
+        ("small", 1),
+        ("limit", 128 << 10),
+        ("large", (128 << 10) + 1),
+        ("empty", 0),
+    ] {
+        put(tree.path(), name, &vec![7; bytes]);
+    }
+    let (ours, keeper) = pair().unwrap();
+    let socket = KeeperSocket::new(ours, MOST);
+    let file = |name: &str| open(tree.path(), name);
+    let taken = ["small", "large", "limit", "empty"].map(|name| socket.offer(&file(name)));
+    assert_eq!(taken, [true, false, true, false]);
+    let expected = ["small", "limit"].map(|name| file(name).meta().inode);
+    assert_eq!(offered(&keeper), expected);
+    let small = file("small");
+    let count = (0..100_000).take_while(|_| socket.offer(&small)).count();
+    assert!((1..100_000).contains(&count), "{count}");
+    assert_eq!(offered(&keeper).len(), count);
+    assert!(socket.offer(&small), "there is room again");
+    drop(keeper);
+    assert!(!socket.offer(&small));
+}
+
+/// A keeper in a thread, as a process has it.
+struct Running {
+    helpers: Option<OwnedFd>,
+    thread: Option<std::thread::JoinHandle<std::io::Result<()>>>,
+}
+
+impl Running {
+    fn new() -> Running {
+        let (helpers, socket) = pair().unwrap();
+        let thread = std::thread::spawn(move || keeper_main(socket, || Some(1 << 40)));
+        Running {
+            helpers: Some(helpers),
+            thread: Some(thread),
+        }
+    }
+
+    fn socket(&self) -> &OwnedFd {
+        self.helpers.as_ref().unwrap()
+    }
+
+    fn offer(&self, path: &Path, bound: u64) {
+        let file = File::open(path).unwrap();
+        let (message, files) = (bound.to_le_bytes(), [file.as_fd()]);
+        let parts = [IoSlice::new(&message)];
+        send_with_descriptors(self.socket(), &parts, &files, Wait::Block).unwrap();
+    }
+
+    /// What it tells, once that is so.
+    fn until(&self, is: impl Fn(&KeepStatistics) -> bool) -> KeepStatistics {
+        let begun = Instant::now();
+        loop {
+            match told_by_keeper(self.socket()).unwrap() {
+                Some(kept) if is(&kept) => return kept,
+                last => assert!(begun.elapsed() < Duration::from_secs(20), "{last:?}"),
+            }
+            let patience = Timespec {
+                tv_sec: 20,
+                tv_nsec: 0,
+            };
+            let mut watched = [PollFd::new(self.socket(), PollFlags::IN)];
+            poll(&mut watched, Some(&patience)).unwrap();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.helpers = None;
+        let ended = self.thread.take().unwrap().join();
+        if !std::thread::panicking() {
+            ended.unwrap().unwrap();
+        }
+    }
+}
+
+fn resident(path: &Path) -> u64 {
+    let file = File::open(path).unwrap();
+    fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+    mincore(&file, 0, file.metadata().unwrap().len()).unwrap()
+}
+
+#[test]
+fn offered_file_stays_in_memory_within_the_bound_until_the_keeper_ends() {
+    const TEST: &str = "offered_file_stays_in_memory_within_the_bound_until_the_keeper_ends";
+    let tree = directory();
+    let path = |name: &str| tree.path().join(name);
+    for name in ["first", "second", "never"] {
+        put(tree.path(), name, &[7; 10_000]);
+        File::open(path(name)).unwrap().sync_all().unwrap();
+    }
+    let whole = 10_000_u64.next_multiple_of(page_bytes());
+    if resident(&path("never")) > 0 || keepable_bytes(MOST) < MOST {
+        return skip(TEST, "files do not leave memory here, or may not be locked");
+    }
+    put(tree.path(), "first", &[8; 10_000]);
+    put(tree.path(), "second", &[8; 10_000]);
+    let keeper = Running::new();
+    assert_eq!(keeper.until(|_| true), KeepStatistics::default());
+    keeper.offer(&path("first"), MOST);
+    let kept = keeper.until(|kept| kept.files == 1);
+    assert_eq!((kept.bytes, kept.bytes_max, kept.missed), (whole, MOST, 0));
+    assert_eq!(resident(&path("first")), whole / page_bytes());
+    // A smaller bound comes with the next offer, and there is room for one.
+    keeper.offer(&path("second"), whole);
+    let kept = keeper.until(|kept| kept.let_go == 1);
+    assert_eq!((kept.files, kept.bytes_max), (1, whole));
+    File::open(path("first")).unwrap().sync_all().unwrap();
+    assert_eq!(resident(&path("first")), 0);
+    assert_eq!(resident(&path("second")), whole / page_bytes());
+    drop(keeper);
+    File::open(path("second")).unwrap().sync_all().unwrap();
+    assert_eq!(resident(&path("second")), 0);
+}
