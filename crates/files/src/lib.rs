@@ -8,9 +8,10 @@
 //!    which may wait, and which passes the open file back;
 //! 4. [`Residency`] tells whether a window of an open file is in memory; where not, a helper reads
 //!    it in;
-//! 5. [`RetireList`] sees to it that descriptors are closed by helpers too.
+//! 5. [`RetireList`] sees to it that descriptors are closed by helpers too;
+//! 6. [`keeper_main`] is a process that keeps small files in the page cache for all who read them.
 //!
-//! What it refuses: to wait, anywhere but in `helper_main`, [`resolve_blocking`] and [`resolve_here`]; to leave a
+//! What it refuses: to wait, anywhere but in `helper_main`, `keeper_main`, [`resolve_blocking`] and [`resolve_here`]; to leave a
 //! document root (the kernel confines every walk, see `os::open`); to spawn processes (the master
 //! does); to know about HTTP.
 //!
