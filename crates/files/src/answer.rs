@@ -9,7 +9,7 @@ use std::rc::Rc;
 #[derive(Clone, Debug)]
 pub enum Answer {
     /// A regular file, open.
-    File(FoundFile),
+    File(Box<FoundFile>),
     /// A directory asked for without its trailing slash: send the client there.
     Redirect,
     /// A directory without an index file: a listing, if those are allowed.
@@ -54,8 +54,14 @@ impl FoundFile {
     }
 }
 
-/// A file as it was found, and open for as long as that is of use: where memory holds its contents, the name cache may close it to stay within
-/// its bound ([`crate::Names`]).
+impl From<FoundFile> for Answer {
+    fn from(found: FoundFile) -> Answer {
+        Answer::File(Box::new(found))
+    }
+}
+
+/// A file as it was found, and open for as long as that is of use: where memory holds its contents,
+/// the name cache may close it to stay within its bound ([`crate::Names`]).
 #[derive(Clone, Debug)]
 pub struct KnownFile {
     meta: Meta,

@@ -55,7 +55,7 @@ impl From<RawAnswer<Rc<OpenFile>>> for Answer {
                 file,
                 index,
                 siblings,
-            } => Answer::File(FoundFile {
+            } => Answer::from(FoundFile {
                 file: file.into(),
                 index,
                 siblings: siblings.map(|sibling| sibling.map(KnownFile::from)),
@@ -150,7 +150,7 @@ pub fn resolve_here(roots: &Roots, root: RootId, path: &[u8], retire: &RetireLis
             file,
             index,
             siblings,
-        } => Answer::File(FoundFile {
+        } => Answer::from(FoundFile {
             file: open(file),
             index,
             siblings: siblings.map(|sibling| sibling.map(open)),

@@ -68,7 +68,7 @@ fn is_same(now: &RawAnswer<Meta>, then: &Answer) -> bool {
                 file: old,
                 index: old_index,
                 siblings: old_siblings,
-            } = found;
+            } = &**found;
             file == old.meta()
                 && index == old_index
                 && siblings

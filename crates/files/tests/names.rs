@@ -35,7 +35,7 @@ fn found(siblings: usize) -> Answer {
         (position < siblings).then(|| Rc::new(OpenFile::new(null(), *file.meta())).into())
     };
     let siblings = [sibling(0), sibling(1), sibling(2)];
-    Answer::File(FoundFile {
+    Answer::from(FoundFile {
         file: file.into(),
         index: None,
         siblings,

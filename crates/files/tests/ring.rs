@@ -116,7 +116,11 @@ fn files_that_were_found_and_windows_are_in_memory_when_the_kernel_has_read_them
     let Answer::File(found) = resolved(&done[0]) else {
         panic!("{done:?}");
     };
-    assert!(residency.cached(&found.file.open().unwrap(), 0, 20_000).unwrap());
+    assert!(
+        residency
+            .cached(&found.file.open().unwrap(), 0, 20_000)
+            .unwrap()
+    );
     let large = open(tree.path(), "large");
     pool.read_in(&large, 1_000_000, 600_000, Some(Waiter::new(2)))
         .unwrap();

@@ -88,7 +88,8 @@ impl Lab {
         let output = self.exec(side, words).output().expect("started");
         assert!(
             output.status.success(),
-            "{words:?}: {}",
+            "{words:?}: {}: {}",
+            output.status,
             text(&output.stderr)
         );
         text(&output.stdout).trim().to_owned()

@@ -15,7 +15,7 @@ const BYTES: usize = 10_000;
 /// Pages that are in memory after the kernel was told to give up what it may.
 fn stays(path: &Path) -> bool {
     make_cold(path);
-    mincore(&File::open(path).unwrap(), 0, BYTES as u64).unwrap() > 0
+    mincore(File::open(path).unwrap(), 0, BYTES as u64).unwrap() > 0
 }
 
 fn kept(status: &Value) -> u64 {

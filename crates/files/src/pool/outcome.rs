@@ -254,7 +254,7 @@ impl Arrived<'_> {
         for (sibling, meta) in found.siblings.iter_mut().zip(siblings) {
             *sibling = meta.map(&mut open).transpose()?;
         }
-        Ok(Answer::File(found))
+        Ok(found.into())
     }
 
     fn memory<E>(self, answer: Result<Meta, E>) -> Result<Result<Rc<OpenFile>, E>, Broken> {
