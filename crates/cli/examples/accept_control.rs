@@ -1,7 +1,9 @@
-//! Draws the pictures of docs/src/accept-auto.md: what policies of taking clients come to in simulated time.
+//! Draws the pictures of docs/src/accept-auto.md: what policies of taking clients come to in
+//! simulated time.
 //!
-//! `cargo run -p headway --example accept_control -- replies > docs/src/accept-replies.svg`, and `times` and `course` for the others.
-//! The simulation is seeded, so the pictures change only with the control law.
+//! `cargo run -p headway --example accept_control -- replies > docs/src/accept-replies.svg`, and
+//! `times` and `course` for the others. The simulation is seeded, so the pictures change only with
+//! the control law.
 
 use report::{Courses, courses_svg};
 use server::accept_simulation::{Outcome, Policy, Sample, Workload, run};
@@ -61,7 +63,8 @@ fn replies() -> String {
     })
 }
 
-/// How late the last hundredth of the good replies is, by offered rate: small files, a connection each, no silent ones, and the beginning left out.
+/// How late the last hundredth of the good replies is, by offered rate: small files, a connection
+/// each, no silent ones, and the beginning left out.
 fn times() -> String {
     let of = Workload {
         seconds: 24.0,

@@ -1,7 +1,7 @@
 //! `headway analyze`: the tables of a run directory, or the same as JSON.
 //!
-//! Opens the directory, lets `latency` do the mathematics, and prints. It writes nothing and asks nobody.
-//! A run that was cut off is analysed as far as it got, and the first lines say so.
+//! Opens the directory, lets `latency` do the mathematics, and prints. It writes nothing and asks
+//! nobody. A run that was cut off is analysed as far as it got, and the first lines say so.
 
 pub mod table;
 mod text;
@@ -42,7 +42,8 @@ pub struct Arguments {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Count the complete replies within so many milliseconds of their intended start; may be repeated
+    /// Count the complete replies within so many milliseconds of their intended start; may be
+    /// repeated
     #[arg(long, value_name = "MS", value_parser = milliseconds, allow_hyphen_values = true)]
     deadline: Vec<f64>,
     /// Compare with another run: difference of mean and percentiles, with intervals

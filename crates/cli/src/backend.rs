@@ -1,8 +1,8 @@
 //! `headway backend`: the open-file service, beside a server that would wait for the disk itself.
 //!
-//! Glue: the service's loop runs in the first thread, [`spawner`] starts its helpers in another (fork and exec
-//! wait), [`status`] answers an administrator in a third, and one waits for signals. A command given at the end is
-//! started when the service listens, and ends with it.
+//! Glue: the service's loop runs in the first thread, [`spawner`] starts its helpers in another
+//! (fork and exec wait), [`status`] answers an administrator in a third, and one waits for signals.
+//! A command given at the end is started when the service listens, and ends with it.
 
 use anyhow::{Context, anyhow};
 use clap::Args;
@@ -31,7 +31,8 @@ mod identity;
 mod spawner;
 mod status;
 
-/// Clients at most, unless there are too few descriptors for so many: Apache's own bound of processes is lower.
+/// Clients at most, unless there are too few descriptors for so many: Apache's own bound of
+/// processes is lower.
 const CLIENTS_MAX: usize = 4096;
 
 /// A client that has not taken an answer for so long is closed, and opens its files itself.
@@ -68,11 +69,12 @@ pub struct Arguments {
     /// Where clients connect: a Unix socket of type SOCK_SEQPACKET is made there
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
-    /// Run as this user, by name or number, with its groups: the service, its helpers and COMMAND. For root, who opens
-    /// the roots and makes the socket first [default: as whoever starts it]
+    /// Run as this user, by name or number, with its groups: the service, its helpers and COMMAND.
+    /// For root, who opens the roots and makes the socket first [default: as whoever starts it]
     #[arg(long, value_name = "NAME[:GROUP]")]
     user: Option<String>,
-    /// A user who may connect, by name or number, may be repeated; the service's own user always may
+    /// A user who may connect, by name or number, may be repeated; the service's own user always
+    /// may
     #[arg(long = "allow-user", value_name = "USER")]
     users: Vec<String>,
     /// A group whose members may connect, by name or number, may be repeated
@@ -81,15 +83,17 @@ pub struct Arguments {
     /// Helper processes: 5, or 1-16 to follow the work there is
     #[arg(long, value_name = "N|MIN-MAX", default_value = "1-16")]
     helpers: Count,
-    /// Jobs that wait for a helper at most; one more is answered "busy", and the client opens the file itself
+    /// Jobs that wait for a helper at most; one more is answered "busy", and the client opens the
+    /// file itself
     #[arg(long, value_name = "N", default_value_t = 4096)]
     queue_max: usize,
     /// Bytes of a file at most that are read into memory before the answer; a client asks for some
     #[arg(long, value_name = "SIZE", default_value = "16MiB")]
     read_in_max: Bytes,
-    /// Small files (up to 128 KiB) that stay in memory once somebody had to wait for them, so much of them at most: locked in the page cache, less
-    /// than half of what it could have, and no more than RLIMIT_MEMLOCK allows; 0: none [default: 0.4 of a control group's limit, 512MiB at most;
-    /// without one a twentieth of the memory, 64MiB at most]
+    /// Small files (up to 128 KiB) that stay in memory once somebody had to wait for them, so much
+    /// of them at most: locked in the page cache, less than half of what it could have, and no more
+    /// than RLIMIT_MEMLOCK allows; 0: none [default: 0.4 of a control group's limit, 512MiB at
+    /// most; without one a twentieth of the memory, 64MiB at most]
     #[arg(long, value_name = "SIZE")]
     keep_max: Option<Bytes>,
     /// An answer older than this is compared with the directory again before it is used
@@ -110,7 +114,8 @@ pub struct Arguments {
     /// Print nothing but trouble
     #[arg(long, short)]
     quiet: bool,
-    /// A server to start beside it; the service ends when that does, and hands SIGTERM and SIGINT on to it
+    /// A server to start beside it; the service ends when that does, and hands SIGTERM and SIGINT
+    /// on to it
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -131,7 +136,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         .map(|ListenAddress(wanted)| Status::bind(wanted));
     let status = status.transpose()?;
     raise_lock_limit(keep_max(arguments));
-    // Root opens a low port and a root that is closed to others; whatever reads what a client sends is the user's.
+    // Root opens a low port and a root that is closed to others; whatever reads what a client sends
+    // is the user's.
     if let Some(account) = &account {
         account.assume()?;
     }
@@ -289,8 +295,8 @@ impl Beside {
         if let Some((program, words)) = command.split_first() {
             let child = Command::new(program)
                 .args(words)
-                // Apache ends itself by a signal to its whole group, and a terminal signals its own: the service is
-                // in neither, and tells the command itself.
+                // Apache ends itself by a signal to its whole group, and a terminal signals its
+                // own: the service is in neither, and tells the command itself.
                 .process_group(0)
                 .spawn()
                 .with_context(|| format!("starting {}", program.to_string_lossy()))?;
@@ -300,7 +306,8 @@ impl Beside {
         Ok(beside)
     }
 
-    /// From now on signals end the server, whose end then ends the service; or the service, if it is alone.
+    /// From now on signals end the server, whose end then ends the service; or the service, if it
+    /// is alone.
     fn heed(&self, mut stop: UnixStream, remote: &Remote) -> Result<(), Failure> {
         let (pid, told, remote) = (self.pid, Arc::clone(&self.told), remote.clone());
         let heed = move || {

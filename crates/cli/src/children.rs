@@ -1,7 +1,8 @@
 //! Children of `headway serve` and `headway backend`, each with a socket as standard input.
 //!
-//! They are sub-commands that no help names, and that are known before the words of all the others are: there may be many
-//! helpers, and the description of the whole command line would take some 450 kB in each of them.
+//! They are sub-commands that no help names, and that are known before the words of all the others
+//! are: there may be many helpers, and the description of the whole command line would take some
+//! 450 kB in each of them.
 
 use anyhow::{Context, bail};
 use server::control::Control;

@@ -1,7 +1,8 @@
-//! `headway counters`: what this machine can count, counting, the latencies of its memory, and servers in the dissertation's five
-//! configurations.
+//! `headway counters`: what this machine can count, counting, the latencies of its memory, and
+//! servers in the dissertation's five configurations.
 //!
-//! Glue: the library counts, measures and compares; here words become targets and plans, and results become tables, JSON and a page.
+//! Glue: the library counts, measures and compares; here words become targets and plans, and
+//! results become tables, JSON and a page.
 
 mod count;
 mod list;
@@ -56,10 +57,12 @@ enum Action {
     Restore(Restore),
 }
 
-/// Measures latencies of the caches and of memory, the price of a misprediction and of a page-table walk, and bandwidth.
+/// Measures latencies of the caches and of memory, the price of a misprediction and of a page-table
+/// walk, and bandwidth.
 #[derive(Debug, Args)]
 struct Probe {
-    /// The processor to measure on, which should have nothing else to do [default: the first one allowed]
+    /// The processor to measure on, which should have nothing else to do [default: the first one
+    /// allowed]
     #[arg(long, value_name = "N")]
     cpu: Option<usize>,
     /// Print JSON
@@ -173,7 +176,8 @@ fn numbers(list: &[usize]) -> String {
     words.join(",")
 }
 
-/// Processors of one argument. By this name, since clap takes an argument of type `Vec` to be given several times.
+/// Processors of one argument. By this name, since clap takes an argument of type `Vec` to be given
+/// several times.
 type Cpus = Vec<usize>;
 
 /// `0-3,8`.

@@ -1,7 +1,8 @@
 //! `headway fileset`: makes the documents of a measurement, verifies, shows and reads them.
 //!
-//! Glue: words become a shape, the library does the work, and its answers are put into words. Results go to
-//! standard output; progress goes to standard error, and only when that is a terminal.
+//! Glue: words become a shape, the library does the work, and its answers are put into words.
+//! Results go to standard output; progress goes to standard error, and only when that is a
+//! terminal.
 
 use std::fs::File;
 use std::io::{self, BufReader, IsTerminal, Write};
@@ -75,7 +76,8 @@ struct Create {
     /// A new or empty directory
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// What it takes on disk and in memory, in pages of 4 KiB: 500MB, 1.5GB (specweb99, specweb99-dynamic and specweb96)
+    /// What it takes on disk and in memory, in pages of 4 KiB: 500MB, 1.5GB (specweb99,
+    /// specweb99-dynamic and specweb96)
     #[arg(
         long,
         value_name = "SIZE",
@@ -86,7 +88,8 @@ struct Create {
     /// As large as SPECweb99 asks for N simultaneous connections: 122 + 3.22 N MB
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     connections: Option<u64>,
-    /// specweb99, specweb99-dynamic, specweb96, uniform or from-log [default: specweb99, or what the other words say]
+    /// specweb99, specweb99-dynamic, specweb96, uniform or from-log [default: specweb99, or what
+    /// the other words say]
     #[arg(long, value_name = "PROFILE")]
     profile: Option<Profile>,
     /// The length of each file (uniform)
@@ -575,7 +578,8 @@ impl ProgressLine {
                 self.verb
             )
         };
-        // Carriage return and "erase to the end of the line". A closed terminal is no reason to stop.
+        // Carriage return and "erase to the end of the line". A closed terminal is no reason to
+        // stop.
         let _ = write!(io::stderr(), "\r{text}\x1b[K");
     }
 

@@ -1,7 +1,8 @@
-//! `headway lab`: a slow disk, little memory, a slower processor and a narrow link around a server under test.
+//! `headway lab`: a slow disk, little memory, a slower processor and a narrow link around a server
+//! under test.
 //!
-//! A lab outlives the command that made it, as a container does; `down` removes it, also after a crash. `exec`
-//! becomes the command, so its streams, signals and exit code are the command's own.
+//! A lab outlives the command that made it, as a container does; `down` removes it, also after a
+//! crash. `exec` becomes the command, so its streams, signals and exit code are the command's own.
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
@@ -50,11 +51,13 @@ enum Action {
     Load(fill::Arguments),
     Exec(Exec),
     Disk(disk::Arguments),
-    /// Makes the disk's files and the server's memory cold: nothing of the disk is in a cache afterwards.
+    /// Makes the disk's files and the server's memory cold: nothing of the disk is in a cache
+    /// afterwards.
     Cool(Name),
     Status(show::Arguments),
     Down(Down),
-    /// Says which parts of a lab this machine and this user can make, and what is missing for the others.
+    /// Says which parts of a lab this machine and this user can make, and what is missing for the
+    /// others.
     Check,
     /// The disk process of a lab, started by the lab.
     #[command(hide = true)]

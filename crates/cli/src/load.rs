@@ -1,7 +1,9 @@
-//! `headway load`: offers load to a server, keeps every request, and says whether the figures can be believed.
+//! `headway load`: offers load to a server, keeps every request, and says whether the figures can
+//! be believed.
 //!
-//! Glue: words become settings, the library measures, and what it hands back is printed. Results go to standard
-//! output, progress and warnings to standard error, the progress line only when that is a terminal.
+//! Glue: words become settings, the library measures, and what it hands back is printed. Results go
+//! to standard output, progress and warnings to standard error, the progress line only when that is
+//! a terminal.
 
 use std::io::{self, IsTerminal, Write};
 use std::net::IpAddr;
@@ -144,17 +146,20 @@ pub(super) struct How {
     /// Requests on a connection before it is closed, or `unlimited` [default: 5]
     #[arg(long, value_name = "K", allow_hyphen_values = true)]
     requests_per_connection: Option<PerConnection>,
-    /// A request that takes longer is an error; 0 waits for ever [default: open loop 3s, closed loop 30s]
+    /// A request that takes longer is an error; 0 waits for ever [default: open loop 3s, closed
+    /// loop 30s]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     timeout: Option<Time>,
-    /// A client is silent for so long once its connection has come about, as one is that is far away or connects in
-    /// advance; its first request is asked for at the same time as ever, and takes that much longer
+    /// A client is silent for so long once its connection has come about, as one is that is far
+    /// away or connects in advance; its first request is asked for at the same time as ever, and
+    /// takes that much longer
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     first_pause: Option<Time>,
     /// What a connection receives at most: 400kbit
     #[arg(long, value_name = "BITS", allow_hyphen_values = true)]
     bandwidth: Option<Bandwidth>,
-    /// Ask from this local address, may be repeated [default: on this machine, 127.0.0.0/8 as ports run out]
+    /// Ask from this local address, may be repeated [default: on this machine, 127.0.0.0/8 as ports
+    /// run out]
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     source: Vec<IpAddr>,
     /// Bind the loop to these processors, as taskset writes them: 3 or 2-5
@@ -168,8 +173,9 @@ struct Length {
     /// Requests that the figures leave out [default: 5s; none with --requests]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     warmup: Option<Time>,
-    /// Go on asking for so long after the measured part, and leave that out too: who comes last then meets the same load as all others. As long as
-    /// --timeout where a server is asked for more than it can do [default: 0]
+    /// Go on asking for so long after the measured part, and leave that out too: who comes last
+    /// then meets the same load as all others. As long as --timeout where a server is asked for
+    /// more than it can do [default: 0]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     cooldown: Option<Time>,
     /// How long to measure, after the warm-up [default: 30s, or the length of the schedule]

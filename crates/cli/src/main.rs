@@ -159,7 +159,8 @@ fn failed(failure: &Failure) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// An error and its causes in one line; a cause that the error before it ends with is not said twice.
+/// An error and its causes in one line; a cause that the error before it ends with is not said
+/// twice.
 fn sentence(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {

@@ -1,7 +1,9 @@
-//! Standard output of every sub-command: a reader that has seen enough is no failure, anything else is, by name.
+//! Standard output of every sub-command: a reader that has seen enough is no failure, anything else
+//! is, by name.
 //!
-//! `headway report -o - | head` closes the pipe while we write. Programs in C are ended by SIGPIPE then; Rust programs have the
-//! signal ignored and get EPIPE, which would become a message and exit code 1. Here what nobody reads counts as written.
+//! `headway report -o - | head` closes the pipe while we write. Programs in C are ended by SIGPIPE
+//! then; Rust programs have the signal ignored and get EPIPE, which would become a message and exit
+//! code 1. Here what nobody reads counts as written.
 
 use std::io::{self, ErrorKind, StdoutLock, Write};
 

@@ -1,7 +1,7 @@
 //! `headway profile`: a server's capacity, then its latency at shares of it.
 //!
-//! Glue: the library measures point after point and keeps each; here they become lines on standard error while it
-//! lasts, and a table or JSON on standard output at the end.
+//! Glue: the library measures point after point and keeps each; here they become lines on standard
+//! error while it lasts, and a table or JSON on standard output at the end.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -179,7 +179,8 @@ fn failure(error: ProfileError, directory: &std::path::Path) -> Failure {
     }
 }
 
-/// Of all runs but those that looked for what the client can offer: some of these had to be invalid.
+/// Of all runs but those that looked for what the client can offer: some of these had to be
+/// invalid.
 fn verdicts(profile: &Run, points: &[Run]) -> Vec<Verdict> {
     let info = profile.description().profile.iter();
     let done = info

@@ -29,7 +29,8 @@ pub struct Arguments {
     /// Run directories, as `headway load` and `headway profile` write them
     #[arg(value_name = "RUN", required = true)]
     runs: Vec<PathBuf>,
-    /// The file to write; `-` for standard output. A report that is there is replaced, another file is not
+    /// The file to write; `-` for standard output. A report that is there is replaced, another file
+    /// is not
     #[arg(short, long, value_name = "FILE", default_value = "report.html")]
     output: PathBuf,
 }

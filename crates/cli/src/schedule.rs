@@ -1,7 +1,8 @@
 //! `headway schedule`: what choosing pairs of programs for a core's two threads can gain.
 //!
-//! Glue: words become a matrix and a number of trials, `counters` does the work, and its answers are put into words, JSON, a
-//! table of the distribution and a picture. Files are checked before the work and written whole, after it.
+//! Glue: words become a matrix and a number of trials, `counters` does the work, and its answers
+//! are put into words, JSON, a table of the distribution and a picture. Files are checked before
+//! the work and written whole, after it.
 
 mod measure;
 mod text;
@@ -54,7 +55,8 @@ const PERCENT_LEAST: f64 = -99.99;
 /// A matrix of the largest size takes a tenth of it.
 const MATRIX_BYTES_MAX: u64 = 64 << 20;
 
-/// Finds what choosing pairs of programs can gain: best, worst and random schedules on cores that run two at a time.
+/// Finds what choosing pairs of programs can gain: best, worst and random schedules on cores that
+/// run two at a time.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true, args_conflicts_with_subcommands = true)]
 pub struct Arguments {
@@ -177,7 +179,8 @@ fn deliver(matrix: &SlowDowns, output: Option<&Path>) -> Result<(), Failure> {
     }
 }
 
-/// Refuses a name that stands for something else than what we would write there, or where nothing can be written.
+/// Refuses a name that stands for something else than what we would write there, or where nothing
+/// can be written.
 fn replaceable(path: &Path, mark: &str) -> anyhow::Result<()> {
     let Ok(metadata) = path.metadata() else {
         let folder = path

@@ -70,8 +70,8 @@ struct Run {
     /// Worker processes [default: one a processor]
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
-    /// How the loop waits: select, poll, epoll, epoll-edge or io_uring [default: epoll; select with the presets of
-    /// micro-servers]
+    /// How the loop waits: select, poll, epoll, epoll-edge or io_uring [default: epoll; select with
+    /// the presets of micro-servers]
     #[arg(long, value_name = "MECHANISM")]
     events: Option<String>,
     /// When serving begins, write addresses and process number to a file as JSON
@@ -88,25 +88,27 @@ struct Run {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Strategy")]
 struct Strategy {
-    /// A server of the papers: flash, fd-pass, no-mmap, new-flash, or headway. It says what --opening and
-    /// --send are unless they are given. The first three may wait for the disk on their loop. Or a
-    /// micro-server, by how it takes clients: accept1, accept-inf, accept25, eager, eager+full,
-    /// eager+close, cm, accept25+cache [default: headway]
+    /// A server of the papers: flash, fd-pass, no-mmap, new-flash, or headway. It says what
+    /// --opening and --send are unless they are given. The first three may wait for the disk on
+    /// their loop. Or a micro-server, by how it takes clients: accept1, accept-inf, accept25,
+    /// eager, eager+full, eager+close, cm, accept25+cache [default: headway]
     #[arg(long, value_name = "NAME")]
     preset: Option<Preset>,
-    /// How a name becomes an open file: probe-then-pass (asks the kernel's name cache; a helper opens what
-    /// is not there), pass-descriptor (a helper opens all that is new), or touch-and-reopen (a helper looks
-    /// first, then the loop opens, and may wait) [default: the preset's]
+    /// How a name becomes an open file: probe-then-pass (asks the kernel's name cache; a helper
+    /// opens what is not there), pass-descriptor (a helper opens all that is new), or
+    /// touch-and-reopen (a helper looks first, then the loop opens, and may wait) [default: the
+    /// preset's]
     #[arg(long, value_name = "WAY")]
     opening: Option<Opening>,
-    /// How files leave. Small ones from memory and larger ones by copy (a body is never two versions of its
-    /// file) or sendfile (lends the file's pages: what a client has not received yet changes with them).
-    /// Or all of them by sendfile-resident (after a check), sendfile-recent (if used lately: may wait) or
-    /// mmap (mincore and writev: may wait) [default: the preset's]
+    /// How files leave. Small ones from memory and larger ones by copy (a body is never two
+    /// versions of its file) or sendfile (lends the file's pages: what a client has not received
+    /// yet changes with them). Or all of them by sendfile-resident (after a check), sendfile-recent
+    /// (if used lately: may wait) or mmap (mincore and writev: may wait) [default: the preset's]
     #[arg(long, value_name = "METHOD")]
     send: Option<SendMethod>,
-    /// Helper processes, a worker: 5, or 1-16 to follow the work there is; or io_uring: the kernel's own workers open and read
-    /// in, and a process is left for listings and copies [default: 1-16]
+    /// Helper processes, a worker: 5, or 1-16 to follow the work there is; or io_uring: the
+    /// kernel's own workers open and read in, and a process is left for listings and copies
+    /// [default: 1-16]
     #[arg(long, value_name = "N|MIN-MAX|io_uring", conflicts_with_all = ["helpers_min", "helpers_max"])]
     helpers: Option<Helpers>,
     /// Bytes of files mapped (mmap) or believed to be in memory (sendfile-recent) at most, a worker
@@ -138,24 +140,27 @@ struct Content {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Connections")]
 struct Connections {
-    /// Where to listen, may be repeated: 127.0.0.1:8080, [::1]:8080, :8080 (every IPv4 address), 8080
-    /// (this machine only) [default: 127.0.0.1:8080]
+    /// Where to listen, may be repeated: 127.0.0.1:8080, [::1]:8080, :8080 (every IPv4 address),
+    /// 8080 (this machine only) [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR")]
     listen: Vec<ListenAddress>,
     /// Connections accepted at most from a listener at a wake-up; 0 takes all that wait (with eager
-    /// reads for a quarter of a second at most); auto takes as many as those who are
-    /// here can bear, keeps the kernel's queue no longer than is served in a quarter of a second (and room for
-    /// chance), and where more come than can be served has it hear only a part of the new connections [default: auto; 25 with --accept-on-close and the presets of the Flash line; as the
-    /// name of a micro-server's preset says]
+    /// reads for a quarter of a second at most); auto takes as many as those who are here can bear,
+    /// keeps the kernel's queue no longer than is served in a quarter of a second (and room for
+    /// chance), and where more come than can be served has it hear only a part of the new
+    /// connections [default: auto; 25 with --accept-on-close and the presets of the Flash line; as
+    /// the name of a micro-server's preset says]
     #[arg(long, value_name = "N|auto", allow_hyphen_values = true)]
     accept_count: Option<AcceptCount>,
-    /// When more come than can be served, and it is no burst, tell those who are left: 503 answers them, reset resets their
-    /// connections; off leaves them waiting. Goes with --accept-count auto alone [default: off]
+    /// When more come than can be served, and it is no burst, tell those who are left: 503 answers
+    /// them, reset resets their connections; off leaves them waiting. Goes with --accept-count auto
+    /// alone [default: off]
     #[arg(long, value_name = "off|503|reset")]
     early_reject: Option<EarlyReject>,
-    /// Which sockets workers accept from: reuseport (each its own, the kernel chooses by a hash), shared (one for all, who is
-    /// free takes a client, in turn and by shares) or herd (one for all, and all are woken); with these two
-    /// --accept-count auto has all heard [default: reuseport]
+    /// Which sockets workers accept from: reuseport (each its own, the kernel chooses by a hash),
+    /// shared (one for all, who is free takes a client, in turn and by shares) or herd (one for
+    /// all, and all are woken); with these two --accept-count auto has all heard [default:
+    /// reuseport]
     #[arg(long, value_name = "WAY")]
     listeners: Option<Sharing>,
     /// Read from a new connection as soon as it is accepted, without asking the event mechanism
@@ -163,17 +168,18 @@ struct Connections {
     #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true,
           default_missing_value = "on", value_parser = on_off)]
     eager_read: Option<bool>,
-    /// Write a reply as soon as it is there, without asking the event mechanism [default: on; off with the
-    /// presets accept…]
+    /// Write a reply as soon as it is there, without asking the event mechanism [default: on; off
+    /// with the presets accept…]
     #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true,
           default_missing_value = "on", value_parser = on_off)]
     eager_write: Option<bool>,
-    /// Accept connections whenever one has closed, too; not with --accept-count auto [default: off; on with the
-    /// presets eager+close and cm]
+    /// Accept connections whenever one has closed, too; not with --accept-count auto [default: off;
+    /// on with the presets eager+close and cm]
     #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true,
           default_missing_value = "on", value_parser = on_off)]
     accept_on_close: Option<bool>,
-    /// Read from a connection until there is nothing more [default: off; on with the presets eager+full and cm]
+    /// Read from a connection until there is nothing more [default: off; on with the presets
+    /// eager+full and cm]
     #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true,
           default_missing_value = "on", value_parser = on_off)]
     full_read: Option<bool>,
@@ -181,17 +187,19 @@ struct Connections {
     /// presets of micro-servers, but for accept25+cache]
     #[arg(long, value_name = "on|off", value_parser = on_off)]
     caching: Option<bool>,
-    /// Length of the kernel's accept queue; with --accept-count auto the longest that it may be [default: 1024; 128 with the presets of micro-servers]
+    /// Length of the kernel's accept queue; with --accept-count auto the longest that it may be
+    /// [default: 1024; 128 with the presets of micro-servers]
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     listenq: Option<i64>,
     /// Open connections at most, a worker [default: 15000, or what the descriptor limit allows]
     #[arg(long, value_name = "N")]
     max_conns: Option<u32>,
-    /// Open connections at most from one address (one /64 of IPv6), a worker: who comes with more is
-    /// answered 503; 0 is no bound [default: 0]
+    /// Open connections at most from one address (one /64 of IPv6), a worker: who comes with more
+    /// is answered 503; 0 is no bound [default: 0]
     #[arg(long, value_name = "N")]
     max_connections_per_address: Option<u32>,
-    /// Accept connections that have not sent anything yet, too: the default of micro-servers' presets
+    /// Accept connections that have not sent anything yet, too: the default of micro-servers'
+    /// presets
     #[arg(long)]
     no_defer_accept: bool,
     /// Requests at most on one connection; 0 is no bound [default: 0]
@@ -246,19 +254,21 @@ struct Bounds {
     /// Open files in the cache [default: what the descriptor limit leaves]
     #[arg(long, value_name = "N")]
     descriptors_max: Option<usize>,
-    /// Memory for the contents of small files, taken by each worker when it starts [default: 64MiB, less
-    /// where memory is short; two fifths of a control group's limit; 0 where small files are not kept]
+    /// Memory for the contents of small files, taken by each worker when it starts [default: 64MiB,
+    /// less where memory is short; two fifths of a control group's limit; 0 where small files are
+    /// not kept]
     #[arg(long, value_name = "SIZE")]
     content_max: Option<Bytes>,
-    /// Small files that stay in the page cache for all workers together, once somebody has asked for
-    /// them [default: two fifths of a control group's limit with several workers; else 0]
+    /// Small files that stay in the page cache for all workers together, once somebody has asked
+    /// for them [default: two fifths of a control group's limit with several workers; else 0]
     #[arg(long, value_name = "SIZE")]
     keep_max: Option<Bytes>,
-    /// Files up to this size are sent from memory [default: 128KiB; 0 in the ways of sending that know no
-    /// small files]
+    /// Files up to this size are sent from memory [default: 128KiB; 0 in the ways of sending that
+    /// know no small files]
     #[arg(long, value_name = "SIZE")]
     small_file_max: Option<Bytes>,
-    /// Memory for the windows of larger files on their way [default: 16MiB, less where memory is short]
+    /// Memory for the windows of larger files on their way [default: 16MiB, less where memory is
+    /// short]
     #[arg(long, value_name = "SIZE")]
     window_max: Option<Bytes>,
     /// Bytes one connection may send before the others have their turn [default: 1MiB]
@@ -295,8 +305,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.run.check {
         return print(&config, arguments.run.json);
     }
-    // Where the limit can not be raised the bounds of the configuration are too high, and the workers
-    // pause accepting when they meet it.
+    // Where the limit can not be raised the bounds of the configuration are too high, and the
+    // workers pause accepting when they meet it.
     if let Err(error) = raise_descriptor_limit() {
         let _ = writeln!(
             std::io::stderr(),

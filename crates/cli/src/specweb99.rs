@@ -1,7 +1,8 @@
-//! `headway load --specweb99` and `headway specweb99 --find`: a SPECweb99-like load, and the largest one that a server holds.
+//! `headway load --specweb99` and `headway specweb99 --find`: a SPECweb99-like load, and the
+//! largest one that a server holds.
 //!
-//! Glue: the library measures, judges and searches; here are the words, the lines on standard error while it lasts, and text or JSON on
-//! standard output at the end.
+//! Glue: the library measures, judges and searches; here are the words, the lines on standard error
+//! while it lasts, and text or JSON on standard output at the end.
 
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -143,7 +144,8 @@ struct Length {
         allow_hyphen_values = true
     )]
     seed: u64,
-    /// Ask from this local address, may be repeated [default: on this machine, 127.0.0.0/8 as ports run out]
+    /// Ask from this local address, may be repeated [default: on this machine, 127.0.0.0/8 as ports
+    /// run out]
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     source: Vec<IpAddr>,
     /// Bind the loop to these processors, as taskset writes them: 3 or 2-5

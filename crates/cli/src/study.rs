@@ -1,7 +1,7 @@
 //! `headway study`: the papers' experiments, run again beside today's servers.
 //!
-//! Glue: the library plans, measures and decides; here words become studies, progress goes to standard error and results to
-//! standard output.
+//! Glue: the library plans, measures and decides; here words become studies, progress goes to
+//! standard error and results to standard output.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -69,7 +69,8 @@ cannot make (a slow disk needs root, a peer has to be installed: scripts/setup b
 reason, and the rest runs.
 Exit codes: 0 done, 1 failed or interrupted, 2 wrong use.";
 
-/// Measures what is not measured yet, prints the paper's tables beside ours and what became of the claims, and writes a page a study
+/// Measures what is not measured yet, prints the paper's tables beside ours and what became of the
+/// claims, and writes a page a study
 #[derive(Debug, Args)]
 #[command(after_help = RUN_EXAMPLES)]
 struct Run {
@@ -85,7 +86,8 @@ struct Run {
     /// Measure these servers only, by their names in the study
     #[arg(long, value_name = "SERVER", value_delimiter = ',')]
     only: Vec<String>,
-    /// How often each point is measured, in place of what the study and the scale say; more, later, goes on
+    /// How often each point is measured, in place of what the study and the scale say; more, later,
+    /// goes on
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=REPEATS_MAX))]
     repeats: Option<u32>,
     /// Print what would be measured, and for how long, and measure nothing
@@ -176,7 +178,8 @@ fn load(words: &[String], scale: Scale) -> Result<Vec<Study>, Failure> {
             let found = text
                 .at(scale)
                 .map_err(|error| Failure::Use(error.to_string()))?;
-            // The same one may be asked for twice, by name and by number; another one of its name would be lost.
+            // The same one may be asked for twice, by name and by number; another one of its name
+            // would be lost.
             match files.iter().find(|(name, _)| *name == found.name) {
                 None => {
                     files.push((found.name.clone(), text.file.clone()));

@@ -1,7 +1,8 @@
-//! `headway trace`: a command or running processes under DeBox, and what their system calls waited for.
+//! `headway trace`: a command or running processes under DeBox, and what their system calls waited
+//! for.
 //!
-//! The command's streams and exit code are left alone, as time(1) and strace(1) do: the summary goes to standard error
-//! or to a file, never to standard output unless asked.
+//! The command's streams and exit code are left alone, as time(1) and strace(1) do: the summary
+//! goes to standard error or to a file, never to standard output unless asked.
 
 use clap::{Args, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -47,7 +48,8 @@ const USAGE: &str = "headway trace [OPTIONS] -- COMMAND…
        headway trace [OPTIONS] -p PID…
        headway trace report DIR";
 
-/// Runs a command and shows what its system calls waited for: time, faults, sleeps with their reasons.
+/// Runs a command and shows what its system calls waited for: time, faults, sleeps with their
+/// reasons.
 #[derive(Debug, Args)]
 #[group(skip)]
 #[command(after_help = EXAMPLES, override_usage = USAGE, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]

@@ -1,4 +1,5 @@
-//! The command as its users see it: words, exit codes, and the life of the processes behind `serve`.
+//! The command as its users see it: words, exit codes, and the life of the processes behind
+//! `serve`.
 
 #[allow(dead_code, reason = "each test binary uses its part")]
 mod serving;

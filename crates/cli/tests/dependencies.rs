@@ -1,9 +1,10 @@
 //! Holds the direction of dependencies: between the crates, and between the stages of the server.
 //!
-//! Dependencies point downwards only, as ARCHITECTURE.md draws them. Inside the server no stage names another
-//! stage; `worker.rs` composes them through `request.rs`. The compiler accepts either mistake, so a
-//! test has to refuse it. It reads `cargo metadata` and the sources, and judges paths as they are written:
-//! it sees `crate::lookup` and `super::super::lookup`, not a name that a macro would make.
+//! Dependencies point downwards only, as ARCHITECTURE.md draws them. Inside the server no stage
+//! names another stage; `worker.rs` composes them through `request.rs`. The compiler accepts either
+//! mistake, so a test has to refuse it. It reads `cargo metadata` and the sources, and judges paths
+//! as they are written: it sees `crate::lookup` and `super::super::lookup`, not a name that a macro
+//! would make.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,7 +12,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// What each crate may build on. A crate that is not here may not exist: it needs its line and its reason.
+/// What each crate may build on. A crate that is not here may not exist: it needs its line and its
+/// reason.
 const ALLOWED: &[(&str, &[&str])] = &[
     (
         "headway",
@@ -144,7 +146,8 @@ fn root() -> PathBuf {
         .expect("the workspace")
 }
 
-/// The edges between crates of the workspace, build and test dependencies included, without the common prefix.
+/// The edges between crates of the workspace, build and test dependencies included, without the
+/// common prefix.
 fn workspace_edges() -> Edges {
     let output = Command::new(env!("CARGO"))
         .args([
@@ -255,7 +258,8 @@ fn stage_violations(stage: &str, file: &Path, text: &str) -> Vec<String> {
         .collect()
 }
 
-/// How many `super::` lead from a file to the crate's root: one from `send.rs` and `send/mod.rs`, two from `send/turn.rs`.
+/// How many `super::` lead from a file to the crate's root: one from `send.rs` and `send/mod.rs`,
+/// two from `send/turn.rs`.
 fn supers_to_the_root(file: &Path) -> usize {
     let depth = file.components().count();
     if file.file_name().is_some_and(|name| name == "mod.rs") {
@@ -265,7 +269,8 @@ fn supers_to_the_root(file: &Path) -> usize {
     }
 }
 
-/// Blanks line comments and keeps their line ends. A `//` in a string is blanked too, which hides no path.
+/// Blanks line comments and keeps their line ends. A `//` in a string is blanked too, which hides
+/// no path.
 fn without_comments(text: &str) -> String {
     text.split('\n')
         .map(|line| line.split("//").next().unwrap_or(""))
@@ -273,7 +278,8 @@ fn without_comments(text: &str) -> String {
         .join("\n")
 }
 
-/// The first name of every path that begins at the crate's root, groups in braces included, with its position.
+/// The first name of every path that begins at the crate's root, groups in braces included, with
+/// its position.
 fn names_at_the_root(text: &str, supers: usize) -> Vec<(&str, usize)> {
     let prefixes = ["crate::".to_owned(), "super::".repeat(supers)];
     let mut names = Vec::new();

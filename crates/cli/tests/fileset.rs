@@ -139,7 +139,8 @@ fn files_are_read_as_their_popularity_says_when_a_set_is_read() {
     assert!(out.contains("300 files, 300 kB read"), "{out}");
     assert_eq!(done(&["read", &set, "-n", "300", "--quiet"]), "");
 
-    // Few requests leave some of fifty files alone, many do not: one that is gone is noticed by many only.
+    // Few requests leave some of fifty files alone, many do not: one that is gone is noticed by
+    // many only.
     fs::remove_file(Path::new(&set).join("dir00000/file007")).unwrap();
     let missed = |requests: &str| {
         let seeds: Vec<String> = (1..=8).map(|seed| seed.to_string()).collect();
@@ -255,7 +256,8 @@ fn nothing_is_made_when_the_directory_cannot_take_it() {
     assert_eq!(fs::read_dir(&empty).unwrap().count(), 0);
 }
 
-/// Runs `create` on a file system of its own, in a mount name space of its own; `None` where that is not allowed.
+/// Runs `create` on a file system of its own, in a mount name space of its own; `None` where that
+/// is not allowed.
 fn create_on_tmpfs(options: &str, words: &[&str]) -> Option<(i32, String, String)> {
     let place = tempfile::tempdir().unwrap();
     let script = format!("mount -t tmpfs -o {options} none \"$0\" || exit 77; exec \"$@\"; exit 1");

@@ -1,8 +1,8 @@
-//! `make install` below a staging directory, and a C program that finds the library there as it would any other
-//! package's: by pkg-config.
+//! `make install` below a staging directory, and a C program that finds the library there as it
+//! would any other package's: by pkg-config.
 //!
-//! What is installed is the profile the tests are of. A release would take minutes, and how a release differs is held by
-//! the libraries' own tests.
+//! What is installed is the profile the tests are of. A release would take minutes, and how a
+//! release differs is held by the libraries' own tests.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -77,7 +77,8 @@ fn succeeded(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Compiles with what pkg-config says. The staging directory is told it as the root of another system.
+/// Compiles with what pkg-config says. The staging directory is told it as the root of another
+/// system.
 fn compile(staging: &Path, source: &Path, options: &[&str], asked: &[&str]) -> PathBuf {
     let description = staging.join(&PREFIX[1..]).join("lib/pkgconfig");
     let output = Command::new("pkg-config")

@@ -1,5 +1,5 @@
-//! The documents hold together: every link between them leads to a file, every link to a heading to a
-//! heading, and the guide's pages stay within the guide.
+//! The documents hold together: every link between them leads to a file, every link to a heading to
+//! a heading, and the guide's pages stay within the guide.
 
 use std::collections::BTreeSet;
 use std::fs;

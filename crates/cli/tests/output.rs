@@ -1,4 +1,5 @@
-//! Standard output that is closed early or full: `| head` is no failure of ours, a full disk is one with a reason.
+//! Standard output that is closed early or full: `| head` is no failure of ours, a full disk is one
+//! with a reason.
 
 #[allow(dead_code, reason = "each test binary uses its part")]
 mod serving;

@@ -1,4 +1,5 @@
-//! `headway schedule` as its users see it: what it prints and writes, what it leaves alone, and its exit codes.
+//! `headway schedule` as its users see it: what it prints and writes, what it leaves alone, and its
+//! exit codes.
 
 #[allow(dead_code, reason = "each test binary uses its part")]
 mod serving;

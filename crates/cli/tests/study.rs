@@ -1,4 +1,5 @@
-//! `headway study` from end to end, without root: a tiny study of our own server on this machine as it is.
+//! `headway study` from end to end, without root: a tiny study of our own server on this machine as
+//! it is.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -81,8 +81,8 @@ fn caches_take_most_cycles_when_the_dissertations_xeon_is_broken_down() {
         let component = found.components.iter().find(|one| one.name == name);
         component.expect("a component").cycles
     };
-    // Section 4.4: "L1 and L2 misses are responsible for most of the cycles", TLB and mispredictions are minor. There is no
-    // third level, so misses of the second go to memory.
+    // Section 4.4: "L1 and L2 misses are responsible for most of the cycles", TLB and
+    // mispredictions are minor. There is no third level, so misses of the second go to memory.
     let caches = cycles("L1").expect("counted") + cycles("L3").expect("counted");
     let others = ["ITLB", "DTLB", "mispredictions"].map(|name| cycles(name).expect("counted"));
     assert!(caches > 2.0 * others.iter().sum::<f64>(), "{found:?}");

@@ -21,9 +21,9 @@ use crate::totals::{Builder, Resource, SiteTotals};
 
 /// Watches the system calls of some processes until it is dropped.
 ///
-/// Nothing is written into the traced processes and none of them is stopped. Each of their calls takes some
-/// hundreds of nanoseconds longer; processes that are not traced pay a map lookup a call, and at each context switch
-/// what [`Limits::waiters_everywhere`] says.
+/// Nothing is written into the traced processes and none of them is stopped. Each of their calls
+/// takes some hundreds of nanoseconds longer; processes that are not traced pay a map lookup a
+/// call, and at each context switch what [`Limits::waiters_everywhere`] says.
 ///
 /// ```no_run
 /// use headway_debox_bpf::{Attach, Limits, Pids};
@@ -56,8 +56,8 @@ impl Attach {
     ///
     /// # Errors
     ///
-    /// See [`AttachError`]; each says what to do. A tracepoint that can be done without is no error, see
-    /// [`Attach::sight`].
+    /// See [`AttachError`]; each says what to do. A tracepoint that can be done without is no
+    /// error, see [`Attach::sight`].
     pub fn start(pids: &Pids, limits: &Limits, filter: Filter) -> Result<Attach, AttachError> {
         Attach::start_keeping_last(pids, limits, filter, false)
     }
@@ -84,11 +84,12 @@ impl Attach {
             records_dropped: 0,
             symbols: OnceCell::new(),
         };
-        // Attaching takes a while. Nobody is a target until all of it is done, or the first calls would be
-        // seen by half.
+        // Attaching takes a while. Nobody is a target until all of it is done, or the first calls
+        // would be seen by half.
         attach.sight = load::attach(&mut attach.ebpf, load::RECORDS)?;
-        // Not at the first record: a process that execs meanwhile would be gone before its mappings are read. And not
-        // before: our own programs are in every stack and have their names only now.
+        // Not at the first record: a process that execs meanwhile would be gone before its mappings
+        // are read. And not before: our own programs are in every stack and have their names only
+        // now.
         attach.symbols();
         pids.pids.iter().try_for_each(|pid| attach.aim(*pid))?;
         // The end of one that ended before this was not seen, and nobody would ever say so.
@@ -114,10 +115,12 @@ impl Attach {
         &self.sight
     }
 
-    /// Takes what has come since the last time: kept records, and news of processes. Never waits; call it several
-    /// times a second, or when [`Attach::as_fd`] is readable, lest the ring buffer overflow.
+    /// Takes what has come since the last time: kept records, and news of processes. Never waits;
+    /// call it several times a second, or when [`Attach::as_fd`] is readable, lest the ring buffer
+    /// overflow.
     pub fn poll(&mut self) {
-        // Each item is given back to the ring before it is worked on, so that the kernel has room meanwhile.
+        // Each item is given back to the ring before it is worked on, so that the kernel has room
+        // meanwhile.
         while let Some(event) = self.events.next().map(|item| Event::of(&item)) {
             match event {
                 Some(Event::Record(raw)) => self.keep(&raw),
@@ -157,7 +160,8 @@ impl Attach {
         std::mem::take(&mut self.records)
     }
 
-    /// Everything since the start, by call site. It copies the maps, milliseconds for thousands of sites.
+    /// Everything since the start, by call site. It copies the maps, milliseconds for thousands of
+    /// sites.
     ///
     /// # Errors
     ///
@@ -207,7 +211,8 @@ impl Attach {
         KeptCall::new(raw, |stack| self.stack(stack), self.symbols())
     }
 
-    /// The kernel's functions, loaded when the first stack wants a name; the BPF programs are among them then.
+    /// The kernel's functions, loaded when the first stack wants a name; the BPF programs are among
+    /// them then.
     fn symbols(&self) -> Option<&Symbols> {
         let load = || Symbols::load().ok().filter(|symbols| !symbols.hidden());
         self.symbols.get_or_init(load).as_ref()

@@ -13,11 +13,12 @@ use crate::maps::{load_error, lost_of, stack_of};
 use crate::target::Pids;
 use crate::totals::Resource;
 
-/// Counts who else waited at each sleep of the children of the calling process, of their children, and so on.
+/// Counts who else waited at each sleep of the children of the calling process, of their children,
+/// and so on.
 ///
-/// It is cheaper than [`Attach`](crate::Attach), since system calls are not watched: a call that does not sleep costs
-/// what it costs without this. Every sleep and wake-up of the whole system costs some map operations, and a traced
-/// sleep a kernel stack on top.
+/// It is cheaper than [`Attach`](crate::Attach), since system calls are not watched: a call that
+/// does not sleep costs what it costs without this. Every sleep and wake-up of the whole system
+/// costs some map operations, and a traced sleep a kernel stack on top.
 ///
 /// ```no_run
 /// use headway_debox_bpf::{Beside, Limits};
@@ -64,8 +65,8 @@ pub struct SeenSleep {
 }
 
 impl Beside {
-    /// Begins to count, for processes that are made from now on. Of `limits`, those of records and call sites do not
-    /// matter; [`Limits::records_max`] bounds the sleeps that are held.
+    /// Begins to count, for processes that are made from now on. Of `limits`, those of records and
+    /// call sites do not matter; [`Limits::records_max`] bounds the sleeps that are held.
     ///
     /// # Errors
     ///
@@ -91,8 +92,8 @@ impl Beside {
         })
     }
 
-    /// Takes what has come since the last time. Never waits; call it several times a second, lest the ring buffer
-    /// overflow.
+    /// Takes what has come since the last time. Never waits; call it several times a second, lest
+    /// the ring buffer overflow.
     pub fn poll(&mut self) {
         while let Some(event) = self.events.next().map(|item| Event::of(&item)) {
             let Some(Event::Waited(waited)) = event else {

@@ -92,7 +92,8 @@ pub(crate) fn os_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a io::E
     None
 }
 
-/// A chain in one line; the verifier's log, which follows the first line, only if asked for by RUST_LOG users.
+/// A chain in one line; the verifier's log, which follows the first line, only if asked for by
+/// RUST_LOG users.
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = first_line(&error.to_string());
     let mut next = error.source();

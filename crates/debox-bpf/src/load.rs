@@ -31,8 +31,8 @@ pub struct Limits {
     pub records_max: usize,
     /// Whether records of single calls are kept at all; totals always are.
     pub records: bool,
-    /// Whether tasks of other processes count as waiters. It costs every context switch and wake-up of the system
-    /// some map operations. Without it, only traced threads count.
+    /// Whether tasks of other processes count as waiters. It costs every context switch and wake-up
+    /// of the system some map operations. Without it, only traced threads count.
     pub waiters_everywhere: bool,
 }
 
@@ -79,7 +79,8 @@ pub(crate) struct Tracepoint {
     without: Option<&'static str>,
 }
 
-/// For all of it, in the order of attaching: what takes a thread out of the maps comes before what puts it in.
+/// For all of it, in the order of attaching: what takes a thread out of the maps comes before what
+/// puts it in.
 pub(crate) const RECORDS: &[Tracepoint] = &[
     needed("exited", "sched_process_exit"),
     spare(
@@ -201,7 +202,8 @@ pub(crate) fn load(
     );
     let (records, last, slept) = (flags(limits.records), flags(keep_last), flags(filter.slept));
     let all = flags(filter.calls.is_empty());
-    // Conditions that only this side can judge come after the kernel's, and then one in N is counted here.
+    // Conditions that only this side can judge come after the kernel's, and then one in N is
+    // counted here.
     let one_in = if judged_here(filter) {
         1
     } else {
@@ -348,7 +350,8 @@ fn attach_one(ebpf: &mut Ebpf, btf: &Btf, point: &Tracepoint) -> Result<(), Stri
     Ok(())
 }
 
-/// What the kernel said, and the verifier's reason, which stands above its last lines of statistics.
+/// What the kernel said, and the verifier's reason, which stands above its last lines of
+/// statistics.
 fn refusal_of(error: &ProgramError) -> String {
     let ProgramError::LoadError {
         io_error,

@@ -7,7 +7,8 @@ use serde::Serialize;
 /// Counts of what is missing in totals and records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Lost {
-    /// Events of threads beyond [`Limits::threads_max`](crate::Limits::threads_max): a call or a sleep each.
+    /// Events of threads beyond [`Limits::threads_max`](crate::Limits::threads_max): a call or a
+    /// sleep each.
     pub threads: u64,
     /// Calls at sites beyond [`Limits::sites_max`](crate::Limits::sites_max).
     pub calls: u64,
@@ -19,12 +20,13 @@ pub struct Lost {
     pub records: u64,
     /// Sleepers that were not counted among the waiters.
     pub waiters: u64,
-    /// Children beyond [`Limits::processes_max`](crate::Limits::processes_max), which are not traced.
+    /// Children beyond [`Limits::processes_max`](crate::Limits::processes_max), which are not
+    /// traced.
     pub processes: u64,
     /// Calls that were under way when tracing began; their sleeps from then on are counted.
     pub begun_before: u64,
-    /// Context switches the kernel did not show; the sleeps they ended are counted, their lengths are not known.
-    /// And events it skipped because the same program was running on that processor.
+    /// Context switches the kernel did not show; the sleeps they ended are counted, their lengths
+    /// are not known. And events it skipped because the same program was running on that processor.
     pub events: u64,
 }
 

@@ -1,8 +1,8 @@
 //! User addresses to files: which program or library a call was made from.
 //!
-//! /proc/PID/maps is read when a process appears and after each exec, since a process that has ended has none. Right after
-//! an exec only the program and its loader are there, and libraries may be loaded at any time, so it is read again: after a
-//! millisecond, then ever more rarely.
+//! /proc/PID/maps is read when a process appears and after each exec, since a process that has
+//! ended has none. Right after an exec only the program and its loader are there, and libraries may
+//! be loaded at any time, so it is read again: after a millisecond, then ever more rarely.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -48,8 +48,8 @@ const FIRST_WAIT: Duration = Duration::from_millis(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 impl Mappings {
-    /// The file and offset behind an address of a process after its `execs`th exec; `None` if it was not seen, or
-    /// the process was gone before it could be looked at.
+    /// The file and offset behind an address of a process after its `execs`th exec; `None` if it
+    /// was not seen, or the process was gone before it could be looked at.
     pub fn place(&self, pid: u32, execs: u32, address: u64) -> Option<Place> {
         let mappings = self.processes.get(&Process { pid, execs })?;
         let found = mappings
@@ -79,7 +79,8 @@ impl Mappings {
         }
     }
 
-    /// Looks again at the processes whose time has come. Call it when the news of processes has been taken in.
+    /// Looks again at the processes whose time has come. Call it when the news of processes has
+    /// been taken in.
     pub(crate) fn refresh(&mut self) {
         let now = Instant::now();
         let processes = &mut self.processes;

@@ -54,7 +54,8 @@ pub(crate) fn stack_of(ebpf: &Ebpf, number: u64) -> Vec<u64> {
     })
 }
 
-/// Events a program missed because it was running already: `recursion_misses` in its fdinfo (proc(5)), Linux 5.12.
+/// Events a program missed because it was running already: `recursion_misses` in its fdinfo
+/// (proc(5)), Linux 5.12.
 fn skipped(program: &Program) -> u64 {
     let Ok(descriptor) = program.fd() else {
         return 0;

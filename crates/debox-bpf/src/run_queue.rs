@@ -1,4 +1,5 @@
-//! How many tasks of some processes are runnable at an instant, as the kernel itself sees it (`bpf/runnable.bpf.c`).
+//! How many tasks of some processes are runnable at an instant, as the kernel itself sees it
+//! (`bpf/runnable.bpf.c`).
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -31,8 +32,8 @@ pub struct Look {
 
 /// Looks at tasks.
 ///
-/// A look goes through all tasks of the system in the kernel: 0.13 to 0.26 ms were measured with some hundred of them on two busy processors.
-/// It takes Linux 5.14 and the right to load programs.
+/// A look goes through all tasks of the system in the kernel: 0.13 to 0.26 ms were measured with
+/// some hundred of them on two busy processors. It takes Linux 5.14 and the right to load programs.
 #[derive(Debug)]
 pub struct RunQueue {
     ebpf: Ebpf,
@@ -54,7 +55,8 @@ impl RunQueue {
         })
     }
 
-    /// From now on these processes count, with all their threads, and no others. What is beyond 16,384 of them does not.
+    /// From now on these processes count, with all their threads, and no others. What is beyond
+    /// 16,384 of them does not.
     ///
     /// # Errors
     ///

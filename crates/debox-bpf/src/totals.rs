@@ -96,7 +96,8 @@ pub struct SiteTotals {
     pub pid: u32,
     /// How often it had called exec since it was traced; addresses mean something else after each.
     pub execs: u32,
-    /// Number of the call; `None` for sleeps outside calls, in page faults of the program's own code.
+    /// Number of the call; `None` for sleeps outside calls, in page faults of the program's own
+    /// code.
     pub call: Option<u32>,
     /// Its name.
     pub name: String,

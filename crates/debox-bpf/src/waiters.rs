@@ -1,4 +1,5 @@
-//! Waiters for in-band records: what a thread cannot see of its own sleeps, looked up after the call.
+//! Waiters for in-band records: what a thread cannot see of its own sleeps, looked up after the
+//! call.
 
 use aya::maps::HashMap;
 use debox::policy::Filter;
@@ -13,9 +14,10 @@ use crate::target::Pids;
 
 /// Adds waiter counts to the records of [`Debox`].
 ///
-/// The cost: every call of the process takes some hundreds of nanoseconds longer, as under [`Attach`], and
-/// [`Waiters::merge`] makes a few system calls of its own (a microsecond each) if the record has sleeps, none if
-/// it has not. So it is for looking into a program, not for one that serves.
+/// The cost: every call of the process takes some hundreds of nanoseconds longer, as under
+/// [`Attach`], and [`Waiters::merge`] makes a few system calls of its own (a microsecond each) if
+/// the record has sleeps, none if it has not. So it is for looking into a program, not for one that
+/// serves.
 ///
 /// ```no_run
 /// use debox::{Debox, Limits};
@@ -54,8 +56,8 @@ impl Waiters {
         Ok(Waiters { attach })
     }
 
-    /// Adds the waiters to the calling thread's last record. False if the record has no sleeps, or the kernel's
-    /// part has none of the same call.
+    /// Adds the waiters to the calling thread's last record. False if the record has no sleeps, or
+    /// the kernel's part has none of the same call.
     pub fn merge(&self, debox: &Debox) -> bool {
         // Before any call of ours: what it asks must not be the last call.
         let mut merged = false;

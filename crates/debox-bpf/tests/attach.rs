@@ -1,4 +1,5 @@
-//! The observer against a process whose sleeps are known: counts and waiters are exact, whatever the machine's load.
+//! The observer against a process whose sleeps are known: counts and waiters are exact, whatever
+//! the machine's load.
 
 use debox::policy::Filter;
 use debox::{Label, calls};
@@ -392,7 +393,8 @@ fn what_finds_no_room_is_counted_when_the_maps_are_small() {
     attach.poll();
     let lost = attach.lost();
     let totals = attach.snapshot().expect("the maps");
-    // Everything is either in a total or counted as lost: a thousand, three more, and what the process says.
+    // Everything is either in a total or counted as lost: a thousand, three more, and what the
+    // process says.
     let seen: u64 = totals.iter().map(|site| site.count).sum();
     assert!(totals.len() < 4, "{totals:#?}");
     assert!(

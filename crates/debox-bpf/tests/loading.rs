@@ -1,5 +1,5 @@
-//! What stays behind, and what is said when attaching is not possible. Tests here run one after the other: they look
-//! at all programs of the kernel.
+//! What stays behind, and what is said when attaching is not possible. Tests here run one after the
+//! other: they look at all programs of the kernel.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -18,7 +18,8 @@ fn start() -> Result<Attach, AttachError> {
     Attach::start(&pids, &Limits::default(), Filter::default())
 }
 
-/// Programs with a name of ours that this process holds or held: their identifiers grow, so older ones are others'.
+/// Programs with a name of ours that this process holds or held: their identifiers grow, so older
+/// ones are others'.
 fn programs_since(newest: u32) -> usize {
     (aya::programs::loaded_programs().filter_map(Result::ok))
         .filter(|program| program.id() > newest && program.name_as_str() == Some("switched"))

@@ -1,7 +1,7 @@
 //! The functions of `include/debox.h`.
 //!
-//! Errors are C's: -1 and `errno`. What a program passes is checked as far as it can be: a null pointer, a
-//! size, a text; that a buffer is as long as it says is the program's promise.
+//! Errors are C's: -1 and `errno`. What a program passes is checked as far as it can be: a null
+//! pointer, a size, a text; that a buffer is as long as it says is the program's promise.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -17,8 +17,8 @@ use crate::thread::{Thread, Wish, set_wish};
 /// A function of the program that is told about a call.
 pub type DeBoxCallback = unsafe extern "C" fn(*const DeBoxInfo, *const c_void, *mut c_void);
 
-/// Starts, changes or, with null, stops the records of the calling thread; see `debox.h`. The size is that
-/// of the structure's first version.
+/// Starts, changes or, with null, stops the records of the calling thread; see `debox.h`. The size
+/// is that of the structure's first version.
 ///
 /// # Safety
 ///
@@ -49,8 +49,8 @@ pub unsafe extern "C" fn debox_control_sized(
     if buffer.is_null() {
         switch_off();
         set_wish(None);
-        // A callback, or a handler of a signal that came in a call, may be what says so: that call must not write
-        // any more either.
+        // A callback, or a handler of a signal that came in a call, may be what says so: that call
+        // must not write any more either.
         with_tracer_anyhow(Thread::forget_buffer);
         return 0;
     }
@@ -64,7 +64,8 @@ pub unsafe extern "C" fn debox_control_sized(
     if size < size_of::<DeBoxInfo>() || !buffer.is_aligned() {
         return fail(libc::EINVAL);
     }
-    // The record that is being told about is in use, and with it the arrays that other limits would replace.
+    // The record that is being told about is in use, and with it the arrays that other limits would
+    // replace.
     if is_inside() {
         return fail(libc::EBUSY);
     }
@@ -204,9 +205,8 @@ unsafe fn give(room: *mut c_char, size: usize, text: &str) -> c_int {
 }
 
 fn told(callback: DeBoxCallback, context: *mut c_void, rung: Rung) -> Reaction {
-    // A buffer of the rule's own, so that a callback sees the record that made it be called whatever happens to
-    // the thread's.
-    // SAFETY: all fields are numbers, for which zero is a value.
+    // A buffer of the rule's own, so that a callback sees the record that made it be called
+    // whatever happens to the thread's. SAFETY: all fields are numbers, for which zero is a value.
     let mut info: Box<DeBoxInfo> = unsafe { Box::new_zeroed().assume_init() };
     Reaction::Callback(Box::new(move |record: &Record, site: u64| {
         info.begin(size_of::<DeBoxInfo>(), &rung);

@@ -1,8 +1,10 @@
-//! The kernel's functions of a call with their times, in a record's call trace, when the program asks for them.
+//! The kernel's functions of a call with their times, in a record's call trace, when the program
+//! asks for them.
 //!
-//! They come from the kernel's own tracer, beside the records and at a multiple of the calls' time. So no record waits for them: a
-//! program says that its thread is to be followed, and `debox_functions` puts them in the place of one record's stacks. The
-//! tracer's instance goes at the program's end; that of a program that was killed goes when anybody starts one the next time.
+//! They come from the kernel's own tracer, beside the records and at a multiple of the calls' time.
+//! So no record waits for them: a program says that its thread is to be followed, and
+//! `debox_functions` puts them in the place of one record's stacks. The tracer's instance goes at
+//! the program's end; that of a program that was killed goes when anybody starts one the next time.
 
 use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
@@ -15,7 +17,8 @@ use crate::control::fail;
 use crate::info::{CallTrace, DeBoxInfo, TRACE};
 use crate::thread::Thread;
 
-/// The tracer, and the process that has it: a forked child finds its parent's here, which is not its to take away.
+/// The tracer, and the process that has it: a forked child finds its parent's here, which is not
+/// its to take away.
 static TIMES: Mutex<Option<(u32, FunctionTimes)>> = Mutex::new(None);
 
 /// Follows the calling thread and what it starts, or ends all that; see `debox.h`.
@@ -50,7 +53,8 @@ pub unsafe extern "C" fn debox_functions(info: *mut DeBoxInfo) -> c_int {
     })
 }
 
-/// Acts inside the tracer, so that our own calls are not taken for the program's, whose last record this may be about.
+/// Acts inside the tracer, so that our own calls are not taken for the program's, whose last record
+/// this may be about.
 fn unseen(act: impl FnOnce() -> Result<c_int, c_int>) -> c_int {
     if is_inside() {
         return fail(libc::EBUSY);
@@ -74,8 +78,8 @@ fn follow() -> Result<c_int, c_int> {
             FunctionTimes::start(TRACE).map_err(number)?,
         ));
         AT_EXIT.call_once(|| {
-            // SAFETY: the function may be called at any exit, and is there as long as this library. Refused, it leaves the
-            // tracer to the next who starts one.
+            // SAFETY: the function may be called at any exit, and is there as long as this library.
+            // Refused, it leaves the tracer to the next who starts one.
             let _ = unsafe { libc::atexit(at_exit) };
         });
     }

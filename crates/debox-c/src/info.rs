@@ -95,7 +95,8 @@ pub const VERSION: u32 = 1;
 const NOT_KNOWN: c_int = -1;
 
 impl DeBoxInfo {
-    /// Fills in the record of a call. Arrays are written as far as their counts say, as in the paper.
+    /// Fills in the record of a call. Arrays are written as far as their counts say, as in the
+    /// paper.
     #[inline]
     pub fn fill(&mut self, record: &Record, site: usize) {
         self.syscallNum = record.number as c_int;

@@ -1,7 +1,7 @@
 //! The tracer of one thread of a C program, and what the thread asked for.
 //!
-//! What it asked for outlives a fork; the tracer does not ([`debox_hook::wiped`]), and a child makes itself a new
-//! one for the same buffer at its first call.
+//! What it asked for outlives a fork; the tracer does not ([`debox_hook::wiped`]), and a child
+//! makes itself a new one for the same buffer at its first call.
 
 use std::cell::{Cell, RefCell};
 use std::ptr::null_mut;
@@ -38,8 +38,9 @@ pub struct Thread {
     rules: RefCell<Vec<Rule>>,
     /// Whether a callback has asked for all rules to go while they were in use.
     forgotten: Cell<bool>,
-    /// Marks of calls in `DEBOX_CALL` that are under way: those of handlers interrupt others. The newest is at
-    /// `depth - 1`, modulo the length, so that calls a handler jumped out of are overwritten one day.
+    /// Marks of calls in `DEBOX_CALL` that are under way: those of handlers interrupt others. The
+    /// newest is at `depth - 1`, modulo the length, so that calls a handler jumped out of are
+    /// overwritten one day.
     explicit: [Cell<Mark>; EXPLICIT_MAX],
     depth: Cell<usize>,
 }
@@ -133,8 +134,8 @@ impl Thread {
     }
 }
 
-// SAFETY: the pages of `start` stay until `stop`; a fork fills them with zeros, so `alive` can be read in a
-// child and says no.
+// SAFETY: the pages of `start` stay until `stop`; a fork fills them with zeros, so `alive` can be
+// read in a child and says no.
 unsafe impl Tracer for Thread {
     type Mark = Mark;
 
@@ -178,8 +179,8 @@ unsafe impl Tracer for Thread {
             explicit: [const { Cell::new(Mark::none()) }; EXPLICIT_MAX],
             depth: Cell::new(0),
         };
-        // SAFETY: pages of that size that nobody else knows; what a forked child's parent had in them is
-        // gone, so nothing is dropped.
+        // SAFETY: pages of that size that nobody else knows; what a forked child's parent had in
+        // them is gone, so nothing is dropped.
         unsafe { pages.write(thread) };
         pages
     }

@@ -1,9 +1,9 @@
-//! The functions that are stood in for: name, arguments, the system call they make, and how to make it without
-//! libc.
+//! The functions that are stood in for: name, arguments, the system call they make, and how to make
+//! it without libc.
 //!
-//! The call is the one glibc 2.36 makes; where a function makes several, the one that waits. The last column
-//! is the call that takes the same arguments, for the moment in which libc's function is not yet known;
-//! `none` where there is no such call.
+//! The call is the one glibc 2.36 makes; where a function makes several, the one that waits. The
+//! last column is the call that takes the same arguments, for the moment in which libc's function
+//! is not yet known; `none` where there is no such call.
 
 /// Hands the table to a macro: rows of `kind name arguments call raw`.
 #[macro_export]
@@ -302,8 +302,8 @@ macro_rules! functions {
     };
 }
 
-/// Functions that create or replace processes, and the one that makes any call: each library has its own way
-/// with some of them.
+/// Functions that create or replace processes, and the one that makes any call: each library has
+/// its own way with some of them.
 #[macro_export]
 macro_rules! process_functions {
     ($callback:path, $($context:tt)*) => {
@@ -346,9 +346,10 @@ macro_rules! raw_number {
 pub(crate) type Seven =
     unsafe extern "C-unwind" fn(usize, usize, usize, usize, usize, usize, usize) -> usize;
 
-/// The same in a library as it is shipped, where panics abort: a thread that is cancelled in the call is unwound through our
-/// frames (pthread_cancel(3)), and after a call by `C-unwind` the compiler would put an abort there. After one by `C` it
-/// puts nothing, so the unwinder goes through, as it does through C's frames. There is nothing to drop in them.
+/// The same in a library as it is shipped, where panics abort: a thread that is cancelled in the
+/// call is unwound through our frames (pthread_cancel(3)), and after a call by `C-unwind` the
+/// compiler would put an abort there. After one by `C` it puts nothing, so the unwinder goes
+/// through, as it does through C's frames. There is nothing to drop in them.
 #[cfg(not(panic = "unwind"))]
 pub(crate) type Seven =
     unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize) -> usize;
@@ -389,8 +390,8 @@ macro_rules! declare_entry {
     };
 }
 
-/// Makes one enumeration of the three tables. A macro cannot take another one's output, so the tables are
-/// chained.
+/// Makes one enumeration of the three tables. A macro cannot take another one's output, so the
+/// tables are chained.
 macro_rules! with_process {
     ([] $($common:tt)*) => { process_functions! { with_special, $($common)* } };
 }
@@ -427,7 +428,8 @@ macro_rules! table {
         pub(crate) const RAW: [Option<libc::c_long>; COUNT] =
             [$(raw_number!($raw $(($rawcall))?),)* $(raw_number!($raw2 $(($rawcall2))?),)*];
 
-        // A page or more of entries of sixteen bytes, one for each function, in the order of the tables.
+        // A page or more of entries of sixteen bytes, one for each function, in the order of the
+        // tables.
         std::arch::global_asm!(
             ".pushsection .text.headway_hook_jumps,\"ax\",@progbits",
             ".balign 4096",

@@ -1,15 +1,17 @@
 //! Jumps to libc's functions that the processor need not guess.
 //!
-//! A thread that is not traced should pay nothing, but an indirect jump right after a system call is expensive where
-//! the kernel clears the branch predictor on its way out (30 ns were measured on one such machine). So each
-//! function has an entry here, which begins as an indirect jump through the table and becomes a direct one as soon
-//! as the target is known: what the kernel does with its static calls.
+//! A thread that is not traced should pay nothing, but an indirect jump right after a system call
+//! is expensive where the kernel clears the branch predictor on its way out (30 ns were measured on
+//! one such machine). So each function has an entry here, which begins as an indirect jump through
+//! the table and becomes a direct one as soon as the target is known: what the kernel does with its
+//! static calls.
 //!
-//! The new entries are written beside, made executable, and moved over the old ones in one step, so at no moment is
-//! memory writable and executable or an entry half written. Where that is forbidden (a service with
-//! `MemoryDenyWriteExecute`), the indirect jumps stay.
+//! The new entries are written beside, made executable, and moved over the old ones in one step, so
+//! at no moment is memory writable and executable or an entry half written. Where that is forbidden
+//! (a service with `MemoryDenyWriteExecute`), the indirect jumps stay.
 //!
-//! The entries are made with the tables ([`crate::functions`]), one label each, so that a call of one is a direct call.
+//! The entries are made with the tables ([`crate::functions`]), one label each, so that a call of
+//! one is a direct call.
 //!
 //! Sources: mremap(2); systemd.exec(5).
 
@@ -26,8 +28,9 @@ unsafe extern "C" {
     static ENTRIES: [[u8; ENTRY_BYTES]; COUNT];
 }
 
-/// Makes the jumps direct, where a target is known and within two gigabytes: once the table is filled, and where
-/// threads are to be expected that are not traced, since it costs each process some 50 us.
+/// Makes the jumps direct, where a target is known and within two gigabytes: once the table is
+/// filled, and where threads are to be expected that are not traced, since it costs each process
+/// some 50 us.
 pub fn shorten() {
     let start = (&raw const ENTRIES).expose_provenance();
     let Some(fresh) = copy(start) else { return };

@@ -1,20 +1,22 @@
-//! Stands between a program and libc: exports libc's system-call functions, calls the next ones of that name,
-//! and lets a [`Tracer`] look at each call.
+//! Stands between a program and libc: exports libc's system-call functions, calls the next ones of
+//! that name, and lets a [`Tracer`] look at each call.
 //!
-//! Each exported function is a stub of a few instructions: for a thread that is not traced it jumps to libc's
-//! function; else it passes the return address, which is the call site, as one more argument, and goes to [`five`]
-//! or [`seven`]. All arguments of these functions are integers or
-//! pointers, so they are passed on as they came, whatever their types: a variadic `open` with two arguments
-//! and one with three are the same here, and a register nobody filled is passed on unfilled.
+//! Each exported function is a stub of a few instructions: for a thread that is not traced it jumps
+//! to libc's function; else it passes the return address, which is the call site, as one more
+//! argument, and goes to [`five`] or [`seven`]. All arguments of these functions are integers or
+//! pointers, so they are passed on as they came, whatever their types: a variadic `open` with two
+//! arguments and one with three are the same here, and a register nobody filled is passed on
+//! unfilled.
 //!
-//! What holds on the way: no lock, no allocation, no system call of ours after the first call of a thread;
-//! `errno` and the result are those of libc's function; a call made by a signal handler or by the tracer
-//! itself is told apart ([`thread`]). No frame here owns anything that would have to be dropped, so a thread
-//! may be cancelled in a call and `longjmp` may leave one.
+//! What holds on the way: no lock, no allocation, no system call of ours after the first call of a
+//! thread; `errno` and the result are those of libc's function; a call made by a signal handler or
+//! by the tracer itself is told apart ([`thread`]). No frame here owns anything that would have to
+//! be dropped, so a thread may be cancelled in a call and `longjmp` may leave one.
 //!
-//! It does not see what libc does inside itself: `printf` writes by an internal name, `getaddrinfo` opens
-//! sockets by one. Functions of libc that often sleep there have stubs of their own ([`quiet`]): they count only
-//! if they slept, because whether they made a call at all cannot be told otherwise.
+//! It does not see what libc does inside itself: `printf` writes by an internal name, `getaddrinfo`
+//! opens sockets by one. Functions of libc that often sleep there have stubs of their own
+//! ([`quiet`]): they count only if they slept, because whether they made a call at all cannot be
+//! told otherwise.
 //!
 //! Sources: dlsym(3) for `RTLD_NEXT`; System V ABI, AMD64 supplement, 3.2; AAPCS64, 6.4.
 
@@ -34,8 +36,8 @@ pub use next::{NEXT, function, prepare, raw};
 pub use stubs::{five, number_of, quiet, seven, syscall_of};
 pub use vfork::{after_vfork, before_clone, before_vfork, failed};
 
-/// What looks at the calls of one thread. A value of it belongs to one thread, which gets it at its first
-/// call and loses it at its end.
+/// What looks at the calls of one thread. A value of it belongs to one thread, which gets it at its
+/// first call and loses it at its end.
 ///
 /// # Safety
 ///
@@ -45,8 +47,9 @@ pub unsafe trait Tracer: Sized {
     /// What is remembered from before a call to after it.
     type Mark: Copy;
 
-    /// Begins with the calling thread; null if it shall not be traced, for good. May allocate and wait.
-    /// `old` is what this thread had before it was switched off or the process forked, or null.
+    /// Begins with the calling thread; null if it shall not be traced, for good. May allocate and
+    /// wait. `old` is what this thread had before it was switched off or the process forked, or
+    /// null.
     ///
     /// # Safety
     ///
@@ -66,20 +69,22 @@ pub unsafe trait Tracer: Sized {
     /// Before a call.
     fn begin(&self) -> Self::Mark;
 
-    /// After a call made from `site`, which returned `result`: all ones if it failed, in whatever way the function says
-    /// so. `errno` may be changed.
+    /// After a call made from `site`, which returned `result`: all ones if it failed, in whatever
+    /// way the function says so. `errno` may be changed.
     fn end(&self, mark: Self::Mark, number: u32, site: usize, result: usize);
 
     /// After a call made while another one of the thread was under way.
     fn end_nested(&self, mark: Self::Mark, number: u32, site: usize, result: usize);
 
-    /// Before a call made while another one is under way: must leave what that one has slept so far.
+    /// Before a call made while another one is under way: must leave what that one has slept so
+    /// far.
     fn begin_nested(&self) -> Self::Mark;
 
     /// After a call of libc that may or may not have made system calls: count it only if it slept.
     fn end_quiet(&self, mark: Self::Mark, number: u32, site: usize, result: usize);
 
-    /// The thread made a child that shares its memory and its thread-local storage; tracing it ends here.
+    /// The thread made a child that shares its memory and its thread-local storage; tracing it ends
+    /// here.
     fn shares_memory(&self);
 
     /// A call made from `site` was let pass: the thread is inside the tracer.
@@ -88,7 +93,8 @@ pub unsafe trait Tracer: Sized {
     /// A call of a vfork child was let pass.
     fn of_vfork();
 
-    /// The process is about to give up system calls (seccomp(2)): from now on one of the tracer's own could be its end.
+    /// The process is about to give up system calls (seccomp(2)): from now on one of the tracer's
+    /// own could be its end.
     fn confining();
 
     /// It has done so, or the call failed.

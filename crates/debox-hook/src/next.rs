@@ -1,8 +1,8 @@
 //! The functions behind ours: looked up once, before the first call goes through.
 //!
 //! The table is filled as the library is loaded. A call that comes earlier, from another library's
-//! constructor, fills it; a call that comes while it is being filled, from an allocator that `dlsym` uses,
-//! goes to the kernel without libc.
+//! constructor, fills it; a call that comes while it is being filled, from an allocator that
+//! `dlsym` uses, goes to the kernel without libc.
 
 use std::ffi::{c_char, c_long};
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
@@ -25,8 +25,8 @@ pub fn prepare() {
         return;
     }
     for (place, name) in NEXT.iter().zip(NAMES) {
-        // SAFETY: every name ends with a zero byte. A name that this libc does not have gives null, and
-        // then nobody was linked to it either.
+        // SAFETY: every name ends with a zero byte. A name that this libc does not have gives null,
+        // and then nobody was linked to it either.
         let function = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast::<c_char>()) };
         place.store(function.cast(), Ordering::Release);
     }
@@ -90,7 +90,8 @@ pub(crate) unsafe fn raw_call(number: usize, arguments: [usize; 6]) -> usize {
     answer
 }
 
-/// A system call, past libc and all that stands before it. The kernel's answer: errors are small negative numbers.
+/// A system call, past libc and all that stands before it. The kernel's answer: errors are small
+/// negative numbers.
 ///
 /// # Safety
 ///

@@ -23,8 +23,8 @@ unsafe fn forward<const F: usize>([a, b, c, d, e, f, g]: [usize; 7]) -> usize {
         assert!(F < COUNT);
     }
     match next::function(F) {
-        // SAFETY: the entry leads to a function of the C interface whose arguments are all integers or
-        // pointers, those the program passed; it does not mind being passed more than it takes.
+        // SAFETY: the entry leads to a function of the C interface whose arguments are all integers
+        // or pointers, those the program passed; it does not mind being passed more than it takes.
         Some(_) => unsafe { (const { ENTRIES[F] })(a, b, c, d, e, f, g) },
         // SAFETY: as above.
         None => unsafe { next::raw_of(F, [a, b, c, d, e, f, g]) },
@@ -210,8 +210,8 @@ pub unsafe extern "C-unwind" fn syscall_of<T: Tracer>(
     make()
 }
 
-/// Exports the functions of the tables for a tracer: `interpose!(TracerType)`. With a second argument, the
-/// functions that create and replace processes are left to the caller.
+/// Exports the functions of the tables for a tracer: `interpose!(TracerType)`. With a second
+/// argument, the functions that create and replace processes are left to the caller.
 #[macro_export]
 macro_rules! interpose {
     ($tracer:ty) => {
@@ -248,7 +248,8 @@ macro_rules! stub {
     };
 }
 
-/// A stub that passes the return address as sixth argument. Where the thread is off, it jumps to libc.
+/// A stub that passes the return address as sixth argument. Where the thread is off, it jumps to
+/// libc.
 #[macro_export]
 macro_rules! five_stub {
     ($name:ident, $target:path) => {
@@ -319,8 +320,8 @@ macro_rules! seven_stub {
 #[macro_export]
 macro_rules! special_stubs {
     ($tracer:ty) => {
-        /// Stands in for syscall(2). A call that returns on another stack or twice on this one is jumped
-        /// to, not called, and so not recorded: clone, clone3, fork, vfork.
+        /// Stands in for syscall(2). A call that returns on another stack or twice on this one is
+        /// jumped to, not called, and so not recorded: clone, clone3, fork, vfork.
         ///
         /// # Safety
         ///
@@ -351,8 +352,8 @@ macro_rules! special_stubs {
                 "add rsp, 24",
                 ".cfi_adjust_cfa_offset -24",
                 "ret",
-                // The registers as the kernel wants them; the return address stays on the stack, as in
-                // libc's own function.
+                // The registers as the kernel wants them; the return address stays on the stack, as
+                // in libc's own function.
                 "2:",
                 "mov eax, edi",
                 "mov rdi, rsi",

@@ -7,11 +7,12 @@
 //!                     Vfork
 //! ```
 //!
-//! A call that finds the thread *inside the tracer* comes from the tracer itself or from a signal handler that
-//! interrupted it: it passes. One that finds it *in a call* comes from a signal handler that interrupted a
-//! blocked call; it is counted for itself, while the sleeps go on belonging to the call outside. A handler
-//! that leaves by `longjmp` leaves the thread in this state, which the place on the stack shows: whoever calls
-//! from above the frame of the outer call has left it.
+//! A call that finds the thread *inside the tracer* comes from the tracer itself or from a signal
+//! handler that interrupted it: it passes. One that finds it *in a call* comes from a signal
+//! handler that interrupted a blocked call; it is counted for itself, while the sleeps go on
+//! belonging to the call outside. A handler that leaves by `longjmp` leaves the thread in this
+//! state, which the place on the stack shows: whoever calls from above the frame of the outer call
+//! has left it.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -28,7 +29,8 @@ pub(crate) const VFORK: u8 = 4;
 /// The thread is not traced. Its calls go from the stub straight to libc.
 pub const OFF: u8 = 5;
 
-/// A handler that makes more calls than this has probably left by `longjmp`, from a stack of its own.
+/// A handler that makes more calls than this has probably left by `longjmp`, from a stack of its
+/// own.
 const NESTED_MAX: u32 = 64;
 
 /// Rounds of destructors (POSIX: four) in which the others go first, since they may make calls.
@@ -52,9 +54,10 @@ pub struct Thread {
     pub(crate) vfork_site: Cell<usize>,
 }
 
-// The variable of the thread, defined by hand for two reasons. The stubs look at its first byte, so it needs a name
-// they can use; and it is addressed as part of the initial block of each thread (initial-exec), a load
-// and an addition, where a shared library's ordinary variables take a function call. All zero is a new thread.
+// The variable of the thread, defined by hand for two reasons. The stubs look at its first byte, so
+// it needs a name they can use; and it is addressed as part of the initial block of each thread
+// (initial-exec), a load and an addition, where a shared library's ordinary variables take a
+// function call. All zero is a new thread.
 std::arch::global_asm!(
     ".pushsection .tbss.headway_hook_thread,\"awT\",@nobits",
     ".balign 16",
@@ -69,7 +72,8 @@ std::arch::global_asm!(
 );
 
 impl Thread {
-    /// Leaves the tracer for a state, unless the thread was switched off in there, by a callback perhaps.
+    /// Leaves the tracer for a state, unless the thread was switched off in there, by a callback
+    /// perhaps.
     #[inline(always)]
     fn leave(&self, state: u8) {
         if self.state.get() != OFF {
@@ -100,7 +104,8 @@ pub fn switch_off() {
     with(|thread| thread.state.set(state));
 }
 
-/// Starts tracing the calling thread if it is off or new, else leaves it as it is. False if the tracer refuses.
+/// Starts tracing the calling thread if it is off or new, else leaves it as it is. False if the
+/// tracer refuses.
 pub fn switch_on<T: Tracer>() -> bool {
     with(|thread| {
         if matches!(thread.state.get(), NEW | OFF) {
@@ -144,8 +149,8 @@ pub(crate) fn with_data<T: Tracer, R>(thread: &Thread, f: impl FnOnce(&T) -> R) 
     f(unsafe { &*thread.data.get().cast::<T>() })
 }
 
-/// Runs with the tracer's data of this thread whatever it is doing, if there are any and they are of this process. Only
-/// for what may be done while the tracer itself is at work.
+/// Runs with the tracer's data of this thread whatever it is doing, if there are any and they are
+/// of this process. Only for what may be done while the tracer itself is at work.
 pub fn with_tracer_anyhow<T: Tracer>(f: impl FnOnce(&T)) {
     with(|thread| {
         // SAFETY: not null only where `start` put it, and it lives until the thread's end.
@@ -156,7 +161,8 @@ pub fn with_tracer_anyhow<T: Tracer>(f: impl FnOnce(&T)) {
     });
 }
 
-/// Whether the calling code runs inside the tracer: in a callback, or in a signal handler that interrupted it.
+/// Whether the calling code runs inside the tracer: in a callback, or in a signal handler that
+/// interrupted it.
 pub fn is_inside() -> bool {
     with(|thread| thread.state.get() == INSIDE)
 }
@@ -178,13 +184,14 @@ pub(crate) fn with<R>(f: impl FnOnce(&Thread) -> R) -> R {
             options(pure, nomem, nostack),
         );
     }
-    // SAFETY: of the right size and alignment, zero at first, which is a value, and all of it cells of this
-    // thread alone.
+    // SAFETY: of the right size and alignment, zero at first, which is a value, and all of it cells
+    // of this thread alone.
     f(unsafe { &*thread })
 }
 
-/// Makes a call under the eyes of the tracer, which is told its result in the form that `told` gives it. Everything is handed on
-/// by value: what the rare ways below saw by reference would be kept in memory on the frequent one, too.
+/// Makes a call under the eyes of the tracer, which is told its result in the form that `told`
+/// gives it. Everything is handed on by value: what the rare ways below saw by reference would be
+/// kept in memory on the frequent one, too.
 #[inline(always)]
 pub(crate) fn around<T: Tracer, const QUIET: bool>(
     number: u32,
@@ -196,7 +203,8 @@ pub(crate) fn around<T: Tracer, const QUIET: bool>(
         if thread.state.get() != READY && !enter::<T>(thread) {
             return aside::<T, QUIET>(thread, number, site, call, told);
         }
-        // SAFETY: the state is ready, so `start` put data there, and they live until the thread's end.
+        // SAFETY: the state is ready, so `start` put data there, and they live until the thread's
+        // end.
         let mut tracer = unsafe { &*thread.data.get().cast::<T>() };
         if !tracer.alive() {
             // A forked child: what the parent had is of no use here.

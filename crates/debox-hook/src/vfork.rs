@@ -1,10 +1,10 @@
-//! vfork: the child runs in its parent's memory, on its parent's stack, as its parent's thread, while the
-//! parent waits.
+//! vfork: the child runs in its parent's memory, on its parent's stack, as its parent's thread,
+//! while the parent waits.
 //!
-//! A function that calls `vfork` and returns would return twice through one frame, so the stub makes the call
-//! itself and keeps its return address in a register, as libc does. Before it and, in the parent, after it come
-//! the two halves here. In between every call is the child's and passes untraced: what it wrote would
-//! be its parent's.
+//! A function that calls `vfork` and returns would return twice through one frame, so the stub
+//! makes the call itself and keeps its return address in a register, as libc does. Before it and,
+//! in the parent, after it come the two halves here. In between every call is the child's and
+//! passes untraced: what it wrote would be its parent's.
 //!
 //! Source: vfork(2).
 
@@ -73,8 +73,9 @@ pub extern "C" fn after_vfork<T: Tracer>(answer: isize) -> isize {
 
 /// Before a clone(2) made by libc's function; returns that function's address.
 ///
-/// A child that shares memory but gets no thread-local storage of its own would write into this thread's
-/// data, beside it: the thread is then no longer traced. Threads (`CLONE_SETTLS`) and forks are none of this.
+/// A child that shares memory but gets no thread-local storage of its own would write into this
+/// thread's data, beside it: the thread is then no longer traced. Threads (`CLONE_SETTLS`) and
+/// forks are none of this.
 pub extern "C" fn before_clone<T: Tracer>(flags: usize) -> usize {
     let flags = flags as libc::c_int;
     let shares = flags & libc::CLONE_VM != 0 && flags & libc::CLONE_SETTLS == 0;

@@ -1,7 +1,7 @@
 //! Memory that a forked child finds full of zeros: how it learns that it is one.
 //!
-//! `pthread_atfork` is not told about every way to fork, and asking for the process's number would be a system
-//! call. The kernel does it for nothing, since Linux 4.14.
+//! `pthread_atfork` is not told about every way to fork, and asking for the process's number would
+//! be a system call. The kernel does it for nothing, since Linux 4.14.
 //!
 //! Source: madvise(2), `MADV_WIPEONFORK`.
 

@@ -11,8 +11,9 @@
 //! | `HEADWAY_TRACE_THREADS` | threads at a time that are told apart, 256 if not set |
 //! | `HEADWAY_TRACE_FOLLOW` | `1`: put the library back into the environment of a program that is started without it |
 //!
-//! They are read once, as the library is loaded, since the program may change its environment. What cannot be
-//! understood is said on no stream of the program's: it stands in the file, as the policy's text.
+//! They are read once, as the library is loaded, since the program may change its environment. What
+//! cannot be understood is said on no stream of the program's: it stands in the file, as the
+//! policy's text.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStringExt;

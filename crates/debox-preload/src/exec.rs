@@ -1,12 +1,13 @@
 //! Programs to come: exec, spawn, and the end of this one.
 //!
-//! A process that execs is counted before it goes, and its file says that it went. A program the loader will not
-//! load the library into is noted, so that a report can say what it does not show. A program that is
-//! given an environment without the library is noted as well or, if `HEADWAY_TRACE_FOLLOW` says so, given
-//! the variables back: not by default, since it would see them.
+//! A process that execs is counted before it goes, and its file says that it went. A program the
+//! loader will not load the library into is noted, so that a report can say what it does not show.
+//! A program that is given an environment without the library is noted as well or, if
+//! `HEADWAY_TRACE_FOLLOW` says so, given the variables back: not by default, since it would see
+//! them.
 //!
-//! All of it may run in a vfork child, so nothing here keeps memory. `execl`, `execlp` and `execle` call exec inside
-//! libc and are followed, but not counted.
+//! All of it may run in a vfork child, so nothing here keeps memory. `execl`, `execlp` and `execle`
+//! call exec inside libc and are followed, but not counted.
 //!
 //! Sources: exec(3), execve(2), posix_spawn(3), vfork(2).
 

@@ -68,7 +68,8 @@ pub fn unix_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Why a program will not be traced although the library is in its environment; `None` if it will be.
+/// Why a program will not be traced although the library is in its environment; `None` if it will
+/// be.
 ///
 /// # Sources
 ///
@@ -99,8 +100,8 @@ fn of_elf(path: impl Arg + Copy, bytes: &[u8]) -> Option<NoteKind> {
     (!has_interpreter(bytes)).then_some(NoteKind::Static)
 }
 
-/// Whether the file gives the caller rights it does not have. A file system mounted `nosuid` gives none; that
-/// is not looked at.
+/// Whether the file gives the caller rights it does not have. A file system mounted `nosuid` gives
+/// none; that is not looked at.
 fn gives_rights(path: impl Arg + Copy) -> bool {
     let Ok(status) = rustix::fs::stat(path) else {
         return false;
@@ -115,7 +116,8 @@ fn gives_rights(path: impl Arg + Copy) -> bool {
     set_user || set_group || capabilities
 }
 
-/// Whether a program header of type `PT_INTERP` is among those in the first bytes, where linkers put them.
+/// Whether a program header of type `PT_INTERP` is among those in the first bytes, where linkers
+/// put them.
 fn has_interpreter(bytes: &[u8]) -> bool {
     const PT_INTERP: u64 = 3;
     let (start, size, count) = (

@@ -1,9 +1,9 @@
 //! Memory that does not come from the program's allocator.
 //!
-//! A call may come from a signal handler that interrupted `malloc`, or from an allocator itself. So the little
-//! memory there is to be had is mapped from the kernel: small pieces from a region that only grows, larger ones
-//! each by itself and given back. Small pieces are few: the texts of a refusal, and whatever printing a
-//! stack takes.
+//! A call may come from a signal handler that interrupted `malloc`, or from an allocator itself. So
+//! the little memory there is to be had is mapped from the kernel: small pieces from a region that
+//! only grows, larger ones each by itself and given back. Small pieces are few: the texts of a
+//! refusal, and whatever printing a stack takes.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::null_mut;
@@ -22,8 +22,8 @@ pub struct Pages;
 /// The next free byte of the region; its end is the next multiple of the region's size.
 static FREE: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: pieces of the region are handed out once and never again, mappings are the kernel's own; both are
-// aligned as asked, since nobody asks for more than a page.
+// SAFETY: pieces of the region are handed out once and never again, mappings are the kernel's own;
+// both are aligned as asked, since nobody asks for more than a page.
 unsafe impl GlobalAlloc for Pages {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.align() > PAGE_BYTES {

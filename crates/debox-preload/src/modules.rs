@@ -9,7 +9,8 @@ use debox::collect::write::Writer;
 /// The stack may be a signal handler's own of a few pages, so lines longer than this are left out.
 const LINE_BYTES_MAX: usize = 1024;
 
-/// Where this library's own code is: in pieces that touch, since the stubs' jumps have a page of their own.
+/// Where this library's own code is: in pieces that touch, since the stubs' jumps have a page of
+/// their own.
 static OWN: (AtomicU64, AtomicU64) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
 
 /// Whether an address is in this library; before the first scan all are.
@@ -19,7 +20,8 @@ pub fn is_own(address: u64) -> bool {
 
 /// Tells the file about every piece of code it does not know yet.
 ///
-/// It reads in small steps into the stack and allocates nothing, since it may run in a signal handler.
+/// It reads in small steps into the stack and allocates nothing, since it may run in a signal
+/// handler.
 pub fn scan(writer: &Writer<'_>) {
     if debox::is_confined() {
         return;
@@ -56,7 +58,8 @@ pub fn scan(writer: &Writer<'_>) {
     }
 }
 
-/// A line is `start-end rwxp offset device inode path` (proc(5)). `run` is the code without a gap up to here.
+/// A line is `start-end rwxp offset device inode path` (proc(5)). `run` is the code without a gap
+/// up to here.
 fn add(writer: &Writer<'_>, line: &[u8], run: &mut (u64, u64)) {
     let mut words = line
         .split(|&byte| byte == b' ')

@@ -41,7 +41,8 @@ fn shared() -> Option<&'static Shared> {
     let address = *SHARED.get_or_init(|| {
         wiped::pages(size_of::<Shared>().next_multiple_of(4096)).expose_provenance()
     });
-    // SAFETY: null, or a page of zeros that is never unmapped; all of it is atomic, for which zeros are right.
+    // SAFETY: null, or a page of zeros that is never unmapped; all of it is atomic, for which zeros
+    // are right.
     unsafe { std::ptr::with_exposed_provenance::<Shared>(address).as_ref() }
 }
 
@@ -136,11 +137,12 @@ fn make(config: &Config, shared: &Shared) -> Option<Writer<'static>> {
     Some(writer)
 }
 
-/// The share of its address space, where that is limited, that a process can be expected not to miss.
+/// The share of its address space, where that is limited, that a process can be expected not to
+/// miss.
 const ADDRESS_SHARE: u64 = 16;
 
-/// The layout, cut to what the process may write, since beyond the limit the kernel would send it a signal, and to what it
-/// may map, since the program's own mappings would fail.
+/// The layout, cut to what the process may write, since beyond the limit the kernel would send it a
+/// signal, and to what it may map, since the program's own mappings would fail.
 fn affordable(layout: Layout) -> Option<Layout> {
     let limit = |resource| rustix::process::getrlimit(resource).current;
     let limits = [
@@ -176,9 +178,10 @@ fn create(config: &Config, who: &image::Own) -> Option<(OwnedFd, Vec<u8>, u64)> 
     None
 }
 
-/// Gives the file its length. Where there is plenty of room, most of it is never written and takes none. Where there is not,
-/// a write through the mapping could find none, which would be the program's end (`SIGBUS`): so the file gets a share of what
-/// is left, and has it from the beginning. `None` if there is no room at all.
+/// Gives the file its length. Where there is plenty of room, most of it is never written and takes
+/// none. Where there is not, a write through the mapping could find none, which would be the
+/// program's end (`SIGBUS`): so the file gets a share of what is left, and has it from the
+/// beginning. `None` if there is no room at all.
 fn reserve(file: &OwnedFd, layout: Layout) -> Option<Layout> {
     const PLENTY: u64 = 2;
     const SHARE: u64 = 8;
@@ -206,8 +209,8 @@ fn map(file: &OwnedFd, layout: Layout) -> Option<&'static [AtomicU64]> {
     Some(unsafe { std::slice::from_raw_parts(address.cast(), layout.words()) })
 }
 
-/// The clock, as the first process of the directory has measured it: comparing takes two milliseconds, which a
-/// compiler run would pay a thousand times.
+/// The clock, as the first process of the directory has measured it: comparing takes two
+/// milliseconds, which a compiler run would pay a thousand times.
 fn ticks(config: &Config) -> Ticks {
     let mut path = config.directory.clone();
     path.extend(b"/ticks");

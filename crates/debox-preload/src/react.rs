@@ -8,7 +8,8 @@ use debox::policy::Order;
 /// Orders beyond these are as if they had not been given.
 const ORDERS_MAX: usize = 8;
 
-/// How often each has been carried out in this process; a forked child goes on counting where its parent was.
+/// How often each has been carried out in this process; a forked child goes on counting where its
+/// parent was.
 static FIRED: [AtomicU32; ORDERS_MAX] = [const { AtomicU32::new(0) }; ORDERS_MAX];
 
 /// How many records have met the conditions of each, for those that want one in so many.

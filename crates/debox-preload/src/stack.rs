@@ -1,7 +1,8 @@
 //! The program's own stack at a call, by the unwinder that is loaded anyway.
 //!
-//! `_Unwind_Backtrace` finds its tables without a lock since glibc 2.35 and gcc 12 (`_dl_find_object`) and
-//! allocates nothing. It needs unwind tables, which programs have unless they were stripped of them.
+//! `_Unwind_Backtrace` finds its tables without a lock since glibc 2.35 and gcc 12
+//! (`_dl_find_object`) and allocates nothing. It needs unwind tables, which programs have unless
+//! they were stripped of them.
 
 use std::ffi::{c_int, c_void};
 

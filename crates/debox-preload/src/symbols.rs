@@ -1,8 +1,10 @@
-//! The kernel's symbols, as the first process of the directory has read them: every process that needs labels at once
-//! would otherwise read ten megabytes of text, tens of milliseconds, which a build would pay a thousand times.
+//! The kernel's symbols, as the first process of the directory has read them: every process that
+//! needs labels at once would otherwise read ten megabytes of text, tens of milliseconds, which a
+//! build would pay a thousand times.
 //!
-//! The file is mapped and looked into where a label is needed. It may come from `headway trace`, from a process before this one,
-//! or from this one. A file of another user's, root's aside, is not taken: it could be cut off under our feet.
+//! The file is mapped and looked into where a label is needed. It may come from `headway trace`,
+//! from a process before this one, or from this one. A file of another user's, root's aside, is not
+//! taken: it could be cut off under our feet.
 
 use std::borrow::Cow;
 use std::os::fd::OwnedFd;
@@ -67,7 +69,8 @@ fn map(file: &OwnedFd, bytes: usize) -> Option<&'static [u8]> {
         )
     }
     .ok()?;
-    // SAFETY: mapped for good with that length. The file is written before it gets its name and never after.
+    // SAFETY: mapped for good with that length. The file is written before it gets its name and
+    // never after.
     Some(unsafe { std::slice::from_raw_parts(address.cast(), bytes) })
 }
 

@@ -1,6 +1,7 @@
 //! The tracer of one thread: its ring and its lane of the process's file.
 //!
-//! It lives in pages that a fork fills with zeros, so a child knows at its first call that it has none yet.
+//! It lives in pages that a fork fills with zeros, so a child knows at its first call that it has
+//! none yet.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -91,8 +92,8 @@ fn failed(result: usize) -> bool {
     result == usize::MAX
 }
 
-// SAFETY: the pages of `start` stay until `stop`; a fork fills them with zeros, so `alive` can be read in a
-// child and says no.
+// SAFETY: the pages of `start` stay until `stop`; a fork fills them with zeros, so `alive` can be
+// read in a child and says no.
 unsafe impl Tracer for Thread {
     type Mark = Mark;
 
@@ -120,8 +121,8 @@ unsafe impl Tracer for Thread {
             writer,
             config,
         };
-        // SAFETY: pages of that size that nobody else knows; what a forked child's parent had in them is
-        // gone, so nothing is dropped.
+        // SAFETY: pages of that size that nobody else knows; what a forked child's parent had in
+        // them is gone, so nothing is dropped.
         unsafe { pages.write(thread) };
         pages
     }

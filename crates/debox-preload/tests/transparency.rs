@@ -123,8 +123,8 @@ fn handlers_longjmp_and_cancellation_work_when_calls_are_traced() {
     assert_eq!(support::calls(process, "getppid"), (100, 0));
 }
 
-/// A release is another library: panics abort in it and its unwinder is its own, so that a thread which is cancelled in a
-/// call is unwound in another way.
+/// A release is another library: panics abort in it and its unwinder is its own, so that a thread
+/// which is cancelled in a call is unwound in another way.
 #[test]
 fn cancellation_works_when_the_library_is_built_as_for_a_release() {
     let bench = Bench::new();
@@ -208,7 +208,8 @@ fn parents_records_are_whole_when_vfork_children_lived_in_its_memory() {
     assert_eq!(plain.status.code(), Some(8), "{plain:?}");
     assert_alike("vforks", &plain, &traced);
     let processes = bench.processes(&program);
-    // The parent, and the child that became a program; the others were in their parent's memory and left nothing.
+    // The parent, and the child that became a program; the others were in their parent's memory and
+    // left nothing.
     assert_eq!(processes.len(), 2);
     let parent = processes.iter().find(|process| process.command.len() == 1);
     let parent = parent.expect("the parent");
@@ -408,7 +409,8 @@ fn programs_the_loader_leaves_alone_are_noted_when_they_are_started() {
 
     let bench = Bench::new();
     let program = bench.compile("threads", &[]);
-    // Whoever runs the test, a file of another user's with this bit gives rights, if only root may make one.
+    // Whoever runs the test, a file of another user's with this bit gives rights, if only root may
+    // make one.
     let owned = std::os::unix::fs::chown(&program, Some(65534), None);
     if owned.is_err() {
         let test = "programs_the_loader_leaves_alone_are_noted_when_they_are_started";

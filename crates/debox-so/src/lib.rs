@@ -1,11 +1,12 @@
-//! `libdebox.so`: the C interface ([`debox_c`]) together with stand-ins for libc's system-call functions.
+//! `libdebox.so`: the C interface ([`debox_c`]) together with stand-ins for libc's system-call
+//! functions.
 //!
-//! A program linked to it calls `DeBoxControl` and needs no other change: after any system call the buffer holds that
-//! call's record, as `errno` holds its error. A thread that did not ask pays for the way through the
-//! stand-in, a load and a comparison.
+//! A program linked to it calls `DeBoxControl` and needs no other change: after any system call the
+//! buffer holds that call's record, as `errno` holds its error. A thread that did not ask pays for
+//! the way through the stand-in, a load and a comparison.
 //!
-//! It is a crate of its own because whatever links these functions gets them between itself and libc: the static
-//! library and the tests must not.
+//! It is a crate of its own because whatever links these functions gets them between itself and
+//! libc: the static library and the tests must not.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 

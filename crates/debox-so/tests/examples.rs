@@ -221,15 +221,15 @@ fn cancellation_works_when_the_thread_is_in_a_recorded_call() {
     assert_eq!(cancelled(&built()), CANCELLED);
 }
 
-/// A release is another library: panics abort in it and its unwinder is its own, so that a thread which is cancelled in a
-/// call is unwound in another way.
+/// A release is another library: panics abort in it and its unwinder is its own, so that a thread
+/// which is cancelled in a call is unwound in another way.
 #[test]
 fn cancellation_works_when_the_library_is_built_as_for_a_release() {
     assert_eq!(cancelled(&release()), CANCELLED);
 }
 
-/// Where the library lies that is built with what makes a release another library, and without what makes its building
-/// slow.
+/// Where the library lies that is built with what makes a release another library, and without what
+/// makes its building slow.
 fn release() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("release-library");
     let output = Command::new(env!("CARGO"))

@@ -4,9 +4,10 @@
 //! $ cargo run --release -p headway-debox --example overhead
 //! ```
 //!
-//! The variants take turns in short slices; printed are the fastest slice of each, which what else the
-//! machine does cannot have touched much, and the median one. All runs on one processor, since waking an idle
-//! one costs several times what is measured here. On a 2-core virtual machine with Linux 6.18:
+//! The variants take turns in short slices; printed are the fastest slice of each, which what else
+//! the machine does cannot have touched much, and the median one. All runs on one processor, since
+//! waking an idle one costs several times what is measured here. On a 2-core virtual machine with
+//! Linux 6.18:
 //!
 //! ```text
 //! sleeps are counted, timed and located in the kernel
@@ -22,9 +23,10 @@
 //! pipe round trip, record, label      13016.2 ns  30062.0 ns
 //! ```
 //!
-//! So a record costs a call that does not sleep some 20 ns, most of it two readings of the time-stamp counter. One
-//! that sleeps pays about 4 µs: 1 for switching a thread that has an event, 1 for the records, 1.6 for walking the
-//! kernel stack. Names and the wait for a processor come to another 4.5 µs. Other work ran beside: hence the medians.
+//! So a record costs a call that does not sleep some 20 ns, most of it two readings of the
+//! time-stamp counter. One that sleeps pays about 4 µs: 1 for switching a thread that has an event,
+//! 1 for the records, 1.6 for walking the kernel stack. Names and the wait for a processor come to
+//! another 4.5 µs. Other work ran beside: hence the medians.
 
 use std::cell::RefCell;
 use std::hint::black_box;
@@ -93,8 +95,9 @@ fn returning_at_once() {
     names.into_iter().zip(slices).for_each(print_row);
 }
 
-/// One byte there and back through two pipes: a sleep and a wake-up on each side. The ring belongs to the
-/// thread, so the difference is what the kernel spends on writing records and we on reading them.
+/// One byte there and back through two pipes: a sleep and a wake-up on each side. The ring belongs
+/// to the thread, so the difference is what the kernel spends on writing records and we on reading
+/// them.
 fn sleeping() -> std::io::Result<()> {
     let (mut ask_end, ask) = std::io::pipe()?;
     let (answer, mut answer_end) = std::io::pipe()?;
@@ -114,7 +117,8 @@ fn sleeping() -> std::io::Result<()> {
         answer.read_exact(&mut byte).expect("the echo answers");
     };
     let mut slices: [Vec<f64>; 4] = Default::default();
-    // Records cost every sleep of their thread, so those of one variant must be gone while another runs.
+    // Records cost every sleep of their thread, so those of one variant must be gone while another
+    // runs.
     for _ in 0..SLICES {
         slices[0].push(slice(SLEEPS_PER_SLICE, || {
             send();

@@ -1,9 +1,9 @@
 //! From records to absences: a state machine over the records of one thread, without any I/O.
 //!
-//! The kernel writes, for one time off the processor, a sample (the stack), SWITCH out and SWITCH in.
-//! When the ring overflows any of them can be missing. The rule then: a SWITCH out that was no
-//! preemption proves a sleep, so the sleep counts; what is not known (its length, its stack) stays zero
-//! or empty, and is never taken from a neighbour.
+//! The kernel writes, for one time off the processor, a sample (the stack), SWITCH out and SWITCH
+//! in. When the ring overflows any of them can be missing. The rule then: a SWITCH out that was no
+//! preemption proves a sleep, so the sleep counts; what is not known (its length, its stack) stays
+//! zero or empty, and is never taken from a neighbour.
 
 use os::perf::{Record, STACK_FRAMES_MAX};
 
@@ -40,8 +40,8 @@ impl Absences {
         }
     }
 
-    /// Takes the next record, hands a finished absence to `end`, and returns how many records the kernel
-    /// says it lost here.
+    /// Takes the next record, hands a finished absence to `end`, and returns how many records the
+    /// kernel says it lost here.
     pub(crate) fn record(&mut self, record: Record<'_>, end: impl FnOnce(Absence<'_>)) -> u64 {
         match record {
             Record::Sample { stack, .. } => {
@@ -67,7 +67,8 @@ impl Absences {
         0
     }
 
-    /// Ends a drain. The thread is running, so if it is still away in the records, the SWITCH in is lost.
+    /// Ends a drain. The thread is running, so if it is still away in the records, the SWITCH in is
+    /// lost.
     pub(crate) fn settle(&mut self, end: impl FnOnce(Absence<'_>)) {
         self.close_torn(end);
         self.depth = 0;

@@ -1,14 +1,16 @@
-//! Absences that were in the ring when a call began: nobody's, unless that call interrupted another.
+//! Absences that were in the ring when a call began: nobody's, unless that call interrupted
+//! another.
 //!
-//! A signal handler may make calls while a call of the program sleeps. The handler's call finds the sleep
-//! of the interrupted one in the ring, and cannot tell it from a page fault between calls. So what a call
-//! finds at its beginning is put aside for a while, numbered; a call that ends later and began earlier takes
-//! what is its own.
+//! A signal handler may make calls while a call of the program sleeps. The handler's call finds the
+//! sleep of the interrupted one in the ring, and cannot tell it from a page fault between calls. So
+//! what a call finds at its beginning is put aside for a while, numbered; a call that ends later
+//! and began earlier takes what is its own.
 
 use crate::absence::Absence;
 use crate::record::Stack;
 
-/// Absences kept aside: more than one handler finds unless it interrupts a call that sleeps again and again.
+/// Absences kept aside: more than one handler finds unless it interrupts a call that sleeps again
+/// and again.
 const KEPT_MAX: u64 = 8;
 
 #[derive(Clone, Copy, Debug)]
@@ -55,8 +57,8 @@ impl Aside {
         self.count
     }
 
-    /// Hands over what was put here since there were `before`, oldest first, and returns how many of them
-    /// are gone, overwritten by newer ones.
+    /// Hands over what was put here since there were `before`, oldest first, and returns how many
+    /// of them are gone, overwritten by newer ones.
     pub(crate) fn take(&mut self, before: u64, mut each: impl FnMut(Absence<'_>)) -> u64 {
         let oldest = self.count.saturating_sub(KEPT_MAX);
         for number in before.max(oldest)..self.count {

@@ -2,8 +2,8 @@
 
 macro_rules! calls {
     ($($(#[doc = $doc:literal])* $variant:ident = $name:literal,)*) => {
-        /// A kind of system call. Calls that are one to the kernel and several to the server, such as
-        /// `sendmsg`, are told apart by what they are for.
+        /// A kind of system call. Calls that are one to the kernel and several to the server, such
+        /// as `sendmsg`, are told apart by what they are for.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Call {
@@ -14,8 +14,8 @@ macro_rules! calls {
             /// Every kind, in the order of the values.
             pub const ALL: &[Call] = &[$(Call::$variant),*];
 
-            /// The name users know: that of the system call, with its purpose where one name is not enough.
-            /// Unique among the kinds.
+            /// The name users know: that of the system call, with its purpose where one name is not
+            /// enough. Unique among the kinds.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Call::$variant => $name,)*
@@ -72,7 +72,8 @@ calls! {
     ProgramWrite = "write (program)",
     /// Taking a program's reply.
     ProgramRead = "read (program)",
-    /// Connecting to a back end, which does not wait for it; only the path of a Unix socket might be on a disk.
+    /// Connecting to a back end, which does not wait for it; only the path of a Unix socket might
+    /// be on a disk.
     BackendConnect = "connect (back end)",
     /// Sending a request to a back end.
     BackendWrite = "write (back end)",

@@ -1,12 +1,14 @@
-//! The functions the kernel ran for a call, each with its time: the paper's `CallTrace`, where the kernel has the tracer
-//! `function_graph`.
+//! The functions the kernel ran for a call, each with its time: the paper's `CallTrace`, where the
+//! kernel has the tracer `function_graph`.
 //!
-//! The kernel writes every function of the threads that are followed into rings of its own, out of band; here they are read
-//! and put to the calls they belong to, by thread and time. It costs the followed threads a multiple of their time in the
-//! kernel, so it is for looking into a program and never switched on by itself. Without it the call trace of a
-//! [`Record`](crate::Record) is the stack at each sleep.
+//! The kernel writes every function of the threads that are followed into rings of its own, out of
+//! band; here they are read and put to the calls they belong to, by thread and time. It costs the
+//! followed threads a multiple of their time in the kernel, so it is for looking into a program and
+//! never switched on by itself. Without it the call trace of a [`Record`](crate::Record) is the
+//! stack at each sleep.
 //!
-//! `instance` makes the trace instance and takes it away, `rings`, `page` and `format` read what it holds, `trees` keeps it.
+//! `instance` makes the trace instance and takes it away, `rings`, `page` and `format` read what it
+//! holds, `trees` keeps it.
 //!
 //! Source: Documentation/trace/ftrace.rst of the kernel, "function graph tracer".
 
@@ -36,7 +38,8 @@ pub(crate) use instance::is_offered;
 /// Functions of all calls together: some 32 MB.
 const TOTAL_MAX: usize = 1 << 20;
 
-/// What was written longer ago than this can be read: a processor takes far less from an event's time to its being there.
+/// What was written longer ago than this can be read: a processor takes far less from an event's
+/// time to its being there.
 const WRITTEN_NS: u64 = 1_000_000;
 
 /// Why kernel functions are not timed.
@@ -94,10 +97,11 @@ impl FunctionsError {
 
 /// Times the kernel's functions in the calls of some threads.
 ///
-/// It needs root and Linux 6.11 with `CONFIG_FUNCTION_GRAPH_TRACER`. A call of a followed thread takes several times as long in
-/// the kernel; other threads' calls are a little slower too, since every kernel function looks whether it is to be traced.
-/// Dropping the value ends that. One at a time in a process. A process that is killed leaves its instance behind, until [`remove_instance`] or the
-/// next [`FunctionTimes::start`] of whatever process removes it.
+/// It needs root and Linux 6.11 with `CONFIG_FUNCTION_GRAPH_TRACER`. A call of a followed thread
+/// takes several times as long in the kernel; other threads' calls are a little slower too, since
+/// every kernel function looks whether it is to be traced. Dropping the value ends that. One at a
+/// time in a process. A process that is killed leaves its instance behind, until
+/// [`remove_instance`] or the next [`FunctionTimes::start`] of whatever process removes it.
 ///
 /// ```no_run
 /// use headway_debox::{Debox, FunctionTimes, Limits};
@@ -114,15 +118,16 @@ impl FunctionsError {
 /// ```
 #[derive(Debug)]
 pub struct FunctionTimes {
-    // Closed before the instance goes, which the kernel keeps as long as they are open. Opened after the tracer is set, which the
-    // kernel leaves alone as long.
+    // Closed before the instance goes, which the kernel keeps as long as they are open. Opened
+    // after the tracer is set, which the kernel leaves alone as long.
     rings: Rings,
     instance: Instance,
     trees: Trees,
 }
 
 impl FunctionTimes {
-    /// Prepares the tracer; [`FunctionTimes::follow`] begins. Of each call up to `functions_max` functions are kept, the longest.
+    /// Prepares the tracer; [`FunctionTimes::follow`] begins. Of each call up to `functions_max`
+    /// functions are kept, the longest.
     ///
     /// # Errors
     ///
@@ -136,7 +141,8 @@ impl FunctionTimes {
         })
     }
 
-    /// Where [`FunctionTimes::start`] of this process makes its instance, for someone who removes it should the process be killed.
+    /// Where [`FunctionTimes::start`] of this process makes its instance, for someone who removes
+    /// it should the process be killed.
     ///
     /// # Errors
     ///
@@ -145,8 +151,8 @@ impl FunctionTimes {
         Instance::place()
     }
 
-    /// Follows these threads (the numbers of gettid(2), those of the first process name space), and the threads and processes
-    /// they start from now on.
+    /// Follows these threads (the numbers of gettid(2), those of the first process name space), and
+    /// the threads and processes they start from now on.
     ///
     /// # Errors
     ///
@@ -159,8 +165,8 @@ impl FunctionTimes {
         Ok(())
     }
 
-    /// Takes what the kernel has written until a millisecond ago. Call it a hundred times a second: a ring holds no more of a
-    /// busy processor.
+    /// Takes what the kernel has written until a millisecond ago. Call it a hundred times a second:
+    /// a ring holds no more of a busy processor.
     pub fn poll(&mut self) {
         self.take(monotonic_ns().saturating_sub(WRITTEN_NS));
     }
@@ -183,14 +189,16 @@ impl FunctionTimes {
         (self.rings).take(until_ns, |exit, returned_ns| trees.add(exit, returned_ns))
     }
 
-    /// The functions of one call. They are put to calls by time, and the clock of in-band records is right to 5 µs: of calls that
-    /// follow each other more closely, a function at the edge may be told of the neighbour.
+    /// The functions of one call. They are put to calls by time, and the clock of in-band records
+    /// is right to 5 µs: of calls that follow each other more closely, a function at the edge may
+    /// be told of the neighbour.
     pub fn of(&self, thread: u32, start_ns: u64, wall_ns: u64) -> Functions {
         self.trees.of(thread, start_ns, wall_ns)
     }
 
-    /// As [`FunctionTimes::of`], with what the kernel has written by now. Where records were overwritten during the call, they count as dropped,
-    /// with those that were overwritten before it since the last look. What was read of this thread's earlier calls is forgotten.
+    /// As [`FunctionTimes::of`], with what the kernel has written by now. Where records were
+    /// overwritten during the call, they count as dropped, with those that were overwritten before
+    /// it since the last look. What was read of this thread's earlier calls is forgotten.
     ///
     /// # Errors
     ///
@@ -210,8 +218,9 @@ impl FunctionTimes {
         Ok(found)
     }
 
-    /// Replaces the call trace of the calling thread's last record by the functions of that call. False, and the stacks are left
-    /// as they are, if none is known. What was read of this thread's earlier calls is forgotten.
+    /// Replaces the call trace of the calling thread's last record by the functions of that call.
+    /// False, and the stacks are left as they are, if none is known. What was read of this thread's
+    /// earlier calls is forgotten.
     pub fn merge(&mut self, debox: &Debox) -> bool {
         let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let mut merged = false;
@@ -258,7 +267,8 @@ mod tests {
     use super::page;
     use super::trees::Trees;
 
-    /// What a ring held as a shell had run `sleep 0.03` under Linux 6.12 (Debian 13), with a filter for few functions.
+    /// What a ring held as a shell had run `sleep 0.03` under Linux 6.12 (Debian 13), with a filter
+    /// for few functions.
     const PAGE: &[u8] = include_bytes!("../tests/data/functions/page");
     const FORMAT: &str = include_str!("../tests/data/functions/format");
 
@@ -283,7 +293,8 @@ mod tests {
             }
         });
         assert_eq!((events, lost), (98, 0));
-        // The kernel's own view of the same ring: 36495.31 us for the outermost, 31804.90 us for schedule.
+        // The kernel's own view of the same ring: 36495.31 us for the outermost, 31804.90 us for
+        // schedule.
         let found = trees.of(150, 4_423_930_000, 36_500_000);
         assert_eq!(found.dropped, 0);
         let functions = &found.functions;

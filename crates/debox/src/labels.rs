@@ -1,15 +1,16 @@
-//! From the kernel functions of a stack to a resource label: what the paper's kernel called `wmesg`.
+//! From the kernel functions of a stack to a resource label: what the paper's kernel called
+//! `wmesg`.
 //!
-//! FreeBSD's `tsleep()` takes a human-readable label from each place that sleeps; Linux does not, but
-//! the functions under the scheduler say the same. This is a table from those functions to labels a user
-//! of any server knows. Where nothing in it fits, the label is `other` and the symbol, which is always
-//! kept beside it, has to speak.
+//! FreeBSD's `tsleep()` takes a human-readable label from each place that sleeps; Linux does not,
+//! but the functions under the scheduler say the same. This is a table from those functions to
+//! labels a user of any server knows. Where nothing in it fits, the label is `other` and the
+//! symbol, which is always kept beside it, has to speak.
 //!
-//! Two kinds of functions are told apart. A *wait* names its resource by itself (`pipe_read`). A *lock
-//! taker* does so only if it stands directly above a lock's slow path: `lookup_slow` waiting in
-//! `rwsem_down_read_slowpath` waits for the directory's inode lock, while `lookup_slow` far above
-//! `__wait_on_buffer` waits for a disk. One thing overrides both: a call that has to reclaim memory first waits for
-//! memory, whatever the reclaim itself waits for.
+//! Two kinds of functions are told apart. A *wait* names its resource by itself (`pipe_read`). A
+//! *lock taker* does so only if it stands directly above a lock's slow path: `lookup_slow` waiting
+//! in `rwsem_down_read_slowpath` waits for the directory's inode lock, while `lookup_slow` far
+//! above `__wait_on_buffer` waits for a disk. One thing overrides both: a call that has to reclaim
+//! memory first waits for memory, whatever the reclaim itself waits for.
 //!
 //! Source: kernel sources 5.10 to 6.18; Ruan's dissertation (2005), section 2.3.2 for the idea.
 
@@ -124,8 +125,8 @@ labels! {
     Exit = "exit",
 }
 
-/// Functions that name the resource by themselves; the innermost one in the stack decides. A trailing
-/// `*` matches every ending, since variants come and go with kernel versions.
+/// Functions that name the resource by themselves; the innermost one in the stack decides. A
+/// trailing `*` matches every ending, since variants come and go with kernel versions.
 const WAITS: &[(&str, Label)] = &[
     ("folio_wait_writeback*", Label::PageWriteback),
     ("wait_on_page_writeback*", Label::PageWriteback),
@@ -370,7 +371,8 @@ const LOCK_TAKERS: &[(&str, Label)] = &[
     ("do_lock_mount", Label::Freeze),
 ];
 
-/// Entrances of memory reclaim: what is below them in the stack was asked for by nobody but the reclaim.
+/// Entrances of memory reclaim: what is below them in the stack was asked for by nobody but the
+/// reclaim.
 const RECLAIM: &[&str] = &[
     "shrink_node*",
     "shrink_lruvec*",

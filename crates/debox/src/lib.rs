@@ -1,16 +1,17 @@
-//! In-band system-call records: a thread learns from its own calls whether they slept, how long, and
-//! on what.
+//! In-band system-call records: a thread learns from its own calls whether they slept, how long,
+//! and on what.
 //!
-//! This is DeBox: performance information is a result of the call, handed to
-//! the caller as the call returns, rather than a log some other process reads later. The kernel writes
-//! the thread's context switches into a ring mapped into the thread ([`os::perf`]); around each call two
+//! This is DeBox: performance information is a result of the call, handed to the caller as the call
+//! returns, rather than a log some other process reads later. The kernel writes the thread's
+//! context switches into a ring mapped into the thread ([`os::perf`]); around each call two
 //! counters are compared and, only if they differ, what happened is read.
 //!
-//! There are two forms of it. [`Debox`] leaves the whole record of the last call: times, faults, each sleep with its
-//! label. [`Tracer`] is what surrounds every system call of a worker in the request path: it adds up sleeps by call and
-//! kernel site, and refuses to time calls that do not sleep and to resolve symbols on the event loop
-//! ([`Symbols`] is for the process that shows the report). Both count preemptions apart and the records they had to
-//! miss, and neither looks at other threads.
+//! There are two forms of it. [`Debox`] leaves the whole record of the last call: times, faults,
+//! each sleep with its label. [`Tracer`] is what surrounds every system call of a worker in the
+//! request path: it adds up sleeps by call and kernel site, and refuses to time calls that do not
+//! sleep and to resolve symbols on the event loop ([`Symbols`] is for the process that shows the
+//! report). Both count preemptions apart and the records they had to miss, and neither looks at
+//! other threads.
 //!
 //! Source: Ruan's dissertation (2005), sections 2.1 to 2.3.
 

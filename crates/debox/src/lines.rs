@@ -1,12 +1,13 @@
-//! Source lines of kernel addresses, where the kernel's debug file is at hand: the paper's `blockingFile` and
-//! `blockingLine`.
+//! Source lines of kernel addresses, where the kernel's debug file is at hand: the paper's
+//! `blockingFile` and `blockingLine`.
 //!
-//! Distributions keep the debug file (a `vmlinux` with DWARF, some gigabyte) in a package of its own. Reading it
-//! takes seconds and memory, so it belongs to a command that shows results; the feature `lines`
-//! keeps it out of everything else. It answers for the kernel's own functions, not for those of its modules.
+//! Distributions keep the debug file (a `vmlinux` with DWARF, some gigabyte) in a package of its
+//! own. Reading it takes seconds and memory, so it belongs to a command that shows results; the
+//! feature `lines` keeps it out of everything else. It answers for the kernel's own functions, not
+//! for those of its modules.
 //!
-//! Sources: Documentation/admin-guide/bug-hunting.rst of the kernel; the places are those of Debian, Fedora and a
-//! kernel built at home.
+//! Sources: Documentation/admin-guide/bug-hunting.rst of the kernel; the places are those of
+//! Debian, Fedora and a kernel built at home.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -58,7 +59,8 @@ impl KernelLines {
     ///
     /// # Errors
     ///
-    /// `InvalidData`: it is none, or belongs to another kernel, or the running kernel hides its addresses.
+    /// `InvalidData`: it is none, or belongs to another kernel, or the running kernel hides its
+    /// addresses.
     pub fn open(path: &Path, symbols: &Symbols) -> io::Result<KernelLines> {
         let invalid = |why: String| {
             let text = format!("{}: {why}", path.display());

@@ -1,12 +1,12 @@
 //! Which records are kept, and what happens at once when a call went wrong.
 //!
-//! Mechanism and policy are apart, as in the paper: [`Debox`](crate::Debox) leaves one record after each call, and the
-//! program, or the preloaded library on its behalf, decides here what becomes of it. Deciding costs
-//! comparisons, so every call can be looked at: an anomaly in one call of a thousand is found, which
-//! sampling would miss.
+//! Mechanism and policy are apart, as in the paper: [`Debox`](crate::Debox) leaves one record after
+//! each call, and the program, or the preloaded library on its behalf, decides here what becomes of
+//! it. Deciding costs comparisons, so every call can be looked at: an anomaly in one call of a
+//! thousand is found, which sampling would miss.
 //!
-//! Reactions happen in the thread that made the call, right after it: that is what in-band means, and what
-//! no observer from outside can offer.
+//! Reactions happen in the thread that made the call, right after it: that is what in-band means,
+//! and what no observer from outside can offer.
 //!
 //! Source: Ruan's dissertation (2005), sections 2.2 and 2.3.1 (footnote 1: a core of a fork).
 
@@ -47,8 +47,8 @@ impl Keeper {
         Keeper { filter, met: 0 }
     }
 
-    /// Whether to keep this record of a call made from `site`. The first that meets the conditions is
-    /// kept, then every `one_in`th.
+    /// Whether to keep this record of a call made from `site`. The first that meets the conditions
+    /// is kept, then every `one_in`th.
     pub fn keeps(&mut self, record: &Record, site: u64) -> bool {
         if !self.filter.meets(record, site) {
             return false;
@@ -82,8 +82,8 @@ impl Filter {
 pub struct Trigger {
     /// The conditions; a trigger without any fires at every call.
     pub when: Filter,
-    /// How often at most in the life of a process, so that a bad day does not fill the disk with cores. 0: no
-    /// bound.
+    /// How often at most in the life of a process, so that a bad day does not fill the disk with
+    /// cores. 0: no bound.
     pub times_max: u32,
 }
 
@@ -96,7 +96,8 @@ pub enum Reaction {
     Callback(Callback),
     /// Write the record and the thread's user stack to standard error.
     Stack,
-    /// Dump a core of a forked copy; the program runs on. Where it goes is `kernel.core_pattern`'s business.
+    /// Dump a core of a forked copy; the program runs on. Where it goes is `kernel.core_pattern`'s
+    /// business.
     Core,
     /// Run a shell command, with the call in its environment (`HEADWAY_CALL`, `HEADWAY_WALL_NS`,
     /// `HEADWAY_LABEL`, `HEADWAY_PID`), and wait for it.
@@ -133,8 +134,8 @@ impl Rule {
     ///
     /// # Errors
     ///
-    /// The reaction could not be carried out: no process could be created, or standard error is closed. The
-    /// program goes on all the same; the count has gone up.
+    /// The reaction could not be carried out: no process could be created, or standard error is
+    /// closed. The program goes on all the same; the count has gone up.
     pub fn apply(&mut self, record: &Record, site: u64) -> std::io::Result<()> {
         let spent = self.times_max != 0 && self.fired >= self.times_max;
         if spent || !self.when.keeps(record, site) {

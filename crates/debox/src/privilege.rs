@@ -1,4 +1,5 @@
-//! Opening the ring with as much detail as the kernel allows, and saying what is missing if not all.
+//! Opening the ring with as much detail as the kernel allows, and saying what is missing if not
+//! all.
 
 use std::io;
 
@@ -39,8 +40,9 @@ pub(crate) fn forked() -> Rung {
     Rung::Off { why }
 }
 
-/// What the call trace of a record holds. A function tracer writes into rings of its own, which cost the thread a multiple
-/// of its time: so where the kernel has one, it is not switched on by itself.
+/// What the call trace of a record holds. A function tracer writes into rings of its own, which
+/// cost the thread a multiple of its time: so where the kernel has one, it is not switched on by
+/// itself.
 pub(crate) fn trace_source(rung: &Rung) -> String {
     if *rung != Rung::Stacks {
         return "there is no call trace without kernel stacks".to_owned();
@@ -67,7 +69,8 @@ fn open(detail: Detail) -> io::Result<Ring> {
     }
 }
 
-/// What the refusal means, and what grants the rung that needs `kernel.perf_event_paranoid` ≤ `paranoid`.
+/// What the refusal means, and what grants the rung that needs `kernel.perf_event_paranoid` ≤
+/// `paranoid`.
 fn explain(error: &io::Error, paranoid: u8) -> String {
     match error.raw_os_error() {
         Some(libc::EACCES) => {

@@ -1,8 +1,8 @@
 //! The record of one call: what the paper's `DeBoxInfo` holds.
 //!
-//! A record is a buffer the caller owns and the tracer fills again and again, so that tracing allocates
-//! nothing. Its two arrays have the lengths its [`Limits`] ask for; what does not fit is counted, never
-//! silently left out.
+//! A record is a buffer the caller owns and the tracer fills again and again, so that tracing
+//! allocates nothing. Its two arrays have the lengths its [`Limits`] ask for; what does not fit is
+//! counted, never silently left out.
 //!
 //! Source: Ruan's dissertation (2005), section 2.3.1 and Figure 2.3.
 
@@ -19,19 +19,21 @@ use crate::symbols::Symbols;
 pub struct Limits {
     /// Places where one call slept that are told apart. The paper's structure has 5.
     pub sleeps_max: usize,
-    /// Entries of the call trace. The paper's structure has 200. An entry is a frame of the kernel stack at a
-    /// sleep, until [`FunctionTimes::merge`](crate::FunctionTimes::merge) replaces them by the functions of the call.
+    /// Entries of the call trace. The paper's structure has 200. An entry is a frame of the kernel
+    /// stack at a sleep, until [`FunctionTimes::merge`](crate::FunctionTimes::merge) replaces them
+    /// by the functions of the call.
     pub trace_max: usize,
-    /// Whether sleeps get their label and function at once. It needs the kernel's symbols, which the first
-    /// [`Debox::enable`](crate::Debox::enable) of the process loads (tens of milliseconds, several
-    /// megabytes); otherwise resolve the stacks later.
+    /// Whether sleeps get their label and function at once. It needs the kernel's symbols, which
+    /// the first [`Debox::enable`](crate::Debox::enable) of the process loads (tens of
+    /// milliseconds, several megabytes); otherwise resolve the stacks later.
     pub resolve: bool,
     /// Whether to ask, after a sleep, how long the thread then waited for a processor. Three system
     /// calls on /proc.
     pub wakeup: bool,
-    /// Whether page faults of the program's own code count that happen between a call's beginning and its end, in a closure for
-    /// instance. Without them those in the kernel count, and a program that touches much fresh memory does not pay for each page.
-    /// What [`Debox::enable`](crate::Debox::enable) was told holds; other limits later do not change it.
+    /// Whether page faults of the program's own code count that happen between a call's beginning
+    /// and its end, in a closure for instance. Without them those in the kernel count, and a
+    /// program that touches much fresh memory does not pay for each page. What
+    /// [`Debox::enable`](crate::Debox::enable) was told holds; other limits later do not change it.
     pub own_faults: bool,
 }
 
@@ -90,8 +92,8 @@ pub struct Sleep {
     pub max_ns: u64,
     /// The resource; `Unknown` unless [`Limits::resolve`] and the stack is known.
     pub label: Label,
-    /// The kernel function it slept in and the offset in it, where resolved: the start of the innermost
-    /// function that is not the scheduler's.
+    /// The kernel function it slept in and the offset in it, where resolved: the start of the
+    /// innermost function that is not the scheduler's.
     pub site: Option<Site>,
     /// The stack of the first of them.
     pub stack: Stack,
@@ -118,7 +120,8 @@ impl Site {
     }
 }
 
-/// An entry of the call trace: the paper's `CallTrace`. A frame of the stack at a sleep, or a function of the call.
+/// An entry of the call trace: the paper's `CallTrace`. A frame of the stack at a sleep, or a
+/// function of the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceEntry {
     /// A kernel address: a return address of the stack, or one at the start of the function.
@@ -139,7 +142,8 @@ pub struct Record {
     pub start_ns: u64,
     /// Wall-clock time.
     pub wall_ns: u64,
-    /// The same in ticks of the clock that is used ([`os::ticks`]): the processor's counter where it is trusted.
+    /// The same in ticks of the clock that is used ([`os::ticks`]): the processor's counter where
+    /// it is trusted.
     pub wall_ticks: u64,
     /// Minor page faults; `None` where the privilege does not reach.
     pub faults_minor: Option<u32>,
@@ -147,14 +151,15 @@ pub struct Record {
     pub faults_major: Option<u32>,
     /// Times the call lost the processor while it could have run on.
     pub preemptions: Wait,
-    /// Nanoseconds runnable without running: after wake-ups and preemptions. `None` if not asked for, if it
-    /// did not sleep, or if a signal handler's call came in between.
+    /// Nanoseconds runnable without running: after wake-ups and preemptions. `None` if not asked
+    /// for, if it did not sleep, or if a signal handler's call came in between.
     pub wakeup_ns: Option<u64>,
     /// Sleeps that found no room in `sleeps`.
     pub sleeps_dropped: u32,
     /// Trace entries that found no room.
     pub trace_dropped: u32,
-    /// Records the kernel lost during the call or shortly before it; sleeps may be missing if not 0.
+    /// Records the kernel lost during the call or shortly before it; sleeps may be missing if
+    /// not 0.
     pub lost: u64,
     sleeps: Vec<Sleep>,
     trace: Vec<TraceEntry>,
@@ -181,8 +186,8 @@ impl Record {
         }
     }
 
-    /// The record of a call that somebody else observed, out of band: with these sleeps, everything else
-    /// to be filled in.
+    /// The record of a call that somebody else observed, out of band: with these sleeps, everything
+    /// else to be filled in.
     pub fn observed(number: u32, sleeps: Vec<Sleep>) -> Record {
         let limits = Limits {
             sleeps_max: sleeps.len(),
@@ -221,7 +226,8 @@ impl Record {
         kept + u64::from(self.sleeps_dropped)
     }
 
-    /// Whether the thread lost the processor in the call, by itself or not, or may have: a record is lost.
+    /// Whether the thread lost the processor in the call, by itself or not, or may have: a record
+    /// is lost.
     #[inline]
     pub fn left_processor(&self) -> bool {
         !self.sleeps.is_empty()
@@ -235,8 +241,8 @@ impl Record {
         self.sleeps.iter().map(|sleep| sleep.blocked_ns).sum()
     }
 
-    /// Nanoseconds on the processor: the wall time without sleeps and preemptions. An upper bound if a
-    /// sleep was dropped or a record lost.
+    /// Nanoseconds on the processor: the wall time without sleeps and preemptions. An upper bound
+    /// if a sleep was dropped or a record lost.
     pub fn cpu_ns(&self) -> u64 {
         (self.wall_ns)
             .saturating_sub(self.blocked_ns())

@@ -9,8 +9,8 @@ use crate::{Label, Symbols};
 
 mod hexadecimal;
 
-/// Distinct kernel stacks a tracer or a merged report tells apart. A server that never sleeps has none;
-/// one that does has a handful. The bound keeps a pathological one from growing without end.
+/// Distinct kernel stacks a tracer or a merged report tells apart. A server that never sleeps has
+/// none; one that does has a handful. The bound keeps a pathological one from growing without end.
 pub const SITES_MAX: usize = 64;
 
 /// How much a tracer sees, best first.
@@ -83,7 +83,8 @@ pub struct Site {
     /// [`Call::name`](crate::Call::name) of the call.
     pub call: String,
     /// Kernel addresses, innermost first, at most 24. Empty where the stack is not known: without
-    /// the privilege, when its record was lost, or beyond [`SITES_MAX`] sites. Serialized as hexadecimal text.
+    /// the privilege, when its record was lost, or beyond [`SITES_MAX`] sites. Serialized as
+    /// hexadecimal text.
     #[serde(with = "hexadecimal")]
     pub stack: Vec<u64>,
     /// What it waited for in the kernel's words, once [`Report::resolve`] has been there.
@@ -101,8 +102,8 @@ pub struct Site {
 
 /// Everything a tracer saw since it was enabled, or several of them together.
 ///
-/// "It never blocked" is the conjunction of three things: `rung` is not `Off`, `blocked_count()` is 0
-/// and `lost_records` is 0.
+/// "It never blocked" is the conjunction of three things: `rung` is not `Off`, `blocked_count()` is
+/// 0 and `lost_records` is 0.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// How much was seen; after a merge, of the one that saw least.
@@ -117,7 +118,8 @@ pub struct Report {
     pub preemptions: Wait,
     /// Records the kernel dropped because the ring was full. Sleeps may be missing if not 0.
     pub lost_records: u64,
-    /// Sleeps counted under their call with an empty stack, because [`SITES_MAX`] stacks were known.
+    /// Sleeps counted under their call with an empty stack, because [`SITES_MAX`] stacks were
+    /// known.
     pub sites_dropped: u64,
 }
 
@@ -132,7 +134,8 @@ impl Report {
         self.sleeps.iter().map(|site| site.total_ns).sum()
     }
 
-    /// Adds what another tracer saw. Stacks are comparable only between threads of one running kernel.
+    /// Adds what another tracer saw. Stacks are comparable only between threads of one running
+    /// kernel.
     pub fn merge(&mut self, other: &Report) {
         if other.rung.height() < self.rung.height() {
             self.rung = other.rung.clone();

@@ -1,10 +1,12 @@
 //! Kernel addresses to names, from /proc/kallsyms.
 //!
-//! Loading reads and parses some ten megabytes of text, so it belongs to a process that may wait (the
-//! master, a command line), never to a worker. It answers for one boot only: addresses are random.
+//! Loading reads and parses some ten megabytes of text, so it belongs to a process that may wait
+//! (the master, a command line), never to a worker. It answers for one boot only: addresses are
+//! random.
 //!
-//! What it makes of the text is one piece of bytes ([`Symbols::image`]), which another process of the same boot can map and
-//! use as it is: a head, the starts in order, the names. Reading it trusts no byte of it.
+//! What it makes of the text is one piece of bytes ([`Symbols::image`]), which another process of
+//! the same boot can map and use as it is: a head, the starts in order, the names. Reading it
+//! trusts no byte of it.
 
 use std::borrow::Cow;
 use std::io;
@@ -20,8 +22,8 @@ const LAST_FUNCTION_BYTES: u64 = 64 * 1024;
 
 /// The functions of the running kernel and its modules.
 pub struct Symbols {
-    /// [`head`], then for each function its start and, in half a word each, where its name begins behind the starts and how
-    /// long it is; then the names.
+    /// [`head`], then for each function its start and, in half a word each, where its name begins
+    /// behind the starts and how long it is; then the names.
     image: Cow<'static, [u8]>,
     count: usize,
 }
@@ -56,7 +58,8 @@ impl Symbols {
         Ok(Symbols::parse(&text))
     }
 
-    /// Takes what [`Symbols::image`] gave, perhaps to another process. `None` if it is none, or of another boot.
+    /// Takes what [`Symbols::image`] gave, perhaps to another process. `None` if it is none, or of
+    /// another boot.
     pub fn from_image(image: Cow<'static, [u8]>) -> Option<Symbols> {
         let symbols = Symbols { image, count: 0 };
         let boot = [symbols.word(head::BOOT), symbols.word(head::BOOT + 1)];
@@ -73,8 +76,8 @@ impl Symbols {
         &self.image
     }
 
-    /// True if the kernel gave names but no addresses. Nothing resolves then; `kernel.kptr_restrict=0`
-    /// (with `kernel.perf_event_paranoid` ≤ 1) or `CAP_SYSLOG` shows them.
+    /// True if the kernel gave names but no addresses. Nothing resolves then;
+    /// `kernel.kptr_restrict=0` (with `kernel.perf_event_paranoid` ≤ 1) or `CAP_SYSLOG` shows them.
     pub fn hidden(&self) -> bool {
         self.word(head::HIDDEN) != 0
     }
@@ -135,9 +138,10 @@ impl Symbols {
             .map_or(0, u64::from_ne_bytes)
     }
 
-    /// What a stack (innermost first) was waiting for: the innermost function that is not the scheduler's
-    /// machinery. Where that is a general way of waiting, such as a lock or a page flag, its caller
-    /// follows, since it names the resource: `folio_wait_bit_common < filemap_update_page`.
+    /// What a stack (innermost first) was waiting for: the innermost function that is not the
+    /// scheduler's machinery. Where that is a general way of waiting, such as a lock or a page
+    /// flag, its caller follows, since it names the resource: `folio_wait_bit_common <
+    /// filemap_update_page`.
     pub fn waiting_site(&self, stack: &[u64]) -> Option<String> {
         // Return addresses point behind the call, which may already be the next function.
         let names = stack
@@ -152,8 +156,8 @@ impl Symbols {
         stack.iter().find_map(|address| self.waits_at(*address))
     }
 
-    /// A stack without what only carries the waiting out, and the observing of it: that differs with who else observes. All of it
-    /// if there is nothing else.
+    /// A stack without what only carries the waiting out, and the observing of it: that differs
+    /// with who else observes. All of it if there is nothing else.
     pub fn way_there<'a>(&self, stack: &'a [u64]) -> &'a [u64] {
         let waits = |address: &u64| self.waits_at(*address).is_some();
         let begin = stack.iter().position(waits).unwrap_or(0);
@@ -312,7 +316,8 @@ ffffffffc0000000 t ext4_file_read_iter\t[ext4]
     #[test]
     fn caller_is_named_too_when_the_wait_is_a_general_one() {
         let symbols = Symbols::parse(TEXT);
-        // The last address is the very end of filemap_update_page: a return address behind its last call.
+        // The last address is the very end of filemap_update_page: a return address behind its last
+        // call.
         let stack = [
             0xffffffff81000610,
             0xffffffff81000510,

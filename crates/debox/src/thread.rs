@@ -1,15 +1,16 @@
 //! The handle of a thread: makes calls, and fills the record of the last one.
 //!
-//! Around a call it reads the clock, two counters of page faults and the position of the perf ring: some
-//! twenty nanoseconds. Only if the ring moved is there more to do, and then the call slept, so
+//! Around a call it reads the clock, two counters of page faults and the position of the perf ring:
+//! some twenty nanoseconds. Only if the ring moved is there more to do, and then the call slept, so
 //! that its cost does not show.
 //!
-//! It refuses to look at other threads and to keep history: one record, the last, as `errno` is. Who wants
-//! more keeps it.
+//! It refuses to look at other threads and to keep history: one record, the last, as `errno` is.
+//! Who wants more keeps it.
 //!
-//! Calls of signal handlers come in between. The borrow of the buffer is the lock: whoever finds it taken
-//! leaves everything alone, and a call that leaves no record for that is counted. Compiler fences keep the
-//! lock where a handler can see it; the processor needs none, since it is the same thread.
+//! Calls of signal handlers come in between. The borrow of the buffer is the lock: whoever finds it
+//! taken leaves everything alone, and a call that leaves no record for that is counted. Compiler
+//! fences keep the lock where a handler can see it; the processor needs none, since it is the same
+//! thread.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::fmt;
@@ -33,15 +34,15 @@ use crate::symbols::Symbols;
 /// In-band records for the calling thread: after each call made through it, [`Debox::last`] is that
 /// call's performance.
 ///
-/// One per thread, made on that thread, neither `Send` nor `Sync`; a thread made later has none until it
-/// enables its own.
+/// One per thread, made on that thread, neither `Send` nor `Sync`; a thread made later has none
+/// until it enables its own.
 ///
-/// - **A signal handler's call** inside another leaves its own record; when the outer one returns, the
-///   record is the outer one's, as `errno` would be, with what it slept before the handler ran.
-/// - **A forked child** has the handle and sees no sleeps with it ([`Debox::rung`] says so) until it enables
-///   its own. A child of `vfork` leaves the parent's ring alone.
-/// - **Not promised**: sleeps of other threads on the call's behalf; the user's part of a page fault; the
-///   order of sleeps among those aggregated in one entry.
+/// - **A signal handler's call** inside another leaves its own record; when the outer one returns,
+///   the record is the outer one's, as `errno` would be, with what it slept before the handler ran.
+/// - **A forked child** has the handle and sees no sleeps with it ([`Debox::rung`] says so) until
+///   it enables its own. A child of `vfork` leaves the parent's ring alone.
+/// - **Not promised**: sleeps of other threads on the call's behalf; the user's part of a page
+///   fault; the order of sleeps among those aggregated in one entry.
 ///
 /// ```
 /// use std::io::{Read, Write};
@@ -77,7 +78,8 @@ pub struct Debox {
     home: Home,
     thread: Pid,
     ticks: Ticks,
-    /// Readings of both clocks at one moment, to place calls on the monotonic one; renewed as it ages.
+    /// Readings of both clocks at one moment, to place calls on the monotonic one; renewed as it
+    /// ages.
     anchor: Cell<Anchor>,
     anchor_age_max: u64,
     absences: RefCell<Absences>,
@@ -100,8 +102,8 @@ struct Anchor {
     ns: u64,
 }
 
-/// How old an anchor may get: the calibration is right to some 25 parts in a million, so readings are
-/// placed to 5 µs.
+/// How old an anchor may get: the calibration is right to some 25 parts in a million, so readings
+/// are placed to 5 µs.
 const ANCHOR_AGE_MAX_NS: u64 = 200_000_000;
 
 /// The state before a call; all zero while records are off.
@@ -126,9 +128,11 @@ impl Mark {
 }
 
 impl Debox {
-    /// Starts with as much detail as the kernel allows. Never fails: [`Debox::rung`] tells what is seen.
+    /// Starts with as much detail as the kernel allows. Never fails: [`Debox::rung`] tells what is
+    /// seen.
     ///
-    /// The first call of a process with [`Limits::resolve`] loads the kernel's symbols: tens of milliseconds.
+    /// The first call of a process with [`Limits::resolve`] loads the kernel's symbols: tens of
+    /// milliseconds.
     pub fn enable(limits: Limits) -> Debox {
         let (mut ring, rung) = privilege::best_ring();
         // Programs count on their descriptor numbers; ours would take the lowest free ones.
@@ -173,7 +177,8 @@ impl Debox {
         }
     }
 
-    /// What the entries of a call trace are on this kernel, and what it offers beyond: a sentence for users.
+    /// What the entries of a call trace are on this kernel, and what it offers beyond: a sentence
+    /// for users.
     pub fn trace_source(&self) -> String {
         privilege::trace_source(self.rung())
     }
@@ -183,8 +188,8 @@ impl Debox {
         self.home.is_here() && self.minor.is_some() && self.major.is_some()
     }
 
-    /// Makes a system call and keeps its record in the current buffer. `f` should be that one call and
-    /// nothing else. What it returns is returned as it is, and `errno` with it.
+    /// Makes a system call and keeps its record in the current buffer. `f` should be that one call
+    /// and nothing else. What it returns is returned as it is, and `errno` with it.
     #[inline(always)]
     pub fn call<R>(&self, number: u32, f: impl FnOnce() -> R) -> R {
         let mark = self.begin();
@@ -212,8 +217,8 @@ impl Debox {
         self.keep(number, mark, true);
     }
 
-    /// The first half of a call made while another one of this thread is under way, for callers who know:
-    /// what the other one has slept so far stays in the ring, where the other one finds it.
+    /// The first half of a call made while another one of this thread is under way, for callers who
+    /// know: what the other one has slept so far stays in the ring, where the other one finds it.
     #[inline]
     pub fn begin_nested(&self) -> Mark {
         if self.on.get() {
@@ -229,8 +234,8 @@ impl Debox {
         self.keep(number, mark, false);
     }
 
-    /// As [`Debox::end`], but leaves the record as it was if the thread did not leave the processor. For
-    /// functions that may or may not make a call. True if there is a new record.
+    /// As [`Debox::end`], but leaves the record as it was if the thread did not leave the
+    /// processor. For functions that may or may not make a call. True if there is a new record.
     #[inline(always)]
     pub fn end_if_moved(&self, number: u32, mark: Mark) -> bool {
         let moved = self.home.is_here() && self.moved();
@@ -300,14 +305,14 @@ impl Debox {
         Ref::filter_map(self.record.borrow(), Option::as_ref).ok()
     }
 
-    /// Calls that left no record because the buffer was in use: the answer of [`Debox::last`] was still held,
-    /// or a signal handler's call came while another record was being written.
+    /// Calls that left no record because the buffer was in use: the answer of [`Debox::last`] was
+    /// still held, or a signal handler's call came while another record was being written.
     pub fn dropped(&self) -> u64 {
         self.dropped.get()
     }
 
-    /// Lets an observer who knows more add to the record of the last call; false if there is no buffer or
-    /// it is borrowed.
+    /// Lets an observer who knows more add to the record of the last call; false if there is no
+    /// buffer or it is borrowed.
     pub fn amend(&self, f: impl FnOnce(&mut Record)) -> bool {
         let Ok(mut record) = self.record.try_borrow_mut() else {
             return false;
@@ -399,11 +404,13 @@ impl Debox {
         if record.limits().wakeup {
             let since_ns = run_queue_wait_ns()
                 .map(|waited_ns| waited_ns.saturating_sub(self.waited_ns.replace(waited_ns)));
-            // The call inside has looked at the clock of waiting, too: the part before it is not known.
+            // The call inside has looked at the clock of waiting, too: the part before it is not
+            // known.
             record.wakeup_ns = since_ns.filter(|_| !nested);
         }
         let symbols = record.limits().resolve.then(kernel_symbols).flatten();
-        // The thread may also lose the processor just before the first reading of the clock or just after the second.
+        // The thread may also lose the processor just before the first reading of the clock or just
+        // after the second.
         let longest_ns = longest_ns(record.wall_ns);
         let add = |record: &mut Record, absence: Absence<'_>| {
             if absence.length_ns <= longest_ns {
@@ -422,13 +429,15 @@ impl Debox {
         });
         absences.settle(|absence| add(record, absence));
         if overflown && !is_confined() {
-            // The kernel tells what it lost in front of its next record, which must not be another call's.
+            // The kernel tells what it lost in front of its next record, which must not be another
+            // call's.
             ring.provoke();
             ring.drain(|event| lost += absences.record(event, |_| {}));
             absences.settle(|_| {});
         }
         record.lost += lost;
-        // What resolving caused, a page fault of its own perhaps, stays in the ring and is nobody's.
+        // What resolving caused, a page fault of its own perhaps, stays in the ring and is
+        // nobody's.
     }
 }
 
@@ -438,7 +447,8 @@ impl Anchor {
         Anchor { ticks, ns }
     }
 
-    /// A reading on the monotonic clock. It is before the anchor if a call inside its own renewed that.
+    /// A reading on the monotonic clock. It is before the anchor if a call inside its own renewed
+    /// that.
     #[inline(always)]
     fn place(self, clock: Ticks, ticks: u64) -> u64 {
         if ticks >= self.ticks {
@@ -469,13 +479,15 @@ fn faults(counter: &Option<FaultCounter>, before: u64) -> Option<u32> {
         .map(|counter| (counter.count() - before) as u32)
 }
 
-/// The longest absence that fits into a call, as two clocks see it that are apart by some parts in a million.
+/// The longest absence that fits into a call, as two clocks see it that are apart by some parts in
+/// a million.
 fn longest_ns(wall_ns: u64) -> u64 {
     wall_ns + wall_ns / 1000 + 1000
 }
 
 /// Nanoseconds the calling thread was runnable without running, since it began: the second word of
-/// /proc/thread-self/schedstat (sched-stats in the kernel's documentation). `None` where it cannot be read.
+/// /proc/thread-self/schedstat (sched-stats in the kernel's documentation). `None` where it cannot
+/// be read.
 fn run_queue_wait_ns() -> Option<u64> {
     if is_confined() {
         return None;
@@ -490,8 +502,9 @@ fn run_queue_wait_ns() -> Option<u64> {
 /// How many calls that give up system calls have been made or are under way.
 static CONFINED: AtomicU32 = AtomicU32::new(0);
 
-/// Says that the process gives up system calls (seccomp(2)), or takes it back. Records then do without calls of their own,
-/// which could be the end of the process: there is no time between wake-up and running in them.
+/// Says that the process gives up system calls (seccomp(2)), or takes it back. Records then do
+/// without calls of their own, which could be the end of the process: there is no time between
+/// wake-up and running in them.
 pub fn confine(yes: bool) {
     if yes {
         CONFINED.fetch_add(1, Ordering::Relaxed);
@@ -507,8 +520,9 @@ pub fn is_confined() -> bool {
 
 static SYMBOLS: OnceLock<Option<Symbols>> = OnceLock::new();
 
-/// The kernel's functions, loaded once a process by whoever needs them first; `None` where they are hidden.
-/// Slow at the first call: tens of milliseconds. Once the process is confined ([`confine`]) they are no longer loaded.
+/// The kernel's functions, loaded once a process by whoever needs them first; `None` where they are
+/// hidden. Slow at the first call: tens of milliseconds. Once the process is confined ([`confine`])
+/// they are no longer loaded.
 pub fn kernel_symbols() -> Option<&'static Symbols> {
     if is_confined() {
         return SYMBOLS.get()?.as_ref();
@@ -518,7 +532,8 @@ pub fn kernel_symbols() -> Option<&'static Symbols> {
         .as_ref()
 }
 
-/// Gives [`kernel_symbols`] what it would load, from a process that has loaded it. Those it has it keeps.
+/// Gives [`kernel_symbols`] what it would load, from a process that has loaded it. Those it has it
+/// keeps.
 pub fn adopt_kernel_symbols(symbols: Symbols) {
     let _ = SYMBOLS.set(Some(symbols).filter(|symbols| !symbols.hidden()));
 }

@@ -13,8 +13,8 @@ use crate::report::{Report, Rung, Wait};
 /// The in-band record of one thread: which of its system calls slept, how long, and where.
 ///
 /// One per thread, made on that thread; it is neither `Send` nor `Sync`. Calls must not nest: what
-/// happens in the outer call before the inner one would be attributed to [`Call::Elsewhere`]. After a
-/// fork the child must not use it. A thread stopped by a signal or a debugger counts as asleep.
+/// happens in the outer call before the inner one would be attributed to [`Call::Elsewhere`]. After
+/// a fork the child must not use it. A thread stopped by a signal or a debugger counts as asleep.
 ///
 /// ```
 /// use std::io::{Read, Write};
@@ -62,8 +62,8 @@ impl Tracer {
     /// Never fails: [`Tracer::rung`] tells how much is seen and what would make it more.
     ///
     /// From here on every sleep of the thread costs more, those in the event wait too: 3.6 µs with
-    /// stacks and 1.4 µs without on a virtual machine (`examples/overhead.rs`). A busy worker hardly
-    /// sleeps; one that is woken for each request pays it for each request.
+    /// stacks and 1.4 µs without on a virtual machine (`examples/overhead.rs`). A busy worker
+    /// hardly sleeps; one that is woken for each request pays it for each request.
     pub fn enable() -> Tracer {
         let (ring, rung) = privilege::best_ring();
         Tracer::with(ring, rung)
@@ -92,21 +92,22 @@ impl Tracer {
     /// Makes a system call and keeps the record of it.
     ///
     /// `f` should be that one call and nothing else, since all that happens in it is attributed to
-    /// `call`. When nothing slept, the cost is a counter and two loads. What `f` returns is returned as
-    /// it is; `errno` survives unless there was something to record.
+    /// `call`. When nothing slept, the cost is a counter and two loads. What `f` returns is
+    /// returned as it is; `errno` survives unless there was something to record.
     #[inline(always)]
     pub fn call<R>(&self, call: Call, f: impl FnOnce() -> R) -> R {
         let count = &self.counts[call as usize];
         count.set(count.get() + 1);
-        // Before: what moved the ring since the last call (a page fault, a preemption) is not this call's.
+        // Before: what moved the ring since the last call (a page fault, a preemption) is not this
+        // call's.
         self.look(Call::Elsewhere);
         let result = f();
         self.look(call);
         result
     }
 
-    /// Everything seen since the tracer was made. Meant for once a second: it copies the counts and makes
-    /// one system call, which does not wait.
+    /// Everything seen since the tracer was made. Meant for once a second: it copies the counts and
+    /// makes one system call, which does not wait.
     pub fn report(&self) -> Report {
         self.look(Call::Elsewhere);
         let calls = Call::ALL.iter().map(|call| (call, self.count(*call)));
@@ -167,7 +168,8 @@ mod tests {
     use super::{Call, Rung, Tracer};
     use crate::common::skip;
 
-    /// Sleeps several times, since a sleep this short may be over before the thread leaves the processor.
+    /// Sleeps several times, since a sleep this short may be over before the thread leaves the
+    /// processor.
     fn doze() {
         (0..5).for_each(|_| std::thread::sleep(Duration::from_micros(20)));
     }
@@ -184,7 +186,8 @@ mod tests {
         // Each sleep takes more than 80 bytes of a ring of one page.
         let dozes = rustix::param::page_size() as u64 / 80;
         tracer.call(Call::Sendfile, || (0..dozes).for_each(|_| doze()));
-        // Before Linux 6.0 the loss shows only with the next record, which comes with the next sleep.
+        // Before Linux 6.0 the loss shows only with the next record, which comes with the next
+        // sleep.
         assert!(!kernel_counts || tracer.report().lost_records > 0);
         tracer.call(Call::Send, doze);
         let report = tracer.report();

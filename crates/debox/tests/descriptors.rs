@@ -1,4 +1,5 @@
-//! What the traced program must not notice. One test a process, since descriptors belong to all threads.
+//! What the traced program must not notice. One test a process, since descriptors belong to all
+//! threads.
 
 use headway_debox::{Debox, Limits};
 

@@ -49,7 +49,8 @@ fn call_trace_holds_the_functions_with_their_times_when_the_kernel_has_function_
     assert!(!place.exists());
 }
 
-/// A sleep is in the functions of its call, from the outermost to the scheduler's, and in no other's.
+/// A sleep is in the functions of its call, from the outermost to the scheduler's, and in no
+/// other's.
 fn slept(debox: &Debox, times: &mut FunctionTimes, symbols: &Symbols) {
     let begun = Instant::now();
     debox.call(libc::SYS_clock_nanosleep as u32, || {

@@ -19,15 +19,15 @@ mod common;
 
 use common::skip;
 
-/// Tests of this program take turns: threads of one process share a memory map and its lock, and whoever locks pages or starts a thread has it
-/// for a while.
+/// Tests of this program take turns: threads of one process share a memory map and its lock, and
+/// whoever locks pages or starts a thread has it for a while.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A tracer of this thread, whose code and stack are in memory from here on: a page fault in a call would wait for the lock of the
-/// memory map, which other tests of this process change.
+/// A tracer of this thread, whose code and stack are in memory from here on: a page fault in a call
+/// would wait for the lock of the memory map, which other tests of this process change.
 fn tracer_or_skip(test: &str) -> Option<Tracer> {
     // Without the privilege it has to go without.
     let _ = mlockall(MlockAllFlags::CURRENT);
@@ -59,7 +59,8 @@ fn symbols_or_skip(test: &str) -> Option<Symbols> {
 }
 
 /// The sites of one call. Other calls are left out because a page fault may wait for a lock that a
-/// test on another thread of this process holds; and so are its own faults that have waited for it, where the stack tells.
+/// test on another thread of this process holds; and so are its own faults that have waited for it,
+/// where the stack tells.
 fn sleeps_of(report: &Report, call: Call) -> Vec<Site> {
     let mut report = report.clone();
     if let Ok(symbols) = Symbols::load()
@@ -154,8 +155,8 @@ fn sleep_between_calls_is_elsewhere_when_the_next_call_does_not_sleep() {
     let Some(tracer) = tracer_or_skip(test) else {
         return;
     };
-    // The code of the call is in memory after this: a fault on it would wait for the lock of a memory map
-    // that other tests of this process change.
+    // The code of the call is in memory after this: a fault on it would wait for the lock of a
+    // memory map that other tests of this process change.
     tracer.call(Call::Close, rustix::process::getpid);
     thread::sleep(Duration::from_millis(1));
     tracer.call(Call::Clock, rustix::process::getpid);
@@ -276,7 +277,8 @@ fn preemption_is_not_a_sleep_when_two_threads_share_a_processor() {
             }
         }
     });
-    // A thread that begins has the lock of the memory map now and then, for which a page fault of ours would wait.
+    // A thread that begins has the lock of the memory map now and then, for which a page fault of
+    // ours would wait.
     while !begun.load(Ordering::Acquire) {
         thread::yield_now();
     }

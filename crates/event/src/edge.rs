@@ -1,4 +1,5 @@
-//! epoll(7), edge-triggered: the kernel speaks of changes only, and what holds until the next one is kept in the [line](super::line).
+//! epoll(7), edge-triggered: the kernel speaks of changes only, and what holds until the next one
+//! is kept in the [line](super::line).
 //!
 //! A descriptor is registered once, for both directions, and never changed in the kernel.
 //!
@@ -35,8 +36,9 @@ impl Edge {
         })
     }
 
-    /// Takes all edges there are, waiting for the first: an edge that were left with the kernel would come later than those
-    /// who have been in line before, and they would come first again and again.
+    /// Takes all edges there are, waiting for the first: an edge that were left with the kernel
+    /// would come later than those who have been in line before, and they would come first again
+    /// and again.
     fn hear(&mut self, timeout_ms: Option<u32>) -> io::Result<()> {
         let mut timeout_ms = timeout_ms;
         loop {
@@ -73,8 +75,9 @@ fn data(fd: BorrowedFd<'_>) -> EventData {
     EventData::new_u64(fd.as_raw_fd() as u64)
 }
 
-/// What is asked for, once and for all. The end of the peer's side is not to be had of a file whose changes one of several is
-/// told (`EPOLLEXCLUSIVE_OK_BITS`); those are listeners, which have no peer.
+/// What is asked for, once and for all. The end of the peer's side is not to be had of a file whose
+/// changes one of several is told (`EPOLLEXCLUSIVE_OK_BITS`); those are listeners, which have no
+/// peer.
 fn flags(shared: bool) -> EventFlags {
     match shared {
         true => EventFlags::IN | EventFlags::ET | EventFlags::EXCLUSIVE,
@@ -139,7 +142,8 @@ impl Backend for Edge {
         if !entry.shared || entry.registration.interest == Interest::NONE {
             return Ok(());
         }
-        // The registration says again what holds now; what comes later is another one's, and must not be found by looking.
+        // The registration says again what holds now; what comes later is another one's, and must
+        // not be found by looking.
         entry.believe_nothing();
         super::epoll::to_the_end_of_the_queue(&self.epoll, fd, data(fd), flags(true))
     }

@@ -6,9 +6,10 @@
 //! Fairness is the kernel's: a level-triggered descriptor that was delivered goes to the end of the
 //! ready list (`ep_send_events`).
 //!
-//! A shared descriptor is watched with `EPOLLEXCLUSIVE`: of all who watch it so and sleep, the first in its wait queue is
-//! woken. That queue is in the order of registration, so the first would be woken again and again; whoever was told registers
-//! anew and stands at the end ([`to_the_end_of_the_queue`]). The kernel refuses to change such a registration (epoll_ctl(2)),
+//! A shared descriptor is watched with `EPOLLEXCLUSIVE`: of all who watch it so and sleep, the
+//! first in its wait queue is woken. That queue is in the order of registration, so the first would
+//! be woken again and again; whoever was told registers anew and stands at the end
+//! ([`to_the_end_of_the_queue`]). The kernel refuses to change such a registration (epoll_ctl(2)),
 //! so it is taken out and put in.
 //!
 //! Refused by the kernel, unlike select and poll: regular files (`EPERM`), which are always ready.
@@ -58,8 +59,8 @@ impl Epoll {
     }
 }
 
-/// Registers a shared descriptor anew, so that the next change is told to another one. What is ready now is found by the
-/// registration itself, so nothing is lost in between.
+/// Registers a shared descriptor anew, so that the next change is told to another one. What is
+/// ready now is found by the registration itself, so nothing is lost in between.
 pub(crate) fn to_the_end_of_the_queue(
     epoll: &OwnedFd,
     fd: BorrowedFd<'_>,

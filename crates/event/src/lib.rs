@@ -1,20 +1,21 @@
-//! Waiting for many descriptors at once: select, poll, epoll (by levels or by edges), io_uring and a simulated mechanism behind one
-//! interface, and the deadlines of a loop.
+//! Waiting for many descriptors at once: select, poll, epoll (by levels or by edges), io_uring and
+//! a simulated mechanism behind one interface, and the deadlines of a loop.
 //!
 //! This is the one place where a worker may sleep. A turn of its loop is: [`Events::wait`] with the
 //! time left until [`Deadlines::next_ms`], the stages for each [`Ready`], then
 //! [`Deadlines::expire`].
 //!
-//! All mechanisms are level-triggered for their callers and are held to the same behaviour by one conformance suite
-//! (`tests/conformance.rs`): what is not drained is delivered again, so a stage may stop at its
-//! budget and be certain to hear of the rest. Where the kernel is asked for edges alone (`epoll-edge`, `io_uring`), what holds between them
-//! is kept and looked at here (`line.rs`). Refused: callbacks, threads (one `Events` belongs to one thread), and priorities.
+//! All mechanisms are level-triggered for their callers and are held to the same behaviour by one
+//! conformance suite (`tests/conformance.rs`): what is not drained is delivered again, so a stage
+//! may stop at its budget and be certain to hear of the rest. Where the kernel is asked for edges
+//! alone (`epoll-edge`, `io_uring`), what holds between them is kept and looked at here
+//! (`line.rs`). Refused: callbacks, threads (one `Events` belongs to one thread), and priorities.
 //!
-//! Processes that accept from one socket register it with [`Events::add_shared`]: epoll and io_uring then wake one of
-//! them for a client, and in turn.
+//! Processes that accept from one socket register it with [`Events::add_shared`]: epoll and
+//! io_uring then wake one of them for a client, and in turn.
 //!
-//! Sources: select(2), poll(2), epoll(7), epoll_ctl(2), io_uring(7); Brecht and Ostrowski's micro-server for why there is more
-//! than one; the Redis event loop for how little is needed.
+//! Sources: select(2), poll(2), epoll(7), epoll_ctl(2), io_uring(7); Brecht and Ostrowski's
+//! micro-server for why there is more than one; the Redis event loop for how little is needed.
 
 #![forbid(unsafe_code)]
 
@@ -91,8 +92,8 @@ enum Inner {
 /// What a mechanism does; [`Events`] says what callers may rely on.
 trait Backend {
     fn name(&self) -> &'static str;
-    /// `shared`: other processes watch the same file, and one of them is to be woken. Where there is no way to wake one, all are, and
-    /// whoever comes late finds nothing.
+    /// `shared`: other processes watch the same file, and one of them is to be woken. Where there
+    /// is no way to wake one, all are, and whoever comes late finds nothing.
     fn register(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -143,8 +144,8 @@ impl Events {
     /// An empty set served by `mechanism`.
     ///
     /// # Errors
-    /// epoll and io_uring need a descriptor of their own: `EMFILE`, `ENFILE` or `ENOMEM`. io_uring may be missing or forbidden
-    /// (`ENOSYS`, `EPERM`); the message says by what.
+    /// epoll and io_uring need a descriptor of their own: `EMFILE`, `ENFILE` or `ENOMEM`. io_uring
+    /// may be missing or forbidden (`ENOSYS`, `EPERM`); the message says by what.
     pub fn new(mechanism: Mechanism) -> io::Result<Events> {
         Ok(Events(match mechanism {
             Mechanism::Select => Inner::Select(select::Select::new()),
@@ -174,13 +175,14 @@ impl Events {
         dispatch!(&mut self.0, backend => backend.register(fd, token, interest, false))
     }
 
-    /// Registers a listener that other processes accept from as well, each by its own `Events`. epoll, epoll-edge and io_uring wake
-    /// one of those who sleep for each client (`EPOLLEXCLUSIVE`, Linux 4.5); select and poll wake all, and who comes
-    /// late finds nothing. Apart from that it is [`Events::add`], for listeners only: with [`Interest::NONE`] nothing at all is
-    /// delivered.
+    /// Registers a listener that other processes accept from as well, each by its own `Events`.
+    /// epoll, epoll-edge and io_uring wake one of those who sleep for each client
+    /// (`EPOLLEXCLUSIVE`, Linux 4.5); select and poll wake all, and who comes late finds nothing.
+    /// Apart from that it is [`Events::add`], for listeners only: with [`Interest::NONE`] nothing
+    /// at all is delivered.
     ///
-    /// Whoever is told of clients and leaves some of them must either ask for them again or see to it that others hear of
-    /// them: the kernel told nobody else.
+    /// Whoever is told of clients and leaves some of them must either ask for them again or see to
+    /// it that others hear of them: the kernel told nobody else.
     ///
     /// # Errors
     /// As [`Events::add`].
@@ -193,19 +195,21 @@ impl Events {
         dispatch!(&mut self.0, backend => backend.register(fd, token, interest, true))
     }
 
-    /// Looks at a shared listener anew, and lets the others who share it be told first of what comes next. epoll wakes the
-    /// one that has been registered longest, so without this it would always be the same. If clients wait now, the next wait
-    /// delivers them, whoever was told of them. For a descriptor that is not shared, and with the other mechanisms, nothing
-    /// happens.
+    /// Looks at a shared listener anew, and lets the others who share it be told first of what
+    /// comes next. epoll wakes the one that has been registered longest, so without this it would
+    /// always be the same. If clients wait now, the next wait delivers them, whoever was told of
+    /// them. For a descriptor that is not shared, and with the other mechanisms, nothing happens.
     ///
     /// # Errors
-    /// `NotFound` when it is not registered; those of epoll_ctl(2), after which it may be without a registration.
+    /// `NotFound` when it is not registered; those of epoll_ctl(2), after which it may be without a
+    /// registration.
     pub fn pass_on(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
         dispatch!(&mut self.0, backend => backend.pass_on(fd))
     }
 
-    /// The caller has read all that there was: a read found nothing, or less than it had room for. A hint, which spares epoll-edge and io_uring a look
-    /// and means nothing to the other mechanisms; of an unknown descriptor it is ignored.
+    /// The caller has read all that there was: a read found nothing, or less than it had room for.
+    /// A hint, which spares epoll-edge and io_uring a look and means nothing to the other
+    /// mechanisms; of an unknown descriptor it is ignored.
     #[inline]
     pub fn drained(&mut self, fd: BorrowedFd<'_>) {
         dispatch!(&mut self.0, backend => backend.drained(fd));
@@ -215,7 +219,8 @@ impl Events {
     /// select, poll, epoll-edge and io_uring, and with epoll when the interest is unchanged.
     ///
     /// With [`Interest::NONE`] the descriptor stays registered and delivers at most its hang-up:
-    /// poll, epoll, epoll-edge and io_uring deliver it at every wait until the descriptor is removed, select not at all.
+    /// poll, epoll, epoll-edge and io_uring deliver it at every wait until the descriptor is
+    /// removed, select not at all.
     ///
     /// # Errors
     /// `NotFound` when it is not registered.
@@ -258,9 +263,10 @@ impl Events {
         uninterrupted(dispatch!(&mut self.0, backend => backend.wait(ready, timeout_ms)))
     }
 
-    /// As [`Events::wait`], with a time-out that epoll, epoll-edge and io_uring keep to the nanosecond instead of rounding it
-    /// up to a millisecond, at the price of a second call when it has to sleep; the other mechanisms
-    /// round. The thread's timer slack comes on top (prctl(2), 50 us unless it was changed).
+    /// As [`Events::wait`], with a time-out that epoll, epoll-edge and io_uring keep to the
+    /// nanosecond instead of rounding it up to a millisecond, at the price of a second call when it
+    /// has to sleep; the other mechanisms round. The thread's timer slack comes on top (prctl(2),
+    /// 50 us unless it was changed).
     ///
     /// # Errors
     /// As [`Events::wait`].

@@ -1,14 +1,18 @@
-//! For mechanisms whose kernel speaks of changes only: what holds until the next change is kept here.
+//! For mechanisms whose kernel speaks of changes only: what holds until the next change is kept
+//! here.
 //!
-//! A descriptor is registered once and seldom changed in the kernel, so a `modify` costs no call, which is what being told of edges
-//! can gain. What it takes away is given back here, so that callers see what they see
-//! of the other mechanisms: whoever was delivered stays in line and is delivered again, after one poll(2) of all in line has
-//! found that the condition still holds. A caller that has met the end of what there was may say so
-//! ([`drained`](crate::Events::drained)), which spares that look.
+//! A descriptor is registered once and seldom changed in the kernel, so a `modify` costs no call,
+//! which is what being told of edges can gain. What it takes away is given back here, so that
+//! callers see what they see of the other mechanisms: whoever was delivered stays in line and is
+//! delivered again, after one poll(2) of all in line has found that the condition still holds. A
+//! caller that has met the end of what there was may say so ([`drained`](crate::Events::drained)),
+//! which spares that look.
 //!
-//! A believed condition is never wrong for long. It becomes true by an edge, and false by a poll that says so or by the caller's
-//! word; whatever happens after either is a new edge (`ep_poll_callback`, `io_poll_wake`). The word of a caller that has read less
-//! than it asked for is not taken when the peer has ended its side: that edge is over, and the end is still to be read.
+//! A believed condition is never wrong for long. It becomes true by an edge, and false by a poll
+//! that says so or by the caller's word; whatever happens after either is a new edge
+//! (`ep_poll_callback`, `io_poll_wake`). The word of a caller that has read less than it asked for
+//! is not taken when the peer has ended its side: that edge is over, and the end is still to be
+//! read.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,10 +27,12 @@ use crate::vocabulary::{Condition, Interest, Ready, Registration, Token};
 
 const INVAL: i32 = rustix::io::Errno::INVAL.raw_os_error();
 
-/// All who are registered, each with what its mechanism has to know about it, and the line of those who may be ready.
+/// All who are registered, each with what its mechanism has to know about it, and the line of those
+/// who may be ready.
 pub(crate) struct Line<K> {
     table: Table<Entry<K>>,
-    /// Grows with every registration, so that a number in line that is another file's by now is passed over.
+    /// Grows with every registration, so that a number in line that is another file's by now is
+    /// passed over.
     generation: u32,
     /// Who may be ready, by number and generation; whoever was delivered last stands last.
     line: VecDeque<(RawFd, u32)>,
@@ -143,8 +149,8 @@ impl<K> Line<K> {
         }
     }
 
-    /// Before a wait: whether the condition of everybody in line still holds. How long the wait may last: while somebody is in line it is
-    /// but a look.
+    /// Before a wait: whether the condition of everybody in line still holds. How long the wait may
+    /// last: while somebody is in line it is but a look.
     pub fn look_again(&mut self, timeout: Option<Duration>) -> io::Result<Patience> {
         self.ask_those_in_line()?;
         Ok(Patience::new(match self.line.is_empty() {
@@ -175,7 +181,8 @@ impl<K> Line<K> {
         }
         match os::select::poll(&mut self.asked, Some(0)) {
             Ok(_) => {}
-            // Of more than may be open now, since somebody has lowered the limit, poll(2) says nothing. What is believed may be wrong, and callers bear that.
+            // Of more than may be open now, since somebody has lowered the limit, poll(2) says
+            // nothing. What is believed may be wrong, and callers bear that.
             Err(error) if error.raw_os_error() == Some(INVAL) => return Ok(()),
             Err(error) => return Err(error),
         }

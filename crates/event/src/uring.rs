@@ -1,15 +1,18 @@
-//! io_uring as a readiness mechanism: polls that stay armed as long as their descriptor is registered (multishot), handed over with the
-//! call that waits.
+//! io_uring as a readiness mechanism: polls that stay armed as long as their descriptor is
+//! registered (multishot), handed over with the call that waits.
 //!
-//! Such a poll answers when something changes, and what holds until the next change is kept in the [line](super::line). It asks about
-//! input, and about room for output from the first time somebody waits for that. Registering, changing and forgetting are requests in memory
-//! shared with the kernel, so the one system call of a turn is the wait, whatever was registered meanwhile.
+//! Such a poll answers when something changes, and what holds until the next change is kept in the
+//! [line](super::line). It asks about input, and about room for output from the first time somebody
+//! waits for that. Registering, changing and forgetting are requests in memory shared with the
+//! kernel, so the one system call of a turn is the wait, whatever was registered meanwhile.
 //!
-//! A shared listener is polled with `EPOLLEXCLUSIVE`, for one answer at a time: each takes the poll out of the listener's wait queue, and
-//! arming it again puts it at the end, so those who share it are told in turn.
+//! A shared listener is polled with `EPOLLEXCLUSIVE`, for one answer at a time: each takes the poll
+//! out of the listener's wait queue, and arming it again puts it at the end, so those who share it
+//! are told in turn.
 //!
-//! An armed poll holds its open file. What is removed is disarmed with the next wait, so a socket that is closed right
-//! after its removal is closed for its peer then: within the same turn of a loop.
+//! An armed poll holds its open file. What is removed is disarmed with the next wait, so a socket
+//! that is closed right after its removal is closed for its peer then: within the same turn of a
+//! loop.
 
 use std::fs;
 use std::io;
@@ -22,13 +25,15 @@ use crate::line::{Change, Entry, Line};
 use crate::vocabulary::{Condition, Interest, Ready, Token};
 use crate::{Backend, EVENTS_PER_WAIT_MAX};
 
-/// Requests between two calls: one for each event of a wait, and for as many clients that come and go.
+/// Requests between two calls: one for each event of a wait, and for as many clients that come and
+/// go.
 const SUBMISSIONS: u32 = 4 * EVENTS_PER_WAIT_MAX as u32;
 
 /// Answers between two waits: of twice as many descriptors as one process usually has.
 const ANSWERS: u32 = 32 * 1024;
 
-/// Answers that the kernel makes in one call (`IO_LOCAL_TW_DEFAULT_MAX`). If another kernel makes fewer, the others come with the next wait.
+/// Answers that the kernel makes in one call (`IO_LOCAL_TW_DEFAULT_MAX`). If another kernel makes
+/// fewer, the others come with the next wait.
 const MADE_A_CALL: usize = 20;
 
 pub(crate) struct Uring {
@@ -94,7 +99,8 @@ impl Uring {
         Ok(())
     }
 
-    /// Takes back what is armed, if anything is. It is armed anew with the next wait, as far as it is still registered and wanted.
+    /// Takes back what is armed, if anything is. It is armed anew with the next wait, as far as it
+    /// is still registered and wanted.
     fn disarm(&mut self, fd: RawFd) -> io::Result<()> {
         let entry = self.line.known(fd)?;
         take_back(&mut self.ring, fd, entry)?;
@@ -124,8 +130,8 @@ impl Uring {
     fn hear(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.arm_again()?;
         self.ring.wait(timeout)?;
-        // The kernel says that there is more also when it has just taken up the last of it, and goes on saying so: after fewer answers than a
-        // call makes there is none.
+        // The kernel says that there is more also when it has just taken up the last of it, and
+        // goes on saying so: after fewer answers than a call makes there is none.
         while self.take_answers() >= MADE_A_CALL && self.ring.has_more() {
             self.ring.wait(Some(Duration::ZERO))?;
         }
@@ -190,7 +196,8 @@ pub(crate) fn explained(error: io::Error) -> io::Error {
     }
 }
 
-/// By the error, what the kernel's setting is (nothing before Linux 6.6), and whether the calls of this thread are filtered.
+/// By the error, what the kernel's setting is (nothing before Linux 6.6), and whether the calls of
+/// this thread are filtered.
 fn who_forbids(error: &io::Error, setting: &str, filtered: bool) -> Option<&'static str> {
     match (error.raw_os_error()?, setting) {
         (ENOSYS, _) if filtered => {
@@ -271,7 +278,8 @@ impl Backend for Uring {
         if !entry.shared {
             return Ok(());
         }
-        // Arming says again what holds now; what comes later is another one's, and must not be found by looking.
+        // Arming says again what holds now; what comes later is another one's, and must not be
+        // found by looking.
         entry.believe_nothing();
         self.disarm(fd)
     }

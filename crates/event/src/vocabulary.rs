@@ -146,9 +146,11 @@ pub enum Mechanism {
     Poll,
     /// epoll(7): cost grows with the number of ready descriptors.
     Epoll,
-    /// epoll(7), edge-triggered: as epoll, and what is changed costs no call; who is not drained costs a look.
+    /// epoll(7), edge-triggered: as epoll, and what is changed costs no call; who is not drained
+    /// costs a look.
     EpollEdge,
-    /// io_uring(7), its multishot polls: as epoll, edge-triggered, and what is registered or changed costs no call of its own.
+    /// io_uring(7), its multishot polls: as epoll, edge-triggered, and what is registered or
+    /// changed costs no call of its own.
     IoUring,
 }
 

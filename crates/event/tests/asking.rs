@@ -1,4 +1,5 @@
-//! Others ask while the loop is about to wait, waits, and comes back, on other processors: nobody is left without an answer.
+//! Others ask while the loop is about to wait, waits, and comes back, on other processors: nobody
+//! is left without an answer.
 
 mod support;
 

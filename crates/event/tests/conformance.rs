@@ -412,7 +412,8 @@ fn readable_in_a_fine_wait_when_data_has_arrived(mut events: Events) {
     events.add(near.as_fd(), ONE, Interest::READ).unwrap();
     far.write_all(b"x").unwrap();
     let mut ready = Vec::new();
-    // The longest time-out there is must not be refused by the kernel; wake-ups for nothing are allowed.
+    // The longest time-out there is must not be refused by the kernel; wake-ups for nothing are
+    // allowed.
     assert!((0..100).any(|_| {
         events.wait_finely(&mut ready, Duration::MAX).unwrap();
         ready == [event(ONE, true, false)]

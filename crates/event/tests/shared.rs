@@ -1,5 +1,6 @@
-//! One listener in the sets of several processes: it behaves as in a single one, and of those who sleep one is woken for a
-//! client, in turn. Threads stand for the processes, each with a descriptor of its own.
+//! One listener in the sets of several processes: it behaves as in a single one, and of those who
+//! sleep one is woken for a client, in turn. Threads stand for the processes, each with a
+//! descriptor of its own.
 
 mod support;
 
@@ -212,8 +213,8 @@ impl Drop for Taker {
     }
 }
 
-/// Who took each of eight clients, one after the other, and how often somebody was woken for nothing. Before each of them all
-/// sleep.
+/// Who took each of eight clients, one after the other, and how often somebody was woken for
+/// nothing. Before each of them all sleep.
 fn takers_of_eight(make: fn() -> Events) -> (Vec<usize>, u64) {
     let listener = listener();
     let vain = Arc::new(AtomicU64::new(0));

@@ -45,8 +45,8 @@ pub(crate) enum Nowait {
     InMemory,
     /// A memfd that a helper has just written: there is nothing to ask.
     Memfd,
-    /// It refuses the flag, and its cached pages are those of another file, which mincore sees through
-    /// a mapping (overlay).
+    /// It refuses the flag, and its cached pages are those of another file, which mincore sees
+    /// through a mapping (overlay).
     Layered,
     /// It refuses the flag and may wait even for cached pages (network file systems, FUSE).
     Refuses,

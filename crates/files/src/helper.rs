@@ -2,10 +2,10 @@
 //!
 //! What it does: receives one request at a time on a `SOCK_SEQPACKET` socket, carries it out with
 //! ordinary blocking calls, answers with descriptors attached, and ends when the worker closes.
-//! What it refuses: to open anything but regular files and directories beneath its roots (and a file without a
-//! name for what is to be spilled), and to
-//! grow: its memory is a message, a small buffer, a small file, and at most one listing. Errands are another's ([`Tasks::errand`]), and take what
-//! they take.
+//! What it refuses: to open anything but regular files and directories beneath its roots (and a
+//! file without a name for what is to be spilled), and to grow: its memory is a message, a small
+//! buffer, a small file, and at most one listing. Errands are another's ([`Tasks::errand`]), and
+//! take what they take.
 //!
 //! Sources: the Flash papers' helper processes (dissertation 2.3), `crate::protocol`.
 
@@ -33,11 +33,13 @@ use rustix::net::sockopt::{set_socket_send_buffer_size, socket_send_buffer_size}
 use std::io;
 use std::num::NonZeroU64;
 
-/// A file that is found is also read in: whole up to this size, else so far as helpers read at a time.
+/// A file that is found is also read in: whole up to this size, else so far as helpers read at a
+/// time.
 const SMALL_BYTES: u64 = FETCH_BYTES_MAX as u64;
 /// What unix(7) keeps of a socket's buffer for itself.
 const UNUSED_BYTES: usize = 32;
-/// Contents pass through so much memory: there are many helpers, and what they take the page cache lacks.
+/// Contents pass through so much memory: there are many helpers, and what they take the page cache
+/// lacks.
 const SCRATCH_BYTES: usize = 32 * 1024;
 /// Contents are copied at most so far at a time: as much as a small file may be configured to have.
 const COPY_BYTES_MAX: u64 = 64 * WINDOW_BYTES;
@@ -54,7 +56,8 @@ pub struct Tasks<'t> {
     pub errand: &'t ErrandTask,
 }
 
-/// Serve requests on `socket` until the worker closes it. `render` makes listing pages; errands fail.
+/// Serve requests on `socket` until the worker closes it. `render` makes listing pages; errands
+/// fail.
 ///
 /// # Errors
 /// A broken socket, or a request that no worker sends. End the process; the worker asks another
@@ -244,8 +247,8 @@ impl Helper<'_> {
         }
     }
 
-    /// A page that says what the `known` one says is not made a second time: however many clients are
-    /// being sent it, it is in memory once.
+    /// A page that says what the `known` one says is not made a second time: however many clients
+    /// are being sent it, it is in memory once.
     fn list(
         &mut self,
         job: u64,
@@ -290,8 +293,8 @@ impl Helper<'_> {
     }
 
     /// Bring a piece of a file into memory. Advice starts the whole piece at once; touching it then
-    /// waits until every page is up to date, so that after the answer a send does not wait. What cannot be touched is
-    /// read. A file that ends early is no error.
+    /// waits until every page is up to date, so that after the answer a send does not wait. What
+    /// cannot be touched is read. A file that ends early is no error.
     fn read_in(&mut self, file: &OwnedFd, offset: u64, length: u64) -> Result<(), Errno> {
         // Refused for files that take no advice; touching or reading does the work then.
         let _ = fadvise(file, offset, NonZeroU64::new(length), Advice::WillNeed);
@@ -306,7 +309,8 @@ impl Helper<'_> {
         Ok(())
     }
 
-    /// Waits until so much of the piece is in memory, without using it: the use is the client's, who may be the only one.
+    /// Waits until so much of the piece is in memory, without using it: the use is the client's,
+    /// who may be the only one.
     fn touch(&mut self, file: &OwnedFd, offset: u64, length: u64) -> Result<u64, Errno> {
         // Its holes would be filled, and everything else is in memory.
         if fstatfs(file)?.f_type == TMPFS_MAGIC {
@@ -337,8 +341,8 @@ impl Helper<'_> {
         }
     }
 
-    /// Reads a small file; how long is it? This read is the one use of its pages that the kernel sees: the worker, which is told
-    /// what it holds, reads nothing.
+    /// Reads a small file; how long is it? This read is the one use of its pages that the kernel
+    /// sees: the worker, which is told what it holds, reads nothing.
     fn read_whole(&mut self, file: &OwnedFd, length: u64) -> Result<usize, Errno> {
         let most = FETCH_BYTES_MAX.min(length as usize);
         if self.contents.len() < most {
@@ -462,7 +466,8 @@ impl Helper<'_> {
     }
 }
 
-/// Have the helper's socket take the longest answer at once, as far as the system lets it (`net.core.wmem_max`).
+/// Have the helper's socket take the longest answer at once, as far as the system lets it
+/// (`net.core.wmem_max`).
 pub fn make_room_for_answers(socket: &OwnedFd) {
     let enough = |room| room >= REPLY_BYTES_MAX + UNUSED_BYTES;
     if !socket_send_buffer_size(socket).is_ok_and(enough) {
@@ -471,15 +476,17 @@ pub fn make_room_for_answers(socket: &OwnedFd) {
     }
 }
 
-/// The contents that an answer can hold: the socket takes no longer message than it has room for (`EMSGSIZE`).
+/// The contents that an answer can hold: the socket takes no longer message than it has room for
+/// (`EMSGSIZE`).
 fn contents_that_fit(socket: &OwnedFd) -> io::Result<u64> {
     let room = socket_send_buffer_size(socket)?;
     let head = REPLY_BYTES_MAX - FETCH_BYTES_MAX + UNUSED_BYTES;
     Ok(room.saturating_sub(head).min(FETCH_BYTES_MAX) as u64)
 }
 
-/// How much is read in of a file that was found, `most` bytes at most; the first of an answer's files is the one that was asked for. Siblings may
-/// never be asked for; only small ones are worth a read.
+/// How much is read in of a file that was found, `most` bytes at most; the first of an answer's
+/// files is the one that was asked for. Siblings may never be asked for; only small ones are worth
+/// a read.
 pub(crate) fn beginning(size: u64, position: usize, most: u64) -> Option<u64> {
     let length = match size {
         0..=SMALL_BYTES => size,

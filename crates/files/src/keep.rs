@@ -1,15 +1,18 @@
 //! The small files that stay in memory, whatever else the page cache needs room for.
 //!
-//! What it does: maps files that are offered and locks their pages, within a bound. Locking may wait for the disk, so whoever
-//! serves does it in a thread of its own ([`Keeper`]: the open-file service, which offers what somebody had to wait for) or has a process for it
-//! ([`process`]: all workers of the web server, which offer what comes into their memory).
-//! They are pages of the page cache, so that every process that reads the file finds them,
-//! by its own rights; and a mapped file's name stays known to the kernel, too. What it refuses: to be waited for (what does not fit into
-//! its queue is not kept this time), files beyond [`FILE_BYTES_MAX`], to take more than half of what the page cache could have, and to know who uses
-//! what it keeps: nobody asks for what is in memory.
+//! What it does: maps files that are offered and locks their pages, within a bound. Locking may
+//! wait for the disk, so whoever serves does it in a thread of its own ([`Keeper`]: the open-file
+//! service, which offers what somebody had to wait for) or has a process for it ([`process`]: all
+//! workers of the web server, which offer what comes into their memory). They are pages of the page
+//! cache, so that every process that reads the file finds them, by its own rights; and a mapped
+//! file's name stays known to the kernel, too. What it refuses: to be waited for (what does not fit
+//! into its queue is not kept this time), files beyond [`FILE_BYTES_MAX`], to take more than half
+//! of what the page cache could have, and to know who uses what it keeps: nobody asks for what is
+//! in memory.
 //!
-//! Why: the page cache gives up what was used longest ago, whatever its size. One file of a megabyte pushes out two hundred that were read
-//! with as many movements of a disk's head; to read it again takes a few.
+//! Why: the page cache gives up what was used longest ago, whatever its size. One file of a
+//! megabyte pushes out two hundred that were read with as many movements of a disk's head; to read
+//! it again takes a few.
 //!
 //! Sources: mlock(2), `Documentation/mm/unevictable-lru.rst`; what is kept, [`choice`].
 
@@ -36,19 +39,23 @@ use std::time::{Duration, Instant};
 /// Larger files are not kept: here reading a disk begins to take as long as finding the place.
 const FILE_BYTES_MAX: u64 = 128 * 1024;
 
-/// Of the memory that files could have, one part in so many is for those that are kept: the others pass through the rest.
+/// Of the memory that files could have, one part in so many is for those that are kept: the others
+/// pass through the rest.
 const SHARE: u64 = 2;
 
-/// How much memory there is is looked at so often. What is locked the kernel cannot take for a process that needs it, and ends one.
+/// How much memory there is is looked at so often. What is locked the kernel cannot take for a
+/// process that needs it, and ends one.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// So often those go that have been deleted or replaced: nobody asks for them, and they hold their space on the disk.
+/// So often those go that have been deleted or replaced: nobody asks for them, and they hold their
+/// space on the disk.
 const SWEEP: Duration = Duration::from_secs(30);
 
 /// Files on their way to the thread at most, each with a descriptor.
 const OFFERS_MAX: usize = 64;
 
-/// Each file kept is a mapping, and a process may have so many (`vm.max_map_count`); half of them are for everything else.
+/// Each file kept is a mapping, and a process may have so many (`vm.max_map_count`); half of them
+/// are for everything else.
 const MAPPINGS_FILE: &str = "/proc/sys/vm/max_map_count";
 const MAPPINGS_MAX: usize = 65_530;
 
@@ -57,8 +64,9 @@ const MAPPINGS_MAX: usize = 65_530;
 pub struct KeepLimits {
     /// Bytes at most, in whole pages; 0: nothing is kept.
     pub bytes_max: u64,
-    /// The memory that could be had for something else now, what is kept left out, if that can be found out; called by a thread that may wait. Half of that
-    /// and of what is kept together is kept at most.
+    /// The memory that could be had for something else now, what is kept left out, if that can be
+    /// found out; called by a thread that may wait. Half of that and of what is kept together is
+    /// kept at most.
     pub available: fn() -> Option<u64>,
 }
 
@@ -73,7 +81,8 @@ pub struct KeepStatistics {
     pub bytes_max: u64,
     /// Files given up: for others, because memory has become short, or because they were deleted.
     pub let_go: u64,
-    /// Files not kept: too many came at once, there was no room, they had left memory again, or the kernel refused.
+    /// Files not kept: too many came at once, there was no room, they had left memory again, or the
+    /// kernel refused.
     pub missed: u64,
 }
 
@@ -236,7 +245,8 @@ impl Keep {
         }
     }
 
-    /// Others may need memory now that was there before. Where nobody can tell, what is kept is enough.
+    /// Others may need memory now that was there before. Where nobody can tell, what is kept is
+    /// enough.
     fn heed_memory(&mut self) {
         let bytes = self.files.bytes();
         let bytes_max = match (self.limits.available)() {
@@ -253,7 +263,8 @@ impl Keep {
         let key = (offer.meta.device, offer.meta.inode);
         let length = offer.meta.size as usize;
         let bytes = offer.meta.size.next_multiple_of(page_bytes());
-        // What is in memory already is not to be taken for a file that a disk would have to be read for.
+        // What is in memory already is not to be taken for a file that a disk would have to be read
+        // for.
         if fstatfs(&offer.file).is_ok_and(|system| system.f_type == TMPFS_MAGIC) {
             return None;
         }
@@ -262,14 +273,16 @@ impl Keep {
             Some(mapping) if mapping.length() == length => mapping,
             _ => Mapping::new(&offer.file, 0, length).ok()?,
         };
-        // What has gone again, or was cut, is not waited for here: there are others to be kept, and memory to be looked after.
+        // What has gone again, or was cut, is not waited for here: there are others to be kept, and
+        // memory to be looked after.
         if !mapping.is_resident(0..length).ok()? {
             return None;
         }
         let gone = self.files.make_room(bytes)?;
         self.let_go(gone);
         if mapping.hold().is_err() {
-            // It is in memory, so this is a limit that nobody has told us of (a user namespace's root has the right and may not use it).
+            // It is in memory, so this is a limit that nobody has told us of (a user namespace's
+            // root has the right and may not use it).
             self.limits.bytes_max = self.files.bytes();
             return None;
         }
@@ -277,7 +290,8 @@ impl Keep {
         Some(())
     }
 
-    /// The kernel says so of mappings, and needs no descriptor for it (proc_pid_maps(5)). A file with such a name goes with them.
+    /// The kernel says so of mappings, and needs no descriptor for it (proc_pid_maps(5)). A file
+    /// with such a name goes with them.
     fn let_deleted_go(&mut self) {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
         let deleted: HashSet<usize> = maps

@@ -17,8 +17,8 @@ pub struct Directory {
     pub root: RootId,
     /// Its path beneath the root, with the trailing slash unless it is the root itself.
     pub path: Vec<u8>,
-    /// What is in it and would be sent. Left out are FIFOs, devices, links out of the root, what may not
-    /// be read, and names that begin with a dot, unless the root shows them.
+    /// What is in it and would be sent. Left out are FIFOs, devices, links out of the root, what
+    /// may not be read, and names that begin with a dot, unless the root shows them.
     pub entries: Vec<DirectoryEntry>,
     /// There were more than [`ENTRIES_MAX`] entries.
     pub truncated: bool,
@@ -108,8 +108,9 @@ fn is_hidden(directory: &[u8], name: &[u8], dotfiles: bool) -> bool {
     }
 }
 
-/// What a request for `path` would be sent; nothing for what may not be read or entered. It is opened
-/// to find out: the permissions alone do not tell (capabilities, access lists, security modules).
+/// What a request for `path` would be sent; nothing for what may not be read or entered. It is
+/// opened to find out: the permissions alone do not tell (capabilities, access lists, security
+/// modules).
 fn kind_if_open(root: BorrowedFd<'_>, path: &mut Vec<u8>, kind: FileType) -> Option<EntryKind> {
     let (tried, kind) = match kind {
         FileType::Directory => {

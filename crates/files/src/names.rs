@@ -1,10 +1,11 @@
 //! The name cache: what was answered for a path, with what the server has prepared from it.
 //!
 //! What it does: keeps the most recently used answers, failures included, within two bounds:
-//! entries and the descriptors they hold open. A file whose contents the server holds need not stay open ([`Holdings`]): when descriptors
-//! are wanted it is closed, and its name stays known. What it refuses: to remember a shortage or a fault
-//! ([`Answer::cacheable`]), to evict an entry that is in use, and to exceed a bound: if nothing can
-//! be evicted, a new answer is given back without being remembered.
+//! entries and the descriptors they hold open. A file whose contents the server holds need not stay
+//! open ([`Holdings`]): when descriptors are wanted it is closed, and its name stays known. What it
+//! refuses: to remember a shortage or a fault ([`Answer::cacheable`]), to evict an entry that is in
+//! use, and to exceed a bound: if nothing can be evicted, a new answer is given back without being
+//! remembered.
 //!
 //! Keys come from clients, so the hash is keyed with a random seed (SipHash): nobody can choose
 //! names that collide. Sources: the Flash papers' pathname cache.
@@ -25,8 +26,8 @@ const SKIPS_MAX: usize = 64;
 /// would take the memory of a path.
 const FAILED_PATH_BYTES_MAX: usize = 256;
 
-/// So long a sibling that was absent is not looked for again beside a file that stays the same. Three files that most
-/// do not have would be most of what a check costs.
+/// So long a sibling that was absent is not looked for again beside a file that stays the same.
+/// Three files that most do not have would be most of what a check costs.
 const ABSENT_MS: u64 = 60_000;
 
 /// What a server has made of an answer.
@@ -231,8 +232,8 @@ impl<T: Holdings> Names<T> {
         None
     }
 
-    /// Have the least recently used answers give up their files until `count` descriptors, or a few more, are on their
-    /// way to be closed; how many are. Fewer when the others are in use.
+    /// Have the least recently used answers give up their files until `count` descriptors, or a few
+    /// more, are on their way to be closed; how many are. Fewer when the others are in use.
     ///
     /// For a process that runs out of descriptors below its bounds.
     pub fn shed(&mut self, count: usize) -> usize {
@@ -295,8 +296,9 @@ impl<T: Holdings> Names<T> {
         true
     }
 
-    /// Have the least recently used answer with descriptors close those files whose contents are held, or evict it where none is; or pass
-    /// it over because it is in use. `false`: there is none, or too many have been passed over.
+    /// Have the least recently used answer with descriptors close those files whose contents are
+    /// held, or evict it where none is; or pass it over because it is in use. `false`: there is
+    /// none, or too many have been passed over.
     fn free_descriptors(&mut self, skips: &mut usize) -> bool {
         let Some(oldest) = self.open.front() else {
             return false;

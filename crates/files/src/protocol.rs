@@ -28,7 +28,8 @@
 //! | 137  | Fetched  | job u64, errno u32 (0: done), then the contents to the end | 0  |
 //!
 //! - Names: count u16, then so many times length u16 and UTF-8.
-//! - Want: 0 touch, 1 the file, 2 the file with its first bytes read in (then u64, how many at most), 3 the file with its contents if they are few.
+//! - Want: 0 touch, 1 the file, 2 the file with its first bytes read in (then u64, how many at
+//!   most), 3 the file with its contents if they are few.
 //! - Meta: size u64, modified i64 + u32, changed i64 + u32, device u64, inode u64.
 //! - Answer: a byte; after 0 (file): has an index name u8 (0, 1), its position u16, siblings u8
 //!   (bits: br, zstd, gzip), Meta, one Meta a sibling; after 1 (redirect) and 2 (directory)
@@ -90,8 +91,8 @@ pub enum Want {
     File,
     /// Passes the open file and has read its first bytes in, at most so many.
     FileReadIn(u64),
-    /// Passes the open file and says what it holds, if that is at most [`FETCH_BYTES_MAX`] and it has no siblings, which may be
-    /// wanted in its place. Others are read in.
+    /// Passes the open file and says what it holds, if that is at most [`FETCH_BYTES_MAX`] and it
+    /// has no siblings, which may be wanted in its place. Others are read in.
     FileFetched,
 }
 
@@ -211,7 +212,8 @@ pub enum Reply {
         job: u64,
         /// The answer; its files are attached in the same order.
         answer: RawAnswer<Meta>,
-        /// What its file holds, to [`Want::FileFetched`]; fewer bytes than its size if it has become shorter.
+        /// What its file holds, to [`Want::FileFetched`]; fewer bytes than its size if it has
+        /// become shorter.
         content: Option<Rc<[u8]>>,
     },
     /// To ReadIn.
@@ -225,8 +227,8 @@ pub enum Reply {
     Listed {
         /// The job answered.
         job: u64,
-        /// The attached page; nothing if it is the same as the one that came with the request; or why
-        /// there is none.
+        /// The attached page; nothing if it is the same as the one that came with the request; or
+        /// why there is none.
         answer: Result<Option<Meta>, Failure>,
     },
     /// To Read.

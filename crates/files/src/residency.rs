@@ -19,8 +19,9 @@ use std::io;
 /// The unit in which files are checked, read in and sent: an aligned piece of this many bytes.
 pub const WINDOW_BYTES: u64 = 256 * 1024;
 
-/// What a helper reads in at a time of a file that is sent whole, unless there is less of it. Each job costs a disk
-/// that seeks one seek, with other jobs' in between; in 1 MiB that is a small part of the time for the transfer.
+/// What a helper reads in at a time of a file that is sent whole, unless there is less of it. Each
+/// job costs a disk that seeks one seek, with other jobs' in between; in 1 MiB that is a small part
+/// of the time for the transfer.
 pub const READ_IN_BYTES: u64 = 4 * WINDOW_BYTES;
 
 /// Which probe answers.
@@ -79,8 +80,9 @@ impl Residency {
     ///
     /// # Errors
     /// `EOPNOTSUPP` (`io::ErrorKind::Unsupported`) when the file system may wait even for cached
-    /// pages (NFS, FUSE) or keeps them where no probe sees them (another user's files on an overlay): have a helper copy the
-    /// contents ([`crate::Pool::read`]). Others as the probe's call.
+    /// pages (NFS, FUSE) or keeps them where no probe sees them (another user's files on an
+    /// overlay): have a helper copy the contents ([`crate::Pool::read`]). Others as the probe's
+    /// call.
     pub fn resident(&self, file: &OpenFile, offset: u64, length: u64) -> io::Result<bool> {
         let end = offset.saturating_add(length).min(file.meta().size);
         if offset >= end {
@@ -99,11 +101,11 @@ impl Residency {
         }
     }
 
-    /// All of `length` bytes from `offset`, as far as the file goes, are in memory or on their way there,
-    /// as far as one question tells: cheaper than [`Residency::resident`], for a caller that goes on to
-    /// [`Residency::read`]. That settles what is still on its way, and everything where there is no such
-    /// question: the answer is yes then. It keeps the reader from pages that are surely missing, since
-    /// the kernel would begin to read them in.
+    /// All of `length` bytes from `offset`, as far as the file goes, are in memory or on their way
+    /// there, as far as one question tells: cheaper than [`Residency::resident`], for a caller that
+    /// goes on to [`Residency::read`]. That settles what is still on its way, and everything where
+    /// there is no such question: the answer is yes then. It keeps the reader from pages that are
+    /// surely missing, since the kernel would begin to read them in.
     ///
     /// # Errors
     /// As [`Residency::resident`].
@@ -129,9 +131,9 @@ impl Residency {
         }
     }
 
-    /// Read at `offset` into `buffer` what is in memory, as [`read_nowait`] does, also from an overlay, whose
-    /// files refuse `RWF_NOWAIT`: there the pages are asked for first. Like [`Residency::resident`] that
-    /// holds for now; a page evicted before the read makes it wait.
+    /// Read at `offset` into `buffer` what is in memory, as [`read_nowait`] does, also from an
+    /// overlay, whose files refuse `RWF_NOWAIT`: there the pages are asked for first. Like
+    /// [`Residency::resident`] that holds for now; a page evicted before the read makes it wait.
     ///
     /// # Errors
     /// As [`Residency::resident`]; `EIO`.
@@ -150,9 +152,10 @@ impl Residency {
         }
     }
 
-    /// As [`Residency::resident`], but asked only in ways that begin nothing; `None` where the kernel has none for this user and
-    /// file (before Linux 6.5; another user's files from 6.13 on). The others make it read what is missing, which waits while the
-    /// disk's own queue is full.
+    /// As [`Residency::resident`], but asked only in ways that begin nothing; `None` where the
+    /// kernel has none for this user and file (before Linux 6.5; another user's files from 6.13
+    /// on). The others make it read what is missing, which waits while the disk's own queue is
+    /// full.
     ///
     /// # Errors
     /// As [`Residency::resident`].
@@ -234,7 +237,8 @@ fn nowait(file: &OpenFile) -> io::Result<Nowait> {
             // Only files of tmpfs can have seals. statfs would say it more plainly, but asks the
             // server of a network file system.
             Err(Errno::OPNOTSUPP) if fcntl_get_seals(file).is_ok() => Nowait::InMemory,
-            // The pages belong to the layer's own file: `cachestat` counts none of them, `mincore` all.
+            // The pages belong to the layer's own file: `cachestat` counts none of them, `mincore`
+            // all.
             Err(Errno::OPNOTSUPP)
                 if file.is_on_overlay() && mincore_tells(file, file.meta().size)? =>
             {
@@ -269,8 +273,8 @@ pub fn read_nowait(file: &OpenFile, buffer: &mut [u8], offset: u64) -> io::Resul
     }
 }
 
-/// tmpfs takes no `RWF_NOWAIT`; its pages are in memory unless they have been swapped out. Nor does an
-/// overlay, whose pages `mincore` finds.
+/// tmpfs takes no `RWF_NOWAIT`; its pages are in memory unless they have been swapped out. Nor does
+/// an overlay, whose pages `mincore` finds.
 fn in_memory_resident(file: &OpenFile, offset: u64, length: usize) -> io::Result<bool> {
     let end = offset.saturating_add(length as u64).min(file.meta().size);
     if offset >= end {

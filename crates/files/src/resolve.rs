@@ -135,9 +135,9 @@ pub fn resolve_blocking(roots: &Roots, root: RootId, path: &[u8]) -> RawAnswer<R
     resolve(&BlockingOpener, roots, root, path).unwrap_or(RawAnswer::Failed(Failure::Io))
 }
 
-/// Resolve `path` beneath `root` on the event loop, waiting as long as it takes: what Flash does when a
-/// helper has touched the name, in the hope that everything it needs is still in memory. Nothing else may
-/// call it there.
+/// Resolve `path` beneath `root` on the event loop, waiting as long as it takes: what Flash does
+/// when a helper has touched the name, in the hope that everything it needs is still in memory.
+/// Nothing else may call it there.
 pub fn resolve_here(roots: &Roots, root: RootId, path: &[u8], retire: &RetireList) -> Answer {
     let open = |file: RawFile| {
         let file = OpenFile::new(file.descriptor, file.meta)

@@ -2,8 +2,8 @@
 //!
 //! The same walk as for the first answer, with an opener that only looks: so an index file that has
 //! appeared, a sibling that has gone or a symbolic link that points elsewhere is noticed by
-//! construction. A plain file costs one openat2, one statx and one close, and one openat2 more for each sibling that it does not have;
-//! these are looked for seldom ([`Absent`]).
+//! construction. A plain file costs one openat2, one statx and one close, and one openat2 more for
+//! each sibling that it does not have; these are looked for seldom ([`Absent`]).
 
 use crate::answer::{Answer, FoundFile, KnownFile};
 use crate::file::Meta;
@@ -28,7 +28,8 @@ pub enum Revalidation {
 pub enum Absent {
     /// They are looked for.
     Sought,
-    /// They are still absent: one that has appeared would only spare bytes, the answer without it is as right.
+    /// They are still absent: one that has appeared would only spare bytes, the answer without it
+    /// is as right.
     Believed,
 }
 

@@ -23,7 +23,8 @@ pub struct RootConfig {
     pub index: Vec<String>,
     /// Look for precompressed `.br`, `.zst` and `.gz` siblings beside a file.
     pub siblings: bool,
-    /// Show names that begin with a dot in listings. To refuse requests for them is the caller's part.
+    /// Show names that begin with a dot in listings. To refuse requests for them is the caller's
+    /// part.
     pub dotfiles: bool,
 }
 

@@ -1,4 +1,5 @@
-//! The process that keeps small files for all workers: what it is offered, what it keeps, what it tells the master.
+//! The process that keeps small files for all workers: what it is offered, what it keeps, what it
+//! tells the master.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! A pool whose names are resolved, windows read in and files closed by the kernel's workers: the same answers as those of a helper.
+//! A pool whose names are resolved, windows read in and files closed by the kernel's workers: the
+//! same answers as those of a helper.
 
 mod common;
 

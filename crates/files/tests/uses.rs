@@ -9,7 +9,8 @@ use os::residency::page_bytes;
 use std::fs;
 use std::os::unix::fs::FileExt;
 
-/// A page counts as used when somebody reads it, and stays longer when two did. Bringing it in is none of the two.
+/// A page counts as used when somebody reads it, and stays longer when two did. Bringing it in is
+/// none of the two.
 #[test]
 fn pages_count_as_unused_when_they_have_been_read_in() {
     const TEST: &str = "pages_count_as_unused_when_they_have_been_read_in";

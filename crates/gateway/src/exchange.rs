@@ -1,9 +1,9 @@
 //! One request and its reply over a connection to a back end, whatever the protocol.
 //!
-//! An [`Exchange`] owns no socket. The loop writes what is [`unsent`](Exchange::unsent), hands in what it
-//! read, and takes events out one at a time. Both directions hold each other back: a body is taken only
-//! while there is room ([`push_body`](Exchange::push_body) says how much it took), and what has not been
-//! fed yet stays with the caller, who stops reading while the client is slow.
+//! An [`Exchange`] owns no socket. The loop writes what is [`unsent`](Exchange::unsent), hands in
+//! what it read, and takes events out one at a time. Both directions hold each other back: a body
+//! is taken only while there is room ([`push_body`](Exchange::push_body) says how much it took),
+//! and what has not been fed yet stays with the caller, who stops reading while the client is slow.
 
 use http::Status;
 
@@ -39,8 +39,8 @@ pub trait Exchange {
     /// When the reply is not complete by that.
     fn finish(&mut self) -> Result<End, Fault>;
 
-    /// Whether nothing but the end of the connection can tell that the reply is complete. If that breaks instead, the
-    /// reply is cut off, and nobody behind it could see that.
+    /// Whether nothing but the end of the connection can tell that the reply is complete. If that
+    /// breaks instead, the reply is cut off, and nobody behind it could see that.
     fn is_open_ended(&self) -> bool {
         false
     }
@@ -49,9 +49,9 @@ pub trait Exchange {
     /// else, or ask another back end.
     fn has_head(&self) -> bool;
 
-    /// Nobody wants the reply any more: what has to be said and heard until the connection can be used again.
-    /// `None`: it can only be closed, which every back end understands. To be asked only after
-    /// something of the request has been written.
+    /// Nobody wants the reply any more: what has to be said and heard until the connection can be
+    /// used again. `None`: it can only be closed, which every back end understands. To be asked
+    /// only after something of the request has been written.
     fn abort(self: Box<Self>) -> Option<Aborted> {
         None
     }
@@ -132,7 +132,8 @@ impl Outbox {
 
     /// For what is to be written behind everything else.
     pub(crate) fn bytes(&mut self) -> &mut Vec<u8> {
-        // What has left is forgotten before more comes in, so that the buffer stays within its bound.
+        // What has left is forgotten before more comes in, so that the buffer stays within its
+        // bound.
         if self.sent > 0 {
             self.bytes.drain(..self.sent);
             self.sent = 0;

@@ -1,7 +1,7 @@
 //! Lists of fields that may be sent, and which fields may not travel further than one connection.
 //!
-//! A [`FieldList`] holds nothing that could end a field line early: whoever adds a field has checked
-//! it, and the list checks again.
+//! A [`FieldList`] holds nothing that could end a field line early: whoever adds a field has
+//! checked it, and the list checks again.
 //!
 //! Sources: RFC 9110 sections 5.1 (names), 5.5 (values), 7.6.1 (hop-by-hop fields).
 

@@ -1,7 +1,7 @@
 //! The lines of a reply head, out of pieces of any size.
 //!
-//! Each byte is looked at once, however the head is cut: a back end that sends single bytes costs no
-//! more than one that sends its head at once. What is kept is one line, within the head's limit.
+//! Each byte is looked at once, however the head is cut: a back end that sends single bytes costs
+//! no more than one that sends its head at once. What is kept is one line, within the head's limit.
 
 use memchr::memchr;
 

@@ -1,10 +1,11 @@
 //! Why a reply was not passed on.
 //!
-//! Each message stands in the log behind the program's or the back end's name, and says which line of
-//! the head was wrong and how: whoever wrote the program has nothing else to go by.
+//! Each message stands in the log behind the program's or the back end's name, and says which line
+//! of the head was wrong and how: whoever wrote the program has nothing else to go by.
 
-/// What was wrong with a reply. The server answers 502, or, if the head has been sent already, closes
-/// the client's connection short of the promised length, so that nobody takes the part for the whole.
+/// What was wrong with a reply. The server answers 502, or, if the head has been sent already,
+/// closes the client's connection short of the promised length, so that nobody takes the part for
+/// the whole.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The stream ended before its first byte.
@@ -36,7 +37,8 @@ pub enum Refusal {
         /// The beginning of the line, escaped.
         text: Box<str>,
     },
-    /// A line that starts with white space, which some recipients take for a part of the line before.
+    /// A line that starts with white space, which some recipients take for a part of the line
+    /// before.
     #[error("line {line} of the reply's head starts with white space")]
     Folded {
         /// Counted from 1.

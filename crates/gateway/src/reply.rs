@@ -1,8 +1,8 @@
 //! A reply on its way to the client: what every kind of back end's answer becomes.
 //!
-//! What is here has been checked: a status that may be sent, fields that may be sent, and the length
-//! that was declared, apart from the fields, since the server frames the body anew. A meter holds
-//! the body to that length.
+//! What is here has been checked: a status that may be sent, fields that may be sent, and the
+//! length that was declared, apart from the fields, since the server frames the body anew. A meter
+//! holds the body to that length.
 //!
 //! Sources: RFC 9110 sections 6.4.1, 8.6, 15; RFC 9112 section 6.3.
 
@@ -46,7 +46,8 @@ pub struct Reply {
 }
 
 /// A reply whose body the server is to take from elsewhere. Whether a location allows that is the
-/// server's to say; the field itself never reaches the client, since it shows how the server is built.
+/// server's to say; the field itself never reaches the client, since it shows how the server is
+/// built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Handoff {
     /// `X-Sendfile`: a file's path.
@@ -121,8 +122,8 @@ impl Reply {
         self.status < 200 || self.status == 204 || self.status == 304
     }
 
-    /// Writes the status line and the fields. The caller adds what frames the body, the connection's
-    /// fields and the empty line.
+    /// Writes the status line and the fields. The caller adds what frames the body, the
+    /// connection's fields and the empty line.
     pub fn write_head(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"HTTP/1.1 ");
         out.extend_from_slice(itoa::Buffer::new().format(self.status).as_bytes());
@@ -153,8 +154,8 @@ pub enum Answer {
     LocalRedirect(Box<[u8]>),
 }
 
-/// What comes out of a back end, in this order: a head, its body, the end. Standard error comes at any
-/// time.
+/// What comes out of a back end, in this order: a head, its body, the end. Standard error comes at
+/// any time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event<'i> {
     /// The head is complete.

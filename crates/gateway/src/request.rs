@@ -1,8 +1,8 @@
 //! A checked request head together with all of its fields.
 //!
-//! [`http::Head`] keeps the fields the server acts on. Whoever passes a request on needs the others as
-//! well; they are read again from the bytes the head was parsed from, which `http` has found sound, so
-//! nothing is judged a second time here.
+//! [`http::Head`] keeps the fields the server acts on. Whoever passes a request on needs the others
+//! as well; they are read again from the bytes the head was parsed from, which `http` has found
+//! sound, so nothing is judged a second time here.
 
 use memchr::{memchr, memchr_iter};
 
@@ -51,7 +51,8 @@ impl<'r> Request<'r> {
             })
     }
 
-    /// What a field means: the host is the target's, if that names one, whatever `Host` says (RFC 9112, 3.2.2).
+    /// What a field means: the host is the target's, if that names one, whatever `Host` says (RFC
+    /// 9112, 3.2.2).
     pub fn meant(&self, name: &[u8], value: &'r [u8]) -> &'r [u8] {
         match self.head.host {
             Some(host) if name.eq_ignore_ascii_case(b"host") => host,

@@ -29,8 +29,8 @@ pub struct ScgiExchange {
 }
 
 impl ScgiExchange {
-    /// A request with these variables and a body of so many bytes, which SCGI has to know beforehand.
-    /// `head_only`: the request is a HEAD.
+    /// A request with these variables and a body of so many bytes, which SCGI has to know
+    /// beforehand. `head_only`: the request is a HEAD.
     pub fn new(
         variables: &Variables,
         body_bytes: u64,

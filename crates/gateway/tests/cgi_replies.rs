@@ -1,7 +1,8 @@
 //! Programs' replies and what becomes of them: one table, read top to bottom.
 //!
-//! Each row is all that a program wrote, and its description by [`described`]. Every row is also cut at
-//! each byte, and fed byte by byte, since the outcome may not depend on how the bytes arrived.
+//! Each row is all that a program wrote, and its description by [`described`]. Every row is also
+//! cut at each byte, and fed byte by byte, since the outcome may not depend on how the bytes
+//! arrived.
 
 use gateway::cgi::{NphEvent, NphReader, ReplyReader};
 use gateway::{Answer, Event, Handoff, HeadLimits, Reply};

@@ -323,7 +323,8 @@ fn body_waits_when_the_back_end_does_not_read() {
 }
 
 proptest! {
-    /// Whatever a client's fields are: the back end sees one sound request, framed once and as it came.
+    /// Whatever a client's fields are: the back end sees one sound request, framed once and as it
+    /// came.
     #[test]
     fn back_end_sees_one_sound_request_when_fields_are_odd(
         fields in prop::collection::vec(

@@ -210,8 +210,8 @@ fn request_is_repeated_when_that_cannot_do_it_twice() {
 }
 
 proptest! {
-    /// Whatever happens: no more requests than allowed, every one given back, and a group with room is
-    /// never without an answer to whom to ask.
+    /// Whatever happens: no more requests than allowed, every one given back, and a group with room
+    /// is never without an answer to whom to ask.
     #[test]
     fn books_balance_when_requests_end_in_any_order(
         count in 1..=BACK_ENDS_MAX,

@@ -1,13 +1,14 @@
 //! Reading past a request body nobody wants.
 //!
-//! A static file has no use for a body, but the next request on the connection starts after it. Both
-//! drains are fed what arrives, in any pieces, and say where the body ends. They keep no bytes. A client
-//! that does want the content of a reply takes it as it passes ([`ChunkedDrain::feed_body`]).
+//! A static file has no use for a body, but the next request on the connection starts after it.
+//! Both drains are fed what arrives, in any pieces, and say where the body ends. They keep no
+//! bytes. A client that does want the content of a reply takes it as it passes
+//! ([`ChunkedDrain::feed_body`]).
 //!
 //! Strict on purpose, since a body that two parties end at different places is how requests are
-//! smuggled: sizes are hexadecimal digits only, lines end in CR LF, control bytes, bare CR and folded
-//! trailer lines are refused. Everything is bounded: body, chunk extensions and trailer, each in
-//! total, so that a stream of one-byte chunks with long extensions ends too.
+//! smuggled: sizes are hexadecimal digits only, lines end in CR LF, control bytes, bare CR and
+//! folded trailer lines are refused. Everything is bounded: body, chunk extensions and trailer,
+//! each in total, so that a stream of one-byte chunks with long extensions ends too.
 //!
 //! Source: RFC 9112 section 7.1.
 
@@ -150,9 +151,9 @@ impl ChunkedDrain {
         }
     }
 
-    /// The next piece of the body in `bytes`, which moves past it: for a caller that passes the body on
-    /// and may have to stop between two pieces. `None` when `bytes` is used up, or nothing more is taken;
-    /// feeding nothing says which.
+    /// The next piece of the body in `bytes`, which moves past it: for a caller that passes the
+    /// body on and may have to stop between two pieces. `None` when `bytes` is used up, or nothing
+    /// more is taken; feeding nothing says which.
     pub fn next_piece<'b>(&mut self, bytes: &mut &'b [u8]) -> Option<&'b [u8]> {
         while let Some((&byte, after)) = bytes.split_first() {
             match self.state {

@@ -4,11 +4,11 @@
 //! the length test only. What is gathered here has not been checked against other fields yet; that
 //! is `head`'s part, since framing depends on several of them together.
 //!
-//! A list field that comes several times is the same as its values joined by commas
-//! (RFC 9110 section 5.3), and is joined, the only allocation in the crate's request path; the size
-//! is bounded by the head. A singleton field that comes several times is remembered as repeated, and
-//! whoever asks decides what that means: a rejection where framing or routing depends on it, absence
-//! where the field is only advice.
+//! A list field that comes several times is the same as its values joined by commas (RFC 9110
+//! section 5.3), and is joined, the only allocation in the crate's request path; the size is
+//! bounded by the head. A singleton field that comes several times is remembered as repeated, and
+//! whoever asks decides what that means: a rejection where framing or routing depends on it,
+//! absence where the field is only advice.
 
 use std::borrow::Cow;
 
@@ -108,8 +108,8 @@ impl<'b> Fields<'b> {
 
     /// Content-Length as a number (RFC 9112 section 6.3).
     ///
-    /// `5, 5` and a repeated field could be merged, and a `+5` could be read; two parties that do so
-    /// differently disagree where the next request starts, so all of them are refused.
+    /// `5, 5` and a repeated field could be merged, and a `+5` could be read; two parties that do
+    /// so differently disagree where the next request starts, so all of them are refused.
     pub(crate) fn body_bytes(&self) -> Result<Option<u64>, Reject> {
         let digits = match self.content_length {
             Once::Absent => return Ok(None),

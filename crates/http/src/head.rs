@@ -1,19 +1,21 @@
 //! The request head: from bytes to a checked description, or to the reason why not.
 //!
-//! The first thing that happens to a client's bytes. `httparse` splits the head; around it stand the
-//! rules that keep two parties from reading one byte stream differently (request smuggling): exactly
-//! one way to end a line, to frame a body, to name a host. A head that breaks one is refused and its
-//! connection closed, since the place where the next request starts is no longer certain.
+//! The first thing that happens to a client's bytes. `httparse` splits the head; around it stand
+//! the rules that keep two parties from reading one byte stream differently (request smuggling):
+//! exactly one way to end a line, to frame a body, to name a host. A head that breaks one is
+//! refused and its connection closed, since the place where the next request starts is no longer
+//! certain.
 //!
 //! The answer depends on the bytes only, not on how they were cut: a prefix of a complete head is
 //! [`Parsed::Partial`], and a prefix of a refused one is partial until the offending byte arrived,
 //! then refused with the same status. Bytes after the head are never looked at.
 //!
-//! Refused with 400: bare LF, bare CR, NUL and other control bytes, obs-fold, space before the colon,
-//! more than one empty line before the request line, a missing (1.1), repeated or invalid Host,
-//! Content-Length that is repeated, a list or no number, Content-Length with Transfer-Encoding,
-//! Transfer-Encoding in HTTP/1.0 or not ending in one `chunked`. 414 and 431: too long. 417: an
-//! expectation other than 100-continue. 501: unknown method or transfer coding. 505: other versions.
+//! Refused with 400: bare LF, bare CR, NUL and other control bytes, obs-fold, space before the
+//! colon, more than one empty line before the request line, a missing (1.1), repeated or invalid
+//! Host, Content-Length that is repeated, a list or no number, Content-Length with
+//! Transfer-Encoding, Transfer-Encoding in HTTP/1.0 or not ending in one `chunked`. 414 and 431:
+//! too long. 417: an expectation other than 100-continue. 501: unknown method or transfer coding.
+//! 505: other versions.
 //!
 //! Sources: RFC 9112 sections 2.2, 3, 5, 6, 9.3; RFC 9110 sections 5, 7.2, 10.1.1.
 
@@ -270,7 +272,8 @@ fn syntax(error: httparse::Error) -> &'static str {
 }
 
 /// The length of one tolerated empty line at the start (RFC 9112 section 2.2: some old clients send
-/// one after a body). A second one is refused; otherwise a client could feed us empty lines forever.
+/// one after a body). A second one is refused; otherwise a client could feed us empty lines
+/// forever.
 fn empty_line(bytes: &[u8]) -> Result<usize, Reject> {
     match bytes {
         [b'\n', ..] => Err(Reject::bad("bare LF")),
@@ -342,7 +345,8 @@ fn is_target_too_long(bytes: &[u8], target_bytes_max: usize) -> bool {
 /// After httparse did not like the version: whether the request line is well formed with another
 /// version (true, 505), not complete enough to say (false), or malformed (400).
 ///
-/// A client of HTTP/2 that was not told better sends `PRI * HTTP/2.0`; it deserves the right answer.
+/// A client of HTTP/2 that was not told better sends `PRI * HTTP/2.0`; it deserves the right
+/// answer.
 fn is_other_version(bytes: &[u8]) -> Result<bool, Reject> {
     let malformed = Reject::bad("malformed version");
     let mut parts = bytes.splitn(3, |byte| *byte == b' ');

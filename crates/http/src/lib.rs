@@ -1,8 +1,9 @@
 //! The words of HTTP/1: what a request says, and how an answer is written.
 //!
 //! Everything here is a pure function of bytes. The crate does no input or output, starts nothing,
-//! and reads no clock: where an instant matters, the caller passes it in. It refuses to guess what a
-//! malformed request meant; such a request becomes a [`head::Reject`], which is data, not an error.
+//! and reads no clock: where an instant matters, the caller passes it in. It refuses to guess what
+//! a malformed request meant; such a request becomes a [`head::Reject`], which is data, not an
+//! error.
 //!
 //! In the request path it is met three times: [`head`] and [`path`] right after the bytes arrived,
 //! [`conditional`], [`range`], [`encoding`] and [`media`] once the file is known, and [`response`]

@@ -1,9 +1,9 @@
 //! Media types by file name.
 //!
-//! Text, JavaScript, XML and SVG carry `charset=utf-8`, which is what files on today's disks are and
-//! what a browser would otherwise guess; JSON has no charset parameter (RFC 8259 section 11). An
-//! unknown name is `application/octet-stream`: a download, never content that was guessed from bytes.
-//! Ask with the name of the plain file, not of its compressed sibling.
+//! Text, JavaScript, XML and SVG carry `charset=utf-8`, which is what files on today's disks are
+//! and what a browser would otherwise guess; JSON has no charset parameter (RFC 8259 section 11).
+//! An unknown name is `application/octet-stream`: a download, never content that was guessed from
+//! bytes. Ask with the name of the plain file, not of its compressed sibling.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

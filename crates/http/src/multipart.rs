@@ -2,7 +2,8 @@
 //!
 //! The length of the whole body is known before the first byte leaves, so the answer needs no
 //! chunked coding. The caller chooses the boundary; it must not occur in the parts, which a random
-//! one of 20 characters ensures well enough, and reading the file to be sure would be a disk access.
+//! one of 20 characters ensures well enough, and reading the file to be sure would be a disk
+//! access.
 //!
 //! Source: RFC 9110 section 14.6, RFC 2046 section 5.1.
 

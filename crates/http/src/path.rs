@@ -9,8 +9,8 @@
 //! This is the first fence, not the only one: symbolic links are the kernel's part, which is told
 //! to stay beneath the root (`openat2`, `RESOLVE_BENEATH`).
 //!
-//! Sources: RFC 3986 sections 2.1, 5.2.4, 6.2.2; RFC 8615 (`.well-known`); `NAME_MAX`, `PATH_MAX` of
-//! limits.h.
+//! Sources: RFC 3986 sections 2.1, 5.2.4, 6.2.2; RFC 8615 (`.well-known`); `NAME_MAX`, `PATH_MAX`
+//! of limits.h.
 
 use std::borrow::Cow;
 

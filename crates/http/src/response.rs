@@ -1,9 +1,9 @@
 //! Writing a response head into the caller's buffer.
 //!
 //! Refuses to write a field whose name is no token or whose value holds CR, LF or NUL: such a field
-//! is left out, since writing it would let whoever chose the value add fields, or a whole answer, of
-//! his own (response splitting). In debug builds it also panics, because the place to refuse such a
-//! value is where it came from. It does not decide which fields an answer needs.
+//! is left out, since writing it would let whoever chose the value add fields, or a whole answer,
+//! of his own (response splitting). In debug builds it also panics, because the place to refuse
+//! such a value is where it came from. It does not decide which fields an answer needs.
 //!
 //! Source: RFC 9112 section 4, RFC 9110 section 5.5.
 
@@ -42,8 +42,8 @@ impl<'o> HeadWriter<'o> {
         HeadWriter { out }
     }
 
-    /// Goes on with a head whose status line, and perhaps some fields, are in `out` already: for statuses
-    /// that are somebody else's.
+    /// Goes on with a head whose status line, and perhaps some fields, are in `out` already: for
+    /// statuses that are somebody else's.
     pub fn resume(out: &'o mut Vec<u8>) -> HeadWriter<'o> {
         HeadWriter { out }
     }

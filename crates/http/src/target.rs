@@ -17,7 +17,8 @@ use crate::head::Method;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target<'b> {
     /// Path and query, from origin-form or absolute-form: starts with `/`, or, when it comes from
-    /// an absolute-form without a path, is empty or starts with `?`. For [`crate::path::normalise`].
+    /// an absolute-form without a path, is empty or starts with `?`. For
+    /// [`crate::path::normalise`].
     Path(&'b [u8]),
     /// `*`, the server itself; only with OPTIONS.
     Asterisk,
@@ -61,7 +62,8 @@ fn absolute<'b>(
     if authority.is_empty() || !is_authority(authority) {
         return Err("invalid authority in the target");
     }
-    // RFC 9112 3.2.4: OPTIONS with an absolute-form that has no path is what a proxy sends on as `*`.
+    // RFC 9112 3.2.4: OPTIONS with an absolute-form that has no path is what a proxy sends on as
+    // `*`.
     let target = match path.is_empty() && method == Method::Options {
         true => Target::Asterisk,
         false => Target::Path(path),

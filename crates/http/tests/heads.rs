@@ -1,7 +1,7 @@
 //! Request heads and what becomes of them: one table, read top to bottom.
 //!
-//! Each row is a head and its description by [`described`]. Every row is also cut at each byte, since
-//! the answer may not depend on how the bytes arrive.
+//! Each row is a head and its description by [`described`]. Every row is also cut at each byte,
+//! since the answer may not depend on how the bytes arrive.
 
 use headway_http::{Framing, Head, HeadLimits, Parsed, Target, parse};
 

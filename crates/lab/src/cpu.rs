@@ -1,9 +1,11 @@
-//! Processors: which ones the server and the client run on, and a quota that stands for a slower one.
+//! Processors: which ones the server and the client run on, and a quota that stands for a slower
+//! one.
 //!
-//! The quota is the scheduler's bandwidth control: of each period the group may run a share, then it stands still until the
-//! next. This *emulates* a slower processor as far as throughput goes. Latency it emulates only above the length of a period: a request that
-//! finds the quota spent waits for the next one. The period is therefore as short as the kernel keeps
-//! exactly: at a tick of 250 Hz a shorter one than 4 ms let a spinning program have 0.55 of the time for a share of
+//! The quota is the scheduler's bandwidth control: of each period the group may run a share, then
+//! it stands still until the next. This *emulates* a slower processor as far as throughput goes.
+//! Latency it emulates only above the length of a period: a request that finds the quota spent
+//! waits for the next one. The period is therefore as short as the kernel keeps exactly: at a tick
+//! of 250 Hz a shorter one than 4 ms let a spinning program have 0.55 of the time for a share of
 //! 1.0 and 0.39 for one of 0.5, where 4 ms gave 0.50 and 0.25 (with gaps of 4 and of 11 ms).
 //!
 //! Source: the kernel's Documentation/scheduler/sched-bwc.rst.
@@ -65,7 +67,8 @@ pub(crate) fn make(name: &str, share: f64) -> Result<Group, LabError> {
     Ok(group)
 }
 
-/// Gives a group of a hierarchy with the cpu controller a share of one processor, all its processes together.
+/// Gives a group of a hierarchy with the cpu controller a share of one processor, all its processes
+/// together.
 ///
 /// # Errors
 /// A share that cannot be kept, or a group that is not there.
@@ -112,7 +115,8 @@ pub fn allowed() -> Vec<usize> {
         .collect()
 }
 
-/// The usual split: the server on the first processor, the client on the last, which are the same only if there is one.
+/// The usual split: the server on the first processor, the client on the last, which are the same
+/// only if there is one.
 pub fn usual_split() -> (Vec<usize>, Vec<usize>) {
     let allowed = allowed();
     let take = |cpu: Option<&usize>| cpu.copied().into_iter().collect();

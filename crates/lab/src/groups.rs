@@ -1,11 +1,12 @@
 //! Control groups of both versions: where one for the lab can be made, and what is in it.
 //!
-//! Version 1 has a hierarchy for each controller, version 2 one for all; a machine may have both, with each controller
-//! in one of them. A lab's group is a child of the hierarchy's root, beside the groups of the system, because version 2 gives
-//! controllers to children only of a group that holds no process itself.
+//! Version 1 has a hierarchy for each controller, version 2 one for all; a machine may have both,
+//! with each controller in one of them. A lab's group is a child of the hierarchy's root, beside
+//! the groups of the system, because version 2 gives controllers to children only of a group that
+//! holds no process itself.
 //!
-//! Not undone: on version 2 the controller is enabled for the root's children if it was not. Another program
-//! may have begun to use it meanwhile.
+//! Not undone: on version 2 the controller is enabled for the root's children if it was not.
+//! Another program may have begun to use it meanwhile.
 //!
 //! Source: the kernel's Documentation/admin-guide/cgroup-v1 and cgroup-v2.rst.
 
@@ -41,7 +42,8 @@ pub struct Group {
     pub path: PathBuf,
 }
 
-/// Every mounted hierarchy: version, root, and for version 1 its options, among which are its controllers.
+/// Every mounted hierarchy: version, root, and for version 1 its options, among which are its
+/// controllers.
 fn hierarchies(mountinfo: &str) -> Vec<(Hierarchy, String)> {
     mountinfo.lines().filter_map(hierarchy).collect()
 }
@@ -109,7 +111,8 @@ impl Hierarchy {
     /// Makes a group, or finds it, with a controller.
     ///
     /// # Errors
-    /// EACCES and EROFS without the privilege; EBUSY on version 2 in a container whose own group holds processes.
+    /// EACCES and EROFS without the privilege; EBUSY on version 2 in a container whose own group
+    /// holds processes.
     pub fn make(&self, name: &str, controller: &str) -> Result<Group, LabError> {
         if self.version == Version::V2 {
             let file = self.root.join("cgroup.subtree_control");
@@ -160,7 +163,8 @@ impl Group {
 
     /// Moves the calling process into the group.
     pub fn join(&self) -> Result<(), LabError> {
-        // The kernel takes 0 for whoever writes it, and so needs no number that holds in this process name space.
+        // The kernel takes 0 for whoever writes it, and so needs no number that holds in this
+        // process name space.
         self.set("cgroup.procs", "0")
     }
 
@@ -184,7 +188,8 @@ impl Group {
 
 /// Control files take the whole value in one write.
 fn write(path: &Path, value: &str) -> Result<(), LabError> {
-    // Not fs::write: it would create a file that the kernel's version does not have, in tests that stand on a plain directory.
+    // Not fs::write: it would create a file that the kernel's version does not have, in tests that
+    // stand on a plain directory.
     fs::OpenOptions::new()
         .write(true)
         .open(path)
@@ -192,8 +197,8 @@ fn write(path: &Path, value: &str) -> Result<(), LabError> {
         .map_err(LabError::file(format!("writing {value} to"), path))
 }
 
-/// Groups of either version for tests on a machine that has one of them: files in a plain directory. Unlike the kernel's
-/// they keep the end of a longer text that was there before.
+/// Groups of either version for tests on a machine that has one of them: files in a plain
+/// directory. Unlike the kernel's they keep the end of a longer text that was there before.
 #[cfg(test)]
 pub(crate) fn fixture(version: Version, files: &[(&str, &str)]) -> (tempfile::TempDir, Group) {
     let directory = tempfile::tempdir().expect("a directory");

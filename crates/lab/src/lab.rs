@@ -1,8 +1,9 @@
 //! The whole lab: made, found again by name, used, removed.
 //!
-//! A lab outlives the process that made it. Its things are made in an order in which each can be undone alone, and
-//! removed in the reverse one: control groups, name space and link, disk. Removing never relies on what making
-//! has recorded: it tries everything that a lab of that name could have (`sweep`).
+//! A lab outlives the process that made it. Its things are made in an order in which each can be
+//! undone alone, and removed in the reverse one: control groups, name space and link, disk.
+//! Removing never relies on what making has recorded: it tries everything that a lab of that name
+//! could have (`sweep`).
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -102,10 +103,12 @@ impl LabSpec {
 }
 
 impl Lab {
-    /// Makes a lab. Its disk, if it has one, is fast at first: put files on it, order [`Order::Model`], then [`Lab::cool`].
+    /// Makes a lab. Its disk, if it has one, is fast at first: put files on it, order
+    /// [`Order::Model`], then [`Lab::cool`].
     ///
     /// # Errors
-    /// `Missing` lists every part that cannot be made here; nothing is made then. On any error what was made is removed again.
+    /// `Missing` lists every part that cannot be made here; nothing is made then. On any error what
+    /// was made is removed again.
     pub fn up(spec: &LabSpec) -> Result<Lab, LabError> {
         Lab::up_unless(spec, &AtomicBool::new(false))
     }
@@ -157,8 +160,9 @@ impl Lab {
         &self.state.spec
     }
 
-    /// A program inside the lab. It runs through `headway lab exec`, which joins the lab and then becomes
-    /// the program: the process that is spawned is the program's own, and so is its exit code.
+    /// A program inside the lab. It runs through `headway lab exec`, which joins the lab and then
+    /// becomes the program: the process that is spawned is the program's own, and so is its exit
+    /// code.
     pub fn command(&self, side: Side, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(headway());
         let side = match side {
@@ -170,7 +174,8 @@ impl Lab {
         command
     }
 
-    /// Moves the calling process into the lab; with threads, only the calling one changes its network and processors.
+    /// Moves the calling process into the lab; with threads, only the calling one changes its
+    /// network and processors.
     pub fn join(&self, side: Side) -> Result<(), LabError> {
         join(&self.home.name, &self.state, side)
     }
@@ -202,8 +207,9 @@ impl Lab {
         &self.home.path
     }
 
-    /// Makes everything cold: the disk's file system is unmounted and mounted again, read-only, so its pages, inodes and dentries
-    /// are in no cache, and the memory group evicts what else it can.
+    /// Makes everything cold: the disk's file system is unmounted and mounted again, read-only, so
+    /// its pages, inodes and dentries are in no cache, and the memory group evicts what else it
+    /// can.
     ///
     /// # Errors
     /// The disk's, if a process still has a file of it open; everything is as it was then.
@@ -220,7 +226,8 @@ impl Lab {
             .map_or(Ok(()), |group| memory::empty(&group))
     }
 
-    /// Puts files on the disk quickly: without delays, written through, and cold again afterwards with the model's delays on.
+    /// Puts files on the disk quickly: without delays, written through, and cold again afterwards
+    /// with the model's delays on.
     pub fn load<T, E: From<LabError>>(
         &self,
         put: impl FnOnce(&Path) -> Result<T, E>,
@@ -231,7 +238,8 @@ impl Lab {
         })?;
         // Nobody may remove the disk while it is unmounted and mounted.
         let _lock = self.home.lock()?;
-        // First what fails when a server still has files of it open: a disk in use keeps its delays.
+        // First what fails when a server still has files of it open: a disk in use keeps its
+        // delays.
         disk.make_writable().map_err(LabError::from)?;
         disk.order(Order::Fast).map_err(LabError::from)?;
         let done = put(disk.mount_point());
@@ -257,8 +265,8 @@ impl Lab {
         down(&self.home.name)
     }
 
-    /// Lends the server's side a whole processor, where its quota is less, or takes it back: for work that is to be done before something is
-    /// measured.
+    /// Lends the server's side a whole processor, where its quota is less, or takes it back: for
+    /// work that is to be done before something is measured.
     ///
     /// # Errors
     /// The group is gone.
@@ -292,7 +300,8 @@ pub fn list() -> Vec<String> {
 /// Removes a lab by name, also one that was never finished or whose record is gone.
 ///
 /// # Errors
-/// `Unknown` if there is nothing of that name; `Busy` while another process makes or removes it; `Left`.
+/// `Unknown` if there is nothing of that name; `Busy` while another process makes or removes it;
+/// `Left`.
 pub fn down(name: &str) -> Result<(), LabError> {
     let home = Home::of(name)?;
     let _lock = match home.path.is_dir() {
@@ -315,7 +324,8 @@ pub fn down(name: &str) -> Result<(), LabError> {
     }
 }
 
-/// Removes every lab whose name begins with `prefix` (the empty one: all), also what a crash left of one. Each with its outcome.
+/// Removes every lab whose name begins with `prefix` (the empty one: all), also what a crash left
+/// of one. Each with its outcome.
 pub fn down_all(prefix: &str) -> Vec<(String, Result<(), LabError>)> {
     let mut names = sweep::found();
     names.retain(|name| name.starts_with(prefix));
@@ -360,8 +370,8 @@ pub(crate) fn groups_of(name: &str) -> Vec<Group> {
     groups
 }
 
-/// The command whose sub-commands the lab needs: this very program, or for another program that uses this library what `HEADWAY` names, or
-/// what the path has.
+/// The command whose sub-commands the lab needs: this very program, or for another program that
+/// uses this library what `HEADWAY` names, or what the path has.
 pub fn headway() -> PathBuf {
     let own = std::env::current_exe().unwrap_or_default();
     if own.file_name() == Some(OsStr::new("headway")) {
@@ -402,7 +412,8 @@ fn make(spec: &LabSpec, home: &Home, interrupted: &AtomicBool) -> Result<Lab, La
     let mut disk = None;
     if let Some(wanted) = &spec.disk {
         begin("disk", &mut state)?;
-        // Its process runs where the client does: it stands for hardware that takes no time of the server's processor.
+        // Its process runs where the client does: it stands for hardware that takes no time of the
+        // server's processor.
         disk = Some(cpu::pinned(&spec.client_cpus, || {
             let mut process = Command::new(headway());
             process.args(["lab", "disk-process"]);

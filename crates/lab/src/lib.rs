@@ -1,12 +1,13 @@
 //! A controlled environment for a server under test, made of the kernel's own parts.
 //!
-//! [`disk`] is a disk with the delays of a model: a FUSE process exports one file, a loop device in direct-I/O
-//! mode sits on it, a file system on that. The kernel's page, inode and dentry caches stay in play, which is
-//! what the papers are about. [`Lab`] puts it together with little memory (`memory`), a share of a processor (`cpu`) and
-//! a narrow link (`network`), for the server under test only, and removes all of it (`sweep`) whatever happened.
+//! [`disk`] is a disk with the delays of a model: a FUSE process exports one file, a loop device in
+//! direct-I/O mode sits on it, a file system on that. The kernel's page, inode and dentry caches
+//! stay in play, which is what the papers are about. [`Lab`] puts it together with little memory
+//! (`memory`), a share of a processor (`cpu`) and a narrow link (`network`), for the server under
+//! test only, and removes all of it (`sweep`) whatever happened.
 //!
-//! Refused: anything that would change the machine outside the lab. What the lab makes it records first, so that it
-//! can be undone after a crash.
+//! Refused: anything that would change the machine outside the lab. What the lab makes it records
+//! first, so that it can be undone after a crash.
 //!
 //! Sources: 2006 paper section 4.1 and dissertation sections 2.6 and 3.3 (the papers' machines).
 
@@ -41,5 +42,6 @@ pub use requirements::{missing, survey};
 pub use state::base;
 pub use status::{DiskStatus, Process, Status};
 
-/// What the name of everything that a lab makes begins with; devices, whose names are short, begin with `hwl`.
+/// What the name of everything that a lab makes begins with; devices, whose names are short, begin
+/// with `hwl`.
 const PREFIX: &str = "headway-lab-";

@@ -1,15 +1,20 @@
-//! The memory limit: a control group in which the server's pages, and the pages it has the kernel keep, are counted.
+//! The memory limit: a control group in which the server's pages, and the pages it has the kernel
+//! keep, are counted.
 //!
-//! Pages of files are charged to the group of the process that first touched them, inodes and dentries, too; at the limit the kernel
-//! evicts the group's own oldest pages. So a server in a group of 512 MiB finds in memory what a machine of that size
-//! would keep for it. What another group read first stays charged to that one: [`Lab::cool`](crate::Lab::cool) before a measurement.
+//! Pages of files are charged to the group of the process that first touched them, inodes and
+//! dentries, too; at the limit the kernel evicts the group's own oldest pages. So a server in a
+//! group of 512 MiB finds in memory what a machine of that size would keep for it. What another
+//! group read first stays charged to that one: [`Lab::cool`](crate::Lab::cool) before a
+//! measurement.
 //!
-//! Swap is off for the group: its anonymous memory stays, as on a machine without swap, and only caches give way.
+//! Swap is off for the group: its anonymous memory stays, as on a machine without swap, and only
+//! caches give way.
 
 use crate::error::LabError;
 use crate::groups::{self, Group, Version};
 
-/// Less than this, and not even a shell starts in the group without being killed for want of memory.
+/// Less than this, and not even a shell starts in the group without being killed for want of
+/// memory.
 pub const BYTES_MIN: u64 = 8 << 20;
 
 /// What is in the memory group.
@@ -21,7 +26,8 @@ pub struct MemoryStatus {
     pub used_bytes: u64,
     /// Pages of files among them.
     pub cache_bytes: u64,
-    /// The most that was ever charged; `None` where the kernel does not say (version 2 before Linux 5.19).
+    /// The most that was ever charged; `None` where the kernel does not say (version 2 before Linux
+    /// 5.19).
     pub peak_bytes: Option<u64>,
     /// Pages of files that had been evicted not long before and were needed again.
     pub refaults: u64,
@@ -29,7 +35,8 @@ pub struct MemoryStatus {
     pub cgroup_version: u8,
 }
 
-/// Makes the group and sets its limit; without one it counts and holds the lab's processes together.
+/// Makes the group and sets its limit; without one it counts and holds the lab's processes
+/// together.
 pub(crate) fn make(name: &str, limit_bytes: Option<u64>) -> Result<Group, LabError> {
     let hierarchy = groups::find("memory").ok_or_else(|| {
         LabError::Value("no mounted control group hierarchy has the memory controller".into())
@@ -49,7 +56,8 @@ fn limit(group: &Group, bytes: u64) -> Result<(), LabError> {
     match group.version {
         Version::V1 => {
             group.set("memory.limit_in_bytes", &bytes.to_string())?;
-            // The kernel may be built without swap accounting; then the files are not there, and swappiness has to do.
+            // The kernel may be built without swap accounting; then the files are not there, and
+            // swappiness has to do.
             let _ = group.set("memory.memsw.limit_in_bytes", &bytes.to_string());
             let _ = group.set("memory.swappiness", "0");
         }
@@ -85,7 +93,8 @@ pub(crate) fn empty(group: &Group) -> Result<(), LabError> {
     }
 }
 
-/// Linux before 5.19 has no `memory.reclaim`; the write of a lower `memory.high` reclaims before it returns.
+/// Linux before 5.19 has no `memory.reclaim`; the write of a lower `memory.high` reclaims before it
+/// returns.
 fn squeeze(group: &Group) -> Result<(), LabError> {
     let squeezed = group.set("memory.high", "0");
     group.set("memory.high", "max")?;

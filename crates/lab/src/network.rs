@@ -1,13 +1,15 @@
-//! The link: a network name space for the server, and a pair of virtual Ethernet devices with a limited rate between it and
-//! the machine.
+//! The link: a network name space for the server, and a pair of virtual Ethernet devices with a
+//! limited rate between it and the machine.
 //!
-//! Both ends send through a token bucket (`tbf`), since a rate is kept where packets leave. The bucket is short, a
-//! quarter of a millisecond of the rate, so that also a small reply takes its time on the wire; the queue in front
-//! of it is long, so that nothing is dropped there: a socket's own queue holds a sender back, as a network card's does.
-//! Not emulated: propagation delay and loss.
+//! Both ends send through a token bucket (`tbf`), since a rate is kept where packets leave. The
+//! bucket is short, a quarter of a millisecond of the rate, so that also a small reply takes its
+//! time on the wire; the queue in front of it is long, so that nothing is dropped there: a socket's
+//! own queue holds a sender back, as a network card's does. Not emulated: propagation delay and
+//! loss.
 //!
-//! Addresses come from 198.18.0.0/15, set aside for measurements of network devices (RFC 2544, appendix C; RFC 6890) and so used
-//! by no network; the first of its /24 networks that overlaps no route of this machine.
+//! Addresses come from 198.18.0.0/15, set aside for measurements of network devices (RFC 2544,
+//! appendix C; RFC 6890) and so used by no network; the first of its /24 networks that overlaps no
+//! route of this machine.
 //!
 //! Sources: tc-tbf(8), veth(4), ip-netns(8).
 
@@ -24,7 +26,8 @@ use crate::tool;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkSpec {
-    /// In each direction, Ethernet headers included: 100 000 000 to 10 000 000 000 is what was measured; the tests measure the first.
+    /// In each direction, Ethernet headers included: 100 000 000 to 10 000 000 000 is what was
+    /// measured; the tests measure the first.
     pub bits_per_second: u64,
 }
 
@@ -50,8 +53,9 @@ pub struct Direction {
     pub waiting_bytes: u64,
 }
 
-/// A client that opens and gives up thousands of connections a second uses up the ports of one address: 28,000, each
-/// kept for a minute after its connection. The time in which it finds that out would be the server's in every figure.
+/// A client that opens and gives up thousands of connections a second uses up the ports of one
+/// address: 28,000, each kept for a minute after its connection. The time in which it finds that
+/// out would be the server's in every figure.
 const CLIENTS: u32 = 16;
 
 impl Addresses {
@@ -103,7 +107,8 @@ pub(crate) fn names(lab: &str) -> Names {
 }
 
 impl Names {
-    /// The file that keeps the name space: where ip(8) looks for it, so that its `netns` commands work, too.
+    /// The file that keeps the name space: where ip(8) looks for it, so that its `netns` commands
+    /// work, too.
     pub fn file(&self) -> PathBuf {
         Path::new("/run/netns").join(&self.space)
     }
@@ -119,7 +124,8 @@ pub(crate) fn check(link: &LinkSpec) -> Result<(), LabError> {
     }
 }
 
-/// Makes the name space. Not with `ip netns add`: that turns /run/netns into a mount of its own, which would stay.
+/// Makes the name space. Not with `ip netns add`: that turns /run/netns into a mount of its own,
+/// which would stay.
 pub(crate) fn make_space(names: &Names) -> Result<(), LabError> {
     let file = names.file();
     let directory = Path::new("/run/netns");
@@ -138,7 +144,8 @@ pub(crate) fn make_link(names: &Names, link: &LinkSpec, ends: Addresses) -> Resu
     tool::run_line(&format!(
         "ip link add {client} alias {space} type veth peer name {server} netns {space}"
     ))?;
-    // Nothing here speaks IPv6; without this each end would send router solicitations into the measurement.
+    // Nothing here speaks IPv6; without this each end would send router solicitations into the
+    // measurement.
     tool::run_line(&format!("ip link set {client} addrgenmode none"))?;
     tool::run_line(&format!("ip -n {space} link set {server} addrgenmode none"))?;
     for address in ends.clients() {
@@ -156,15 +163,18 @@ pub(crate) fn make_link(names: &Names, link: &LinkSpec, ends: Addresses) -> Resu
     tool::run_line(&format!("ip -n {space} link set lo up"))?;
     tool::run_line(&format!("ip -n {space} link set {server} up"))?;
     tool::run_line(&format!("ip link set {client} up"))?;
-    // The server's packets for other networks have nowhere to go: a lab reaches the machine and nothing beyond.
+    // The server's packets for other networks have nowhere to go: a lab reaches the machine and
+    // nothing beyond.
     Ok(())
 }
 
 /// tc's words for a rate.
 fn bucket(bits_per_second: u64) -> String {
-    // A bucket must hold a whole packet of 1514 bytes; larger ones, which the devices pass on unsegmented, tbf divides.
+    // A bucket must hold a whole packet of 1514 bytes; larger ones, which the devices pass on
+    // unsegmented, tbf divides.
     let burst = (bits_per_second / 8 / 4000).max(4096);
-    // 64 MiB: the first windows of 4000 connections (14 KB each), and more than any buffer of a socket.
+    // 64 MiB: the first windows of 4000 connections (14 KB each), and more than any buffer of a
+    // socket.
     format!(
         "tbf rate {bits_per_second}bit burst {burst} limit {}",
         64 << 20
@@ -191,8 +201,9 @@ pub(crate) fn free_addresses() -> Result<Addresses, LabError> {
         })
 }
 
-/// Destinations as (network, prefix length). What is not an address ("default") or covers a two hundred and fifty-sixth of all
-/// addresses or more (a tunnel that takes everything) is no use of a particular network.
+/// Destinations as (network, prefix length). What is not an address ("default") or covers a two
+/// hundred and fifty-sixth of all addresses or more (a tunnel that takes everything) is no use of a
+/// particular network.
 fn routes(json: &str) -> Vec<(u32, u32)> {
     let entries: Vec<serde_json::Value> = serde_json::from_str(json.trim()).unwrap_or_default();
     entries
@@ -287,7 +298,8 @@ pub(crate) fn remove_space(names: &Names) -> Result<(), LabError> {
     if !file.exists() {
         return Ok(());
     }
-    // EINVAL: nothing is mounted on it. Detached, because a process that is just ending may still hold it.
+    // EINVAL: nothing is mounted on it. Detached, because a process that is just ending may still
+    // hold it.
     while rustix::mount::unmount(&file, rustix::mount::UnmountFlags::DETACH).is_ok() {}
     fs::remove_file(&file).map_err(LabError::file("removing", &file))
 }

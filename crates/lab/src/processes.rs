@@ -30,7 +30,8 @@ pub(crate) fn in_words(processes: &[u32]) -> String {
 /// Programs with which labs are made. None of them runs for long.
 const TOOLS: [&str; 6] = ["ip", "tc", "unshare", "losetup", "mount", "mkfs."];
 
-/// Such programs that are at work on one of these names: of a maker that was killed, they outlive it and would still make their thing.
+/// Such programs that are at work on one of these names: of a maker that was killed, they outlive
+/// it and would still make their thing.
 pub(crate) fn tools_on(names: &[&str]) -> Vec<u32> {
     let at_work = |process: &u32| {
         let program = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
@@ -57,8 +58,9 @@ pub(crate) fn wait_until(patience: Duration, mut come: impl FnMut() -> bool) -> 
     }
 }
 
-/// Ends processes: asked first, so that a server removes its own semaphores and files, and killed after a second. Asks anew who
-/// is there until nobody is, since a server may just be starting a child. Gives up after five seconds and returns who is left.
+/// Ends processes: asked first, so that a server removes its own semaphores and files, and killed
+/// after a second. Asks anew who is there until nobody is, since a server may just be starting a
+/// child. Gives up after five seconds and returns who is left.
 pub(crate) fn end(who: impl Fn() -> Vec<u32>) -> Vec<u32> {
     let begun = Instant::now();
     let own = std::process::id();

@@ -1,8 +1,9 @@
 //! Who else takes pages: a kernel that was told to free what has not been used lately.
 //!
-//! A limit evicts what was used longest ago when something new comes in. DAMON's reclaiming evicts by the clock, whatever
-//! room there is; then caches hold less than the limit allows, those of servers that use files by system calls more so than those
-//! that map them, and a comparison measures that. Nothing is changed here: a machine's owner has reasons for it.
+//! A limit evicts what was used longest ago when something new comes in. DAMON's reclaiming evicts
+//! by the clock, whatever room there is; then caches hold less than the limit allows, those of
+//! servers that use files by system calls more so than those that map them, and a comparison
+//! measures that. Nothing is changed here: a machine's owner has reasons for it.
 //!
 //! Sources: Linux `Documentation/admin-guide/mm/damon/usage.rst` and `reclaim.rst`.
 

@@ -1,7 +1,7 @@
 //! What this machine and this user can make of a lab, found out before anything is made.
 //!
-//! Only what can be seen without making something is looked at; a kernel that lacks a kind of device
-//! says so when it is asked to make one, and the lab is undone.
+//! Only what can be seen without making something is looked at; a kernel that lacks a kind of
+//! device says so when it is asked to make one, and the lab is undone.
 
 use std::path::Path;
 

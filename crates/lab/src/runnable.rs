@@ -1,17 +1,19 @@
-//! How many of a server's processes are runnable at an instant: the sampler of the study of scheduler burstiness.
+//! How many of a server's processes are runnable at an instant: the sampler of the study of
+//! scheduler burstiness.
 //!
-//! The 2006 paper instruments the scheduler and shows which share of Apache's processes is runnable at any time (Figures
-//! 2 and 14): where lookups block one another, it is none or nearly all. Here the kernel walks its tasks for us by BPF
-//! ([`debox_bpf::RunQueue`]), which is over in 0.1 to 0.3 ms whatever their number. Where it may not, the state of each task is read from
-//! `/proc/PID/task/TID/stat`, through descriptors that stay open, so that a look at one costs a single `pread` of some
-//! microseconds. `R` is runnable: on a processor or in its run queue. `D` waits for the disk or a lock of the kernel's and
-//! is counted beside it.
+//! The 2006 paper instruments the scheduler and shows which share of Apache's processes is runnable
+//! at any time (Figures 2 and 14): where lookups block one another, it is none or nearly all. Here
+//! the kernel walks its tasks for us by BPF ([`debox_bpf::RunQueue`]), which is over in 0.1 to 0.3
+//! ms whatever their number. Where it may not, the state of each task is read from
+//! `/proc/PID/task/TID/stat`, through descriptors that stay open, so that a look at one costs a
+//! single `pread` of some microseconds. `R` is runnable: on a processor or in its run queue. `D`
+//! waits for the disk or a lock of the kernel's and is counted beside it.
 //!
-//! A scan of /proc takes its time, so it is no instant: with 1024 processes it is some milliseconds, in which the client on that
-//! processor asks for nothing and the server runs out of work, so that too few are found runnable. Each sample tells how long it took. The
-//! thread has the highest priority where it may.
-//! Looks come at random intervals, since a regular one could fall in step with the server, and take a tenth of one processor at most, which
-//! should be the client's.
+//! A scan of /proc takes its time, so it is no instant: with 1024 processes it is some
+//! milliseconds, in which the client on that processor asks for nothing and the server runs out of
+//! work, so that too few are found runnable. Each sample tells how long it took. The thread has the
+//! highest priority where it may. Looks come at random intervals, since a regular one could fall in
+//! step with the server, and take a tenth of one processor at most, which should be the client's.
 //!
 //! Sources: 2006 paper sections 3.2 and 4.3; proc(5) (`stat`, field 3).
 
@@ -37,7 +39,8 @@ const SPARE: u32 = 10;
 /// Between two listings of the tasks; a pool of a fixed size hardly changes.
 const REFRESH: Duration = Duration::from_secs(1);
 
-/// Enough for the first words of `stat`: number, name of at most 15 bytes (64 for a kernel thread), state.
+/// Enough for the first words of `stat`: number, name of at most 15 bytes (64 for a kernel thread),
+/// state.
 const STAT_BYTES: usize = 128;
 
 /// How to look.
@@ -156,8 +159,8 @@ impl Runnable {
         }
     }
 
-    /// The distribution of Figure 2: for each share of runnable tasks that was seen, in rising order, the share of looks that
-    /// found as many or fewer.
+    /// The distribution of Figure 2: for each share of runnable tasks that was seen, in rising
+    /// order, the share of looks that found as many or fewer.
     pub fn cdf(&self) -> Vec<(f64, f64)> {
         let shares = self.sorted_shares();
         let count = shares.len() as f64;
@@ -187,10 +190,11 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Starts to look. `members` lists the processes that count ([`Server::members`]); it is asked once a second.
-    /// All threads of a process count.
+    /// Starts to look. `members` lists the processes that count ([`Server::members`]); it is asked
+    /// once a second. All threads of a process count.
     ///
-    /// The limit of open files of this process is raised: where files are looked at, each task takes a descriptor.
+    /// The limit of open files of this process is raised: where files are looked at, each task
+    /// takes a descriptor.
     ///
     /// # Errors
     ///
@@ -236,8 +240,9 @@ impl Sampler {
     }
 }
 
-/// Puts the calling thread before others of its processor, so that a scan is not interrupted by the client it shares
-/// that with: then it is nearly an instant. Without the privilege a scan takes longer, and says so.
+/// Puts the calling thread before others of its processor, so that a scan is not interrupted by the
+/// client it shares that with: then it is nearly an instant. Without the privilege a scan takes
+/// longer, and says so.
 fn hurry() {
     // On Linux this is a property of the thread, setpriority(2).
     let _ = rustix::process::setpriority_process(None, -20);
@@ -356,7 +361,8 @@ impl Tasks {
         let (mut count, mut runnable, mut blocked) = (0, 0, 0);
         let mut buffer = [0; STAT_BYTES];
         self.0.retain(|_, file| {
-            // A file of a task that has ended says ESRCH for ever, even if the number is used again.
+            // A file of a task that has ended says ESRCH for ever, even if the number is used
+            // again.
             let Ok(length) = file.read_at(&mut buffer, 0) else {
                 return false;
             };
@@ -373,7 +379,8 @@ impl Tasks {
     }
 }
 
-/// The state in the beginning of a line of `stat`. The name may hold parentheses; what follows it are numbers.
+/// The state in the beginning of a line of `stat`. The name may hold parentheses; what follows it
+/// are numbers.
 fn state(line: &[u8]) -> Option<u8> {
     let end = line.windows(2).rposition(|two| two == b") ")?;
     line.get(end + 2).copied()
@@ -481,7 +488,8 @@ mod tests {
         let begun = Instant::now();
         loop {
             let (count, runnable, _) = tasks.scan();
-            // This thread looks, so it runs; those four sleep as soon as each has had its first turn.
+            // This thread looks, so it runs; those four sleep as soon as each has had its first
+            // turn.
             assert!(count >= 5 && runnable >= 1, "{count} {runnable}");
             if runnable + 4 <= count {
                 break;

@@ -1,8 +1,10 @@
-//! The servers under test: each started from a committed configuration, and ended with all it has started.
+//! The servers under test: each started from a committed configuration, and ended with all it has
+//! started.
 //!
-//! [`Kind`] is the table of them: presets of `headway serve`, and today's servers. [`available`] says whether one can be
-//! started here and in which version. [`Server::start`] starts it through a command of the caller's, which enters the
-//! lab's control groups, network and processors, and waits until it answers with all its processes.
+//! [`Kind`] is the table of them: presets of `headway serve`, and today's servers. [`available`]
+//! says whether one can be started here and in which version. [`Server::start`] starts it through a
+//! command of the caller's, which enters the lab's control groups, network and processors, and
+//! waits until it answers with all its processes.
 //!
 //! ```no_run
 //! use headway_lab::servers::{Kind, Server, ServerSpec};
@@ -15,7 +17,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Refused: installing a server, using a service of the machine's, signalling a process that was not started here.
+//! Refused: installing a server, using a service of the machine's, signalling a process that was
+//! not started here.
 
 mod available;
 mod configuration;

@@ -1,11 +1,11 @@
 //! What is known of a lab outside of the process that made it: `/run/headway-lab/NAME/state.json`.
 //!
-//! It is written before anything is made, and again before each thing, so after a crash it says what may be there. Removing a lab does
-//! not depend on it: every name of a thing follows from the lab's name. `/run` is memory, empty after a
-//! restart, as the things themselves are.
+//! It is written before anything is made, and again before each thing, so after a crash it says
+//! what may be there. Removing a lab does not depend on it: every name of a thing follows from the
+//! lab's name. `/run` is memory, empty after a restart, as the things themselves are.
 //!
-//! A process that makes, loads, cools or removes a lab holds a lock on its directory. The kernel releases it when the process
-//! ends, however it ends, so a lock never outlives a crash.
+//! A process that makes, loads, cools or removes a lab holds a lock on its directory. The kernel
+//! releases it when the process ends, however it ends, so a lock never outlives a crash.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -47,7 +47,8 @@ pub(crate) struct Home {
     pub path: PathBuf,
 }
 
-/// Where labs are recorded: `HEADWAY_LAB_STATE`, or /run/headway-lab, or for a user other than root below `XDG_RUNTIME_DIR`.
+/// Where labs are recorded: `HEADWAY_LAB_STATE`, or /run/headway-lab, or for a user other than root
+/// below `XDG_RUNTIME_DIR`.
 pub fn base() -> PathBuf {
     if let Some(path) = std::env::var_os("HEADWAY_LAB_STATE") {
         return path.into();
@@ -74,7 +75,8 @@ pub(crate) fn recorded() -> Vec<String> {
     names
 }
 
-/// A name must fit into names of devices' aliases, directories and groups, and never lead out of them.
+/// A name must fit into names of devices' aliases, directories and groups, and never lead out of
+/// them.
 pub(crate) fn check_name(name: &str) -> Result<(), LabError> {
     let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let good =
@@ -108,7 +110,8 @@ impl Home {
 
     /// Locks the directory for as long as the returned file lives.
     ///
-    /// Waits a second for another holder: of a maker that was just killed, a child between fork and exec may still have the lock.
+    /// Waits a second for another holder: of a maker that was just killed, a child between fork and
+    /// exec may still have the lock.
     pub fn lock(&self) -> Result<File, LabError> {
         let directory = File::open(&self.path).map_err(LabError::file("opening", &self.path))?;
         let mut locked = Err(rustix::io::Errno::WOULDBLOCK);
@@ -136,7 +139,8 @@ impl Home {
     /// Reads the state.
     ///
     /// # Errors
-    /// `Unknown` without a directory, `Unfinished` when the file is missing or was not written by this version.
+    /// `Unknown` without a directory, `Unfinished` when the file is missing or was not written by
+    /// this version.
     pub fn read(&self) -> Result<State, LabError> {
         if !self.path.is_dir() {
             return Err(LabError::Unknown {

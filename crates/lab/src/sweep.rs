@@ -1,8 +1,9 @@
 //! Removing a lab, whatever is there of it.
 //!
-//! Every step is tried, in the reverse order of making, and is content when its thing is not there: a lab
-//! may have been killed between any two steps of making it, or of an earlier removal. Only names of this lab are touched.
-//! The directory goes last, and only when nothing else is left, so that what is left can be found again.
+//! Every step is tried, in the reverse order of making, and is content when its thing is not there:
+//! a lab may have been killed between any two steps of making it, or of an earlier removal. Only
+//! names of this lab are touched. The directory goes last, and only when nothing else is left, so
+//! that what is left can be found again.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -36,7 +37,8 @@ pub(crate) fn everything(home: &Home) -> Vec<String> {
     };
     let names = network::names(&home.name);
     wait_for_tools(home, &names);
-    // Not even SIGKILL ends who waits for a stalled disk's inode. Without a disk that answers there is nobody to be told.
+    // Not even SIGKILL ends who waits for a stalled disk's inode. Without a disk that answers there
+    // is nobody to be told.
     if let Ok(disk) = Disk::open(&home.path) {
         let _ = disk.order(Order::Fast);
     }
@@ -58,7 +60,8 @@ pub(crate) fn everything(home: &Home) -> Vec<String> {
     left
 }
 
-/// They are waited for and not killed, since a name in a command line is no proof of whose program it is.
+/// They are waited for and not killed, since a name in a command line is no proof of whose program
+/// it is.
 fn wait_for_tools(home: &Home, names: &network::Names) {
     let directory = format!("{}/", home.path.display());
     let words = [&directory, &names.client_device, &names.space];

@@ -1,7 +1,7 @@
 //! Running the system's own programs (ip, tc, losetup …) for a lab.
 //!
-//! Each gets a process group of its own: Ctrl-C at a terminal must reach the lab, which then undoes what it has made, and not
-//! the program that is just making or undoing it.
+//! Each gets a process group of its own: Ctrl-C at a terminal must reach the lab, which then undoes
+//! what it has made, and not the program that is just making or undoing it.
 
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;

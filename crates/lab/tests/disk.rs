@@ -166,14 +166,16 @@ impl Page {
     }
 }
 
-/// Reads pages at random, uncached; returns the mean time as measured and as the model accounts for it.
+/// Reads pages at random, uncached; returns the mean time as measured and as the model accounts for
+/// it.
 fn measured_and_modelled_us(disk: &Disk, path: &Path, reads: u64) -> (f64, f64) {
     let file = uncached(path);
     let mut page = Page::new();
     let mut random = Random::new(3);
     // Finds the file's extents, so that only its data is read afterwards.
     page.read(&file, 0).expect("a disk that works");
-    // The reader shall not wait for a processor either. Without the privilege it may need more attempts.
+    // The reader shall not wait for a processor either. Without the privilege it may need more
+    // attempts.
     let _ = os::process::real_time();
     disk.order(Order::Model).expect("a disk that answers");
     let start = Instant::now();
@@ -189,8 +191,8 @@ fn measured_and_modelled_us(disk: &Disk, path: &Path, reads: u64) -> (f64, f64) 
     (measured_us, statistics.modelled_us())
 }
 
-/// Attempts until one is not blurred by what else the machine does: that makes reads longer, never shorter, so the
-/// disk is as wrong as the best attempt says.
+/// Attempts until one is not blurred by what else the machine does: that makes reads longer, never
+/// shorter, so the disk is as wrong as the best attempt says.
 fn assert_delays_are_the_models(test: &str, model: Model, reads: u64) {
     let Some(fixture) = Fixture::start(test, &spec(model)) else {
         return;

@@ -67,7 +67,8 @@ impl Place {
     }
 }
 
-/// An address that stays free until a server takes it: no client of another test asks from it meanwhile.
+/// An address that stays free until a server takes it: no client of another test asks from it
+/// meanwhile.
 fn free_address() -> SocketAddr {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let (test, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));

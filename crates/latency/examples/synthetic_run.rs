@@ -1,13 +1,15 @@
-//! Writes a run directory, or a profile, of made-up requests, to try and to time the analysis without a server.
+//! Writes a run directory, or a profile, of made-up requests, to try and to time the analysis
+//! without a server.
 //!
 //! ```text
 //! cargo run --release -p headway-latency --example synthetic_run -- DIRECTORY [REQUESTS] [RATE] [SIZES]
 //! cargo run --release -p headway-latency --example synthetic_run -- DIRECTORY profile CAPACITY SECONDS
 //! ```
 //!
-//! SPECweb99 sizes with their weights, or SIZES different ones that are asked for equally often; Poisson arrivals, one server
-//! with a queue and a link of 1 Gbit/s, a stall of 300 ms each 10 s, one failed request in 2000. The same words give the
-//! same rows. Its label says that it is made up.
+//! SPECweb99 sizes with their weights, or SIZES different ones that are asked for equally often;
+//! Poisson arrivals, one server with a queue and a link of 1 Gbit/s, a stall of 300 ms each 10 s,
+//! one failed request in 2000. The same words give the same rows. Its label says that it is made
+//! up.
 
 use headway_latency::run::{
     Arrivals, Kind, LoadInfo, Mode, Point, ProfileInfo, ServerInfo, write_description,

@@ -1,9 +1,10 @@
 //! What one run amounts to: every figure that its tables and pictures need.
 //!
-//! [`Analyzer`] takes rows one by one in bounded memory; [`Analysis`] is what comes out, and it is what
-//! `headway analyze --json` prints. Times are microseconds, shares are 0 to 1, rates are a second. The
-//! warm-up is counted and otherwise left out. A request still in flight when the run ended has no latency;
-//! such requests are counted, and the age of the oldest is given, so that they cannot hide a stall.
+//! [`Analyzer`] takes rows one by one in bounded memory; [`Analysis`] is what comes out, and it is
+//! what `headway analyze --json` prints. Times are microseconds, shares are 0 to 1, rates are a
+//! second. The warm-up is counted and otherwise left out. A request still in flight when the run
+//! ended has no latency; such requests are counted, and the age of the oldest is given, so that
+//! they cannot hide a stall.
 //!
 //! Sources: dissertation 3.3.4 (latency profiles), 3.4.1 (deciles), 3.4.2 (service inversion).
 
@@ -100,7 +101,8 @@ pub struct StatusCount {
     pub requests: u64,
 }
 
-/// A distribution of latencies. Percentiles are of the nearest rank and exact to 0.1 %; mean, min, max are exact.
+/// A distribution of latencies. Percentiles are of the nearest rank and exact to 0.1 %; mean, min,
+/// max are exact.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Distribution {
     /// How many requests.
@@ -189,7 +191,8 @@ pub struct Late {
     pub lag_p99_9_us: f64,
     /// Largest of it.
     pub lag_max_us: f64,
-    /// Age of the oldest request in flight when the run ended, from its intended start; 0 if there was none.
+    /// Age of the oldest request in flight when the run ended, from its intended start; 0 if there
+    /// was none.
     pub abandoned_oldest_us: f64,
 }
 
@@ -243,7 +246,8 @@ pub struct Inversion {
     pub value: f64,
     /// What a random order would give on average, for these sizes.
     pub random: f64,
-    /// What the reversed order would give, for these sizes: 1 when all differ, less with equal sizes.
+    /// What the reversed order would give, for these sizes: 1 when all differ, less with equal
+    /// sizes.
     pub reversed: f64,
     /// `value / random`: 0 ordered by size, 1 as good as random; absent if all sizes are equal.
     pub of_random: Option<f64>,

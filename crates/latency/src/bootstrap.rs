@@ -1,17 +1,19 @@
-//! How far chance could have moved a figure: bootstrap confidence intervals, the same on every machine.
+//! How far chance could have moved a figure: bootstrap confidence intervals, the same on every
+//! machine.
 //!
-//! Requests of a run are not independent: a stall or a burst delays all that are in it. Resampling single
-//! requests would then promise intervals that are much too narrow, and two runs of one server would look
-//! different. So whole spans of the run (blocks) are resampled, with replacement, as often as there are
-//! blocks. A run too short for ten blocks is resampled by request, as Poisson counts of the histogram's
-//! buckets; [`Intervals::blocks`] says which it was. Either way the work does not grow with the requests.
+//! Requests of a run are not independent: a stall or a burst delays all that are in it. Resampling
+//! single requests would then promise intervals that are much too narrow, and two runs of one
+//! server would look different. So whole spans of the run (blocks) are resampled, with replacement,
+//! as often as there are blocks. A run too short for ten blocks is resampled by request, as Poisson
+//! counts of the histogram's buckets; [`Intervals::blocks`] says which it was. Either way the work
+//! does not grow with the requests.
 //!
-//! An interval covers what varied *within* the run. What differs from run to run (another placement in
-//! memory, another warm-up) only repeated runs can show.
+//! An interval covers what varied *within* the run. What differs from run to run (another placement
+//! in memory, another warm-up) only repeated runs can show.
 //!
-//! Sources: B. Efron, R. Tibshirani, *An Introduction to the Bootstrap*, chapters 13 (percentile intervals)
-//! and 8.6 (blocks); Poisson counts for the multinomial: N. Chamandy et al., *Estimating Uncertainty for
-//! Massive Data Streams*, 2012.
+//! Sources: B. Efron, R. Tibshirani, *An Introduction to the Bootstrap*, chapters 13 (percentile
+//! intervals) and 8.6 (blocks); Poisson counts for the multinomial: N. Chamandy et al., *Estimating
+//! Uncertainty for Massive Data Streams*, 2012.
 
 use crate::analysis::{Interval, Intervals};
 use crate::coarse::Coarse;
@@ -32,7 +34,8 @@ const BLOCKS_MAX: usize = 60;
 
 const PERCENTS: [f64; 3] = [50.0, 95.0, 99.0];
 
-/// Intervals of a distribution whose steps of time are given in order; `None` with fewer than two requests.
+/// Intervals of a distribution whose steps of time are given in order; `None` with fewer than two
+/// requests.
 ///
 /// `seed` makes the draw; the same seed and data give the same intervals.
 pub(crate) fn intervals(whole: &Histogram, steps: &[&Coarse], seed: u64) -> Option<Intervals> {
@@ -69,7 +72,8 @@ fn resample(
     ];
     let interval = |at: usize| {
         let values = replicates.iter().map(|figures| figures[at]).collect();
-        // The resampled histogram is coarser than the one the figure is from; only its spread is wanted.
+        // The resampled histogram is coarser than the one the figure is from; only its spread is
+        // wanted.
         percentile_interval(values, exact[at] - original[at])
     };
     let blocks = if blocks.len() >= BLOCKS_MIN {
@@ -93,8 +97,8 @@ fn figures(histogram: &Coarse) -> [f64; 4] {
     [histogram.mean_ns(), p50, p95, p99]
 }
 
-/// Equal spans of the run: neighbouring steps, joined until there are at most [`BLOCKS_MAX`]. Spans in which nothing
-/// ended have nothing to resample and are left out.
+/// Equal spans of the run: neighbouring steps, joined until there are at most [`BLOCKS_MAX`]. Spans
+/// in which nothing ended have nothing to resample and are left out.
 fn blocks(steps: &[&Coarse]) -> Vec<Coarse> {
     let length = steps.len().div_ceil(BLOCKS_MAX).max(1);
     let joined = steps.chunks(length).map(|part| {
@@ -182,7 +186,8 @@ impl Random {
         ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
     }
 
-    /// A Poisson count. From a mean of 64 on the normal approximation is as good as a histogram needs.
+    /// A Poisson count. From a mean of 64 on the normal approximation is as good as a histogram
+    /// needs.
     fn poisson(&mut self, mean: u64) -> u64 {
         if mean >= 64 {
             let (radius, angle) = (

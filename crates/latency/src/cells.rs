@@ -1,15 +1,17 @@
-//! The joint histogram of size and latency: how many requests had this size and this latency bucket.
+//! The joint histogram of size and latency: how many requests had this size and this latency
+//! bucket.
 //!
-//! Everything that relates latency to size follows from it (series, deciles, service inversion), and cells
-//! of several machines add up to the cells of all. Sizes are kept exactly, because the equal-size rule of
-//! service inversion asks which requests have the *same* size. Memory grows with the number of different
-//! (size, bucket) pairs, not with the number of requests: 12 bytes a pair, half as much again while parts are merged. That is
-//! less than a MB for the 36 sizes of SPECweb99, and 120 MB for ten million requests that each have a pair of their own.
+//! Everything that relates latency to size follows from it (series, deciles, service inversion),
+//! and cells of several machines add up to the cells of all. Sizes are kept exactly, because the
+//! equal-size rule of service inversion asks which requests have the *same* size. Memory grows with
+//! the number of different (size, bucket) pairs, not with the number of requests: 12 bytes a pair,
+//! half as much again while parts are merged. That is less than a MB for the 36 sizes of SPECweb99,
+//! and 120 MB for ten million requests that each have a pair of their own.
 //!
-//! A hash table needs three times as much and half of it again to sort it. Here recent requests are collected,
-//! sorted, and merged into sorted runs, each more than twice as long as the one behind it, so that a request is moved a
-//! logarithmic number of times. What does not fit into the packed form (a size from 2^47 bytes, a count from 2^32) is in a
-//! map beside it.
+//! A hash table needs three times as much and half of it again to sort it. Here recent requests are
+//! collected, sorted, and merged into sorted runs, each more than twice as long as the one behind
+//! it, so that a request is moved a logarithmic number of times. What does not fit into the packed
+//! form (a size from 2^47 bytes, a count from 2^32) is in a map beside it.
 
 use crate::quantum;
 use std::borrow::Cow;
@@ -30,8 +32,8 @@ pub struct Cell {
 /// Bits of a packed cell below its size: sixteen of the bucket, one of `complete`.
 const BELOW_SIZE: u32 = 17;
 
-/// Requests that are collected before they are sorted: a millisecond's work, since `headway load --no-output` counts
-/// cells beside the loop.
+/// Requests that are collected before they are sorted: a millisecond's work, since `headway load
+/// --no-output` counts cells beside the loop.
 const RECENT_MAX: usize = 1 << 16;
 
 const _: () = assert!(quantum::BUCKETS <= 1 << (BELOW_SIZE - 1));
@@ -100,7 +102,8 @@ impl Cells {
         }
     }
 
-    /// Makes a run of the recent requests, and merges runs until each is more than twice as long as the next.
+    /// Makes a run of the recent requests, and merges runs until each is more than twice as long as
+    /// the next.
     fn sort_recent(&mut self) {
         if self.recent.is_empty() {
             return;
@@ -121,7 +124,8 @@ impl Cells {
         }
     }
 
-    /// Sorts everything that was added, once, so that [`Cells::iter`] does not have to do it each time. Adding more is possible.
+    /// Sorts everything that was added, once, so that [`Cells::iter`] does not have to do it each
+    /// time. Adding more is possible.
     pub fn compact(&mut self) {
         self.sort_recent();
         self.recent = Vec::new();
@@ -145,7 +149,8 @@ impl Cells {
         self.recent.is_empty() && self.runs.is_empty() && self.large.is_empty()
     }
 
-    /// All cells by size, then latency, then incomplete before complete: the order of `cells.parquet`.
+    /// All cells by size, then latency, then incomplete before complete: the order of
+    /// `cells.parquet`.
     ///
     /// Needs no memory after [`Cells::compact`], and a sorted copy before.
     pub fn iter(&self) -> impl Iterator<Item = (Cell, u64)> + '_ {
@@ -181,9 +186,10 @@ impl Cells {
         self.iter().collect()
     }
 
-    /// The complete replies by size, then latency: cell, count, and how many complete replies stand before the cell in the order of
-    /// latency, where of one latency the smaller are first. No list is sorted by latency: counting each bucket gives its beginning, and
-    /// the cells of a bucket come by with ascending sizes.
+    /// The complete replies by size, then latency: cell, count, and how many complete replies stand
+    /// before the cell in the order of latency, where of one latency the smaller are first. No list
+    /// is sorted by latency: counting each bucket gives its beginning, and the cells of a bucket
+    /// come by with ascending sizes.
     pub fn placed(&self) -> impl Iterator<Item = (Cell, u64, u64)> + '_ {
         let complete = || self.iter().filter(|(cell, _)| cell.complete);
         let mut next: Vec<u64> = Vec::new();
@@ -215,7 +221,8 @@ impl PartialEq for Cells {
 
 impl Eq for Cells {}
 
-/// Cells as numbers, ascending. A count that would not fit stands in several entries of the same cell.
+/// Cells as numbers, ascending. A count that would not fit stands in several entries of the same
+/// cell.
 #[derive(Clone, Debug, Default)]
 struct Packed {
     keys: Vec<u64>,
@@ -245,7 +252,8 @@ impl Packed {
         self.counts.push(count);
     }
 
-    /// Merges another run into this one from the back, so that it needs room for the sum of both and not for the sum twice.
+    /// Merges another run into this one from the back, so that it needs room for the sum of both
+    /// and not for the sum twice.
     fn absorb(&mut self, other: &Packed) {
         let (mut own, mut theirs) = (self.keys.len(), other.keys.len());
         let mut to = own + theirs;

@@ -1,7 +1,7 @@
 //! A histogram small enough to keep one for each step of a run: the quantum times eight, 0.8 %.
 //!
-//! Percentiles are interpolated within a bucket, so they are continuous; that is what a picture over time
-//! and a bootstrap want, and why headline figures do not come from here.
+//! Percentiles are interpolated within a bucket, so they are continuous; that is what a picture
+//! over time and a bootstrap want, and why headline figures do not come from here.
 
 use crate::quantum;
 
@@ -57,7 +57,8 @@ impl Coarse {
         self.sum_ns += other.sum_ns * times as f64;
     }
 
-    /// Fills `drawn` with a count that `draw` makes of each bucket's count. Its sum takes the middle of each bucket.
+    /// Fills `drawn` with a count that `draw` makes of each bucket's count. Its sum takes the
+    /// middle of each bucket.
     pub(crate) fn resample(&self, drawn: &mut Coarse, mut draw: impl FnMut(u64) -> u64) {
         drawn.clear();
         for (bucket, count) in self.buckets() {

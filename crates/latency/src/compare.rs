@@ -1,8 +1,9 @@
 //! Two runs side by side: the difference of each headline figure, and whether chance explains it.
 //!
-//! The interval of a difference follows from the intervals of the two figures (MOVER: the distances from
-//! figure to interval end add up as squares), so two analyses are enough and no rows are read again. An
-//! interval that contains 0 is *no evidence of a difference*, which is not the same as evidence of none.
+//! The interval of a difference follows from the intervals of the two figures (MOVER: the distances
+//! from figure to interval end add up as squares), so two analyses are enough and no rows are read
+//! again. An interval that contains 0 is *no evidence of a difference*, which is not the same as
+//! evidence of none.
 //!
 //! Source: G. Zou, A. Donner, *Construction of confidence limits about effect measures*, 2008.
 
@@ -89,7 +90,8 @@ pub fn compare(first: &Analysis, second: &Analysis) -> Result<Vec<Difference>, C
     Ok(figures.into_iter().map(difference).collect())
 }
 
-/// The interval of `b - a`. A figure outside its own interval, as rounding may leave it, counts as its end.
+/// The interval of `b - a`. A figure outside its own interval, as rounding may leave it, counts as
+/// its end.
 fn of_difference(a: f64, of_a: Interval, b: f64, of_b: Interval) -> Interval {
     let below = |value: f64, interval: Interval| (value - interval.low).max(0.0);
     let above = |value: f64, interval: Interval| (interval.high - value).max(0.0);

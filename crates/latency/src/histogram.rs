@@ -109,7 +109,8 @@ impl Histogram {
         self.sum_ns as f64 / self.count as f64
     }
 
-    /// The percentile of the nearest rank, in nanoseconds; 0 when empty. `percent` is 0 to 100, so `99.9` is meant as it reads.
+    /// The percentile of the nearest rank, in nanoseconds; 0 when empty. `percent` is 0 to 100, so
+    /// `99.9` is meant as it reads.
     pub fn percentile(&self, percent: f64) -> u64 {
         let wanted = (percent / 100.0 * self.count as f64).ceil().max(1.0);
         let rank = (wanted as u64).min(self.count);
@@ -137,8 +138,9 @@ impl Histogram {
         all.filter(|(_, count)| *count > 0)
     }
 
-    /// The cumulative distribution: latency in nanoseconds and the share of requests that did not exceed it,
-    /// one point for each bucket that is not empty. Thin it with [`Histogram::cdf_thinned`] for a picture.
+    /// The cumulative distribution: latency in nanoseconds and the share of requests that did not
+    /// exceed it, one point for each bucket that is not empty. Thin it with
+    /// [`Histogram::cdf_thinned`] for a picture.
     pub fn cdf(&self) -> Vec<(u64, f64)> {
         let mut below = 0;
         let total = self.count as f64;
@@ -157,7 +159,8 @@ impl Histogram {
     }
 }
 
-/// Keeps a point when share or latency (as an octave's part) has moved enough since the last one kept.
+/// Keeps a point when share or latency (as an octave's part) has moved enough since the last one
+/// kept.
 fn thin(all: Vec<(u64, f64)>, points: usize) -> Vec<(u64, f64)> {
     if all.len() <= points {
         return all;
@@ -165,7 +168,8 @@ fn thin(all: Vec<(u64, f64)>, points: usize) -> Vec<(u64, f64)> {
     let log = |ns: u64| (ns.max(1) as f64).ln();
     let (first, last) = (all[0], all[all.len() - 1]);
     let span = (log(last.0) - log(first.0)).max(f64::MIN_POSITIVE);
-    // The way along the curve is at most 2 when both axes are scaled to 1, and one point is kept a step of it.
+    // The way along the curve is at most 2 when both axes are scaled to 1, and one point is kept a
+    // step of it.
     let step = 2.0 / (points.max(4) - 2) as f64;
     let way = |point: &(u64, f64)| (log(point.0) - log(first.0)) / span + point.1;
     let mut kept = vec![first];

@@ -1,16 +1,19 @@
-//! Service inversion: how far the order of latencies is from the order of sizes (dissertation 3.4.2).
+//! Service inversion: how far the order of latencies is from the order of sizes (dissertation
+//! 3.4.2).
 //!
-//! Requests in the order of their sizes have the value 0. A request's displacement is the distance between
-//! its position by latency and its position by size; requests of equal size are matched in order, the Nth
-//! observed with the Nth ideal. The value is the sum of displacements over floor(n²/2), the sum of the
-//! reversed order when all sizes differ (equation 3.1).
+//! Requests in the order of their sizes have the value 0. A request's displacement is the distance
+//! between its position by latency and its position by size; requests of equal size are matched in
+//! order, the Nth observed with the Nth ideal. The value is the sum of displacements over
+//! floor(n²/2), the sum of the reversed order when all sizes differ (equation 3.1).
 //!
-//! No list is sorted. Rank the ideal order by (size, latency) and the observed order by (latency, size):
-//! then all requests of one cell of the joint histogram have the same displacement, and the sum goes over
-//! cells. Requests whose latencies share a bucket count as ordered by size, which is exact at the quantum.
+//! No list is sorted. Rank the ideal order by (size, latency) and the observed order by (latency,
+//! size): then all requests of one cell of the joint histogram have the same displacement, and the
+//! sum goes over cells. Requests whose latencies share a bucket count as ordered by size, which is
+//! exact at the quantum.
 //!
-//! With few different sizes neither 1 nor 2/3 is reachable, so the value of the reversed order and of a
-//! random order *for these sizes* are given beside it; a value alone compares only runs of one file set.
+//! With few different sizes neither 1 nor 2/3 is reachable, so the value of the reversed order and
+//! of a random order *for these sizes* are given beside it; a value alone compares only runs of one
+//! file set.
 
 use crate::analysis::Inversion;
 use crate::cells::Cells;
@@ -91,10 +94,10 @@ fn reversed(sizes: &[u64]) -> u128 {
 
 /// The expected summed displacement when every order is equally likely.
 ///
-/// Instead of requests, count cuts: the requests of a size that cross the cut behind position k all cross
-/// it in one direction, because they are matched in order, and their number is |O - I|, with O of them before
-/// the cut as observed and I as ideal. Summed over all k this is the displacement. In a random order O is
-/// hypergeometric, so what is needed is the sum of E|O - I| over the cuts.
+/// Instead of requests, count cuts: the requests of a size that cross the cut behind position k all
+/// cross it in one direction, because they are matched in order, and their number is |O - I|, with
+/// O of them before the cut as observed and I as ideal. Summed over all k this is the displacement.
+/// In a random order O is hypergeometric, so what is needed is the sum of E|O - I| over the cuts.
 fn random(sizes: &[u64]) -> f64 {
     let total: u64 = sizes.iter().sum();
     let mut below = 0;
@@ -119,7 +122,8 @@ struct Group {
 }
 
 impl Group {
-    /// Expected displacement of the group: cuts before its ideal place, cuts behind it, cuts within.
+    /// Expected displacement of the group: cuts before its ideal place, cuts behind it, cuts
+    /// within.
     fn expected(&self) -> f64 {
         let &Group {
             total,
@@ -138,8 +142,9 @@ impl Group {
 
     /// The sum of E max(O - c, 0) over c from 1 to count - 1.
     ///
-    /// Far below the crossing of E O and c the excess is E O - c, far above it is 0; in the window between,
-    /// a recurrence steps from cut to cut. So the work grows with the square root of the group.
+    /// Far below the crossing of E O and c the excess is E O - c, far above it is 0; in the window
+    /// between, a recurrence steps from cut to cut. So the work grows with the square root of the
+    /// group.
     fn excess(&self) -> f64 {
         let &Group {
             total,
@@ -166,8 +171,8 @@ impl Group {
 
     /// The sum of E max(O - c, 0) over c from `first` to `last`.
     ///
-    /// Drawing one more request, O grows by one with probability (count - O) / (total - k), from which
-    /// follow the steps of the excess, of P(O > c), and of P(O = c + 1).
+    /// Drawing one more request, O grows by one with probability (count - O) / (total - k), from
+    /// which follow the steps of the excess, of P(O > c), and of P(O = c + 1).
     fn window(&self, first: f64, last: f64) -> f64 {
         let &Group {
             total,

@@ -1,8 +1,8 @@
 //! The mathematics of latency, and the run directory in which a measurement is kept.
 //!
-//! Pure, but for [`run`], the only folder that touches files: no clock, no network. Rows come in, one a
-//! request; histograms, deciles by size, service inversion and their intervals come out. Everything that is
-//! kept can be merged, so that the runs of several machines add up.
+//! Pure, but for [`run`], the only folder that touches files: no clock, no network. Rows come in,
+//! one a request; histograms, deciles by size, service inversion and their intervals come out.
+//! Everything that is kept can be merged, so that the runs of several machines add up.
 //!
 //! Sources: dissertation sections 3.3.4 (profiles), 3.4.1 (deciles by size series), 3.4.2 (service
 //! inversion); G. Tene's HdrHistogram (log-linear buckets, the intended start of a request).

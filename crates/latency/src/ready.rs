@@ -1,7 +1,9 @@
-//! What the server says about itself in `server.json`: ready events a wake-up, and sleeps of its loops.
+//! What the server says about itself in `server.json`: ready events a wake-up, and sleeps of its
+//! loops.
 //!
-//! The file holds a status as `headway serve` answers it at `/status.json`, or two of them, `before` and
-//! `after` the measurement, whose difference is taken. Anything else is not understood and left out.
+//! The file holds a status as `headway serve` answers it at `/status.json`, or two of them,
+//! `before` and `after` the measurement, whose difference is taken. Anything else is not understood
+//! and left out.
 
 use serde_json::Value;
 
@@ -102,7 +104,8 @@ impl ReadyEvents {
     }
 }
 
-/// Sleeps outside the event wait. A loop that nobody traces has none recorded, which is not the same as none.
+/// Sleeps outside the event wait. A loop that nobody traces has none recorded, which is not the
+/// same as none.
 fn blocked(snapshot: &Value) -> Option<u64> {
     let trace = snapshot.get("trace")?;
     if trace.get("rung")?.get("sees")? == "off" {

@@ -1,8 +1,8 @@
 //! One request, as the load generator saw it, and its fixed-size record for the spool.
 //!
 //! Times are nanoseconds since the run's epoch, a monotonic instant whose wall-clock time is in
-//! `run.json`. A row is written once and never changed. The record carries a check of its own, so that
-//! the torn or zeroed end of a file that a killed run leaves is noticed.
+//! `run.json`. A row is written once and never changed. The record carries a check of its own, so
+//! that the torn or zeroed end of a file that a killed run leaves is noticed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -29,8 +29,8 @@ pub enum Outcome {
     Refused = 7,
     /// No route, no such host or network.
     Unreachable = 8,
-    /// There was a connection, and the time-out passed before the reply was whole; or the request waited for a connection of
-    /// the client's until then.
+    /// There was a connection, and the time-out passed before the reply was whole; or the request
+    /// waited for a connection of the client's until then.
     TimedOut = 9,
     /// The client had no free local port.
     NoPort = 10,
@@ -38,9 +38,11 @@ pub enum Outcome {
     NoDescriptor = 11,
     /// Still in flight when the run ended; its end is that moment, not the request's.
     Abandoned = 12,
-    /// Every connection the client may have was busy, and its queue was full: it was not sent at all.
+    /// Every connection the client may have was busy, and its queue was full: it was not sent at
+    /// all.
     NoConnection = 13,
-    /// The time-out passed before the connection came about: a server whose accept queue is full answers nothing.
+    /// The time-out passed before the connection came about: a server whose accept queue is full
+    /// answers nothing.
     ConnectTimedOut = 14,
 }
 
@@ -90,9 +92,9 @@ impl Outcome {
         }
     }
 
-    /// Whether the time from start to end is a latency that somebody met. It is not for a request that had no
-    /// end, nor for one that the client itself could not send: counting those as fast would
-    /// flatter an overload.
+    /// Whether the time from start to end is a latency that somebody met. It is not for a request
+    /// that had no end, nor for one that the client itself could not send: counting those as fast
+    /// would flatter an overload.
     pub fn has_latency(self) -> bool {
         !matches!(
             self,
@@ -102,7 +104,8 @@ impl Outcome {
 
     /// Whether the request had a connection to the server.
     ///
-    /// As far as the client can know: a server's kernel may take part in a handshake for which it has no room afterwards.
+    /// As far as the client can know: a server's kernel may take part in a handshake for which it
+    /// has no room afterwards.
     pub fn had_connection(self) -> bool {
         !matches!(
             self,
@@ -263,7 +266,8 @@ impl Row {
     }
 }
 
-/// Mixes the first 62 bytes into 16 bits. Zeroes do not check, because a hole in a file reads as zeroes.
+/// Mixes the first 62 bytes into 16 bits. Zeroes do not check, because a hole in a file reads as
+/// zeroes.
 fn check(record: &[u8; Row::BYTES]) -> u16 {
     let mut mixed: u64 = 0x9e37_79b9_7f4a_7c15;
     for at in (0..Row::BYTES).step_by(8) {

@@ -1,8 +1,8 @@
 //! The run directory: `run.json`, the rows, the cells, and what the server said of itself.
 //!
-//! The only part of this crate that touches files. A run is written through [`RunWriter`] and read through
-//! [`Run`]; nothing else knows the names of the files. A run that was killed stays readable: its rows are
-//! in a spool of fixed records until they become a Parquet file.
+//! The only part of this crate that touches files. A run is written through [`RunWriter`] and read
+//! through [`Run`]; nothing else knows the names of the files. A run that was killed stays
+//! readable: its rows are in a spool of fixed records until they become a Parquet file.
 
 pub mod description;
 mod directory;

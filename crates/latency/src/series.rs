@@ -1,11 +1,12 @@
 //! The four size series of the dissertation's Table 3.2, and the latency deciles by series.
 //!
-//! The table groups the SPECweb99 sizes so that the series are asked for about equally often: 0.1–0.5 KB,
-//! 0.6–4 KB, 5–6 KB, 7–900 KB. Between the series lies no size of the set; the boundaries here are those
-//! upper ends, with 1 KB = 1024 bytes. That also puts sizes in decimal kilobytes where the table has them.
+//! The table groups the SPECweb99 sizes so that the series are asked for about equally often:
+//! 0.1–0.5 KB, 0.6–4 KB, 5–6 KB, 7–900 KB. Between the series lies no size of the set; the
+//! boundaries here are those upper ends, with 1 KB = 1024 bytes. That also puts sizes in decimal
+//! kilobytes where the table has them.
 //!
-//! The deciles are Figures 3.10, 3.11 and 3.19: complete replies by latency, fastest first, cut into ten
-//! equal parts. Without service inversion each series would fill its own.
+//! The deciles are Figures 3.10, 3.11 and 3.19: complete replies by latency, fastest first, cut
+//! into ten equal parts. Without service inversion each series would fill its own.
 
 use crate::cells::Cells;
 use crate::histogram::Histogram;
@@ -36,8 +37,8 @@ pub fn histograms(cells: &Cells) -> [Histogram; 4] {
 
 /// Complete replies by latency decile (fastest first) and series.
 ///
-/// A cell that lies across a boundary is divided at it. Of replies in one latency bucket the smaller ones
-/// count as faster, as they do for service inversion.
+/// A cell that lies across a boundary is divided at it. Of replies in one latency bucket the
+/// smaller ones count as faster, as they do for service inversion.
 pub fn deciles(cells: &Cells) -> [[u64; 4]; 10] {
     let complete = cells.iter().filter(|(cell, _)| cell.complete);
     let total: u64 = complete.map(|(_, count)| count).sum();

@@ -1,15 +1,19 @@
-//! The rules of a SPECweb99-like measurement: which connections conform, what the score is, and how long each kind of request took.
+//! The rules of a SPECweb99-like measurement: which connections conform, what the score is, and how
+//! long each kind of request took.
 //!
-//! A connection conforms when it received at least [`RATE_MIN_BITS_PER_S`] over the measured time and fewer than a hundredth of
-//! its requests failed. What counts are the requests that ended after the warm-up (a large file may have been asked for before) and the bodies
-//! of right and complete replies; the time runs from the intended start of the first one to the end of the last, so connecting, waiting and
-//! failing cost it. The score of an iteration is the number of
-//! connections that conform; that of a run is the median of its iterations.
+//! A connection conforms when it received at least [`RATE_MIN_BITS_PER_S`] over the measured time
+//! and fewer than a hundredth of its requests failed. What counts are the requests that ended after
+//! the warm-up (a large file may have been asked for before) and the bodies of right and complete
+//! replies; the time runs from the intended start of the first one to the end of the last, so
+//! connecting, waiting and failing cost it. The score of an iteration is the number of connections
+//! that conform; that of a run is the median of its iterations.
 //!
-//! Pure: rows in, figures out, so a run directory can be judged again. The row's `connection` is the simulated connection of the
-//! benchmark here, which opens many of TCP one after the other, and its `class` says kind and size ([`RequestKind`]).
+//! Pure: rows in, figures out, so a run directory can be judged again. The row's `connection` is
+//! the simulated connection of the benchmark here, which opens many of TCP one after the other, and
+//! its `class` says kind and size ([`RequestKind`]).
 //!
-//! Sources: Ruan's dissertation (2005) sections 1.1 and 2.6.1 with Tables 2.6 and 2.9; SPECweb99's public run rules.
+//! Sources: Ruan's dissertation (2005) sections 1.1 and 2.6.1 with Tables 2.6 and 2.9; SPECweb99's
+//! public run rules.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +30,8 @@ pub const RATE_MIN_BITS_PER_S: f64 = 320_000.0;
 /// From this share of failed requests on it does not.
 pub const ERRORS_MAX_SHARE: f64 = 0.01;
 
-/// A load is held when so many of its connections conform. The share is ours: we know no published figure.
+/// A load is held when so many of its connections conform. The share is ours: we know no published
+/// figure.
 pub const HELD_MIN_SHARE: f64 = 0.95;
 
 /// What a request asks for.
@@ -84,7 +89,8 @@ pub struct SpecWeb99Info {
     pub connections: u64,
     /// Median of the conforming connections of the iterations; absent until all are done.
     pub score: Option<u64>,
-    /// Whether so many of the connections conform that the load counts as held, and nothing is wrong with the log.
+    /// Whether so many of the connections conform that the load counts as held, and nothing is
+    /// wrong with the log.
     pub held: Option<bool>,
     /// Whether the file set had the size that the rule asks for.
     pub data_rule: bool,
@@ -120,7 +126,8 @@ pub struct Iteration {
     pub requests: u64,
     /// Those that failed.
     pub errors: u64,
-    /// Right replies a second, of all connections together, over the mean time that they were measured.
+    /// Right replies a second, of all connections together, over the mean time that they were
+    /// measured.
     pub rate_rps: f64,
     /// By kind; then all dynamic ones together, and all.
     pub kinds: Vec<KindFigures>,
@@ -162,7 +169,8 @@ pub struct KindFigures {
     pub errors: u64,
     /// From the actual start to the first byte of complete replies: what the server made of it.
     pub first_byte: Option<Times>,
-    /// From the intended start to the last byte of complete replies: with what the limit on the line adds.
+    /// From the intended start to the last byte of complete replies: with what the limit on the
+    /// line adds.
     pub response: Option<Times>,
 }
 
@@ -206,7 +214,8 @@ impl LogInfo {
 }
 
 impl SpecWeb99Info {
-    /// Fills in score and verdict from the iterations and the log; nothing while one of them is missing.
+    /// Fills in score and verdict from the iterations and the log; nothing while one of them is
+    /// missing.
     pub fn conclude(&mut self, iterations: usize) {
         let mut conforming: Vec<u64> = self.iterations.iter().map(|one| one.conforming).collect();
         conforming.sort_unstable();
@@ -271,8 +280,8 @@ impl Conformance {
         }
     }
 
-    /// Counts a row, unless it ended within the warm-up or was cut off by the end of the run. One that began in the warm-up counts for its
-    /// connection alone.
+    /// Counts a row, unless it ended within the warm-up or was cut off by the end of the run. One
+    /// that began in the warm-up counts for its connection alone.
     pub fn push(&mut self, row: &Row) {
         let early = row.warmup && row.end_ns <= self.from_ns;
         if early || row.error == Outcome::Abandoned {
@@ -304,7 +313,8 @@ impl Conformance {
     pub fn finish(&self) -> Iteration {
         let sum = |of: fn(&Connection) -> u64| self.connections.iter().map(of).sum::<u64>();
         let good = sum(|one| one.requests - one.errors);
-        // Connections end apart: some still receive a large file when others have nothing more to ask for.
+        // Connections end apart: some still receive a large file when others have nothing more to
+        // ask for.
         let length_ns = sum(Connection::length_ns) as f64 / self.connections.len().max(1) as f64;
         let conforms = |one: &&Connection| one.conforms();
         Iteration {
@@ -347,8 +357,8 @@ impl Connection {
         self.last_ns.saturating_sub(self.first_ns)
     }
 
-    /// Bits a second. What is received is a tenth of a second ahead of its line at most, which would show where there were only a few
-    /// requests: no line has carried more than it can.
+    /// Bits a second. What is received is a tenth of a second ahead of its line at most, which
+    /// would show where there were only a few requests: no line has carried more than it can.
     fn rate(&self) -> f64 {
         let length_ns = self.length_ns();
         match length_ns {

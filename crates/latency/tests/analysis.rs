@@ -124,7 +124,8 @@ fn errors_have_their_time_in_the_distribution_when_all_requests_fail() {
     assert_eq!(found.goodput[0].share, 0.0);
 }
 
-/// Four clients begin at once and each gets a part of its body; a run of a number of requests has no other length than theirs.
+/// Four clients begin at once and each gets a part of its body; a run of a number of requests has
+/// no other length than theirs.
 fn four(error: Outcome) -> Vec<Row> {
     let row = |connection| Row {
         intended_ns: 0,
@@ -446,7 +447,8 @@ fn analysis_comes_back_when_it_is_written_as_json() {
     let found = analyze(&rows(2_000));
     let text = serde_json::to_string(&found).expect("JSON");
     let mut again: Analysis = serde_json::from_str(&text).expect("an analysis");
-    // Fractions may differ in the last bit after JSON; the parts that hold most of them are compared by their ends.
+    // Fractions may differ in the last bit after JSON; the parts that hold most of them are
+    // compared by their ends.
     let ends = |found: &Analysis| {
         let response = found.response.as_ref().expect("requests");
         (

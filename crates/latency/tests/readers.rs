@@ -1,6 +1,8 @@
-//! Our Parquet files in the hands of others: DuckDB, and the lines that the guide gives to readers of it, pandas and polars.
+//! Our Parquet files in the hands of others: DuckDB, and the lines that the guide gives to readers
+//! of it, pandas and polars.
 //!
-//! `scripts/setup duckdb` and `scripts/setup readers` install these below target/; without one its test is skipped.
+//! `scripts/setup duckdb` and `scripts/setup readers` install these below target/; without one its
+//! test is skipped.
 
 mod support;
 
@@ -91,7 +93,8 @@ fn lines_of_the_guide(language: &str) -> String {
     lines.to_owned()
 }
 
-/// The directories that the guide's lines name. Some requests were abandoned, which have no latency.
+/// The directories that the guide's lines name. Some requests were abandoned, which have no
+/// latency.
 fn place_of_the_guide() -> (tempfile::TempDir, Vec<Row>) {
     let place = tempfile::tempdir().expect("a directory");
     let mut rows = rows(5_000);

@@ -1,8 +1,10 @@
-//! How fast the engine is by itself: every row goes to an observer that keeps a histogram, none to a file.
+//! How fast the engine is by itself: every row goes to an observer that keeps a histogram, none to
+//! a file.
 //!
 //! `cargo run --release -p headway-load --example engine_speed -- ADDRESS PATH SECONDS CONNECTIONS
-//! [RATE|closed [REQUESTS_PER_CONNECTION]]` runs a closed loop, or with a rate an open one with constant
-//! gaps, and prints one line. For comparing with wrk: same server, same file, runs in turns.
+//! [RATE|closed [REQUESTS_PER_CONNECTION]]` runs a closed loop, or with a rate an open one with
+//! constant gaps, and prints one line. For comparing with wrk: same server, same file, runs in
+//! turns.
 
 use std::error::Error;
 use std::time::Duration;

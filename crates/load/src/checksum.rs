@@ -1,8 +1,8 @@
 //! The checksum by which the content of a reply is compared with the file it should be.
 //!
-//! XXH64 with seed 0: some ten gigabytes a second, the same on every machine, and its state needs no
-//! allocation, so every connection can carry one. It finds accidents (a page of another file, a torn
-//! window); it is no defence against a server that wants to deceive.
+//! XXH64 with seed 0: some ten gigabytes a second, the same on every machine, and its state needs
+//! no allocation, so every connection can carry one. It finds accidents (a page of another file, a
+//! torn window); it is no defence against a server that wants to deceive.
 //!
 //! Source: the xxHash specification, version 0.1.1, through the `twox-hash` crate.
 

@@ -1,25 +1,26 @@
 //! The client engine: one thread that sends requests by a plan and times every reply.
 //!
 //! [`run`] is all of it. A [`Plan`] says what to do; an [`Observer`] hears of every request as a
-//! [`latency::Row`] and may stop the run; [`Measured`] says how the client itself did, since a client that
-//! was late measured itself and not the server.
+//! [`latency::Row`] and may stop the run; [`Measured`] says how the client itself did, since a
+//! client that was late measured itself and not the server.
 //!
 //! Three instants belong to a request. The *intended* start is when its schedule wanted it, and no
-//! stall of the server or of this program moves it. The actual *start* is when it got its connection:
-//! the connect of a new one, the send on a kept one. The *end* is its last byte, or the moment it
-//! failed. Response time counts from the first, service time from the second; a client that only knows
-//! the second leaves out the very requests that had to wait (coordinated omission).
+//! stall of the server or of this program moves it. The actual *start* is when it got its
+//! connection: the connect of a new one, the send on a kept one. The *end* is its last byte, or the
+//! moment it failed. Response time counts from the first, service time from the second; a client
+//! that only knows the second leaves out the very requests that had to wait (coordinated omission).
 //!
-//! What is refused: pipelining, redirects, TLS, and any retry but the one that [`Measured::retried`] counts; request bodies and cookies
-//! but those of a [`Conversation`]. Nothing is allocated for a request once a run has warmed up.
+//! What is refused: pipelining, redirects, TLS, and any retry but the one that
+//! [`Measured::retried`] counts; request bodies and cookies but those of a [`Conversation`].
+//! Nothing is allocated for a request once a run has warmed up.
 //!
-//! The files, in the order a request meets them: `schedule` (when), `requests` (what), `arrive`, `pool` and
-//! `dial` (on which connection), `exchange` and `reply` (out and in), `tally` (its row); `turn` is the loop
-//! around them, `core` their state, `slot`, `timers` and `bandwidth` what they use; `conversation` stands for `requests` and for the
-//! judgement where clients differ.
+//! The files, in the order a request meets them: `schedule` (when), `requests` (what), `arrive`,
+//! `pool` and `dial` (on which connection), `exchange` and `reply` (out and in), `tally` (its row);
+//! `turn` is the loop around them, `core` their state, `slot`, `timers` and `bandwidth` what they
+//! use; `conversation` stands for `requests` and for the judgement where clients differ.
 //!
-//! Sources: dissertation sections 3.2.2 and 3.2.3; Brecht and Ostrowski section 5; Mosberger and Jin,
-//! "httperf" (1998); Schroeder, Wierman and Harchol-Balter, "Open versus closed" (2006).
+//! Sources: dissertation sections 3.2.2 and 3.2.3; Brecht and Ostrowski section 5; Mosberger and
+//! Jin, "httperf" (1998); Schroeder, Wierman and Harchol-Balter, "Open versus closed" (2006).
 
 use std::io;
 use std::num::NonZeroU64;

@@ -1,9 +1,9 @@
 //! The generator behind every seed: the same numbers on every machine and in every version.
 //!
-//! xoshiro256++ (Blackman and Vigna, 2019), its state filled by SplitMix64 as its authors advise. Written
-//! here because the promise is ours: a run is repeated by its seed years later, so the stream may not
-//! change with a dependency. Integers, and floating point only by exact operations: no logarithm, whose
-//! last bit belongs to the C library.
+//! xoshiro256++ (Blackman and Vigna, 2019), its state filled by SplitMix64 as its authors advise.
+//! Written here because the promise is ours: a run is repeated by its seed years later, so the
+//! stream may not change with a dependency. Integers, and floating point only by exact operations:
+//! no logarithm, whose last bit belongs to the C library.
 //!
 //! Refused: secrets. Nothing here is unpredictable.
 
@@ -70,8 +70,8 @@ impl Random {
 
     /// A number of the exponential distribution with mean 1.
     ///
-    /// Von Neumann's comparison method (1951): runs of descending uniform numbers decide, so that no
-    /// logarithm is needed and every machine draws the same. Some six uniform numbers each.
+    /// Von Neumann's comparison method (1951): runs of descending uniform numbers decide, so that
+    /// no logarithm is needed and every machine draws the same. Some six uniform numbers each.
     pub fn exponential(&mut self) -> f64 {
         let mut whole = 0u32;
         loop {

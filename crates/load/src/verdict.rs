@@ -1,20 +1,21 @@
 //! Are these the server's figures, or the client's? The verdict that stands above every result.
 //!
-//! Pure: evidence in, a conclusion and its reasons out. *Suspect*: something on the client's side was near a
-//! bound, so the figures may be partly its own. *Invalid*: they are, or the work was not the one described.
-//! Each threshold is a constant below with its reason; docs/src/load.md lists the same. What a server does badly
-//! (slow, errors, time-outs) is a result and no reason to doubt it.
+//! Pure: evidence in, a conclusion and its reasons out. *Suspect*: something on the client's side
+//! was near a bound, so the figures may be partly its own. *Invalid*: they are, or the work was not
+//! the one described. Each threshold is a constant below with its reason; docs/src/load.md lists
+//! the same. What a server does badly (slow, errors, time-outs) is a result and no reason to doubt
+//! it.
 
 use crate::words::readable::{count, percent};
 use latency::run::description::Verdict;
 
-/// p99 of actual minus intended start. An idle core keeps well below it; beyond, the spacing of requests is
-/// visibly not the one that was asked for.
+/// p99 of actual minus intended start. An idle core keeps well below it; beyond, the spacing of
+/// requests is visibly not the one that was asked for.
 pub const LAG_SUSPECT_US: f64 = 1_000.0;
 /// Ten milliseconds is a time slice: the loop stood still while requests should have left.
 pub const LAG_INVALID_US: f64 = 10_000.0;
-/// Requests that started late for whatever reason, as a share of all. Latency runs from the intended start all the
-/// same, so this alone makes no run invalid.
+/// Requests that started late for whatever reason, as a share of all. Latency runs from the
+/// intended start all the same, so this alone makes no run invalid.
 pub const LATE_SUSPECT: f64 = 0.01;
 /// Share of the time that the loop was at work. Near 1 a closed loop measures the client.
 pub const BUSY_SUSPECT: f64 = 0.90;
@@ -30,12 +31,14 @@ pub const STEAL_SUSPECT: f64 = 0.02;
 pub const STEAL_INVALID: f64 = 0.10;
 /// Share of requests that found no local port or descriptor; any at all is suspect.
 pub const SHORTAGE_INVALID: f64 = 0.001;
-/// Share of replies that were 404. A site has dead links; a set of files that fits its server has none.
+/// Share of replies that were 404. A site has dead links; a set of files that fits its server has
+/// none.
 pub const NOT_FOUND_SUSPECT: f64 = 0.01;
 /// Most files are not there: another set, or another root directory.
 pub const NOT_FOUND_INVALID: f64 = 0.50;
 
-/// What is known when a run has ended. `None` is *could not be measured*, which is never held against a run.
+/// What is known when a run has ended. `None` is *could not be measured*, which is never held
+/// against a run.
 #[derive(Clone, Debug, Default)]
 pub struct Evidence {
     /// Requests start by a schedule, so lag and late starts mean something.
@@ -191,7 +194,8 @@ fn schedule(of: &Evidence, to: &mut Findings) {
 /// Had the loop its processor, and time to spare?
 fn processor(of: &Evidence, to: &mut Findings) {
     if let Some(busy) = of.busy_share {
-        // An open loop that is nearly always busy may still start everything in time, which its lag tells.
+        // An open loop that is nearly always busy may still start everything in time, which its lag
+        // tells.
         let invalid = if of.open_loop {
             f64::INFINITY
         } else {

@@ -1,7 +1,8 @@
 //! A request allocates nothing: not in a closed loop, not in an open one, not when it waits.
 //!
-//! The allocator of this test counts the calls of the engine's thread. What is counted is what lies between
-//! two batches of rows, after some have been handed over: buffers have grown to their size by then.
+//! The allocator of this test counts the calls of the engine's thread. What is counted is what lies
+//! between two batches of rows, after some have been handed over: buffers have grown to their size
+//! by then.
 
 mod support;
 
@@ -66,8 +67,9 @@ struct Watch {
 const SLOTS: u64 = 4;
 
 impl Watch {
-    /// Thousands of requests after the first thousand allocated nothing. What a slot makes room for once it may make
-    /// late, when a machine that kept the run waiting let it meet something for the first time.
+    /// Thousands of requests after the first thousand allocated nothing. What a slot makes room for
+    /// once it may make late, when a machine that kept the run waiting let it meet something for
+    /// the first time.
     fn is_settled(&self, when: &str) {
         let before = self.before.expect("more than a thousand rows");
         let more = self.after - before;
@@ -139,7 +141,8 @@ fn nothing_is_allocated_for_a_request_when_the_run_has_warmed_up() {
 
 #[test]
 fn nothing_is_allocated_for_a_request_when_clients_judge_their_replies() {
-    // Static files are right, and the application is none: every page is wrong, and is looked at as far as it goes.
+    // Static files are right, and the application is none: every page is wrong, and is looked at as
+    // far as it goes.
     let manifest = Manifest::new("/nowhere", Shape::SpecWeb99Dynamic { directories: 1 }, 1);
     let first = manifest.files().next().expect("a file");
     let mut content = vec![0; first.size_bytes as usize];
@@ -177,8 +180,9 @@ fn nothing_is_allocated_for_a_request_when_clients_judge_their_replies() {
         "{} rows",
         watch.rows
     );
-    // Four requests of five open a connection, and the server has its descriptors from the same process: when it closes them late, the
-    // table of ours grows. That is a few allocations in thousands of requests, and none for a request.
+    // Four requests of five open a connection, and the server has its descriptors from the same
+    // process: when it closes them late, the table of ours grows. That is a few allocations in
+    // thousands of requests, and none for a request.
     let grown = watch.after - watch.before.expect("a thousand rows");
     assert!(grown <= 8, "{grown} allocations");
 }

@@ -215,7 +215,8 @@ fn requests_time_out_in_the_queue_when_no_connection_comes_free() {
 #[test]
 fn arrivals_that_were_due_become_rows_when_the_loop_is_behind_at_the_end() {
     let server = Server::start(|_| vec![Step::Ignore]);
-    // More than any loop can start: when it is told to stop it has a backlog, and then no time for it.
+    // More than any loop can start: when it is told to stop it has a backlog, and then no time for
+    // it.
     let mut plan = open(&server, 10_000_000.0, 1, 1_000_000_000);
     plan.timeout = None;
     set(&mut plan, Arrivals::Constant, 1);

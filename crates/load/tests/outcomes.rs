@@ -1,4 +1,5 @@
-//! What each kind of server, good or bad, makes of a request: every outcome is reached by what causes it.
+//! What each kind of server, good or bad, makes of a request: every outcome is reached by what
+//! causes it.
 
 mod support;
 

@@ -10,10 +10,11 @@ use latency::Outcome;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use support::{Server, Step, closed, count, reply, run, skip};
 
-/// Moves this thread, and those it starts, to a network with ten ports. False when that is not allowed.
+/// Moves this thread, and those it starts, to a network with ten ports. False when that is not
+/// allowed.
 fn few_ports() -> bool {
-    // SAFETY: only the network namespace is left; descriptors, memory and the file system stay shared as
-    // other threads expect.
+    // SAFETY: only the network namespace is left; descriptors, memory and the file system stay
+    // shared as other threads expect.
     if unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.is_err() {
         return false;
     }

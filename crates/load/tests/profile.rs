@@ -1,5 +1,5 @@
-//! Whose capacity a profile has found, and what follows: driven by the bound from which the client counts as the limit, since no
-//! test can know how busy its client is.
+//! Whose capacity a profile has found, and what follows: driven by the bound from which the client
+//! counts as the limit, since no test can know how busy its client is.
 
 mod support;
 
@@ -98,7 +98,8 @@ fn is_share(row: &str) -> bool {
         .is_some_and(|word| word.parse::<f64>().is_ok() && words.next() == Some("%"))
 }
 
-/// The highest rate of the search whose run was valid and no lower one was not, as the directories say.
+/// The highest rate of the search whose run was valid and no lower one was not, as the directories
+/// say.
 fn highest_valid(info: &ProfileInfo, path: &Path) -> Option<f64> {
     let verdict = |point: &Point| {
         let run = Run::open(path.join(&point.directory)).expect("a run");
@@ -138,7 +139,8 @@ fn loads_are_shares_of_what_the_client_offers_when_the_closed_loop_was_its_limit
     let table = render(&Run::open(place.path()).expect("a profile")).expect("points");
     assert!(table.starts_with("capacity is at least "), "{table}");
     assert!(table.contains(": the client is the limit"), "{table}");
-    // The search is no load of the server: the table has the closed loop and the one share, whatever their verdicts.
+    // The search is no load of the server: the table has the closed loop and the one share,
+    // whatever their verdicts.
     let mut rows = table.lines().map(str::trim_start);
     assert!(rows.any(|row| row.starts_with("closed ")), "{table}");
     let shares: Vec<&str> = rows.filter(|row| is_share(row)).collect();

@@ -1,7 +1,9 @@
-//! A SPECweb99-like run against a server that answers by the application crate through CGI, right and wrong.
+//! A SPECweb99-like run against a server that answers by the application crate through CGI, right
+//! and wrong.
 //!
-//! Lines carry 400 kbit/s whatever the machine does, so these runs take their two seconds; nothing is asserted of how many connections
-//! conform. Seeds are chosen so that no client draws one of the largest files, whose reply alone would take twenty.
+//! Lines carry 400 kbit/s whatever the machine does, so these runs take their two seconds; nothing
+//! is asserted of how many connections conform. Seeds are chosen so that no client draws one of the
+//! largest files, whose reply alone would take twenty.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -226,7 +228,8 @@ fn spoiled(mut reply: Vec<u8>, query: &str, fault: Fault, served: u64) -> Vec<u8
     reply
 }
 
-/// A seed with which no client draws a large file within the length of a run, in any of the iterations.
+/// A seed with which no client draws a large file within the length of a run, in any of the
+/// iterations.
 fn seed(set: &Path, iterations: u32) -> u64 {
     let manifest = Manifest::load(set).unwrap();
     let documents = manifest.files().map(|file| Document {
@@ -267,7 +270,8 @@ fn seed(set: &Path, iterations: u32) -> u64 {
                 client.form(b"\r\n", &mut request);
                 let text = String::from_utf8(request).unwrap();
                 let line = text.lines().next().unwrap();
-                // Of a POST only the class is at hand: its smallest file, so that a run draws no more than this.
+                // Of a POST only the class is at hand: its smallest file, so that a run draws no
+                // more than this.
                 let name = line.split(['_', ' ']).nth(2).unwrap_or("");
                 let number: f64 = name.parse().unwrap_or(1.0);
                 line_s += number * 102.0 * 10_f64.powi(class.into()) * 8.0 / 400_000.0;

@@ -1,7 +1,8 @@
 //! The engine on an unkind event mechanism, and on connections that are not complete when `connect`
 //! returns.
 //!
-//! Events come late, in any order, in small numbers or for nothing; every request still ends as it should.
+//! Events come late, in any order, in small numbers or for nothing; every request still ends as it
+//! should.
 
 mod support;
 
@@ -66,8 +67,8 @@ fn every_request_ends_well_when_events_are_unkind_in_an_open_loop() {
     }
 }
 
-/// A mapped address is no loopback address by its form, so its connection is waited for as one to another
-/// machine is.
+/// A mapped address is no loopback address by its form, so its connection is waited for as one to
+/// another machine is.
 fn mapped(address: SocketAddr) -> Target {
     let ip = Ipv4Addr::LOCALHOST.to_ipv6_mapped();
     Target::new(Address::Inet((ip, address.port()).into()), "test.example")

@@ -1,8 +1,9 @@
 //! Numbers that processes keep for one another to see, in memory that they share.
 //!
-//! What it does: a number for each place, each in a cache line of its own, so that writing one does not slow down who reads
-//! another. Nobody waits for anybody. What it refuses: memory that could be taken back (touching it would be `SIGBUS`); the file behind it is
-//! sealed, and one that is not is not mapped.
+//! What it does: a number for each place, each in a cache line of its own, so that writing one does
+//! not slow down who reads another. Nobody waits for anybody. What it refuses: memory that could be
+//! taken back (touching it would be `SIGBUS`); the file behind it is sealed, and one that is not is
+//! not mapped.
 //!
 //! Sources: memfd_create(2), fcntl(2) on seals, mmap(2).
 
@@ -44,7 +45,8 @@ pub struct Board {
     file: OwnedFd,
 }
 
-// SAFETY: what it points to is shared by its nature and consists of atomics; the address stays until it is dropped.
+// SAFETY: what it points to is shared by its nature and consists of atomics; the address stays
+// until it is dropped.
 unsafe impl Send for Board {}
 // SAFETY: as above.
 unsafe impl Sync for Board {}
@@ -78,8 +80,8 @@ impl Board {
         if !is_sealed || bytes % PLACE_BYTES != 0 || !(1..=PLACES_MAX).contains(&places) {
             return Err(Errno::INVAL);
         }
-        // SAFETY: the kernel chooses the address, so no existing mapping is touched. The file is as long and stays so,
-        // since it is sealed.
+        // SAFETY: the kernel chooses the address, so no existing mapping is touched. The file is as
+        // long and stays so, since it is sealed.
         let address = unsafe {
             mmap(
                 std::ptr::null_mut(),
@@ -100,8 +102,8 @@ impl Board {
 
     /// The numbers, by place.
     pub fn places(&self) -> impl ExactSizeIterator<Item = &AtomicU32> {
-        // SAFETY: the mapping holds so many places, begins at a page, and lives as long as this borrow. Any bytes are
-        // atomics, and all processes touch them as such.
+        // SAFETY: the mapping holds so many places, begins at a page, and lives as long as this
+        // borrow. Any bytes are atomics, and all processes touch them as such.
         let places = unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.places) };
         places.iter().map(|place| &place.0)
     }
@@ -121,8 +123,8 @@ impl AsFd for Board {
 
 impl Drop for Board {
     fn drop(&mut self) {
-        // SAFETY: the address and length are those mmap gave, and nothing refers to the mapping any more. It can fail
-        // only for a range that was never mapped.
+        // SAFETY: the address and length are those mmap gave, and nothing refers to the mapping any
+        // more. It can fail only for a range that was never mapped.
         let _ = unsafe { munmap(self.address.as_ptr().cast(), self.places * PLACE_BYTES) };
     }
 }

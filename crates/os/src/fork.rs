@@ -1,11 +1,12 @@
 //! Tells a process from the copies fork(2) makes of it, for a load.
 //!
-//! A mapping that fork does not copy (a perf ring's) must not be touched in the child, where its address
-//! may be anybody's. Asking for the process number at each use costs a system call; a page the kernel
-//! empties in the child (`MADV_WIPEONFORK`) costs a load, and works for every way to fork.
+//! A mapping that fork does not copy (a perf ring's) must not be touched in the child, where its
+//! address may be anybody's. Asking for the process number at each use costs a system call; a page
+//! the kernel empties in the child (`MADV_WIPEONFORK`) costs a load, and works for every way to
+//! fork.
 //!
-//! It refuses to notice a child that shares the memory (`vfork`, threads): there nothing was copied, and the
-//! mapping is there.
+//! It refuses to notice a child that shares the memory (`vfork`, threads): there nothing was
+//! copied, and the mapping is there.
 //!
 //! Source: madvise(2), Linux 4.14. Before that every process takes itself for the original.
 
@@ -22,7 +23,8 @@ pub struct Home {
     number: u64,
 }
 
-/// Numbers given to processes along a line of forks; the copy in a child goes on where the parent was.
+/// Numbers given to processes along a line of forks; the copy in a child goes on where the parent
+/// was.
 static LAST_NUMBER: AtomicU64 = AtomicU64::new(0);
 
 impl Home {

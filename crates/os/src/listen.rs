@@ -1,14 +1,18 @@
-//! A listener's door: when a client may come in, how many wait behind it, and which part of those who knock is heard.
+//! A listener's door: when a client may come in, how many wait behind it, and which part of those
+//! who knock is heard.
 //!
-//! Three things the kernel knows or does and rustix has no call for. It can keep a client back until it has said something. It says
-//! how many wait in the accept queue and how many it has sent away unheard. And it can be told to hear only a part of
-//! the connections that are asked for, the same part however often they ask: a filter on the listener looks at nothing but first segments
-//! (SYN), and decides by the sequence number that the client has chosen for its connection, which a repetition of the segment bears again. So a client
-//! is in or out from the beginning, and does not come in by the luck of its third try, when most of its patience is gone. A dropped segment costs the
-//! kernel a lookup and these few instructions, and no process anything.
+//! Three things the kernel knows or does and rustix has no call for. It can keep a client back
+//! until it has said something. It says how many wait in the accept queue and how many it has sent
+//! away unheard. And it can be told to hear only a part of the connections that are asked for, the
+//! same part however often they ask: a filter on the listener looks at nothing but first segments
+//! (SYN), and decides by the sequence number that the client has chosen for its connection, which a
+//! repetition of the segment bears again. So a client is in or out from the beginning, and does not
+//! come in by the luck of its third try, when most of its patience is gone. A dropped segment costs
+//! the kernel a lookup and these few instructions, and no process anything.
 //!
-//! Sources: tcp(7), socket(7), `net/core/filter.c`, `net/ipv4/tcp_ipv4.c` (`tcp_v4_rcv`: the filter of a listener sees each
-//! segment that comes for it, from the TCP header on), bpf(4) of FreeBSD for the instructions.
+//! Sources: tcp(7), socket(7), `net/core/filter.c`, `net/ipv4/tcp_ipv4.c` (`tcp_v4_rcv`: the filter
+//! of a listener sees each segment that comes for it, from the TCP header on), bpf(4) of FreeBSD
+//! for the instructions.
 
 use std::io;
 
@@ -26,14 +30,16 @@ pub(crate) const SEQUENCE: u32 = 4;
 pub(crate) const SCATTER: u32 = 0x9e37_79b1;
 
 /// `TCP_DEFER_ACCEPT`: a connection comes to the accept queue with its first data, or after about
-/// `seconds` without any; 0: at once. Accepted connections are as ever. It may be changed while the listener listens.
+/// `seconds` without any; 0: at once. Accepted connections are as ever. It may be changed while the
+/// listener listens.
 ///
 /// While a connection is kept back it takes a place in the kernel's queue of half-open connections,
 /// not a descriptor; closing the listener resets it. The kernel counts the time in retransmissions
 /// of its handshake (1 s, 3 s, 7 s …), so it is rounded up to one of them.
 ///
-/// Its client is connected meanwhile. Should the accept queue be full when the data comes, these are dropped, and sent again
-/// after 0.2 s, 0.4 s and so on: of a listener that cannot follow, clients hold connections that nobody will ever accept.
+/// Its client is connected meanwhile. Should the accept queue be full when the data comes, these
+/// are dropped, and sent again after 0.2 s, 0.4 s and so on: of a listener that cannot follow,
+/// clients hold connections that nobody will ever accept.
 ///
 /// # Errors
 /// As setsockopt(2): `ENOPROTOOPT` or `EOPNOTSUPP` for what is not a TCP socket.
@@ -49,8 +55,8 @@ pub fn defer_accept(listener: impl AsFd, seconds: u32) -> Result<()> {
     )
 }
 
-/// The kernel's bound on accept queues (`net.core.somaxconn`); its default where it cannot be read. A longer queue is cut to it,
-/// without a word.
+/// The kernel's bound on accept queues (`net.core.somaxconn`); its default where it cannot be read.
+/// A longer queue is cut to it, without a word.
 ///
 /// Source: listen(2).
 pub fn longest_queue() -> u32 {
@@ -63,7 +69,8 @@ pub fn longest_queue() -> u32 {
 /// How many connections wait in the accept queue now (`TCP_INFO` of a listener, `tcpi_unacked`).
 ///
 /// # Errors
-/// As getsockopt(2): `EOPNOTSUPP` for what is not a TCP socket. A socket that does not listen has no queue: `InvalidInput`.
+/// As getsockopt(2): `EOPNOTSUPP` for what is not a TCP socket. A socket that does not listen has
+/// no queue: `InvalidInput`.
 ///
 /// Source: `tcp_get_info` of `net/ipv4/tcp.c`.
 pub fn waiting(listener: impl AsFd) -> io::Result<u32> {
@@ -83,9 +90,10 @@ pub fn waiting(listener: impl AsFd) -> io::Result<u32> {
     }
 }
 
-/// How many segments the kernel has dropped at this listener since it was made, wrapping around: because the accept queue was
-/// full, or because [`hear`] said so (`SO_MEMINFO`, Linux 4.12). The last segment of a handshake whose client is kept back
-/// ([`defer_accept`]) is dropped and counted as well.
+/// How many segments the kernel has dropped at this listener since it was made, wrapping around:
+/// because the accept queue was full, or because [`hear`] said so (`SO_MEMINFO`, Linux 4.12). The
+/// last segment of a handshake whose client is kept back ([`defer_accept`]) is dropped and counted
+/// as well.
 ///
 /// # Errors
 /// `ENOPROTOOPT` from older kernels, whose answer may also be too short (`InvalidData`).
@@ -106,12 +114,14 @@ pub fn dropped(listener: impl AsFd) -> io::Result<u32> {
     }
 }
 
-/// Lets the kernel hear only a `share` of the connections that are asked for; 1 or more hears all again.
+/// Lets the kernel hear only a `share` of the connections that are asked for; 1 or more hears all
+/// again.
 ///
-/// Whether one is heard follows from its initial sequence number, so repeated SYNs fare as the first did for as long as the
-/// share is the same; one that is larger hears all that were heard before, and others. Clients that choose these numbers to be heard
-/// can do so, and gain nothing that knocking more often would not give them. Connections that have been accepted
-/// inherit the filter, which lets everything else pass.
+/// Whether one is heard follows from its initial sequence number, so repeated SYNs fare as the
+/// first did for as long as the share is the same; one that is larger hears all that were heard
+/// before, and others. Clients that choose these numbers to be heard can do so, and gain nothing
+/// that knocking more often would not give them. Connections that have been accepted inherit the
+/// filter, which lets everything else pass.
 ///
 /// # Errors
 /// As setsockopt(2): `ENOMEM`, or `EPERM` if somebody has locked the filter.
@@ -127,8 +137,8 @@ pub fn hear(listener: impl AsFd, share: f64) -> Result<()> {
         len: code.len() as libc::c_ushort,
         filter: code.as_mut_ptr(),
     };
-    // SAFETY: the option's value and the instructions that it points to are live and of the lengths that are told; the kernel
-    // copies both.
+    // SAFETY: the option's value and the instructions that it points to are live and of the lengths
+    // that are told; the kernel copies both.
     let done = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -152,7 +162,8 @@ fn hear_all(listener: BorrowedFd<'_>) -> Result<()> {
     }
 }
 
-/// Passes everything but first segments whose number, scattered over all numbers, is above the bound.
+/// Passes everything but first segments whose number, scattered over all numbers, is above the
+/// bound.
 fn filter(bound: u32) -> [libc::sock_filter; 8] {
     const WHOLE: u32 = u32::MAX;
     let code = |operation: u32, value: u32, yes: u8, no: u8| libc::sock_filter {
@@ -190,7 +201,8 @@ pub(crate) mod tests {
         listener
     }
 
-    /// Clients that have sent their SYN; on the loopback interface it has been dealt with when `connect` returns.
+    /// Clients that have sent their SYN; on the loopback interface it has been dealt with when
+    /// `connect` returns.
     pub(crate) fn knock(listener: &TcpListener, clients: usize) -> Vec<OwnedFd> {
         let address = listener.local_addr().unwrap();
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;

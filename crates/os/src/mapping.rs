@@ -1,13 +1,14 @@
 //! A piece of a file mapped into the address space, for the kernel to look at and to send from.
 //!
-//! What it does: maps, asks which pages are in memory, brings them in, holds them there, writes from the mapping to a socket. What it refuses:
-//! to let anybody read the bytes. The file can be truncated at any moment, and touching a page beyond its
-//! new end raises `SIGBUS` in the process that touches it. A system call that meets such a page fails with
-//! `EFAULT` instead, or ends short, and that is a value the caller can act on. So the address never leaves
-//! this file except into a system call; there is no slice to misuse, and nothing here dereferences it.
+//! What it does: maps, asks which pages are in memory, brings them in, holds them there, writes
+//! from the mapping to a socket. What it refuses: to let anybody read the bytes. The file can be
+//! truncated at any moment, and touching a page beyond its new end raises `SIGBUS` in the process
+//! that touches it. A system call that meets such a page fails with `EFAULT` instead, or ends
+//! short, and that is a value the caller can act on. So the address never leaves this file except
+//! into a system call; there is no slice to misuse, and nothing here dereferences it.
 //!
-//! Sources: mmap(2), mincore(2), writev(2); `mm/memory.c` on `VM_FAULT_SIGBUS` met in kernel mode, and on
-//! `vma_has_recency`.
+//! Sources: mmap(2), mincore(2), writev(2); `mm/memory.c` on `VM_FAULT_SIGBUS` met in kernel mode,
+//! and on `vma_has_recency`.
 
 use std::ffi::c_void;
 use std::io::IoSlice;
@@ -27,8 +28,9 @@ pub const MEMORY_PIECES_MAX: usize = 31;
 /// Pages asked about with one mincore(2), or touched with one pwritev(2).
 const PAGES_AT_ONCE: usize = 256;
 
-/// How many bytes this thread may have held in memory in its process; `None`: as many as there are. The root of a user namespace has
-/// the capability and may not use it: there the limit shows only when it is met.
+/// How many bytes this thread may have held in memory in its process; `None`: as many as there are.
+/// The root of a user namespace has the capability and may not use it: there the limit shows only
+/// when it is met.
 pub fn lockable_bytes() -> Option<u64> {
     let any = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
     getrlimit(Resource::Memlock).current.filter(|_| !any)
@@ -36,8 +38,8 @@ pub fn lockable_bytes() -> Option<u64> {
 
 /// A read-only, shared mapping of a piece of a file; unmapped when dropped.
 ///
-/// It keeps the file's inode alive: unmapping the last reference to an unlinked file frees its blocks,
-/// which may wait for the disk.
+/// It keeps the file's inode alive: unmapping the last reference to an unlinked file frees its
+/// blocks, which may wait for the disk.
 #[derive(Debug)]
 pub struct Mapping {
     address: *mut c_void,
@@ -48,11 +50,12 @@ impl Mapping {
     /// Map `length` bytes from `offset`, a multiple of the page size. Brings nothing in.
     ///
     /// # Errors
-    /// As mmap(2): `ENODEV` where the file system has no mappings, `ENOMEM` beyond `vm.max_map_count`,
-    /// `EINVAL` for a length of 0.
+    /// As mmap(2): `ENODEV` where the file system has no mappings, `ENOMEM` beyond
+    /// `vm.max_map_count`, `EINVAL` for a length of 0.
     pub fn new(file: impl AsFd, offset: u64, length: usize) -> Result<Mapping> {
-        // SAFETY: the kernel chooses the address, so no existing mapping is touched, and what is mapped is
-        // never dereferenced, so neither truncation nor a writer can make this process misbehave.
+        // SAFETY: the kernel chooses the address, so no existing mapping is touched, and what is
+        // mapped is never dereferenced, so neither truncation nor a writer can make this process
+        // misbehave.
         let address = unsafe {
             mmap(
                 std::ptr::null_mut(),
@@ -71,11 +74,11 @@ impl Mapping {
         self.length
     }
 
-    /// All pages that hold bytes of `range` are in memory. Never waits, and says nothing about the next
-    /// moment.
+    /// All pages that hold bytes of `range` are in memory. Never waits, and says nothing about the
+    /// next moment.
     ///
-    /// Caveat: see [`crate::residency::mincore`] on files of others. Pages behind the end of a truncated
-    /// file may still count, as part of a large folio.
+    /// Caveat: see [`crate::residency::mincore`] on files of others. Pages behind the end of a
+    /// truncated file may still count, as part of a large folio.
     ///
     /// # Errors
     /// `EINVAL` for a range that is not within the mapping; others as mincore(2).
@@ -86,8 +89,8 @@ impl Mapping {
         while at < range.end {
             let mut pages = [0_u8; PAGES_AT_ONCE];
             let length = (range.end - at).min(PAGES_AT_ONCE * page);
-            // SAFETY: the range lies in the mapping, begins at a page, and has no more pages than the
-            // array has bytes.
+            // SAFETY: the range lies in the mapping, begins at a page, and has no more pages than
+            // the array has bytes.
             let answer = unsafe { libc::mincore(self.at(at), length, pages.as_mut_ptr()) };
             if answer != 0 {
                 return Err(last_errno());
@@ -101,15 +104,15 @@ impl Mapping {
         Ok(true)
     }
 
-    /// Write `memory`, and behind it `range` of the mapping, with one writev(2). The count may end short
-    /// because the socket is full or because the file does not reach so far any more.
+    /// Write `memory`, and behind it `range` of the mapping, with one writev(2). The count may end
+    /// short because the socket is full or because the file does not reach so far any more.
     ///
     /// Pages that are not resident make it wait for the disk: ask [`Mapping::is_resident`] first.
     /// A process that does not ignore `SIGPIPE` gets it when the other side is gone.
     ///
     /// # Errors
-    /// `EFAULT` when nothing could be written because the file has been truncated before `range`, or the
-    /// disk failed; `EINVAL` for a range that is not within the mapping or more than
+    /// `EFAULT` when nothing could be written because the file has been truncated before `range`,
+    /// or the disk failed; `EINVAL` for a range that is not within the mapping or more than
     /// [`MEMORY_PIECES_MAX`] pieces; others as writev(2).
     pub fn write_behind(
         &self,
@@ -131,8 +134,8 @@ impl Mapping {
             iov_base: self.at(range.start),
             iov_len: range.len(),
         };
-        // SAFETY: every part but the last is a borrowed slice, the last lies in the mapping; the kernel
-        // reads them and nothing else, and both live until it returns.
+        // SAFETY: every part but the last is a borrowed slice, the last lies in the mapping; the
+        // kernel reads them and nothing else, and both live until it returns.
         let written = unsafe {
             libc::writev(
                 socket.as_fd().as_raw_fd(),
@@ -143,18 +146,21 @@ impl Mapping {
         usize::try_from(written).map_err(|_| last_errno())
     }
 
-    /// Brings every page of `range` in and waits for it, which a read does as well; but a read counts as a use
-    /// of the page, so that the kernel keeps what was read in for one client as if two had wanted it. Looked at
-    /// through a mapping that is said to be used at random, a page counts as unused. That also turns reading ahead
-    /// off: have it begun before (`posix_fadvise`, `POSIX_FADV_WILLNEED`), or each page is read by itself.
+    /// Brings every page of `range` in and waits for it, which a read does as well; but a read
+    /// counts as a use of the page, so that the kernel keeps what was read in for one client as if
+    /// two had wanted it. Looked at through a mapping that is said to be used at random, a page
+    /// counts as unused. That also turns reading ahead off: have it begun before (`posix_fadvise`,
+    /// `POSIX_FADV_WILLNEED`), or each page is read by itself.
     ///
-    /// The kernel copies one byte of each page into `sink`, a file in memory. How many bytes of `range` are in; fewer than all
-    /// where the file ends, or cannot be read: reading there tells which.
+    /// The kernel copies one byte of each page into `sink`, a file in memory. How many bytes of
+    /// `range` are in; fewer than all where the file ends, or cannot be read: reading there tells
+    /// which.
     ///
     /// A hole of a file in memory (tmpfs) gets a page by this, which reading would not do.
     ///
     /// # Errors
-    /// `EINVAL` for a range that is not within the mapping; others as madvise(2) and pwritev(2), but for `EFAULT`.
+    /// `EINVAL` for a range that is not within the mapping; others as madvise(2) and pwritev(2),
+    /// but for `EFAULT`.
     pub fn bring_in(&self, range: Range<usize>, sink: impl AsFd) -> Result<usize> {
         self.check(&range)?;
         // SAFETY: the range is that of the mapping, and the advice changes no contents.
@@ -170,8 +176,8 @@ impl Mapping {
             for (position, byte) in bytes[..pages].iter_mut().enumerate() {
                 byte.iov_base = self.at(at + position * page);
             }
-            // SAFETY: every part is one byte that lies in the mapping, which lives until the kernel returns; it
-            // reads them and nothing else.
+            // SAFETY: every part is one byte that lies in the mapping, which lives until the kernel
+            // returns; it reads them and nothing else.
             let copied = unsafe {
                 libc::pwritev(
                     sink.as_fd().as_raw_fd(),
@@ -194,20 +200,24 @@ impl Mapping {
         Ok(at.min(range.end).saturating_sub(range.start))
     }
 
-    /// Brings all of it in and holds it in memory as long as the mapping lives, whatever else memory is needed for. The pages are
-    /// those of the page cache, so whoever reads the file finds them. May wait for the disk.
+    /// Brings all of it in and holds it in memory as long as the mapping lives, whatever else
+    /// memory is needed for. The pages are those of the page cache, so whoever reads the file finds
+    /// them. May wait for the disk.
     ///
-    /// Pages that a file loses later, and others of a large folio with them, are held no more, also when it has gained them again: hold it anew.
+    /// Pages that a file loses later, and others of a large folio with them, are held no more, also
+    /// when it has gained them again: hold it anew.
     ///
     /// # Errors
-    /// As mlock(2): `ENOMEM` or `EPERM` beyond `RLIMIT_MEMLOCK` without CAP_IPC_LOCK; `ENOMEM` where the file has been cut or a page cannot
-    /// be had, and the others may be held then, until the mapping is dropped.
+    /// As mlock(2): `ENOMEM` or `EPERM` beyond `RLIMIT_MEMLOCK` without CAP_IPC_LOCK; `ENOMEM`
+    /// where the file has been cut or a page cannot be had, and the others may be held then, until
+    /// the mapping is dropped.
     pub fn hold(&self) -> Result<()> {
         // SAFETY: the range is that of the mapping, which lives; nothing is dereferenced.
         unsafe { mlock(self.address, self.length) }
     }
 
-    /// Where it begins: a name for it, as in `/proc/self/maps`, and nothing to be used as a pointer.
+    /// Where it begins: a name for it, as in `/proc/self/maps`, and nothing to be used as a
+    /// pointer.
     pub fn address(&self) -> usize {
         self.address.addr()
     }
@@ -227,8 +237,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the address and length are those mmap gave and nothing refers to the mapping any more.
-        // It can fail only for a range that was never mapped.
+        // SAFETY: the address and length are those mmap gave and nothing refers to the mapping any
+        // more. It can fail only for a range that was never mapped.
         let _ = unsafe { munmap(self.address, self.length) };
     }
 }

@@ -1,7 +1,8 @@
 //! Who is at the other end of a Unix socket, as the kernel noted it when the connection was made.
 //!
-//! rustix has the first call, but its type has no room for what the kernel answers about a peer in a process
-//! name space that we cannot see into (process 0), and it has no call for the peer's groups.
+//! rustix has the first call, but its type has no room for what the kernel answers about a peer in
+//! a process name space that we cannot see into (process 0), and it has no call for the peer's
+//! groups.
 
 use std::io;
 use std::mem::size_of;
@@ -16,7 +17,8 @@ pub struct Peer {
     pub groups: Vec<u32>,
 }
 
-/// Who connected this socket (`SO_PEERCRED`, `SO_PEERGROUPS`): the effective user and groups at that moment.
+/// Who connected this socket (`SO_PEERCRED`, `SO_PEERGROUPS`): the effective user and groups at
+/// that moment.
 ///
 /// Source: unix(7); Linux 4.13 for the groups.
 ///
@@ -29,8 +31,8 @@ pub fn peer(socket: BorrowedFd<'_>) -> io::Result<Peer> {
         gid: 0,
     };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: `cred` is a live `ucred` of the size that is given, which any bytes are; the kernel writes no more
-    // than that and keeps no pointer.
+    // SAFETY: `cred` is a live `ucred` of the size that is given, which any bytes are; the kernel
+    // writes no more than that and keeps no pointer.
     let answer = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -57,8 +59,8 @@ fn supplementary(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     loop {
         let room = (groups.len() * size_of::<u32>()) as libc::socklen_t;
         let mut length = room;
-        // SAFETY: `groups` is live memory of the size that is given; the kernel writes no more than that and
-        // keeps no pointer.
+        // SAFETY: `groups` is live memory of the size that is given; the kernel writes no more than
+        // that and keeps no pointer.
         let answer = unsafe {
             libc::getsockopt(
                 socket.as_raw_fd(),

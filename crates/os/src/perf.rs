@@ -5,14 +5,16 @@
 //! writes the records while the thread is off the processor, so they are complete by the time the
 //! system call that slept returns: reading them is a load of `data_head`, no system call.
 //!
-//! Page faults are counted beside it ([`FaultCounter`]), and any event of any thread or processor by [`counter`].
+//! Page faults are counted beside it ([`FaultCounter`]), and any event of any thread or processor
+//! by [`counter`].
 //!
-//! The ring refuses to look at other threads, at user stacks and at hardware counters. It does not say
-//! what a record means for the caller; `debox` does. In the request path it stands around every
+//! The ring refuses to look at other threads, at user stacks and at hardware counters. It does not
+//! say what a record means for the caller; `debox` does. In the request path it stands around every
 //! system call of a worker.
 //!
 //! Sources: perf_event_open(2); include/uapi/linux/perf_event.h; the order of the records is that
-//! of `perf_event_task_sched_out` in kernel/events/core.c (sample, then SWITCH out, then SWITCH in).
+//! of `perf_event_task_sched_out` in kernel/events/core.c (sample, then SWITCH out, then SWITCH
+//! in).
 
 use std::cell::Cell;
 use std::io;
@@ -128,9 +130,10 @@ impl Ring {
     /// # Errors
     ///
     /// `EACCES`: `kernel.perf_event_paranoid` is too high for this `detail` and the process lacks
-    /// `CAP_PERFMON`; try [`Detail::SwitchesOnly`]. `EPERM`: a seccomp filter refuses the call, or the
-    /// ring goes beyond `kernel.perf_event_mlock_kb` and `RLIMIT_MEMLOCK`; try fewer pages.
-    /// `ENOSYS`, `EOPNOTSUPP`: this kernel has no such event. `EINVAL`: `data_pages` is no power of two.
+    /// `CAP_PERFMON`; try [`Detail::SwitchesOnly`]. `EPERM`: a seccomp filter refuses the call, or
+    /// the ring goes beyond `kernel.perf_event_mlock_kb` and `RLIMIT_MEMLOCK`; try fewer pages.
+    /// `ENOSYS`, `EOPNOTSUPP`: this kernel has no such event. `EINVAL`: `data_pages` is no power of
+    /// two.
     pub fn open(detail: Detail, data_pages: usize) -> io::Result<Ring> {
         if !data_pages.is_power_of_two() {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -168,8 +171,8 @@ impl Ring {
     }
 
     /// Gives the descriptor's number back. The mapping holds the event, so recording goes on; only
-    /// [`Ring::lost`] can no longer ask the kernel. For programs that count on their descriptor numbers, or
-    /// close those they do not know.
+    /// [`Ring::lost`] can no longer ask the kernel. For programs that count on their descriptor
+    /// numbers, or close those they do not know.
     pub fn give_up_descriptor(&mut self) {
         self.event = None;
     }
@@ -182,7 +185,8 @@ impl Ring {
         self.counter(DATA_HEAD_OFFSET).load(Ordering::Acquire)
     }
 
-    /// The count of bytes drained so far; a value other than [`Ring::head`] means there are records.
+    /// The count of bytes drained so far; a value other than [`Ring::head`] means there are
+    /// records.
     #[inline(always)]
     pub fn tail(&self) -> u64 {
         self.tail.get()
@@ -193,15 +197,16 @@ impl Ring {
         self.data_bytes
     }
 
-    /// Whether so little room is left that the kernel may have dropped a record. It says so only in front of
-    /// the next one that fits; [`Ring::provoke`] makes one.
+    /// Whether so little room is left that the kernel may have dropped a record. It says so only in
+    /// front of the next one that fits; [`Ring::provoke`] makes one.
     pub fn is_nearly_full(&self) -> bool {
         self.head().wrapping_sub(self.tail()) + RECORD_BYTES_MAX > self.capacity()
     }
 
     /// Sleeps for a moment, so that the kernel writes a record and, before it, how many were lost.
     ///
-    /// Bounded: a sleep this short may be over before the thread has left the processor, so it tries some times.
+    /// Bounded: a sleep this short may be over before the thread has left the processor, so it
+    /// tries some times.
     pub fn provoke(&self) {
         let head = self.head();
         for _ in 0..PROVOCATIONS_MAX {
@@ -238,14 +243,16 @@ impl Ring {
             .store(self.tail.get(), Ordering::Release);
     }
 
-    /// How many records the kernel had to drop since the ring was opened, or `None` where the kernel
-    /// cannot say (before 6.0) or the descriptor was given up.
+    /// How many records the kernel had to drop since the ring was opened, or `None` where the
+    /// kernel cannot say (before 6.0) or the descriptor was given up.
     ///
     /// A system call, for reports and not for the fast path. It also counts the losses no
-    /// [`Record::Lost`] has announced yet, because that record comes only with the next one that fits.
+    /// [`Record::Lost`] has announced yet, because that record comes only with the next one that
+    /// fits.
     pub fn lost(&self) -> Option<u64> {
         let event = self.event.as_ref().filter(|_| self.reports_lost)?;
-        // With PERF_FORMAT_LOST alone the answer is the event's value, then the count of lost records.
+        // With PERF_FORMAT_LOST alone the answer is the event's value, then the count of lost
+        // records.
         let mut answer = [0_u8; 16];
         let bytes = rustix::io::retry_on_intr(|| rustix::io::read(event.as_fd(), &mut answer));
         match bytes {
@@ -291,8 +298,8 @@ impl Ring {
         frames: &'f mut [u64; STACK_FRAMES_MAX],
     ) -> Record<'f> {
         let time_ns = self.word(at + 8);
-        // The Dummy event never takes a sample, so a sample without a chain does not occur; a length
-        // that does not fit the record is cut to what does.
+        // The Dummy event never takes a sample, so a sample without a chain does not occur; a
+        // length that does not fit the record is cut to what does.
         let entries = if bytes >= 24 {
             self.word(at + 16).min((bytes - 24) / 8)
         } else {
@@ -312,13 +319,14 @@ impl Ring {
         }
     }
 
-    /// The word of the ring at a byte count. Records are multiples of 8 bytes and so is the ring, so a
-    /// record that wraps around the end is read word by word like any other.
+    /// The word of the ring at a byte count. Records are multiples of 8 bytes and so is the ring,
+    /// so a record that wraps around the end is read word by word like any other.
     fn word(&self, at: u64) -> u64 {
         let index = (at & (self.data_bytes - 1)) / 8;
         // SAFETY: the mask keeps the index within the mapped data.
         let word = unsafe { self.data.add(index as usize) };
-        // SAFETY: mapped and aligned. Volatile, since the kernel wrote it behind the compiler's back.
+        // SAFETY: mapped and aligned. Volatile, since the kernel wrote it behind the compiler's
+        // back.
         unsafe { word.as_ptr().read_volatile() }
     }
 
@@ -338,8 +346,8 @@ impl Drop for Ring {
         if !self.home.is_here() {
             return;
         }
-        // SAFETY: this is the mapping `open` made, and no reference into it outlives `self`. Failing
-        // to unmap could only leak it, and there is nobody to tell.
+        // SAFETY: this is the mapping `open` made, and no reference into it outlives `self`.
+        // Failing to unmap could only leak it, and there is nobody to tell.
         let _ = unsafe { rustix::mm::munmap(self.map.as_ptr().cast(), self.map_bytes) };
     }
 }

@@ -1,16 +1,21 @@
-//! A porter at a listener's door: which part of those who knock is heard, as [`listen::hear`](crate::listen::hear) says, with a memory.
+//! A porter at a listener's door: which part of those who knock is heard, as
+//! [`listen::hear`](crate::listen::hear) says, with a memory.
 //!
-//! The filter there goes by a client's number alone, so a part that grows hears those as well who have knocked in vain, at their second or third
-//! knock, late and all together. This one is an eBPF program, which can remember: whoever was not heard is not heard for
-//! [`REMEMBERED_S`] either. Who still knocks after that is drawn anew, by chance and not by number, so that nobody who is patient is left out for ever. Its memory is a
-//! table of fixed length in which each place is that of many numbers and the last one counts. A client that is forgotten for that fares as it would without
-//! a memory.
+//! The filter there goes by a client's number alone, so a part that grows hears those as well who
+//! have knocked in vain, at their second or third knock, late and all together. This one is an eBPF
+//! program, which can remember: whoever was not heard is not heard for [`REMEMBERED_S`] either. Who
+//! still knocks after that is drawn anew, by chance and not by number, so that nobody who is
+//! patient is left out for ever. Its memory is a table of fixed length in which each place is that
+//! of many numbers and the last one counts. A client that is forgotten for that fares as it would
+//! without a memory.
 //!
 //! The table is shared with the kernel: to have another part heard is a store, no system call.
 //! It needs `CAP_BPF` (root has it); who has not does without ([`Porter::new`] says so).
 //!
-//! Sources: bpf(2), `include/uapi/linux/bpf.h`, `Documentation/bpf/standardization/instruction-set.rst` for the instructions,
-//! socket(7) (`SO_ATTACH_BPF`), tcp(7) and ip-sysctl (`tcp_syn_linear_timeouts`) for when clients knock again.
+//! Sources: bpf(2), `include/uapi/linux/bpf.h`,
+//! `Documentation/bpf/standardization/instruction-set.rst` for the instructions, socket(7)
+//! (`SO_ATTACH_BPF`), tcp(7) and ip-sysctl (`tcp_syn_linear_timeouts`) for when clients knock
+//! again.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,22 +45,25 @@ const REMEMBERED_TICKS: i32 = (REMEMBERED_S * 1e9 / (1_u64 << TICK_SHIFT) as f64
 /// What this process writes and the kernel reads: the largest number that is heard.
 type Bound = AtomicU64;
 
-/// A filter, and the memory that it shares with this process. The listeners that it stands at keep both.
+/// A filter, and the memory that it shares with this process. The listeners that it stands at keep
+/// both.
 #[derive(Debug)]
 pub struct Porter {
     program: OwnedFd,
     bound: NonNull<Bound>,
 }
 
-// SAFETY: what it points to is shared by its nature and atomic; the address stays until it is dropped.
+// SAFETY: what it points to is shared by its nature and atomic; the address stays until it is
+// dropped.
 unsafe impl Send for Porter {}
 
 impl Porter {
     /// One that hears everybody, and stands nowhere yet.
     ///
     /// # Errors
-    /// As bpf(2): `EPERM` without the privilege or where the system forbids it (before Linux 5.11 also where `RLIMIT_MEMLOCK` has no room for a MiB),
-    /// `EINVAL` from kernels before 5.8, `ENOSYS` without eBPF.
+    /// As bpf(2): `EPERM` without the privilege or where the system forbids it (before Linux 5.11
+    /// also where `RLIMIT_MEMLOCK` has no room for a MiB), `EINVAL` from kernels before 5.8,
+    /// `ENOSYS` without eBPF.
     pub fn new() -> Result<Porter> {
         let table = new_table()?;
         let program = load(&instructions(table.as_raw_fd()))?;
@@ -76,8 +84,8 @@ impl Porter {
         Ok(porter)
     }
 
-    /// Stands at a listener from now on, in the place of any other filter. Connections that it gives inherit the filter, which lets everything
-    /// but a SYN pass.
+    /// Stands at a listener from now on, in the place of any other filter. Connections that it
+    /// gives inherit the filter, which lets everything but a SYN pass.
     ///
     /// # Errors
     /// As setsockopt(2): `ENOMEM`, or `EPERM` if somebody has locked the filter.
@@ -94,7 +102,8 @@ impl Porter {
     /// Has this part of those heard who knock from now on and are not remembered.
     pub fn hear(&self, part: f64) {
         let largest = (part.clamp(0.0, 1.0) * f64::from(u32::MAX)) as u32;
-        // SAFETY: mapped until this is dropped, as long as a page, and atomic; any bits are valid for it.
+        // SAFETY: mapped until this is dropped, as long as a page, and atomic; any bits are valid
+        // for it.
         let bound = unsafe { self.bound.as_ref() };
         bound.store(largest.into(), Ordering::Relaxed);
     }
@@ -166,7 +175,8 @@ fn load(instructions: &[Instruction]) -> Result<OwnedFd> {
 
 /// Makes something of which the answer is a descriptor, close-on-exec as all of bpf(2) are.
 fn bpf<A>(command: libc::c_int, attributes: &A) -> Result<OwnedFd> {
-    // SAFETY: the attributes are live and of the length that is told, and so is what they point to; the kernel copies both.
+    // SAFETY: the attributes are live and of the length that is told, and so is what they point to;
+    // the kernel copies both.
     let answer = unsafe {
         libc::syscall(
             libc::SYS_bpf,

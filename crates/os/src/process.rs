@@ -18,8 +18,8 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 ///
 /// `EAGAIN`, `ENOMEM`: no process could be created.
 pub fn core_of_a_fork() -> io::Result<()> {
-    // SAFETY: the child makes async-signal-safe calls only, and none of ours: it raises a limit and kills
-    // itself.
+    // SAFETY: the child makes async-signal-safe calls only, and none of ours: it raises a limit and
+    // kills itself.
     let child = unsafe { libc::fork() };
     match child {
         -1 => Err(io::Error::last_os_error()),
@@ -32,11 +32,11 @@ pub fn core_of_a_fork() -> io::Result<()> {
     }
 }
 
-/// Puts the calling thread, and all that it starts later, before every thread without a real-time priority
-/// (`SCHED_FIFO`, the lowest priority): it gets a processor as soon as it can run.
+/// Puts the calling thread, and all that it starts later, before every thread without a real-time
+/// priority (`SCHED_FIFO`, the lowest priority): it gets a processor as soon as it can run.
 ///
-/// For a thread that works for microseconds at a time and must be on time. One that computes takes its processor away
-/// from everybody else.
+/// For a thread that works for microseconds at a time and must be on time. One that computes takes
+/// its processor away from everybody else.
 ///
 /// # Errors
 ///

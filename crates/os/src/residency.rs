@@ -135,8 +135,8 @@ pub fn mincore(descriptor: impl AsFd, offset: u64, length: u64) -> Result<u64> {
     Ok(pages.iter().filter(|page| **page & 1 == 1).count() as u64)
 }
 
-/// Whether [`mincore`] tells this caller the truth about this file of `size` bytes. A page far beyond
-/// its end cannot be in memory, so whoever says that it is says so of every page.
+/// Whether [`mincore`] tells this caller the truth about this file of `size` bytes. A page far
+/// beyond its end cannot be in memory, so whoever says that it is says so of every page.
 ///
 /// # Errors
 /// As [`mincore`].

@@ -19,10 +19,11 @@ use rustix::net::{
 };
 use std::mem::MaybeUninit;
 
-/// Has the kernel refuse messages with descriptors to this socket, and to those accepted from it: whoever sends one is told `EPERM`
-/// (`SO_PASSRIGHTS`, Linux 6.16). Says whether it will.
+/// Has the kernel refuse messages with descriptors to this socket, and to those accepted from it:
+/// whoever sends one is told `EPERM` (`SO_PASSRIGHTS`, Linux 6.16). Says whether it will.
 ///
-/// A receiver that has no use for them still has to close them, and the last close of a file or socket may wait.
+/// A receiver that has no use for them still has to close them, and the last close of a file or
+/// socket may wait.
 pub fn refuse_descriptors(socket: BorrowedFd<'_>) -> bool {
     const SO_PASSRIGHTS: libc::c_int = 83;
     crate::socket::set(socket, libc::SOL_SOCKET, SO_PASSRIGHTS, 0).is_ok()

@@ -1,18 +1,24 @@
-//! Readiness from io_uring: polls that are armed in batches, and answered through memory shared with the kernel.
+//! Readiness from io_uring: polls that are armed in batches, and answered through memory shared
+//! with the kernel.
 //!
-//! Only operations that carry no pointer, `POLL_ADD`, `POLL_REMOVE` and `ASYNC_CANCEL`, so nothing here can outlive a buffer. What
-//! io_uring can do with buffers is refused here: the kernel would write into memory that the caller may have given up.
+//! Only operations that carry no pointer, `POLL_ADD`, `POLL_REMOVE` and `ASYNC_CANCEL`, so nothing
+//! here can outlive a buffer. What io_uring can do with buffers is refused here: the kernel would
+//! write into memory that the caller may have given up.
 //!
-//! Descriptors go in by number, as with [`select`](crate::select): what is asked again outlives any borrow, nothing is read
-//! from or written to them, and a number that is not open is answered with an error.
+//! Descriptors go in by number, as with [`select`](crate::select): what is asked again outlives any
+//! borrow, nothing is read from or written to them, and a number that is not open is answered with
+//! an error.
 //!
-//! Two things differ from epoll. A poll answers once, at once if the condition holds already; or, where it is asked to, for good
-//! (multishot, Linux 5.13): then at once and at every change, as an edge-triggered registration does. And an armed poll holds its
-//! open file: a socket that is closed meanwhile stays open until the poll is disarmed and the ring has been entered again.
+//! Two things differ from epoll. A poll answers once, at once if the condition holds already; or,
+//! where it is asked to, for good (multishot, Linux 5.13): then at once and at every change, as an
+//! edge-triggered registration does. And an armed poll holds its open file: a socket that is closed
+//! meanwhile stays open until the poll is disarmed and the ring has been entered again.
 //!
-//! Answers are made in the call that waits for them, where the kernel can (Linux 6.1), so they say what holds then.
+//! Answers are made in the call that waits for them, where the kernel can (Linux 6.1), so they say
+//! what holds then.
 //!
-//! Sources: io_uring_setup(2), io_uring_enter(2), io_uring_prep_poll_multishot(3), `io_uring/poll.c` of the Linux sources.
+//! Sources: io_uring_setup(2), io_uring_enter(2), io_uring_prep_poll_multishot(3),
+//! `io_uring/poll.c` of the Linux sources.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -36,7 +42,8 @@ pub struct PollRing {
 pub struct PollAnswer {
     /// As given when it was armed.
     pub key: u64,
-    /// The poll was disarmed, or never armed for want of memory: nothing is known of its descriptor.
+    /// The poll was disarmed, or never armed for want of memory: nothing is known of its
+    /// descriptor.
     pub void: bool,
     /// It was the last answer: the poll is not armed any more.
     pub last: bool,
@@ -81,13 +88,15 @@ impl PollWanted {
 }
 
 impl PollRing {
-    /// A ring for `submissions` requests between two calls to the kernel and `answers` between two looks. Beyond either
-    /// nothing is lost: the kernel is called in between, and keeps what does not fit.
+    /// A ring for `submissions` requests between two calls to the kernel and `answers` between two
+    /// looks. Beyond either nothing is lost: the kernel is called in between, and keeps what does
+    /// not fit.
     ///
     /// # Errors
-    /// `ENOSYS`: the kernel has no io_uring, or a filter of system calls hides it. `EPERM`: it is forbidden, by the
-    /// sysctl `kernel.io_uring_disabled` or by such a filter. `Unsupported`: the kernel is older than 5.17, whose polls
-    /// lose no change between two answers. Also `EMFILE`, `ENFILE`, `ENOMEM`.
+    /// `ENOSYS`: the kernel has no io_uring, or a filter of system calls hides it. `EPERM`: it is
+    /// forbidden, by the sysctl `kernel.io_uring_disabled` or by such a filter. `Unsupported`: the
+    /// kernel is older than 5.17, whose polls lose no change between two answers. Also `EMFILE`,
+    /// `ENFILE`, `ENOMEM`.
     pub fn new(submissions: u32, answers: u32) -> io::Result<PollRing> {
         let mut builder = IoUring::builder();
         builder
@@ -115,8 +124,9 @@ impl PollRing {
         }
     }
 
-    /// Asks about a descriptor, the answers told by `key`: when there is what is `wanted`, or a hang-up
-    /// or error in any case. The kernel hears of it at the next [`PollRing::wait`] at the latest.
+    /// Asks about a descriptor, the answers told by `key`: when there is what is `wanted`, or a
+    /// hang-up or error in any case. The kernel hears of it at the next [`PollRing::wait`] at the
+    /// latest.
     ///
     /// # Errors
     /// Those of io_uring_enter(2), when the queue was full and had to be handed over.
@@ -125,31 +135,34 @@ impl PollRing {
         self.push(entry.build().user_data(key))
     }
 
-    /// Takes back what was armed under `key`. Its answer may be on its way already, so answers to it are to be ignored
-    /// from here on.
+    /// Takes back what was armed under `key`. Its answer may be on its way already, so answers to
+    /// it are to be ignored from here on.
     ///
     /// # Errors
     /// As [`PollRing::arm`].
     pub fn disarm(&mut self, key: u64) -> io::Result<()> {
-        // Not by POLL_REMOVE: it leaves alone what something has just happened to, which would then stay armed.
+        // Not by POLL_REMOVE: it leaves alone what something has just happened to, which would then
+        // stay armed.
         self.push(unheard(opcode::AsyncCancel::new(key).build()))
     }
 
-    /// The same for one that was armed [exclusively](PollWanted::exclusively): of what happens from then on another one is told.
+    /// The same for one that was armed [exclusively](PollWanted::exclusively): of what happens from
+    /// then on another one is told.
     ///
     /// # Errors
     /// As [`PollRing::arm`].
     pub fn disarm_exclusive(&mut self, key: u64) -> io::Result<()> {
-        // What is cancelled is told of changes until the ring is entered once more, and would keep them from others; what is
-        // removed is not. What cannot be removed has been told of something, and is in nobody's way.
+        // What is cancelled is told of changes until the ring is entered once more, and would keep
+        // them from others; what is removed is not. What cannot be removed has been told of
+        // something, and is in nobody's way.
         self.push(unheard(opcode::PollRemove::new(key).build()))?;
         self.disarm(key)
     }
 
     fn push(&mut self, entry: squeue::Entry) -> io::Result<()> {
         for _ in 0..2 {
-            // SAFETY: the operations that are pushed take a descriptor number and a mask or key, by value: there is no
-            // memory that would have to stay valid until they are done.
+            // SAFETY: the operations that are pushed take a descriptor number and a mask or key, by
+            // value: there is no memory that would have to stay valid until they are done.
             if unsafe { self.ring.submission().push(&entry) }.is_ok() {
                 return Ok(());
             }
@@ -175,8 +188,8 @@ impl PollRing {
         Ok(())
     }
 
-    /// Hands over what was armed and disarmed, and waits until there is an answer or for `timeout` (`None`: without end).
-    /// With a time-out of zero it only looks.
+    /// Hands over what was armed and disarmed, and waits until there is an answer or for `timeout`
+    /// (`None`: without end). With a time-out of zero it only looks.
     ///
     /// # Errors
     /// `Interrupted` when a signal handler ran.
@@ -198,8 +211,9 @@ impl PollRing {
         curable(entered)
     }
 
-    /// Whether the kernel has answers that it has not made yet: it makes some twenty a call. It may say so with none left: whoever adds one
-    /// sets the flag after it, and the answer may have been made meanwhile (`io_req_local_work_add`).
+    /// Whether the kernel has answers that it has not made yet: it makes some twenty a call. It may
+    /// say so with none left: whoever adds one sets the flag after it, and the answer may have been
+    /// made meanwhile (`io_req_local_work_add`).
     pub fn has_more(&mut self) -> bool {
         self.ring.submission().taskrun()
     }
@@ -207,7 +221,8 @@ impl PollRing {
     /// Hands over what was armed and disarmed, and has the kernel make what answers there are.
     fn look(&mut self) -> io::Result<usize> {
         let new = self.ring.submission().len() as u32;
-        // SAFETY: as many entries as were pushed, all of them without memory of ours, and no signal mask.
+        // SAFETY: as many entries as were pushed, all of them without memory of ours, and no signal
+        // mask.
         unsafe {
             let nobody: Option<&libc::sigset_t> = None;
             let flags = EnterFlags::GETEVENTS.bits();
@@ -240,7 +255,8 @@ fn curable(entered: io::Result<usize>) -> io::Result<()> {
         Some(libc::ETIME) => Ok(()),
         // Answers that found no room wait in the kernel: take those that are there first.
         Some(libc::EBUSY) => Ok(()),
-        // It has no memory for more questions. They are put again with the next wait, but not at once and for ever.
+        // It has no memory for more questions. They are put again with the next wait, but not at
+        // once and for ever.
         Some(libc::EAGAIN) => {
             std::thread::sleep(Duration::from_millis(1));
             Ok(())

@@ -7,9 +7,9 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// (`IP_BIND_ADDRESS_NO_PORT`, Linux 4.2).
 ///
 /// Without it `bind` takes a port that no other socket of that local address uses, and some 28,000
-/// connections exhaust it. `connect` knows the peer as well, and may use a port again towards another
-/// one; when there is none, it fails with `EADDRNOTAVAIL`. Of IPv6 sockets the kernel takes the same
-/// option at the same level.
+/// connections exhaust it. `connect` knows the peer as well, and may use a port again towards
+/// another one; when there is none, it fails with `EADDRNOTAVAIL`. Of IPv6 sockets the kernel takes
+/// the same option at the same level.
 ///
 /// Source: ip(7).
 ///
@@ -25,15 +25,16 @@ pub fn bind_address_no_port(socket: BorrowedFd<'_>) -> io::Result<()> {
     )?)
 }
 
-/// How many bytes have been written into a TCP socket by anybody who has it, those included that have not
-/// left yet (`TCP_INFO`, Linux 4.19).
+/// How many bytes have been written into a TCP socket by anybody who has it, those included that
+/// have not left yet (`TCP_INFO`, Linux 4.19).
 ///
 /// Two readings that are equal mean that nobody has written in between.
 ///
 /// Source: tcp(7), `struct tcp_info` of linux/tcp.h.
 ///
 /// # Errors
-/// `EOPNOTSUPP` on sockets of other protocols; an older kernel's answer is too short (`InvalidData`).
+/// `EOPNOTSUPP` on sockets of other protocols; an older kernel's answer is too short
+/// (`InvalidData`).
 pub fn written_bytes(socket: BorrowedFd<'_>) -> io::Result<u64> {
     const BYTES: usize = 216;
     const NOTSENT: usize = 144;
@@ -46,10 +47,12 @@ pub fn written_bytes(socket: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(number(SENT).saturating_sub(number(RETRANSMITTED)) + u64::from(waiting))
 }
 
-/// How long ago the last data came from the peer of a connection, in milliseconds as coarse as the kernel's clock tick; without
-/// any, how long ago the connection was made (`TCP_INFO`, `tcpi_last_data_recv`). The end of the peer's side is no data.
+/// How long ago the last data came from the peer of a connection, in milliseconds as coarse as the
+/// kernel's clock tick; without any, how long ago the connection was made (`TCP_INFO`,
+/// `tcpi_last_data_recv`). The end of the peer's side is no data.
 ///
-/// Of a request that has just been read this is how long it has waited: in the accept queue, and for its turn.
+/// Of a request that has just been read this is how long it has waited: in the accept queue, and
+/// for its turn.
 ///
 /// Source: tcp(7), `struct tcp_info` of linux/tcp.h.
 ///
@@ -82,7 +85,8 @@ pub(crate) fn set(
 ) -> rustix::io::Result<()> {
     let length = size_of_val(&value) as libc::socklen_t;
     let value = (&raw const value).cast();
-    // SAFETY: `value` is a live integer of the length that is told; the kernel reads it and keeps no pointer.
+    // SAFETY: `value` is a live integer of the length that is told; the kernel reads it and keeps
+    // no pointer.
     let answer = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, value, length) };
     match answer {
         0 => Ok(()),
@@ -90,7 +94,8 @@ pub(crate) fn set(
     }
 }
 
-/// How many bytes of an option's value have been put into `room`; the kernel cuts what does not fit.
+/// How many bytes of an option's value have been put into `room`; the kernel cuts what does not
+/// fit.
 pub(crate) fn get(
     socket: BorrowedFd<'_>,
     level: libc::c_int,
@@ -98,7 +103,8 @@ pub(crate) fn get(
     room: &mut [u8],
 ) -> io::Result<usize> {
     let mut length = room.len() as libc::socklen_t;
-    // SAFETY: the buffer is live and as long as `length` says; the kernel writes at most so many bytes.
+    // SAFETY: the buffer is live and as long as `length` says; the kernel writes at most so many
+    // bytes.
     let answer = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

@@ -1,19 +1,21 @@
 //! Starts a program: the cheap way, and the way it used to be done.
 //!
-//! What it does: makes a process that is a group of its own, dies with the process that made it, has three
-//! descriptors and no other, default signals, its limits and its directory, and then executes a program.
-//! What it refuses: to let anything but async-signal-safe calls run between, and to search for the program:
-//! the path is what is executed.
+//! What it does: makes a process that is a group of its own, dies with the process that made it,
+//! has three descriptors and no other, default signals, its limits and its directory, and then
+//! executes a program. What it refuses: to let anything but async-signal-safe calls run between,
+//! and to search for the program: the path is what is executed.
 //!
-//! [`Way::Vfork`] is what `posix_spawn` does in the C library: the child borrows the parent's memory while
-//! the parent waits, so nothing is copied and the cost does not depend on how large the parent is.
-//! `posix_spawn` itself cannot set limits or a death signal, which is why it is done again here.
-//! [`Way::Fork`] copies the parent's page tables and descriptors first; it is here to be measured.
+//! [`Way::Vfork`] is what `posix_spawn` does in the C library: the child borrows the parent's
+//! memory while the parent waits, so nothing is copied and the cost does not depend on how large
+//! the parent is. `posix_spawn` itself cannot set limits or a death signal, which is why it is done
+//! again here. [`Way::Fork`] copies the parent's page tables and descriptors first; it is here to
+//! be measured.
 //!
-//! [`Limits::mark`] is for finding the program's descendants wherever they have gone: into another group, another session, to
-//! another parent. Of what the kernel has a child inherit, hard limits are the one thing that an ordinary process cannot take back and
-//! that others may read. That of `RLIMIT_RTTIME` is free: it is about real-time processes, and a mark is a limit
-//! of more than a hundred thousand years.
+//! [`Limits::mark`] is for finding the program's descendants wherever they have gone: into another
+//! group, another session, to another parent. Of what the kernel has a child inherit, hard limits
+//! are the one thing that an ordinary process cannot take back and that others may read. That of
+//! `RLIMIT_RTTIME` is free: it is about real-time processes, and a mark is a limit of more than a
+//! hundred thousand years.
 //!
 //! Sources: clone(2), vfork(2), posix_spawn(3), signal-safety(7), prctl(2) on `PR_SET_PDEATHSIG`,
 //! getrlimit(2), prlimit(2); Ruan's dissertation (2005), 2.5.4, on what `fork` costs a server.
@@ -43,8 +45,8 @@ pub const MARK_LEAST: u64 = 1 << 62;
 pub enum Way {
     /// The child shares the memory of the parent, which waits until the program is executed.
     Vfork,
-    /// The child gets a copy of the parent. Why it could not execute its program the parent is not told: it
-    /// ends with [`EXIT_NOT_STARTED`].
+    /// The child gets a copy of the parent. Why it could not execute its program the parent is not
+    /// told: it ends with [`EXIT_NOT_STARTED`].
     Fork,
 }
 
@@ -53,13 +55,13 @@ pub enum Way {
 pub struct Limits {
     /// Bytes of address space (`RLIMIT_AS`).
     pub memory_bytes: u64,
-    /// Processes and threads of the same user (`RLIMIT_NPROC`), those of other programs included. It does
-    /// not hold for root.
+    /// Processes and threads of the same user (`RLIMIT_NPROC`), those of other programs included.
+    /// It does not hold for root.
     pub processes: u64,
     /// Open descriptors (`RLIMIT_NOFILE`, the soft one).
     pub descriptors: u64,
-    /// A number by which it and all its descendants are known ([`mark_of`]), from [`MARK_LEAST`] on. None is given where
-    /// a lower limit stands in its place.
+    /// A number by which it and all its descendants are known ([`mark_of`]), from [`MARK_LEAST`]
+    /// on. None is given where a lower limit stands in its place.
     pub mark: u64,
 }
 
@@ -154,13 +156,13 @@ impl std::error::Error for SpawnError {}
 
 /// Starts a program. The caller reaps it.
 ///
-/// The program is killed when the calling *thread* ends (prctl(2)), so call it from one that lives as long
-/// as the process.
+/// The program is killed when the calling *thread* ends (prctl(2)), so call it from one that lives
+/// as long as the process.
 ///
 /// # Errors
-/// [`SpawnError`]; nothing is left behind then. `EAGAIN` and `ENOMEM` of [`Step::Create`] may pass; `EACCES`
-/// of [`Step::Execute`] is a file that is not executable, `ENOENT` one that is not there or whose
-/// interpreter is not, `ENOEXEC` one that is no program.
+/// [`SpawnError`]; nothing is left behind then. `EAGAIN` and `ENOMEM` of [`Step::Create`] may pass;
+/// `EACCES` of [`Step::Execute`] is a file that is not executable, `ENOENT` one that is not there
+/// or whose interpreter is not, `ENOEXEC` one that is no program.
 ///
 /// # Example
 /// ```
@@ -235,7 +237,8 @@ struct Plan {
 /// The mark that a process was started with, or inherited: [`Limits::mark`].
 ///
 /// # Errors
-/// `ESRCH` if there is no such process, `EPERM` if it is another user's (and this one has no CAP_SYS_RESOURCE).
+/// `ESRCH` if there is no such process, `EPERM` if it is another user's (and this one has no
+/// CAP_SYS_RESOURCE).
 pub fn mark_of(pid: Pid) -> Result<Option<u64>, Errno> {
     let mut now = libc::rlimit {
         rlim_cur: 0,
@@ -263,8 +266,9 @@ fn vfork(plan: &Plan) -> Result<Pid, Errno> {
     let top = stack.as_mut_ptr_range().end;
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
     let argument = ptr::from_ref(plan).cast_mut().cast::<c_void>();
-    // SAFETY: the stack is ours, aligned, grows down from `top`, and outlives its use: with CLONE_VFORK the
-    // call returns when the child has executed its program or has ended. `plan` and all it points to do too.
+    // SAFETY: the stack is ours, aligned, grows down from `top`, and outlives its use: with
+    // CLONE_VFORK the call returns when the child has executed its program or has ended. `plan` and
+    // all it points to do too.
     let made = unsafe { libc::clone(run, top.cast(), flags, argument) };
     pid_of(made)
 }
@@ -301,7 +305,8 @@ type Preparation = fn(&Plan) -> Result<(), Errno>;
 
 /// Comes back only with what went wrong.
 fn prepare_and_execute(plan: &Plan) -> (Step, Errno) {
-    // Limits last: the program's may be below the numbers of descriptors that the parent has, among which ours are moved.
+    // Limits last: the program's may be below the numbers of descriptors that the parent has, among
+    // which ours are moved.
     let steps: [(Step, Preparation); 4] = [
         (Step::Group, join_group),
         (Step::Directory, enter),
@@ -394,11 +399,12 @@ fn place_descriptors(plan: &Plan) -> Result<(), Errno> {
     Ok(())
 }
 
-/// What the parent ignores (Rust's runtime: SIGPIPE) the program would ignore too, and what it blocks it
-/// would never get.
+/// What the parent ignores (Rust's runtime: SIGPIPE) the program would ignore too, and what it
+/// blocks it would never get.
 fn default_signals() {
     for signal in 1..=SIGNAL_LAST {
-        // SAFETY: the default action is a valid one. Signals that cannot be changed answer an error.
+        // SAFETY: the default action is a valid one. Signals that cannot be changed answer an
+        // error.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
     set_signals(&no_signals());

@@ -1,9 +1,10 @@
-//! A clock for lengths of tens of nanoseconds: the processor's time-stamp counter where it is one, else
-//! `CLOCK_MONOTONIC`.
+//! A clock for lengths of tens of nanoseconds: the processor's time-stamp counter where it is one,
+//! else `CLOCK_MONOTONIC`.
 //!
-//! `clock_gettime` costs some 25 ns, the counter 10, and a system call that does nothing 70: whoever times
-//! every call wants the cheap one. It refuses to be used where the kernel does not trust the counter
-//! (`constant_tsc` and `nonstop_tsc` missing): it would drift with the processor's frequency.
+//! `clock_gettime` costs some 25 ns, the counter 10, and a system call that does nothing 70:
+//! whoever times every call wants the cheap one. It refuses to be used where the kernel does not
+//! trust the counter (`constant_tsc` and `nonstop_tsc` missing): it would drift with the
+//! processor's frequency.
 //!
 //! Sources: Intel SDM volume 3, "Time-Stamp Counter"; clock_gettime(2).
 
@@ -28,7 +29,8 @@ pub struct Ticks {
 }
 
 impl Ticks {
-    /// The clock of this machine; the first call of a process spins for two milliseconds to compare.
+    /// The clock of this machine; the first call of a process spins for two milliseconds to
+    /// compare.
     pub fn calibrated() -> Ticks {
         *TICKS.get_or_init(|| {
             if trusted() {
@@ -39,8 +41,8 @@ impl Ticks {
         })
     }
 
-    /// Takes over what [`Ticks::rate`] told another process of this boot, which saves comparing. Without effect if
-    /// this process has compared already.
+    /// Takes over what [`Ticks::rate`] told another process of this boot, which saves comparing.
+    /// Without effect if this process has compared already.
     pub fn adopt(rate: u64) -> Ticks {
         *TICKS.get_or_init(|| match rate {
             0 => Ticks::monotonic(),
@@ -69,8 +71,8 @@ impl Ticks {
         self.counter
     }
 
-    /// The present, in ticks since some moment in the past. Not ordered with the instructions around it;
-    /// a system call orders itself.
+    /// The present, in ticks since some moment in the past. Not ordered with the instructions
+    /// around it; a system call orders itself.
     #[inline(always)]
     pub fn now(self) -> u64 {
         if self.counter {
@@ -80,16 +82,16 @@ impl Ticks {
         }
     }
 
-    /// A difference of two readings, in nanoseconds. Right to 0.005 %; zero if the later reading is the
-    /// smaller one, as between processors whose counters are apart by a few ticks.
+    /// A difference of two readings, in nanoseconds. Right to 0.005 %; zero if the later reading is
+    /// the smaller one, as between processors whose counters are apart by a few ticks.
     #[inline(always)]
     pub fn ns_between(self, earlier: u64, later: u64) -> u64 {
         let ticks = later.saturating_sub(earlier);
         ((u128::from(ticks) * u128::from(self.ns_per_2_32)) >> 32) as u64
     }
 
-    /// Ticks and nanoseconds of `CLOCK_MONOTONIC` at one moment, to place readings on that clock. Some
-    /// 200 ns; apart by less than that.
+    /// Ticks and nanoseconds of `CLOCK_MONOTONIC` at one moment, to place readings on that clock.
+    /// Some 200 ns; apart by less than that.
     pub fn with_monotonic_ns(self) -> (u64, u64) {
         if self.counter {
             both(4)
@@ -119,8 +121,8 @@ impl Ticks {
     }
 }
 
-/// Both clocks at one moment: of several attempts the one with the least time around it, so that neither an
-/// interrupt nor a preemption comes between.
+/// Both clocks at one moment: of several attempts the one with the least time around it, so that
+/// neither an interrupt nor a preemption comes between.
 fn both(attempts: u32) -> (u64, u64) {
     let attempt = |_| {
         let before = counter();
@@ -145,8 +147,8 @@ pub fn monotonic_ns() -> u64 {
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn counter() -> u64 {
-    // SAFETY: rdtsc is part of every x86-64 processor; a process that forbade it to itself (PR_SET_TSC)
-    // has no `tsc` it could trust either, and gets the signal it asked for.
+    // SAFETY: rdtsc is part of every x86-64 processor; a process that forbade it to itself
+    // (PR_SET_TSC) has no `tsc` it could trust either, and gets the signal it asked for.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
@@ -179,7 +181,8 @@ mod tests {
     fn ticks_agree_with_the_clock_when_some_time_passes() {
         for ticks in [Ticks::calibrated(), Ticks::monotonic()] {
             // The length is whatever the machine makes of it; both clocks must see the same one. A
-            // preemption between two readings would be seen by one clock only, so the best of some counts.
+            // preemption between two readings would be seen by one clock only, so the best of some
+            // counts.
             let best = (0..20)
                 .map(|_| {
                     let (before, before_ns) = (ticks.now(), monotonic_ns());

@@ -1,7 +1,7 @@
 //! Giving up root's rights for another user's, for good and in all threads.
 //!
-//! rustix has the bare system calls, which change the calling thread alone; libc's functions change every thread of
-//! the process, and know which further groups a user is in.
+//! rustix has the bare system calls, which change the calling thread alone; libc's functions change
+//! every thread of the process, and know which further groups a user is in.
 //!
 //! Sources: credentials(7), initgroups(3), setresuid(2), nptl(7).
 
@@ -19,14 +19,16 @@ pub struct User<'a> {
     pub group: u32,
 }
 
-/// Makes all threads of the process, and all that it starts later, this user's: real, effective and saved numbers, the
-/// primary group and the further ones. For a number that is not root's there is no way back, and capabilities are gone.
+/// Makes all threads of the process, and all that it starts later, this user's: real, effective and
+/// saved numbers, the primary group and the further ones. For a number that is not root's there is
+/// no way back, and capabilities are gone.
 ///
-/// The process can no longer dump a core or be looked into by this user (`PR_SET_DUMPABLE`, prctl(2)) until it executes
-/// a program.
+/// The process can no longer dump a core or be looked into by this user (`PR_SET_DUMPABLE`,
+/// prctl(2)) until it executes a program.
 ///
 /// # Errors
-/// `EPERM` without CAP_SETUID and CAP_SETGID; `PermissionDenied` for a number that is none. Some of it may have been done then: the process should end.
+/// `EPERM` without CAP_SETUID and CAP_SETGID; `PermissionDenied` for a number that is none. Some of
+/// it may have been done then: the process should end.
 pub fn become_user(user: User<'_>) -> io::Result<()> {
     // Groups first: who is not root any more may not change them.
     let further = match user.name {
@@ -47,7 +49,8 @@ pub fn become_user(user: User<'_>) -> io::Result<()> {
     }
 }
 
-/// Whether this process is nobody else's: real, effective and saved numbers are this user's and group's. Further groups are not looked at.
+/// Whether this process is nobody else's: real, effective and saved numbers are this user's and
+/// group's. Further groups are not looked at.
 pub fn is_only(user: User<'_>) -> bool {
     let (mut users, mut groups) = ([0; 3], [0; 3]);
     let ([real, effective, saved], [own, acting, kept]) = (&mut users, &mut groups);

@@ -1,20 +1,25 @@
-//! File work that may wait, done by the kernel's own workers: opening beneath a directory, reading, closing.
+//! File work that may wait, done by the kernel's own workers: opening beneath a directory, reading,
+//! closing.
 //!
-//! Every request is marked as one that waits (`IOSQE_ASYNC`), so the thread that hands it over never does it itself: the kernel
-//! keeps threads for that (`io-wq`), at most as many as it was told. What they do is confined exactly as by
-//! [`open`](crate::open): the same flags, the same `RESOLVE_BENEATH`. Refused: writing, and anything whose result the caller could
-//! use before it is there.
+//! Every request is marked as one that waits (`IOSQE_ASYNC`), so the thread that hands it over
+//! never does it itself: the kernel keeps threads for that (`io-wq`), at most as many as it was
+//! told. What they do is confined exactly as by [`open`](crate::open): the same flags, the same
+//! `RESOLVE_BENEATH`. Refused: writing, and anything whose result the caller could use before it is
+//! there.
 //!
-//! The kernel reads names and writes contents in memory that belongs to this ring. A request that is under way when the ring is
-//! dropped may still do so, hence that memory is then left alone for good instead of being freed.
+//! The kernel reads names and writes contents in memory that belongs to this ring. A request that
+//! is under way when the ring is dropped may still do so, hence that memory is then left alone for
+//! good instead of being freed.
 //!
-//! A caller keeps open what it asks about until the answer: the kernel takes a descriptor by its number when a worker
-//! comes to it.
+//! A caller keeps open what it asks about until the answer: the kernel takes a descriptor by its
+//! number when a worker comes to it.
 //!
-//! The kernel's workers share the caller's table of descriptors, and a shared table waits for all processors whenever it has to grow
-//! (milliseconds): [`WorkRing::grow_table`] has it grow before they are there.
+//! The kernel's workers share the caller's table of descriptors, and a shared table waits for all
+//! processors whenever it has to grow (milliseconds): [`WorkRing::grow_table`] has it grow before
+//! they are there.
 //!
-//! Sources: io_uring_setup(2), io_uring_enter(2), io_uring_register(2); Linux 5.11, and 5.15 for the bound on workers.
+//! Sources: io_uring_setup(2), io_uring_enter(2), io_uring_register(2); Linux 5.11, and 5.15 for
+//! the bound on workers.
 
 use std::ffi::CString;
 use std::io;
@@ -79,8 +84,8 @@ impl WorkRing {
     /// A ring for `depth` requests at once, done by at most `workers` threads of the kernel.
     ///
     /// # Errors
-    /// Those of io_uring_setup(2), see [`PollRing::new`](crate::ring::PollRing::new). `Unsupported`: this kernel's io_uring
-    /// cannot open, read or close files.
+    /// Those of io_uring_setup(2), see [`PollRing::new`](crate::ring::PollRing::new).
+    /// `Unsupported`: this kernel's io_uring cannot open, read or close files.
     pub fn new(depth: u32, workers: u32) -> io::Result<WorkRing> {
         let ring = IoUring::builder().setup_clamp().build(depth)?;
         let mut probe = Probe::new();
@@ -110,8 +115,8 @@ impl WorkRing {
         })
     }
 
-    /// Has the process's table of descriptors hold `descriptors`, to be called before the first request. It never shrinks, and
-    /// without workers it grows without waiting.
+    /// Has the process's table of descriptors hold `descriptors`, to be called before the first
+    /// request. It never shrinks, and without workers it grows without waiting.
     ///
     /// # Errors
     /// `EINVAL`: more than the limit on descriptors; `ENOMEM`.
@@ -131,8 +136,8 @@ impl WorkRing {
         self.operations.len() - self.free.len()
     }
 
-    /// Finds out what a name beneath `root` is, without opening it for reading: as [`open::look`], whose status is then to be
-    /// asked of the answer by [`open::status`].
+    /// Finds out what a name beneath `root` is, without opening it for reading: as [`open::look`],
+    /// whose status is then to be asked of the answer by [`open::status`].
     ///
     /// # Errors
     /// `INVAL` for a path with a NUL; `BUSY` without room.
@@ -140,7 +145,8 @@ impl WorkRing {
         self.open(key, root, path, open::LOOK_FLAGS.bits())
     }
 
-    /// Opens a name beneath `root` for reading: as [`open::open_to_read`], whose rest [`open::opened_to_read`] does with the answer.
+    /// Opens a name beneath `root` for reading: as [`open::open_to_read`], whose rest
+    /// [`open::opened_to_read`] does with the answer.
     ///
     /// # Errors
     /// As [`WorkRing::look`].
@@ -180,8 +186,8 @@ impl WorkRing {
         })
     }
 
-    /// Reads at most `length` bytes (and no more than [`READ_BYTES_MAX`]) from `offset`, for nothing but that they are in memory
-    /// then.
+    /// Reads at most `length` bytes (and no more than [`READ_BYTES_MAX`]) from `offset`, for
+    /// nothing but that they are in memory then.
     ///
     /// # Errors
     /// `BUSY` without room.
@@ -253,11 +259,13 @@ impl WorkRing {
         let entry = entry(operation)
             .flags(squeue::Flags::ASYNC)
             .user_data(number as u64);
-        // SAFETY: every pointer in the entry leads into the boxed operation, or to what that owns; it is neither moved nor changed nor
-        // freed before its answer has come (`answer`), and never when the ring goes before that (`drop`).
+        // SAFETY: every pointer in the entry leads into the boxed operation, or to what that owns;
+        // it is neither moved nor changed nor freed before its answer has come (`answer`), and
+        // never when the ring goes before that (`drop`).
         let pushed = unsafe { self.ring.submission().push(&entry) };
         if pushed.is_err() {
-            // As long as there is room for another request there is one in the queue, which is as long.
+            // As long as there is room for another request there is one in the queue, which is as
+            // long.
             self.operations[number] = None;
             self.free.push(number);
             return Err(Errno::BUSY);
@@ -298,7 +306,8 @@ impl WorkRing {
                 Kind::Close => {}
                 Kind::Open => {
                     let descriptor = outcome(entry.result()).map(|number| {
-                        // SAFETY: the kernel has just opened it for this request, and told nobody else.
+                        // SAFETY: the kernel has just opened it for this request, and told nobody
+                        // else.
                         unsafe { OwnedFd::from_raw_fd(number) }
                     });
                     return Some(WorkAnswer::Opened { key, descriptor });
@@ -324,7 +333,8 @@ fn outcome(result: i32) -> Result<i32, Errno> {
 
 impl AsFd for WorkRing {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the ring owns this descriptor as long as it lives, and the borrow is as long as that of the ring.
+        // SAFETY: the ring owns this descriptor as long as it lives, and the borrow is as long as
+        // that of the ring.
         unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
     }
 }

@@ -1,4 +1,5 @@
-//! The ring against the running kernel: real sleeps, a ring too small, a ring gone round many times.
+//! The ring against the running kernel: real sleeps, a ring too small, a ring gone round many
+//! times.
 
 use std::io::Write;
 use std::time::Duration;
@@ -35,8 +36,8 @@ fn skip(test: &str, reason: &str) {
     }
 }
 
-/// May, seldom, not sleep at all: when the timer fires before the thread has left the processor. So the
-/// tests count what the ring saw, not what they asked for.
+/// May, seldom, not sleep at all: when the timer fires before the thread has left the processor. So
+/// the tests count what the ring saw, not what they asked for.
 fn sleep() {
     std::thread::sleep(Duration::from_micros(20));
 }
@@ -125,7 +126,8 @@ fn losses_are_counted_when_the_ring_is_too_small() {
     }
     ring.drain(|record| tally.add(record));
     assert!(tally.lost > 0, "{tally:?}");
-    // A sleep is three records, each either seen or lost; half of the sleeps is safely less than all.
+    // A sleep is three records, each either seen or lost; half of the sleeps is safely less than
+    // all.
     let records = tally.samples + tally.outs + tally.ins + tally.lost;
     assert!(records > 3 * many() / 2, "{tally:?}");
     if let Some(lost) = ring.lost() {

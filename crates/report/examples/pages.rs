@@ -4,8 +4,8 @@
 //! cargo run -p headway-report --example pages -- DIRECTORY
 //! ```
 //!
-//! `three.html` compares three profiles, `one.html` is a single suspect run, `bad.html` has a run that was killed, one
-//! that was refused everything, and one whose requests are gone.
+//! `three.html` compares three profiles, `one.html` is a single suspect run, `bad.html` has a run
+//! that was killed, one that was refused everything, and one whose requests are gone.
 
 #[path = "../tests/support/mod.rs"]
 mod support;

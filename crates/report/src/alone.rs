@@ -1,8 +1,8 @@
 //! One drawing as a file of its own: an SVG picture that needs no page around it.
 //!
-//! The charts of the page get their colours from its style sheet, by variables that programs other than browsers do not
-//! know. Here the few rules that a chart needs are inside it, with plain colours on white paper, so that viewers,
-//! converters and text processors show the same.
+//! The charts of the page get their colours from its style sheet, by variables that programs other
+//! than browsers do not know. Here the few rules that a chart needs are inside it, with plain
+//! colours on white paper, so that viewers, converters and text processors show the same.
 
 use crate::chart::{Axis, Chart, Look, Mark, Point, Scale, Size};
 use crate::html::escaped;

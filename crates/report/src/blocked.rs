@@ -1,8 +1,10 @@
-//! A run's trace (`trace.json`) beside its requests: which blocked calls of the server fall into which slow requests.
+//! A run's trace (`trace.json`) beside its requests: which blocked calls of the server fall into
+//! which slow requests.
 //!
-//! The two are joined on the wall clock, which both files tie to their own monotonic times at their beginning. Falling
-//! into a request is no proof of having caused it; so the share of slow requests that a label meets stands beside its
-//! share of all requests, and only the difference says something.
+//! The two are joined on the wall clock, which both files tie to their own monotonic times at their
+//! beginning. Falling into a request is no proof of having caused it; so the share of slow requests
+//! that a label meets stands beside its share of all requests, and only the difference says
+//! something.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -246,7 +248,8 @@ mod tests {
 
     #[test]
     fn blocked_call_is_found_in_the_slow_request_when_both_are_at_one_time() {
-        // Request 50 of 100 is slow, and a call sleeps in the middle of it; another sleeps between requests.
+        // Request 50 of 100 is slow, and a call sleeps in the middle of it; another sleeps between
+        // requests.
         let flights: Vec<_> = (0..100)
             .map(|index| {
                 let start = i128::from(index) * 1000;

@@ -1,8 +1,10 @@
-//! How much of a foreign word gets onto the page: names, addresses and reasons in `run.json` have no bound of their own.
+//! How much of a foreign word gets onto the page: names, addresses and reasons in `run.json` have
+//! no bound of their own.
 //!
-//! A name is repeated at every curve, table and panel, so that a label of a megabyte made a page of a hundred. Cut here, once,
-//! when a run is read: the sections show what they are given. What is cut ends with an ellipsis, and a list that is
-//! cut with how many are missing. The rows are not touched, and nothing is judged by a word that was cut.
+//! A name is repeated at every curve, table and panel, so that a label of a megabyte made a page of
+//! a hundred. Cut here, once, when a run is read: the sections show what they are given. What is
+//! cut ends with an ellipsis, and a list that is cut with how many are missing. The rows are not
+//! touched, and nothing is judged by a word that was cut.
 
 use latency::run::RunDescription;
 

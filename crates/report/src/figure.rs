@@ -1,7 +1,7 @@
 //! The parts a page is made of: figures with captions, tables, legends.
 //!
-//! Everything here returns finished elements and expects finished elements; words of others go through
-//! [`escaped`] before they come here, unless a parameter says that it is plain text.
+//! Everything here returns finished elements and expects finished elements; words of others go
+//! through [`escaped`] before they come here, unless a parameter says that it is plain text.
 
 use std::fmt::Write;
 

@@ -1,13 +1,14 @@
 //! Text on its way into a page: everything that did not come from this crate passes through here.
 //!
-//! Labels, commands and `Server:` fields belong to whoever wrote them, who may be hostile. Nothing here
-//! builds elements; the sections write those themselves and call [`escaped`] for every word they were given.
+//! Labels, commands and `Server:` fields belong to whoever wrote them, who may be hostile. Nothing
+//! here builds elements; the sections write those themselves and call [`escaped`] for every word
+//! they were given.
 
 /// The text as element content or as an attribute in double quotes.
 ///
-/// The five characters that end a text or an attribute become references. Characters that HTML forbids
-/// (most controls) and those that reorder their neighbours on screen (bidirectional overrides) become
-/// U+FFFD, so that a name cannot make the page show another one than it holds.
+/// The five characters that end a text or an attribute become references. Characters that HTML
+/// forbids (most controls) and those that reorder their neighbours on screen (bidirectional
+/// overrides) become U+FFFD, so that a name cannot make the page show another one than it holds.
 ///
 /// ```
 /// assert_eq!(headway_report::escaped("<b a='1'>&"), "&lt;b a=&#39;1&#39;&gt;&amp;");

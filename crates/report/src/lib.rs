@@ -1,15 +1,17 @@
 //! Run directories in, one self-contained HTML file out.
 //!
-//! The page needs no network and no script, reads well from a phone to a wide screen, in light, dark and
-//! print, and can be sent to somebody who has nothing of Headway. It shows the client's verdict before any
-//! figure, and every drawing has its numbers as a table beside it. Nothing is measured or judged here: figures
-//! come from `latency`, and what a run does not know is left out, never guessed.
+//! The page needs no network and no script, reads well from a phone to a wide screen, in light,
+//! dark and print, and can be sent to somebody who has nothing of Headway. It shows the client's
+//! verdict before any figure, and every drawing has its numbers as a table beside it. Nothing is
+//! measured or judged here: figures come from `latency`, and what a run does not know is left out,
+//! never guessed.
 //!
-//! [`cumulative_svg`] draws one distribution as a picture of its own, and [`sheet`] makes a page of tables and bars, for results that are
-//! no run directory.
+//! [`cumulative_svg`] draws one distribution as a picture of its own, and [`sheet`] makes a page of
+//! tables and bars, for results that are no run directory.
 //!
-//! `subject` reads the runs, `section` says one thing each about them, `figure` and `chart` draw, `page` puts
-//! it together. Text that came from outside is escaped where it enters an element, in `html`.
+//! `subject` reads the runs, `section` says one thing each about them, `figure` and `chart` draw,
+//! `page` puts it together. Text that came from outside is escaped where it enters an element, in
+//! `html`.
 //!
 //! Sources: the figures of chapter 3 of the dissertation, named in their captions.
 #![forbid(unsafe_code)]
@@ -46,9 +48,11 @@ pub struct Report {
 }
 
 impl Report {
-    /// Reads and analyses run directories, single runs and profiles mixed, in the order they will appear.
+    /// Reads and analyses run directories, single runs and profiles mixed, in the order they will
+    /// appear.
     ///
-    /// A run whose requests cannot be read, or a profile with missing points, is no error: the page says it.
+    /// A run whose requests cannot be read, or a profile with missing points, is no error: the page
+    /// says it.
     ///
     /// # Errors
     /// [`OpenError`] for a path that is no run directory, or one that a newer version wrote.

@@ -1,7 +1,8 @@
 //! The page: what comes after what, and the frame around it.
 //!
-//! One file that needs nothing else: the style sheet is inside, no script, no font, no picture from elsewhere.
-//! A Content-Security-Policy says so to the browser too, so that even a word that escaped escaping loads nothing.
+//! One file that needs nothing else: the style sheet is inside, no script, no font, no picture from
+//! elsewhere. A Content-Security-Policy says so to the browser too, so that even a word that
+//! escaped escaping loads nothing.
 
 use std::fmt::Write;
 

@@ -1,7 +1,8 @@
 //! A sheet: a page of tables and bars for results that are neither runs nor studies of the papers.
 //!
-//! Whoever has results puts them into words, tables and groups of bars; this gives them the form of all our pages. It needs no script
-//! and no network. Nothing is measured or judged here; all words are escaped here.
+//! Whoever has results puts them into words, tables and groups of bars; this gives them the form of
+//! all our pages. It needs no script and no network. Nothing is measured or judged here; all words
+//! are escaped here.
 
 use std::fmt::Write;
 

@@ -1,7 +1,8 @@
-//! What is reported on: each run that was named, read and analysed, with the name and look it has everywhere.
+//! What is reported on: each run that was named, read and analysed, with the name and look it has
+//! everywhere.
 //!
-//! A run whose rows cannot be read stays in the report with the reason, because a reader who asked for four
-//! runs must not get a page of three. Only a directory that is no run at all is an error.
+//! A run whose rows cannot be read stays in the report with the reason, because a reader who asked
+//! for four runs must not get a page of three. Only a directory that is no run at all is an error.
 
 use std::path::{Component, Path, PathBuf};
 use std::sync::Mutex;
@@ -24,7 +25,8 @@ pub(crate) struct Measurement {
     pub analysis: Option<Analysis>,
     /// Why there are no figures.
     pub trouble: Option<String>,
-    /// Share of the server's capacity that was offered; absent for a run that is no point of a profile.
+    /// Share of the server's capacity that was offered; absent for a run that is no point of a
+    /// profile.
     pub relative: Option<f64>,
     /// Which repetition, from 1.
     pub repeat: u32,
@@ -170,7 +172,8 @@ fn measurement(run: Run, relative: Option<f64>, repeat: u32) -> Measurement {
     }
 }
 
-/// The points that were measured. Runs that only looked for the capacity are left out: nobody reads their latencies.
+/// The points that were measured. Runs that only looked for the capacity are left out: nobody reads
+/// their latencies.
 fn points(
     path: &Path,
     description: &RunDescription,
@@ -315,8 +318,9 @@ fn name(subjects: &mut [Subject]) {
     }
 }
 
-/// Chooses what stands for each run: of a profile, the highest load below saturation that all profiles have, so
-/// that like is compared with like, and of its repetitions the one with the median mean.
+/// Chooses what stands for each run: of a profile, the highest load below saturation that all
+/// profiles have, so that like is compared with like, and of its repetitions the one with the
+/// median mean.
 fn choose(subjects: &mut [Subject]) {
     let usable = |subject: &Subject| -> Vec<f64> {
         let loads = subject.loads().into_iter();

@@ -1,6 +1,7 @@
 //! Numbers as a reader wants them: fitting units, three significant digits, digits in groups.
 //!
-//! A number and its unit are held together by a narrow no-break space (U+202F), as are groups of digits.
+//! A number and its unit are held together by a narrow no-break space (U+202F), as are groups of
+//! digits.
 
 const GAP: char = '\u{202f}';
 
@@ -53,7 +54,8 @@ pub(crate) fn bit_rate(bits_per_s: f64) -> String {
     scaled(bits_per_s, &units)
 }
 
-/// A share from 0 to 1 as a percentage that never rounds something to nothing nor a part to the whole.
+/// A share from 0 to 1 as a percentage that never rounds something to nothing nor a part to the
+/// whole.
 pub(crate) fn percent(share: f64) -> String {
     if !share.is_finite() {
         return NONE.into();
@@ -82,7 +84,8 @@ pub(crate) fn grouped(number: u64) -> String {
     out
 }
 
-/// A rate or another measured number: three significant digits below 1000, grouped whole digits above.
+/// A rate or another measured number: three significant digits below 1000, grouped whole digits
+/// above.
 pub(crate) fn measured(value: f64) -> String {
     match value {
         v if !v.is_finite() => NONE.into(),

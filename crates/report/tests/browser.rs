@@ -1,5 +1,5 @@
-//! The page in a real browser: the figures are drawn, nothing leaves its place, no label covers another, from the
-//! narrowest phone to a wide desktop, in light and dark.
+//! The page in a real browser: the figures are drawn, nothing leaves its place, no label covers
+//! another, from the narrowest phone to a wide desktop, in light and dark.
 
 mod support;
 #[path = "support/browser.rs"]

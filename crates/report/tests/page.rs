@@ -1,5 +1,5 @@
-//! The structure of the page: what is there for which runs, what is said when something is missing, and that
-//! nothing foreign gets in. `HEADWAY_UPDATE_GOLDEN=1` writes the outlines anew.
+//! The structure of the page: what is there for which runs, what is said when something is missing,
+//! and that nothing foreign gets in. `HEADWAY_UPDATE_GOLDEN=1` writes the outlines anew.
 
 mod support;
 
@@ -537,7 +537,8 @@ fn outline(html: &str) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Every element that is opened is closed, in order. A browser would repair the page, each in its own way.
+/// Every element that is opened is closed, in order. A browser would repair the page, each in its
+/// own way.
 fn assert_nested(html: &str) {
     let mut open: Vec<&str> = Vec::new();
     let style_end = html.find("</style>").expect("a style sheet");

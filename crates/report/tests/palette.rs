@@ -1,7 +1,9 @@
-//! The colours of runs: enough contrast with the paper, and apart for readers who lack a kind of cone.
+//! The colours of runs: enough contrast with the paper, and apart for readers who lack a kind of
+//! cone.
 //!
-//! Simulations after G. Machado, M. Oliveira, L. Fernandes, *A Physiologically-based Model for Simulation of Color
-//! Vision Deficiency*, 2009 (severity 1); distances in Oklab (B. Ottosson, 2020); contrast as WCAG 2 defines it.
+//! Simulations after G. Machado, M. Oliveira, L. Fernandes, *A Physiologically-based Model for
+//! Simulation of Color Vision Deficiency*, 2009 (severity 1); distances in Oklab (B. Ottosson,
+//! 2020); contrast as WCAG 2 defines it.
 
 type Colour = [f64; 3];
 

@@ -1,4 +1,5 @@
-//! The section of a SPECweb99-like run: score, log and each kind of request, and what is said when an iteration is gone.
+//! The section of a SPECweb99-like run: score, log and each kind of request, and what is said when
+//! an iteration is gone.
 
 mod support;
 

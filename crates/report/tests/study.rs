@@ -1,4 +1,5 @@
-//! The page of studies: everything a result holds is on it, what is missing has its reason, and nothing leaves its place.
+//! The page of studies: everything a result holds is on it, what is missing has its reason, and
+//! nothing leaves its place.
 
 #[path = "support/browser.rs"]
 mod browser;

@@ -1,8 +1,8 @@
 //! TOML and command line, merged into one checked [`Config`].
 //!
-//! A [`Config`] that exists is good: its roots are directories, its numbers are within the limits of
-//! this machine, nothing contradicts. The master hands it to the workers as JSON. It says nothing
-//! about how it came to be; [`settings`] has what was written, and where.
+//! A [`Config`] that exists is good: its roots are directories, its numbers are within the limits
+//! of this machine, nothing contradicts. The master hands it to the workers as JSON. It says
+//! nothing about how it came to be; [`settings`] has what was written, and where.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -37,7 +37,8 @@ pub use units::AcceptCount;
 /// The checked configuration of one server.
 ///
 /// Sizes are in bytes and times in milliseconds. Numbers called "a worker" hold in each worker
-/// process separately, because the limits behind them (descriptors, memory of a cache) are per process.
+/// process separately, because the limits behind them (descriptors, memory of a cache) are per
+/// process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
     /// Addresses to listen on, at least one. Port 0 lets the kernel choose.
@@ -56,7 +57,8 @@ pub struct Config {
     pub sharing: Sharing,
     /// Whether a new connection is read from as soon as it is accepted.
     pub eager_read: bool,
-    /// Whether a reply is written as soon as it is there, without asking whether the socket takes it.
+    /// Whether a reply is written as soon as it is there, without asking whether the socket takes
+    /// it.
     pub eager_write: bool,
     /// Whether connections are accepted whenever one has closed, too.
     pub accept_on_close: bool,
@@ -96,8 +98,8 @@ pub struct Config {
     pub helpers_min: usize,
     /// Helper processes at most, a worker.
     pub helpers_max: usize,
-    /// Jobs waiting for a helper at most, a worker; beyond, new requests are answered 503, and those a
-    /// helper has worked for go on.
+    /// Jobs waiting for a helper at most, a worker; beyond, new requests are answered 503, and
+    /// those a helper has worked for go on.
     pub helper_queue_max: usize,
     /// Names in the cache at most, a worker.
     pub names_max: usize,
@@ -122,7 +124,8 @@ pub struct Config {
     pub turn_bytes: u64,
     /// Cached names older than this are checked again before use.
     pub revalidate_ms: u64,
-    /// Where long request bodies wait for their program, as files without names: an existing directory.
+    /// Where long request bodies wait for their program, as files without names: an existing
+    /// directory.
     #[serde(default)]
     pub body_directory: PathBuf,
     /// The value of the `Server` field; `None` hides the field.
@@ -174,12 +177,14 @@ impl Config {
         }
     }
 
-    /// Whether workers take clients by shares: from one queue, and each knows how many the others have.
+    /// Whether workers take clients by shares: from one queue, and each knows how many the others
+    /// have.
     pub fn is_balanced(&self) -> bool {
         self.sharing == Sharing::Shared && self.workers > 1
     }
 
-    /// Whether a fork helper is needed: some location starts programs, and not from the worker itself.
+    /// Whether a fork helper is needed: some location starts programs, and not from the worker
+    /// itself.
     pub fn needs_fork_helper(&self) -> bool {
         let mut locations = self.hosts.iter().flat_map(|host| &host.locations);
         locations.any(Location::needs_fork_helper)

@@ -1,8 +1,8 @@
 //! Messages between the master and its workers, and between the master and the log process.
 //!
-//! The channel is a `SOCK_SEQPACKET` pair: one packet is one JSON message, descriptors travel with it
-//! by `SCM_RIGHTS`. A message too long for a packet goes in a sealed memfd that travels as the first
-//! descriptor. The end of file means that the other side is gone: a child then ends itself.
+//! The channel is a `SOCK_SEQPACKET` pair: one packet is one JSON message, descriptors travel with
+//! it by `SCM_RIGHTS`. A message too long for a packet goes in a sealed memfd that travels as the
+//! first descriptor. The end of file means that the other side is gone: a child then ends itself.
 //!
 //! Control traffic is rare (start, helpers wanted, one snapshot a scrape), so legible JSON is worth
 //! more here than a compact encoding.
@@ -19,8 +19,10 @@ mod wire;
 /// From the master to a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToWorker {
-    /// The first message. Descriptors: one listener an address, in the order of `config.listen`; then, if workers take clients
-    /// by shares, the board on which they show how many they have; then, if small files are kept for all, the socket to the keeper; then, if `config.log` is set, the socket to the log process.
+    /// The first message. Descriptors: one listener an address, in the order of `config.listen`;
+    /// then, if workers take clients by shares, the board on which they show how many they have;
+    /// then, if small files are kept for all, the socket to the keeper; then, if `config.log` is
+    /// set, the socket to the log process.
     Start {
         /// The worker's number, from 0.
         worker: u32,
@@ -44,7 +46,8 @@ pub enum ToWorker {
         /// Comes back in the answer.
         id: u64,
     },
-    /// Clients may wait in the shared listeners that another worker was told of and has left there: look.
+    /// Clients may wait in the shared listeners that another worker was told of and has left there:
+    /// look.
     Look,
     /// Accept no more, finish what is in flight, answer `Drained` and end.
     Drain {
@@ -70,10 +73,11 @@ pub enum FromWorker {
         /// The numbers.
         snapshot: Box<Snapshot>,
     },
-    /// Clients may wait in the shared listeners, and this worker, who alone was told of them, does not look there any more: it
-    /// is full, has no descriptors, or has more clients than its share.
+    /// Clients may wait in the shared listeners, and this worker, who alone was told of them, does
+    /// not look there any more: it is full, has no descriptors, or has more clients than its share.
     LeftWaiting,
-    /// Words for a person: a worker does not write to standard error, which may be a stopped terminal.
+    /// Words for a person: a worker does not write to standard error, which may be a stopped
+    /// terminal.
     Notice {
         /// One line.
         text: String,
@@ -116,7 +120,8 @@ pub enum FromLog {
         /// The error of the last failed write.
         why: String,
     },
-    /// The file could not be opened. At the start the process ends; on `Reopen` it keeps the old file.
+    /// The file could not be opened. At the start the process ends; on `Reopen` it keeps the old
+    /// file.
     Failed {
         /// What was tried and why it failed.
         why: String,

@@ -1,10 +1,12 @@
-//! What helpers do for the application of a SPECweb99-like measurement: append to its log, make its tables anew, load them, hand out the log.
+//! What helpers do for the application of a SPECweb99-like measurement: append to its log, make its
+//! tables anew, load them, hand out the log.
 //!
-//! All of it may wait, for a disk or for the log's lock, which other processes hold, too. A worker says what it wants in a few words
-//! ([`Errand::words`]); a helper understands them and does it ([`carry_out`]). Both are one binary, so words that make no sense are a mistake of ours.
+//! All of it may wait, for a disk or for the log's lock, which other processes hold, too. A worker
+//! says what it wants in a few words ([`Errand::words`]); a helper understands them and does it
+//! ([`carry_out`]). Both are one binary, so words that make no sense are a mistake of ours.
 //!
-//! The words: the directory, NUL, a verb, and numbers, separated by blanks. What comes back: the number of the record; nothing; the log; both tables
-//! with the length of the first before them.
+//! The words: the directory, NUL, a verb, and numbers, separated by blanks. What comes back: the
+//! number of the record; nothing; the log; both tables with the length of the first before them.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};

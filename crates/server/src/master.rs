@@ -1,9 +1,10 @@
 //! The master process: binds, spawns workers, helpers and the log process, watches them, reports.
 //!
-//! It alone makes the server's processes, because `fork` and `exec` wait, and is the only one that holds the
-//! listeners for good, so that a worker's accept queue outlives the worker. It never touches a request.
-//! One thread waits for signals and for the children's words; a second one answers the status page
-//! and asks the first for numbers. Children end when their socket to the master ends.
+//! It alone makes the server's processes, because `fork` and `exec` wait, and is the only one that
+//! holds the listeners for good, so that a worker's accept queue outlives the worker. It never
+//! touches a request. One thread waits for signals and for the children's words; a second one
+//! answers the status page and asks the first for numbers. Children end when their socket to the
+//! master ends.
 
 use os::board::Board;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -101,8 +102,8 @@ pub enum MasterError {
 
 /// Serves until SIGTERM or SIGINT; returns when the last child has ended.
 ///
-/// The first signal lets requests in flight finish within the drain timeout, a second one ends at once.
-/// SIGHUP makes the log process open its file anew.
+/// The first signal lets requests in flight finish within the drain timeout, a second one ends at
+/// once. SIGHUP makes the log process open its file anew.
 pub fn run(config: Config, options: Options) -> Result<(), MasterError> {
     let mut master = Master::start(config, options)?;
     while !master.is_over() {

@@ -1,8 +1,8 @@
 //! The vocabulary the stages share: what leaves one folder and enters the next.
 //!
-//! A request is *held* (its bytes wait with the connection), *looked up* (an [`Entry`] says what the
-//! name means), *answered* (an [`Outgoing`] says what to send) and *sent*. Only these types cross
-//! from stage to stage; the stages do not import one another.
+//! A request is *held* (its bytes wait with the connection), *looked up* (an [`Entry`] says what
+//! the name means), *answered* (an [`Outgoing`] says what to send) and *sent*. Only these types
+//! cross from stage to stage; the stages do not import one another.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -16,7 +16,8 @@ pub use crate::tally::Counters;
 /// A name the cache knows, with the replies prepared for it.
 pub type Entry = files::Entry<Prepared>;
 
-/// The replies kept beside a name: one place for the file itself, one for each precompressed sibling.
+/// The replies kept beside a name: one place for the file itself, one for each precompressed
+/// sibling.
 #[derive(Default)]
 pub struct Prepared {
     /// Content in memory, by [`Variant`].
@@ -39,10 +40,12 @@ pub const VARIANTS: usize = 4;
 /// Which representation of a name is meant: 0 the file itself, 1 to 3 its siblings.
 pub type Variant = usize;
 
-/// A small file in memory, behind the head of its plain `200` reply, so that both leave in one write.
+/// A small file in memory, behind the head of its plain `200` reply, so that both leave in one
+/// write.
 ///
 /// The same bytes serve for a connection that stays and for one that closes: the status line stands
-/// either right before the other fields, or further to the front with `Connection: close` behind it.
+/// either right before the other fields, or further to the front with `Connection: close` behind
+/// it.
 pub struct Content {
     /// Room for the longer lead, the other fields, the body.
     pub bytes: Box<[u8]>,
@@ -215,8 +218,8 @@ impl Outgoing {
         })
     }
 
-    /// Puts a copy in memory in place of the next bytes of the file piece in front. A copy of nothing
-    /// means that the file has become shorter; then the piece stays and is found out.
+    /// Puts a copy in memory in place of the next bytes of the file piece in front. A copy of
+    /// nothing means that the file has become shorter; then the piece stays and is found out.
     pub fn substitute(&mut self, copy: Rc<OpenFile>) {
         if let Some(Piece::File(_, range)) = self
             .pieces

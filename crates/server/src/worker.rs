@@ -2,12 +2,13 @@
 //!
 //! A turn of the loop: wait for events; take them in the order they come (accept, receive, helpers'
 //! answers, the master's word); give connections that had spent their budget another turn; hand
-//! queued work to helpers; look at deadlines. Every system call goes through the tracer, which counts
-//! each voluntary sleep outside the event wait: that count is the proof that the loop never blocked.
+//! queued work to helpers; look at deadlines. Every system call goes through the tracer, which
+//! counts each voluntary sleep outside the event wait: that count is the proof that the loop never
+//! blocked.
 //!
-//! What is absent on purpose: opening that may wait, reading that may wait, `fork`, name resolution,
-//! locks, and writes to standard error (a terminal can be stopped); words for a person go to the
-//! master as [`FromWorker::Notice`].
+//! What is absent on purpose: opening that may wait, reading that may wait, `fork`, name
+//! resolution, locks, and writes to standard error (a terminal can be stopped); words for a person
+//! go to the master as [`FromWorker::Notice`].
 
 mod application;
 mod clients;
@@ -152,7 +153,8 @@ struct Worker {
     /// Connections closed since clients were last taken for them (`accept_on_close`).
     accepts_owed: u32,
     draining_until_ms: Option<u64>,
-    /// While draining: how many clients of the accept queue may still be taken; then the listeners close.
+    /// While draining: how many clients of the accept queue may still be taken; then the listeners
+    /// close.
     last_clients: Option<u32>,
 }
 
@@ -211,13 +213,15 @@ impl Worker {
             auto: (config.accept_count == AcceptCount::Auto).then(|| {
                 let rejecting = config.early_reject != EarlyReject::Off;
                 let shared = config.sharing != Sharing::Reuseport;
-                // What it measures against is this worker's part of what the kernel makes of the length.
+                // What it measures against is this worker's part of what the kernel makes of the
+                // length.
                 let queue = config.listen_queue.min(os::listen::longest_queue());
                 let queue = queue.div_ceil(config.sharers());
                 let auto = Auto::new(queue, rejecting, shared, config.defer_accept);
                 let auto = match config.eager_read {
                     true => auto,
-                    // The request is there, and where nothing is written before that is asked for, the reply may be.
+                    // The request is there, and where nothing is written before that is asked for,
+                    // the reply may be.
                     false => auto.serving_later(2 - u32::from(config.eager_write)),
                 };
                 match parts.listeners.remember() {
@@ -411,7 +415,8 @@ impl Worker {
             let _ = self.tracer.call(Call::Shutdown, || {
                 rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Both)
             });
-            // A program may have asked that closing waits until the client has got everything (socket(7), `SO_LINGER`).
+            // A program may have asked that closing waits until the client has got everything
+            // (socket(7), `SO_LINGER`).
             let _ = self.tracer.call(Call::SocketOption, || {
                 rustix::net::sockopt::set_socket_linger(&connection.socket, None)
             });
@@ -566,8 +571,8 @@ impl Parts {
     }
 }
 
-/// What helpers do with names. To read a file along the way is ours: the papers' servers looked first whether it is resident, and
-/// then had it read in.
+/// What helpers do with names. To read a file along the way is ours: the papers' servers looked
+/// first whether it is resident, and then had it read in.
 fn want(config: &Config) -> Want {
     match config.opening {
         Opening::Touch => Want::Touch,

@@ -29,8 +29,9 @@
 //! ```
 //!
 //! Steps: `send`; `expect`, exactly these bytes; `pause`, so that what is sent next arrives alone;
-//! `shut`, the client ends its side. The last step is `close`, the server ends the connection and has sent
-//! nothing more, or `open`, it answers one more request on it. [`conversation::notation`] says how bytes are written.
+//! `shut`, the client ends its side. The last step is `close`, the server ends the connection and
+//! has sent nothing more, or `open`, it answers one more request on it. [`conversation::notation`]
+//! says how bytes are written.
 //!
 //! `UPDATE_CONVERSATIONS=1` rewrites the expected bytes of every case: read the difference before
 //! you keep it. `CONVERSATION=AREA/CASE` runs one.

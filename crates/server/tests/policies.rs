@@ -1,4 +1,5 @@
-//! Who takes clients, how, and who helps: what was asked for comes out as meant, and is the same when it is printed and read again.
+//! Who takes clients, how, and who helps: what was asked for comes out as meant, and is the same
+//! when it is printed and read again.
 
 use headway_server::config::settings::given;
 use headway_server::config::{

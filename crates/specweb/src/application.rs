@@ -1,8 +1,11 @@
-//! From a request to what is sent: the decision, and the three things that may have to wait for a disk.
+//! From a request to what is sent: the decision, and the three things that may have to wait for a
+//! disk.
 //!
-//! [`step`] needs the tables only. What it returns is a [`Reply`], or one of the jobs whose carrying out belongs to the carrier: appending a
-//! record, making the files anew, reading the log. A server's loop gives them to a helper and goes on with [`posted`], [`was_reset`] or
-//! [`fetched`]; a process that may wait calls [`answer`], which does all of it through its [`Files`].
+//! [`step`] needs the tables only. What it returns is a [`Reply`], or one of the jobs whose
+//! carrying out belongs to the carrier: appending a record, making the files anew, reading the log.
+//! A server's loop gives them to a helper and goes on with [`posted`], [`was_reset`] or
+//! [`fetched`]; a process that may wait calls [`answer`], which does all of it through its
+//! [`Files`].
 
 use std::fmt;
 use std::io;
@@ -14,7 +17,8 @@ use crate::profile::{Ads, Reset, Shown, User};
 use crate::request::{Asked, Refusal, Request, asked};
 use crate::scan;
 
-/// The two tables. A server keeps them in memory; a program that serves one request reads the line it needs.
+/// The two tables. A server keeps them in memory; a program that serves one request reads the line
+/// it needs.
 pub trait Lookup {
     /// The user with this number; `None` when there is none.
     ///
@@ -31,7 +35,8 @@ pub trait Lookup {
 
 /// The files behind the application, for a process that may wait.
 pub trait Files: Lookup {
-    /// Appends a record and returns its number, from 1. Records of several processes come one after the other.
+    /// Appends a record and returns its number, from 1. Records of several processes come one after
+    /// the other.
     ///
     /// # Errors
     /// It could not be written.
@@ -68,7 +73,8 @@ pub enum Piece {
     Bytes(Vec<u8>),
     /// A file of the set as it is.
     File(FileName),
-    /// A file of the set, with this name over its placeholders ([`scan::Scanner::replace`]). It has the file's length.
+    /// A file of the set, with this name over its placeholders ([`scan::Scanner::replace`]). It has
+    /// the file's length.
     Scanned(FileName, [u8; scan::PATH_BYTES]),
 }
 
@@ -229,7 +235,8 @@ impl Reply {
         Reply::plain(404, "the file set has no such file")
     }
 
-    /// The length of the body, once the lengths of its files are known; `None` when one of them is not there.
+    /// The length of the body, once the lengths of its files are known; `None` when one of them is
+    /// not there.
     pub fn length(&self, mut size: impl FnMut(FileName) -> Option<u64>) -> Option<u64> {
         let of = |piece: &Piece| match piece {
             Piece::Bytes(bytes) => Some(bytes.len() as u64),

@@ -1,10 +1,13 @@
 //! CGI/1.1 (RFC 3875) around the application: variables in, a reply with its fields out.
 //!
-//! Other programs are told of a request in the same variables; for them [`answered`] gives the reply before anything of it is written.
+//! Other programs are told of a request in the same variables; for them [`answered`] gives the
+//! reply before anything of it is written.
 //!
-//! [`run`] is the whole life of a CGI program but for where it gets things from, so that tests give it a map for the environment and bytes
-//! for standard input. A body is read to the length that was promised and not beyond; a longer one than any client of ours sends is
-//! refused unread. Every file is opened before the first byte leaves, so that one that is missing is a 404 and no torn page.
+//! [`run`] is the whole life of a CGI program but for where it gets things from, so that tests give
+//! it a map for the environment and bytes for standard input. A body is read to the length that was
+//! promised and not beyond; a longer one than any client of ours sends is refused unread. Every
+//! file is opened before the first byte leaves, so that one that is missing is a 404 and no torn
+//! page.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -168,7 +171,8 @@ impl Opened {
     }
 }
 
-/// What one request is answered; beside it, what went wrong, for the log. There is always an answer.
+/// What one request is answered; beside it, what went wrong, for the log. There is always an
+/// answer.
 pub fn answered(
     variables: &Variables,
     state: &mut State,
@@ -207,8 +211,8 @@ pub fn head(reply: &Opened) -> String {
 /// Answers one request.
 ///
 /// # Errors
-/// A table, the log or a document could not be used: the client has been sent a 500 then, if nothing had left. Or the
-/// output is closed.
+/// A table, the log or a document could not be used: the client has been sent a 500 then, if
+/// nothing had left. Or the output is closed.
 pub fn run(
     variables: &Variables,
     state: &mut State,
@@ -217,7 +221,8 @@ pub fn run(
 ) -> io::Result<()> {
     let (reply, error) = answered(variables, state, input);
     let head = head(&reply);
-    // Head and beginning in one write: the server on the other end of the pipe reads once for most files.
+    // Head and beginning in one write: the server on the other end of the pipe reads once for most
+    // files.
     let mut output = io::BufWriter::with_capacity(BUFFER_BYTES, output);
     output.write_all(head.as_bytes())?;
     reply.write_body(&mut output)?;

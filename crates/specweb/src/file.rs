@@ -1,4 +1,5 @@
-//! The name of a file of the set: `/dir00042/class1_5`. Nothing else can be one, so no path leads out of the set.
+//! The name of a file of the set: `/dir00042/class1_5`. Nothing else can be one, so no path leads
+//! out of the set.
 
 use std::fmt;
 

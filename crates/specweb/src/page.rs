@@ -1,10 +1,13 @@
-//! The page around a file: what every dynamic reply looks like, written for a client and checked by one.
+//! The page around a file: what every dynamic reply looks like, written for a client and checked by
+//! one.
 //!
-//! A few lines name the server, the client's address, the script and the query, then the file stands in `<pre>`. The published rules ask
-//! for such a page; its words are ours. What came from outside is escaped, so that no query can put markup into it.
+//! A few lines name the server, the client's address, the script and the query, then the file
+//! stands in `<pre>`. The published rules ask for such a page; its words are ours. What came from
+//! outside is escaped, so that no query can put markup into it.
 //!
-//! [`Check`] takes a page in any pieces and holds one line of it at most. It knows the query and the length of what is inside; server,
-//! address and script it takes as they are, since only the server knows them.
+//! [`Check`] takes a page in any pieces and holds one line of it at most. It knows the query and
+//! the length of what is inside; server, address and script it takes as they are, since only the
+//! server knows them.
 
 /// Behind the content.
 pub const TAIL: &[u8] = b"\n</pre></body></html>\n";
@@ -47,7 +50,8 @@ fn line(name: &str, value: &str) -> String {
     format!("<p>{name} = {}{LINE_END}", escaped(value))
 }
 
-/// The characters that markup is made of become references; line ends and other controls, which would break the form, blanks.
+/// The characters that markup is made of become references; line ends and other controls, which
+/// would break the form, blanks.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
@@ -98,7 +102,8 @@ impl Default for Check {
 }
 
 impl Check {
-    /// Begins with the page of another request. The query needs no escaping: it is a name of the set, or empty.
+    /// Begins with the page of another request. The query needs no escaping: it is a name of the
+    /// set, or empty.
     pub fn restart(&mut self, query: std::fmt::Arguments<'_>, content_bytes: u64) {
         use std::fmt::Write as _;
         self.place = Place::Line(0);

@@ -1,8 +1,9 @@
 //! The log of posts: one line of fixed length for each, numbered without a gap.
 //!
-//! The length makes the number of the next record the length of the file over that of a record, so the log needs no
-//! counter beside it and whoever appends needs one lock. [`read`] and [`compare`] are the client's: whether the log is whole and in order, and
-//! whether every post that was acknowledged is in it, once.
+//! The length makes the number of the next record the length of the file over that of a record, so
+//! the log needs no counter beside it and whoever appends needs one lock. [`read`] and [`compare`]
+//! are the client's: whether the log is whole and in order, and whether every post that was
+//! acknowledged is in it, once.
 
 use std::fmt;
 
@@ -181,8 +182,9 @@ impl Difference {
     }
 }
 
-/// Compares a log with the clients' knowledge: `sent[client]` is the serial of its last post, and `open` are those posts, as client and
-/// serial, that were not acknowledged and may be in the log or not. A client posts one after the other, so its serials go up.
+/// Compares a log with the clients' knowledge: `sent[client]` is the serial of its last post, and
+/// `open` are those posts, as client and serial, that were not acknowledged and may be in the log
+/// or not. A client posts one after the other, so its serials go up.
 pub fn compare(records: &[Record], sent: &[u32], open: &[(u32, u32)]) -> Difference {
     let mut difference = Difference {
         records: records.len() as u64,

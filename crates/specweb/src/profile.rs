@@ -1,13 +1,15 @@
 //! Who the users are and which advertisement each is shown: the two tables behind a custom GET.
 //!
-//! A user has a demographic profile, a bit in each of five groups: sex, age, region, two interests. An advertisement has such bits too, a
-//! weight for each group and a least sum. Beginning behind the one shown last, the first whose groups match with that sum is
-//! shown next; when none does in a whole round, simply the next one. One that has run out is shown as well, and said to be so. Which
-//! groups there are and that weights are added over those that match is the published rule; the numbers drawn, and
-//! what happens after a round without a match, are ours.
+//! A user has a demographic profile, a bit in each of five groups: sex, age, region, two interests.
+//! An advertisement has such bits too, a weight for each group and a least sum. Beginning behind
+//! the one shown last, the first whose groups match with that sum is shown next; when none does in
+//! a whole round, simply the next one. One that has run out is shown as well, and said to be so.
+//! Which groups there are and that weights are added over those that match is the published rule;
+//! the numbers drawn, and what happens after a round without a match, are ours.
 //!
-//! Both tables are functions of a [`Reset`], so the client of a measurement knows them without reading the server's files. They are written
-//! as lines of fixed length: a program that serves one request reads the one line of its user.
+//! Both tables are functions of a [`Reset`], so the client of a measurement knows them without
+//! reading the server's files. They are written as lines of fixed length: a program that serves one
+//! request reads the one line of its user.
 
 /// The number of the first user.
 pub const USER_FIRST: u32 = 10_000;
@@ -157,7 +159,8 @@ impl Ads {
         ads.filter(|ads| ads.len() == ADS as usize).map(Ads)
     }
 
-    /// What the user is shown after `last`, at a moment in seconds since 1970. Someone who was shown nothing yet begins at the first.
+    /// What the user is shown after `last`, at a moment in seconds since 1970. Someone who was
+    /// shown nothing yet begins at the first.
     pub fn choose(&self, user: User, last: Option<u32>, now_s: u64) -> Shown {
         let count = self.0.len();
         let first = last.map_or(0, |last| last as usize + 1) % count;

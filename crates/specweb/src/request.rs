@@ -1,8 +1,10 @@
-//! What a request asks of the application: method, query, cookie and body become one [`Asked`], or a refusal.
+//! What a request asks of the application: method, query, cookie and body become one [`Asked`], or
+//! a refusal.
 //!
-//! A query is a name of the set, or `command/Fetch`, or `command/Reset&users=…&seed=…&time=…&expired=…`. A GET with the cookie `my_cookie` is
-//! a custom one. A POST says in its body `dir=…&class=…&file=…&client=…&serial=…`. Nothing is guessed: a number that is missing or is
-//! none refuses the request.
+//! A query is a name of the set, or `command/Fetch`, or
+//! `command/Reset&users=…&seed=…&time=…&expired=…`. A GET with the cookie `my_cookie` is a custom
+//! one. A POST says in its body `dir=…&class=…&file=…&client=…&serial=…`. Nothing is guessed: a
+//! number that is missing or is none refuses the request.
 
 use crate::file::FileName;
 use crate::post::Entry;

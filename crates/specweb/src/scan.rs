@@ -1,8 +1,9 @@
 //! Finds the places for an advertisement in a file, piece by piece, without holding the file.
 //!
-//! A place is `<img ad src="/dir00000/class0_0">`: the name inside is the placeholder, and the advertisement's name, which is as long,
-//! goes over it. So a scanned file has the length of the file, and a reply can promise it before a byte was read. The scanner remembers
-//! what it needs when a place lies across two pieces.
+//! A place is `<img ad src="/dir00000/class0_0">`: the name inside is the placeholder, and the
+//! advertisement's name, which is as long, goes over it. So a scanned file has the length of the
+//! file, and a reply can promise it before a byte was read. The scanner remembers what it needs
+//! when a place lies across two pieces.
 
 use std::io::Write;
 
@@ -10,7 +11,8 @@ use memchr::memchr;
 
 use crate::file::FileName;
 
-/// What stands before the name. `<` occurs in it once only, so after a mismatch nothing but that one byte can begin anew.
+/// What stands before the name. `<` occurs in it once only, so after a mismatch nothing but that
+/// one byte can begin anew.
 pub const BEGIN: &[u8] = b"<img ad src=\"";
 
 /// The name in a file as it is on disk.
@@ -97,7 +99,8 @@ impl Scanner {
     }
 }
 
-/// The name that goes into the places for an advertisement: each of the 360 is a file of the first ten directories.
+/// The name that goes into the places for an advertisement: each of the 360 is a file of the first
+/// ten directories.
 ///
 /// # Panics
 /// From 3,600,000 on, which are no advertisements: the name would be longer.

@@ -1,10 +1,14 @@
-//! The application's files on disk, for a process that may wait: the CGI program, a worker, a helper.
+//! The application's files on disk, for a process that may wait: the CGI program, a worker, a
+//! helper.
 //!
-//! Beside the documents lies a directory of the application's own, [`STATE_NAME`] in the set unless another is named: the two tables, each
-//! replaced as a whole by a rename, and the log, whose lock (`flock`) orders those who append. The lock belongs to the open file, so a
-//! process that dies leaves none. Where a log ends within a record nothing is appended: its order could not be trusted.
+//! Beside the documents lies a directory of the application's own, [`STATE_NAME`] in the set unless
+//! another is named: the two tables, each replaced as a whole by a rename, and the log, whose lock
+//! (`flock`) orders those who append. The lock belongs to the open file, so a process that dies
+//! leaves none. Where a log ends within a record nothing is appended: its order could not be
+//! trusted.
 //!
-//! A process that stays keeps the advertisements, and looks before each use whether somebody has made them anew.
+//! A process that stays keeps the advertisements, and looks before each use whether somebody has
+//! made them anew.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -17,7 +21,8 @@ use crate::file::FileName;
 use crate::post::{Entry, RECORD_BYTES, Record};
 use crate::profile::{Ads, Reset, USER_RECORD_BYTES, User, users_file};
 
-/// The directory of the application inside a file set. Servers do not show names that begin with a dot.
+/// The directory of the application inside a file set. Servers do not show names that begin with a
+/// dot.
 pub const STATE_NAME: &str = ".specweb99";
 
 /// The users' profiles.
@@ -56,7 +61,8 @@ impl Version {
 }
 
 impl State {
-    /// The documents of a set, and the application's own directory; `None`: [`STATE_NAME`] in the set.
+    /// The documents of a set, and the application's own directory; `None`: [`STATE_NAME`] in the
+    /// set.
     pub fn new(documents: impl Into<PathBuf>, directory: Option<PathBuf>) -> State {
         let documents = documents.into();
         let directory = directory.unwrap_or_else(|| documents.join(STATE_NAME));
@@ -99,7 +105,8 @@ impl State {
         Ok(!whole)
     }
 
-    /// Both tables as they are on disk, the users' and the advertisements', for whoever keeps them in memory.
+    /// Both tables as they are on disk, the users' and the advertisements', for whoever keeps them
+    /// in memory.
     ///
     /// # Errors
     /// They could not be read, or are none.

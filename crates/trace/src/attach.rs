@@ -1,7 +1,8 @@
-//! From what an observer outside saw ([`debox_bpf`]) to the same [`Trace`] programs tell of themselves.
+//! From what an observer outside saw ([`debox_bpf`]) to the same [`Trace`] programs tell of
+//! themselves.
 //!
-//! An observer knows less of some things (no shortest call, no histogram, no exit code) and more of others: the
-//! waiters on the same resource, and sleeps in page faults outside any call.
+//! An observer knows less of some things (no shortest call, no histogram, no exit code) and more of
+//! others: the waiters on the same resource, and sleeps in page faults outside any call.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -22,8 +23,8 @@ pub struct Observation {
 }
 
 impl Observation {
-    /// Of processes that `attach` watches from now on. What the process `gate` does before its exec is left out: it is
-    /// our own, waiting to become the command.
+    /// Of processes that `attach` watches from now on. What the process `gate` does before its exec
+    /// is left out: it is our own, waiting to become the command.
     pub fn new(attach: Attach, gate: Option<u32>) -> Observation {
         let mut observation = Observation {
             attach,

@@ -5,7 +5,8 @@ use debox::{Function, FunctionTimes, Symbols};
 use crate::model::{FunctionAt, Trace};
 
 impl Trace {
-    /// Gives each kept call its functions, with the names they have in the running kernel, and says what is missing of them.
+    /// Gives each kept call its functions, with the names they have in the running kernel, and says
+    /// what is missing of them.
     pub fn add_functions(&mut self, times: &FunctionTimes, symbols: Option<&Symbols>) {
         for kept in &mut self.kept {
             let found = times.of(kept.thread, kept.start_ns, kept.wall_ns);

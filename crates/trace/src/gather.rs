@@ -1,7 +1,7 @@
 //! From the files traced programs leave to a [`Trace`].
 //!
-//! Call sites of several processes are added up where they are the same place of the same file: a pipeline of a
-//! hundred `cat` has one row, not a hundred, wherever the loader put it.
+//! Call sites of several processes are added up where they are the same place of the same file: a
+//! pipeline of a hundred `cat` has one row, not a hundred, wherever the loader put it.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -46,7 +46,8 @@ const LOSSES: [&str; 8] = [
 ];
 
 impl<'a> Gatherer<'a> {
-    /// An empty trace. `symbols` are those of the running kernel; without them sleeps have no label.
+    /// An empty trace. `symbols` are those of the running kernel; without them sleeps have no
+    /// label.
     pub fn new(way: Way, symbols: Option<&'a Symbols>, places: &'a mut Places) -> Gatherer<'a> {
         Gatherer {
             symbols,

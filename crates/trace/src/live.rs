@@ -1,7 +1,9 @@
-//! A view in the terminal that is kept up to date: calls, call sites and labels, as top(1) shows processes.
+//! A view in the terminal that is kept up to date: calls, call sites and labels, as top(1) shows
+//! processes.
 //!
-//! It draws on the controlling terminal, not on a standard stream: those are the traced program's. What it shows for
-//! the last second is the difference of two traces, so it costs the traced program nothing more.
+//! It draws on the controlling terminal, not on a standard stream: those are the traced program's.
+//! What it shows for the last second is the difference of two traces, so it costs the traced
+//! program nothing more.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -159,7 +161,8 @@ impl View {
     }
 }
 
-/// Terminals on a serial line do not know their size, and then it is nothing: they have had 80 by 24 for long.
+/// Terminals on a serial line do not know their size, and then it is nothing: they have had 80 by
+/// 24 for long.
 fn viewport(size: (u16, u16)) -> Viewport {
     match size {
         (0, _) | (_, 0) => Viewport::Fixed(Rect::new(0, 0, 80, 24)),

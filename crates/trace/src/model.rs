@@ -1,8 +1,8 @@
 //! A trace as it is shown, saved and read back: what `trace.json` holds.
 //!
-//! Everything is resolved here: call sites have functions and lines, sleeps have labels and kernel symbols. So a
-//! saved trace tells the same on another machine and after another boot. Fields are added, never changed in
-//! meaning; [`SCHEMA`] grows when an older reader would misread.
+//! Everything is resolved here: call sites have functions and lines, sleeps have labels and kernel
+//! symbols. So a saved trace tells the same on another machine and after another boot. Fields are
+//! added, never changed in meaning; [`SCHEMA`] grows when an older reader would misread.
 
 use std::path::Path;
 
@@ -117,7 +117,8 @@ pub struct Site {
     pub wall_min_ns: Option<u64>,
     /// The longest.
     pub wall_max_ns: u64,
-    /// The shortest, the time the thread was preempted taken off: what only in-band measuring can tell.
+    /// The shortest, the time the thread was preempted taken off: what only in-band measuring can
+    /// tell.
     pub in_band_min_ns: Option<u64>,
     /// The longest of these; `None` if not known.
     pub in_band_max_ns: Option<u64>,
@@ -155,7 +156,8 @@ pub struct SleepAt {
     pub label: Label,
     /// The kernel's own word for the place.
     pub symbol: Option<String>,
-    /// The source file of the kernel's function it slept in, where the kernel's debug file was asked for and at hand.
+    /// The source file of the kernel's function it slept in, where the kernel's debug file was
+    /// asked for and at hand.
     #[serde(default)]
     pub file: Option<String>,
     /// The line in it.
@@ -169,12 +171,13 @@ pub struct SleepAt {
     pub total_ns: u64,
     /// The longest.
     pub max_ns: u64,
-    /// Most other tasks asleep on the same resource at the beginning of a sleep, where an observer could tell.
+    /// Most other tasks asleep on the same resource at the beginning of a sleep, where an observer
+    /// could tell.
     pub waiters_entry_max: Option<u64>,
     /// The same at a wake-up.
     pub waiters_exit_max: Option<u64>,
-    /// Other tasks found at the beginnings of all these sleeps together; divided by `count`, the mean. `None` for a
-    /// single kept call.
+    /// Other tasks found at the beginnings of all these sleeps together; divided by `count`, the
+    /// mean. `None` for a single kept call.
     #[serde(default)]
     pub waiters_entry_total: Option<u64>,
     /// The same at the wake-ups.
@@ -211,9 +214,11 @@ pub struct Kept {
     pub sleeps: Vec<SleepAt>,
     /// Sleeps beyond those, and records the kernel lost meanwhile: its sleeps may be more.
     pub lost: u64,
-    /// The program's stack, innermost first, as indices into [`Trace::places`]; empty if not asked for.
+    /// The program's stack, innermost first, as indices into [`Trace::places`]; empty if not asked
+    /// for.
     pub stack: Vec<usize>,
-    /// The kernel's functions it ran, in the order they were called; empty where they were not timed.
+    /// The kernel's functions it ran, in the order they were called; empty where they were not
+    /// timed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub functions: Vec<FunctionAt>,
     /// Shorter ones, for which there was no room.
@@ -353,7 +358,8 @@ impl Kept {
         longest.map(|sleep| sleep.label)
     }
 
-    /// Most other tasks asleep on the same resource as one of its sleeps began; `None` where nobody counted.
+    /// Most other tasks asleep on the same resource as one of its sleeps began; `None` where nobody
+    /// counted.
     pub fn waiters_entry_max(&self) -> Option<u64> {
         let counted = self
             .sleeps
@@ -403,8 +409,8 @@ impl SleepAt {
 }
 
 impl Place {
-    /// Whether this is the place a user means by `function` or `file:line`. The last part of a qualified name (`flush` of
-    /// `store::flush`) and of a path (`a.c:12` of `src/a.c:12`) will do.
+    /// Whether this is the place a user means by `function` or `file:line`. The last part of a
+    /// qualified name (`flush` of `store::flush`) and of a path (`a.c:12` of `src/a.c:12`) will do.
     pub fn is_named(&self, name: &str) -> bool {
         let is = |known: &str, separator: &str| {
             known == name

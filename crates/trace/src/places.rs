@@ -1,8 +1,9 @@
 //! Addresses in programs' files to functions, files and lines.
 //!
-//! Names come from DWARF where the file has it, or the separate debug file of its build identifier; else from the
-//! symbol tables, and only within a symbol's size: the function in front of an unnamed one is not its name.
-//! Nothing is looked up in a traced process; all of it happens afterwards, where waiting costs nobody.
+//! Names come from DWARF where the file has it, or the separate debug file of its build identifier;
+//! else from the symbol tables, and only within a symbol's size: the function in front of an
+//! unnamed one is not its name. Nothing is looked up in a traced process; all of it happens
+//! afterwards, where waiting costs nobody.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -41,8 +42,8 @@ struct Symbol {
 }
 
 impl Places {
-    /// The place of a return address: the byte before it is the one that is looked up, since the call may be the
-    /// last instruction of its function.
+    /// The place of a return address: the byte before it is the one that is looked up, since the
+    /// call may be the last instruction of its function.
     pub fn find(&mut self, module: &str, offset: u64) -> Place {
         let key = (module.to_owned(), offset);
         if let Some(place) = self.found.get(&key) {
@@ -154,8 +155,9 @@ impl Module {
     }
 }
 
-/// Whether code from this source stands around system calls for everybody, so that a place in it says nothing: Rust's own library and rustix. Where it is
-/// inlined, the function that it is inlined into is meant.
+/// Whether code from this source stands around system calls for everybody, so that a place in it
+/// says nothing: Rust's own library and rustix. Where it is inlined, the function that it is
+/// inlined into is meant.
 fn is_wrapper(file: &str) -> bool {
     let library = "/lib/rustlib/src/rust/library/";
     file.starts_with("/rustc/") || file.contains(library) || file.contains("/rustix-")

@@ -1,9 +1,11 @@
-//! Numbers as a reader of a terminal wants them: units that fit, three digits, aligned by their points.
+//! Numbers as a reader of a terminal wants them: units that fit, three digits, aligned by their
+//! points.
 
 /// What stands where there is no number.
 pub const NONE: &str = "–";
 
-/// A length of time, always with a unit of two columns so that columns of them align: `850 ns`, `12.3 µs`, `2.00 s `.
+/// A length of time, always with a unit of two columns so that columns of them align: `850 ns`,
+/// `12.3 µs`, `2.00 s `.
 pub fn time(ns: u64) -> String {
     if ns == 0 {
         return "0   ".to_owned();

@@ -1,9 +1,10 @@
-//! Waiters that an observer counted beside ([`debox_bpf::Beside`]), put to the sleeps that programs recorded of
-//! themselves.
+//! Waiters that an observer counted beside ([`debox_bpf::Beside`]), put to the sleeps that programs
+//! recorded of themselves.
 //!
-//! A sleep of the one and a record of the other are the same if thread and time agree; within the record, the place in
-//! the kernel tells its sleeps apart. So a kept call has its own waiters, and so has its call site. The sleeps of calls that
-//! were not kept have no site for the observer: they share the mean of their process, call and place.
+//! A sleep of the one and a record of the other are the same if thread and time agree; within the
+//! record, the place in the kernel tells its sleeps apart. So a kept call has its own waiters, and
+//! so has its call site. The sleeps of calls that were not kept have no site for the observer: they
+//! share the mean of their process, call and place.
 
 use std::collections::HashMap;
 
@@ -13,10 +14,12 @@ use debox_bpf::{Resource, SeenSleep};
 
 use crate::model::SleepAt;
 
-/// How far apart the clocks of a record and of the observer may be: a record's beginning is right to some 5 µs.
+/// How far apart the clocks of a record and of the observer may be: a record's beginning is right
+/// to some 5 µs.
 const SLACK_NS: u64 = 10_000;
 
-/// Records of a thread that are looked at for one sleep: a call, its neighbours, and calls that it interrupted.
+/// Records of a thread that are looked at for one sleep: a call, its neighbours, and calls that it
+/// interrupted.
 const NEIGHBOURS: usize = 6;
 
 /// Function and offset of a place in the kernel; `None` where its functions have no names.
@@ -41,8 +44,8 @@ struct Seen {
 }
 
 impl Waits {
-    /// Of these sleeps; `stack` gives the kernel addresses of a stack by its number. Those outside calls, and those
-    /// whose waiters nobody could count, are left out.
+    /// Of these sleeps; `stack` gives the kernel addresses of a stack by its number. Those outside
+    /// calls, and those whose waiters nobody could count, are left out.
     pub fn new<'s>(
         sleeps: &[SeenSleep],
         stack: impl Fn(u64) -> &'s [u64],
@@ -110,7 +113,8 @@ fn record_of(seen: &Seen, kept: &[Kept], records: &[usize]) -> Option<usize> {
     let candidates = records[..after].iter().rev().take(NEIGHBOURS);
     let judged = candidates.filter_map(|index| {
         let overlap = overlap_ns(seen, &kept[*index])?;
-        // Most of it lies in the right call, or in the handler's call and in the one it interrupted.
+        // Most of it lies in the right call, or in the handler's call and in the one it
+        // interrupted.
         Some((
             overlap >= length / 2,
             kept[*index].call == seen.call,
@@ -129,7 +133,8 @@ fn overlap_ns(seen: &Seen, record: &Kept) -> Option<u64> {
     end.checked_sub(start)
 }
 
-/// Which of a record's sleeps it is: the one at the same place, or the one whose place was not seen.
+/// Which of a record's sleeps it is: the one at the same place, or the one whose place was not
+/// seen.
 fn sleep_of(seen: &Seen, record: &Kept, symbols: Option<&Symbols>) -> Option<(usize, Spot)> {
     let spot = |sleep: &SiteSleep| spot_of(&sleep.stack, symbols);
     let mut sleeps = record.sleeps.iter();

@@ -139,7 +139,8 @@ fn row(one: &Measured) -> Vec<String> {
     ]
 }
 
-/// Lowest to highest of each figure over the repetitions of a load; nothing when no load was repeated.
+/// Lowest to highest of each figure over the repetitions of a load; nothing when no load was
+/// repeated.
 fn repeats(measured: &[Measured], style: Style) -> String {
     // Runs that looked for what the client can offer differ in their rate.
     let same = |a: &Measured, b: &Measured| {

@@ -1,4 +1,5 @@
-//! Starts helpers for the service in a thread of its own: fork and exec wait, and the service's loop may not.
+//! Starts helpers for the service in a thread of its own: fork and exec wait, and the service's
+//! loop may not.
 
 use files::service::Remote;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -80,8 +81,8 @@ fn tell(error: &std::io::Error) {
     );
 }
 
-/// This binary again, by /proc/self/exe so that it is the same version after an upgrade. It ends itself when the
-/// service's end of the socket closes.
+/// This binary again, by /proc/self/exe so that it is the same version after an upgrade. It ends
+/// itself when the service's end of the socket closes.
 fn helper(remote: &Remote) -> std::io::Result<Child> {
     let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
     let (ours, theirs) = socketpair(family, kind, SocketFlags::CLOEXEC, None)?;

@@ -1,8 +1,8 @@
 //! The service's counters over HTTP: for people at `/`, for Prometheus at `/metrics`.
 //!
-//! One client at a time, two seconds each, no input but a path: for an administrator and a scraper, not for the
-//! world. A request by a foreign host name is refused on the loopback address, so that no web page that a browser
-//! of this machine shows can read it.
+//! One client at a time, two seconds each, no input but a path: for an administrator and a scraper,
+//! not for the world. A request by a foreign host name is refused on the loopback address, so that
+//! no web page that a browser of this machine shows can read it.
 
 use anyhow::Context;
 use files::service::{Remote, ServiceStatistics};

@@ -196,7 +196,8 @@ impl Count {
         Ok(Target::Threads(threads))
     }
 
-    /// Runs the program to its end; why it failed, if it did. Its counters start with its own `exec`.
+    /// Runs the program to its end; why it failed, if it did. Its counters start with its own
+    /// `exec`.
     fn program(&self) -> Result<Option<String>, Failure> {
         let name = self.command[0].display();
         let status = Command::new(&self.command[0])

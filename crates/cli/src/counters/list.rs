@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use super::{numbers, print, print_json, table};
 use crate::Failure;
 
-/// Lists what can be counted here, what each count is called on this processor, and why others cannot be had.
+/// Lists what can be counted here, what each count is called on this processor, and why others
+/// cannot be had.
 #[derive(Debug, Args)]
 pub struct List {
     /// The dissertation's list of events (Table A.1), each with what counts the same today
@@ -24,7 +25,8 @@ pub struct List {
     json: bool,
 }
 
-/// Says what the five configurations of Table 4.3 are on this machine, and why others cannot be had.
+/// Says what the five configurations of Table 4.3 are on this machine, and why others cannot be
+/// had.
 #[derive(Debug, Args)]
 pub struct Configurations {
     /// Print JSON

@@ -1,5 +1,5 @@
-//! A study as a page: configurations, throughput and speed-ups in the form of Figures 4.1 to 4.6, counts, the cycle breakdown of Figure
-//! 4.19, and Table 4.6 with ours beside it.
+//! A study as a page: configurations, throughput and speed-ups in the form of Figures 4.1 to 4.6,
+//! counts, the cycle breakdown of Figure 4.19, and Table 4.6 with ours beside it.
 
 mod counted;
 

@@ -1,4 +1,5 @@
-//! `headway counters run` and `report`: servers in the five configurations, and the page about them.
+//! `headway counters run` and `report`: servers in the five configurations, and the page about
+//! them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -36,7 +37,8 @@ Exit codes: 0 done (what could not be had is said), 1 failed or interrupted, or 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Run {
-    /// The servers [default: headway, nginx, apache-prefork, apache-worker, lighttpd and h2o, those that are installed]
+    /// The servers [default: headway, nginx, apache-prefork, apache-worker, lighttpd and h2o, those
+    /// that are installed]
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     server: Vec<Kind>,
     /// The configurations: 1T-UP, 1T-SMP, 2T, 2P, 4T [default: all]
@@ -75,11 +77,12 @@ pub struct Run {
     /// Count user space and kernel apart; takes twice the counters
     #[arg(long)]
     space_split: bool,
-    /// Also find how many connections of 400 kbit/s each server satisfies (SPECweb99's static part); about ten measurements more
-    /// for each
+    /// Also find how many connections of 400 kbit/s each server satisfies (SPECweb99's static
+    /// part); about ten measurements more for each
     #[arg(long)]
     scores: bool,
-    /// While scores are sought, servers have this share of each of their processors, so that the client is not what ends the search
+    /// While scores are sought, servers have this share of each of their processors, so that the
+    /// client is not what ends the search
     #[arg(long, value_name = "SHARE", requires = "scores")]
     score_share: Option<f64>,
     /// Also count instructions of user code by callgrind, two runs for each server

@@ -45,8 +45,8 @@ pub struct Arguments {
 impl Arguments {
     pub fn run(&self) -> Result<(), Failure> {
         let lab = open(&self.name.name)?;
-        // Whoever is interrupted still gives the disk its delays back; a command hears of the key by itself. Who does not wait for that
-        // presses it twice.
+        // Whoever is interrupted still gives the disk its delays back; a command hears of the key
+        // by itself. Who does not wait for that presses it twice.
         let interrupted = signals::caught_once(signals::ASKED_OR_CLOSED)?;
         lab.load(
             |directory| match (&self.fileset, self.command.split_first()) {
@@ -71,7 +71,8 @@ impl Arguments {
 /// How often a maker of files is looked after.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A SPECweb99 file set, by a process of its own that ends when the flag becomes true; Ctrl-C at a terminal does not reach it.
+/// A SPECweb99 file set, by a process of its own that ends when the flag becomes true; Ctrl-C at a
+/// terminal does not reach it.
 pub fn fileset(
     directory: &Path,
     bytes: u64,

@@ -45,7 +45,8 @@ pub struct Arguments {
     /// Decides the random part of the disk's delays [default: 0]
     #[arg(long, value_name = "N")]
     disk_seed: Option<u64>,
-    /// A file for the disk's bytes instead of memory, which must not exist; its own disk's delays come on top
+    /// A file for the disk's bytes instead of memory, which must not exist; its own disk's delays
+    /// come on top
     #[arg(long, value_name = "FILE")]
     disk_backing: Option<PathBuf>,
     /// What the server and the kernel keep in memory for it, or none
@@ -57,7 +58,8 @@ pub struct Arguments {
     /// Share of a processor that the server may use, 0.001 and more: emulates a slower one
     #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
     cpu_share: Option<f64>,
-    /// Processors of the server and its helpers: 0, 0,2 or 2-5, or none for any [default: the first]
+    /// Processors of the server and its helpers: 0, 0,2 or 2-5, or none for any [default: the
+    /// first]
     #[arg(long, value_name = "LIST")]
     server_cpus: Option<Part<Cpus>>,
     /// Processors of the client and of the disk's process [default: the last]
@@ -110,7 +112,8 @@ impl Arguments {
             error => failure(error),
         })?;
         if let Err(failure) = self.fill(&lab, &interrupted) {
-            // A lab with half a file set would look like one that can be used. Why it is half counts more than what is left.
+            // A lab with half a file set would look like one that can be used. Why it is half
+            // counts more than what is left.
             let Err(left) = lab.down() else {
                 return Err(failure);
             };

@@ -1,4 +1,5 @@
-//! Observing from outside, by BPF: processes that run already, and commands nothing can be preloaded into.
+//! Observing from outside, by BPF: processes that run already, and commands nothing can be
+//! preloaded into.
 
 use anyhow::Context;
 use debox::Symbols;
@@ -90,7 +91,8 @@ pub fn command(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
     Ok(exit_code(outcome))
 }
 
-/// The process behind the gate: waits for the word and becomes the command. Returns only if it cannot.
+/// The process behind the gate: waits for the word and becomes the command. Returns only if it
+/// cannot.
 pub fn gate(fifo: &Path, command: &[OsString]) -> Result<ExitCode, Failure> {
     let mut word = String::new();
     File::open(fifo)

@@ -1,7 +1,7 @@
 //! `--functions`: the kernel's own functions, timed beside by its tracer.
 //!
-//! The tracer is the kernel's and outlives this program. So a process of ours waits beside it for this one's end, however that
-//! comes about, and takes the tracer out again.
+//! The tracer is the kernel's and outlives this program. So a process of ours waits beside it for
+//! this one's end, however that comes about, and takes the tracer out again.
 
 use anyhow::Context;
 use debox::{FunctionTimes, FunctionsError, Symbols};
@@ -15,7 +15,8 @@ use trace::Trace;
 use super::Failure;
 use crate::signals;
 
-/// How often the rings are emptied: they hold what a busy processor writes in some ten times as long.
+/// How often the rings are emptied: they hold what a busy processor writes in some ten times as
+/// long.
 pub const POLL: Duration = Duration::from_millis(5);
 
 /// The tracer, if it is wanted and there is one.
@@ -33,7 +34,8 @@ impl Functions {
         let Some(most) = functions_max else {
             return Functions::default();
         };
-        // Without the guard the tracer might stay; its absence is a fault of ours and shows as any other.
+        // Without the guard the tracer might stay; its absence is a fault of ours and shows as any
+        // other.
         let started = FunctionTimes::instance().map(|place| Guard::over(&place).ok());
         match started.and_then(|guard| Ok((guard, FunctionTimes::start(most as usize)?))) {
             Ok((guard, times)) => Functions {
@@ -53,8 +55,9 @@ impl Functions {
         self.times.is_some()
     }
 
-    /// Does something that starts a process, whose calls are followed from the first one on. What a followed thread starts is
-    /// followed too; so a thread of its own does it, and this program is left alone.
+    /// Does something that starts a process, whose calls are followed from the first one on. What a
+    /// followed thread starts is followed too; so a thread of its own does it, and this program is
+    /// left alone.
     pub fn starting<T: Send>(&mut self, start: impl FnOnce() -> T + Send) -> T {
         if !self.are_timed() {
             return start();
@@ -113,7 +116,8 @@ impl Functions {
     }
 }
 
-/// A process that removes the trace instance once the one end of a pipe is closed, of which we hold the other.
+/// A process that removes the trace instance once the one end of a pipe is closed, of which we hold
+/// the other.
 struct Guard(Child);
 
 impl Guard {

@@ -82,13 +82,14 @@ impl Arguments {
         Ok(())
     }
 
-    /// Whether an output shows each call, so that all should be kept unless a policy says otherwise.
+    /// Whether an output shows each call, so that all should be kept unless a policy says
+    /// otherwise.
     pub fn needs_every_call(&self) -> bool {
         !self.history.is_empty()
     }
 
-    /// Writes everything that was asked for. The summary goes to standard error, where a command's own output is not in
-    /// the way of a reader, and to standard output where there is no command.
+    /// Writes everything that was asked for. The summary goes to standard error, where a command's
+    /// own output is not in the way of a reader, and to standard output where there is no command.
     pub fn write(&self, trace: &Trace, beside_command: bool) -> Result<(), Failure> {
         if let Some(directory) = &self.keep {
             file(&directory.join(trace::FILE_NAME), trace.json() + "\n")?;

@@ -31,8 +31,8 @@ pub struct Arguments {
     /// Those that slept on these resources
     #[arg(long, value_name = "LABEL,…", value_delimiter = ',')]
     label: Vec<String>,
-    /// Those made at these places: function, file:line, or return address (0x…; of a program at a fixed address, or
-    /// under `setarch -R`)
+    /// Those made at these places: function, file:line, or return address (0x…; of a program at a
+    /// fixed address, or under `setarch -R`)
     #[arg(long, value_name = "PLACE,…", value_delimiter = ',')]
     site: Vec<String>,
     /// Keep the program's stack with each
@@ -50,7 +50,8 @@ pub struct Arguments {
     /// React in the program: stack (print it), core (dump one of a fork), abort, or hook=COMMAND
     #[arg(long, value_name = "ACTION", help_heading = "Reactions")]
     react: Vec<String>,
-    /// When to react: slower-than=LENGTH, slept, call=A+B, label=A+B, site=0xA+0xB, every=N, joined by commas
+    /// When to react: slower-than=LENGTH, slept, call=A+B, label=A+B, site=0xA+0xB, every=N, joined
+    /// by commas
     #[arg(
         long,
         value_name = "CONDITIONS",
@@ -90,7 +91,8 @@ impl Arguments {
         })
     }
 
-    /// Names of places, which nobody knows before the program has run: calls from elsewhere are dropped from the trace.
+    /// Names of places, which nobody knows before the program has run: calls from elsewhere are
+    /// dropped from the trace.
     pub fn site_names(&self) -> Option<&[String]> {
         let names = self.site.iter().any(|site| !is_address(site));
         names.then_some(&self.site)
@@ -182,7 +184,8 @@ impl Arguments {
     }
 }
 
-/// `0x401a2c`, or the digits alone if they begin with one that no name begins with. Whether it is a right one is seen later.
+/// `0x401a2c`, or the digits alone if they begin with one that no name begins with. Whether it is a
+/// right one is seen later.
 fn is_address(text: &str) -> bool {
     let digits = |text: &str| text.bytes().all(|digit| digit.is_ascii_hexdigit());
     text.starts_with("0x") || text.starts_with(|first: char| first.is_ascii_digit()) && digits(text)

@@ -27,33 +27,37 @@ const POLL: Duration = Duration::from_millis(50);
 #[group(skip)]
 #[command(next_help_heading = "What is traced")]
 pub struct Arguments {
-    /// Observe a process that runs already, its threads and later children, by BPF; may be given several times
+    /// Observe a process that runs already, its threads and later children, by BPF; may be given
+    /// several times
     #[arg(short, long = "pid", value_name = "PID")]
     pub pids: Vec<u32>,
     /// Observe the command from outside, by BPF: for static and Go programs, and for waiter counts
     #[arg(long)]
     pub attach: bool,
-    /// Count who else waits: other tasks asleep on the same lock, file or futex at each sleep, by BPF beside the library (root,
-    /// or CAP_BPF and CAP_PERFMON); -p and --attach always do
+    /// Count who else waits: other tasks asleep on the same lock, file or futex at each sleep, by
+    /// BPF beside the library (root, or CAP_BPF and CAP_PERFMON); -p and --attach always do
     #[arg(long)]
     pub waiters: bool,
-    /// Time the kernel's functions in each kept call, the N longest (200), by its function_graph tracer: root and Linux 6.11.
-    /// Calls take several times as long; where the tracer is missing the summary says so
+    /// Time the kernel's functions in each kept call, the N longest (200), by its function_graph
+    /// tracer: root and Linux 6.11. Calls take several times as long; where the tracer is missing
+    /// the summary says so
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "200",
         value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub functions: Option<u32>,
-    /// Name the line of the kernel's sources each sleep was at, from the kernel's debug file (a vmlinux with DWARF: the package
-    /// linux-image-…-dbg or kernel-debuginfo); takes seconds, HEADWAY_VMLINUX names a file elsewhere
+    /// Name the line of the kernel's sources each sleep was at, from the kernel's debug file (a
+    /// vmlinux with DWARF: the package linux-image-…-dbg or kernel-debuginfo); takes seconds,
+    /// HEADWAY_VMLINUX names a file elsewhere
     #[arg(long)]
     pub kernel_lines: bool,
-    /// With -p: stop after this time (10s, 2m); without it, at an interrupt or the end of the processes
+    /// With -p: stop after this time (10s, 2m); without it, at an interrupt or the end of the
+    /// processes
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     pub duration: Option<Duration>,
     /// With -p or --attach: leave children alone
     #[arg(long)]
     pub no_children: bool,
-    /// Show calls, sites and labels in the terminal while they happen; what the command writes to the terminal
-    /// follows at the end
+    /// Show calls, sites and labels in the terminal while they happen; what the command writes to
+    /// the terminal follows at the end
     #[arg(long)]
     pub live: bool,
 }
@@ -145,8 +149,9 @@ pub fn run(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
     Ok(exit_code(outcome))
 }
 
-/// Records of our own, which nobody reads. The first event of a kind makes the kernel rewrite its own code on all
-/// processors and the last one makes it rewrite it back, 0.2 ms each: what every process of a build would pay for itself.
+/// Records of our own, which nobody reads. The first event of a kind makes the kernel rewrite its
+/// own code on all processors and the last one makes it rewrite it back, 0.2 ms each: what every
+/// process of a build would pay for itself.
 fn events_kept_ready() -> debox::Debox {
     debox::Debox::enable(debox::Limits {
         resolve: false,
@@ -161,8 +166,8 @@ struct Counted {
 }
 
 impl Counted {
-    /// Before the command starts: whoever slept then is counted for nobody. The ring holds a second of more sleeps than two
-    /// processors can have.
+    /// Before the command starts: whoever slept then is counted for nobody. The ring holds a second
+    /// of more sleeps than two processors can have.
     fn start(wanted: bool) -> Counted {
         let limits = Limits {
             threads_max: 16_384,
@@ -213,8 +218,8 @@ struct Recorded<'a> {
     swept: Instant,
     beside: Counted,
     functions: Functions,
-    /// Read at the first look at a command that takes its time, or at the end: reading takes a processor for tens of
-    /// milliseconds, which a short command would have to share.
+    /// Read at the first look at a command that takes its time, or at the end: reading takes a
+    /// processor for tens of milliseconds, which a short command would have to share.
     symbols: OnceCell<std::io::Result<Symbols>>,
     lines: super::lines::Lines,
     places: Places,

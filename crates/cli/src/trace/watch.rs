@@ -38,7 +38,8 @@ impl Screen {
         Ok(Screen { view, drawn: None })
     }
 
-    /// Waits for keys, not longer than this, and draws when it is time. Without a view it does nothing at once.
+    /// Waits for keys, not longer than this, and draws when it is time. Without a view it does
+    /// nothing at once.
     fn look(&mut self, source: &mut impl Source, most: Duration) -> anyhow::Result<Wish> {
         let Some(view) = &mut self.view else {
             return Ok(Wish::GoOn);

@@ -88,7 +88,8 @@ fn asked(path: &str, (method, query, cookie, body): (&str, &str, &str, &str)) ->
 /// A reply without what may differ: its status, the application's own fields, and its body.
 pub type Told = (String, Vec<u8>);
 
-/// Status, fields and body without what may differ: which way it was, which server, when, and which process did it.
+/// Status, fields and body without what may differ: which way it was, which server, when, and which
+/// process did it.
 fn masked(path: &str, head: &str, body: &[u8]) -> Told {
     let own = ["Content-Type:", "Set-Cookie:", "Allow:"];
     let mut lines: Vec<&str> = head.lines().skip(1).collect();
@@ -108,7 +109,8 @@ fn masked(path: &str, head: &str, body: &[u8]) -> Told {
     (lines.join("\n"), without_times(body))
 }
 
-/// The conversation on one connection, or on another one where the server ends it (Apache does after 400).
+/// The conversation on one connection, or on another one where the server ends it (Apache does
+/// after 400).
 pub fn conversed(connect: &dyn Fn() -> TcpStream, path: &str) -> Vec<Told> {
     let (mut replies, mut stream) = (Vec::new(), connect());
     for step in CONVERSATION {

@@ -14,7 +14,8 @@ fn every_request_is_answered_when_headway_runs_the_application_under_load() {
     let url = format!("http://{}/", place.server.address);
     let set = place.set.to_str().unwrap();
     for way in ["/own", "/direct", "/pipe", "/fastcgi"] {
-        // With this seed no client draws one of the largest files, whose reply alone would take twenty seconds.
+        // With this seed no client draws one of the largest files, whose reply alone would take
+        // twenty seconds.
         let output = headway()
             .args(["load", &url, "--specweb99", "--fileset", set, "--whole-set"])
             .args(["--dynamic-path", way])

@@ -1,6 +1,8 @@
-//! The application of a SPECweb99-like measurement, by every way in which a server can run it: one conversation, the same bytes.
+//! The application of a SPECweb99-like measurement, by every way in which a server can run it: one
+//! conversation, the same bytes.
 //!
-//! The server is a real one with a location for each way; behind one of them is the FastCGI program, started as a user starts it.
+//! The server is a real one with a location for each way; behind one of them is the FastCGI
+//! program, started as a user starts it.
 
 #[path = "../common/executable.rs"]
 mod executable;

@@ -1,5 +1,5 @@
-//! Other servers with the committed configurations of `bench/peers`, which `bench/score` compares: each runs the application behind it, and the
-//! conversation comes out as by our own server.
+//! Other servers with the committed configurations of `bench/peers`, which `bench/score` compares:
+//! each runs the application behind it, and the conversation comes out as by our own server.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};

@@ -71,7 +71,8 @@ impl Place {
     }
 }
 
-/// A set with one directory of files, which other users may read and whose application they may run.
+/// A set with one directory of files, which other users may read and whose application they may
+/// run.
 pub fn make_set(folder: &Path) -> PathBuf {
     let set = folder.join("set");
     let shape = Shape::SpecWeb99Dynamic { directories: 1 };

@@ -1,4 +1,5 @@
-//! FastCGI applications whose clients leave before the reply is complete, over connections that are kept.
+//! FastCGI applications whose clients leave before the reply is complete, over connections that are
+//! kept.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -207,7 +207,8 @@ fn reply_is_not_taken_for_a_whole_one_when_its_back_end_breaks_off() {
     }
 }
 
-/// How often one of the two back ends of `/app/`, which nobody asks at the moment, has been left alone.
+/// How often one of the two back ends of `/app/`, which nobody asks at the moment, has been left
+/// alone.
 fn ejections(server: &Server, address: &str) -> u64 {
     let status = server.status();
     let all = status["total"]["back_ends"].as_array().unwrap();

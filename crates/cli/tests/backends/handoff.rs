@@ -1,4 +1,5 @@
-//! Files that a back end has the server send: with its own fields, in parts, on conditions, and from where nobody else gets them.
+//! Files that a back end has the server send: with its own fields, in parts, on conditions, and
+//! from where nobody else gets them.
 
 use std::fs;
 

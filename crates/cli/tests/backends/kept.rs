@@ -1,5 +1,5 @@
-//! Connections to back ends that wait for their next request: what a request over one costs, and what becomes of those that
-//! their back end closes or says something over.
+//! Connections to back ends that wait for their next request: what a request over one costs, and
+//! what becomes of those that their back end closes or says something over.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -57,8 +57,8 @@ fn request_costs_one_write_and_one_read_when_its_connection_was_kept() {
     is_well(&server);
 }
 
-/// What has happened before this is known to the loop afterwards: its answer comes from a turn that began later, and the next
-/// request has a turn of its own.
+/// What has happened before this is known to the loop afterwards: its answer comes from a turn that
+/// began later, and the next request has a turn of its own.
 fn let_a_turn_pass(server: &Server) {
     counter(server, "requests");
 }
@@ -123,7 +123,8 @@ fn words_nobody_asked_for_are_no_reply_when_the_next_request_comes() {
     is_well(&server);
 }
 
-/// One that answers requests with a body of five bytes, so many over each connection; then it reads one more and closes.
+/// One that answers requests with a body of five bytes, so many over each connection; then it reads
+/// one more and closes.
 fn patient(requests: usize) -> BackEnd {
     BackEnd::new(move |mut stream| {
         for at in 0..=requests {

@@ -1,5 +1,5 @@
-//! Servers behind `headway serve`: php-fpm, uWSGI and nginx, each in conversations that people have with them, and back
-//! ends of the tests' own that do everything wrong.
+//! Servers behind `headway serve`: php-fpm, uWSGI and nginx, each in conversations that people have
+//! with them, and back ends of the tests' own that do everything wrong.
 
 #[path = "../../../gateway/tests/peers/arrange.rs"]
 mod arrange;

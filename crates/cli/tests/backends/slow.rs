@@ -1,4 +1,5 @@
-//! Clients that take their replies slowly: back ends and programs are let go early, as far as a reply may wait.
+//! Clients that take their replies slowly: back ends and programs are let go early, as far as a
+//! reply may wait.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -13,8 +14,8 @@ use crate::site::*;
 const BYTES: usize = 30_000_000;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A back end with one long reply for each request, which it breaks off when nothing of it is taken for half a second; it
-/// tells how much was.
+/// A back end with one long reply for each request, which it breaks off when nothing of it is taken
+/// for half a second; it tells how much was.
 fn long_winded(framing: &'static str) -> (BackEnd, Receiver<usize>) {
     let (told, hears) = channel();
     let told = Mutex::new(told);

@@ -1,4 +1,5 @@
-//! Connections that change to another protocol: bytes both ways, either side that leaves, stays silent or does not read.
+//! Connections that change to another protocol: bytes both ways, either side that leaves, stays
+//! silent or does not read.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};

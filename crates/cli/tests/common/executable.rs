@@ -1,7 +1,8 @@
 //! Programs that a test makes and then runs.
 //!
-//! Another process writes them: what is open for writing anywhere cannot be executed (`ETXTBSY`), and whatever is open here is open too
-//! in the children of other tests' threads, until they execute programs of their own.
+//! Another process writes them: what is open for writing anywhere cannot be executed (`ETXTBSY`),
+//! and whatever is open here is open too in the children of other tests' threads, until they
+//! execute programs of their own.
 
 use std::io::Write;
 use std::path::Path;

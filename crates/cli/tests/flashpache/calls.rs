@@ -1,5 +1,6 @@
-//! System calls of Apache for a request that memory answers, with the module and without. They are counted (strace),
-//! since time on a shared machine is no measure; `bench/serve` measures time. And the memory that such a request leaves.
+//! System calls of Apache for a request that memory answers, with the module and without. They are
+//! counted (strace), since time on a shared machine is no measure; `bench/serve` measures time. And
+//! the memory that such a request leaves.
 
 use super::faults::{Place, built};
 use super::support::{Apache, make_cold, skip, wait_until};
@@ -17,8 +18,8 @@ const ALONE: &str = "StartServers 1\nMinSpareServers 1\nMaxSpareServers 1\nMaxRe
 /// Calls by name.
 type Calls = BTreeMap<String, usize>;
 
-/// What each process has called so far, from strace's lines: `PID NAME(…`. The second part of a call that was
-/// interrupted in the record is no call.
+/// What each process has called so far, from strace's lines: `PID NAME(…`. The second part of a
+/// call that was interrupted in the record is no call.
 fn recorded(record: &Path) -> HashMap<(String, String), usize> {
     let mut counts = HashMap::new();
     for line in fs::read_to_string(record).unwrap().lines() {
@@ -56,8 +57,8 @@ fn get(stream: &mut BufReader<TcpStream>, target: &str) -> usize {
     length
 }
 
-/// What one request costs the process that answers it. What a count is more than a whole number of times the requests
-/// belongs to something else.
+/// What one request costs the process that answers it. What a count is more than a whole number of
+/// times the requests belongs to something else.
 fn counted(apache: &Apache, record: &Path, target: &str) -> Calls {
     let stream = TcpStream::connect(&apache.address).unwrap();
     let mut stream = BufReader::new(stream);
@@ -131,7 +132,8 @@ fn module_makes_no_more_calls_than_apache_when_a_small_file_is_in_memory() {
                 total(&without),
                 total(&calls)
             );
-            // A large file has one more look at it, five at its pages, and a descriptor that changes hands.
+            // A large file has one more look at it, five at its pages, and a descriptor that
+            // changes hands.
             let more = if bytes > 65_536 { 8 } else { 0 };
             assert!(
                 total(&calls) <= total(&without) + more,

@@ -13,7 +13,8 @@ fn reply_breaks_off_and_apache_goes_on_when_a_file_shrinks_meanwhile() {
     let Some(module) = built(name) else { return };
     let place = Place::new();
     let _backend = place.backend();
-    // Apache's mappings would end its process there, with and without the module (mod_core, EnableMMAP).
+    // Apache's mappings would end its process there, with and without the module (mod_core,
+    // EnableMMAP).
     let more = "HeadwayEnable On\nEnableMMAP Off\nEnableSendfile On";
     for mpm in ["prefork", "event"] {
         fs::write(place.file(0), "x".repeat(64 << 20)).unwrap();

@@ -154,8 +154,9 @@ fn put_long(place: &Place, name: &str, bytes: usize) -> PathBuf {
     path
 }
 
-/// What a client says that found something missing, by one of its counters. Looking at a file makes the kernel begin to read it, and a
-/// quick disk is done with that before the look ends now and then: then it is asked again, cooled by `said` before each time.
+/// What a client says that found something missing, by one of its counters. Looking at a file makes
+/// the kernel begin to read it, and a quick disk is done with that before the look ends now and
+/// then: then it is asked again, cooled by `said` before each time.
 fn when_cold(seen: &str, said: impl Fn() -> Said) -> Said {
     let tries = std::iter::repeat_with(said).take(20);
     let mut cold = tries.filter(|said| said.count(seen) > 0);
@@ -286,7 +287,8 @@ fn end_is_left_alone_when_the_beginning_is_not_in_memory() {
     }
     let place = Place::new(0);
     let long = put_long(&place, "long", 900_000);
-    // The kernel counts pages for a file's owner alone, so another user's client has to look at single bytes.
+    // The kernel counts pages for a file's owner alone, so another user's client has to look at
+    // single bytes.
     let said = when_cold("pages", || {
         make_cold(&long);
         place.run(&["5000", "as", "65534"], std::slice::from_ref(&long))
@@ -311,7 +313,8 @@ fn files_are_right_when_threads_and_processes_ask_at_once() {
         "{}",
         said.counted
     );
-    // How often depends on who runs when: a file that one thread put out of memory another has brought back.
+    // How often depends on who runs when: a file that one thread put out of memory another has
+    // brought back.
     assert!(said.count("asked") > 0, "{}", said.counted);
     let said = place.run(&["5000", "fork", "8", "5"], &place.files);
     assert_eq!((said.count("opened"), said.count("fallbacks")), (1700, 0));
@@ -371,7 +374,8 @@ fn one_thread_tries_again_when_the_service_stands_still() {
     let one = place.run(&["200", "during", "1", "4000"], &below);
     let eight = place.run(&["200", "during", "8", "4000"], &below);
     backend.signal(Signal::CONT);
-    // Each finds out, the eight at the same time; from then on one for each second of rest and its own wait.
+    // Each finds out, the eight at the same time; from then on one for each second of rest and its
+    // own wait.
     assert!(
         (2..=1 + 3).contains(&one.count("timeouts")),
         "{}",

@@ -1,8 +1,9 @@
 //! Apache answers the same with and without the module, byte for byte but for the date.
 //!
-//! `cases.txt` has the requests. Each is put to an Apache without the module and to one with it, whose files are not in
-//! memory at first where the test may see to that (a disk image that is mounted anew), and then are. They go in the
-//! clear, over TLS, and as HTTP/2 where that has a form for them.
+//! `cases.txt` has the requests. Each is put to an Apache without the module and to one with it,
+//! whose files are not in memory at first where the test may see to that (a disk image that is
+//! mounted anew), and then are. They go in the clear, over TLS, and as HTTP/2 where that has a form
+//! for them.
 
 use super::disks::Disk;
 use super::secure;
@@ -106,8 +107,9 @@ fn unescape(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// A reply without what differs from one Apache to the next: the date and what is counted from it, the boundary of
-/// parts, which each start of Apache draws at random, and the order of allowed methods, which it draws as well.
+/// A reply without what differs from one Apache to the next: the date and what is counted from it,
+/// the boundary of parts, which each start of Apache draws at random, and the order of allowed
+/// methods, which it draws as well.
 pub fn masked(reply: &[u8]) -> Vec<u8> {
     let mut text: String = reply.iter().map(|byte| char::from(*byte)).collect();
     let has_parts = text.find("boundary=");
@@ -127,7 +129,8 @@ pub fn masked(reply: &[u8]) -> Vec<u8> {
             methods.sort_unstable();
             kept += &format!("Allow: {}\r\n", methods.join(","));
         } else if has_parts.is_some() && lower.starts_with("content-length: ") {
-            // The boundary is longer or shorter, and with it the whole. The bytes that are there are compared.
+            // The boundary is longer or shorter, and with it the whole. The bytes that are there
+            // are compared.
         } else if lower.starts_with("cache-control: max-age=") {
             // Seconds from the date on; `Expires` beside it is compared as it is.
             kept += &line.replace(|c: char| c.is_ascii_digit(), "");
@@ -286,8 +289,8 @@ fn agree(test: &str, mpm: &str, way: Way) {
     drop(backend);
 }
 
-/// A reply that the module's handler is there for: a file of the first host by its own name, without a rule of its
-/// own, and not refused for what the request says.
+/// A reply that the module's handler is there for: a file of the first host by its own name,
+/// without a rule of its own, and not refused for what the request says.
 fn is_plain((line, reply): &&(String, Vec<u8>)) -> bool {
     let mut words = line.split(' ');
     let is_read = matches!(words.next(), Some("GET" | "HEAD"));
@@ -339,8 +342,8 @@ fn spread(way: Way, replies: &[(String, Vec<u8>)]) {
     }
 }
 
-/// The lines that one log has and the other has not, in whichever order they stand. The probe of whoever waited for the
-/// port has no request, and only one of the two is asked for its counters.
+/// The lines that one log has and the other has not, in whichever order they stand. The probe of
+/// whoever waited for the port has no request, and only one of the two is asked for its counters.
 fn difference(first: &str, second: &str) -> Vec<String> {
     let mut counts = std::collections::BTreeMap::new();
     for (log, step) in [(first, 1), (second, -1)] {

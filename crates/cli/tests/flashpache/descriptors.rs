@@ -8,8 +8,9 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 
-/// Makes a file longer than what the module reads there and then, and its user's own: of such a file the kernel
-/// counts the pages without beginning to read them, so that the service is asked, however quick the disk is.
+/// Makes a file longer than what the module reads there and then, and its user's own: of such a
+/// file the kernel counts the pages without beginning to read them, so that the service is asked,
+/// however quick the disk is.
 pub fn give_to_apache(file: &Path) {
     fs::write(file, "x".repeat(96 << 10)).unwrap();
     if is_root() {
@@ -65,7 +66,8 @@ fn descriptors_of_apache_stay_as_many_when_thousands_of_files_were_sent() {
     // As many requests as one likes: a million take some minutes.
     let wanted = std::env::var("HEADWAY_REQUESTS").map_or(2000, |text| text.parse().unwrap());
     let count = usize::div_ceil(wanted, 2 * FILES + 1);
-    // Each file that is asked for is kept open, and no more but for Apache's connection and those to helpers.
+    // Each file that is asked for is kept open, and no more but for Apache's connection and those
+    // to helpers.
     let most_of_service = of_service() + FILES + 32;
     rounds(2);
     let (before, who) = (descriptors(), child());
@@ -83,7 +85,8 @@ fn descriptors_of_apache_stay_as_many_when_thousands_of_files_were_sent() {
         descriptors(),
         of_service()
     );
-    // All large ones on a kernel that counts pages (6.5). Otherwise the look begins the reading, and a quick disk may be done with it.
+    // All large ones on a kernel that counts pages (6.5). Otherwise the look begins the reading,
+    // and a quick disk may be done with it.
     assert!(asked > (count * FILES / 10) as u64);
     assert!(opened >= (count * 2 * FILES) as u64);
 }
@@ -134,7 +137,8 @@ fn apache_answers_as_without_the_module_when_it_has_no_descriptor_left() {
         let replies = ["Off", "On"].map(|on| {
             let apache = Apache::start("worker", &one(on));
             let mut client = Kept::open(&apache);
-            // Nothing is opened for these, and before the second reply what the first one needed is given back.
+            // Nothing is opened for these, and before the second reply what the first one needed is
+            // given back.
             let statuses = [(); 2].map(|()| client.ask("OPTIONS *").0);
             assert_eq!(statuses, ["200", "200"]);
             leave_descriptors(&apache, spare);

@@ -1,5 +1,6 @@
-//! The C library against a service that answers anything: real answers, changed at random. Whatever comes, files are
-//! opened as open(2) would have opened them, no descriptor stays, and the sanitizers have nothing to say.
+//! The C library against a service that answers anything: real answers, changed at random. Whatever
+//! comes, files are opened as open(2) would have opened them, no descriptor stays, and the
+//! sanitizers have nothing to say.
 
 use super::client::{Place, Said};
 use super::support::{Backend, clients};
@@ -42,7 +43,8 @@ fn packets() -> OwnedFd {
     socket_with(AddressFamily::UNIX, kind, flags, None).unwrap()
 }
 
-/// What the service really says of a file, a directory, a name that is not there, and one that is none of its.
+/// What the service really says of a file, a directory, a name that is not there, and one that is
+/// none of its.
 fn real_answers(place: &Place) -> Vec<Vec<u8>> {
     let path = place.root().with_file_name("real");
     let _backend = Backend::start(&place.root(), &path);
@@ -149,7 +151,8 @@ impl Hostile {
             }
             3 => drop(bytes.remove(random.below(bytes.len()))),
             4 => bytes.insert(random.below(bytes.len()), random.below(256) as u8),
-            // Of the right length, with a head that is right: another kind, flags, a file that is not there.
+            // Of the right length, with a head that is right: another kind, flags, a file that is
+            // not there.
             5 => {
                 let at = [4, 6, 6, 7, 24, 32, 40][random.below(7)];
                 bytes[at] = random.below(256) as u8;

@@ -1,5 +1,5 @@
-//! Apache with the module as `make install` and Debian's `a2enmod` leave them: the installed files name each other and
-//! the service's socket rightly.
+//! Apache with the module as `make install` and Debian's `a2enmod` leave them: the installed files
+//! name each other and the service's socket rightly.
 
 use super::command::{install, may_mount};
 use super::faults::{Place, built};
@@ -8,7 +8,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// In the place of what follows, with the modules and the sockets of another tree where Apache looks for its own.
+/// In the place of what follows, with the modules and the sockets of another tree where Apache
+/// looks for its own.
 const WITH_TREE: &str = r#"
 modules=/usr/lib/apache2/modules
 mount --bind "$0$modules" "$modules" && mount --bind "$0/run" /run && exec "$@""#;

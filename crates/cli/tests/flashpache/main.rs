@@ -1,5 +1,5 @@
-//! Flashpache: `headway backend` with its clients: Apache's module, the C library, the preload shim under servers of
-//! Debian's.
+//! Flashpache: `headway backend` with its clients: Apache's module, the C library, the preload shim
+//! under servers of Debian's.
 //!
 //! Whatever a test starts or mounts has a guard that takes it away again.
 

@@ -117,7 +117,8 @@ fn program_does_the_same_when_it_is_preloaded() {
     );
 }
 
-/// Opens what has to be asked for with nothing at the lowest number, then at a higher one; says which numbers it got.
+/// Opens what has to be asked for with nothing at the lowest number, then at a higher one; says
+/// which numbers it got.
 const LOWEST: &str = r#"
 import os, sys
 os.close(0)
@@ -161,7 +162,8 @@ fn program_gets_the_lowest_descriptors_when_the_service_is_asked() {
     assert!(with.starts_with("0 3\n0 4\n"), "{with}");
 }
 
-/// Calls each function that is stood in for with a name that the kernel does not know yet; says what it returned, and whether the service was asked.
+/// Calls each function that is stood in for with a name that the kernel does not know yet; says
+/// what it returned, and whether the service was asked.
 const FUNCTIONS: &str = r#"
 import ctypes, sys, urllib.request
 root, status = sys.argv[1:3]
@@ -243,8 +245,8 @@ for mode in sys.argv[2:]:
     libc.fclose(file)
 "#;
 
-/// How often readers of a FIFO have closed it by the time that a program under `environment`, which opens it in one mode
-/// after the other, has it open.
+/// How often readers of a FIFO have closed it by the time that a program under `environment`, which
+/// opens it in one mode after the other, has it open.
 fn closings(fifo: &Path, modes: &[&str], environment: &[(&str, &str)]) -> Vec<usize> {
     let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
     let seen = inotify::init(flags).unwrap();

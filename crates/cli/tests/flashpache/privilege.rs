@@ -1,5 +1,5 @@
-//! Whose rights the service has: those of the user whom root has named, and Apache's files are the same whatever the
-//! service may read of them.
+//! Whose rights the service has: those of the user whom root has named, and Apache's files are the
+//! same whatever the service may read of them.
 
 use super::client;
 use super::command::{backend, may_mount, said};
@@ -14,7 +14,8 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
 
-/// Numbers that no system gives to a person; the tables of a name space of the test's own have them.
+/// Numbers that no system gives to a person; the tables of a name space of the test's own have
+/// them.
 const USER: u32 = 4711;
 const FURTHER: u32 = 4712;
 
@@ -39,7 +40,8 @@ fn make_tables(folder: &Path) {
     }
 }
 
-/// What the kernel says of every thread of a process: all of its users, groups, further groups and capabilities.
+/// What the kernel says of every thread of a process: all of its users, groups, further groups and
+/// capabilities.
 fn rights(pid: i32) -> Vec<String> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let status = |task: fs::DirEntry| fs::read_to_string(task.path().join("status")).unwrap();
@@ -109,7 +111,8 @@ fn service_and_helpers_are_the_user_with_its_groups_when_root_has_named_one() {
     for thread in threads {
         assert_eq!(thread, expected);
     }
-    // Root's client may read both; of the service's helper the further group opens one, and nothing the other.
+    // Root's client may read both; of the service's helper the further group opens one, and nothing
+    // the other.
     place.files.iter().for_each(|file| make_cold(file));
     assert!(place.run(&["5000", "open"], &place.files).is_right());
     assert_eq!(
@@ -310,7 +313,8 @@ fn replies_are_apaches_own_when_the_service_is_another_user_with_other_rights() 
         }
         assert!(apache.counter("Asked") >= 5, "the disk was warm");
         assert_eq!(apache.counter("Fallbacks"), 0);
-        // Asked again for Apache's own files, now that their names are known, it may still not open them.
+        // Asked again for Apache's own files, now that their names are known, it may still not open
+        // them.
         let before = backend.counter("failed_total");
         wait_until("the service may read Apache's files", || {
             for name in ["apaches.txt", "apaches.bin"] {

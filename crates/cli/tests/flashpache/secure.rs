@@ -1,7 +1,8 @@
-//! TLS and HTTP/2 (mod_ssl, mod_http2): how the tests speak them, and that files arrive whole whatever becomes of the
-//! service.
+//! TLS and HTTP/2 (mod_ssl, mod_http2): how the tests speak them, and that files arrive whole
+//! whatever becomes of the service.
 //!
-//! Python's and curl's own implementations are the clients; neither looks at the certificate, which says nothing.
+//! Python's and curl's own implementations are the clients; neither looks at the certificate, which
+//! says nothing.
 
 use super::conversations;
 use super::faults::{FILES, Place, built};
@@ -15,8 +16,8 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Requests come in and replies go out with their lengths before them. A connection for each; the end of it may be
-/// abrupt, where Apache gives up on what it was sent.
+/// Requests come in and replies go out with their lengths before them. A connection for each; the
+/// end of it may be abrupt, where Apache gives up on what it was sent.
 const CLIENT: &str = r#"
 import socket, ssl, struct, sys
 context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -125,9 +126,9 @@ pub fn exchange(address: &str, requests: impl Iterator<Item = Vec<u8>>) -> Vec<V
     replies
 }
 
-/// Replies to those lines of `cases.txt` that HTTP/2 has a form for: not raw bytes, not targets that are no path. Not
-/// those with a body either: Apache may answer before it has read that, and whether curl then takes the answer is
-/// chance. All on one connection, as long as Apache keeps it.
+/// Replies to those lines of `cases.txt` that HTTP/2 has a form for: not raw bytes, not targets
+/// that are no path. Not those with a body either: Apache may answer before it has read that, and
+/// whether curl then takes the answer is chance. All on one connection, as long as Apache keeps it.
 pub fn fetch_http2(address: &str, lines: &[String]) -> Vec<(String, Vec<u8>)> {
     let out = folder();
     let (mut configuration, mut asked) = (String::new(), Vec::new());
@@ -196,7 +197,8 @@ fn block(address: &str, line: &str, out: &Path) -> Option<String> {
     Some(block)
 }
 
-/// Fetches all files by curl, over one connection after the other or over many at once, and looks at each.
+/// Fetches all files by curl, over one connection after the other or over many at once, and looks
+/// at each.
 fn are_right(place: &Place, apache: &Apache, protocol: &str, at_once: bool) {
     let out = folder();
     (0..FILES).for_each(|number| make_cold(&place.file(number)));

@@ -1,6 +1,6 @@
-//! lighttpd, PHP-FPM and Python's `http.server` as Debian has them, under the preload shim: the same bytes as without,
-//! whatever becomes of the service. They serve the files of the conversations; lighttpd hands programs to PHP-FPM,
-//! which includes and reads other files.
+//! lighttpd, PHP-FPM and Python's `http.server` as Debian has them, under the preload shim: the
+//! same bytes as without, whatever becomes of the service. They serve the files of the
+//! conversations; lighttpd hands programs to PHP-FPM, which includes and reads other files.
 
 use super::conversations::{CASES, Tree, field, filled, masked, request};
 use super::support::{

@@ -1,8 +1,8 @@
-//! HTTP/2 with many streams on one connection: what the module keeps outlives the request that it was kept for, since
-//! mod_http2 hands it from the thread that answers to the one that sends.
+//! HTTP/2 with many streams on one connection: what the module keeps outlives the request that it
+//! was kept for, since mod_http2 hands it from the thread that answers to the one that sends.
 //!
-//! The client is a few lines of its own: header blocks without a table, small windows, so that every file is sent in
-//! pieces over a long time. Of a reply's fields it reads the status alone.
+//! The client is a few lines of its own: header blocks without a table, small windows, so that
+//! every file is sent in pieces over a long time. Of a reply's fields it reads the status alone.
 //!
 //! Sources: RFC 9113 (frames, flow control), RFC 7541 (header blocks).
 
@@ -38,7 +38,8 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 
 /// GET of a target, all of whose fields are written out.
 fn request(stream: u32, target: &str) -> Vec<u8> {
-    // `:method: GET` and `:scheme: http` are in the static table, as are the names of the other two.
+    // `:method: GET` and `:scheme: http` are in the static table, as are the names of the other
+    // two.
     let mut block = vec![0x82, 0x86];
     for (name, value) in [(1, "site.test"), (4, target)] {
         block.extend([name, value.len() as u8]);
@@ -99,7 +100,8 @@ fn fetch(address: &str, targets: &[String]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Small files, which the module sends from memory, and large ones, which it sends by their descriptor.
+/// Small files, which the module sends from memory, and large ones, which it sends by their
+/// descriptor.
 fn enlarge(place: &Place) {
     for number in (0..FILES).step_by(4) {
         let contents = format!("large {number} ").repeat(20_000);

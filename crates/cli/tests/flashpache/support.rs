@@ -75,7 +75,8 @@ pub fn module() -> Result<PathBuf, String> {
     Ok(made.clone()?.join("mod_headway.so"))
 }
 
-/// A folder that Apache's user may pass through, on a file system with a page cache of the usual kind.
+/// A folder that Apache's user may pass through, on a file system with a page cache of the usual
+/// kind.
 pub fn folder() -> tempfile::TempDir {
     tempfile::Builder::new()
         .permissions(fs::Permissions::from_mode(0o755))
@@ -98,7 +99,8 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Says that something is over when it goes, so that threads which wait for that end with a test that fails.
+/// Says that something is over when it goes, so that threads which wait for that end with a test
+/// that fails.
 pub struct Over<'a>(pub &'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -123,8 +125,8 @@ impl Backend {
         Backend::start_under(&[], words, root, socket)
     }
 
-    /// The same as the arguments of another command, in whose place it runs. Keeps nothing, unless the words say so: most tests want files
-    /// to be cold that were not a moment ago.
+    /// The same as the arguments of another command, in whose place it runs. Keeps nothing, unless
+    /// the words say so: most tests want files to be cold that were not a moment ago.
     pub fn start_under(command: &[&str], words: &[&str], root: &Path, socket: &Path) -> Backend {
         let nothing: &[&str] = match words.contains(&"--keep-max") {
             true => &[],
@@ -251,7 +253,8 @@ pub struct Apache {
 }
 
 impl Apache {
-    /// `configuration` has the places `@MPM@`, `@PORT@`, `@STATUS@` (a second port) and `@FOLDER@` filled in.
+    /// `configuration` has the places `@MPM@`, `@PORT@`, `@STATUS@` (a second port) and `@FOLDER@`
+    /// filled in.
     pub fn start(mpm: &str, configuration: &str) -> Apache {
         Apache::start_under(&[], mpm, configuration)
     }
@@ -334,7 +337,8 @@ impl Drop for Apache {
     }
 }
 
-/// What every configuration of these tests begins with. Apache gives up root's rights if it has them.
+/// What every configuration of these tests begins with. Apache gives up root's rights if it has
+/// them.
 pub fn base() -> String {
     let modules = [
         "alias",

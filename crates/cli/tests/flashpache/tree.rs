@@ -190,7 +190,8 @@ fn rules(site: &Path) {
         b"Options +Indexes\nIndexOptions -FancyIndexing\n",
     );
     let auth = "AuthType Basic\nAuthName ht\nAuthUserFile @PASSWORDS@\nRequire valid-user\n";
-    // The place of the passwords changes with each mount, and a file that is missing is refused alike.
+    // The place of the passwords changes with each mount, and a file that is missing is refused
+    // alike.
     put(
         site,
         "htauth/.htaccess",

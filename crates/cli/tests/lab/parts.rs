@@ -83,8 +83,9 @@ fn cache_is_bounded_when_three_times_the_limit_is_read() {
     let peak = memory["peak_bytes"].as_u64().unwrap_or(0);
     assert!(peak <= 32 * MIB, "{memory}");
 
-    // The same read by somebody else keeps far more: it was the limit, not the file or the machine. Not always
-    // all of it: what the server's group had read stays in its account, where its limit may still drop some.
+    // The same read by somebody else keeps far more: it was the limit, not the file or the machine.
+    // Not always all of it: what the server's group had read stays in its account, where its limit
+    // may still drop some.
     lab.answer(
         "client",
         &[
@@ -144,7 +145,8 @@ fn inodes_and_dentries_are_bounded_when_more_names_are_looked_up_than_fit() {
     if !can(test, &["disk", "memory limit"]) {
         return;
     }
-    // An inode and a dentry are 1.3 kB in memory: 52 MB in all, and 10 MB of the tables on the disk.
+    // An inode and a dentry are 1.3 kB in memory: 52 MB in all, and 10 MB of the tables on the
+    // disk.
     let (little, enough) = (
         reads_of_a_second_look("24MiB"),
         reads_of_a_second_look("256MiB"),
@@ -242,7 +244,8 @@ fn rate_is_kept_when_bytes_cross_the_link() {
     });
     let address = said["listen"][0].as_str().expect("an address");
 
-    // Whatever else the machine does can only make a transfer slower, so the fastest of some is the link's.
+    // Whatever else the machine does can only make a transfer slower, so the fastest of some is the
+    // link's.
     let rate = (0..4)
         .map(|_| bits_per_second(&lab, address))
         .fold(0.0, f64::max);
@@ -326,7 +329,8 @@ fn processor_is_shared_out_when_there_is_a_quota() {
         return;
     }
     let lab = Lab::up(&["--cpu-share", "0.25"]);
-    // A loop of the shell's own, and what it took: a quarter of the time at most, less when the machine is busy.
+    // A loop of the shell's own, and what it took: a quarter of the time at most, less when the
+    // machine is busy.
     let work = "i=0; while [ $i -lt 150000 ]; do i=$((i+1)); done; cat /proc/$$/stat";
     let begun = Instant::now();
     let stat = lab.answer("server", &["sh", "-c", work]);

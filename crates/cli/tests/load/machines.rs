@@ -1,4 +1,5 @@
-//! What this machine cannot do: a name without an address, too few descriptors or ports, a disk that takes nothing.
+//! What this machine cannot do: a name without an address, too few descriptors or ports, a disk
+//! that takes nothing.
 
 use super::replying::{GOOD, Replying};
 use super::{finished, headway, load, skip};

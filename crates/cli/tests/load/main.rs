@@ -1,6 +1,6 @@
-//! `headway load` and `headway profile` as their users see them: words, exit codes, files, and what is said when a server
-//! or this machine does not play along. What the engine makes of each outcome is tested in crates/load; here
-//! it is that a person learns of it.
+//! `headway load` and `headway profile` as their users see them: words, exit codes, files, and what
+//! is said when a server or this machine does not play along. What the engine makes of each outcome
+//! is tested in crates/load; here it is that a person learns of it.
 
 #[path = "../common/executable.rs"]
 mod executable;

@@ -14,7 +14,8 @@ pub enum Manner {
     Replies(&'static str),
     /// The first request gets these bytes, then the connection closes.
     RepliesOnce(&'static str),
-    /// Each request gets these bytes two milliseconds later, so that it is the server that limits a closed loop.
+    /// Each request gets these bytes two milliseconds later, so that it is the server that limits a
+    /// closed loop.
     RepliesLate(&'static str),
     /// Each request is read and nothing is said.
     Silent,

@@ -1,4 +1,5 @@
-//! Servers that do not play along. The figures are printed, errors with their names; without one good reply it fails.
+//! Servers that do not play along. The figures are printed, errors with their names; without one
+//! good reply it fails.
 
 use super::replying::{GOOD, Manner, Replying, nobody, vanishing};
 use super::{headway, load, measured, serving};

@@ -1,4 +1,5 @@
-//! `headway load --specweb99`, `headway specweb99 --find` and the CGI program: the words, and the whole of it behind a real Apache.
+//! `headway load --specweb99`, `headway specweb99 --find` and the CGI program: the words, and the
+//! whole of it behind a real Apache.
 
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
@@ -44,7 +45,8 @@ impl Apache {
         let (code, _, err) =
             headway(&[&["fileset", "create", set.to_str().unwrap()], &words[..]].concat());
         assert_eq!(code, 0, "{err}");
-        // Apache gives up root's rights: its user reads the set and the program, and writes the application's files.
+        // Apache gives up root's rights: its user reads the set and the program, and writes the
+        // application's files.
         executable::copy(Path::new(PROGRAM), &folder.path().join("program"));
         opened(folder.path(), 0o777);
         let state = set.join(".specweb99");
@@ -135,7 +137,8 @@ fn apache_is_measured_and_its_log_is_in_order_when_it_runs_the_program() {
         return;
     };
     let (run, set) = (apache.path("run"), apache.set());
-    // With this seed no client draws one of the largest files, whose reply alone would take twenty seconds.
+    // With this seed no client draws one of the largest files, whose reply alone would take twenty
+    // seconds.
     let words = [
         "load",
         &apache.url,

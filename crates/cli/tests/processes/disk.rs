@@ -212,7 +212,8 @@ fn fill_to_break(root: &Path) {
     fs::write(root.join("unseen/name"), "x").unwrap();
 }
 
-/// The first window of a file, in memory and staying there: else the kernel might take it back before it is asked for.
+/// The first window of a file, in memory and staying there: else the kernel might take it back
+/// before it is asked for.
 struct Kept(*mut c_void);
 
 impl Kept {
@@ -249,8 +250,8 @@ impl Drop for Kept {
     }
 }
 
-/// A read that may not wait begins to read a missing page in, and beginning waits when the disk's queue is full: so the loop
-/// reads nothing that it has not found to be there.
+/// A read that may not wait begins to read a missing page in, and beginning waits when the disk's
+/// queue is full: so the loop reads nothing that it has not found to be there.
 #[test]
 fn loop_reads_each_small_file_once_when_their_pages_have_gone() {
     const NAME: &str = "loop_reads_each_small_file_once_when_their_pages_have_gone";

@@ -1,5 +1,5 @@
-//! File systems of their own for a test, which can be emptied from memory, filled up or broken without
-//! harm to anybody else. They need root; a machine without it says why not.
+//! File systems of their own for a test, which can be emptied from memory, filled up or broken
+//! without harm to anybody else. They need root; a machine without it says why not.
 
 use std::fs;
 use std::path::{Path, PathBuf};

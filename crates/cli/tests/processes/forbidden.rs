@@ -1,4 +1,5 @@
-//! What the server says where the system forbids what it is asked for: a filter of system calls, such as containers have.
+//! What the server says where the system forbids what it is asked for: a filter of system calls,
+//! such as containers have.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -33,7 +34,8 @@ fn without_io_uring(mut command: Command, error: libc::c_int) -> Command {
         };
         // SAFETY: a flag of this process; no memory is named.
         let flagged = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
-        // SAFETY: the program and its instructions are live and as long as they say; the kernel copies both.
+        // SAFETY: the program and its instructions are live and as long as they say; the kernel
+        // copies both.
         let filtered =
             unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program) };
         match flagged == 0 && filtered == 0 {

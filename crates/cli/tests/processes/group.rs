@@ -12,7 +12,8 @@ use crate::serving::{Server, headway, in_group};
 
 const LIMIT_BYTES: u64 = 400 << 20;
 
-/// A group with that limit, and one inside that has none of its own. Both go when this does, with whoever is in them.
+/// A group with that limit, and one inside that has none of its own. Both go when this does, with
+/// whoever is in them.
 struct Limited {
     outer: Group,
     inner: Group,
@@ -90,8 +91,8 @@ fn default_sizes_follow_the_limit_when_a_control_group_has_one() {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
     for group in [&limited.outer, &limited.inner] {
-        // Two fifths of the limit without what a worker takes beside, a fiftieth, four fifths; and for several workers a
-        // twentieth for all, and two fifths in the page cache.
+        // Two fifths of the limit without what a worker takes beside, a fiftieth, four fifths; and
+        // for several workers a twentieth for all, and two fifths in the page cache.
         let one = [
             "content-max = \"136MiB\"",
             "keep-max = \"0\"",

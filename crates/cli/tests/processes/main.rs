@@ -1,5 +1,6 @@
-//! The processes behind `headway serve` when something goes wrong: workers, helpers, the log and the
-//! master are killed, descriptors run out, the log's disk is full, the files' disk is slow or broken.
+//! The processes behind `headway serve` when something goes wrong: workers, helpers, the log and
+//! the master are killed, descriptors run out, the log's disk is full, the files' disk is slow or
+//! broken.
 //!
 //! Whatever a test starts, mounts or attaches has a guard that takes it away again.
 

@@ -14,8 +14,8 @@ const LOCKED_BYTES_MAX: u64 = 64 << 20;
 fn worker_grows_beyond_the_memory_it_may_lock_when_it_has_no_privilege() {
     // This thread's children only. Another user than root has no such capability to begin with.
     let _ = remove_capability_from_bounding_set(CapabilitySet::IPC_LOCK);
-    // More than the worker needs at its start and less than it will hold. A higher limit than there is
-    // takes CAP_SYS_RESOURCE.
+    // More than the worker needs at its start and less than it will hold. A higher limit than there
+    // is takes CAP_SYS_RESOURCE.
     let there = getrlimit(Resource::Memlock);
     let limit = |maximum| Rlimit {
         current: Some(LOCKED_BYTES_MAX),

@@ -1,4 +1,5 @@
-//! A root on an overlay, as containers have them: its pages are seen, and are sent without a helper.
+//! A root on an overlay, as containers have them: its pages are seen, and are sent without a
+//! helper.
 
 use std::fs;
 

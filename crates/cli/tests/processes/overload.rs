@@ -1,7 +1,7 @@
 //! More clients than can be served, for longer than a burst lasts, and what they are told.
 //!
-//! No machine is too fast for this: the worker is stopped most of the time, and each client asks for much at once, so that the
-//! queue is never empty when it looks.
+//! No machine is too fast for this: the worker is stopped most of the time, and each client asks
+//! for much at once, so that the queue is never empty when it looks.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -34,7 +34,8 @@ const CYCLES: usize = 25;
 /// Sockets that are open at once at most.
 const SOCKETS_MAX: usize = CROWD + CYCLES * AGAIN;
 
-/// A client on its way: the kernel goes on knocking when the queue is full. If it is not, all requests are sent.
+/// A client on its way: the kernel goes on knocking when the queue is full. If it is not, all
+/// requests are sent.
 fn knock(address: SocketAddr, requests: &[u8]) -> OwnedFd {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket =
@@ -141,8 +142,9 @@ fn asks_once_more(client: &OwnedFd) -> bool {
     rustix::net::send(client, REQUEST, SendFlags::NOSIGNAL).is_ok()
 }
 
-/// Clients that wait for longer than a second while more come than can be served. Those of them that have closed their side are taken for
-/// ones that have gone, and nobody answers them; they still listen, so that they see it. The others are answered.
+/// Clients that wait for longer than a second while more come than can be served. Those of them
+/// that have closed their side are taken for ones that have gone, and nobody answers them; they
+/// still listen, so that they see it. The others are answered.
 fn leave_unanswered(server: &Server) {
     for _ in 0..3 {
         let clients = overload(server);
@@ -357,7 +359,8 @@ fn kernel_remembers_whom_it_did_not_hear_when_that_is_allowed() {
 
 #[test]
 fn round_is_smaller_when_clients_are_served_later_than_they_are_taken() {
-    // Nobody has come yet: a turn of 60 ms, since each wait of an idle server is long, by 50 us for taking a client and for each of its events.
+    // Nobody has come yet: a turn of 60 ms, since each wait of an idle server is long, by 50 us for
+    // taking a client and for each of its events.
     for (arguments, clients) in [
         (&[][..], 1024),
         (&["--eager-read=off"], 600),

@@ -26,8 +26,8 @@ fn client(server: &Server) -> TcpStream {
     client
 }
 
-/// As many as [`CLIENTS`], each when all workers wait again: one that comes at once finds the worker of the one before it still
-/// accepting.
+/// As many as [`CLIENTS`], each when all workers wait again: one that comes at once finds the
+/// worker of the one before it still accepting.
 fn one_by_one(server: &Server) -> Vec<TcpStream> {
     let next = |_| {
         let client = client(server);
@@ -90,7 +90,8 @@ fn worker_with_more_clients_than_the_others_leaves_new_ones_to_them() {
     let status = server.status();
     assert_eq!(of_workers(&status, "connections_open"), [CLIENTS, 0]);
     assert!(of_workers(&status, "accept_stood_back")[0] > 0);
-    // In turn each would take a half of the next. When a moment of standing back is over, the worker may take somebody for as long.
+    // In turn each would take a half of the next. When a moment of standing back is over, the
+    // worker may take somebody for as long.
     let second = |_| {
         std::thread::sleep(Duration::from_millis(15));
         client(&server)
@@ -170,14 +171,16 @@ fn client_is_taken_by_another_worker_when_the_one_that_was_told_has_no_descripto
             continue;
         }
         let (_root, server) = start(events, "shared");
-        // Both know the file and have a helper; nothing but accepting takes descriptors from here on.
+        // Both know the file and have a helper; nothing but accepting takes descriptors from here
+        // on.
         drop((0..8).map(|_| client(&server)).collect::<Vec<_>>());
         server.wait_for("idleness", |server| {
             counter(&server.status(), "connections_open") == 0
         });
         let first = server.status()["workers"][0]["pid"].as_i64().unwrap() as i32;
         leave_room(first, 0);
-        // Every other one of them is told of first; without a word to the other it would wait for ever.
+        // Every other one of them is told of first; without a word to the other it would wait for
+        // ever.
         let _clients: Vec<TcpStream> = (0..6).map(|_| client(&server)).collect();
         let status = server.status();
         assert_eq!(of_workers(&status, "connections_open"), [0, 6], "{events}");

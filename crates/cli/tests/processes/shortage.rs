@@ -84,8 +84,8 @@ fn cached_files_give_way_when_they_hold_every_descriptor_and_nobody_is_connected
     for events in ["select", "poll", "epoll", "epoll-edge"] {
         let arguments = ["--workers", "1", "--no-precompressed", "--events", events];
         let server = Server::start_in(root.path(), &arguments);
-        // The numbers of descriptors that are free again are given out first, and the limit is one on
-        // numbers: the last connection has a high one, all low ones are files.
+        // The numbers of descriptors that are free again are given out first, and the limit is one
+        // on numbers: the last connection has a high one, all low ones are files.
         let mut first = server.connect();
         for number in 0..299 {
             ask(&mut first, &format!("/{number}"));
@@ -246,8 +246,8 @@ fn log_goes_on_with_whole_lines_when_its_full_disk_has_room_again() {
     drop(server);
     let text = fs::read_to_string(&log).unwrap();
     let ended = |line: &&str| line.ends_with("HTTP/1.1\" 200 5");
-    // The write that met the end of the disk may have left the beginning of a line. It must stand alone:
-    // a whole line behind it on the same line would be lost to every reader of the log.
+    // The write that met the end of the disk may have left the beginning of a line. It must stand
+    // alone: a whole line behind it on the same line would be lost to every reader of the log.
     for line in text.lines().filter(ended) {
         let begins = line.matches("127.0.0.1 - - [").count();
         assert!(line.starts_with("127.0.0.1 - - [") && begins == 1, "{line}");

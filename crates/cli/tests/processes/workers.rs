@@ -177,8 +177,8 @@ fn status_is_answered_when_a_child_dies_while_the_question_is_read() {
     let thread = server.thread("status");
     let mut client = TcpStream::connect(&server.status).unwrap();
     write(&mut client, "GET /status.json HTTP/1.1\r\n");
-    // The signal of a child's death may come to any thread. It has to meet this one waiting in read,
-    // which cannot be seen from here, so it is sent often.
+    // The signal of a child's death may come to any thread. It has to meet this one waiting in
+    // read, which cannot be seen from here, so it is sent often.
     for _ in 0..50 {
         kill_process(Pid::from_raw(thread).unwrap(), Signal::CHILD).unwrap();
         std::thread::sleep(std::time::Duration::from_millis(4));

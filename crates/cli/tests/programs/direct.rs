@@ -1,4 +1,5 @@
-//! Programs that stay and write to clients themselves: what they are for, and what they can do wrong.
+//! Programs that stay and write to clients themselves: what they are for, and what they can do
+//! wrong.
 
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -54,8 +55,9 @@ def answer(request):
         request.reply(200, fields, body)
 headway_direct.serve(answer)";
 
-/// Has [`ECHO`] send bodies of many sizes back, whole and in pieces, with a file between any two, all on one connection. `check` sees
-/// each reply, and whether it was written in pieces. How many there were.
+/// Has [`ECHO`] send bodies of many sizes back, whole and in pieces, with a file between any two,
+/// all on one connection. `check` sees each reply, and whether it was written in pieces. How many
+/// there were.
 pub fn echoes(stream: &mut TcpStream, check: impl Fn(&Reply, bool)) -> u64 {
     let mut count = 0;
     for size in [0, 5, 40_000, 300_000, 3_000_000] {
@@ -120,7 +122,8 @@ fn requests_are_answered_by_the_program_itself_when_it_has_the_socket() {
     is_well(&server);
 }
 
-/// [`ECHO`] in C. What is no line of a field it must not get out: it says how many of four were refused.
+/// [`ECHO`] in C. What is no line of a field it must not get out: it says how many of four were
+/// refused.
 const ECHO_IN_C: &str = r#"
 #include <errno.h>
 #include <stdio.h>
@@ -343,8 +346,8 @@ fn nobody_else_is_harmed_when_a_program_with_a_socket_goes_wrong() {
     send(&mut stream, "GET /d/?die-late HTTP/1.1\r\nHost: x\r\n\r\n");
     assert!(receive(&mut stream).is_err(), "half of a reply");
     good();
-    // A socket that is kept, and made to wait, by a program that goes on: the connection is served, and ends for its
-    // client when the server ends it.
+    // A socket that is kept, and made to wait, by a program that goes on: the connection is served,
+    // and ends for its client when the server ends it.
     let mut stream = server.connect();
     for what in ["keep", "block"] {
         send(
@@ -398,7 +401,8 @@ def answer(request):
     os._exit(0)
 headway_direct.serve(answer)";
 
-/// Whoever comes next is answered, whatever the process does after a reply: at once, and when it has been sent the next request already.
+/// Whoever comes next is answered, whatever the process does after a reply: at once, and when it
+/// has been sent the next request already.
 fn check_who_comes_next(kind: &str) {
     for (what, size) in [
         ("end", 1_000),

@@ -1,4 +1,5 @@
-//! Programs that leave their process group, and programs that make processes until there are no more to be had.
+//! Programs that leave their process group, and programs that make processes until there are no
+//! more to be had.
 
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
@@ -9,7 +10,8 @@ use rustix::process::getuid;
 use crate::serving::{Server, is_running, kill};
 use crate::site::*;
 
-/// Starts a process that has left its group, session and parent, notes its number, and then does what the query says.
+/// Starts a process that has left its group, session and parent, notes its number, and then does
+/// what the query says.
 const LEAVES: &str = "(setsid sh -c \"trap '' TERM; echo \\$\\$ >{notes}/left-$QUERY_STRING; while :; do sleep 1; done\" &)\n\
     while [ ! -s {notes}/left-$QUERY_STRING ]; do sleep 0.01; done\n\
     case $QUERY_STRING in\n\
@@ -30,7 +32,8 @@ fn whoever_has_left_the_group_ends_when_the_request_fails() {
     let site = Site::new();
     site.program("leaves", LEAVES);
     let server = site.serve("timeout = \"500ms\"");
-    // Its program waits too long; ends, and leaves the reply to the one that has left; has begun a reply.
+    // Its program waits too long; ends, and leaves the reply to the one that has left; has begun a
+    // reply.
     for (query, status) in [("hangs", Some(504)), ("ends", Some(504)), ("begins", None)] {
         let mut stream = server.connect();
         send(

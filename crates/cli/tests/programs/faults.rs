@@ -1,5 +1,5 @@
-//! Everything a program, its file or its client can do wrong. Each time the server goes on as if nothing had
-//! happened.
+//! Everything a program, its file or its client can do wrong. Each time the server goes on as if
+//! nothing had happened.
 
 use std::io::Read;
 use std::time::{Duration, Instant};
@@ -215,7 +215,8 @@ fn reply_is_cut_and_the_program_killed_when_it_writes_without_end() {
     );
     let mut received = Vec::new();
     let _ = stream.read_to_end(&mut received);
-    // An error page if the first look found too much already, else what is allowed and no end of it.
+    // An error page if the first look found too much already, else what is allowed and no end of
+    // it.
     assert!(received.len() < 80_000, "{} bytes", received.len());
     assert!(!received.ends_with(b"0\r\n\r\n"), "it is not whole");
     assert_eq!(get(&server, "/cgi-bin/announces").status, 502);
@@ -274,7 +275,8 @@ fn client_that_ends_its_side_is_answered_when_the_location_says_so() {
 #[test]
 fn server_goes_on_when_nobody_reads_what_programs_say() {
     let site = Site::new();
-    // Standard error of the server is a pipe that the test does not read, and full after the first line.
+    // Standard error of the server is a pipe that the test does not read, and full after the first
+    // line.
     site.program("loud", "yes 'a long line of complaint' | head -c 3000000 >&2; printf 'Content-Type: a/b\\n\\nsaid'");
     site.program(
         "quiet",

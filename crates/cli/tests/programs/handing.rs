@@ -1,4 +1,5 @@
-//! Files that programs have the server send in place of a body: those started for each request, and those that stay behind a pipe.
+//! Files that programs have the server send in place of a body: those started for each request, and
+//! those that stay behind a pipe.
 
 use std::fs;
 

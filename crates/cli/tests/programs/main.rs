@@ -1,5 +1,5 @@
-//! Programs behind `headway serve`: real ones, small, in the shell's language, started by the real fork helper
-//! of a real server. First what they are for, then everything they can do wrong.
+//! Programs behind `headway serve`: real ones, small, in the shell's language, started by the real
+//! fork helper of a real server. First what they are for, then everything they can do wrong.
 //!
 //! Deadlines here are short, and each test waits for what follows from one with much more patience.
 

@@ -1,4 +1,5 @@
-//! Programs that stay and send their replies back through the server: what is passed on, and what they can do wrong.
+//! Programs that stay and send their replies back through the server: what is passed on, and what
+//! they can do wrong.
 
 use std::io::{Read, Write};
 

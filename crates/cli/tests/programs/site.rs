@@ -52,7 +52,8 @@ impl Site {
         executable::write(&path, text, mode);
     }
 
-    /// A server with one worker, whose `/cgi-bin/` are the programs; `more` is said of that location.
+    /// A server with one worker, whose `/cgi-bin/` are the programs; `more` is said of that
+    /// location.
     pub fn serve(&self, more: &str) -> Server {
         self.serve_with("", more)
     }
@@ -209,8 +210,9 @@ pub fn numbers(path: &Path) -> Vec<i32> {
         .collect()
 }
 
-/// Still answers, and its loop has never waited, as far as that can be seen here, but where it makes a process
-/// itself: that is the old way, which waits (for the memory map's lock, while another thread faults).
+/// Still answers, and its loop has never waited, as far as that can be seen here, but where it
+/// makes a process itself: that is the old way, which waits (for the memory map's lock, while
+/// another thread faults).
 pub fn is_well(server: &Server) {
     let reply = get(server, "/file.txt");
     assert_eq!((reply.status, reply.text().as_str()), (200, "a file\n"));

@@ -126,8 +126,8 @@ impl Server {
         self.status = text(&ready["status"]);
     }
 
-    /// The processes of one kind (`serve-worker`, `serve-helper`, `serve-log`; `serve-` for all) that
-    /// the master has now.
+    /// The processes of one kind (`serve-worker`, `serve-helper`, `serve-log`; `serve-` for all)
+    /// that the master has now.
     pub fn children(&self, kind: &str) -> Vec<i32> {
         let found = children(self.child.id(), kind);
         let mut seen = self.seen.lock().unwrap();
@@ -209,8 +209,9 @@ impl Drop for Server {
         self.children("serve-");
         let _ = self.child.kill();
         let _ = self.child.wait();
-        // They end when their master does; a test that fails because they did not must not leave them.
-        // Those seen earlier count, too: after the master's death they are not its children any more.
+        // They end when their master does; a test that fails because they did not must not leave
+        // them. Those seen earlier count, too: after the master's death they are not its children
+        // any more.
         let begun = Instant::now();
         let seen = std::mem::take(self.seen.get_mut().unwrap_or_else(PoisonError::into_inner));
         for (pid, started) in seen {

@@ -1,8 +1,10 @@
-//! One late call among a thousand (section 2.2 of the dissertation), found in a program that knows nothing of tracing.
+//! One late call among a thousand (section 2.2 of the dissertation), found in a program that knows
+//! nothing of tracing.
 
 use crate::support::{Ran, compile, missing, run, sees_stacks, traced};
 
-/// What `bench/debox-bed` traces, too: a thousand turns at a lock, of which one is late by a millisecond.
+/// What `bench/debox-bed` traces, too: a thousand turns at a lock, of which one is late by a
+/// millisecond.
 const PROGRAM: &str = include_str!("../../../../bench/debox-anomaly.c");
 
 #[test]
@@ -41,7 +43,8 @@ fn late_call_is_found_with_its_stack_when_it_is_one_of_a_thousand() {
         .filter_map(|site| site["count"].as_u64())
         .sum();
     assert_eq!(flocks, 2001);
-    // Naming the sleeps at once makes the library read the kernel's symbols: calls of its own, which are none of these.
+    // Naming the sleeps at once makes the library read the kernel's symbols: calls of its own,
+    // which are none of these.
     let missing = missing(&trace);
     assert!(!missing.contains("inside the tracer"), "{missing}");
 }
@@ -86,7 +89,8 @@ fn late_ns(ran: &Ran) -> u64 {
     ran.out.trim().parse().expect("a number")
 }
 
-/// Runs until the call was late indeed: on a busy machine the lock may be free again before it is asked for.
+/// Runs until the call was late indeed: on a busy machine the lock may be free again before it is
+/// asked for.
 fn until_late<T>(mut run: impl FnMut() -> (T, u64)) -> (T, u64) {
     const ATTEMPTS_MAX: usize = 100;
     const SURELY_NS: u64 = 950_000;

@@ -70,7 +70,8 @@ fn go_program_is_seen_when_it_is_observed_from_outside() {
         .iter()
         .any(|site| site["call"] == "read" && site["count"].as_u64() > Some(0));
     assert!(read, "{sites:#?}");
-    // Each call of Go's is made by one instruction of its runtime: its name shows that the program's symbols were read.
+    // Each call of Go's is made by one instruction of its runtime: its name shows that the
+    // program's symbols were read.
     let named = sites.iter().any(|site| {
         let place = &trace["places"][site["place"].as_u64().expect("an index") as usize];
         place["function"]

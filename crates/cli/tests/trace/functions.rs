@@ -1,4 +1,5 @@
-//! `--functions`: the kernel's functions with their times where it has function_graph for instances, and a word where not.
+//! `--functions`: the kernel's functions with their times where it has function_graph for
+//! instances, and a word where not.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};

@@ -1,5 +1,5 @@
-//! `headway trace` through the binary: the command's own output and exit code, what the summary says, every form
-//! of output, and every bad input.
+//! `headway trace` through the binary: the command's own output and exit code, what the summary
+//! says, every form of output, and every bad input.
 
 mod anomaly;
 mod attach;

@@ -1,4 +1,5 @@
-//! Waiters beside in-band records: how many others slept on the same is known beforehand, and must be told exactly.
+//! Waiters beside in-band records: how many others slept on the same is known beforehand, and must
+//! be told exactly.
 
 use serde_json::Value;
 
@@ -89,7 +90,8 @@ fn counts_waiters(test: &str) -> bool {
     sees_stacks(test)
 }
 
-/// The waiters at the beginnings of all sleeps of the kept calls of that name, in the order they began.
+/// The waiters at the beginnings of all sleeps of the kept calls of that name, in the order they
+/// began.
 fn entries(trace: &Value, call: &str) -> Vec<u64> {
     let kept = trace["kept"].as_array().expect("kept calls").iter();
     kept.filter(|kept| kept["call"] == call)
@@ -98,7 +100,8 @@ fn entries(trace: &Value, call: &str) -> Vec<u64> {
         .collect()
 }
 
-/// The sleeps of the call sites of a call: how many, the waiters at their beginnings together, the most.
+/// The sleeps of the call sites of a call: how many, the waiters at their beginnings together, the
+/// most.
 fn sums(trace: &Value, call: &str) -> (u64, u64, u64) {
     let sites = trace["sites"].as_array().expect("sites").iter();
     let sleeps = sites

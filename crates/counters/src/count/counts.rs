@@ -27,7 +27,8 @@ pub enum Space {
 pub struct Count {
     /// Events, estimated for the whole time if they were counted for a part of it only.
     pub value: f64,
-    /// The part of the time for which they were counted: 1, or less if the counter took turns with others.
+    /// The part of the time for which they were counted: 1, or less if the counter took turns with
+    /// others.
     pub counted_share: f64,
     /// What one counter counted for.
     #[serde(default)]
@@ -50,8 +51,8 @@ pub struct Counts {
     pub missing: BTreeMap<Meaning, String>,
 }
 
-/// Readings of one event in one place, on their way to one count. Cycles and instructions stand in several groups there,
-/// which take turns or count at the same time.
+/// Readings of one event in one place, on their way to one count. Cycles and instructions stand in
+/// several groups there, which take turns or count at the same time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Here {
     value: u64,
@@ -60,7 +61,8 @@ pub(super) struct Here {
 }
 
 impl Here {
-    /// Adds a reading: the time for which it was wanted is the same for all, that for which it counted adds up.
+    /// Adds a reading: the time for which it was wanted is the same for all, that for which it
+    /// counted adds up.
     pub fn add(&mut self, reading: Reading) {
         self.value += reading.value;
         self.enabled_ns = self.enabled_ns.max(reading.enabled_ns);
@@ -78,7 +80,8 @@ pub(super) struct Sum {
 }
 
 impl Sum {
-    /// Adds one place. Each is scaled by its own times: a thread that lived for a moment has turns of its own.
+    /// Adds one place. Each is scaled by its own times: a thread that lived for a moment has turns
+    /// of its own.
     pub fn add(&mut self, here: Here) {
         self.enabled_ns += here.enabled_ns;
         self.running_ns += here.running_ns.min(here.enabled_ns);
@@ -146,8 +149,9 @@ impl Counts {
         Some(least)
     }
 
-    /// Adds the counts of another session: of other meanings beside these, or of the same in another measurement, which are
-    /// added up. A meaning that only one of two measurements has is missing.
+    /// Adds the counts of another session: of other meanings beside these, or of the same in
+    /// another measurement, which are added up. A meaning that only one of two measurements has is
+    /// missing.
     pub fn merge(&mut self, other: Counts) {
         for (space, counts) in other.spaces {
             let here = self.spaces.entry(space).or_default();
@@ -172,8 +176,9 @@ impl Counts {
         all.into_iter().any(|meaning| !meaning.is_software())
     }
 
-    /// A counter of cycles or instructions that stands still while time passes counts nothing: hypervisors that pass only some events on answer zero
-    /// for the others. Such figures go, with the reason.
+    /// A counter of cycles or instructions that stands still while time passes counts nothing:
+    /// hypervisors that pass only some events on answer zero for the others. Such figures go, with
+    /// the reason.
     pub(super) fn drop_standing(&mut self) {
         let busy = self.value(Meaning::TaskClock).is_none_or(|ns| ns > 1e6);
         // In whatever spaces it was counted.

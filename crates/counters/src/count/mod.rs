@@ -1,7 +1,8 @@
 //! Counting: which events stand in one group, opening them for a target, and what was counted.
 //!
-//! [`perf`] is the layer below, the kernel's or a stand-in; [`plan`] makes groups that fit the hardware; [`session`] opens,
-//! starts, stops and reads them; [`counts`] scales and marks what had to take turns.
+//! [`perf`] is the layer below, the kernel's or a stand-in; [`plan`] makes groups that fit the
+//! hardware; [`session`] opens, starts, stops and reads them; [`counts`] scales and marks what had
+//! to take turns.
 
 pub mod counts;
 pub mod perf;

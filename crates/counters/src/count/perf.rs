@@ -1,6 +1,7 @@
 //! The layer below: opening, starting, stopping and reading one counter.
 //!
-//! A trait, so that grouping and scaling can be tested against a stand-in that has as many counters as a test says.
+//! A trait, so that grouping and scaling can be tested against a stand-in that has as many counters
+//! as a test says.
 
 use std::io;
 
@@ -51,7 +52,8 @@ pub enum OpenError {
     /// The caller may not.
     #[error("not permitted")]
     NotPermitted,
-    /// The group would be larger than the hardware: a counter fewer than thought, or words that mean nothing.
+    /// The group would be larger than the hardware: a counter fewer than thought, or words that
+    /// mean nothing.
     #[error("it does not fit beside the others")]
     DoesNotFit,
     /// The thread has ended.

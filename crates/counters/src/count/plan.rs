@@ -1,8 +1,9 @@
 //! Groups: events that are to be divided by one another count at the same time.
 //!
-//! Events of a group are on the hardware together or not at all, so a ratio inside a group is exact even when groups take
-//! turns. Each group is led by cycles and instructions, which have counters of their own on most processors; the rest
-//! is filled with families (a cache's references and its misses) as long as there is room.
+//! Events of a group are on the hardware together or not at all, so a ratio inside a group is exact
+//! even when groups take turns. Each group is led by cycles and instructions, which have counters
+//! of their own on most processors; the rest is filled with families (a cache's references and its
+//! misses) as long as there is room.
 
 use crate::events::{Meaning, Scope};
 use crate::machine::Resolved;
@@ -43,8 +44,8 @@ const FAMILIES: &[&[Meaning]] = &[
     &[Meaning::DtlbReferences, Meaning::DtlbMisses],
 ];
 
-/// The groups for what is wanted, each with at most so many programmable counters. Software events are one group; what a
-/// unit outside the cores counts is in no group with anything else.
+/// The groups for what is wanted, each with at most so many programmable counters. Software events
+/// are one group; what a unit outside the cores counts is in no group with anything else.
 pub fn groups(wanted: Vec<Resolved>, counters: usize) -> Vec<Group> {
     let (units, rest): (Vec<_>, Vec<_>) = wanted
         .into_iter()
@@ -73,7 +74,8 @@ fn hardware_groups(wanted: Vec<Resolved>, counters: usize) -> Vec<Group> {
         }
         .programmable();
         let fits = |group: &&mut Group| {
-            // The kernel wants slots to lead the events of top-down, so that family leads a group of its own.
+            // The kernel wants slots to lead the events of top-down, so that family leads a group
+            // of its own.
             !is_top_down(&family[0]) && group.programmable() + needs <= counters
         };
         match groups.iter_mut().find(fits) {
@@ -155,7 +157,8 @@ mod tests {
         for counters in [1, 2, 4, 5, 6, 100] {
             let groups = groups(resolved(&machine), counters);
             for group in &groups {
-                // A family is never torn; on a machine with fewer counters than it has members, opening it tells.
+                // A family is never torn; on a machine with fewer counters than it has members,
+                // opening it tells.
                 assert!(
                     group.programmable() <= counters.max(2),
                     "{counters}: {group:?}"

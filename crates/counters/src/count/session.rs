@@ -1,7 +1,8 @@
 //! A counting session: groups opened for a target, started together, read, and added up.
 //!
-//! Events that count for a whole core are opened on one of its threads only; those of a unit outside the cores on the
-//! processors that the kernel names. Neither can follow a process, which the counts say where it is asked for.
+//! Events that count for a whole core are opened on one of its threads only; those of a unit
+//! outside the cores on the processors that the kernel names. Neither can follow a process, which
+//! the counts say where it is asked for.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,11 +31,12 @@ pub enum Target {
     Children,
 }
 
-/// Programmable counters assumed where the table does not know the core: what x86 and Arm processors have had at least for
-/// fifteen years. A group that turns out too large is divided.
+/// Programmable counters assumed where the table does not know the core: what x86 and Arm
+/// processors have had at least for fifteen years. A group that turns out too large is divided.
 const COUNTERS_ASSUMED: usize = 4;
 
-/// Why processors have no processor time: the kernel's clock for it does not stop while nothing runs.
+/// Why processors have no processor time: the kernel's clock for it does not stop while nothing
+/// runs.
 const WALL_CLOCK: &str = "on a processor it is the time on the wall; count processes instead";
 
 /// Open counters.
@@ -78,11 +80,13 @@ struct Refusals {
 }
 
 impl<'a, P: Perf> Session<'a, P> {
-    /// Opens counters for meanings. What cannot be counted is noted with its reason and does not fail the rest.
+    /// Opens counters for meanings. What cannot be counted is noted with its reason and does not
+    /// fail the rest.
     ///
     /// # Errors
-    /// [`OpenError::Descriptors`] and [`OpenError::Other`], which are not about one event; [`OpenError::NotPermitted`] if
-    /// nothing at all may be counted; [`OpenError::Gone`] if no thread of the target is left.
+    /// [`OpenError::Descriptors`] and [`OpenError::Other`], which are not about one event;
+    /// [`OpenError::NotPermitted`] if nothing at all may be counted; [`OpenError::Gone`] if no
+    /// thread of the target is left.
     pub fn open(
         perf: &'a P,
         machine: &Machine,
@@ -158,7 +162,8 @@ impl<'a, P: Perf> Session<'a, P> {
         }
     }
 
-    /// Opens what units outside the cores count, each on its own processors and alone: a group is on one unit.
+    /// Opens what units outside the cores count, each on its own processors and alone: a group is
+    /// on one unit.
     fn open_units(&mut self, group: &Group, refusals: &mut Refusals) -> Result<(), OpenError> {
         for event in &group.events {
             for placed in &event.events {
@@ -255,12 +260,13 @@ impl<'a, P: Perf> Session<'a, P> {
             for member in &group.members {
                 match self.perf.read(&member.handle) {
                     Ok(mut reading) => {
-                        // The kernel's own counts take no turns; that its clocks start one after the other is no reason to
-                        // scale.
+                        // The kernel's own counts take no turns; that its clocks start one after
+                        // the other is no reason to scale.
                         if member.meaning.is_software() {
                             reading.running_ns = reading.enabled_ns;
                         }
-                        // Equal units in one place have kinds of their own, equal events in several groups have not.
+                        // Equal units in one place have kinds of their own, equal events in several
+                        // groups have not.
                         let place = (place(group.whose), member.words.kind);
                         let entry = here
                             .entry((group.space, member.meaning, place))
@@ -314,7 +320,8 @@ impl<'a, P: Perf> Session<'a, P> {
     }
 }
 
-/// In which spaces a group is counted: what happens outside the cores, or in the kernel by its nature, is nobody's.
+/// In which spaces a group is counted: what happens outside the cores, or in the kernel by its
+/// nature, is nobody's.
 fn spaces_of(group: &Group, wanted: &[Space]) -> Vec<Space> {
     let plain = group
         .events

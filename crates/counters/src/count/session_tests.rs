@@ -1,4 +1,5 @@
-//! Sessions on a stand-in for the kernel: so many counters a processor, groups that take turns, events that are refused.
+//! Sessions on a stand-in for the kernel: so many counters a processor, groups that take turns,
+//! events that are refused.
 
 use std::cell::{Cell, RefCell};
 

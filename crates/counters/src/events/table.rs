@@ -53,7 +53,8 @@ pub enum Scope {
     /// A hardware thread; a thread or process can be followed.
     #[default]
     Thread,
-    /// A core, whichever of its hardware threads asks: counted once a core, and for whoever runs there.
+    /// A core, whichever of its hardware threads asks: counted once a core, and for whoever runs
+    /// there.
     Core,
     /// A part outside the cores, on the processors that the kernel names, for all who use it.
     Unit,

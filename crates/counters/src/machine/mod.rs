@@ -1,4 +1,5 @@
-//! What this machine has for counting: its core, its counting units, its limits, and how each meaning is counted here.
+//! What this machine has for counting: its core, its counting units, its limits, and how each
+//! meaning is counted here.
 //!
 //! Everything is read below one root, so that tests can stand in for machines that are not here.
 
@@ -75,7 +76,8 @@ impl Machine {
         self.units.iter().find(is_core)
     }
 
-    /// Programmable counters of a hardware thread that are free; `None` where the table does not know the core.
+    /// Programmable counters of a hardware thread that are free; `None` where the table does not
+    /// know the core.
     pub fn counters(&self) -> Option<usize> {
         let (_, core) = self.core.as_ref()?;
         let taken = usize::from(self.limits.watchdog == Watchdog::Counts);

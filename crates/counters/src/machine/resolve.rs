@@ -55,8 +55,8 @@ const TYPE_HARDWARE: u32 = 0;
 const TYPE_SOFTWARE: u32 = 1;
 const TYPE_CACHE: u32 = 3;
 
-/// The kernel's names, perf_event_open(2). Cache events are level | operation << 8 | result << 16; all here are reads but
-/// the stores.
+/// The kernel's names, perf_event_open(2). Cache events are level | operation << 8 | result << 16;
+/// all here are reads but the stores.
 fn generic_words(name: &str) -> Option<(u32, u64)> {
     let cache =
         |level: u64, operation: u64, miss: u64| (TYPE_CACHE, level | operation << 8 | miss << 16);
@@ -102,7 +102,8 @@ impl Machine {
         let raw = core.and_then(|(name, core)| Some((event.raw.get(name)?, core)));
         if let Some((raw, core)) = raw {
             let fixed = core.fixed.contains(&meaning);
-            // The metrics of top-down come from a register of their own, whose fields have these codes.
+            // The metrics of top-down come from a register of their own, whose fields have these
+            // codes.
             let metric = raw.code.starts_with("event=0x00,umask=0x8");
             return Ok(Resolved {
                 meaning,

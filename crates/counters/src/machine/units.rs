@@ -1,6 +1,8 @@
-//! Counting units as the kernel shows them: their number, the layout of their codes, the processors they are asked on.
+//! Counting units as the kernel shows them: their number, the layout of their codes, the processors
+//! they are asked on.
 //!
-//! Sources: Documentation/ABI/testing/sysfs-bus-event_source-devices-format and -events; `cpumask` as perf-stat(1) uses it.
+//! Sources: Documentation/ABI/testing/sysfs-bus-event_source-devices-format and -events; `cpumask`
+//! as perf-stat(1) uses it.
 
 use std::collections::BTreeMap;
 use std::fs;

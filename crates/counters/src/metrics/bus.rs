@@ -1,9 +1,11 @@
 //! How busy the way to memory is.
 //!
-//! Equation 4.1 of the dissertation counts the cycles in which the front-side bus is occupied, in processor cycles, and divides by
-//! the cycles that were not halted; with the two clocks' ratio that is the share of the bus's own cycles. Memory controllers have
-//! taken the bus's place: AMD's count their busy cycles and their clock, which is the equation itself, each for all processors;
-//! Intel's count transfers of 64 bytes, whose rate is compared with the bandwidth that the probe has measured.
+//! Equation 4.1 of the dissertation counts the cycles in which the front-side bus is occupied, in
+//! processor cycles, and divides by the cycles that were not halted; with the two clocks' ratio
+//! that is the share of the bus's own cycles. Memory controllers have taken the bus's place: AMD's
+//! count their busy cycles and their clock, which is the equation itself, each for all processors;
+//! Intel's count transfers of 64 bytes, whose rate is compared with the bandwidth that the probe
+//! has measured.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,13 +23,15 @@ pub struct Memory {
     pub bus_share: Option<f64>,
     /// Bytes a second that the controllers moved.
     pub bytes_per_s: Option<f64>,
-    /// That as a share of the bandwidth that one processor could read in the probe; above 1 where several do.
+    /// That as a share of the bandwidth that one processor could read in the probe; above 1 where
+    /// several do.
     pub bandwidth_share: Option<f64>,
     /// Bytes that memory moved for a byte of content.
     pub bytes_per_byte: Option<f64>,
 }
 
-/// Equation 4.1: cycles of the bus that were occupied, counted while so many processor cycles passed that were not halted.
+/// Equation 4.1: cycles of the bus that were occupied, counted while so many processor cycles
+/// passed that were not halted.
 ///
 /// ```
 /// use headway_counters::metrics::bus::utilisation;
@@ -39,7 +43,8 @@ pub fn utilisation(bus_occupied: f64, clock_hz: f64, cycles: f64, bus_hz: f64) -
     bus_occupied * clock_hz / (cycles * bus_hz)
 }
 
-/// How busy memory was while it was counted. `bandwidth` is what the probe has read, bytes a second.
+/// How busy memory was while it was counted. `bandwidth` is what the probe has read, bytes a
+/// second.
 pub fn memory(counts: &Counts, served: &Served, bandwidth: Option<f64>) -> Memory {
     let busy = counts
         .value(Meaning::BusBusy)

@@ -1,8 +1,9 @@
 //! Where cycles go: the non-overlapped breakdown of Figure 4.19, with the measured CPI beside it.
 //!
-//! Each event costs its penalty as if nothing else went on; the sum is therefore above the measured CPI as far as the processor
-//! overlaps them, and below it as far as cycles go elsewhere. The dissertation took penalties from the processor's manual and
-//! lmbench; here they are the latencies that the probe measures.
+//! Each event costs its penalty as if nothing else went on; the sum is therefore above the measured
+//! CPI as far as the processor overlaps them, and below it as far as cycles go elsewhere. The
+//! dissertation took penalties from the processor's manual and lmbench; here they are the latencies
+//! that the probe measures.
 
 use serde::{Deserialize, Serialize};
 
@@ -67,8 +68,8 @@ pub fn breakdown(counts: &Counts, penalties: &Penalties) -> Breakdown {
     let cost = |penalty: Option<f64>, what: &str| {
         penalty.ok_or_else(|| format!("the cost of {what} was not measured"))
     };
-    // Misses that the next level serves are those that are no misses there. Counts of different groups are estimates, whose
-    // difference must not become negative.
+    // Misses that the next level serves are those that are no misses there. Counts of different
+    // groups are estimates, whose difference must not become negative.
     let served = |misses: Result<f64, String>, next: Result<f64, String>| {
         Ok::<f64, String>((misses? - next?).max(0.0))
     };

@@ -1,4 +1,5 @@
-//! Ratios of counts: cycles per instruction and micro-operation, work per byte and per request, miss rates.
+//! Ratios of counts: cycles per instruction and micro-operation, work per byte and per request,
+//! miss rates.
 //!
 //! Source: dissertation section 4.4. "Per byte" is per byte of content that clients received.
 
@@ -29,7 +30,8 @@ pub struct Figure {
     pub unit: Unit,
     /// The value, if all its counts were counted.
     pub value: Option<f64>,
-    /// The share of the time for which the least counted of its counts was counted; below 1 the value is an estimate.
+    /// The share of the time for which the least counted of its counts was counted; below 1 the
+    /// value is an estimate.
     pub counted_share: Option<f64>,
     /// The counts that it lacks.
     pub lacks: Vec<Meaning>,

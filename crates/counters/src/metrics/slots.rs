@@ -1,7 +1,8 @@
-//! Top-down level 1: which share of the slots for micro-operations was used, and why the others were not.
+//! Top-down level 1: which share of the slots for micro-operations was used, and why the others
+//! were not.
 //!
-//! Sources: A. Yasin, "A Top-Down method for performance analysis and counters architecture", ISPASS 2014; for AMD the
-//! formulas of the Linux kernel's amdzen4 and amdzen5 `pipeline.json`.
+//! Sources: A. Yasin, "A Top-Down method for performance analysis and counters architecture",
+//! ISPASS 2014; for AMD the formulas of the Linux kernel's amdzen4 and amdzen5 `pipeline.json`.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,8 +24,8 @@ pub struct Slots {
     pub other_thread: Option<f64>,
 }
 
-/// The shares; `None` where the processor does not count slots, or not all of them were counted. `width` is the number of slots
-/// of a cycle where no event counts slots.
+/// The shares; `None` where the processor does not count slots, or not all of them were counted.
+/// `width` is the number of slots of a cycle where no event counts slots.
 pub fn slots(counts: &Counts, width: Option<u32>) -> Option<Slots> {
     let value = |meaning| counts.value(meaning);
     if let Some(all) = value(Meaning::Slots) {

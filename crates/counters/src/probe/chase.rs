@@ -1,8 +1,10 @@
-//! Pointer chasing: each load's address is what the load before it has read, so loads cannot overlap.
+//! Pointer chasing: each load's address is what the load before it has read, so loads cannot
+//! overlap.
 //!
-//! Lines are visited in a random order within a page, pages in a random order, as lmbench's `lat_mem_rd -t` does: a page's
-//! translation is looked up once for its 64 lines, so that the latency is the caches' and not the TLB's, and prefetchers find no
-//! stride. The TLB has a measurement of its own.
+//! Lines are visited in a random order within a page, pages in a random order, as lmbench's
+//! `lat_mem_rd -t` does: a page's translation is looked up once for its 64 lines, so that the
+//! latency is the caches' and not the TLB's, and prefetchers find no stride. The TLB has a
+//! measurement of its own.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -13,17 +15,19 @@ use rustix::thread::{disable_transparent_huge_pages, transparent_huge_pages_are_
 const LINE: usize = 64 / 4;
 const PAGE: usize = 4096 / 4;
 
-/// Loads of one measurement: memory takes some milliseconds for them, so that not every one meets the turn of another program.
+/// Loads of one measurement: memory takes some milliseconds for them, so that not every one meets
+/// the turn of another program.
 const LOADS: usize = 1 << 14;
 
-/// Measurements. The one counts that is slower than a quarter of them: whatever else ran made others slower, and the fastest may have met
-/// a part of the set that a farther cache still had.
+/// Measurements. The one counts that is slower than a quarter of them: whatever else ran made
+/// others slower, and the fastest may have met a part of the set that a farther cache still had.
 const TRIES: usize = 64;
 
 /// Loads before them at most.
 const LOADS_BEFORE: usize = 1 << 20;
 
-/// Pages for the TLB: more than any second-level TLB holds, while a line of each fits into a second-level cache.
+/// Pages for the TLB: more than any second-level TLB holds, while a line of each fits into a
+/// second-level cache.
 const WALK_PAGES: usize = 8192;
 
 /// Nanoseconds of an access in a working set of so many bytes.
@@ -38,7 +42,8 @@ pub(super) fn latency_ns(set_bytes: u64) -> f64 {
     time(&circle(&path, pages * PAGE), path[0])
 }
 
-/// Nanoseconds that an access costs more when its page is in no TLB: as many lines, a page each and all side by side.
+/// Nanoseconds that an access costs more when its page is in no TLB: as many lines, a page each and
+/// all side by side.
 pub(super) fn walk_ns() -> f64 {
     let _small = SmallPages::new();
     let mut order = Order::new(0);
@@ -87,8 +92,8 @@ fn time(next: &[u32], start: usize) -> f64 {
     tries[TRIES / 4]
 }
 
-/// While it is there, memory that this process takes comes in pages of the usual size: on many systems large ranges would get huge pages,
-/// of which the TLB holds all.
+/// While it is there, memory that this process takes comes in pages of the usual size: on many
+/// systems large ranges would get huge pages, of which the TLB holds all.
 struct SmallPages {
     were_disabled: bool,
 }

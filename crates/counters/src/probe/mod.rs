@@ -1,13 +1,16 @@
-//! Latencies and bandwidth of this machine's memory, which the cycle breakdown needs: lmbench's part.
+//! Latencies and bandwidth of this machine's memory, which the cycle breakdown needs: lmbench's
+//! part.
 //!
-//! [`chase`] follows pointers through working sets of growing size, [`stream`] reads, writes and copies one that is larger than all
-//! caches, [`pipeline`] tells the length of a cycle and the price of a mispredicted branch. All of it runs on the calling thread,
-//! for about two seconds; whoever calls binds the thread first, and should have nothing else run there.
+//! [`chase`] follows pointers through working sets of growing size, [`stream`] reads, writes and
+//! copies one that is larger than all caches, [`pipeline`] tells the length of a cycle and the
+//! price of a mispredicted branch. All of it runs on the calling thread, for about two seconds;
+//! whoever calls binds the thread first, and should have nothing else run there.
 //!
-//! Refused: calling a level by its size alone. A level is where the kernel says a cache is; its latency is that of a set that
-//! fits in it and not in the one below.
+//! Refused: calling a level by its size alone. A level is where the kernel says a cache is; its
+//! latency is that of a set that fits in it and not in the one below.
 //!
-//! Source: L. McVoy and C. Staelin, "lmbench: Portable tools for performance analysis", USENIX 1996.
+//! Source: L. McVoy and C. Staelin, "lmbench: Portable tools for performance analysis",
+//! USENIX 1996.
 
 mod caches;
 mod chase;
@@ -51,10 +54,12 @@ pub struct Level {
     pub latency_ns: f64,
 }
 
-/// Largest working set: beyond it a shared cache can no longer be told from memory in reasonable time and space.
+/// Largest working set: beyond it a shared cache can no longer be told from memory in reasonable
+/// time and space.
 const SET_BYTES_MAX: u64 = 1 << 30;
 
-/// Measures on the calling thread; `cpu` is the processor that it is bound to, whose caches the kernel is asked for.
+/// Measures on the calling thread; `cpu` is the processor that it is bound to, whose caches the
+/// kernel is asked for.
 ///
 /// ```no_run
 /// let probed = headway_counters::probe::run(0);
@@ -70,8 +75,8 @@ fn measured(caches: &[Cache], most: u64) -> Probed {
     let mut levels = Vec::new();
     let mut below = 0;
     for cache in caches {
-        // Halfway between this level's size and that of the one below, in powers: well outside the one and inside the
-        // other, of which others who share it may leave a part only.
+        // Halfway between this level's size and that of the one below, in powers: well outside the
+        // one and inside the other, of which others who share it may leave a part only.
         let halfway = match below {
             0 => cache.bytes / 2,
             below => ((below as f64) * (cache.bytes as f64)).sqrt() as u64,
@@ -80,7 +85,8 @@ fn measured(caches: &[Cache], most: u64) -> Probed {
         levels.push(level(&format!("L{}", cache.level), Some(cache.bytes), set));
         below = cache.bytes;
     }
-    // Four times the largest cache leaves a quarter of the hits at most to a cache that keeps what it can.
+    // Four times the largest cache leaves a quarter of the hits at most to a cache that keeps what
+    // it can.
     let beyond = (below * 4).max(64 << 20).min(most);
     levels.push(level("memory", None, beyond));
     Probed {
@@ -102,7 +108,8 @@ fn level(name: &str, bytes: Option<u64>, set_bytes: u64) -> Level {
 }
 
 impl Probed {
-    /// What events cost, in cycles: latencies of the next level, less what an access costs in any case.
+    /// What events cost, in cycles: latencies of the next level, less what an access costs in any
+    /// case.
     pub fn penalties(&self) -> Penalties {
         let first = self.latency("L1").unwrap_or(0.0);
         let more = |name: &str| {

@@ -1,8 +1,8 @@
 //! The length of a cycle, and what a mispredicted branch costs.
 //!
-//! A chain of rotations and exclusive ors, each of which needs the result before it, takes a cycle for each on every processor
-//! that the table knows. A branch on random bits is wrong half of the time, one on equal bits hardly ever; the difference is half of
-//! a misprediction's price.
+//! A chain of rotations and exclusive ors, each of which needs the result before it, takes a cycle
+//! for each on every processor that the table knows. A branch on random bits is wrong half of the
+//! time, one on equal bits hardly ever; the difference is half of a misprediction's price.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -24,7 +24,8 @@ pub(super) fn cycle_ns() -> f64 {
     );
     fastest(|| {
         for _ in 0..OPERATIONS / 16 {
-            // Eight times two operations; without them in a row the loop's own would be a part of the figure.
+            // Eight times two operations; without them in a row the loop's own would be a part of
+            // the figure.
             x = x.rotate_left(5) ^ y;
             x = x.rotate_left(7) ^ y;
             x = x.rotate_left(9) ^ y;

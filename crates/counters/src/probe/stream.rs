@@ -19,7 +19,8 @@ pub struct Bandwidth {
 /// Measurements, of which the fastest counts.
 const TRIES: usize = 3;
 
-/// The most that is read at once; what counts is that it is many times the caches' share of one thread.
+/// The most that is read at once; what counts is that it is many times the caches' share of one
+/// thread.
 const BYTES_MAX: u64 = 256 << 20;
 
 /// Bandwidth over so many bytes.

@@ -25,7 +25,8 @@ pub struct Analysis {
     pub quantiles: Vec<Quantile>,
     /// The schedule with the largest speed-up, exactly.
     pub best: Schedule,
-    /// What an ideal scheduler gains over a random one: the best speed-up less the mean of random ones.
+    /// What an ideal scheduler gains over a random one: the best speed-up less the mean of random
+    /// ones.
     pub ideal_over_random: f64,
     /// Schedulers that pair anew at random each round.
     pub rounds: Vec<After>,
@@ -40,7 +41,8 @@ pub struct Quantile {
     pub speed_up: f64,
 }
 
-/// Analyses a matrix; schedulers that pair anew do so for so many rounds. The same words give the same result.
+/// Analyses a matrix; schedulers that pair anew do so for so many rounds. The same words give the
+/// same result.
 ///
 /// ```
 /// use headway_counters::schedule::{SlowDowns, analysis, trials::Trials};

@@ -1,7 +1,8 @@
-//! Comma-separated values as RFC 4180 has them: records in, fields out, and a field in quotes where it needs them.
+//! Comma-separated values as RFC 4180 has them: records in, fields out, and a field in quotes where
+//! it needs them.
 //!
-//! Line ends may be LF or CRLF, empty lines are passed over, a byte-order mark too. Space around a field that is not
-//! quoted is not part of it. It does not guess another separator.
+//! Line ends may be LF or CRLF, empty lines are passed over, a byte-order mark too. Space around a
+//! field that is not quoted is not part of it. It does not guess another separator.
 
 /// The fields of one record and the line it begins on, counted from 1.
 #[derive(Debug, PartialEq)]

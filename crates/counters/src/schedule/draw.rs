@@ -1,7 +1,9 @@
-//! A matrix at random, to try the analysis without measuring: no figure in it belongs to a real program.
+//! A matrix at random, to try the analysis without measuring: no figure in it belongs to a real
+//! program.
 //!
-//! What the dissertation reports of its matrix is the range of the speed-ups that schedules have, 12 % to 26 %. Here the
-//! speed-up of each *pair* is drawn uniformly from a range, and the two directions of a pair share its cost unevenly.
+//! What the dissertation reports of its matrix is the range of the speed-ups that schedules have,
+//! 12 % to 26 %. Here the speed-up of each *pair* is drawn uniformly from a range, and the two
+//! directions of a pair share its cost unevenly.
 
 use super::matrix::{MatrixError, PROGRAMS_MAX, SlowDowns};
 use super::random::Random;
@@ -12,8 +14,9 @@ pub const PAPER_SPEED_UP: (f64, f64) = (0.12, 0.26);
 /// The most by which the two slow-downs of a pair are away from their mean, as a share of it.
 const UNEVEN_MAX: f64 = 0.1;
 
-/// A matrix of `programs` named p1, p2 …, each pair's speed-up drawn from `lowest` to `highest`, both as shares (0.12 is
-/// 12 %), above −1 and not more than 1. The same seed gives the same matrix.
+/// A matrix of `programs` named p1, p2 …, each pair's speed-up drawn from `lowest` to `highest`,
+/// both as shares (0.12 is 12 %), above −1 and not more than 1. The same seed gives the same
+/// matrix.
 ///
 /// # Errors
 /// [`MatrixError::Programs`] for fewer than two or too many.
@@ -23,7 +26,8 @@ pub fn matrix(programs: usize, speed_up: (f64, f64), seed: u64) -> Result<SlowDo
     }
     let mut random = Random::new(seed, u64::MAX);
     let (lowest, highest) = speed_up;
-    // Both directions of a pair are drawn when the first of them is asked for, which is the one above the diagonal.
+    // Both directions of a pair are drawn when the first of them is asked for, which is the one
+    // above the diagonal.
     let mut below = vec![0.0; programs * programs];
     let width = programs.to_string().len();
     let names = (1..=programs)

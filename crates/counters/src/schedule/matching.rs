@@ -1,18 +1,23 @@
-//! The heaviest perfect matching of a complete graph with an even number of vertices, exactly, in O(n³).
+//! The heaviest perfect matching of a complete graph with an even number of vertices, exactly, in
+//! O(n³).
 //!
-//! Edmonds' blossom algorithm as a search that is driven by its dual variables. Each stage grows alternating trees
-//! from all vertices without a mate until two of them meet. Within a stage, the next thing to happen is always the one
-//! that needs the smallest change of the duals: a tree *grows* by a matched pair, two *outer* blossoms *meet* (the
-//! cycle between them shrinks to a blossom, or two trees make an augmenting path), or an inner blossom whose variable
-//! is used up *expands*. A stage has O(n) of these events and looks for each in O(n); what makes that enough is that the
-//! vertex of an outer blossom that is nearest to a given vertex stays the nearest while the duals change.
+//! Edmonds' blossom algorithm as a search that is driven by its dual variables. Each stage grows
+//! alternating trees from all vertices without a mate until two of them meet. Within a stage, the
+//! next thing to happen is always the one that needs the smallest change of the duals: a tree
+//! *grows* by a matched pair, two *outer* blossoms *meet* (the cycle between them shrinks to a
+//! blossom, or two trees make an augmenting path), or an inner blossom whose variable is used up
+//! *expands*. A stage has O(n) of these events and looks for each in O(n); what makes that enough
+//! is that the vertex of an outer blossom that is nearest to a given vertex stays the nearest while
+//! the duals change.
 //!
-//! Weights and duals are integers, the duals doubled so that half a slack is one too: nothing is rounded here. On a
-//! complete graph of even order a perfect matching exists, so the search cannot fail, and vertices' duals may be
-//! negative. A bit-mask over all subsets would be shorter and ends at some twenty vertices.
+//! Weights and duals are integers, the duals doubled so that half a slack is one too: nothing is
+//! rounded here. On a complete graph of even order a perfect matching exists, so the search cannot
+//! fail, and vertices' duals may be negative. A bit-mask over all subsets would be shorter and ends
+//! at some twenty vertices.
 //!
-//! Sources: J. Edmonds, "Maximum matching and a polyhedron with 0,1-vertices", 1965; Z. Galil, "Efficient algorithms
-//! for finding maximum matching in graphs", ACM Computing Surveys 18, 1986, from where "slack" and the duals.
+//! Sources: J. Edmonds, "Maximum matching and a polyhedron with 0,1-vertices", 1965; Z. Galil,
+//! "Efficient algorithms for finding maximum matching in graphs", ACM Computing Surveys 18, 1986,
+//! from where "slack" and the duals.
 
 /// No vertex, no blossom.
 const NONE: usize = usize::MAX;
@@ -27,7 +32,8 @@ pub(super) struct Weights {
 }
 
 impl Weights {
-    /// The weight of each edge by its two vertices. Sums of as many weights as there are vertices must fit into 61 bits.
+    /// The weight of each edge by its two vertices. Sums of as many weights as there are vertices
+    /// must fit into 61 bits.
     pub fn new(vertices: usize, of: impl Fn(usize, usize) -> i64) -> Weights {
         assert!(vertices.is_multiple_of(2), "an odd vertex has no mate");
         let all = (0..vertices * vertices).map(|at| (at / vertices, at % vertices));
@@ -113,7 +119,8 @@ struct Search<'a> {
 impl<'a> Search<'a> {
     fn solve(weights: &'a Weights) -> Search<'a> {
         let vertices = weights.vertices;
-        // Blossoms are nested or disjoint, odd, and of three vertices at least, so there are fewer than half as many.
+        // Blossoms are nested or disjoint, odd, and of three vertices at least, so there are fewer
+        // than half as many.
         let numbers = vertices + vertices / 2;
         let heaviest = weights.weights.iter().copied().max().unwrap_or(0).max(0);
         let mut dual = vec![0; numbers];
@@ -187,7 +194,8 @@ impl<'a> Search<'a> {
                 _ => {}
             }
         }
-        // Two vertices without a mate are outer and rivals of one another, or not yet and then something grows.
+        // Two vertices without a mate are outer and rivals of one another, or not yet and then
+        // something grows.
         first.expect("an even complete graph has a perfect matching")
     }
 
@@ -261,7 +269,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Makes one outer blossom of the cycle that an edge closes; `steps` lead from its ends to where the paths join.
+    /// Makes one outer blossom of the cycle that an edge closes; `steps` lead from its ends to
+    /// where the paths join.
     fn shrink(&mut self, edge: Edge, left: &Path, right: &Path, steps: (usize, usize)) {
         let (left_steps, right_steps) = steps;
         let root = left.blossoms[left_steps];
@@ -307,7 +316,8 @@ impl<'a> Search<'a> {
         self.add_outer(id, &fresh);
     }
 
-    /// For each vertex outside blossom `id`, the nearest vertex of those children that were outer already.
+    /// For each vertex outside blossom `id`, the nearest vertex of those children that were outer
+    /// already.
     fn nearest_of(&self, id: usize, children: &[usize]) -> Vec<usize> {
         let mut near = vec![NONE; self.vertices];
         for &child in children {
@@ -369,8 +379,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// An inner blossom whose dual is used up becomes its children again: those on the way from its entry to its base stay
-    /// in the tree, inner and outer in turn.
+    /// An inner blossom whose dual is used up becomes its children again: those on the way from its
+    /// entry to its base stay in the tree, inner and outer in turn.
     fn expand(&mut self, id: usize) {
         let whole = std::mem::replace(&mut self.blossoms[id], Blossom::new(NONE, 0));
         self.spare.push(id);
@@ -385,7 +395,8 @@ impl<'a> Search<'a> {
         let first = self.top[whole.entry.1];
         let first = children.iter().position(|&child| child == first);
         let first = first.expect("the entry is in one of the children");
-        // Children 1 and 2, 3 and 4 … are pairs: from an odd one the matched link leads on, from an even one back.
+        // Children 1 and 2, 3 and 4 … are pairs: from an odd one the matched link leads on, from an
+        // even one back.
         let step = |at: usize| match first % 2 {
             1 => ((at + 1) % count, links[at]),
             _ => (at - 1, (links[at - 1].1, links[at - 1].0)),
@@ -458,7 +469,8 @@ impl<'a> Search<'a> {
         self.blossoms[self.top[v]].label
     }
 
-    /// How far the duals of an edge's ends are above its doubled weight; for ends in different outermost blossoms.
+    /// How far the duals of an edge's ends are above its doubled weight; for ends in different
+    /// outermost blossoms.
     fn slack(&self, u: usize, v: usize) -> i64 {
         self.dual[u] + self.dual[v] - 2 * self.weights.at(u, v)
     }

@@ -62,7 +62,8 @@ fn weight_is_that_of_the_heaviest_when_all_pairings_are_tried() {
     }
 }
 
-/// The doubled duals of a finished search: an upper bound of every matching's doubled weight, if they are feasible.
+/// The doubled duals of a finished search: an upper bound of every matching's doubled weight, if
+/// they are feasible.
 fn certified(search: &Search) -> i64 {
     let n = search.vertices;
     let around = |v: usize| {
@@ -104,7 +105,8 @@ fn the_duals_prove_the_weight_when_there_are_too_many_pairings_to_try() {
 
 #[test]
 fn blossoms_nest_and_expand_when_near_vertices_come_in_odd_clusters() {
-    // Points on a line in clusters of odd size: each cluster becomes a blossom and has to give one vertex away.
+    // Points on a line in clusters of odd size: each cluster becomes a blossom and has to give one
+    // vertex away.
     let mut random = Random::new(7, 0);
     for clusters in [2, 4, 6, 12] {
         let place: Vec<i64> = (0..clusters * 9)

@@ -1,8 +1,10 @@
-//! The matrix of pairwise slow-downs: what it means, how it is read and written, and what is refused.
+//! The matrix of pairwise slow-downs: what it means, how it is read and written, and what is
+//! refused.
 //!
-//! The head row and the first column name the programs, in the same order; the cell that joins them may hold any word.
-//! An entry is the slow-down of its row's program beside its column's: 1.35 means that it takes 35 % longer than alone;
-//! below 1, that company helps it. The diagonal (a program beside itself) takes no part in a schedule and may be empty.
+//! The head row and the first column name the programs, in the same order; the cell that joins them
+//! may hold any word. An entry is the slow-down of its row's program beside its column's: 1.35
+//! means that it takes 35 % longer than alone; below 1, that company helps it. The diagonal (a
+//! program beside itself) takes no part in a schedule and may be empty.
 
 use std::collections::HashSet;
 
@@ -102,11 +104,12 @@ pub struct SlowDowns {
 }
 
 impl SlowDowns {
-    /// A matrix from its entries: `of(row, column)` is the slow-down of `row` beside `column`; the diagonal is not asked for.
+    /// A matrix from its entries: `of(row, column)` is the slow-down of `row` beside `column`; the
+    /// diagonal is not asked for.
     ///
     /// # Errors
-    /// [`MatrixError`] for too few or too many programs, names that are missing or the same, and entries that are not
-    /// above 0.
+    /// [`MatrixError`] for too few or too many programs, names that are missing or the same, and
+    /// entries that are not above 0.
     pub fn new(
         names: Vec<String>,
         mut of: impl FnMut(usize, usize) -> f64,
@@ -164,7 +167,8 @@ impl SlowDowns {
         wrong.map_or(matrix, Err)
     }
 
-    /// Comma-separated values as [`SlowDowns::parse`] reads them, with four decimals and an empty diagonal.
+    /// Comma-separated values as [`SlowDowns::parse`] reads them, with four decimals and an empty
+    /// diagonal.
     pub fn to_csv(&self) -> String {
         let mut text = String::from("program");
         for name in &self.names {
@@ -189,7 +193,8 @@ impl SlowDowns {
         &self.names
     }
 
-    /// Time of `program` while `beside` runs next to it, over its time alone; 1 beside itself, whatever was read there.
+    /// Time of `program` while `beside` runs next to it, over its time alone; 1 beside itself,
+    /// whatever was read there.
     ///
     /// # Panics
     /// For a number that no program has.
@@ -236,7 +241,8 @@ fn check_row(record: &csv::Record, column: &str, programs: usize) -> Result<(), 
     Ok(())
 }
 
-/// The diagonal is not used, but a word or a negative number there is a sign that the file is something else.
+/// The diagonal is not used, but a word or a negative number there is a sign that the file is
+/// something else.
 fn check_diagonal(names: &[String], at: usize, entry: &str) -> Result<(), MatrixError> {
     let is_good = entry.is_empty() || entry.parse().is_ok_and(is_slow_down);
     is_good

@@ -1,4 +1,5 @@
-//! What a pair costs, what a schedule gains, and the best and the worst schedule, which `matching` finds exactly.
+//! What a pair costs, what a schedule gains, and the best and the worst schedule, which `matching`
+//! finds exactly.
 
 use serde::Serialize;
 
@@ -8,12 +9,14 @@ use super::matrix::SlowDowns;
 /// What the program without a partner costs: its own time alone.
 pub const ALONE: f64 = 1.0;
 
-/// Weights become integers of this many bits: the exact schedules are exact up to one part in 2⁴⁰ of the largest cost.
+/// Weights become integers of this many bits: the exact schedules are exact up to one part in 2⁴⁰
+/// of the largest cost.
 const WEIGHT_BITS: i32 = 40;
 
 /// The costs of all pairs of a matrix, in units of one program's time alone.
 ///
-/// With an odd number of programs there is one place more, and who is paired with it runs alone at the cost of [`ALONE`].
+/// With an odd number of programs there is one place more, and who is paired with it runs alone at
+/// the cost of [`ALONE`].
 #[derive(Clone, Debug)]
 pub struct Costs {
     programs: usize,
@@ -90,7 +93,8 @@ impl Costs {
     }
 }
 
-/// The schedule with the largest speed-up that any pairing has. O(n³): 26 programs take about a millisecond.
+/// The schedule with the largest speed-up that any pairing has. O(n³): 26 programs take about a
+/// millisecond.
 pub fn best(matrix: &SlowDowns) -> Schedule {
     extreme(matrix, true)
 }

@@ -1,6 +1,7 @@
 //! Blocks of work on several threads, their results in the order of the blocks.
 //!
-//! Whoever adds the results up in that order gets the same sum, to the last bit, from any number of threads.
+//! Whoever adds the results up in that order gets the same sum, to the last bit, from any number of
+//! threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};

@@ -1,7 +1,8 @@
-//! Random numbers that are the same on every machine, in as many independent streams as there are blocks of work.
+//! Random numbers that are the same on every machine, in as many independent streams as there are
+//! blocks of work.
 //!
-//! SplitMix64 (Steele, Lea and Flood, 2014): one word of state, a few operations a number, and it passes the usual test
-//! batteries. Not for secrets.
+//! SplitMix64 (Steele, Lea and Flood, 2014): one word of state, a few operations a number, and it
+//! passes the usual test batteries. Not for secrets.
 
 /// A stream of random numbers.
 pub(super) struct Random(u64);
@@ -18,8 +19,8 @@ impl Random {
         mixed(self.0)
     }
 
-    /// A whole number below `bound`, which is at least 1. The multiplication favours some numbers by less than
-    /// bound ÷ 2⁶⁴, which no number of trials would show.
+    /// A whole number below `bound`, which is at least 1. The multiplication favours some numbers
+    /// by less than bound ÷ 2⁶⁴, which no number of trials would show.
     pub fn below(&mut self, bound: usize) -> usize {
         ((u128::from(self.next()) * bound as u128) >> 64) as usize
     }

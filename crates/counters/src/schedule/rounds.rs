@@ -1,8 +1,10 @@
-//! A scheduler that knows nothing and pairs anew at random each round: how soon is it as good as the average?
+//! A scheduler that knows nothing and pairs anew at random each round: how soon is it as good as
+//! the average?
 //!
-//! The dissertation's remedy for a bad draw (section 4.7) is to draw again: the more rounds, the closer every
-//! scheduler comes to the mean. Here many such schedulers run, each round doing the same share of all programs' work under
-//! a pairing of its own, so the run time after some rounds is the mean of theirs.
+//! The dissertation's remedy for a bad draw (section 4.7) is to draw again: the more rounds, the
+//! closer every scheduler comes to the mean. Here many such schedulers run, each round doing the
+//! same share of all programs' work under a pairing of its own, so the run time after some rounds
+//! is the mean of theirs.
 
 use serde::Serialize;
 
@@ -11,7 +13,8 @@ use super::parallel;
 use super::random::Random;
 use super::trials::{self, Trials};
 
-/// As many schedulers, at most: enough for the 5th and 95th percentile to be known to about a hundredth of the spread.
+/// As many schedulers, at most: enough for the 5th and 95th percentile to be known to about a
+/// hundredth of the spread.
 pub const SCHEDULERS_MAX: u64 = 10_000;
 
 /// Schedulers that one thread takes at a time.
@@ -34,7 +37,8 @@ pub struct After {
     pub max: f64,
 }
 
-/// After 1, 2, 4 … rounds, and after `rounds`. As many schedulers as trials, [`SCHEDULERS_MAX`] at most.
+/// After 1, 2, 4 … rounds, and after `rounds`. As many schedulers as trials, [`SCHEDULERS_MAX`] at
+/// most.
 pub fn run(costs: &Costs, trials: &Trials, rounds: u32) -> Vec<After> {
     let looks = looks(rounds.max(1));
     let schedulers = trials.count.clamp(1, SCHEDULERS_MAX);

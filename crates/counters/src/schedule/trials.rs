@@ -1,9 +1,10 @@
 //! Random schedules by the million: the distribution of their speed-ups.
 //!
-//! A trial is a pairing drawn uniformly from all pairings. Trials are dealt in blocks, each with a stream of random numbers of
-//! its own, so the result depends on the seed and not on the number of threads. Speed-ups are counted in
-//! [`BINS`] equal steps between the exact worst and the exact best one, so the distribution is known to a two-thousandth
-//! of its range; smallest, mean and largest are kept as they are.
+//! A trial is a pairing drawn uniformly from all pairings. Trials are dealt in blocks, each with a
+//! stream of random numbers of its own, so the result depends on the seed and not on the number of
+//! threads. Speed-ups are counted in [`BINS`] equal steps between the exact worst and the exact
+//! best one, so the distribution is known to a two-thousandth of its range; smallest, mean and
+//! largest are kept as they are.
 
 use serde::Serialize;
 
@@ -66,8 +67,8 @@ pub struct Distribution {
 }
 
 impl Distribution {
-    /// The speed-up that `share` of the trials do not exceed, to a two-thousandth of the range and never outside what
-    /// was seen.
+    /// The speed-up that `share` of the trials do not exceed, to a two-thousandth of the range and
+    /// never outside what was seen.
     pub fn quantile(&self, share: f64) -> f64 {
         let found = self.cdf.iter().find(|point| point.share >= share);
         found.map_or(self.max, |point| point.speed_up.clamp(self.min, self.max))
@@ -76,8 +77,8 @@ impl Distribution {
 
 /// Draws a pairing and returns its run time. `order` holds all places, in any order.
 ///
-/// The last place takes a partner from the others at random, both leave, and so on: each pairing is equally likely, with
-/// half the random numbers of a shuffle.
+/// The last place takes a partner from the others at random, both leave, and so on: each pairing is
+/// equally likely, with half the random numbers of a shuffle.
 pub(super) fn draw(costs: &Costs, order: &mut [usize], random: &mut Random) -> f64 {
     let (mut left, mut run_time) = (order.len(), 0.0);
     while left > 1 {
@@ -146,7 +147,8 @@ fn one_block(costs: &Costs, trials: u64, mut random: Random, range: (f64, f64)) 
         found.sum += speed_up;
         found.min = found.min.min(speed_up);
         found.max = found.max.max(speed_up);
-        // A negative number becomes 0: the sum of the worst schedule in another order may be a rounding below it.
+        // A negative number becomes 0: the sum of the worst schedule in another order may be a
+        // rounding below it.
         let step = ((speed_up - low) * steps) as usize;
         found.counts[step.min(BINS - 1)] += 1;
     }
@@ -209,7 +211,8 @@ mod tests {
         let (costs, mut random) = (Costs::of(&matrix), Random::new(9, 0));
         let mut seen = HashMap::new();
         for _ in 0..15_000 {
-            // From the same order each time: one trial's order would make up for a bias of the next.
+            // From the same order each time: one trial's order would make up for a bias of the
+            // next.
             let run_time = draw(&costs, &mut [0, 1, 2, 3, 4, 5], &mut random);
             // Sums differ by rounding with their order.
             *seen.entry((run_time * 1e9).round() as i64).or_insert(0u32) += 1;

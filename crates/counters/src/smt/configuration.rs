@@ -1,7 +1,9 @@
-//! What a configuration of Table 4.3 is on this machine: the server's processors, the client's, and what has to change.
+//! What a configuration of Table 4.3 is on this machine: the server's processors, the client's, and
+//! what has to change.
 //!
-//! The dissertation's processors had one core with two threads each, so its "processor" is a core here; two of them are taken
-//! from two packages where there are two, which is the nearest to its machine. A client runs on this machine too, on what is left.
+//! The dissertation's processors had one core with two threads each, so its "processor" is a core
+//! here; two of them are taken from two packages where there are two, which is the nearest to its
+//! machine. A client runs on this machine too, on what is left.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -112,7 +114,8 @@ pub struct Layout {
 pub enum Setting {
     /// It can.
     Possible(Layout),
-    /// It can when threads of a core are used, which the kernel can be told; only then does it say which they are.
+    /// It can when threads of a core are used, which the kernel can be told; only then does it say
+    /// which they are.
     NeedsSmt,
     /// It cannot, and why.
     Impossible(String),

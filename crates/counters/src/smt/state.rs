@@ -1,8 +1,9 @@
 //! Changing processors and changing them back: whatever is changed is written down first.
 //!
-//! The record is a file in a directory that a reboot empties, as a reboot undoes the changes themselves. Whoever ends in
-//! order restores; after a crash a guard does, a process that only waits for the end of its standard input, and if that was killed too,
-//! the next start. A lock in the directory keeps two from changing at once.
+//! The record is a file in a directory that a reboot empties, as a reboot undoes the changes
+//! themselves. Whoever ends in order restores; after a crash a guard does, a process that only
+//! waits for the end of its standard input, and if that was killed too, the next start. A lock in
+//! the directory keeps two from changing at once.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -86,10 +87,12 @@ pub struct State {
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl State {
-    /// Takes the lock and restores what a crash has left. The second value says whether there was something.
+    /// Takes the lock and restores what a crash has left. The second value says whether there was
+    /// something.
     ///
     /// # Errors
-    /// [`StateError::Busy`]; a directory that cannot be made (only root can); what cannot be restored.
+    /// [`StateError::Busy`]; a directory that cannot be made (only root can); what cannot be
+    /// restored.
     pub fn open(directory: &Path) -> Result<(State, bool), StateError> {
         let mut state = State::locked(directory, FlockOperation::NonBlockingLockExclusive)?;
         state.noted = read(&state.record())?;
@@ -115,7 +118,8 @@ impl State {
         Ok(())
     }
 
-    /// Changes a file of the kernel's, which is written down first. Nothing is done if it has the value already.
+    /// Changes a file of the kernel's, which is written down first. Nothing is done if it has the
+    /// value already.
     ///
     /// # Errors
     /// The file cannot be read or written.
@@ -133,7 +137,8 @@ impl State {
         write(&change.file, &change.value)
     }
 
-    /// Notes a control group that is about to be made: it goes when the state is restored, with whatever is in it.
+    /// Notes a control group that is about to be made: it goes when the state is restored, with
+    /// whatever is in it.
     ///
     /// # Errors
     /// The record cannot be written.
@@ -142,7 +147,8 @@ impl State {
         self.write_record()
     }
 
-    /// Notes a folder, which stays when the state is restored and goes with this, also after a crash.
+    /// Notes a folder, which stays when the state is restored and goes with this, also after a
+    /// crash.
     ///
     /// # Errors
     /// The record cannot be written.
@@ -205,7 +211,8 @@ impl State {
         self.directory.join("changed.json")
     }
 
-    /// The record is replaced as a whole and is on its way to the disk before the change is made. There is none of nothing.
+    /// The record is replaced as a whole and is on its way to the disk before the change is made.
+    /// There is none of nothing.
     fn write_record(&self) -> Result<(), StateError> {
         let (path, new) = (self.record(), self.directory.join("changed.new"));
         if self.noted.undo.is_empty() && self.noted.folders.is_empty() {
@@ -229,7 +236,8 @@ impl State {
 
 impl Drop for State {
     fn drop(&mut self) {
-        // Whoever wants to know how it went calls `restore` before; what remains is in the record, for the guard.
+        // Whoever wants to know how it went calls `restore` before; what remains is in the record,
+        // for the guard.
         let _ = self.clear();
         // The guard takes the lock when its input ends.
         let _ = flock(&self.lock, FlockOperation::Unlock);
@@ -294,7 +302,8 @@ fn end_group(path: &Path) -> Result<(), StateError> {
     })
 }
 
-/// Tries `removal` until it succeeds, the path is not there, or patience ends: processes need a moment to be gone.
+/// Tries `removal` until it succeeds, the path is not there, or patience ends: processes need a
+/// moment to be gone.
 fn remove(path: &Path, mut removal: impl FnMut() -> io::Result<()>) -> Result<(), StateError> {
     let begun = Instant::now();
     loop {

@@ -63,7 +63,8 @@ impl Topology {
         Topology::read(Path::new(CPUS), &version, &command)
     }
 
-    /// That of a directory like [`CPUS`], for a kernel with these words in /proc/version and /proc/cmdline.
+    /// That of a directory like [`CPUS`], for a kernel with these words in /proc/version and
+    /// /proc/cmdline.
     pub fn read(root: &Path, version: &str, command: &str) -> Topology {
         let entries = fs::read_dir(root).into_iter().flatten().flatten();
         let mut cpus: Vec<Cpu> = entries
@@ -141,7 +142,8 @@ fn cpu(folder: &Path, number: usize) -> Option<Cpu> {
 pub(crate) mod tests {
     use super::*;
 
-    /// A machine of so many packages, cores a package and threads a core, in the usual numbering: all first threads first.
+    /// A machine of so many packages, cores a package and threads a core, in the usual numbering:
+    /// all first threads first.
     pub(crate) fn machine(
         packages: usize,
         cores: usize,

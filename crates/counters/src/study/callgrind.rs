@@ -1,9 +1,12 @@
-//! Instructions of user code for a request, counted by valgrind's callgrind, where no processor counts them.
+//! Instructions of user code for a request, counted by valgrind's callgrind, where no processor
+//! counts them.
 //!
-//! A server is run twice under callgrind, and serves more of the same requests the second time; the difference belongs to those
-//! requests, without start and end. What the kernel does for them is not in it: callgrind sees user code alone. Nor does it tell time.
+//! A server is run twice under callgrind, and serves more of the same requests the second time; the
+//! difference belongs to those requests, without start and end. What the kernel does for them is
+//! not in it: callgrind sees user code alone. Nor does it tell time.
 //!
-//! Source: the callgrind manual; the file format's `summary:` line is the cost of the whole program.
+//! Source: the callgrind manual; the file format's `summary:` line is the cost of the whole
+//! program.
 
 use std::fs;
 use std::path::Path;
@@ -18,23 +21,27 @@ use super::outcome::Instructions;
 use super::place::{Confined, Place};
 use super::run::RunError;
 
-/// Requests of the two runs. The first also loads what is loaded once: buffers, the paths of the code, and nearly all of some thousand
-/// names, which cost a server that remembers them more than one that opens them anew.
+/// Requests of the two runs. The first also loads what is loaded once: buffers, the paths of the
+/// code, and nearly all of some thousand names, which cost a server that remembers them more than
+/// one that opens them anew.
 const REQUESTS: [u64; 2] = [20_000, 24_000];
 
-/// Connections: enough that a server meets more than one at once, few enough that none of its processes does nothing but wait.
+/// Connections: enough that a server meets more than one at once, few enough that none of its
+/// processes does nothing but wait.
 const CONNECTIONS: usize = 4;
 
 /// A run under callgrind is fifty times as slow as without.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// A part of what valgrind says when it does not know openat2(2), whose number is the same on all architectures.
+/// A part of what valgrind says when it does not know openat2(2), whose number is the same on all
+/// architectures.
 const UNKNOWN_OPENAT2: &str = "syscall: 437";
 
 /// Counts for one server.
 ///
 /// # Errors
-/// [`RunError::Failed`] with what to do: valgrind is not installed, the server does not run under it.
+/// [`RunError::Failed`] with what to do: valgrind is not installed, the server does not run under
+/// it.
 pub(super) fn instructions(
     spec: &ServerSpec,
     confined: &Confined,
@@ -103,7 +110,8 @@ fn counted(
         .tempdir_in(place.servers());
     let folder =
         folder.map_err(|error| RunError::Failed(format!("a folder for callgrind: {error}")))?;
-    // Servers have become other users when their counts are written, some into files that root has made for them.
+    // Servers have become other users when their counts are written, some into files that root has
+    // made for them.
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     fs::set_permissions(folder.path(), open)
         .map_err(|error| RunError::Failed(format!("{}: {error}", folder.path().display())))?;
@@ -156,7 +164,8 @@ fn counted(
     })
 }
 
-/// A server that needs a system call which is younger than valgrind: its wrapper answers ENOSYS, and says so in twenty lines.
+/// A server that needs a system call which is younger than valgrind: its wrapper answers ENOSYS,
+/// and says so in twenty lines.
 fn understood(error: RunError) -> RunError {
     match error {
         RunError::Failed(why) if why.contains(UNKNOWN_OPENAT2) => RunError::Failed(
@@ -167,8 +176,8 @@ fn understood(error: RunError) -> RunError {
     }
 }
 
-/// Lets everybody write the files that callgrind has made at the start: a server that gives up root's rights writes its counts as
-/// somebody else.
+/// Lets everybody write the files that callgrind has made at the start: a server that gives up
+/// root's rights writes its counts as somebody else.
 fn open_counts(folder: &Path) -> Result<(), RunError> {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o666);
@@ -206,8 +215,8 @@ fn sum(folder: &Path, kind: Kind) -> Result<u64, RunError> {
     }
 }
 
-/// The cost of the program that a file of callgrind's is about: its summary, or the totals of its parts; `None` if it says
-/// neither.
+/// The cost of the program that a file of callgrind's is about: its summary, or the totals of its
+/// parts; `None` if it says neither.
 fn cost(text: &str) -> Option<u64> {
     let number = |line: &str| line.split_whitespace().next()?.parse::<u64>().ok();
     let of = |word: &str| {

@@ -23,7 +23,8 @@ pub(super) struct Demand {
 }
 
 impl Demand {
-    /// `headway load` in a closed loop, for the files of a set, on these processors, into a run directory.
+    /// `headway load` in a closed loop, for the files of a set, on these processors, into a run
+    /// directory.
     pub fn command(&self, server: &Server, set: &Path, cpus: &[usize], run: &Path) -> Command {
         let mut command = Command::new(lab::headway());
         let time = |seconds: f64| format!("{:.0}ms", seconds * 1e3);

@@ -1,7 +1,8 @@
-//! The dissertation's figures and tables from an outcome: throughput, speed-ups, the comparison of Table 4.6.
+//! The dissertation's figures and tables from an outcome: throughput, speed-ups, the comparison of
+//! Table 4.6.
 //!
-//! Repeats are put together as sums: what was counted in all of them over what was served in all of them. A figure whose parts were not
-//! measured has no value and a reason.
+//! Repeats are put together as sums: what was counted in all of them over what was served in all of
+//! them. A figure whose parts were not measured has no value and a reason.
 
 use serde::Serialize;
 
@@ -32,7 +33,8 @@ pub struct Cell {
     pub errors: u64,
     /// Processor time of the server for a request, in microseconds.
     pub cpu_us_per_request: Option<f64>,
-    /// Verdicts of the client that are not *valid*; those that differ in their figures alone once, the first of them.
+    /// Verdicts of the client that are not *valid*; those that differ in their figures alone once,
+    /// the first of them.
     pub doubts: Vec<String>,
     /// What was served.
     pub served: Served,
@@ -207,7 +209,8 @@ impl Comparison {
 pub struct Row {
     /// What it is.
     pub title: &'static str,
-    /// The simulation with SMT and without, and the dissertation's measurement with SMT and without, as printed.
+    /// The simulation with SMT and without, and the dissertation's measurement with SMT and
+    /// without, as printed.
     pub paper: [&'static str; 4],
     /// Ours with SMT and without.
     pub ours: [Option<f64>; 2],

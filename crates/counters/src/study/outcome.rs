@@ -1,7 +1,8 @@
 //! What came of a study, as it is kept in `counters.json`.
 //!
-//! Only what was measured stands in it, and what is missing with its reason; the figures of the dissertation follow from it
-//! ([`super::compare`]). A second run into the same directory adds to it.
+//! Only what was measured stands in it, and what is missing with its reason; the figures of the
+//! dissertation follow from it ([`super::compare`]). A second run into the same directory adds to
+//! it.
 
 use std::collections::BTreeMap;
 use std::fs;

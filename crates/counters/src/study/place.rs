@@ -23,7 +23,8 @@ use crate::smt::configuration::listed;
 /// What is asked for first; a server that answers it serves the set.
 pub(super) const READY: &str = "/ready.txt";
 
-/// The control group of servers, directly below its hierarchy's root, and that of servers with a share of a processor.
+/// The control group of servers, directly below its hierarchy's root, and that of servers with a
+/// share of a processor.
 const GROUP: &str = "headway-counters";
 const GROUP_WITH_SHARE: &str = "headway-counters-share";
 
@@ -141,7 +142,8 @@ fn check_memory(set_bytes: u64) -> Result<(), RunError> {
     }
 }
 
-/// Where servers run: their processors by affinity, and by a cpuset where the kernel has one, which they cannot leave.
+/// Where servers run: their processors by affinity, and by a cpuset where the kernel has one, which
+/// they cannot leave.
 pub(super) struct Confined {
     cpus: Vec<usize>,
     /// One for all controllers, or one for each.
@@ -183,7 +185,8 @@ impl Confined {
         })
     }
 
-    /// Starts a server there. `before` stands in front of its program, such as valgrind with its options.
+    /// Starts a server there. `before` stands in front of its program, such as valgrind with its
+    /// options.
     pub fn start(
         &self,
         spec: &ServerSpec,

@@ -1,7 +1,8 @@
 //! What is measured: servers, configurations, and the work they are given.
 //!
-//! The defaults are the dissertation's (section 4.2.4): a set of 500 MB that stays in memory, 1024 connections that ask again as soon
-//! as they are answered, no log, a worker for each hardware context.
+//! The defaults are the dissertation's (section 4.2.4): a set of 500 MB that stays in memory, 1024
+//! connections that ask again as soon as they are answered, no log, a worker for each hardware
+//! context.
 
 use std::path::PathBuf;
 
@@ -11,7 +12,8 @@ use serde::{Deserialize, Serialize};
 use crate::smt::Configuration;
 use crate::smt::configuration::Choice;
 
-/// The servers of the study, if none is named: ours and today's, with Apache as processes and as threads.
+/// The servers of the study, if none is named: ours and today's, with Apache as processes and as
+/// threads.
 pub const SERVERS: [Kind; 6] = [
     Kind::Headway,
     Kind::Nginx,
@@ -69,7 +71,8 @@ pub struct Plan {
     pub split: bool,
     /// How many slow clients each server satisfies is found, too.
     pub scores: bool,
-    /// The share of each of its processors that a server has while its score is sought; `None`: all of them.
+    /// The share of each of its processors that a server has while its score is sought; `None`: all
+    /// of them.
     pub score_share: Option<f64>,
     /// Instructions of user code are counted by callgrind, too.
     pub instructions: bool,
@@ -153,8 +156,8 @@ impl Plan {
     }
 }
 
-/// A server's size in a configuration: a loop for each hardware context, and a process or thread for each connection where a
-/// server needs one.
+/// A server's size in a configuration: a loop for each hardware context, and a process or thread
+/// for each connection where a server needs one.
 pub(super) fn sized(spec: &mut ServerSpec, contexts: usize, connections: usize) {
     spec.sizes.workers = contexts;
     spec.sizes.clients = match spec.kind.family() {

@@ -1,8 +1,9 @@
 //! Carrying a study out: configuration by configuration, server by server.
 //!
-//! Counters run for a window inside the client's measurement; what was served is added up from the client's rows that ended in the
-//! same window, by the clock of the wall that both have. A server that fails costs its own measurement and no other. The outcome is
-//! written after each, so that a study can go on where it stopped.
+//! Counters run for a window inside the client's measurement; what was served is added up from the
+//! client's rows that ended in the same window, by the clock of the wall that both have. A server
+//! that fails costs its own measurement and no other. The outcome is written after each, so that a
+//! study can go on where it stopped.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -57,7 +58,8 @@ pub enum RunError {
 /// Told what happens, a line at a time.
 pub type Listener<'a> = dyn FnMut(&str) + 'a;
 
-/// A client needs so long to have all its connections and begin; the same again is left after the window.
+/// A client needs so long to have all its connections and begin; the same again is left after the
+/// window.
 const MARGIN: Duration = Duration::from_secs(1);
 
 /// What the client gets to write its rows after the measurement.
@@ -405,8 +407,8 @@ impl Study<'_> {
         })
     }
 
-    /// What the processors of the configuration count, for all that runs there: interrupts and the kernel's threads are a part of
-    /// serving, as in the dissertation.
+    /// What the processors of the configuration count, for all that runs there: interrupts and the
+    /// kernel's threads are a part of serving, as in the dissertation.
     fn hardware(&self, layout: &Layout) -> Result<Option<Session<'static, KernelPerf>>, RunError> {
         let meanings: Vec<Meaning> = table()
             .meanings()

@@ -1,9 +1,11 @@
 //! How many slow clients a server satisfies: the static part of SPECweb99's score.
 //!
-//! SPECweb99 limits each simultaneous connection to 400 kbit/s and calls it conforming if it gets 320 kbit/s on average over its
-//! requests and fewer than a hundredth of them fail. The score here is the largest number of connections tried of which nineteen in
-//! twenty conform. The dynamic third of SPECweb99's requests is left out: it would measure an application beside the server. So a score
-//! is comparable with others of this kind and not with published ones; `bench/score` has the whole.
+//! SPECweb99 limits each simultaneous connection to 400 kbit/s and calls it conforming if it gets
+//! 320 kbit/s on average over its requests and fewer than a hundredth of them fail. The score here
+//! is the largest number of connections tried of which nineteen in twenty conform. The dynamic
+//! third of SPECweb99's requests is left out: it would measure an application beside the server. So
+//! a score is comparable with others of this kind and not with published ones; `bench/score` has
+//! the whole.
 //!
 //! Source: dissertation section 4.6; SPECweb99 release 1.02 run rules, section 2.3.
 
@@ -22,8 +24,8 @@ pub(super) const MOST_BITS: u64 = 400_000;
 /// What it must receive.
 const LEAST_BITS: f64 = 320_000.0;
 
-/// No try is shorter: the largest file takes 18 s at most at that rate, and in ten seconds one connection in thirteen would be busy with
-/// a file that began before, and could not be judged.
+/// No try is shorter: the largest file takes 18 s at most at that rate, and in ten seconds one
+/// connection in thirteen would be busy with a file that began before, and could not be judged.
 pub(super) const SECONDS_MIN: f64 = 20.0;
 
 /// The share of its requests that may fail.
@@ -35,7 +37,8 @@ const CONFORMING_MIN: f64 = 0.95;
 /// Connections that one client process has descriptors for on a machine with the usual limits.
 const CONNECTIONS_MAX: u64 = 15_000;
 
-/// The same where a server has a process or a thread for each: more would fill the memory before they fill a processor.
+/// The same where a server has a process or a thread for each: more would fill the memory before
+/// they fill a processor.
 const PROCESSES_MAX: u64 = 4096;
 
 /// A client whose processor is busy for a larger share paces its connections late itself.
@@ -59,7 +62,8 @@ pub struct Score {
     pub connections: Option<u64>,
     /// More could not be tried.
     pub at_least: bool,
-    /// The share of time for which the client's processor was busy, if it was the client that could not satisfy more.
+    /// The share of time for which the client's processor was busy, if it was the client that could
+    /// not satisfy more.
     #[serde(default)]
     pub client_busy: Option<f64>,
     /// What was tried, in order.
@@ -273,7 +277,8 @@ mod tests {
 
     #[test]
     fn the_score_is_a_bound_when_the_client_was_busy_where_it_ends() {
-        // The first guess is too many for the client; what ends the search is the server's at 300 and the client's at 1000.
+        // The first guess is too many for the client; what ends the search is the server's at 300
+        // and the client's at 1000.
         for (capacity, bound) in [(300, false), (1000, true)] {
             let found = search(Kind::Nginx, 2e9, |connections| {
                 Ok(Try {

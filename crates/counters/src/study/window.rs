@@ -8,7 +8,8 @@ use latency::row::Outcome as End;
 use super::run::RunError;
 use crate::metrics::Served;
 
-/// What clients received of requests that ended in a window, the requests that failed in it, and the client's verdict.
+/// What clients received of requests that ended in a window, the requests that failed in it, and
+/// the client's verdict.
 pub(super) fn served(
     run: &Path,
     begin: SystemTime,

@@ -32,8 +32,8 @@ pub fn attach(test: &str, started: Result<Attach, AttachError>) -> Option<Attach
     }
 }
 
-/// Whether the machine lacks something. A program that clang or the kernel's verifier refuses is our mistake, unless the
-/// kernel is too old for it.
+/// Whether the machine lacks something. A program that clang or the kernel's verifier refuses is
+/// our mistake, unless the kernel is too old for it.
 pub fn is_lack(error: &AttachError) -> bool {
     match error {
         AttachError::NotBuilt { why } => !why.contains("could not compile"),
@@ -64,7 +64,8 @@ pub struct Sleeper {
 }
 
 impl Sleeper {
-    /// Statically linked where the machine has libc.a, so that nothing but the observer could see it.
+    /// Statically linked where the machine has libc.a, so that nothing but the observer could see
+    /// it.
     pub fn start(role: &str, count: u32) -> Sleeper {
         Sleeper::linked(role, count, true)
     }

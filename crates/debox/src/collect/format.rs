@@ -1,4 +1,5 @@
-//! The file a traced process keeps: where everything lies, in 64-bit words of the machine's own byte order.
+//! The file a traced process keeps: where everything lies, in 64-bit words of the machine's own
+//! byte order.
 //!
 //! ```text
 //! head    64 KiB   who the process is, modules, notes, texts
@@ -6,9 +7,10 @@
 //! log     entries of kept records, any thread appends
 //! ```
 //!
-//! Every word is an atomic one in the writer's memory, so the file can be read at any moment, while the
-//! process runs and after `SIGKILL`: the kernel owns the pages. A count is stored after what it counts
-//! (release), so what a count announces is there. The file is sparse: what was never written takes no space.
+//! Every word is an atomic one in the writer's memory, so the file can be read at any moment, while
+//! the process runs and after `SIGKILL`: the kernel owns the pages. A count is stored after what it
+//! counts (release), so what a count announces is there. The file is sparse: what was never written
+//! takes no space.
 
 /// The first word.
 pub(super) const MAGIC: u64 = u64::from_ne_bytes(*b"DeBoxRun");

@@ -1,7 +1,7 @@
 //! How long the calls of a site took: counts in buckets a quarter of an octave wide.
 //!
-//! A bucket's bounds are at most 25 % apart, so a quantile is right to an eighth. Fixed buckets make
-//! histograms of threads and processes add up; percentiles do not.
+//! A bucket's bounds are at most 25 % apart, so a quantile is right to an eighth. Fixed buckets
+//! make histograms of threads and processes add up; percentiles do not.
 
 use std::fmt;
 
@@ -68,8 +68,8 @@ impl Histogram {
         self.counts.iter().sum()
     }
 
-    /// The buckets that are not empty: from (inclusive) and to (exclusive) in nanoseconds, and the count. The
-    /// last bucket has no end.
+    /// The buckets that are not empty: from (inclusive) and to (exclusive) in nanoseconds, and the
+    /// count. The last bucket has no end.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, Option<u64>, u64)> + '_ {
         let filled = |(_, count): &(usize, &u64)| **count > 0;
         self.counts
@@ -82,8 +82,8 @@ impl Histogram {
             })
     }
 
-    /// The length below which this share (0 to 1) of the calls lie: the middle of the bucket it falls into,
-    /// right to an eighth. `None` if empty.
+    /// The length below which this share (0 to 1) of the calls lie: the middle of the bucket it
+    /// falls into, right to an eighth. `None` if empty.
     pub fn quantile_ns(&self, share: f64) -> Option<u64> {
         let rank = ((self.count() as f64 * share).ceil() as u64).max(1);
         let mut below = 0;

@@ -1,14 +1,15 @@
-//! What traced programs leave behind: one file a process in one directory, written by the processes themselves
-//! while they run and read by anybody at any time.
+//! What traced programs leave behind: one file a process in one directory, written by the processes
+//! themselves while they run and read by anybody at any time.
 //!
-//! The preload library maps `PID-STARTTIME-IMAGE.debox` and adds up there, for each call site (a return
-//! address and a call), how often it was called, how long that took, what it slept on; records that a policy
-//! chooses are kept one by one. Because the memory is the file, `SIGKILL` loses nothing that had been counted.
+//! The preload library maps `PID-STARTTIME-IMAGE.debox` and adds up there, for each call site (a
+//! return address and a call), how often it was called, how long that took, what it slept on;
+//! records that a policy chooses are kept one by one. Because the memory is the file, `SIGKILL`
+//! loses nothing that had been counted.
 //!
-//! The writer is in [`write`]; it takes words, allocates nothing and is safe in signal handlers. The reader
-//! is [`Collection`]; it trusts no byte of a file. It resolves kernel addresses if asked
-//! ([`Collection::resolve`]) and tells which module a user's address lies in ([`Process::locate`]); naming
-//! the functions of a module is left to who shows the result.
+//! The writer is in [`write`]; it takes words, allocates nothing and is safe in signal handlers.
+//! The reader is [`Collection`]; it trusts no byte of a file. It resolves kernel addresses if asked
+//! ([`Collection::resolve`]) and tells which module a user's address lies in ([`Process::locate`]);
+//! naming the functions of a module is left to who shows the result.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -111,7 +112,8 @@ pub struct Process {
 pub enum Ended {
     /// The program ended by itself.
     Exit,
-    /// It became another program; the next [`Process::image`] has a file of its own, if it could be traced.
+    /// It became another program; the next [`Process::image`] has a file of its own, if it could be
+    /// traced.
     Exec,
 }
 
@@ -156,7 +158,8 @@ pub struct CallSite {
     pub wall_min_ns: u64,
     /// The longest.
     pub wall_max_ns: u64,
-    /// The shortest, the time the thread was preempted taken off: in-band time, which load does not spoil.
+    /// The shortest, the time the thread was preempted taken off: in-band time, which load does not
+    /// spoil.
     pub in_band_min_ns: u64,
     /// The longest of these.
     pub in_band_max_ns: u64,
@@ -256,19 +259,20 @@ pub struct Note {
 #[serde(rename_all = "kebab-case")]
 #[repr(u64)]
 pub enum NoteKind {
-    /// The program gets rights from its file (set-user-ID, set-group-ID, capabilities): the loader ignores
-    /// preloaded libraries there.
+    /// The program gets rights from its file (set-user-ID, set-group-ID, capabilities): the loader
+    /// ignores preloaded libraries there.
     Privileged = 1,
     /// The program is statically linked: there is no loader.
     Static = 2,
     /// The program was given an environment without the library.
     Environment = 3,
-    /// A child that shares memory with its parent but not a thread of it (clone with `CLONE_VM`): the
-    /// thread that made it is no longer traced.
+    /// A child that shares memory with its parent but not a thread of it (clone with `CLONE_VM`):
+    /// the thread that made it is no longer traced.
     SharedMemory = 4,
     /// The program is for another architecture than the library.
     Architecture = 5,
-    /// The process gave up system calls (seccomp): threads and children it made later are not traced.
+    /// The process gave up system calls (seccomp): threads and children it made later are not
+    /// traced.
     Confined = 6,
 }
 
@@ -290,11 +294,13 @@ pub struct Losses {
     pub calls_without_lane: u64,
     /// Calls at sites beyond those that fit.
     pub calls_without_site: u64,
-    /// Calls made inside the tracer itself, in a signal handler that met it there; not in any count.
+    /// Calls made inside the tracer itself, in a signal handler that met it there; not in any
+    /// count.
     pub calls_passed: u64,
     /// Calls of vfork children, which share their parent's memory; not in any count.
     pub calls_of_vfork: u64,
-    /// Calls made in signal handlers while another call was under way: counted, with their sleeps in that other call.
+    /// Calls made in signal handlers while another call was under way: counted, with their sleeps
+    /// in that other call.
     pub calls_nested: u64,
     /// Sleeps that are in the sums of their site but not told apart.
     pub sleeps_merged: u64,
@@ -339,8 +345,8 @@ fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The name of the file with the kernel's symbols ([`Symbols::image`](crate::Symbols::image)), for processes that need labels
-/// at once.
+/// The name of the file with the kernel's symbols ([`Symbols::image`](crate::Symbols::image)), for
+/// processes that need labels at once.
 pub const SYMBOLS_FILE: &str = "symbols";
 
 /// The name of a process's file.

@@ -1,7 +1,8 @@
 //! Reading what a process left, or is still writing.
 //!
-//! Numbers of a running process may be a call apart from one another; each by itself is right. A file that
-//! is cut, from another kind of machine or from a later version is refused with a reason, never guessed at.
+//! Numbers of a running process may be a call apart from one another; each by itself is right. A
+//! file that is cut, from another kind of machine or from a later version is refused with a reason,
+//! never guessed at.
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -1,9 +1,9 @@
 //! The writer's side: what a traced process does to the file in its memory.
 //!
-//! It takes words, not a file: whoever maps them knows where they come from, and a test needs no mapping.
-//! Nothing here allocates, waits or makes a system call, so all of it may run in a signal handler. A lane has
-//! one writer at a time, which therefore adds by a load and a store; the head and the log have many, which
-//! reserve by one atomic addition.
+//! It takes words, not a file: whoever maps them knows where they come from, and a test needs no
+//! mapping. Nothing here allocates, waits or makes a system call, so all of it may run in a signal
+//! handler. A lane has one writer at a time, which therefore adds by a load and a store; the head
+//! and the log have many, which reserve by one atomic addition.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -45,7 +45,8 @@ impl Layout {
         self.words() * WORD_BYTES
     }
 
-    /// The same or a smaller one, of so many bytes as far as that is possible: one lane and no log is the least.
+    /// The same or a smaller one, of so many bytes as far as that is possible: one lane and no log
+    /// is the least.
     pub const fn within(self, bytes: usize) -> Layout {
         const fn less(one: usize, other: usize) -> usize {
             if one < other { one } else { other }
@@ -162,16 +163,16 @@ impl<'a> Writer<'a> {
         self.words[head::RUNG].store(height, Ordering::Release);
     }
 
-    /// Says that the process is about to end, or to become another program; `None` takes it back, when the
-    /// exec failed.
+    /// Says that the process is about to end, or to become another program; `None` takes it back,
+    /// when the exec failed.
     pub fn ends(&self, ended: Option<Ended>, now_ns: u64) {
         let word = ended.map_or(super::format::RUNNING, Ended::word);
         self.words[head::ENDED_NS].store(now_ns, Ordering::Relaxed);
         self.words[head::ENDED].store(word, Ordering::Release);
     }
 
-    /// A lane for the calling thread: one that nobody has, which goes on adding up where its last owner
-    /// stopped. `None` if all are taken.
+    /// A lane for the calling thread: one that nobody has, which goes on adding up where its last
+    /// owner stopped. `None` if all are taken.
     pub fn lane(&self, thread: u32, rung: &Rung) -> Option<Lane<'a>> {
         for index in 0..self.layout.lanes_max {
             let start = self.layout.lane_start(index);
@@ -205,7 +206,8 @@ impl<'a> Writer<'a> {
         self.words[head::CALLS_OF_VFORK].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Adds a piece of mapped code: addresses from `start` up to `end` are the file's bytes from `offset`.
+    /// Adds a piece of mapped code: addresses from `start` up to `end` are the file's bytes from
+    /// `offset`.
     pub fn module(&self, start: u64, end: u64, offset: u64, path: &[u8]) {
         let (used, dropped) = (head::MODULES_USED, head::MODULES_DROPPED);
         if let Some(index) = self.reserve(used, dropped, head::MODULES_MAX) {
@@ -233,8 +235,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Appends a record to the log; `frames` is the stack of the user's program, innermost first. What does
-    /// not fit is counted.
+    /// Appends a record to the log; `frames` is the stack of the user's program, innermost first.
+    /// What does not fit is counted.
     pub fn keep(&self, thread: u32, site: u64, result: i64, record: &Record, frames: &[u64]) {
         let sleeps = record.sleeps();
         let sleep_words = |sleep: &Sleep| entry_sleep::WORDS + sleep.stack.frames().len();
@@ -284,7 +286,8 @@ impl<'a> Writer<'a> {
         let words = words.next_multiple_of(ENTRY_ALIGN_WORDS) as u64;
         let used = &self.words[head::LOG_USED];
         let limit = self.layout.log_words as u64;
-        // Compare and exchange rather than an addition, so that the word never says more than there is.
+        // Compare and exchange rather than an addition, so that the word never says more than there
+        // is.
         let mut at = used.load(Ordering::Relaxed);
         while at + words <= limit {
             match used.compare_exchange_weak(at, at + words, Ordering::AcqRel, Ordering::Relaxed) {
@@ -348,7 +351,8 @@ fn write_sleep(log: &[AtomicU64], at: usize, sleep: &Sleep) -> usize {
     at + words.len()
 }
 
-/// The sums of one thread, or of several one after another: a table of call sites and one of their sleeps.
+/// The sums of one thread, or of several one after another: a table of call sites and one of their
+/// sleeps.
 #[derive(Clone, Copy, Debug)]
 pub struct Lane<'a> {
     words: &'a [AtomicU64; lane::WORDS],
@@ -417,8 +421,8 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Counts a call made in a signal handler while another one was under way. What it slept belongs to
-    /// that other call.
+    /// Counts a call made in a signal handler while another one was under way. What it slept
+    /// belongs to that other call.
     pub fn nested(&self) {
         self.bump(lane::NESTED, 1);
     }

@@ -1,7 +1,8 @@
-//! Where the fields of a `funcgraph_exit` event are: the event that tells a function's whole call as it returns.
+//! Where the fields of a `funcgraph_exit` event are: the event that tells a function's whole call
+//! as it returns.
 //!
-//! The kernel describes its events in tracefs, since fields have come (`retval`) and may come again. An event that has
-//! all the fields we need is understood, whatever else is in it.
+//! The kernel describes its events in tracefs, since fields have come (`retval`) and may come
+//! again. An event that has all the fields we need is understood, whatever else is in it.
 //!
 //! Source: Documentation/trace/events.rst, "Event formats"; kernel/trace/trace_entries.h.
 
@@ -28,7 +29,8 @@ pub struct ExitFormat {
 pub struct Exit {
     /// The thread that ran it.
     pub thread: u32,
-    /// Where the tracer stands in the function: at its start, or behind the landing instruction it begins with.
+    /// Where the tracer stands in the function: at its start, or behind the landing instruction it
+    /// begins with.
     pub address: u64,
     /// How many traced functions it is called from.
     pub depth: u16,

@@ -1,11 +1,13 @@
-//! A trace instance of our own: a ring and a tracer that nobody else uses, and whose settings are nobody else's.
+//! A trace instance of our own: a ring and a tracer that nobody else uses, and whose settings are
+//! nobody else's.
 //!
-//! Nothing is set that is shared with other users of the tracer: neither the global buffer nor `max_graph_depth`,
-//! `set_graph_function` or the `funcgraph-*` options, which the kernel keeps once for all. What others have set there is told
-//! ([`Instance::remarks`]).
+//! Nothing is set that is shared with other users of the tracer: neither the global buffer nor
+//! `max_graph_depth`, `set_graph_function` or the `funcgraph-*` options, which the kernel keeps
+//! once for all. What others have set there is told ([`Instance::remarks`]).
 //!
-//! An instance outlives the process that made it. So its name says who that was, and [`sweep`] removes those of processes
-//! that are gone; the kernel itself refuses to remove one whose ring is being read.
+//! An instance outlives the process that made it. So its name says who that was, and [`sweep`]
+//! removes those of processes that are gone; the kernel itself refuses to remove one whose ring is
+//! being read.
 //!
 //! Source: Documentation/trace/ftrace.rst, "Instances" and "Single thread tracing".
 
@@ -73,8 +75,9 @@ impl Instance {
         self.set("buffer_size_kb", &kib.to_string())
     }
 
-    /// Traces these threads, and what they start, from now on. The first of them bring in the tracer: the kernel rewrites the
-    /// entries of all its functions for it, which takes a part of a second.
+    /// Traces these threads, and what they start, from now on. The first of them bring in the
+    /// tracer: the kernel rewrites the entries of all its functions for it, which takes a part of a
+    /// second.
     pub fn follow(&self, threads: &[u32]) -> Result<(), FunctionsError> {
         for thread in threads {
             match self.append("set_ftrace_pid", &thread.to_string()) {

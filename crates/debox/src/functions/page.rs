@@ -1,16 +1,18 @@
 //! A page of the kernel's trace ring, as `trace_pipe_raw` gives it: its events with their times.
 //!
-//! Pure: bytes in, events out. It trusts no length it reads; a page that contradicts itself ends where it does.
+//! Pure: bytes in, events out. It trusts no length it reads; a page that contradicts itself ends
+//! where it does.
 //!
 //! Sources: `events/header_page` and `events/header_event` of tracefs, which describe the layout;
-//! include/linux/ring_buffer.h (`enum ring_buffer_type`); Documentation/trace/ring-buffer-design.rst.
+//! include/linux/ring_buffer.h (`enum ring_buffer_type`);
+//! Documentation/trace/ring-buffer-design.rst.
 
 /// Places in the head of a page; the events follow.
 const COMMIT_AT: usize = 8;
 const EVENTS_AT: usize = 16;
 
-/// Bits of the commit word beside the number of bytes: events are missing before this page; how many stands behind its
-/// events.
+/// Bits of the commit word beside the number of bytes: events are missing before this page; how
+/// many stands behind its events.
 const MISSED: u64 = 1 << 31;
 const MISSED_STORED: u64 = 1 << 30;
 const LENGTH: u64 = (1 << 20) - 1;
@@ -36,7 +38,8 @@ pub struct Event<'p> {
     pub bytes: &'p [u8],
 }
 
-/// Calls `each` for every event of a page. Returns how many events are missing before the page, at least 1 if some are.
+/// Calls `each` for every event of a page. Returns how many events are missing before the page, at
+/// least 1 if some are.
 pub fn read<'p>(page: &'p [u8], mut each: impl FnMut(Event<'p>)) -> u64 {
     let (Some(mut time_ns), Some(commit)) = (long(page, 0), long(page, COMMIT_AT)) else {
         return 0;
@@ -59,7 +62,8 @@ pub fn read<'p>(page: &'p [u8], mut each: impl FnMut(Event<'p>)) -> u64 {
     }
 }
 
-/// The event at a place: its bytes if it is a tracer's, and where the next one begins. `None` at the end.
+/// The event at a place: its bytes if it is a tracer's, and where the next one begins. `None` at
+/// the end.
 fn event<'p>(page: &'p [u8], at: usize, time_ns: &mut u64) -> Option<(Option<&'p [u8]>, usize)> {
     let head = word(page, at)?;
     let (kind, delta) = (head & ((1 << TYPE_BITS) - 1), u64::from(head >> TYPE_BITS));
@@ -131,7 +135,8 @@ mod tests {
     #[test]
     fn times_add_up_when_events_are_of_every_kind() {
         let words = [
-            // Two words of data, 5 later; three, with their length before them; a discarded one of one word.
+            // Two words of data, 5 later; three, with their length before them; a discarded one of
+            // one word.
             [head(2, 5), 1, 2].as_slice(),
             &[head(0, 7), 16, 1, 2, 3],
             &[head(29, 1), 8, 0],

@@ -1,7 +1,8 @@
 //! The processors' rings, read as one: what returned first comes first, on whichever processor.
 //!
-//! A thread may be moved to another processor in the middle of a call, so its functions are spread over several rings, which are
-//! read one after another. What one of them holds waits here until the others have been read as far.
+//! A thread may be moved to another processor in the middle of a call, so its functions are spread
+//! over several rings, which are read one after another. What one of them holds waits here until
+//! the others have been read as far.
 
 use std::fs::File;
 use std::io::Read;
@@ -12,7 +13,8 @@ use super::page;
 /// Pages read in a turn, of all rings together: 16 MB.
 const PAGES_A_TURN: usize = 4096;
 
-/// Functions that wait for other rings, at most. One that is so far behind the others is not waited for.
+/// Functions that wait for other rings, at most. One that is so far behind the others is not waited
+/// for.
 const WAITING_MAX: usize = 1 << 20;
 
 #[derive(Debug)]
@@ -55,8 +57,9 @@ impl Rings {
         self.files = files;
     }
 
-    /// Hands over the functions that have returned until a time, each with the time of its return. What returned later waits for
-    /// the next turn. False if a ring holds more than is read in a turn, and so others may have waited for it.
+    /// Hands over the functions that have returned until a time, each with the time of its return.
+    /// What returned later waits for the next turn. False if a ring holds more than is read in a
+    /// turn, and so others may have waited for it.
     pub fn take(&mut self, until_ns: u64, mut each: impl FnMut(Exit, u64)) -> bool {
         let mut known_ns = until_ns;
         let mut are_empty = true;
@@ -104,8 +107,8 @@ impl Rings {
         self.lost
     }
 
-    /// How many of them were lost since this was asked last, if the last of these came after a time: some of them are later, nobody
-    /// knows how many.
+    /// How many of them were lost since this was asked last, if the last of these came after a
+    /// time: some of them are later, nobody knows how many.
     pub fn lost_after(&mut self, start_ns: u64) -> u64 {
         let gap = std::mem::take(&mut self.gap);
         if gap.end_ns > start_ns { gap.events } else { 0 }

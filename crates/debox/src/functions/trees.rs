@@ -1,7 +1,8 @@
-//! From functions in the order they return to the calls of each thread, with a bound on all of them.
+//! From functions in the order they return to the calls of each thread, with a bound on all of
+//! them.
 //!
-//! A function is never shorter than one it calls. So where there is room for some functions only, the longest of them are
-//! kept, and they are a tree all the same: what is left out are leaves.
+//! A function is never shorter than one it calls. So where there is room for some functions only,
+//! the longest of them are kept, and they are a tree all the same: what is left out are leaves.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -77,8 +78,9 @@ impl Trees {
 
     /// Takes a function whose return the ring tells at `end_ns`.
     ///
-    /// An interrupt may come between the return and the ring's time of it. So which function began first is known by the tracer's
-    /// own clock only, and until the outermost one returns that is what the starts are on.
+    /// An interrupt may come between the return and the ring's time of it. So which function began
+    /// first is known by the tracer's own clock only, and until the outermost one returns that is
+    /// what the starts are on.
     pub fn add(&mut self, exit: Exit, end_ns: u64) {
         let function = Function {
             address: exit.address,
@@ -132,8 +134,8 @@ impl Trees {
         }
     }
 
-    /// Threads that ended in a call never return from it. Those not heard of for longest are taken for such; if one of them
-    /// goes on after all, its call says how many functions are gone.
+    /// Threads that ended in a call never return from it. Those not heard of for longest are taken
+    /// for such; if one of them goes on after all, its call says how many functions are gone.
     fn give_up_waiting(&mut self) {
         let mut lasts: Vec<u64> = self.pending.values().map(|thread| thread.last_ns).collect();
         let half = lasts.len() / 2;
@@ -147,7 +149,8 @@ impl Trees {
         }
     }
 
-    /// The functions of a call of a thread: all whose outermost function lies more inside that time than outside.
+    /// The functions of a call of a thread: all whose outermost function lies more inside that time
+    /// than outside.
     pub fn of(&self, thread: u32, start_ns: u64, wall_ns: u64) -> Functions {
         let mut found = Functions::default();
         let Some(trees) = self.whole.get(&thread) else {
@@ -205,7 +208,8 @@ fn shorten(functions: &mut Vec<Function>, most: usize) -> u64 {
     let gone = functions.len().saturating_sub(most);
     if gone > 0 {
         let mut places: Vec<usize> = (0..functions.len()).collect();
-        // Of those of one length the outer ones stay, or a function would be left without its caller.
+        // Of those of one length the outer ones stay, or a function would be left without its
+        // caller.
         places.sort_by_key(|&at| (Reverse(functions[at].length_ns), functions[at].depth));
         places.truncate(most);
         places.sort_unstable();
@@ -261,7 +265,8 @@ mod tests {
     #[test]
     fn callers_stand_before_what_they_call_when_the_ring_tells_their_return_late() {
         let mut trees = Trees::new(10, 1000);
-        // The ring's clock is 5000 ahead of the tracer's; an interrupt of 500 came before two of the returns were written.
+        // The ring's clock is 5000 ahead of the tracer's; an interrupt of 500 came before two of
+        // the returns were written.
         for (depth, called_ns, length_ns, late_ns) in [
             (2, 115, 5, 0),
             (1, 110, 20, 500),

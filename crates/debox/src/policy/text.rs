@@ -27,8 +27,9 @@ impl fmt::Display for PolicyError {
 
 impl std::error::Error for PolicyError {}
 
-/// Conditions separated by commas, all of which have to be met: `all`, `slept`, `slower=LENGTH` (with `ns`,
-/// `us`, `ms` or `s`), `every=N`, `call=NAME+NAME`, `label=LABEL+LABEL`, `site=0xADDRESS+0xADDRESS`.
+/// Conditions separated by commas, all of which have to be met: `all`, `slept`, `slower=LENGTH`
+/// (with `ns`, `us`, `ms` or `s`), `every=N`, `call=NAME+NAME`, `label=LABEL+LABEL`,
+/// `site=0xADDRESS+0xADDRESS`.
 impl FromStr for Filter {
     type Err = PolicyError;
 
@@ -66,8 +67,8 @@ pub enum Action {
     Abort,
 }
 
-/// When to do what, in the words of a user: `CONDITIONS:ACTION`, where the conditions are those of a filter and
-/// `times=N`, and the action is `stack`, `core`, `abort` or `hook=COMMAND`.
+/// When to do what, in the words of a user: `CONDITIONS:ACTION`, where the conditions are those of
+/// a filter and `times=N`, and the action is `stack`, `core`, `abort` or `hook=COMMAND`.
 ///
 /// Unlike a [`Rule`] it may be shared between threads; who does, counts for itself.
 #[derive(Clone, Debug, PartialEq, Eq)]

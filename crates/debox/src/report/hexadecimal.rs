@@ -1,5 +1,5 @@
-//! Addresses as text, `"0xffffffff81000100"`: most readers of JSON keep numbers as doubles and would
-//! round a kernel address, and people compare them with /proc/kallsyms.
+//! Addresses as text, `"0xffffffff81000100"`: most readers of JSON keep numbers as doubles and
+//! would round a kernel address, and people compare them with /proc/kallsyms.
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serializer};

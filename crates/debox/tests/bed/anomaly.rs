@@ -1,5 +1,5 @@
-//! One late call among a thousand, which degraded the paper's server's latency eightfold and which sampling
-//! would miss (section 2.2): found in band, with the user stack that led to it.
+//! One late call among a thousand, which degraded the paper's server's latency eightfold and which
+//! sampling would miss (section 2.2): found in band, with the user stack that led to it.
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;
@@ -19,8 +19,8 @@ const CALLS: usize = 1000;
 const LATE: usize = 617;
 const SLOW_NS: u64 = 900_000;
 
-/// The place in the program that has to be found: a name in the stack. As a program would, it looks at the
-/// record where it made the call.
+/// The place in the program that has to be found: a name in the stack. As a program would, it looks
+/// at the record where it made the call.
 #[inline(never)]
 fn probe_a_name(debox: &Debox, folder: &Path, rule: &mut Rule) {
     // Not there, and not remembered by the kernel: a request each time.

@@ -1,5 +1,5 @@
-//! A disk that is late: an ext4 file system on a loop device over an image whose server answers by a
-//! schedule. The kernel's own page, inode and journal code is what waits.
+//! A disk that is late: an ext4 file system on a loop device over an image whose server answers by
+//! a schedule. The kernel's own page, inode and journal code is what waits.
 
 use std::fs::File;
 use std::io::Write;
@@ -16,8 +16,8 @@ use crate::truth::{alone, debox_or_skip, describe};
 
 const IMAGE_BYTES: u64 = 24 << 20;
 
-/// A mounted file system on the late image. Fields are dropped in this order: first the device is given up,
-/// then the image.
+/// A mounted file system on the late image. Fields are dropped in this order: first the device is
+/// given up, then the image.
 struct Disk {
     mount: tempfile::TempDir,
     device: String,
@@ -85,7 +85,8 @@ impl Disk {
         self.mount_device().expect("mounted before");
     }
 
-    /// Nanoseconds during which a request was with the server, since `start_ns`; overlaps count once.
+    /// Nanoseconds during which a request was with the server, since `start_ns`; overlaps count
+    /// once.
     fn late_ns(&self, start_ns: u64, end_ns: u64) -> u64 {
         let mut spans: Vec<(u64, u64)> = self
             .late
@@ -123,8 +124,8 @@ impl Drop for Disk {
     }
 }
 
-/// The last call slept only on these, and as long as the disk was late, to 5 %. `Err` where the machine was too
-/// busy to tell.
+/// The last call slept only on these, and as long as the disk was late, to 5 %. `Err` where the
+/// machine was too busy to tell.
 fn check(disk: &Disk, debox: &Debox, labels: &[Label], first: Label) -> Result<(), String> {
     let record = debox.last().expect("a record");
     for sleep in record.sleeps() {

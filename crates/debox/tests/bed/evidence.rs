@@ -1,5 +1,5 @@
-//! What an attempt injected and what its record said, as rows for `bench/debox-bed`: written before anything is asserted, so
-//! that a wrong record is in the evidence, too.
+//! What an attempt injected and what its record said, as rows for `bench/debox-bed`: written before
+//! anything is asserted, so that a wrong record is in the evidence, too.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -11,7 +11,8 @@ use crate::truth::Block;
 /// Names the file rows are appended to; without it nothing is written.
 const FILE: &str = "HEADWAY_BED_EVIDENCE";
 
-/// Blocks that were found under their label, of those that were injected, and sleeps nobody injected.
+/// Blocks that were found under their label, of those that were injected, and sleeps nobody
+/// injected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub injected: u32,
@@ -39,8 +40,8 @@ impl Counts {
     }
 }
 
-/// `case,call,label,injected,found,invented,least_ns,most_ns,asleep_ns`; the last three are empty where no injector
-/// measured the time.
+/// `case,call,label,injected,found,invented,least_ns,most_ns,asleep_ns`; the last three are empty
+/// where no injector measured the time.
 pub fn write(record: &Record, expected: &[(Label, u32)], counts: Counts, blocks: &[Block]) {
     let Some(path) = std::env::var_os(FILE) else {
         return;
@@ -80,7 +81,8 @@ pub fn limits(blocks: &[Block]) -> (u64, u64) {
     )
 }
 
-/// Time asleep without the wait for a processor after the release, which is no part of what was injected.
+/// Time asleep without the wait for a processor after the release, which is no part of what was
+/// injected.
 pub fn asleep_ns(record: &Record) -> u64 {
     let waited_ns = (record.wakeup_ns.unwrap_or(0)).saturating_sub(record.preemptions.total_ns);
     record.blocked_ns().saturating_sub(waited_ns)

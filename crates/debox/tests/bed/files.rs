@@ -1,5 +1,5 @@
-//! Files of a filesystem that answers late: lookups, opens, stats, reads, and names that somebody else
-//! looks up or makes.
+//! Files of a filesystem that answers late: lookups, opens, stats, reads, and names that somebody
+//! else looks up or makes.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -18,8 +18,8 @@ fn late_or_skip(test: &str) -> Option<Late> {
         .ok()
 }
 
-/// The answers this thread has had, and the block each of them was: since the answer before, or since
-/// `since_ns`, until it was given.
+/// The answers this thread has had, and the block each of them was: since the answer before, or
+/// since `since_ns`, until it was given.
 fn own_blocks(late: &Late, since_ns: u64) -> (Vec<Operation>, Vec<Block>) {
     let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
     let mut since_ns = since_ns;
@@ -128,7 +128,8 @@ fn wait_until_begun(late: &Late, operation: Operation) {
     }
 }
 
-/// Whether a call that began at this time found the other one's request still with the server, whatever it had to do first.
+/// Whether a call that began at this time found the other one's request still with the server,
+/// whatever it had to do first.
 fn in_time(start_ns: u64, others: &Answer) -> Result<(), Missed> {
     const MARGIN_NS: u64 = 15_000_000;
     if start_ns + MARGIN_NS < others.answered_ns.0 {
@@ -157,8 +158,8 @@ fn inode_lock_is_named_when_another_makes_a_directory_in_the_same_one() {
             other.join().expect("no panic").expect("made");
         });
         let (operations, mut blocks) = own_blocks(&late, start_ns(debox));
-        // The directory's name, which the kernel may ask for again; the wait for its lock; the new name; the
-        // making.
+        // The directory's name, which the kernel may ask for again; the wait for its lock; the new
+        // name; the making.
         let (making, lookups) = operations.split_last().expect("there are answers");
         assert_eq!(*making, Operation::Mkdir);
         assert!(lookups.len() >= 2 && lookups.iter().all(|o| *o == Operation::Lookup));

@@ -1,8 +1,9 @@
 //! A filesystem that answers late, by a schedule, and keeps the times of every answer.
 //!
 //! It has whatever is asked for: names that begin with `d` are directories, with `f` files of
-//! [`FILE_BYTES`], and `disk` is the image it was given. Nothing is cached by name, so each component of
-//! a path is a request each time. Everything is in memory: a delay is the schedule's and nobody else's.
+//! [`FILE_BYTES`], and `disk` is the image it was given. Nothing is cached by name, so each
+//! component of a path is a request each time. Everything is in memory: a delay is the schedule's
+//! and nobody else's.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -140,7 +141,8 @@ impl Server {
             }
         };
         std::thread::sleep(delay);
-        // The lock is held over the answer, so that whoever has been answered finds the answer noted.
+        // The lock is held over the answer, so that whoever has been answered finds the answer
+        // noted.
         let mut state = self.0.lock().expect("no panic under the lock");
         let before_ns = monotonic_ns();
         answer();

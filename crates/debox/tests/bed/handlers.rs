@@ -44,7 +44,8 @@ fn install() {
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = sleep_in_handler as extern "C" fn(libc::c_int) as usize;
     action.sa_flags = libc::SA_RESTART;
-    // SAFETY: the handler is async-signal-safe: it makes system calls and fills a buffer made before.
+    // SAFETY: the handler is async-signal-safe: it makes system calls and fills a buffer made
+    // before.
     let answer = unsafe { libc::sigaction(libc::SIGUSR1, &raw const action, ptr::null_mut()) };
     assert_eq!(answer, 0);
 }

@@ -1,5 +1,5 @@
-//! The privilege ladder: with less privilege there is less in the record, never something wrong, and a word
-//! that says what is missing and what would grant it.
+//! The privilege ladder: with less privilege there is less in the record, never something wrong,
+//! and a word that says what is missing and what would grant it.
 
 use std::os::unix::process::CommandExt;
 use std::time::Duration;

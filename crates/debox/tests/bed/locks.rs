@@ -32,7 +32,8 @@ fn file_lock_is_named_when_flock_waits_for_another_descriptor() {
     });
 }
 
-/// A lock of the open file description's, so that a thread of the same process can hold it against us.
+/// A lock of the open file description's, so that a thread of the same process can hold it against
+/// us.
 fn own_lock(file: &File, kind: libc::c_int) {
     let lock = libc::flock {
         l_type: kind as libc::c_short,

@@ -1,5 +1,5 @@
-//! Page faults: minor ones to the page, mappings whose pages have to be read, and memory that has to be
-//! reclaimed first.
+//! Page faults: minor ones to the page, mappings whose pages have to be read, and memory that has
+//! to be reclaimed first.
 
 use std::fs::File;
 use std::io::Write;
@@ -105,7 +105,8 @@ fn every_minor_fault_is_counted_when_a_call_fills_fresh_memory() {
     }
 }
 
-/// Copies the first pages of a mapped file, none of which is in memory, as the paper's example does.
+/// Copies the first pages of a mapped file, none of which is in memory, as the paper's example
+/// does.
 fn copy_cold_pages(late: &Late, debox: &Debox, pages: usize, advice: Advice) -> Vec<Block> {
     late.schedule(&[]);
     let file = File::open(late.path().join("f1")).expect("every name is there");
@@ -162,8 +163,8 @@ fn page_is_named_when_a_cold_mapping_is_read_ahead() {
         assert_eq!(blocks.len(), 1);
         let record = debox.last().expect("a record");
         assert!(record.faults_major >= Some(1), "{record:#?}");
-        // The pages of one answer are handed over one after the other. Whoever is woken by the first may be faster than
-        // that and wait for the next: as true, and no longer in sum.
+        // The pages of one answer are handed over one after the other. Whoever is woken by the
+        // first may be faster than that and wait for the next: as true, and no longer in sum.
         let count: u32 = record.sleeps().iter().map(|sleep| sleep.count).sum();
         if count > 1 {
             return Err(Missed(format!("{count} waits for the pages of one answer")));

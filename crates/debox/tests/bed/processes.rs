@@ -45,8 +45,8 @@ fn shared_word() -> &'static AtomicU64 {
 
 /// Forks. The child may only make system calls and use what it was given.
 fn fork(child: impl FnOnce() -> i32) -> libc::pid_t {
-    // SAFETY: the child runs `child`, which keeps to async-signal-safe calls, and ends without running
-    // anything of the parent's.
+    // SAFETY: the child runs `child`, which keeps to async-signal-safe calls, and ends without
+    // running anything of the parent's.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let status = child();

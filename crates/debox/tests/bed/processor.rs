@@ -1,5 +1,6 @@
-//! What is no sleep: losing the processor. And sums that must agree with the kernel's own: the processor
-//! clock of the thread, its count of voluntary switches, the wait for a processor after a wake-up.
+//! What is no sleep: losing the processor. And sums that must agree with the kernel's own: the
+//! processor clock of the thread, its count of voluntary switches, the wait for a processor after a
+//! wake-up.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -69,10 +70,12 @@ fn preemptions_are_apart_from_sleeps_when_another_wants_the_processor() {
             });
             let record = debox.last().expect("a record");
             assert!(record.preemptions.count > 0, "{record:#?}");
-            // The kernel's own clock of the thread has to agree, but for the clock readings themselves.
+            // The kernel's own clock of the thread has to agree, but for the clock readings
+            // themselves.
             let tolerance_ns = (used_ns / 20).max(50_000);
             if record.cpu_ns().abs_diff(used_ns) >= tolerance_ns {
-                // It leaves out what a hypervisor took, which no record of the machine's own can show.
+                // It leaves out what a hypervisor took, which no record of the machine's own can
+                // show.
                 return Err(Missed(format!("{used_ns} ns used: {record:#?}")));
             }
             Ok(Attempt {
@@ -138,7 +141,8 @@ fn wait_for_a_processor_is_told_apart_when_it_follows_a_sleep() {
         let runnable_ns = start_ns + sleep.as_nanos() as u64;
         let waited_ns = record.wakeup_ns.expect("asked for");
         let injected_ns = released_ns.saturating_sub(runnable_ns);
-        // The hog may come too late on a busy machine, even after all is over; then nothing is injected.
+        // The hog may come too late on a busy machine, even after all is over; then nothing is
+        // injected.
         if taken_ns >= runnable_ns || injected_ns < 10_000_000 {
             return Err(Missed(format!("{taken_ns}: taken after {runnable_ns}")));
         }

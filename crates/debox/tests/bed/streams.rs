@@ -18,8 +18,9 @@ fn prove(test: &str, attempt: impl FnMut(&Debox) -> Result<Attempt, Missed>) {
     prove_in_turn(&alone(), test, attempt);
 }
 
-/// A call that is blocked once, on one resource. A stream may come to room by itself, by an acknowledgement that was
-/// late: a call that had returned before its release was not the injector's to end.
+/// A call that is blocked once, on one resource. A stream may come to room by itself, by an
+/// acknowledgement that was late: a call that had returned before its release was not the
+/// injector's to end.
 fn once(
     debox: &Debox,
     label: Label,

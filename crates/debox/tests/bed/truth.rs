@@ -1,9 +1,9 @@
 //! Blocking a call on purpose, and comparing its record with what was done to it.
 //!
-//! The truth is the injector's own clock: the call slept from some moment between its start and the moment it
-//! was seen asleep until some moment around its release. On a busy machine those moments lie apart by more
-//! than the 5 % (or 50 µs) a record may be wrong; such an attempt proves nothing about the time and is
-//! made again. Labels and counts have to be right in every attempt.
+//! The truth is the injector's own clock: the call slept from some moment between its start and the
+//! moment it was seen asleep until some moment around its release. On a busy machine those moments
+//! lie apart by more than the 5 % (or 50 µs) a record may be wrong; such an attempt proves nothing
+//! about the time and is made again. Labels and counts have to be right in every attempt.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
@@ -22,8 +22,9 @@ pub const DELAY: Duration = Duration::from_millis(20);
 /// How often an attempt may be too blurred to tell.
 const ATTEMPTS_MAX: usize = 100;
 
-/// How often a record may have less than was injected. A task's state says that it sleeps a moment before it is switched out,
-/// and where the host takes the processor away in that moment (0.7 ms were seen) the sleep begins later than it was seen.
+/// How often a record may have less than was injected. A task's state says that it sleeps a moment
+/// before it is switched out, and where the host takes the processor away in that moment (0.7 ms
+/// were seen) the sleep begins later than it was seen.
 const SHORT_MAX: usize = 5;
 
 /// An injected block, by the injector's clock.
@@ -51,8 +52,8 @@ pub fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps the program's own pages, if it may: one that the kernel has taken back would be read from the disk in the middle of
-/// a call, which then sleeps once more than was injected.
+/// Keeps the program's own pages, if it may: one that the kernel has taken back would be read from
+/// the disk in the middle of a call, which then sleeps once more than was injected.
 fn keep_program_in_memory() {
     static KEPT: Once = Once::new();
     KEPT.call_once(|| {
@@ -90,8 +91,9 @@ pub fn prove(test: &str, mut attempt: impl FnMut(&Debox) -> Attempt) {
     prove_in_turn(&alone(), test, |debox| Ok(attempt(debox)));
 }
 
-/// The same for a test whose turn has begun: making ready what it needs, a mount perhaps, forks and maps memory, which must
-/// not happen in another one's turn. An attempt that missed its moment proves nothing at all and is made again.
+/// The same for a test whose turn has begun: making ready what it needs, a mount perhaps, forks and
+/// maps memory, which must not happen in another one's turn. An attempt that missed its moment
+/// proves nothing at all and is made again.
 pub fn prove_in_turn(
     _turn: &MutexGuard<'static, ()>,
     test: &str,
@@ -172,8 +174,8 @@ enum Disagree {
     Otherwise(String),
 }
 
-/// Whether the time asleep is that of the blocks, to 5 % or 50 µs; the wait for a processor after the
-/// release is no part of what was injected.
+/// Whether the time asleep is that of the blocks, to 5 % or 50 µs; the wait for a processor after
+/// the release is no part of what was injected.
 fn compare(record: &Record, blocks: &[Block]) -> Result<(), Disagree> {
     let (surely_ns, at_most_ns) = evidence::limits(blocks);
     let blocked_ns = record.blocked_ns();
@@ -198,7 +200,8 @@ fn compare(record: &Record, blocks: &[Block]) -> Result<(), Disagree> {
     Ok(())
 }
 
-/// Makes `call` under records; once it sleeps, another thread lets [`DELAY`] pass and makes `release`.
+/// Makes `call` under records; once it sleeps, another thread lets [`DELAY`] pass and makes
+/// `release`.
 pub fn block_until_released<R>(
     debox: &Debox,
     number: i64,
@@ -218,7 +221,8 @@ pub fn block_until_released<R>(
         let result = debox.call(number as u32, call);
         let (seen_ns, before_ns, after_ns) = injector.join().expect("no panic");
         let start_ns = debox.last().expect("a record").start_ns;
-        // Seen asleep before the call had begun, it slept for another reason: nothing is known of when this sleep began.
+        // Seen asleep before the call had begun, it slept for another reason: nothing is known of
+        // when this sleep began.
         let asleep_ns = if seen_ns < start_ns {
             before_ns
         } else {

@@ -1,5 +1,6 @@
-//! A debug file that passes for the running kernel's, which would be gigabytes and belong to one kernel: a small C program with
-//! DWARF, whose few functions lie where those of the kernel do, though the file begins elsewhere.
+//! A debug file that passes for the running kernel's, which would be gigabytes and belong to one
+//! kernel: a small C program with DWARF, whose few functions lie where those of the kernel do,
+//! though the file begins elsewhere.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,8 +8,8 @@ use std::process::Command;
 /// Where the file begins; the running kernel is elsewhere, by an offset that has to be found.
 const BASE: u64 = 0x0100_0000;
 
-/// The function a timer's sleep is in, as long as it has to be: one line of a made source. Before it those by which a
-/// debug file is seen to be the running kernel's.
+/// The function a timer's sleep is in, as long as it has to be: one line of a made source. Before
+/// it those by which a debug file is seen to be the running kernel's.
 const SOURCE: &str = r#"
 #define IN(place) __attribute__((section(place)))
 IN(".text") void first(void) {}
@@ -44,8 +45,8 @@ const OPTIONS: &[&str] = &[
     "-Wl,--build-id=none",
 ];
 
-/// Makes `folder/vmlinux`, whose functions are `moved` bytes from where those of the running kernel are. It needs the addresses
-/// of /proc/kallsyms and a C compiler.
+/// Makes `folder/vmlinux`, whose functions are `moved` bytes from where those of the running kernel
+/// are. It needs the addresses of /proc/kallsyms and a C compiler.
 pub fn vmlinux(folder: &Path, moved: u64) -> PathBuf {
     let source = folder.join("kernel/time/made.c");
     std::fs::create_dir_all(folder.join("kernel/time")).expect("a directory");

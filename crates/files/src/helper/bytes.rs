@@ -70,8 +70,8 @@ pub(super) fn write_all_at(file: &OwnedFd, mut bytes: &[u8], mut at: u64) -> Res
     Ok(())
 }
 
-/// A new file that nobody can find: it is gone with its last descriptor. Some file systems cannot make one
-/// (open(2), `O_TMPFILE`); there it has a name for a moment.
+/// A new file that nobody can find: it is gone with its last descriptor. Some file systems cannot
+/// make one (open(2), `O_TMPFILE`); there it has a name for a moment.
 pub(super) fn nameless(directory: &[u8]) -> Result<OwnedFd, Errno> {
     let (flags, mode) = (OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
     match open(directory, flags | OFlags::TMPFILE, mode) {

@@ -1,15 +1,18 @@
 //! Which of many files of different sizes are worth keeping within a bound: GreedyDual-Size.
 //!
-//! What it does: gives each entry a rank, that of the last one that had to go plus what a byte of it is worth, and gives up
-//! the lowest. Every file saves one wait, so a byte of a small one is worth more; and as ranks rise with each that
-//! goes, whoever came long ago goes too, however small, and comes again if it is waited for again. What it refuses: to know what it keeps.
+//! What it does: gives each entry a rank, that of the last one that had to go plus what a byte of
+//! it is worth, and gives up the lowest. Every file saves one wait, so a byte of a small one is
+//! worth more; and as ranks rise with each that goes, whoever came long ago goes too, however
+//! small, and comes again if it is waited for again. What it refuses: to know what it keeps.
 //!
-//! Source: P. Cao, S. Irani, *Cost-Aware WWW Proxy Caching Algorithms*, USITS 1997, section 4.1, with a cost of 1.
+//! Source: P. Cao, S. Irani, *Cost-Aware WWW Proxy Caching Algorithms*, USITS 1997, section 4.1,
+//! with a cost of 1.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
-/// What one wait is worth, in ranks a byte. An entry is a page at least, so 2^36 of them can go before ranks would not fit.
+/// What one wait is worth, in ranks a byte. An entry is a page at least, so 2^36 of them can go
+/// before ranks would not fit.
 const WAIT: u64 = 1 << 40;
 
 /// Entries within a bound of bytes and of number. Keys are not chosen by clients.
@@ -60,8 +63,8 @@ impl<K: Copy + Eq + Hash, V> Choice<K, V> {
         self.shrink(bytes_max, self.entries_max)
     }
 
-    /// Let there be room for one more of so many bytes: what had to go for it, the least worth first. `None`: it can never be kept, and nothing
-    /// has gone.
+    /// Let there be room for one more of so many bytes: what had to go for it, the least worth
+    /// first. `None`: it can never be kept, and nothing has gone.
     pub(super) fn make_room(&mut self, bytes: u64) -> Option<Vec<V>> {
         if bytes > self.bytes_max || self.entries_max == 0 {
             return None;

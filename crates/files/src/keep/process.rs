@@ -1,12 +1,14 @@
-//! A process that keeps small files for all workers of a server, so that they need not each have a copy.
+//! A process that keeps small files for all workers of a server, so that they need not each have a
+//! copy.
 //!
-//! Who talks: the master starts it with one end of a `SOCK_SEQPACKET` pair as its standard input, and gives each worker the other end.
-//! A worker offers a small file that has come into its memory ([`KeeperSocket`]): one message is how many bytes are kept at most
-//! (u64, little-endian) with the file attached. What the keeper says back is for the master alone, since workers never read there: the five numbers of
-//! [`KeepStatistics`] ([`told_by_keeper`]).
+//! Who talks: the master starts it with one end of a `SOCK_SEQPACKET` pair as its standard input,
+//! and gives each worker the other end. A worker offers a small file that has come into its memory
+//! ([`KeeperSocket`]): one message is how many bytes are kept at most (u64, little-endian) with the
+//! file attached. What the keeper says back is for the master alone, since workers never read
+//! there: the five numbers of [`KeepStatistics`] ([`told_by_keeper`]).
 //!
-//! What it refuses: to be waited for. A worker whose offer finds no room goes on, and may offer the file again. It ends when nobody has the
-//! other end any more.
+//! What it refuses: to be waited for. A worker whose offer finds no room goes on, and may offer the
+//! file again. It ends when nobody has the other end any more.
 //!
 //! Sources: unix(7), mlock(2).
 
@@ -72,7 +74,8 @@ impl KeeperSocket {
         KeeperSocket { socket, bytes_max }
     }
 
-    /// Somebody has asked for this small file, and it is in memory now; was that taken? Never waits.
+    /// Somebody has asked for this small file, and it is in memory now; was that taken? Never
+    /// waits.
     pub fn offer(&self, file: &OpenFile) -> bool {
         if !(1..=FILE_BYTES_MAX).contains(&file.meta().size) {
             return false;

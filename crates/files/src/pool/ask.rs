@@ -70,14 +70,14 @@ impl Pool {
         )
     }
 
-    /// Whether [`Pool::fetch`] is the way to have so many bytes of a file that is not in memory. The kernel's workers
-    /// read in and fetch nothing, and a larger file has no place in an answer.
+    /// Whether [`Pool::fetch`] is the way to have so many bytes of a file that is not in memory.
+    /// The kernel's workers read in and fetch nothing, and a larger file has no place in an answer.
     pub fn fetches(&self, length: u64) -> bool {
         self.ring.is_none() && length <= FETCH_BYTES_MAX as u64
     }
 
-    /// Have a helper say what a small file of `length` bytes holds: one job and one answer, where reading in would leave the
-    /// loop to read.
+    /// Have a helper say what a small file of `length` bytes holds: one job and one answer, where
+    /// reading in would leave the loop to read.
     ///
     /// # Errors
     /// [`Full`].
@@ -90,8 +90,8 @@ impl Pool {
         self.ask(Key::Fetch(piece(file, 0, length)), Some(file), Some(waiter))
     }
 
-    /// Make a listing page of the directory `path` for `waiter`. If a page of it is `known` and still
-    /// right, that one is the outcome, and no second one takes memory.
+    /// Make a listing page of the directory `path` for `waiter`. If a page of it is `known` and
+    /// still right, that one is the outcome, and no second one takes memory.
     ///
     /// # Errors
     /// [`Full`].
@@ -106,8 +106,8 @@ impl Pool {
         self.ask(Key::List(root, path.into()), known, Some(waiter))
     }
 
-    /// `waiter` waits no longer for what it asked for last: its client has gone, or has been answered
-    /// otherwise. A job that no helper has begun and nobody else waits for is dropped.
+    /// `waiter` waits no longer for what it asked for last: its client has gone, or has been
+    /// answered otherwise. A job that no helper has begun and nobody else waits for is dropped.
     pub fn leave(&mut self, waiter: u64) {
         self.jobs.leave(waiter);
         self.gauges();

@@ -1,7 +1,7 @@
 //! The jobs of a pool: queued, running, and who waits for each.
 //!
-//! Whoever stops waiting is forgotten at once, and so is work that nobody waits for any more while no
-//! helper has it: a helper that hangs holds its one job, not everybody who ever asked for it.
+//! Whoever stops waiting is forgotten at once, and so is work that nobody waits for any more while
+//! no helper has it: a helper that hangs holds its one job, not everybody who ever asked for it.
 //!
 //! Equal jobs are one job. Work that somebody waits for goes before prefetches; a prefetch that
 //! somebody begins to wait for changes queue. The bound counts queued jobs, since running ones are
@@ -21,9 +21,9 @@ use std::time::Instant;
 pub struct Waiter {
     /// What it calls itself; it comes back in [`super::Done::waiters`].
     pub token: u64,
-    /// A helper has worked for the same request before, or part of its reply has left. Its next job is
-    /// queued even if the queue is full. Each request waits for one job at a time, so no more jobs
-    /// are queued than `queue_max` and as many as there are requests under way.
+    /// A helper has worked for the same request before, or part of its reply has left. Its next job
+    /// is queued even if the queue is full. Each request waits for one job at a time, so no more
+    /// jobs are queued than `queue_max` and as many as there are requests under way.
     pub admitted: bool,
 }
 
@@ -72,8 +72,8 @@ impl Key {
     }
 }
 
-/// A piece of a file in one version: a copy begun before a rewrite in place is not what somebody who
-/// has seen the file after it asks for.
+/// A piece of a file in one version: a copy begun before a rewrite in place is not what somebody
+/// who has seen the file after it asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Piece {
     pub(super) device: u64,

@@ -1,4 +1,5 @@
-//! The pool's side of the kernel's workers: which jobs go there, and what comes back. The work itself is in [`ring`](super::ring).
+//! The pool's side of the kernel's workers: which jobs go there, and what comes back. The work
+//! itself is in [`ring`](super::ring).
 
 use super::ring::Ring;
 use super::{Done, Pool, micros};
@@ -7,12 +8,15 @@ use rustix::fd::BorrowedFd;
 use std::io;
 
 impl Pool {
-    /// Has the kernel's workers (io_uring) resolve names, read in and close from here on, at most as many as there may be helpers;
-    /// helpers are left with listings and copies. Register [`Pool::ring`] for reading. `descriptors` is how many this process will
-    /// have open at most: more are had too, but the loop may sleep for milliseconds when the table of descriptors grows.
+    /// Has the kernel's workers (io_uring) resolve names, read in and close from here on, at most
+    /// as many as there may be helpers; helpers are left with listings and copies. Register
+    /// [`Pool::ring`] for reading. `descriptors` is how many this process will have open at most:
+    /// more are had too, but the loop may sleep for milliseconds when the table of descriptors
+    /// grows.
     ///
     /// # Errors
-    /// Those of [`os::work::WorkRing::new`] and [`os::work::WorkRing::grow_table`]; nothing has changed then.
+    /// Those of [`os::work::WorkRing::new`] and [`os::work::WorkRing::grow_table`]; nothing has
+    /// changed then.
     pub fn use_ring(&mut self, descriptors: u32) -> io::Result<()> {
         let ring = Ring::new(self.limits.max, self.roots.clone(), self.retire.clone())?;
         ring.grow_table(descriptors)?;

@@ -1,7 +1,7 @@
 //! The worker's side of its helpers: a queue of jobs, and who does which.
 //!
-//! Where it is asked for, the kernel's own workers take the place of helpers for all but listings and copies
-//! ([`Pool::use_ring`]).
+//! Where it is asked for, the kernel's own workers take the place of helpers for all but listings
+//! and copies ([`Pool::use_ring`]).
 //!
 //! What it does: joins equal jobs, gives them to idle helpers one at a time, takes their answers,
 //! asks again what a dead helper had, decides how many helpers there should be, and sends
@@ -44,8 +44,8 @@ use slot::{Sent, Slot, Work};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How often a job is asked again when its helper dies. A job that kills helpers must not kill all; but
-/// one that is merely slow must outlast somebody who kills them many times a second.
+/// How often a job is asked again when its helper dies. A job that kills helpers must not kill all;
+/// but one that is merely slow must outlast somebody who kills them many times a second.
 const AGAIN_MAX: u32 = 15;
 
 /// Retired descriptors leave in batches: when this many wait, or when the oldest has waited so
@@ -202,8 +202,9 @@ impl Pool {
         self.gauges();
     }
 
-    /// Take the answer of a readable helper. Appends to `done`; never waits. A helper answers once to what it is asked once, so one
-    /// answer is all there can be; what it says beyond that is heard when its socket is found readable again.
+    /// Take the answer of a readable helper. Appends to `done`; never waits. A helper answers once
+    /// to what it is asked once, so one answer is all there can be; what it says beyond that is
+    /// heard when its socket is found readable again.
     pub fn on_ready(&mut self, slot: HelperSlot, now_ms: u64, done: &mut Vec<Done>) -> SlotState {
         let Some(position) = self.slots.iter().position(|known| known.id == slot) else {
             return SlotState::Dead;
@@ -219,7 +220,8 @@ impl Pool {
         }
     }
 
-    /// Whether [`Pool::flush`] may have something to send to somebody: for a caller that counts system calls.
+    /// Whether [`Pool::flush`] may have something to send to somebody: for a caller that counts
+    /// system calls.
     pub fn has_work(&self) -> bool {
         let waiting = self.jobs.queued() > 0 || !self.retire.is_empty();
         let somebody = self.ring.is_some() || self.idle().is_some();

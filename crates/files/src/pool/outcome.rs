@@ -32,8 +32,8 @@ pub enum Outcome {
         path: Box<[u8]>,
         /// The answer.
         answer: Answer,
-        /// What its file holds, if helpers say that ([`crate::protocol::Want::FileFetched`]). It is not as long as the file was if that has
-        /// become shorter.
+        /// What its file holds, if helpers say that ([`crate::protocol::Want::FileFetched`]). It is
+        /// not as long as the file was if that has become shorter.
         content: Option<Rc<[u8]>>,
     },
     /// Of [`crate::Pool::resolve`] where helpers only touch names: look again, by
@@ -44,7 +44,8 @@ pub enum Outcome {
         /// The path asked about.
         path: Box<[u8]>,
     },
-    /// Of [`crate::Pool::read_in`], and of [`crate::Pool::fetch`] where an answer cannot be so long.
+    /// Of [`crate::Pool::read_in`], and of [`crate::Pool::fetch`] where an answer cannot be so
+    /// long.
     ReadIn {
         /// The file's device.
         device: u64,
@@ -62,8 +63,8 @@ pub enum Outcome {
         root: RootId,
         /// The directory asked about.
         path: Box<[u8]>,
-        /// The rendered page in a sealed memfd; the very one that was given as known if it still says
-        /// the same.
+        /// The rendered page in a sealed memfd; the very one that was given as known if it still
+        /// says the same.
         answer: Result<Rc<OpenFile>, Failure>,
     },
     /// Of [`crate::Pool::read`].
@@ -124,8 +125,8 @@ pub(super) struct Arrived<'p> {
 }
 
 impl Arrived<'_> {
-    /// The outcome of the job `key` about `file`, if the reply is one to such a job and its files have
-    /// come.
+    /// The outcome of the job `key` about `file`, if the reply is one to such a job and its files
+    /// have come.
     pub(super) fn outcome(
         self,
         key: Key,

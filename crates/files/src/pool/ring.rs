@@ -1,11 +1,13 @@
-//! The kernel's workers in place of helper processes: names are resolved, windows read in and files closed by io_uring.
+//! The kernel's workers in place of helper processes: names are resolved, windows read in and files
+//! closed by io_uring.
 //!
-//! A name is resolved by the same walk as everywhere ([`crate::resolve`]): it is played again from the start after each answer, with
-//! the answers so far remembered, until it needs none that is missing. So what a name means cannot differ between the loop,
-//! a helper process and this.
+//! A name is resolved by the same walk as everywhere ([`crate::resolve`]): it is played again from
+//! the start after each answer, with the answers so far remembered, until it needs none that is
+//! missing. So what a name means cannot differ between the loop, a helper process and this.
 //!
-//! What it refuses: listings, and copies into memory of their own; there are no requests for either, so a process does them.
-//! And to wait: requests are handed over, answers taken when the ring's descriptor is readable.
+//! What it refuses: listings, and copies into memory of their own; there are no requests for
+//! either, so a process does them. And to wait: requests are handed over, answers taken when the
+//! ring's descriptor is readable.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -30,7 +32,8 @@ use crate::resolve::{Opener, RACES_MAX, RawAnswer, Stop, is_same_file, resolve};
 use crate::retire::RetireList;
 use crate::root::{Root, RootId, Roots};
 
-/// How often in a row the kernel may ask to be asked again: a rename that races with a walk, a lease being broken.
+/// How often in a row the kernel may ask to be asked again: a rename that races with a walk, a
+/// lease being broken.
 const AGAIN_MAX: u32 = 16;
 
 /// Requests at once at least: a job has one at a time, and files that are being closed have theirs.
@@ -95,7 +98,8 @@ struct Reading {
 enum Call {
     Look(Box<[u8]>),
     Open(Box<[u8]>, NoAccessTime),
-    /// A byte of a file whose access time cannot be left alone, so that its update waits here and not in the loop.
+    /// A byte of a file whose access time cannot be left alone, so that its update waits here and
+    /// not in the loop.
     Touch(Box<[u8]>, Rc<OpenFile>, Status),
 }
 
@@ -150,7 +154,8 @@ impl Opener for Replay<'_> {
 }
 
 impl Ring {
-    /// A ring whose workers are at most `workers`. It begins no more jobs than that, so that all others are counted as waiting.
+    /// A ring whose workers are at most `workers`. It begins no more jobs than that, so that all
+    /// others are counted as waiting.
     pub(super) fn new(workers: usize, roots: Rc<Roots>, retire: RetireList) -> io::Result<Ring> {
         let most = u32::try_from(workers).unwrap_or(u32::MAX);
         let depth = most.saturating_mul(2).max(DEPTH_LEAST);
@@ -241,7 +246,8 @@ impl Ring {
         left
     }
 
-    /// Whether a file more can be closed without taking the room of a job: one under way must always be able to go on.
+    /// Whether a file more can be closed without taking the room of a job: one under way must
+    /// always be able to go on.
     fn may_close(&self) -> bool {
         let (room, under_way) = (self.work.room(), self.work.under_way());
         let closing = under_way.saturating_sub(self.tasks.len());
@@ -290,7 +296,8 @@ impl Ring {
             (Call::Look(path), descriptor) => {
                 let found = descriptor.and_then(|descriptor| {
                     let status = status(&descriptor)?;
-                    // Unlinked since: ours may be the last reference, and dropping it frees the blocks.
+                    // Unlinked since: ours may be the last reference, and dropping it frees the
+                    // blocks.
                     if status.links == 0 {
                         self.retire.push(descriptor);
                     }

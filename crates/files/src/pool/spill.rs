@@ -1,8 +1,8 @@
 //! Bytes that are to wait on a disk: a helper writes them there.
 //!
-//! The loop never writes to a file, since that may wait for the disk, for a journal, or because too much is
-//! waiting to be written already. What it wants kept it puts into memory of its own that can be passed on
-//! (a memfd), and a helper appends that to a file without a name.
+//! The loop never writes to a file, since that may wait for the disk, for a journal, or because too
+//! much is waiting to be written already. What it wants kept it puts into memory of its own that
+//! can be passed on (a memfd), and a helper appends that to a file without a name.
 
 use super::jobs::{Key, Waiter};
 use super::{Full, Pool};
@@ -12,7 +12,8 @@ use std::rc::Rc;
 
 impl Pool {
     /// Write all of `piece` into `file` at `offset`, for `waiter`; without a file into a new one in
-    /// `directory`, which has no name and is gone with its last descriptor. The outcome is the file.
+    /// `directory`, which has no name and is gone with its last descriptor. The outcome is the
+    /// file.
     ///
     /// Writing at an offset can be done again when a helper dies on it.
     ///
@@ -37,8 +38,8 @@ impl Pool {
         Ok(())
     }
 
-    /// The file that a helper has made for what is spilled. Its last descriptor frees its blocks, so that
-    /// is a helper's to close.
+    /// The file that a helper has made for what is spilled. Its last descriptor frees its blocks,
+    /// so that is a helper's to close.
     pub(super) fn spilled(retire: &crate::RetireList, descriptor: OwnedFd) -> Rc<OpenFile> {
         let meta = Meta {
             size: 0,

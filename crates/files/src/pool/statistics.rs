@@ -1,7 +1,7 @@
 //! What the pool counts.
 
-/// A histogram: bucket 0 counts zeros (for times, what is below 1 µs), bucket `i` values from 2^(i-1) to
-/// below 2^i, the last one everything larger.
+/// A histogram: bucket 0 counts zeros (for times, what is below 1 µs), bucket `i` values from
+/// 2^(i-1) to below 2^i, the last one everything larger.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Powers {
     /// Counts by power of two.

@@ -1,7 +1,8 @@
 //! The service's clients: who they are, what they have asked, what they have not taken yet.
 //!
-//! No client can hold up another: nothing here waits, a client has at most [`REQUESTS_MAX`] requests under way and is
-//! not read from beyond that, its socket takes a few answers only, and one that does not take them is closed.
+//! No client can hold up another: nothing here waits, a client has at most [`REQUESTS_MAX`]
+//! requests under way and is not read from beyond that, its socket takes a few answers only, and
+//! one that does not take them is closed.
 
 use crate::file::OpenFile;
 use crate::service::wire::{Answered, Reply, encode_reply};
@@ -15,8 +16,8 @@ use std::time::Duration;
 
 /// Requests of one client under way, answers it has not taken included.
 pub(super) const REQUESTS_MAX: usize = 16;
-/// What the kernel holds for a client that does not read: a few answers. Descriptors on their way count against
-/// all of this user's (unix(7), `ETOOMANYREFS`), so they must not pile up.
+/// What the kernel holds for a client that does not read: a few answers. Descriptors on their way
+/// count against all of this user's (unix(7), `ETOOMANYREFS`), so they must not pile up.
 const SEND_BUFFER_BYTES: usize = 4096;
 
 /// An answer on its way, with the file that goes beside it.
@@ -118,8 +119,9 @@ impl Clients {
         let client = self.slots[token.slot() as usize].take()?;
         self.free.push(token.slot());
         self.stalls.clear(token.slot() as usize);
-        // Not left to its closing: while a thread starts a helper, the child has a copy of every descriptor until it
-        // executes, and the kernel would go on to tell of the old socket under the number of the next client's.
+        // Not left to its closing: while a thread starts a helper, the child has a copy of every
+        // descriptor until it executes, and the kernel would go on to tell of the old socket under
+        // the number of the next client's.
         let _ = events.remove(client.socket.as_fd());
         Some(client)
     }

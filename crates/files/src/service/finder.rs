@@ -1,7 +1,7 @@
 //! From a path to an answer without waiting: the shared name cache, the kernel's, then the helpers.
 //!
-//! Equal questions of several clients are one job of the pool, so a file that a thousand clients ask for at once is
-//! looked up and read in once.
+//! Equal questions of several clients are one job of the pool, so a file that a thousand clients
+//! ask for at once is looked up and read in once.
 
 use super::clients::Outgoing;
 use super::wire::{Answered, Reply, Request};
@@ -206,7 +206,8 @@ impl Finder {
         self.names.shed(SHED);
     }
 
-    /// Which root a path is below, and the rest of it. Only strings: the kernel confines what follows.
+    /// Which root a path is below, and the rest of it. Only strings: the kernel confines what
+    /// follows.
     fn locate<'a>(&self, path: &'a [u8]) -> Option<(RootId, &'a [u8])> {
         self.prefixes.iter().find_map(|(prefix, root)| {
             let rest = path.strip_prefix(prefix.as_slice())?;
@@ -250,8 +251,8 @@ impl Finder {
         }
     }
 
-    /// From what a name is to what the client is told; a file's beginning may have to be read in before. `admitted`: a helper has worked
-    /// for it already (see [`Waiter`]).
+    /// From what a name is to what the client is told; a file's beginning may have to be read in
+    /// before. `admitted`: a helper has worked for it already (see [`Waiter`]).
     fn settle(&mut self, id: u64, mut ask: Ask, answer: &Answer, admitted: bool) -> Begun {
         let answered = match answer {
             Answer::File(found) => match found.file.open() {
@@ -278,8 +279,8 @@ impl Finder {
 
     fn read_in(&mut self, id: u64, ask: Ask, file: &Rc<OpenFile>, admitted: bool) -> Begun {
         let length = ask.read_in.min(file.meta().size);
-        // Where nobody can tell without the kernel beginning to read, a helper reads, which is always right; unless it has just
-        // read as much with the name.
+        // Where nobody can tell without the kernel beginning to read, a helper reads, which is
+        // always right; unless it has just read as much with the name.
         let was_read = admitted && length <= READ_IN_BYTES;
         let in_memory = match length {
             0 => Some(true),
@@ -343,7 +344,8 @@ fn trimmed(root: &Path) -> Vec<u8> {
     bytes[..end.map_or(0, |last| last + 1)].to_vec()
 }
 
-/// What opening would have told the client, for its statistics; it asks the kernel itself in any case.
+/// What opening would have told the client, for its statistics; it asks the kernel itself in any
+/// case.
 fn errno(failure: Failure) -> Errno {
     match failure {
         Failure::NotFound => Errno::NOENT,

@@ -1,5 +1,5 @@
-//! The service's socket in the file system: made without a moment in which clients find nothing, and removed
-//! only while it is still ours.
+//! The service's socket in the file system: made without a moment in which clients find nothing,
+//! and removed only while it is still ours.
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, Stat, rename, stat, unlink};
@@ -45,8 +45,9 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Bind beside the name and rename over what a dead one has left, so that nobody finds a socket that does not listen yet.
-    /// Everybody may connect: who is served is decided by credentials, which cannot be forged.
+    /// Bind beside the name and rename over what a dead one has left, so that nobody finds a socket
+    /// that does not listen yet. Everybody may connect: who is served is decided by credentials,
+    /// which cannot be forged.
     pub(super) fn bind(path: &Path) -> Result<Listener, ListenError> {
         let error = |what| {
             move |why| ListenError::System {
@@ -92,8 +93,9 @@ impl Drop for Listener {
     }
 }
 
-/// Not by chmod(2) afterwards: whoever owns the directory, which need not be who makes the socket, could have put a link
-/// to any file of root's in its place by then. The mask is the whole process's, and its own again when this returns.
+/// Not by chmod(2) afterwards: whoever owns the directory, which need not be who makes the socket,
+/// could have put a link to any file of root's in its place by then. The mask is the whole
+/// process's, and its own again when this returns.
 fn bind_for_everybody(socket: &OwnedFd, address: &SocketAddrUnix) -> Result<(), Errno> {
     let mask = umask(Mode::from_raw_mode(0o111));
     let bound = bind(socket, address);

@@ -1,13 +1,15 @@
-//! The open-file service: opens files for the processes of a server that would wait for the disk themselves.
+//! The open-file service: opens files for the processes of a server that would wait for the disk
+//! themselves.
 //!
-//! What it does: accepts clients on a Unix socket, answers from a name cache that they share, has helpers do what
-//! may wait, joins equal requests of different clients, and brings the beginning of a file into memory before it
-//! answers; small files it keeps there. Its loop never waits but for events. What it refuses: users it was not told of, paths outside its
-//! roots (the kernel confines every walk), and to be believed: its answer makes what follows quick, and the client
-//! still opens the file itself, with its own rights (`clients/headway_open.c`).
+//! What it does: accepts clients on a Unix socket, answers from a name cache that they share, has
+//! helpers do what may wait, joins equal requests of different clients, and brings the beginning of
+//! a file into memory before it answers; small files it keeps there. Its loop never waits but for
+//! events. What it refuses: users it was not told of, paths outside its roots (the kernel confines
+//! every walk), and to be believed: its answer makes what follows quick, and the client still opens
+//! the file itself, with its own rights (`clients/headway_open.c`).
 //!
-//! Bounds: clients, requests of one client, jobs, names, descriptors, bytes read in. At each the client is told
-//! (`busy`, or its connection ends) and opens the file itself.
+//! Bounds: clients, requests of one client, jobs, names, descriptors, bytes read in. At each the
+//! client is told (`busy`, or its connection ends) and opens the file itself.
 //!
 //! Sources: Flashpache's backend (2006 paper, section 5.1; dissertation 3.5.1), unix(7).
 
@@ -49,7 +51,8 @@ const ORDERS: u8 = 4;
 /// Clients accepted, and requests taken from one client, before others have their turn.
 const ACCEPTS_PER_TURN: usize = 64;
 const REQUESTS_PER_TURN: usize = 8;
-/// Accepting rests so long when there are no descriptors, and so does asking for helpers when one could not start.
+/// Accepting rests so long when there are no descriptors, and so does asking for helpers when one
+/// could not start.
 const PAUSE_MS: u64 = 100;
 
 /// What to serve, to whom, within which bounds.
@@ -69,7 +72,8 @@ pub struct ServiceConfig {
     pub patience: Duration,
     /// Bytes of a file that a client may have read in.
     pub read_in_max: u64,
-    /// How much of small files stays in memory once somebody had to wait for them, as far as they may be locked there ([`keepable_bytes`](crate::keepable_bytes)).
+    /// How much of small files stays in memory once somebody had to wait for them, as far as they
+    /// may be locked there ([`keepable_bytes`](crate::keepable_bytes)).
     pub keep: KeepLimits,
     /// An answer is compared with the directory again when it is older.
     pub revalidate: Duration,
@@ -120,8 +124,9 @@ pub struct Service {
 }
 
 impl Service {
-    /// Open the roots and listen. `want_helpers` is called on the loop with a number of helpers to start, and must
-    /// not wait; whoever starts them hands over their sockets by [`Remote::helper`].
+    /// Open the roots and listen. `want_helpers` is called on the loop with a number of helpers to
+    /// start, and must not wait; whoever starts them hands over their sockets by
+    /// [`Remote::helper`].
     ///
     /// # Errors
     /// [`ServiceError`]; nothing is left behind.
@@ -226,8 +231,8 @@ impl Service {
         }
     }
 
-    /// Take a client in if it is one of those allowed. One that is not is closed: it finds the end of the
-    /// connection and opens its files itself.
+    /// Take a client in if it is one of those allowed. One that is not is closed: it finds the end
+    /// of the connection and opens its files itself.
     fn admit(&mut self, socket: OwnedFd) {
         let allowed = os::peer::peer(socket.as_fd()).is_ok_and(|peer| {
             self.config.users.contains(&peer.user)
@@ -249,8 +254,9 @@ impl Service {
         }
     }
 
-    /// There is no descriptor for a client. The spare one is used to accept and close one at a time, so that nobody
-    /// waits in the queue for an answer that does not come; names give some up.
+    /// There is no descriptor for a client. The spare one is used to accept and close one at a
+    /// time, so that nobody waits in the queue for an answer that does not come; names give some
+    /// up.
     fn turn_away(&mut self) {
         self.finder.shed();
         drop(self.spare.take());
@@ -318,8 +324,9 @@ impl Service {
         if !client.has_room() {
             return Ok(false);
         }
-        // Clients have no descriptors to give: a message with one is refused, and what came is closed. (By the kernel, before it
-        // is sent, from Linux 6.16 on; the last close of a file or a socket may wait.)
+        // Clients have no descriptors to give: a message with one is refused, and what came is
+        // closed. (By the kernel, before it is sent, from Linux 6.16 on; the last close of a file
+        // or a socket may wait.)
         let received = receive_with_descriptors(&client.socket, &mut self.message, 0, Wait::Never);
         let length = match received {
             Ok(None) => return Ok(false),
@@ -422,7 +429,8 @@ impl Service {
         }
     }
 
-    /// One that dies is replaced at once. Where they die one after the other the next ones would, too.
+    /// One that dies is replaced at once. Where they die one after the other the next ones would,
+    /// too.
     fn note_death(&mut self) {
         let soon = self
             .helper_died_ms

@@ -20,7 +20,8 @@ pub(super) enum Order {
     NoHelper,
 }
 
-/// A way to reach a running service from any thread. When the last one is dropped, the service ends.
+/// A way to reach a running service from any thread. When the last one is dropped, the service
+/// ends.
 #[derive(Clone, Debug)]
 pub struct Remote {
     /// Present until dropped.

@@ -19,7 +19,8 @@ pub struct ServiceStatistics {
     pub elsewhere: u64,
     /// Answers: too much is waiting already.
     pub busy: u64,
-    /// Answers without the descriptor that was asked for, because too many were on their way to clients.
+    /// Answers without the descriptor that was asked for, because too many were on their way to
+    /// clients.
     pub without_descriptor: u64,
     /// Names answered from the service's own cache, those checked again included.
     pub hits: u64,

@@ -1,8 +1,9 @@
 //! What a client and the open-file service say to each other, as pure functions on bytes.
 //!
-//! One message is one `SOCK_SEQPACKET` packet; integers are little-endian. Each message names the protocol and its
-//! version, so that either end may be restarted as another version at any time. A client may have several
-//! requests under way; answers come in any order and repeat the request's number.
+//! One message is one `SOCK_SEQPACKET` packet; integers are little-endian. Each message names the
+//! protocol and its version, so that either end may be restarted as another version at any time. A
+//! client may have several requests under way; answers come in any order and repeat the request's
+//! number.
 //!
 //! | bytes | request                          | reply                                                        |
 //! |-------|----------------------------------|--------------------------------------------------------------|
@@ -14,13 +15,13 @@
 //! | 16–23 | bytes to have in memory          | errno u32 (failed), 0 u32                                    |
 //! | 24–   | path, absolute, without NUL      | device, inode, size, modified s, changed s (8 each), modified ns, changed ns (4 each) |
 //!
-//! The last 48 bytes of a reply are the file's, and zero in all others. `elsewhere` means that the path is below
-//! none of the service's roots, `busy` that its queue is full, `version` that the request was of another version
-//! than the reply's own; the service closes the connection after it.
+//! The last 48 bytes of a reply are the file's, and zero in all others. `elsewhere` means that the
+//! path is below none of the service's roots, `busy` that its queue is full, `version` that the
+//! request was of another version than the reply's own; the service closes the connection after it.
 //!
-//! What it refuses: anything longer, shorter or other than the table, as [`Malformed`]; each message has exactly
-//! one encoding. The same layout is written down for people in docs/src/open-file-protocol.md and spoken by
-//! clients/headway_ask.c.
+//! What it refuses: anything longer, shorter or other than the table, as [`Malformed`]; each
+//! message has exactly one encoding. The same layout is written down for people in
+//! docs/src/open-file-protocol.md and spoken by clients/headway_ask.c.
 
 use crate::file::Meta;
 use crate::protocol::{Malformed, PATH_BYTES_MAX};
@@ -188,7 +189,8 @@ pub fn encode_reply(reply: &Reply) -> [u8; REPLY_BYTES] {
 /// Take a reply apart.
 ///
 /// # Errors
-/// [`Malformed`]. A reply of another version is one, too: such a service answers `version` in its own way.
+/// [`Malformed`]. A reply of another version is one, too: such a service answers `version` in its
+/// own way.
 pub fn decode_reply(bytes: &[u8]) -> Result<Reply, Malformed> {
     let bytes: &[u8; REPLY_BYTES] = bytes.try_into().map_err(|_| malformed("wrong length"))?;
     let (version, kind, flags, number) = decode_head(bytes)?;
@@ -207,7 +209,8 @@ pub fn decode_reply(bytes: &[u8]) -> Result<Reply, Malformed> {
         _ => return Err(malformed("unknown kind or flag")),
     };
     let reply = Reply { number, answered };
-    // Version, reserved bytes and the fields of other kinds are checked in one: they have one encoding.
+    // Version, reserved bytes and the fields of other kinds are checked in one: they have one
+    // encoding.
     if version != VERSION || encode_reply(&reply) != *bytes {
         return Err(malformed("not this version's encoding"));
     }

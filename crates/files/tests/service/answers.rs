@@ -1,4 +1,5 @@
-//! What is answered: open files, what names are that are none, and nothing that the service may not open.
+//! What is answered: open files, what names are that are none, and nothing that the service may not
+//! open.
 
 use crate::common::{is_root, skip};
 use crate::running::*;

@@ -183,7 +183,8 @@ fn client_is_turned_away_when_there_is_no_room() {
     assert!(matches!(third.answer(&path).0, Answered::File { .. }));
 }
 
-/// Requests with some bytes changed, cut or added, and bytes that never were one; each on a connection of its own.
+/// Requests with some bytes changed, cut or added, and bytes that never were one; each on a
+/// connection of its own.
 #[test]
 fn others_are_answered_when_clients_send_whatever_bytes() {
     let running = Running::new();

@@ -46,7 +46,8 @@ fn plenty() -> Option<u64> {
     Some(1 << 40)
 }
 
-/// A file that is on the disk alone; `None` where the file system keeps files in memory, or nothing may be locked.
+/// A file that is on the disk alone; `None` where the file system keeps files in memory, or nothing
+/// may be locked.
 fn cold(running: &Running, name: &str, bytes: usize) -> Option<PathBuf> {
     let path = running.put(name, &vec![7; bytes]);
     File::open(&path).unwrap().sync_all().unwrap();
@@ -124,7 +125,8 @@ fn small_file_stays_in_memory_when_a_client_had_to_wait_for_it() {
 #[test]
 fn least_worth_is_given_up_when_more_is_asked_for_than_may_be_kept() {
     const TEST: &str = "least_worth_is_given_up_when_more_is_asked_for_than_may_be_kept";
-    // Half of this and of what is kept is kept: it comes near to four files of ten pages, from two of them on.
+    // Half of this and of what is kept is kept: it comes near to four files of ten pages, from two
+    // of them on.
     let Keeping { running, _turn } = &keeping(|| Some(200_000));
     let mut client = running.client();
     let mut ask = |name: String, bytes| {

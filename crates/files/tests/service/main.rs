@@ -1,4 +1,5 @@
-//! The open-file service, over its socket: what it answers, and that nobody who misbehaves harms others.
+//! The open-file service, over its socket: what it answers, and that nobody who misbehaves harms
+//! others.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,12 +1,12 @@
 //! The head of a program's reply.
 //!
-//! Refused: bytes that are no fields, folded lines, control bytes (and so every CR, LF or NUL that a
-//! program let slip into a value), a status that is none, a repeated CGI field, Transfer-Encoding, and a
-//! head without any of Content-Type, Location and Status, which tells output of a program that is no CGI
-//! program from a reply. Dropped: hop-by-hop fields.
+//! Refused: bytes that are no fields, folded lines, control bytes (and so every CR, LF or NUL that
+//! a program let slip into a value), a status that is none, a repeated CGI field,
+//! Transfer-Encoding, and a head without any of Content-Type, Location and Status, which tells
+//! output of a program that is no CGI program from a reply. Dropped: hop-by-hop fields.
 //!
-//! A missing Content-Type is let through where there is a Status: RFC 3875 section 6.3.1 tells servers
-//! not to guess one.
+//! A missing Content-Type is let through where there is a Status: RFC 3875 section 6.3.1 tells
+//! servers not to guess one.
 //!
 //! Source: RFC 3875 sections 6.2, 6.3.
 
@@ -126,7 +126,8 @@ fn answer(
             text: excerpt(&location),
         });
     }
-    // With a status the program speaks to the client: PHP sends `Status: 302` with `Location: /path`.
+    // With a status the program speaks to the client: PHP sends `Status: 302` with `Location:
+    // /path`.
     if !has_status {
         if is_local(&location) {
             return Ok(Answer::LocalRedirect(location));
@@ -137,7 +138,8 @@ fn answer(
     Ok(Answer::Reply(reply))
 }
 
-/// Whether it is a path and query of this server. `//host/path` is another host's, and a fragment is for the client.
+/// Whether it is a path and query of this server. `//host/path` is another host's, and a fragment
+/// is for the client.
 pub fn is_local(location: &[u8]) -> bool {
     location.starts_with(b"/")
         && !location.starts_with(b"//")

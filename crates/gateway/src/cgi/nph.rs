@@ -1,9 +1,9 @@
 //! Programs that write their own HTTP reply (non-parsed headers).
 //!
-//! Such a program's bytes go to the client as they are, which is its purpose; so does every mistake it
-//! makes. Two things are held to all the same. The first line must be a status line, since without one
-//! nothing could be logged and a program that is no `nph-` program at all would be sent out as garbage.
-//! And the connection closes afterwards: where such a reply ends is not known.
+//! Such a program's bytes go to the client as they are, which is its purpose; so does every mistake
+//! it makes. Two things are held to all the same. The first line must be a status line, since
+//! without one nothing could be logged and a program that is no `nph-` program at all would be sent
+//! out as garbage. And the connection closes afterwards: where such a reply ends is not known.
 //!
 //! Source: RFC 3875 section 5.
 
@@ -39,7 +39,8 @@ impl NphReader {
     /// What comes next in `input`, which moves on by as much; `None` when it is used up.
     ///
     /// # Errors
-    /// When the first line is no status line of HTTP/1; the program is not to be listened to further.
+    /// When the first line is no status line of HTTP/1; the program is not to be listened to
+    /// further.
     pub fn feed<'i>(&mut self, input: &mut &'i [u8]) -> Result<Option<NphEvent<'i>>, Refusal> {
         if self.is_raw {
             let raw = std::mem::take(input);

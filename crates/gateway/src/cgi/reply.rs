@@ -45,8 +45,8 @@ impl ReplyReader {
 
     /// What comes next in `input`, which moves on by as much; `None` when it is used up.
     ///
-    /// The caller takes one event at a time and may keep the rest of `input` for later: that is how a
-    /// slow client holds a fast program back. After a refusal every call repeats it.
+    /// The caller takes one event at a time and may keep the rest of `input` for later: that is how
+    /// a slow client holds a fast program back. After a refusal every call repeats it.
     pub fn feed<'i>(&mut self, input: &mut &'i [u8]) -> Result<Option<Event<'i>>, Refusal> {
         match &mut self.state {
             State::Refused(refusal) => Err(refusal.clone()),

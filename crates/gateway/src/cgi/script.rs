@@ -1,7 +1,7 @@
 //! Where a URL's path stops naming a program and starts being its argument.
 //!
-//! Works on paths that [`http::path::normalise`] made, with a slash in front: decoded, without empty
-//! and dot segments. Whether a program of that name exists is not known here.
+//! Works on paths that [`http::path::normalise`] made, with a slash in front: decoded, without
+//! empty and dot segments. Whether a program of that name exists is not known here.
 //!
 //! Source: RFC 3875 sections 3.1, 4.1.5, 4.1.13.
 
@@ -26,8 +26,9 @@ impl<'p> Split<'p> {
     }
 }
 
-/// Every way to name a program below `prefix`, the shortest first: `/cgi-bin/a/b` may be the program
-/// `a` with the argument `/b`, or the program `a/b`. Nothing if the path names no program at all.
+/// Every way to name a program below `prefix`, the shortest first: `/cgi-bin/a/b` may be the
+/// program `a` with the argument `/b`, or the program `a/b`. Nothing if the path names no program
+/// at all.
 ///
 /// ```
 /// let names: Vec<_> = gateway::cgi::splits_below(b"/cgi-bin/a/b", b"/cgi-bin/")
@@ -54,7 +55,8 @@ pub fn splits_below<'p>(
 
 /// The program is the first segment that ends in `suffix`, such as `.php`.
 ///
-/// Only the first: with a later one, an uploaded picture followed by `/x.php` would decide what is run.
+/// Only the first: with a later one, an uploaded picture followed by `/x.php` would decide what is
+/// run.
 pub fn split_at_suffix<'p>(path: &'p [u8], suffix: &[u8]) -> Option<Split<'p>> {
     memmem::find_iter(path, suffix)
         .map(|at| at + suffix.len())

@@ -1,9 +1,10 @@
 //! The meta-variables of a request.
 //!
 //! Nothing a client sends can take the place of what the server knows: its fields become `HTTP_…`
-//! variables only. Left out are `Proxy` (a program's HTTP library takes `HTTP_PROXY` for the proxy it
-//! should use: "httpoxy"), names with anything but letters, digits and hyphens (`X_A`, `X.A` and `X-A`
-//! would all become `HTTP_X_A`, so that one could pass for another), and fields about the connection.
+//! variables only. Left out are `Proxy` (a program's HTTP library takes `HTTP_PROXY` for the proxy
+//! it should use: "httpoxy"), names with anything but letters, digits and hyphens (`X_A`, `X.A` and
+//! `X-A` would all become `HTTP_X_A`, so that one could pass for another), and fields about the
+//! connection.
 //!
 //! Sources: RFC 3875 section 4.1; the variables that it does not have and every program expects are
 //! those of the FastCGI specification's examples and of PHP's manual (`$_SERVER`).
@@ -20,13 +21,15 @@ use crate::request::Request;
 /// What the server knows and the request does not say.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'c> {
-    /// `SCRIPT_NAME`: the part of the path that names the program, decoded, with its slash in front.
+    /// `SCRIPT_NAME`: the part of the path that names the program, decoded, with its slash in
+    /// front.
     pub script_name: &'c [u8],
     /// `PATH_INFO`: the rest of the path, decoded; empty if there is none.
     pub path_info: &'c [u8],
     /// `SCRIPT_FILENAME`: the program's file, absolute.
     pub script_filename: &'c [u8],
-    /// `DOCUMENT_ROOT`, absolute, without a slash at its end. `PATH_TRANSLATED` is the path info below it.
+    /// `DOCUMENT_ROOT`, absolute, without a slash at its end. `PATH_TRANSLATED` is the path info
+    /// below it.
     pub document_root: &'c [u8],
     /// The client.
     pub remote: SocketAddr,
@@ -38,10 +41,11 @@ pub struct Context<'c> {
     pub server_software: &'c [u8],
     /// Whether the client came by TLS.
     pub https: bool,
-    /// `CONTENT_LENGTH`: the body's length without framing; none without a body. A chunked body has to
-    /// be gathered first, since RFC 3875 section 4.1.2 knows no other way to say where it ends.
+    /// `CONTENT_LENGTH`: the body's length without framing; none without a body. A chunked body has
+    /// to be gathered first, since RFC 3875 section 4.1.2 knows no other way to say where it ends.
     pub body_bytes: Option<u64>,
-    /// The user, if the server has asked for a name and believed it. Then `Authorization` stays here.
+    /// The user, if the server has asked for a name and believed it. Then `Authorization` stays
+    /// here.
     pub user: Option<User<'c>>,
     /// Whether `Authorization` reaches the program if the server did not use it itself. RFC 3875
     /// section 4.1.18 advises against it: other programs of the same user can read an environment.
@@ -72,8 +76,9 @@ impl Variables {
         variables
     }
 
-    /// Adds a variable of the configuration's. One whose name is already there, or that an environment
-    /// cannot hold (NUL; `=` in the name), is left out; the answer says whether it was taken.
+    /// Adds a variable of the configuration's. One whose name is already there, or that an
+    /// environment cannot hold (NUL; `=` in the name), is left out; the answer says whether it was
+    /// taken.
     pub fn add(&mut self, name: &[u8], value: &[u8]) -> bool {
         let fits =
             !name.is_empty() && !name.contains(&b'=') && !name.contains(&0) && !value.contains(&0);
@@ -172,7 +177,8 @@ impl Variables {
         }
     }
 
-    /// One variable a name; the values of a repeated field are joined, as RFC 3875 section 4.1.18 asks.
+    /// One variable a name; the values of a repeated field are joined, as RFC 3875 section 4.1.18
+    /// asks.
     fn add_fields(&mut self, request: &Request<'_>, context: &Context<'_>) {
         let credentials = context.authorization && context.user.is_none();
         for (at, (name, value)) in request.fields().enumerate() {
@@ -182,7 +188,8 @@ impl Variables {
             {
                 continue;
             }
-            // Cookie is the one field whose parts are not separated by commas (RFC 6265 section 5.4).
+            // Cookie is the one field whose parts are not separated by commas (RFC 6265 section
+            // 5.4).
             let separator: &[u8] = match name.eq_ignore_ascii_case(b"cookie") {
                 true => b"; ",
                 false => b", ",
@@ -224,9 +231,9 @@ fn as_variable(byte: u8) -> u8 {
     }
 }
 
-/// Whether a field becomes an `HTTP_` variable. Fields named by `Connection` do: the program is on our
-/// side of the connection, and a client could otherwise take fields away that something in front of us
-/// has put there.
+/// Whether a field becomes an `HTTP_` variable. Fields named by `Connection` do: the program is on
+/// our side of the connection, and a client could otherwise take fields away that something in
+/// front of us has put there.
 fn is_passed(name: &[u8], credentials: bool) -> bool {
     let is = |known: &[u8]| name.eq_ignore_ascii_case(known);
     let is_plain = name

@@ -1,7 +1,9 @@
-//! A request whose answer nobody wants any more, and a connection that may be used again when it is over.
+//! A request whose answer nobody wants any more, and a connection that may be used again when it is
+//! over.
 //!
-//! The application is told (`FCGI_ABORT_REQUEST`) and may take notice or not: what it still says is passed over until it
-//! says that the request has ended. How long to wait for that is the caller's to say; closing the connection is always right.
+//! The application is told (`FCGI_ABORT_REQUEST`) and may take notice or not: what it still says is
+//! passed over until it says that the request has ended. How long to wait for that is the caller's
+//! to say; closing the connection is always right.
 //!
 //! Source: FastCGI Specification, sections 5.4 and 5.5.
 
@@ -35,8 +37,8 @@ impl Aborted {
         self.out.advance(bytes);
     }
 
-    /// Passes over what the application still says. When its request is over: whether the connection may be used for
-    /// another one.
+    /// Passes over what the application still says. When its request is over: whether the
+    /// connection may be used for another one.
     ///
     /// # Errors
     /// When it breaks the protocol. The connection is to be closed.

@@ -1,8 +1,9 @@
 //! One request to a FastCGI application.
 //!
-//! Kept to strictly: records of another request, kinds an application does not send, anything after the
-//! end, an END_REQUEST that says something unknown. Let through, since applications do it: STDOUT that
-//! ends with END_REQUEST only, without its empty record, and a STDERR stream that is never ended.
+//! Kept to strictly: records of another request, kinds an application does not send, anything after
+//! the end, an END_REQUEST that says something unknown. Let through, since applications do it:
+//! STDOUT that ends with END_REQUEST only, without its empty record, and a STDERR stream that is
+//! never ended.
 //!
 //! Source: FastCGI Specification, sections 5 and 6.2.
 
@@ -44,7 +45,8 @@ pub(super) const END_BYTES: usize = 8;
 /// assert!(matches!(exchange.feed(&mut input), Ok(Some(Event::End(end))) if end.reusable));
 /// ```
 ///
-/// Dropping it in the middle leaves a connection that can only be closed; [`Exchange::abort`] may save it.
+/// Dropping it in the middle leaves a connection that can only be closed; [`Exchange::abort`] may
+/// save it.
 #[derive(Debug)]
 pub struct FastCgiExchange {
     keep: bool,
@@ -140,8 +142,8 @@ impl FastCgiExchange {
             status => return Err(Garbage::ProtocolStatus { status }.into()),
         }
         let end = self.reply.finish()?;
-        // A request whose body was not wanted to its end has records under way that the next request
-        // would have to be told apart from.
+        // A request whose body was not wanted to its end has records under way that the next
+        // request would have to be told apart from.
         let is_clean = self.records.is_between(input) && input.is_empty();
         Ok(End {
             exit_status,

@@ -1,7 +1,7 @@
 //! Asking an application what it can do (GET_VALUES), and the pairs such records consist of.
 //!
-//! An application need not know the question; many answer with UNKNOWN_TYPE, some with an empty list.
-//! Both mean that nothing is known, which is not an error.
+//! An application need not know the question; many answer with UNKNOWN_TYPE, some with an empty
+//! list. Both mean that nothing is known, which is not an error.
 //!
 //! Source: FastCGI Specification, sections 3.4, 4.1, 4.2.
 

@@ -1,5 +1,5 @@
-//! FastCGI as a web server speaks it: requests to a program that stays, and its replies; and as such a
-//! program speaks it ([`Responder`]).
+//! FastCGI as a web server speaks it: requests to a program that stays, and its replies; and as
+//! such a program speaks it ([`Responder`]).
 //!
 //! One request at a time on a connection, in the role of a responder: back ends that multiplex are
 //! unknown, php-fpm refuses it. The connection may be kept for the next request.

@@ -1,7 +1,8 @@
 //! Records: the eight bytes in front of everything, and what they announce.
 //!
-//! A record is at most 64 KiB and is never kept whole: its content is shown as it arrives. Refused are
-//! other versions than 1; what a kind means, and whether it may come now, is decided further up.
+//! A record is at most 64 KiB and is never kept whole: its content is shown as it arrives. Refused
+//! are other versions than 1; what a kind means, and whether it may come now, is decided further
+//! up.
 //!
 //! Source: FastCGI Specification, sections 3.3 and 8.
 
@@ -72,7 +73,8 @@ pub enum Garbage {
 /// Bytes of a record's head.
 pub(crate) const HEAD_BYTES: usize = 8;
 
-/// Most bytes put into one record: a multiple of eight below 64 KiB, so that long streams need no padding.
+/// Most bytes put into one record: a multiple of eight below 64 KiB, so that long streams need no
+/// padding.
 const CONTENT_BYTES_MAX: usize = 0xfff8;
 
 /// Appends one record, padded to a multiple of eight bytes as the specification recommends.
@@ -143,9 +145,9 @@ enum State {
 }
 
 impl RecordReader {
-    /// The record at the front of `input`, with as much of its content as is there. Head and padding
-    /// are passed over; the content stays, until [`take`](RecordReader::take) says that it was used. A
-    /// record without content is shown once. `None` when more bytes are needed.
+    /// The record at the front of `input`, with as much of its content as is there. Head and
+    /// padding are passed over; the content stays, until [`take`](RecordReader::take) says that it
+    /// was used. A record without content is shown once. `None` when more bytes are needed.
     pub fn next<'i>(&mut self, input: &mut &'i [u8]) -> Result<Option<Fragment<'i>>, Garbage> {
         loop {
             match self.state {

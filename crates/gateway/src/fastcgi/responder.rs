@@ -1,11 +1,13 @@
 //! The application's side of a connection: requests out of its bytes.
 //!
-//! A [`Responder`] hands a request out when all of it is here, variables and body. What the web server is owed besides a reply it keeps
-//! ready in [`Responder::owed`]: what the application can do (GET_VALUES), and that it answers one request at a time on a connection and
-//! has no other role. A reply is [`write_stream`](super::write_stream) of standard output, then [`write_end`].
+//! A [`Responder`] hands a request out when all of it is here, variables and body. What the web
+//! server is owed besides a reply it keeps ready in [`Responder::owed`]: what the application can
+//! do (GET_VALUES), and that it answers one request at a time on a connection and has no other
+//! role. A reply is [`write_stream`](super::write_stream) of standard output, then [`write_end`].
 //!
-//! Bounded: variables by [`VARIABLES_BYTES_MAX`], and of a body no more is kept than was asked for. Records of a request that is not under way
-//! are passed over, as the specification wants; what contradicts itself ends the connection.
+//! Bounded: variables by [`VARIABLES_BYTES_MAX`], and of a body no more is kept than was asked for.
+//! Records of a request that is not under way are passed over, as the specification wants; what
+//! contradicts itself ends the connection.
 //!
 //! Source: FastCGI Specification, sections 3 to 6.
 
@@ -149,7 +151,8 @@ impl Responder {
         }
         let (mut rest, mut values) = (&content[..], Vec::new());
         while let Ok((name, _)) = read_pair(&mut rest) {
-            // How many connections and requests whoever runs this knows, and it may differ from one to the other.
+            // How many connections and requests whoever runs this knows, and it may differ from one
+            // to the other.
             if name == b"FCGI_MPXS_CONNS" {
                 write_pair(&mut values, name, b"0");
             }
@@ -258,7 +261,8 @@ impl Arriving {
     }
 }
 
-/// Appends the end of a reply: that of standard output, and the request's with the program's exit status.
+/// Appends the end of a reply: that of standard output, and the request's with the program's exit
+/// status.
 pub fn write_end(out: &mut Vec<u8>, id: u16, exit_status: u32) {
     write_record(out, Kind::STDOUT, id, b"");
     end(out, id, exit_status, COMPLETE);

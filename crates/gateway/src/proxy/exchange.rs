@@ -48,9 +48,10 @@ const CHUNK_LIMITS: DrainLimits = DrainLimits {
 /// assert!(matches!(exchange.feed(&mut input), Ok(Some(Event::End(end))) if end.reusable));
 /// ```
 ///
-/// A reply with status 101 is followed by [`Event::Body`] with whatever the back end sends, and from
-/// then on [`Exchange::push_body`] takes whatever the client sends; the server writes `Connection` and
-/// `Upgrade` into the client's reply itself, as it writes every field about the connection.
+/// A reply with status 101 is followed by [`Event::Body`] with whatever the back end sends, and
+/// from then on [`Exchange::push_body`] takes whatever the client sends; the server writes
+/// `Connection` and `Upgrade` into the client's reply itself, as it writes every field about the
+/// connection.
 #[derive(Debug)]
 pub struct ProxyExchange {
     out: Outbox,
@@ -158,7 +159,8 @@ impl ProxyExchange {
 }
 
 impl ReplyBody {
-    /// The next piece; none if more bytes are needed or the body is over, which the second value says.
+    /// The next piece; none if more bytes are needed or the body is over, which the second value
+    /// says.
     fn next<'i>(&mut self, input: &mut &'i [u8]) -> Result<(Option<&'i [u8]>, bool), Fault> {
         match self {
             ReplyBody::Rest => Ok((some(std::mem::take(input)), false)),

@@ -1,8 +1,9 @@
 //! What a back end is told of the client and the hops before it.
 //!
-//! Both ways of saying it are written, since some programs read only one: `Forwarded` (RFC 7239) and the
-//! three older `X-Forwarded-` fields. What the request brought along is kept only if the client is
-//! trusted; `Via` is kept always, since it is for finding loops and nobody gains by writing it.
+//! Both ways of saying it are written, since some programs read only one: `Forwarded` (RFC 7239)
+//! and the three older `X-Forwarded-` fields. What the request brought along is kept only if the
+//! client is trusted; `Via` is kept always, since it is for finding loops and nobody gains by
+//! writing it.
 
 use std::net::IpAddr;
 

@@ -1,11 +1,11 @@
 //! The reply head of a back end that speaks HTTP/1, and how its body ends.
 //!
-//! As strict as the server is towards clients, since a reply that this server and the next recipient end
-//! at different places lets one client write another one's reply. Refused: a bare LF, a folded line,
-//! control bytes, Content-Length that is repeated, a list or no number, Content-Length with
-//! Transfer-Encoding, Transfer-Encoding in HTTP/1.0 or other than one `chunked`, too many interim
-//! replies, a change of protocol that nobody asked for. White space before a colon is removed, as RFC
-//! 9112 section 5.1 demands of proxies.
+//! As strict as the server is towards clients, since a reply that this server and the next
+//! recipient end at different places lets one client write another one's reply. Refused: a bare LF,
+//! a folded line, control bytes, Content-Length that is repeated, a list or no number,
+//! Content-Length with Transfer-Encoding, Transfer-Encoding in HTTP/1.0 or other than one
+//! `chunked`, too many interim replies, a change of protocol that nobody asked for. White space
+//! before a colon is removed, as RFC 9112 section 5.1 demands of proxies.
 //!
 //! Sources: RFC 9112 sections 4, 5, 6.3, 9.3; RFC 9110 section 15.2.
 
@@ -15,7 +15,8 @@ use crate::lines::{BeforeColon, LineEnds, Lines, control_byte, field};
 use crate::refusal::{Refusal, excerpt};
 use crate::reply::{HeadLimits, Reply};
 
-/// Most interim replies before the final one. Each is cheap; an endless row of them is a broken back end.
+/// Most interim replies before the final one. Each is cheap; an endless row of them is a broken
+/// back end.
 const INTERIM_MAX: u32 = 16;
 
 /// What was asked, as far as it decides what the reply means.
@@ -128,8 +129,8 @@ impl HeadReader {
 }
 
 impl Draft {
-    /// From the status line. Its reason phrase may be missing together with the space before it, which
-    /// is not quite allowed and understood by everybody.
+    /// From the status line. Its reason phrase may be missing together with the space before it,
+    /// which is not quite allowed and understood by everybody.
     fn new(line: &[u8]) -> Result<Draft, Refusal> {
         let refused = || Refusal::NoStatusLine {
             text: excerpt(line),

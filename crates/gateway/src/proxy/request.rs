@@ -1,12 +1,12 @@
 //! The request head towards a back end.
 //!
 //! Left out of the client's fields: those about its connection (the fixed ones, and every one that
-//! `Connection` names), those this server writes itself, and any that a back end behind CGI's naming
-//! could take for one of those (`X_Forwarded_For`). Transfer codings and lengths are never passed on but
-//! written from how the body was understood.
+//! `Connection` names), those this server writes itself, and any that a back end behind CGI's
+//! naming could take for one of those (`X_Forwarded_For`). Transfer codings and lengths are never
+//! passed on but written from how the body was understood.
 //!
-//! Refused: CONNECT and TRACE, which are about proxies and would show a client fields that were added
-//! behind its back.
+//! Refused: CONNECT and TRACE, which are about proxies and would show a client fields that were
+//! added behind its back.
 
 use http::{Framing, Method, Target, Version, elements};
 
@@ -21,8 +21,8 @@ pub struct Forwarding<'c> {
     pub remote: std::net::SocketAddr,
     /// Whether the client came by TLS.
     pub https: bool,
-    /// Whether what the request already says of earlier hops is believed and added to. Otherwise it is
-    /// replaced: any client can write `X-Forwarded-For: 127.0.0.1`.
+    /// Whether what the request already says of earlier hops is believed and added to. Otherwise it
+    /// is replaced: any client can write `X-Forwarded-For: 127.0.0.1`.
     pub trusts_client: bool,
     /// The back end's `host[:port]`.
     pub authority: &'c [u8],
@@ -66,7 +66,8 @@ pub enum Unforwardable {
     /// CONNECT or TRACE: 405.
     #[error("this method is not passed on")]
     Method,
-    /// OPTIONS that may go no further (RFC 9110 section 7.6.2): to be answered as the last recipient.
+    /// OPTIONS that may go no further (RFC 9110 section 7.6.2): to be answered as the last
+    /// recipient.
     #[error("Max-Forwards has come to its end")]
     MaxForwards,
     /// The configured target is not a path that fits into a request line.
@@ -168,8 +169,8 @@ fn is_named(request: &Request<'_>, name: &[u8]) -> bool {
         .any(|option| option.eq_ignore_ascii_case(name))
 }
 
-/// Whether this server writes the field itself, or nobody should see it. `Expect` has been answered by
-/// the time the body comes; `Proxy` becomes a program's idea of a proxy ("httpoxy").
+/// Whether this server writes the field itself, or nobody should see it. `Expect` has been answered
+/// by the time the body comes; `Proxy` becomes a program's idea of a proxy ("httpoxy").
 fn is_ours(request: &Request<'_>, name: &[u8]) -> bool {
     const NAMES: &[&[u8]] = &[
         b"host",
@@ -198,7 +199,8 @@ fn is_ours(request: &Request<'_>, name: &[u8]) -> bool {
     is_disguised || is_counted || NAMES.iter().copied().any(same)
 }
 
-/// Exactly one of the two fields, or none; a request without either has no body (RFC 9112 section 6.3).
+/// Exactly one of the two fields, or none; a request without either has no body (RFC 9112 section
+/// 6.3).
 fn write_framing(out: &mut Vec<u8>, method: Method, body: Body) {
     let mut write_length = |bytes: u64| {
         write_field(

@@ -1,8 +1,8 @@
 //! Where a back end is, as a configuration says it.
 //!
-//! `unix:/run/php.sock`, `127.0.0.1:9000`, `[::1]:9000`; for HTTP back ends `http://` before the latter two
-//! as well. Names are refused: looking one up waits for another machine, and what it answers can change while
-//! the server runs.
+//! `unix:/run/php.sock`, `127.0.0.1:9000`, `[::1]:9000`; for HTTP back ends `http://` before the
+//! latter two as well. Names are refused: looking one up waits for another machine, and what it
+//! answers can change while the server runs.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -61,7 +61,8 @@ impl Address {
         }
     }
 
-    /// Reads the address of an HTTP back end, where `http://` may stand in front and one slash behind.
+    /// Reads the address of an HTTP back end, where `http://` may stand in front and one slash
+    /// behind.
     pub fn parse_http(text: &str) -> Result<Address, AddressError> {
         if text.starts_with("https://") {
             return Err(AddressError::Tls);
@@ -76,8 +77,8 @@ impl Address {
         }
     }
 
-    /// What stands in Host if the back end is to be called by its own name. A socket in the file system
-    /// has none, and is this machine.
+    /// What stands in Host if the back end is to be called by its own name. A socket in the file
+    /// system has none, and is this machine.
     pub fn authority(&self) -> String {
         match self {
             Address::Unix(_) => "localhost".to_owned(),

@@ -47,8 +47,8 @@ impl Health {
         *self = Health::default();
     }
 
-    /// A failed probe ejects at once. Requests that began before the ejection fail in numbers after it
-    /// and say nothing new.
+    /// A failed probe ejects at once. Requests that began before the ejection fail in numbers after
+    /// it and say nothing new.
     pub(super) fn failed(&mut self, now_ms: u64, was_probe: bool, policy: &Policy) {
         if self.ejected_until_ms.is_some() && !was_probe {
             return;

@@ -1,19 +1,21 @@
 //! Connections to back ends that wait for their next request.
 //!
-//! What a connection is, the caller decides; here it is only known how long it has waited. The one that
-//! was used last is used next: the back end is the least likely to have closed it, and those that are too
-//! many grow old and go. A back end can close one at any moment, so that whoever takes one and finds it
-//! closed before the first byte of a reply asks [`may_retry`](crate::upstream::may_retry).
+//! What a connection is, the caller decides; here it is only known how long it has waited. The one
+//! that was used last is used next: the back end is the least likely to have closed it, and those
+//! that are too many grow old and go. A back end can close one at any moment, so that whoever takes
+//! one and finds it closed before the first byte of a reply asks
+//! [`may_retry`](crate::upstream::may_retry).
 
 use std::collections::VecDeque;
 
 /// How many connections wait, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdleLimits {
-    /// Most connections that wait for one back end; 0 keeps none. Each occupies a whole process of php-fpm,
-    /// which then answers nobody else.
+    /// Most connections that wait for one back end; 0 keeps none. Each occupies a whole process of
+    /// php-fpm, which then answers nobody else.
     pub connections_max: usize,
-    /// Longest wait. Below what back ends usually allow (php-fpm has no limit, nginx 75 s, Apache 5 s).
+    /// Longest wait. Below what back ends usually allow (php-fpm has no limit, nginx 75 s, Apache 5
+    /// s).
     pub idle_ms_max: u64,
 }
 
@@ -54,8 +56,8 @@ impl<T> Idle<T> {
         }
     }
 
-    /// A connection begins to wait. The one that is returned is to be closed: another that has waited
-    /// longest, or this one if none is kept.
+    /// A connection begins to wait. The one that is returned is to be closed: another that has
+    /// waited longest, or this one if none is kept.
     #[must_use = "what comes back is to be closed"]
     pub fn put(&mut self, back_end: usize, connection: T, now_ms: u64) -> Option<T> {
         let waiting = &mut self.waiting[back_end];

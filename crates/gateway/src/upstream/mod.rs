@@ -1,10 +1,10 @@
 //! Which of several back ends is asked, and which are left alone for a while.
 //!
-//! Health is passive: it is learnt from requests, none are sent for it. A back end that fails some times
-//! in a row is *ejected*: it gets nothing until a back-off is over, then one request as a probe, and after
-//! each failed probe it waits twice as long. Nothing here is certain knowledge, so when every back end is
-//! ejected the one whose time is up first is asked all the same: a refusal nobody tried to avoid would
-//! help no client.
+//! Health is passive: it is learnt from requests, none are sent for it. A back end that fails some
+//! times in a row is *ejected*: it gets nothing until a back-off is over, then one request as a
+//! probe, and after each failed probe it waits twice as long. Nothing here is certain knowledge, so
+//! when every back end is ejected the one whose time is up first is asked all the same: a refusal
+//! nobody tried to avoid would help no client.
 //!
 //! No clock is read: every call brings the time, in milliseconds of any steady clock.
 
@@ -103,7 +103,8 @@ impl Lease {
 /// Why no back end is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
-    /// Those that are left have as much to do as they may: the request waits or is answered with 503.
+    /// Those that are left have as much to do as they may: the request waits or is answered
+    /// with 503.
     #[error("every back end has as many requests as it may have")]
     Busy,
     /// As many as the policy allows have been asked: 502, or 504 after a time-out.
@@ -116,7 +117,8 @@ pub enum Unavailable {
 pub enum Outcome {
     /// It answered, whatever the status: a program's mistake is not its server's.
     Answered,
-    /// It could not be connected to, closed early, was overloaded, broke the protocol, took too long.
+    /// It could not be connected to, closed early, was overloaded, broke the protocol, took too
+    /// long.
     Failed,
     /// Nothing can be said: the client went away.
     Unknown,
@@ -163,8 +165,8 @@ struct BackEnd {
 }
 
 impl Upstream {
-    /// A group of so many back ends, at most [`BACK_ENDS_MAX`]; more are left out. `start` is the first
-    /// in turn: workers that all began with the same one would send it everything at first.
+    /// A group of so many back ends, at most [`BACK_ENDS_MAX`]; more are left out. `start` is the
+    /// first in turn: workers that all began with the same one would send it everything at first.
     pub fn new(count: usize, policy: Policy, start: usize) -> Upstream {
         let count = count.min(BACK_ENDS_MAX);
         Upstream {

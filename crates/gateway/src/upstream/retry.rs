@@ -1,8 +1,8 @@
 //! Whether a request may be sent once more after it failed.
 //!
-//! Repeating a request that was carried out can order the same thing twice. So what counts is whether the
-//! back end can have begun to work on it, and if it can, whether doing it twice is the same as doing it
-//! once. Once the client has seen a byte of the reply there is nothing to repeat.
+//! Repeating a request that was carried out can order the same thing twice. So what counts is
+//! whether the back end can have begun to work on it, and if it can, whether doing it twice is the
+//! same as doing it once. Once the client has seen a byte of the reply there is nothing to repeat.
 //!
 //! Source: RFC 9110 section 9.2.2, RFC 9112 section 9.3.1.
 
@@ -15,8 +15,8 @@ pub enum Stage {
     Unsent,
     /// The back end said that it had not begun ([`crate::Fault::is_untouched`]).
     Untouched,
-    /// Something was written, and no byte of a reply came. A kept connection that the back end closed in
-    /// the same moment looks like this, too.
+    /// Something was written, and no byte of a reply came. A kept connection that the back end
+    /// closed in the same moment looks like this, too.
     Sent,
     /// The reply had begun.
     Answered,

@@ -78,7 +78,8 @@ pub fn described(answer: &Answer) -> String {
     text
 }
 
-/// The same bytes whole, in two pieces at every cut, and byte by byte: what comes out must be the same.
+/// The same bytes whole, in two pieces at every cut, and byte by byte: what comes out must be the
+/// same.
 pub fn seen_however_cut<E: Exchange>(bytes: &[u8], make: impl Fn() -> E) -> Seen {
     let whole = seen(&mut make(), &[bytes]);
     for cut in 0..=bytes.len() {

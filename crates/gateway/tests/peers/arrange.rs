@@ -1,4 +1,5 @@
-//! How php-fpm, uWSGI and nginx are started for tests: each listens on `socket` in a directory of its own.
+//! How php-fpm, uWSGI and nginx are started for tests: each listens on `socket` in a directory of
+//! its own.
 
 use std::fs;
 use std::path::Path;

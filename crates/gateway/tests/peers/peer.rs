@@ -45,7 +45,8 @@ impl Outcome {
     }
 }
 
-/// Sends all of a request, then reads all of its reply. The peers read a request before they answer it.
+/// Sends all of a request, then reads all of its reply. The peers read a request before they answer
+/// it.
 pub fn converse(exchange: &mut dyn Exchange, stream: &mut UnixStream, body: &[u8]) -> Outcome {
     let mut bytes = Vec::new();
     let mut outcome = converse_into(exchange, stream, body, &mut |piece| {

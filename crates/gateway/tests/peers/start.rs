@@ -18,7 +18,8 @@ pub struct Peer {
 
 impl Peer {
     /// Starts the first of these programs that is installed, or says that the test does not run.
-    /// `arrange` puts files into the directory and gives the arguments; the socket is `socket` in it.
+    /// `arrange` puts files into the directory and gives the arguments; the socket is `socket` in
+    /// it.
     pub fn start(
         test: &str,
         programs: &[&str],

@@ -1,7 +1,7 @@
 //! How a disk is told something: one line of JSON each way over a Unix socket.
 //!
-//! The socket lies in the disk's folder, so any process that may write there can give orders: the lab that started the
-//! disk, and the one that takes it down.
+//! The socket lies in the disk's folder, so any process that may write there can give orders: the
+//! lab that started the disk, and the one that takes it down.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -20,11 +20,13 @@ const LINE_BYTES_MAX: u64 = 64 << 10;
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Ask {
     Order(Order),
-    /// Answer without delay, fault and count while this is true: the lab looks after the file system.
+    /// Answer without delay, fault and count while this is true: the lab looks after the file
+    /// system.
     Aside(bool),
     /// Give every request one known delay while this is true, to measure the way.
     Probe(bool),
-    /// What the way to the disk process and back costs, in nanoseconds: answers leave so much earlier.
+    /// What the way to the disk process and back costs, in nanoseconds: answers leave so much
+    /// earlier.
     Way(u64),
     Statistics,
     /// Whether it has no delays.
@@ -41,7 +43,8 @@ pub(crate) enum Answer {
     Refused(String),
 }
 
-/// Asks the disk whose socket this is; each ask is a connection of its own, so a process that died keeps nothing busy.
+/// Asks the disk whose socket this is; each ask is a connection of its own, so a process that died
+/// keeps nothing busy.
 pub(crate) fn ask(socket: &Path, ask: &Ask, patience: Duration) -> io::Result<Answer> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(patience))?;

@@ -1,7 +1,8 @@
-//! A disk in time: the model, the faults and the statistics together. Pure: the caller says what time it is.
+//! A disk in time: the model, the faults and the statistics together. Pure: the caller says what
+//! time it is.
 //!
-//! What is started and when it ends is decided by the model's own clock, not by when somebody looked: a late timer
-//! makes one answer late and no other.
+//! What is started and when it ends is decided by the model's own clock, not by when somebody
+//! looked: a late timer makes one answer late and no other.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -21,7 +22,8 @@ pub(crate) struct Engine {
     under_way: BinaryHeap<Reverse<UnderWay>>,
     tally: Tally,
     next_id: u64,
-    /// What the way through the kernel to the disk process and back costs: every answer leaves so much earlier.
+    /// What the way through the kernel to the disk process and back costs: every answer leaves so
+    /// much earlier.
     way_ns: u64,
 }
 
@@ -36,11 +38,12 @@ enum Pace {
     Probe,
 }
 
-/// The known delay by which the way to the disk process is measured: long enough that the processors fall asleep, as they
-/// do under a slow disk.
+/// The known delay by which the way to the disk process is measured: long enough that the
+/// processors fall asleep, as they do under a slow disk.
 pub(crate) const PROBE_NS: u64 = 1_000_000;
 
-/// Ordered by end, then by age. Jobs of one engine have different numbers, so equality is that of the job.
+/// Ordered by end, then by age. Jobs of one engine have different numbers, so equality is that of
+/// the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct UnderWay(Started);
 
@@ -198,7 +201,8 @@ impl Engine {
         self.pace == Pace::Fast
     }
 
-    /// Begins another pace with a fresh device; what was under way is over, what waits is started by the new pace.
+    /// Begins another pace with a fresh device; what was under way is over, what waits is started
+    /// by the new pace.
     fn begin(&mut self, now_ns: u64, pace: Pace) {
         let waiting = self.device.give_up();
         let over = std::mem::take(&mut self.under_way).into_vec();

@@ -1,8 +1,9 @@
-//! The kernel's side of a disk: loop devices, mounts and processes, looked up where the kernel lists them.
+//! The kernel's side of a disk: loop devices, mounts and processes, looked up where the kernel
+//! lists them.
 //!
-//! Nothing here touches a file of the FUSE file system: with a disk process that has stopped, that would wait for
-//! ever. mount(2) and umount(2) are called directly; losetup(8) and mkfs(8) are programs, since the calls behind
-//! them are many.
+//! Nothing here touches a file of the FUSE file system: with a disk process that has stopped, that
+//! would wait for ever. mount(2) and umount(2) are called directly; losetup(8) and mkfs(8) are
+//! programs, since the calls behind them are many.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -23,8 +24,8 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use super::spec::{DiskSpec, Filesystem};
 use super::{DiskError, places::Places};
 
-/// What the kernel reads ahead on a disk by default. A loop device takes its limit from the file below it, and would
-/// read megabytes for a page.
+/// What the kernel reads ahead on a disk by default. A loop device takes its limit from the file
+/// below it, and would read megabytes for a page.
 const READ_AHEAD_KB: &str = "128";
 
 /// Where system programs lie, if `PATH` is that of a user.
@@ -136,9 +137,9 @@ pub(crate) fn make_filesystem(spec: &DiskSpec, device: &Path) -> Result<(), Disk
     run(&program, &words).map(drop)
 }
 
-/// What an uncached read of a page of the device costs besides the disk's delay. The first quartile of some reads, and
-/// never more than the bound: on a busy machine the others tell how busy it is, and an answer must not leave early for
-/// that.
+/// What an uncached read of a page of the device costs besides the disk's delay. The first quartile
+/// of some reads, and never more than the bound: on a busy machine the others tell how busy it is,
+/// and an answer must not leave early for that.
 pub(crate) fn way_ns(device: &Path, delay_ns: u64) -> io::Result<u64> {
     const READS: usize = 60;
     const MOST_NS: u64 = 250_000;
@@ -240,17 +241,18 @@ pub(crate) fn unmount_lazily(path: &Path) -> io::Result<()> {
     )?)
 }
 
-/// Whether no file system is on the device any more. Unmounted here it can still be mounted in another mount name
-/// space, copied from this one, and its caches live on. The kernel refuses to open such a device exclusively.
+/// Whether no file system is on the device any more. Unmounted here it can still be mounted in
+/// another mount name space, copied from this one, and its caches live on. The kernel refuses to
+/// open such a device exclusively.
 pub(crate) fn is_free(device: &Path) -> bool {
     let flags = OFlags::EXCL.bits() as i32;
     let open = File::options().read(true).custom_flags(flags).open(device);
     open.is_ok()
 }
 
-/// Processes that keep what is below a path: with a file open there, or else with a mount of it in a name space of their
-/// own. Not both: where mounts are shared, as with a container's first process, that one goes with ours. At most some,
-/// in words.
+/// Processes that keep what is below a path: with a file open there, or else with a mount of it in
+/// a name space of their own. Not both: where mounts are shared, as with a container's first
+/// process, that one goes with ours. At most some, in words.
 pub(crate) fn holders(path: &Path) -> String {
     let own = fs::read_link("/proc/self/ns/mnt").ok();
     let elsewhere = |process: &Path| {

@@ -1,8 +1,9 @@
 //! What holds the bytes of a disk: memory without a name, or a file.
 //!
-//! Memory is the default, since then nothing but the model delays a request. It belongs to the disk process and is
-//! counted against its control group, which is not that of the server under test. It is sparse: what
-//! was never written costs nothing, and what the file system discards is given back.
+//! Memory is the default, since then nothing but the model delays a request. It belongs to the disk
+//! process and is counted against its control group, which is not that of the server under test. It
+//! is sparse: what was never written costs nothing, and what the file system discards is given
+//! back.
 
 use std::fs::File;
 use std::io;
@@ -19,8 +20,8 @@ pub(crate) struct Medium {
 }
 
 impl Medium {
-    /// All zeros. What has that name already stays as it is, and is an error. The new file has its name for a moment only, so that it goes with
-    /// its process, also with one that is killed.
+    /// All zeros. What has that name already stays as it is, and is an error. The new file has its
+    /// name for a moment only, so that it goes with its process, also with one that is killed.
     pub(crate) fn new(backing: Option<&Path>, size_bytes: u64) -> io::Result<Medium> {
         let file = match backing {
             Some(path) => {

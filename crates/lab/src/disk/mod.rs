@@ -1,16 +1,18 @@
 //! A disk whose delays are a model's.
 //!
-//! A request of the file system goes through the kernel's block layer to a loop device in direct-I/O mode, from there
-//! to a FUSE process ([`process_main`]), which keeps it for as long as the model (`model`) and the faults
-//! (`faults`) say, and answers from memory. Nothing above the block layer is simulated: page, inode and dentry caches,
-//! read-ahead and the file system are the kernel's.
+//! A request of the file system goes through the kernel's block layer to a loop device in
+//! direct-I/O mode, from there to a FUSE process ([`process_main`]), which keeps it for as long as
+//! the model (`model`) and the faults (`faults`) say, and answers from memory. Nothing above the
+//! block layer is simulated: page, inode and dentry caches, read-ahead and the file system are the
+//! kernel's.
 //!
-//! [`Disk`] makes all that and takes it away again. Everything lies in one folder (`places`) and is found by that
-//! folder's name in the kernel's own lists (`kernel`), so that [`Disk::undo`] needs no record of how far a crash let
-//! somebody come.
+//! [`Disk`] makes all that and takes it away again. Everything lies in one folder (`places`) and is
+//! found by that folder's name in the kernel's own lists (`kernel`), so that [`Disk::undo`] needs
+//! no record of how far a crash let somebody come.
 //!
-//! The way through FUSE and the loop device takes time of its own, some tens of microseconds. It is measured when the
-//! disk is made, and answers leave so much earlier. A delay shorter than the way cannot be had.
+//! The way through FUSE and the loop device takes time of its own, some tens of microseconds. It is
+//! measured when the disk is made, and answers leave so much earlier. A delay shorter than the way
+//! cannot be had.
 //!
 //! Sources: Ruemmler and Wilkes, "An introduction to disk drive modeling" (1994); loop(4), fuse(4).
 
@@ -42,7 +44,8 @@ pub use spec::{
 use control::{Answer, Ask};
 use places::Places;
 
-/// The longest a disk process that works takes for an answer: it may have to write a mebibyte first.
+/// The longest a disk process that works takes for an answer: it may have to write a mebibyte
+/// first.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// So long a file on the disk may still be closing.
@@ -96,7 +99,8 @@ pub enum DiskError {
         /// Who has files open on it.
         holders: String,
     },
-    /// It is mounted in another mount name space, too, so its caches outlive an unmount here. It is as it was.
+    /// It is mounted in another mount name space, too, so its caches outlive an unmount here. It is
+    /// as it was.
     #[error("{} cannot be made cold: it is mounted in another name space, too, by {holders}; end that first", place.display())]
     Shared {
         /// Where it is mounted here.
@@ -136,8 +140,8 @@ impl DiskError {
 
 /// A disk that is there: device, file system and disk process.
 ///
-/// It outlives the value, and the process that made it: a lab is made by one command and taken down by another. Only
-/// [`Disk::stop`] and [`Disk::undo`] take it away.
+/// It outlives the value, and the process that made it: a lab is made by one command and taken down
+/// by another. Only [`Disk::stop`] and [`Disk::undo`] take it away.
 ///
 /// ```no_run
 /// use headway_lab::disk::{Disk, DiskSpec, Model, Order};
@@ -157,18 +161,21 @@ pub struct Disk {
     places: Places,
     spec: DiskSpec,
     device: PathBuf,
-    /// The disk process, where it is a child of this one and leaves a zombie until somebody has waited for it.
+    /// The disk process, where it is a child of this one and leaves a zombie until somebody has
+    /// waited for it.
     child: Mutex<Option<Child>>,
 }
 
 impl Disk {
-    /// Makes a disk in the folder `disk` of `state_dir`, with an empty file system and without delays.
+    /// Makes a disk in the folder `disk` of `state_dir`, with an empty file system and without
+    /// delays.
     ///
-    /// The disk process is this program with the hidden sub-command `lab disk-process`, in a process group of its
-    /// own, so that a Ctrl-C for the lab does not take the disk away under it.
+    /// The disk process is this program with the hidden sub-command `lab disk-process`, in a
+    /// process group of its own, so that a Ctrl-C for the lab does not take the disk away under it.
     ///
     /// # Errors
-    /// [`DiskError::Missing`] names what the machine or the user lacks. Whatever was made is taken away again.
+    /// [`DiskError::Missing`] names what the machine or the user lacks. Whatever was made is taken
+    /// away again.
     pub fn start(spec: &DiskSpec, state_dir: &Path) -> Result<Disk, DiskError> {
         let program = std::env::current_exe().map_err(|cause| {
             DiskError::io("finding this program", Path::new("/proc/self"), cause)
@@ -178,8 +185,8 @@ impl Disk {
         Disk::start_by(spec, state_dir, command)
     }
 
-    /// As [`Disk::start`], with another program as the disk process: it is given the folder as its last argument and
-    /// has to call [`process_main`] with it.
+    /// As [`Disk::start`], with another program as the disk process: it is given the folder as its
+    /// last argument and has to call [`process_main`] with it.
     ///
     /// # Errors
     /// As [`Disk::start`].
@@ -209,7 +216,8 @@ impl Disk {
                 child: Mutex::new(child),
             }),
             Err(error) => {
-                // The first error is the one that explains; what is left besides is found by `undo` later.
+                // The first error is the one that explains; what is left besides is found by `undo`
+                // later.
                 let _ = undo::undo(&places, child.as_mut());
                 Err(error)
             }
@@ -258,7 +266,8 @@ impl Disk {
         found.first().map(|pid| pid.as_raw_nonzero().get() as u32)
     }
 
-    /// Keeps every thread of the disk process on these processors, away from those of the server under test.
+    /// Keeps every thread of the disk process on these processors, away from those of the server
+    /// under test.
     ///
     /// # Errors
     /// When it has gone or a processor does not exist.
@@ -299,12 +308,14 @@ impl Disk {
         }
     }
 
-    /// Makes everything on it cold: unmounts and mounts again, read-only. No page, inode or dentry of it is cached
-    /// then. The disk does this without delays, whatever it was told, and does not count it.
+    /// Makes everything on it cold: unmounts and mounts again, read-only. No page, inode or dentry
+    /// of it is cached then. The disk does this without delays, whatever it was told, and does not
+    /// count it.
     ///
     /// # Errors
-    /// [`DiskError::Busy`] when a file on it is still open: stop the server first. [`DiskError::Shared`] when another
-    /// mount name space has a copy of the mount. The file system is then as it was.
+    /// [`DiskError::Busy`] when a file on it is still open: stop the server first.
+    /// [`DiskError::Shared`] when another mount name space has a copy of the mount. The file system
+    /// is then as it was.
     pub fn cool(&self) -> Result<(), DiskError> {
         self.mount_again(true)
     }
@@ -329,8 +340,8 @@ impl Disk {
         undo::undo(&self.places, child.as_mut())
     }
 
-    /// Takes away whatever there is of a disk in the folder `disk` of `state_dir`: all of it, what a crash left, or
-    /// nothing.
+    /// Takes away whatever there is of a disk in the folder `disk` of `state_dir`: all of it, what
+    /// a crash left, or nothing.
     ///
     /// # Errors
     /// As [`Disk::stop`].

@@ -1,12 +1,13 @@
 //! When a disk would be done with a request: pure arithmetic over nanoseconds, no clock and no I/O.
 //!
-//! A [`Device`] is told of requests as they arrive and is asked what it would start next and when that ends. The
-//! caller owns time, so a test runs hours of a disk in milliseconds, and the same seed and the same arrivals give the
-//! same ends on every machine (only exact floating-point operations and the generator of `load::random` are used).
+//! A [`Device`] is told of requests as they arrive and is asked what it would start next and when
+//! that ends. The caller owns time, so a test runs hours of a disk in milliseconds, and the same
+//! seed and the same arrivals give the same ends on every machine (only exact floating-point
+//! operations and the generator of `load::random` are used).
 //!
-//! Sources: Ruemmler and Wilkes, "An introduction to disk drive modeling", IEEE Computer 27(3), 1994: seek time by
-//! the square root of the distance, then linear; rotation; track buffer. FreeBSD `sys/kern/subr_disk.c` for the
-//! order of the queue.
+//! Sources: Ruemmler and Wilkes, "An introduction to disk drive modeling", IEEE Computer 27(3),
+//! 1994: seek time by the square root of the distance, then linear; rotation; track buffer. FreeBSD
+//! `sys/kern/subr_disk.c` for the order of the queue.
 
 use std::collections::VecDeque;
 
@@ -17,8 +18,9 @@ use super::spec::{Mechanics, Parallel, Queue, Spindle};
 /// Beyond this wait a request goes first, whatever the elevator says: Linux's deadline for reads.
 const ELEVATOR_PATIENCE_NS: u64 = 500_000_000;
 
-/// So many go by the elevator before it is asked again who has waited too long: Linux's `fifo_batch`. Without it a queue that is
-/// longer than its patience would be served by age alone, and the head would go to and fro.
+/// So many go by the elevator before it is asked again who has waited too long: Linux's
+/// `fifo_batch`. Without it a queue that is longer than its patience would be served by age alone,
+/// and the head would go to and fro.
 const ELEVATOR_BATCH: u32 = 16;
 
 /// How much a seek varies around the curve, upwards and downwards.
@@ -68,7 +70,8 @@ impl Device {
         }
     }
 
-    /// The first instant at which one of the waiting requests could be started; `None` when nothing waits.
+    /// The first instant at which one of the waiting requests could be started; `None` when nothing
+    /// waits.
     pub(crate) fn ready_ns(&self) -> Option<u64> {
         match self {
             Device::Spindle(state) => {
@@ -83,8 +86,8 @@ impl Device {
         }
     }
 
-    /// Starts one request at an instant that is not before [`Device::ready_ns`], `slower` times slower than usual.
-    /// `None` when nothing waits.
+    /// Starts one request at an instant that is not before [`Device::ready_ns`], `slower` times
+    /// slower than usual. `None` when nothing waits.
     pub(crate) fn start(&mut self, at_ns: u64, slower: f64) -> Option<Started> {
         match self {
             Device::Spindle(state) => state.start(at_ns, slower),
@@ -163,7 +166,8 @@ impl SpindleState {
         })
     }
 
-    /// Takes the next request out of the queue: by the elevator, which begins each batch with one that has waited too long.
+    /// Takes the next request out of the queue: by the elevator, which begins each batch with one
+    /// that has waited too long.
     fn choose(&mut self, at_ns: u64) -> Option<Job> {
         let there = |job: &&Job| job.arrived_ns <= at_ns;
         let oldest = self.queue.iter().filter(there).min_by_key(|job| job.id)?;
@@ -175,7 +179,8 @@ impl SpindleState {
                 .queue
                 .iter()
                 .filter(there)
-                // `false` comes first: what lies above the head, from the nearest on; then from the bottom.
+                // `false` comes first: what lies above the head, from the nearest on; then from the
+                // bottom.
                 .min_by_key(|job| (job.offset_bytes < self.head_bytes, job.offset_bytes, job.id))?,
             _ => oldest,
         };
@@ -196,7 +201,8 @@ impl SpindleState {
             self.set_buffer(from, to, begin_ns + self.media_length_ns(job.length_bytes));
             return self.buffer.media_ns;
         }
-        // The platter never stopped passing, or it has to come round again to where reading ahead ended.
+        // The platter never stopped passing, or it has to come round again to where reading ahead
+        // ended.
         if reached >= self.buffer.limit_bytes {
             self.buffer.media_ns = self.rotated_ns(at_ns, reached);
             self.buffer.media_bytes = reached;
@@ -258,8 +264,8 @@ impl SpindleState {
         (seek_ms(&self.spindle, stroke) * noise * 1e6) as u64
     }
 
-    /// The next time at which that place passes under the head. Tracks are skewed so that the next one begins
-    /// where the last one ends.
+    /// The next time at which that place passes under the head. Tracks are skewed so that the next
+    /// one begins where the last one ends.
     fn rotated_ns(&self, at_ns: u64, offset_bytes: u64) -> u64 {
         let turn_ns = self.turn_ns();
         let now = (at_ns as f64 / turn_ns + self.phase).fract();
@@ -285,7 +291,8 @@ impl SpindleState {
     }
 }
 
-/// A seek over a share of the stroke: by the square root up to a third, where the average seek lies, then linear.
+/// A seek over a share of the stroke: by the square root up to a third, where the average seek
+/// lies, then linear.
 pub(crate) fn seek_ms(spindle: &Spindle, stroke: f64) -> f64 {
     let (track, average, full) = (
         spindle.seek_track_ms,
@@ -321,8 +328,8 @@ impl ParallelState {
         }
     }
 
-    /// The link comes first and the latency after it: so the link is taken in the order of the starts, and a
-    /// slow request does not hold up the faster ones behind it.
+    /// The link comes first and the latency after it: so the link is taken in the order of the
+    /// starts, and a slow request does not hold up the faster ones behind it.
     fn start(&mut self, at_ns: u64, slower: f64) -> Option<Started> {
         let place = (0..self.places_ns.len()).min_by_key(|&place| self.places_ns[place])?;
         let job = self.queue.pop_front()?;

@@ -1,4 +1,5 @@
-//! Where the parts of a disk lie: everything in one folder, so that whoever knows the folder can undo everything.
+//! Where the parts of a disk lie: everything in one folder, so that whoever knows the folder can
+//! undo everything.
 //!
 //! ```text
 //! STATE/disk/spec.json   what was asked for; written before anything is made
@@ -72,8 +73,8 @@ impl Places {
             })
     }
 
-    /// Removes what [`Places::make`] made, and nothing else: a folder that something is mounted on, or that holds
-    /// what is not ours, stays.
+    /// Removes what [`Places::make`] made, and nothing else: a folder that something is mounted on,
+    /// or that holds what is not ours, stays.
     pub(crate) fn remove(&self) -> io::Result<()> {
         for file in [&self.socket, &self.log, &self.spec] {
             unless_gone(fs::remove_file(file))?;

@@ -1,12 +1,14 @@
-//! The disk process: a FUSE filesystem with one file, `image`, whose reads and writes take as long as the engine says.
+//! The disk process: a FUSE filesystem with one file, `image`, whose reads and writes take as long
+//! as the engine says.
 //!
-//! Threads of the FUSE library put requests into the engine; a timer thread answers them when they are due; one thread
-//! takes orders. A reply is kept until then, so a slow request holds up no other and the queue is as deep as the
-//! kernel makes it. The process ends when its file system is unmounted. It makes nothing that would outlive it:
-//! when it is killed, the kernel ends every request with an error.
+//! Threads of the FUSE library put requests into the engine; a timer thread answers them when they
+//! are due; one thread takes orders. A reply is kept until then, so a slow request holds up no
+//! other and the queue is as deep as the kernel makes it. The process ends when its file system is
+//! unmounted. It makes nothing that would outlive it: when it is killed, the kernel ends every
+//! request with an error.
 //!
-//! Sources: fuse(4); Linux `fs/fuse/file.c`, where asynchronous direct I/O of the loop device counts as background
-//! requests, so their limit is the depth of the queue.
+//! Sources: fuse(4); Linux `fs/fuse/file.c`, where asynchronous direct I/O of the loop device
+//! counts as background requests, so their limit is the depth of the queue.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -42,8 +44,8 @@ const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// The kernel may keep what it knows of the one file.
 const FOREVER: Duration = Duration::from_secs(1 << 30);
 
-/// Runs a disk until it is unmounted. `folder` is what [`super::Disk::start`] prepared; the hidden sub-command
-/// `headway lab disk-process FOLDER` calls this.
+/// Runs a disk until it is unmounted. `folder` is what [`super::Disk::start`] prepared; the hidden
+/// sub-command `headway lab disk-process FOLDER` calls this.
 ///
 /// # Errors
 /// When the folder was not prepared, or memory, FUSE or the socket cannot be had.
@@ -62,7 +64,8 @@ pub fn process_main(folder: &Path) -> Result<(), DiskError> {
         .map_err(|cause| DiskError::io("mounting the FUSE file system", &places.fuse, cause))?;
     let listener = UnixListener::bind(&places.socket)
         .map_err(|cause| DiskError::io("listening on the socket", &places.socket, cause))?;
-    // It works little, but a disk does not wait for a processor. Without the privilege delays are less exact.
+    // It works little, but a disk does not wait for a processor. Without the privilege delays are
+    // less exact.
     if let Err(error) = os::process::real_time() {
         eprintln!(
             "sched_setscheduler(SCHED_FIFO): {error}; delays are longer while the processors are busy"
@@ -356,7 +359,8 @@ impl Filesystem for Image {
         self.0.arrive(offset, data.len() as u64, pending, data);
     }
 
-    /// A write is on the medium when it is answered, and the kernel sends a flush after the answers.
+    /// A write is on the medium when it is answered, and the kernel sends a flush after the
+    /// answers.
     fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
         reply.ok();
     }

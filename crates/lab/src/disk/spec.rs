@@ -1,6 +1,7 @@
 //! What a disk shall be, what it can be told while it runs, and what it says of itself.
 //!
-//! All of it is data with a stable written form (TOML, JSON): a study writes it down, the disk process reads it.
+//! All of it is data with a stable written form (TOML, JSON): a study writes it down, the disk
+//! process reads it.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -32,8 +33,8 @@ pub struct DiskSpec {
     /// The file system on the device.
     #[serde(default)]
     pub filesystem: Filesystem,
-    /// The file that holds the bytes; it is made, and must not be there. `None`: memory of the disk process, so that the only
-    /// delay is the model's.
+    /// The file that holds the bytes; it is made, and must not be there. `None`: memory of the disk
+    /// process, so that the only delay is the model's.
     #[serde(default)]
     pub backing: Option<PathBuf>,
 }
@@ -229,8 +230,8 @@ pub struct Spindle {
     pub seek_full_ms: f64,
     /// Under the head, and the track's length with it.
     pub bytes_per_second: u64,
-    /// The whole drive. The lab's device is its beginning, so a small one has short seeks, as a small file set on a
-    /// large drive has.
+    /// The whole drive. The lab's device is its beginning, so a small one has short seeks, as a
+    /// small file set on a large drive has.
     pub capacity_bytes: u64,
     /// What the drive reads ahead of the last request while nobody else wants the arm.
     pub read_ahead_bytes: u64,
@@ -264,9 +265,10 @@ impl Default for Spindle {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Queue {
-    /// The next one upwards, then from the bottom again (C-LOOK), as FreeBSD's `bioq_disksort` does it and the
-    /// kernels of the papers did; of sixteen one goes first that has waited for half a second, if any has, as in Linux's
-    /// `mq-deadline`. The kernel's own elevator stays out of it: a loop device has none.
+    /// The next one upwards, then from the bottom again (C-LOOK), as FreeBSD's `bioq_disksort` does
+    /// it and the kernels of the papers did; of sixteen one goes first that has waited for half a
+    /// second, if any has, as in Linux's `mq-deadline`. The kernel's own elevator stays out of it:
+    /// a loop device has none.
     #[default]
     Elevator,
     /// The one that came first.
@@ -275,14 +277,15 @@ pub enum Queue {
 
 /// A disk, or a network, that works on many requests at once.
 ///
-/// Each takes one of `parallelism` places: there it has its turn on the link, and its latency after that.
+/// Each takes one of `parallelism` places: there it has its turn on the link, and its latency after
+/// that.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Parallel {
     /// Mean time to the first byte without queueing.
     pub latency_us: f64,
-    /// Standard deviation of the latency as a share of its mean, 0 to 1: `1 - variation` of it is fixed, the rest
-    /// exponential.
+    /// Standard deviation of the latency as a share of its mean, 0 to 1: `1 - variation` of it is
+    /// fixed, the rest exponential.
     #[serde(default)]
     pub variation: f64,
     /// Requests worked on at once; the others wait in the order they came.
@@ -352,8 +355,8 @@ pub enum Fault {
     },
 }
 
-/// What a running disk can be told. Each takes effect at once, on requests that wait already, too; a request that
-/// the disk works on keeps its service time.
+/// What a running disk can be told. Each takes effect at once, on requests that wait already, too;
+/// a request that the disk works on keeps its service time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Order {
@@ -425,8 +428,8 @@ fn check_factor(factor: f64) -> Result<(), String> {
     }
 }
 
-/// What a disk did since it was last told [`Order::Fast`] or [`Order::Model`]. Totals, so that two of them can be
-/// subtracted ([`DiskStatistics::since`]); the methods make means of them.
+/// What a disk did since it was last told [`Order::Fast`] or [`Order::Model`]. Totals, so that two
+/// of them can be subtracted ([`DiskStatistics::since`]); the methods make means of them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DiskStatistics {
     /// Time covered.
@@ -449,15 +452,18 @@ pub struct DiskStatistics {
     pub depth_max: u64,
     /// Sum over requests: from where the disk began with one to where the model says it ends.
     pub service_ns: u64,
-    /// Sum over requests: from arrival to where the model says it ends, the model's account of a response.
+    /// Sum over requests: from arrival to where the model says it ends, the model's account of a
+    /// response.
     pub modelled_ns: u64,
-    /// Sum over requests: from arrival to the answer as it really was, the way back to the kernel included.
+    /// Sum over requests: from arrival to the answer as it really was, the way back to the kernel
+    /// included.
     pub response_ns: u64,
 }
 
 impl DiskStatistics {
-    /// What happened between an earlier reading and this one, if no order began the statistics anew between them.
-    /// The greatest depth cannot be told for the part alone and stays that of the whole.
+    /// What happened between an earlier reading and this one, if no order began the statistics anew
+    /// between them. The greatest depth cannot be told for the part alone and stays that of the
+    /// whole.
     pub fn since(&self, earlier: &DiskStatistics) -> DiskStatistics {
         DiskStatistics {
             elapsed_ns: self.elapsed_ns.saturating_sub(earlier.elapsed_ns),

@@ -1,9 +1,10 @@
-//! Takes a disk away, in whatever state it is: whole, half made, stalled, or with a disk process that was killed or
-//! has stopped.
+//! Takes a disk away, in whatever state it is: whole, half made, stalled, or with a disk process
+//! that was killed or has stopped.
 //!
-//! The order is the reverse of making. A file system whose disk does not answer would never be unmounted, so a disk
-//! process that does not answer is killed first: the kernel then ends its requests with errors, and everything above
-//! comes loose. Each step has a bound; what is left after it is named.
+//! The order is the reverse of making. A file system whose disk does not answer would never be
+//! unmounted, so a disk process that does not answer is killed first: the kernel then ends its
+//! requests with errors, and everything above comes loose. Each step has a bound; what is left
+//! after it is named.
 
 use std::path::Path;
 use std::process::Child;
@@ -32,11 +33,12 @@ pub(crate) fn undo(places: &Places, child: Option<&mut Child>) -> Result<(), Dis
     let mut holders = String::new();
     while_it_answers(places, || holders = unmount(&places.files));
     for device in kernel::loops_on(&places.image) {
-        // A device that goes away with its last user answers the second call with an error; the list decides.
+        // A device that goes away with its last user answers the second call with an error; the
+        // list decides.
         let _ = kernel::detach(&device);
     }
-    // Somebody who has a file open could not read it without the disk process, and without the FUSE mount the
-    // device would not be found again by its image: both stay until the device has gone.
+    // Somebody who has a file open could not read it without the disk process, and without the FUSE
+    // mount the device would not be found again by its image: both stay until the device has gone.
     if kernel::wait_until(SETTLE, || kernel::loops_on(&places.image).is_empty()) {
         unmount(&places.fuse);
         end(places, child);
@@ -54,8 +56,8 @@ pub(crate) fn undo(places: &Places, child: Option<&mut Child>) -> Result<(), Dis
     })
 }
 
-/// Does something that writes to the disk, and kills the disk process if it stops answering meanwhile: what waits for
-/// it then ends with errors.
+/// Does something that writes to the disk, and kills the disk process if it stops answering
+/// meanwhile: what waits for it then ends with errors.
 fn while_it_answers(places: &Places, act: impl FnOnce()) {
     let (done, watch) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
@@ -73,8 +75,8 @@ fn while_it_answers(places: &Places, act: impl FnOnce()) {
     });
 }
 
-/// Everything that is mounted there. One that is busy leaves the tree at once and goes with its last user; says who
-/// that was.
+/// Everything that is mounted there. One that is busy leaves the tree at once and goes with its
+/// last user; says who that was.
 fn unmount(path: &Path) -> String {
     let mut holders = String::new();
     for _ in 0..kernel::mounts_on(path) {

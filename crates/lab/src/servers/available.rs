@@ -1,7 +1,7 @@
 //! Whether a server can be started here, and in which version; the reason otherwise.
 //!
-//! The version is what the installed program says of itself, since that is what the evidence has to name. Nothing
-//! is installed here: `scripts/setup` does that.
+//! The version is what the installed program says of itself, since that is what the evidence has to
+//! name. Nothing is installed here: `scripts/setup` does that.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -134,7 +134,8 @@ fn find(program: &'static str) -> Result<PathBuf, Reason> {
         })
 }
 
-/// The word after `before` in what the program prints when asked; nginx prints it to standard error.
+/// The word after `before` in what the program prints when asked; nginx prints it to standard
+/// error.
 fn version(program: &Path, ask: &str, before: &str) -> Result<String, Reason> {
     let broken = |said: String| Reason::Broken {
         program: program.into(),

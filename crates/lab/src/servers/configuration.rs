@@ -1,8 +1,9 @@
 //! From what is wanted to a command line: the committed configuration with its places filled in.
 //!
-//! The files are `bench/peers/*.conf`, the same that the scripts of `bench/` use; each setting's reason stands beside it
-//! there. They are part of the program, so that the lab needs no checkout. All servers are given the same files,
-//! keep-alive, accept queue, deferred accept, log (none unless all do) and bound of connections.
+//! The files are `bench/peers/*.conf`, the same that the scripts of `bench/` use; each setting's
+//! reason stands beside it there. They are part of the program, so that the lab needs no checkout.
+//! All servers are given the same files, keep-alive, accept queue, deferred accept, log (none
+//! unless all do) and bound of connections.
 //!
 //! Refused: characters in a path that a configuration language would read as its own.
 
@@ -24,7 +25,8 @@ const CIVETWEB: &str = include_str!("../../../../bench/peers/civetweb.conf");
 /// Threads of one Apache process at most, Apache's own default for `ThreadLimit`.
 const THREADS_MAX: usize = 64;
 
-/// Descriptors of a server that are no connection and no cached file: logs, event queues, libraries.
+/// Descriptors of a server that are no connection and no cached file: logs, event queues,
+/// libraries.
 const OTHER_DESCRIPTORS: usize = 64;
 
 /// What our server writes when it serves; the address of its status page stands there.
@@ -245,7 +247,8 @@ fn nginx(
     descriptors: u64,
 ) -> Vec<(&'static str, String)> {
     let on = |yes: bool, word: &str| if yes { word } else { "off" }.to_owned();
-    // What connections leave. A cache that needs more descriptors than there are makes nginx answer 500.
+    // What connections leave. A cache that needs more descriptors than there are makes nginx
+    // answer 500.
     let room = (descriptors as usize).saturating_sub(spec.sizes.connections + OTHER_DESCRIPTORS);
     let files = format!("max={} inactive=60s", room.max(1));
     let log = format!("{} combined", log.display());
@@ -327,7 +330,8 @@ fn identity() -> (String, String) {
     )
 }
 
-/// Five languages, none of which is worth escaping for: letters, digits and a few marks mean themselves in all.
+/// Five languages, none of which is worth escaping for: letters, digits and a few marks mean
+/// themselves in all.
 fn check_path(path: &Path) -> Result<(), ServerError> {
     let plain = |c: char| c.is_alphanumeric() || "/._-+,".contains(c);
     match path.to_str() {

@@ -1,8 +1,9 @@
-//! The table of servers: what they are called, what they do with a file that is not in memory, what runs them.
+//! The table of servers: what they are called, what they do with a file that is not in memory, what
+//! runs them.
 //!
-//! Rows of servers that cannot run stay in the table with the reason, so that a study can name whom the papers
-//! compared with. Sources: dissertation sections 2.5 to 2.7 and 4 (Flash, Apache, Haboob, TUX), the 2006 paper
-//! (Flashpache), the servers' own sources for what today's do.
+//! Rows of servers that cannot run stay in the table with the reason, so that a study can name whom
+//! the papers compared with. Sources: dissertation sections 2.5 to 2.7 and 4 (Flash, Apache,
+//! Haboob, TUX), the 2006 paper (Flashpache), the servers' own sources for what today's do.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,10 +1,12 @@
 //! The server's network seen from outside: who listens on its address, and one request to it.
 //!
-//! A server in a network namespace of the lab cannot be reached from ours, and where we could reach its address
-//! somebody else might answer. So listeners are read from `/proc/PID/net/tcp`, which is that process's network, and a
-//! request is sent by a thread that has entered the namespace; network namespaces belong to threads.
+//! A server in a network namespace of the lab cannot be reached from ours, and where we could reach
+//! its address somebody else might answer. So listeners are read from `/proc/PID/net/tcp`, which is
+//! that process's network, and a request is sent by a thread that has entered the namespace;
+//! network namespaces belong to threads.
 //!
-//! Refused: anything of HTTP beyond one short request and its answer. Sources: setns(2), proc(5) (`net/tcp`).
+//! Refused: anything of HTTP beyond one short request and its answer. Sources: setns(2), proc(5)
+//! (`net/tcp`).
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -26,8 +28,9 @@ pub struct Reply {
     pub body: Vec<u8>,
 }
 
-/// Inodes of the sockets that listen on an address, or on all addresses, by the text of `net/tcp` and `net/tcp6`. The kernel
-/// writes that in pieces: a socket that others close meanwhile may hide one this time, so who waits for a listener looks again.
+/// Inodes of the sockets that listen on an address, or on all addresses, by the text of `net/tcp`
+/// and `net/tcp6`. The kernel writes that in pieces: a socket that others close meanwhile may hide
+/// one this time, so who waits for a listener looks again.
 pub(super) fn listening(tables: &str, address: SocketAddr) -> BTreeSet<u64> {
     tables
         .lines()
@@ -53,7 +56,8 @@ fn covers(host: &str, address: SocketAddr) -> bool {
     let (any, SocketAddr::V4(v4)) = (host.bytes().all(|digit| digit == b'0'), address) else {
         return false;
     };
-    // An IPv6 listener on :: takes IPv4 connections as well, and one on a mapped address those to it.
+    // An IPv6 listener on :: takes IPv4 connections as well, and one on a mapped address those to
+    // it.
     let last = group(host.len() / 8 - 1).map(Ipv4Addr::from);
     any || last == Some(*v4.ip())
 }
@@ -65,7 +69,8 @@ pub(super) fn tables(pid: i32) -> String {
     table("tcp") + &table("tcp6")
 }
 
-/// Which of these socket inodes some of the processes have open; `None` when none of them lets us look.
+/// Which of these socket inodes some of the processes have open; `None` when none of them lets us
+/// look.
 pub(super) fn owned(
     inodes: &BTreeSet<u64>,
     processes: impl Iterator<Item = i32>,
@@ -82,7 +87,8 @@ pub(super) fn owned(
             let inode = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
             inode.parse().ok().filter(|inode| inodes.contains(inode))
         }));
-        // The first process of a server usually holds all of its listeners; hundreds of others need not be asked.
+        // The first process of a server usually holds all of its listeners; hundreds of others need
+        // not be asked.
         if found.len() == inodes.len() {
             break;
         }

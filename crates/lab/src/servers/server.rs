@@ -1,8 +1,8 @@
 //! One running server, from its start to its end.
 //!
-//! It counts as started when it listens on its address, answers a request, and has all the processes and threads its
-//! configuration asks for. Its end is a SIGTERM, and SIGKILL for what does not follow; nothing that it started stays, also
-//! when the value is dropped by a panic.
+//! It counts as started when it listens on its address, answers a request, and has all the
+//! processes and threads its configuration asks for. Its end is a SIGTERM, and SIGKILL for what
+//! does not follow; nothing that it started stays, also when the value is dropped by a panic.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -26,7 +26,8 @@ use super::network::{self, listening, tables};
 use super::spec::ServerSpec;
 use super::tree::{self, Process, Stat, Usage, gone, is_alive, signal};
 
-/// Apache starts 1024 processes in two seconds here; thirty are for a slow disk and a slow processor.
+/// Apache starts 1024 processes in two seconds here; thirty are for a slow disk and a slow
+/// processor.
 const START_PATIENCE: Duration = Duration::from_secs(30);
 
 /// For one answer while it starts. A cold disk of the lab's answers within this.
@@ -61,17 +62,19 @@ pub struct Server {
 pub struct Ended {
     /// By SIGTERM alone.
     pub politely: bool,
-    /// The end of what it wrote to standard output, standard error and its error log. Some greet and take leave there.
+    /// The end of what it wrote to standard output, standard error and its error log. Some greet
+    /// and take leave there.
     pub said: String,
 }
 
 impl Server {
     /// Starts a server and waits until it answers.
     ///
-    /// `prefix` makes the command that a program is started by; it may enter control groups, namespaces and processors
-    /// first, but has to become the program (exec), so that the process stays the same. In `scratch` a folder is
-    /// made for configuration, logs and output; [`Server::stop`] removes it. The limit of open files of this
-    /// process is raised, since children inherit it.
+    /// `prefix` makes the command that a program is started by; it may enter control groups,
+    /// namespaces and processors first, but has to become the program (exec), so that the process
+    /// stays the same. In `scratch` a folder is made for configuration, logs and output;
+    /// [`Server::stop`] removes it. The limit of open files of this process is raised, since
+    /// children inherit it.
     ///
     /// # Errors
     ///
@@ -84,8 +87,8 @@ impl Server {
         Server::start_telling(spec, prefix, scratch, |_| {})
     }
 
-    /// As [`Server::start`]; tells of the first process before it waits for the server, so that a caller can
-    /// note whom to end should it be killed itself.
+    /// As [`Server::start`]; tells of the first process before it waits for the server, so that a
+    /// caller can note whom to end should it be killed itself.
     ///
     /// # Errors
     ///
@@ -166,8 +169,8 @@ impl Server {
         pids(&tree::tree(self.leader))
     }
 
-    /// The processes that serve clients: not a master that only watches, nor our helpers and log. What such a
-    /// process waits for, clients wait for.
+    /// The processes that serve clients: not a master that only watches, nor our helpers and log.
+    /// What such a process waits for, clients wait for.
     pub fn workers(&self) -> Vec<i32> {
         workers(self.leader, &self.spec)
     }
@@ -252,12 +255,13 @@ impl Server {
 
     /// What it still lacks to be ready; `None` when it is.
     fn lacks(&mut self, population: Population) -> Result<Option<String>, ServerError> {
-        // Not by waiting for it: that would give its number, which is its group's, back to the system.
+        // Not by waiting for it: that would give its number, which is its group's, back to the
+        // system.
         if !is_alive(self.leader) {
             return Err(self.died());
         }
-        // The command that comes before the server may still be on its way into another network, where the same
-        // address is somebody else's. So it is asked only when it listens itself.
+        // The command that comes before the server may still be on its way into another network,
+        // where the same address is somebody else's. So it is asked only when it listens itself.
         if !self.listens()? {
             return Ok(Some("it does not listen".into()));
         }
@@ -301,8 +305,8 @@ impl Server {
         }
     }
 
-    /// Whether it listens on its address. Somebody else who does so too (`SO_REUSEPORT`) is an error: each would be
-    /// given a share of the clients.
+    /// Whether it listens on its address. Somebody else who does so too (`SO_REUSEPORT`) is an
+    /// error: each would be given a share of the clients.
     fn listens(&self) -> Result<bool, ServerError> {
         let inodes = listening(&tables(self.leader.pid), self.spec.address);
         if inodes.is_empty() {
@@ -412,8 +416,8 @@ fn workers(leader: Process, spec: &ServerSpec) -> Vec<i32> {
     }
 }
 
-/// Looks for a listener before the server is started, in the network it will be in: the tables are printed by a command
-/// that the caller's prefix starts there.
+/// Looks for a listener before the server is started, in the network it will be in: the tables are
+/// printed by a command that the caller's prefix starts there.
 fn check_free(spec: &ServerSpec, prefix: &impl Fn(&OsStr) -> Command) -> Result<(), ServerError> {
     let output = prefix(OsStr::new("cat"))
         .args(["/proc/self/net/tcp", "/proc/self/net/tcp6"])
@@ -424,8 +428,8 @@ fn check_free(spec: &ServerSpec, prefix: &impl Fn(&OsStr) -> Command) -> Result<
             error,
         })?;
     let tables = String::from_utf8_lossy(&output.stdout);
-    // Without IPv6 the second file is missing, which makes `cat` fail and nothing worse. Without the first the
-    // environment cannot be entered.
+    // Without IPv6 the second file is missing, which makes `cat` fail and nothing worse. Without
+    // the first the environment cannot be entered.
     if tables.is_empty() {
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         return Err(ServerError::Spawn {
@@ -444,7 +448,8 @@ fn check_free(spec: &ServerSpec, prefix: &impl Fn(&OsStr) -> Command) -> Result<
     }
 }
 
-/// A folder for this server, where others may write: peers give up root's rights, some before they open their logs.
+/// A folder for this server, where others may write: peers give up root's rights, some before they
+/// open their logs.
 fn make_folder(spec: &ServerSpec, scratch: &Path) -> Result<PathBuf, ServerError> {
     let folder = scratch.join(format!("{}-{}", spec.kind, spec.address.port()));
     // Left by a run that was killed.

@@ -13,7 +13,8 @@ use super::Kind;
 pub struct ServerSpec {
     /// Which one.
     pub kind: Kind,
-    /// The document root. Peers give up root's rights, so its folders must be open to the user `nobody`.
+    /// The document root. Peers give up root's rights, so its folders must be open to the user
+    /// `nobody`.
     pub root: PathBuf,
     /// Where it listens, in the network it is started in. IPv4, and a port other than 0.
     pub address: SocketAddr,
@@ -23,8 +24,8 @@ pub struct ServerSpec {
     /// Writes a line for each request (combined format) into its scratch folder.
     #[serde(default)]
     pub access_log: bool,
-    /// A path below the root that has to be answered 200 before the server counts as started, such as
-    /// `/ready.txt`. Without it any answer to `/` will do.
+    /// A path below the root that has to be answered 200 before the server counts as started, such
+    /// as `/ready.txt`. Without it any answer to `/` will do.
     #[serde(default)]
     pub probe: Option<String>,
     /// More arguments for `headway serve`; other servers take none.
@@ -41,10 +42,12 @@ pub struct ServerSpec {
 pub struct Sizes {
     /// Event loops: processes of headway, nginx and lighttpd, threads of h2o.
     pub workers: usize,
-    /// Clients served at the same time where each takes a process or thread: Apache's `MaxRequestWorkers`,
-    /// CivetWeb's `num_threads`. The worker and event modules round it up to equal processes of at most 64 threads.
+    /// Clients served at the same time where each takes a process or thread: Apache's
+    /// `MaxRequestWorkers`, CivetWeb's `num_threads`. The worker and event modules round it up to
+    /// equal processes of at most 64 threads.
     pub clients: usize,
-    /// Helper processes of each of our workers, always as many; `None` leaves it to the server to adapt.
+    /// Helper processes of each of our workers, always as many; `None` leaves it to the server to
+    /// adapt.
     pub helpers: Option<usize>,
     /// Connections that a loop keeps open at most.
     pub connections: usize,
@@ -53,8 +56,8 @@ pub struct Sizes {
 }
 
 impl Default for Sizes {
-    /// One loop; 256 clients (the smaller of the 2006 paper's two sizes of Apache); room for those who wait while a disk
-    /// stands still for ten seconds, 500 more each second at half load.
+    /// One loop; 256 clients (the smaller of the 2006 paper's two sizes of Apache); room for those
+    /// who wait while a disk stands still for ten seconds, 500 more each second at half load.
     fn default() -> Sizes {
         Sizes {
             workers: 1,

@@ -1,7 +1,8 @@
 //! A server's processes: which they are, how much time and memory they have taken, and their end.
 //!
-//! A process is known by its number and its start, since numbers are used again: nothing is signalled or counted that the
-//! server did not start. Sources: proc(5), Documentation/filesystems/proc.rst (`stat`, `schedstat`, `smaps_rollup`).
+//! A process is known by its number and its start, since numbers are used again: nothing is
+//! signalled or counted that the server did not start. Sources: proc(5),
+//! Documentation/filesystems/proc.rst (`stat`, `schedstat`, `smaps_rollup`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -26,11 +27,14 @@ pub struct Usage {
     pub processes: usize,
     /// Their threads, counting a process without more threads as one.
     pub tasks: usize,
-    /// Processor time, user and system, in milliseconds: of the processes there are, and of the children they have waited for.
+    /// Processor time, user and system, in milliseconds: of the processes there are, and of the
+    /// children they have waited for.
     pub cpu_ms: f64,
-    /// Resident memory, each process counted for itself: shared pages count as often as they are mapped.
+    /// Resident memory, each process counted for itself: shared pages count as often as they are
+    /// mapped.
     pub resident_bytes: u64,
-    /// The same, with each page divided among the processes that map it. 0 where the kernel does not say.
+    /// The same, with each page divided among the processes that map it. 0 where the kernel does
+    /// not say.
     pub proportional_bytes: u64,
 }
 
@@ -48,7 +52,8 @@ pub(crate) struct Stat {
 }
 
 impl Stat {
-    /// Reads a line of `stat`. The command's name may hold spaces and parentheses, so it ends at the last one.
+    /// Reads a line of `stat`. The command's name may hold spaces and parentheses, so it ends at
+    /// the last one.
     pub fn parse(line: &str) -> Option<Stat> {
         let (_, rest) = line.rsplit_once(") ")?;
         let words: Vec<&str> = rest.split_ascii_whitespace().collect();
@@ -74,11 +79,12 @@ impl Stat {
     }
 }
 
-/// A process that leads a group, its descendants, and what else is in its group: a child whose parent has ended is
-/// nobody's descendant, but stays in the group. The leader comes first, if it lives.
+/// A process that leads a group, its descendants, and what else is in its group: a child whose
+/// parent has ended is nobody's descendant, but stays in the group. The leader comes first, if it
+/// lives.
 ///
-/// The number of a group is not given to a new process while the group has members, so the group is the leader's as long
-/// as the caller has not waited for it.
+/// The number of a group is not given to a new process while the group has members, so the group is
+/// the leader's as long as the caller has not waited for it.
 pub(crate) fn tree(leader: Process) -> Vec<Process> {
     let mut children: BTreeMap<i32, Vec<Process>> = BTreeMap::new();
     let mut found = Vec::new();
@@ -152,8 +158,9 @@ pub(crate) fn usage(processes: &[Process]) -> Usage {
     usage
 }
 
-/// The time of a process's present threads, to the nanosecond. `stat` rounds each process down to a tick, which for 256
-/// processes that have run some milliseconds each is most of it; but it knows the threads that have ended.
+/// The time of a process's present threads, to the nanosecond. `stat` rounds each process down to a
+/// tick, which for 256 processes that have run some milliseconds each is most of it; but it knows
+/// the threads that have ended.
 fn own_ms(pid: i32) -> f64 {
     let tasks = numbers(&format!("/proc/{pid}/task"));
     let times = tasks.iter().filter_map(|task| {

@@ -1,4 +1,5 @@
-//! Which build of headway measures, so that figures of two builds do not get into one table unnoticed.
+//! Which build of headway measures, so that figures of two builds do not get into one table
+//! unnoticed.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -7,7 +8,8 @@ use std::sync::OnceLock;
 
 use load::checksum::Checksum;
 
-/// Version and checksum of the program: `0.1.0+9c0f3b6e21d4a875`. The version alone where the program cannot be read.
+/// Version and checksum of the program: `0.1.0+9c0f3b6e21d4a875`. The version alone where the
+/// program cannot be read.
 pub(super) fn this() -> &'static str {
     static THIS: OnceLock<String> = OnceLock::new();
     THIS.get_or_init(|| {

@@ -1,4 +1,5 @@
-//! Whether everything that a study's tables, figures and claims refer to is measured, at some scale at least.
+//! Whether everything that a study's tables, figures and claims refer to is measured, at some scale
+//! at least.
 
 use latency::study::expression::{Expression, Reference, parse_rule};
 use std::collections::BTreeSet;
@@ -97,7 +98,8 @@ pub(super) fn rows(study: &Study, table: &Table, row: &OurRow) -> Vec<Row> {
     servers.iter().map(|server| with(Some(server))).collect()
 }
 
-/// The servers of the measure that the first cell refers to first; where the columns are measures, those that all of them have.
+/// The servers of the measure that the first cell refers to first; where the columns are measures,
+/// those that all of them have.
 fn servers_of_first_cell(study: &Study, keys: &[String], row: &OurRow) -> Vec<String> {
     let cell = row.cell.as_ref().or(row.cells.first());
     let text = cell.map_or("", |cell| cell.get_ref());

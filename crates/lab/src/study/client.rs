@@ -1,4 +1,5 @@
-//! Programs that a study starts, notes in its journal and waits for, and that end when the study is interrupted.
+//! Programs that a study starts, notes in its journal and waits for, and that end when the study is
+//! interrupted.
 
 use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};

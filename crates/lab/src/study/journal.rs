@@ -1,13 +1,16 @@
-//! What a run has started and not ended yet: `running.json` in its directory, read by the run after a kill.
+//! What a run has started and not ended yet: `running.json` in its directory, read by the run after
+//! a kill.
 //!
-//! An interrupted run ends its server and removes its lab. A killed one (SIGKILL, want of memory) cannot, and what it leaves
-//! would go on and disturb whatever is measured next: a server, a client that still writes into the directory of its
-//! measurement, a lab with its disk process, a scratch directory that may hold a whole file set. So each is noted here, a name
-//! before its thing is made and a process as soon as it has a number. The next run in the directory, which has its lock and
+//! An interrupted run ends its server and removes its lab. A killed one (SIGKILL, want of memory)
+//! cannot, and what it leaves would go on and disturb whatever is measured next: a server, a client
+//! that still writes into the directory of its measurement, a lab with its disk process, a scratch
+//! directory that may hold a whole file set. So each is noted here, a name before its thing is made
+//! and a process as soon as it has a number. The next run in the directory, which has its lock and
 //! so knows that the other one is no more, clears all of it first.
 //!
-//! A process is noted with its start and the boot of the machine: nothing is ended that the killed run had not started. Not
-//! covered are the microseconds between the start of a process and its note, when there is no lab whose removal finds it.
+//! A process is noted with its start and the boot of the machine: nothing is ended that the killed
+//! run had not started. Not covered are the microseconds between the start of a process and its
+//! note, when there is no lab whose removal finds it.
 //!
 //! Source: proc(5), /proc/sys/kernel/random/boot_id.
 
@@ -55,14 +58,16 @@ struct Begun {
 }
 
 impl Journal {
-    /// Of a directory that is locked. What a killed run left is cleared first; the words say what that was.
+    /// Of a directory that is locked. What a killed run left is cleared first; the words say what
+    /// that was.
     ///
     /// # Errors
     /// What cannot be cleared, in words; the journal keeps it for another try.
     pub fn open(directory: &Path) -> Result<(Journal, Option<String>), String> {
         let file = directory.join(FILE);
         let text = fs::read_to_string(&file).unwrap_or_default();
-        // A damaged one cannot be: it is replaced at once. One that cannot be read names nothing that could be cleared.
+        // A damaged one cannot be: it is replaced at once. One that cannot be read names nothing
+        // that could be cleared.
         let left: Begun = serde_json::from_str(&text).unwrap_or_default();
         let cleared = clear(&left)?;
         let begun = Begun {
@@ -117,7 +122,8 @@ impl Journal {
     fn note(&self, change: impl FnOnce(&mut Begun)) -> io::Result<()> {
         let mut begun = self.lock();
         change(&mut begun);
-        // Under another name first: whenever the run is killed, the old text is there or the new one.
+        // Under another name first: whenever the run is killed, the old text is there or the new
+        // one.
         let new = self.file.with_extension("json.new");
         let text = serde_json::to_string(&*begun)?;
         fs::write(&new, text + "\n")?;
@@ -131,7 +137,8 @@ impl Journal {
     }
 }
 
-/// This process, as its labs are named after it: two runs never have one name, not even when a number is used again.
+/// This process, as its labs are named after it: two runs never have one name, not even when a
+/// number is used again.
 pub(super) fn own() -> Process {
     let pid = std::process::id() as i32;
     let started = Stat::of(pid).map_or(0, |stat| stat.started);
@@ -182,8 +189,8 @@ fn clear(left: &Begun) -> Result<Vec<String>, String> {
     Ok(cleared)
 }
 
-/// A noted process and all of its group. Where another process has the number now the group had ended before:
-/// the kernel gives no number away that is still a group's.
+/// A noted process and all of its group. Where another process has the number now the group had
+/// ended before: the kernel gives no number away that is still a group's.
 fn group_of(leader: Process) -> Vec<Process> {
     match Stat::of(leader.pid) {
         Some(stat) if stat.started != leader.started => Vec::new(),
@@ -191,7 +198,8 @@ fn group_of(leader: Process) -> Vec<Process> {
     }
 }
 
-/// SIGTERM, and SIGKILL for what does not follow. Who waits for a stalled disk ends with that, so nobody is waited for long.
+/// SIGTERM, and SIGKILL for what does not follow. Who waits for a stalled disk ends with that, so
+/// nobody is waited for long.
 fn end(processes: &BTreeSet<Process>) {
     tree::signal(processes, Signal::TERM);
     if !tree::gone(processes, POLITE) {

@@ -1,8 +1,9 @@
 //! One measurement: load on a server that runs, and everything that is watched meanwhile.
 //!
-//! Its directory afterwards: `run/` as `headway load` wrote it, with `server.json` and `trace.json` in it; `background/`, the run of
-//! the other client of a measure with a probe; `disk.json`, `usage.json`, `runnable.json`. Counters are read when the warm-up is
-//! over and when the measured part is, so their difference belongs to it.
+//! Its directory afterwards: `run/` as `headway load` wrote it, with `server.json` and `trace.json`
+//! in it; `background/`, the run of the other client of a measure with a probe; `disk.json`,
+//! `usage.json`, `runnable.json`. Counters are read when the warm-up is over and when the measured
+//! part is, so their difference belongs to it.
 
 use std::fs;
 use std::io;
@@ -45,11 +46,12 @@ const IDLE_PATIENCE: Duration = Duration::from_secs(60);
 /// ... and, where the server does not count them, the time they are given.
 const IDLE_UNCOUNTED: Duration = Duration::from_secs(8);
 
-/// One request in so many of the filling is asked of the server: what it keeps itself has to be as it will stay, or its
-/// first seconds are measured.
+/// One request in so many of the filling is asked of the server: what it keeps itself has to be as
+/// it will stay, or its first seconds are measured.
 const OWN_SHARE: u64 = 2;
 
-/// The same when its caches are filled again: they have what they keep, and lost a little of it at most.
+/// The same when its caches are filled again: they have what they keep, and lost a little of it at
+/// most.
 const OWN_SHARE_AGAIN: u64 = 20;
 
 /// Caches under a limit are full from this share of it on.
@@ -83,16 +85,17 @@ enum Amount {
 }
 
 impl Bench<'_> {
-    /// Fills the caches while the disk answers at once: a slow one would need minutes, and they are not what is measured.
-    /// The kernel's by a reader under the server's memory limit, so that they are equal for a quick and for a slow
-    /// server; then the server's own by requests. An open-file service keeps what somebody had to wait for, so Apache, with it and without, is
-    /// asked first, while nothing is there.
+    /// Fills the caches while the disk answers at once: a slow one would need minutes, and they are
+    /// not what is measured. The kernel's by a reader under the server's memory limit, so that they
+    /// are equal for a quick and for a slow server; then the server's own by requests. An open-file
+    /// service keeps what somebody had to wait for, so Apache, with it and without, is asked first,
+    /// while nothing is there.
     pub fn fill(&self, spec: &Spec) -> Result<(), Stopped> {
         self.filled(spec, OWN_SHARE)
     }
 
-    /// Fills them again, before a point that is not a server's first: what the points before have left of them depends on how
-    /// long they took and what they asked for.
+    /// Fills them again, before a point that is not a server's first: what the points before have
+    /// left of them depends on how long they took and what they asked for.
     pub fn fill_again(&self, spec: &Spec) -> Result<(), Stopped> {
         self.filled(spec, OWN_SHARE_AGAIN)
     }
@@ -140,8 +143,8 @@ impl Bench<'_> {
         client.finish(self.interrupted, deadline(slow_s)).map(drop)
     }
 
-    /// Waits until the server and its disk rest: what a busy one still has to do for the point before, and writes or reads
-    /// ahead, would be measured with the next.
+    /// Waits until the server and its disk rest: what a busy one still has to do for the point
+    /// before, and writes or reads ahead, would be measured with the next.
     pub fn settle(&self) {
         let begun = Instant::now();
         let mut before = self.done();
@@ -473,7 +476,8 @@ fn thinned(spec: &Spec, memory: Option<MemoryStatus>) -> Option<String> {
     })
 }
 
-/// Whether memory was left although the set had more to keep in it: then not the limit decided what is kept.
+/// Whether memory was left although the set had more to keep in it: then not the limit decided what
+/// is kept.
 fn has_room(set_bytes: u64, memory: &MemoryStatus) -> bool {
     memory.limit_bytes.is_some_and(|limit_bytes| {
         set_bytes > limit_bytes && (memory.used_bytes as f64) < FULL * limit_bytes as f64

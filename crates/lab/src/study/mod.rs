@@ -1,12 +1,14 @@
 //! Studies: the papers' experiments as TOML files, measured and put together.
 //!
-//! A *measurement* is one server in one environment under one workload at one point, once; its key is a checksum of
-//! exactly that description, so what two studies both ask for is measured once, and going on after an interruption is
-//! finding keys that are done. Studies are views over measurements: `file` and `resolve` read the TOML, `plan` turns all of them
-//! into one list of work in which servers and repeats alternate, `run` does it, `measure` makes one measurement, `collect`
-//! reads it again, and `outcome` fills tables and decides claims with [`latency::study`].
+//! A *measurement* is one server in one environment under one workload at one point, once; its key
+//! is a checksum of exactly that description, so what two studies both ask for is measured once,
+//! and going on after an interruption is finding keys that are done. Studies are views over
+//! measurements: `file` and `resolve` read the TOML, `plan` turns all of them into one list of work
+//! in which servers and repeats alternate, `run` does it, `measure` makes one measurement,
+//! `collect` reads it again, and `outcome` fills tables and decides claims with [`latency::study`].
 //!
-//! Refused: measuring in a directory that something else wrote, and leaving a failure out: its row says why.
+//! Refused: measuring in a directory that something else wrote, and leaving a failure out: its row
+//! says why.
 
 mod file;
 mod scaled;

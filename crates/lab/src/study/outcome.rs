@@ -1,7 +1,7 @@
 //! The result of a study from the measurements that there are: tables filled, claims decided.
 //!
-//! Nothing is measured here, so a rule that was changed is decided anew at once by `headway study run`, which finds every
-//! measurement done.
+//! Nothing is measured here, so a rule that was changed is decided anew at once by `headway study
+//! run`, which finds every measurement done.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -123,7 +123,8 @@ impl View<'_, '_> {
         servers.flat_map(move |server| self.repeats(measure, server, "capacity"))
     }
 
-    /// The repeats of a server at a point; at `capacity` those that shares are taken of if no point asks for others.
+    /// The repeats of a server at a point; at `capacity` those that shares are taken of if no point
+    /// asks for others.
     fn repeats(&self, measure: &Measure, server: &str, point: &str) -> Vec<Spec> {
         if point == "capacity" && measure.has_capacities() {
             let choice = self.study.choice(server);

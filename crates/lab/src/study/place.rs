@@ -1,8 +1,9 @@
 //! Where a server runs while it is measured: a lab, or this machine as it is.
 //!
-//! Documents are below `www/`: the file set in `set/`, the files of a probe in `hot/`, and one small file by which a server is
-//! known to be ready. What the server writes goes to a scratch directory outside of the modelled disk, and so does the copy
-//! of the set's manifest that the client reads, or reading it would wait for the disk under test.
+//! Documents are below `www/`: the file set in `set/`, the files of a probe in `hot/`, and one
+//! small file by which a server is known to be ready. What the server writes goes to a scratch
+//! directory outside of the modelled disk, and so does the copy of the set's manifest that the
+//! client reads, or reading it would wait for the disk under test.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -95,15 +96,16 @@ impl<'a> Place<'a> {
                 Ok(place)
             }
             Err(error) => {
-                // A lab that stays is in the way of the next environment's, which has the same name; that counts more.
+                // A lab that stays is in the way of the next environment's, which has the same
+                // name; that counts more.
                 place.down()?;
                 Err(error)
             }
         }
     }
 
-    /// Accept queues are as long as the environment says also for servers that ask for as much as the kernel allows (h2o): the bound of the server's
-    /// own name space, where it has one.
+    /// Accept queues are as long as the environment says also for servers that ask for as much as
+    /// the kernel allows (h2o): the bound of the server's own name space, where it has one.
     fn bound_queues(&self, environment: &Environment) -> Result<(), PlaceError> {
         let (Some(lab), Some(_), Some(queue)) =
             (&self.lab, environment.link_bits, environment.listen_queue)
@@ -272,7 +274,8 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// While caches are filled nothing is slow: the disk answers at once, and the processor is a whole one. Afterwards both are as the environment says.
+    /// While caches are filled nothing is slow: the disk answers at once, and the processor is a
+    /// whole one. Afterwards both are as the environment says.
     pub fn hasten(&self, yes: bool) -> Result<(), PlaceError> {
         let Some(lab) = &self.lab else { return Ok(()) };
         lab.lend_processor(yes)?;

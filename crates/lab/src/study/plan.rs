@@ -1,10 +1,12 @@
 //! All measurements of all studies, each once, in the order in which they are made.
 //!
-//! One environment after the other, since each is a lab of its own and only one is up. In it capacities come first, because
-//! shares are taken of them; then repeat by repeat, and in each repeat server by server, so that a drift of the machine meets
-//! all servers alike. What one server has to do in one repeat is a *session*: it is started, its caches are filled, and its
-//! points follow, those that ask for more later ([`super::run`] knows the rates). A point with a fault is last, since nobody
-//! knows what state it leaves. A measure whose order is by points has a session for each point of each server.
+//! One environment after the other, since each is a lab of its own and only one is up. In it
+//! capacities come first, because shares are taken of them; then repeat by repeat, and in each
+//! repeat server by server, so that a drift of the machine meets all servers alike. What one server
+//! has to do in one repeat is a *session*: it is started, its caches are filled, and its points
+//! follow, those that ask for more later ([`super::run`] knows the rates). A point with a fault is
+//! last, since nobody knows what state it leaves. A measure whose order is by points has a session
+//! for each point of each server.
 
 use std::collections::BTreeSet;
 
@@ -202,7 +204,8 @@ fn sessions(wanted: &[&Wanted]) -> Vec<Session> {
     sessions
 }
 
-/// Repeat by repeat. In each the servers have their sessions one after the other; then, where it is by points, each point.
+/// Repeat by repeat. In each the servers have their sessions one after the other; then, where it is
+/// by points, each point.
 fn rounds(wanted: &[&Wanted]) -> Vec<Session> {
     let repeats = wanted.iter().map(|wanted| wanted.spec.repeat).max();
     let mut sessions = Vec::new();

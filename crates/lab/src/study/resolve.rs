@@ -1,5 +1,5 @@
-//! From the words of a file to a study at one scale, every name resolved: `entries` says what each entry means, `points` whose
-//! capacity a point is a share of.
+//! From the words of a file to a study at one scale, every name resolved: `entries` says what each
+//! entry means, `points` whose capacity a point is a share of.
 
 use std::collections::BTreeMap;
 
@@ -74,8 +74,8 @@ pub(super) struct Measure {
 pub(super) enum Sequence {
     /// Server by server, each started once with warm caches for all its points.
     Servers,
-    /// Point by point, and at each all servers in turn, each started anew: what they answer at one point is measured within
-    /// minutes, so that its ratio is of the servers and not of the hour.
+    /// Point by point, and at each all servers in turn, each started anew: what they answer at one
+    /// point is measured within minutes, so that its ratio is of the servers and not of the hour.
     Points,
 }
 
@@ -84,8 +84,8 @@ pub(super) enum Sequence {
 pub(super) struct Usual {
     pub repeats: u32,
     pub open: Length,
-    /// A closed loop has reached its rate only when all its clients that can have to wait do, and the rate goes up and down with
-    /// them.
+    /// A closed loop has reached its rate only when all its clients that can have to wait do, and
+    /// the rate goes up and down with them.
     pub closed: Length,
 }
 
@@ -213,7 +213,8 @@ impl Study {
         self.servers.keys().map(String::as_str)
     }
 
-    /// Whether the capacities of a measure's servers are in its results although no point says so: somebody asks for them.
+    /// Whether the capacities of a measure's servers are in its results although no point says so:
+    /// somebody asks for them.
     pub(super) fn shows_capacities(&self, measure: &Measure) -> bool {
         measure.has_capacities() && super::check::asks_for_capacity(self, &measure.name)
     }
@@ -284,7 +285,8 @@ impl Study {
         })
     }
 
-    /// The capacity of a server as shares are taken of it: unobserved, of the usual length, where the point takes it.
+    /// The capacity of a server as shares are taken of it: unobserved, of the usual length, where
+    /// the point takes it.
     pub(super) fn capacity(
         measure: &Measure,
         elsewhere: Option<&Elsewhere>,

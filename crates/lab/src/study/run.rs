@@ -1,8 +1,9 @@
 //! Making the measurements of a plan that are not there yet.
 //!
-//! A server that does not start, a part of the lab that this machine cannot make, a load that fails: each costs its own
-//! measurements, whose records say why, and the rest goes on. They are tried again the next time. An interruption ends the
-//! server and the lab, leaves what is done, and the same command goes on. After a kill it first clears what is left (`journal`).
+//! A server that does not start, a part of the lab that this machine cannot make, a load that
+//! fails: each costs its own measurements, whose records say why, and the rest goes on. They are
+//! tried again the next time. An interruption ends the server and the lab, leaves what is done, and
+//! the same command goes on. After a kill it first clears what is left (`journal`).
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -169,7 +170,8 @@ impl Work<'_> {
     ) -> Result<(), RunError> {
         let waiting = |spec: &&Spec| !self.store.is_done(&spec.key());
         let mut pending: Vec<&Spec> = session.specs.iter().filter(waiting).collect();
-        // What overloads a server pushes files out of its memory, and the next point would begin with what is left.
+        // What overloads a server pushes files out of its memory, and the next point would begin
+        // with what is left.
         pending.sort_by(|one, other| {
             let (one_rate, other_rate) = (self.strain(one), self.strain(other));
             (one.fault.is_some().cmp(&other.fault.is_some())).then(one_rate.total_cmp(&other_rate))
@@ -192,9 +194,10 @@ impl Work<'_> {
             .unwrap_or(f64::INFINITY)
     }
 
-    /// Starts the server and measures what it has to be measured at, until it has failed its clients or was overrun: requests
-    /// that timed out stay in its queues, its processes wait for clients that are gone, its caches hold less than before, and
-    /// the next point would measure that. Says how many are done.
+    /// Starts the server and measures what it has to be measured at, until it has failed its
+    /// clients or was overrun: requests that timed out stay in its queues, its processes wait for
+    /// clients that are gone, its caches hold less than before, and the next point would measure
+    /// that. Says how many are done.
     fn spell(
         &mut self,
         place: &Place,
@@ -321,7 +324,8 @@ impl Work<'_> {
         }
     }
 
-    /// A measurement in a spoilt environment is made again, with a new server and filled caches, but not for ever.
+    /// A measurement in a spoilt environment is made again, with a new server and filled caches,
+    /// but not for ever.
     fn is_worth_another(&mut self, key: &str) -> bool {
         let times = self.spoilt.entry(key.to_owned()).or_default();
         *times += 1;
@@ -392,8 +396,8 @@ fn came(directory: &std::path::Path, spec: &Spec, offered_rps: Option<f64>) -> C
     }
 }
 
-/// Whether a server was overrun: it answered less than 97 % of what was asked in an open loop, and chance, which decides when
-/// somebody asks, does not explain it.
+/// Whether a server was overrun: it answered less than 97 % of what was asked in an open loop, and
+/// chance, which decides when somebody asks, does not explain it.
 fn is_behind(answered_rps: f64, offered_rps: f64, seconds: f64) -> bool {
     let offered = offered_rps * seconds;
     answered_rps * seconds < 0.97 * offered - 3.0 * offered.sqrt()
@@ -425,9 +429,10 @@ pub(super) fn capacity(store: &Store, spec: &Spec, server: &ServerChoice) -> Res
     }
 }
 
-/// The closed loops of a server in the environment and workload of a measurement. Their length and repeats follow from
-/// the scale, which is not known here; so the records are searched for those that fit in everything else. Where a measure has shorter ones of
-/// its own beside them, or another scale had, the longest count: a mean of both would be the capacity of neither.
+/// The closed loops of a server in the environment and workload of a measurement. Their length and
+/// repeats follow from the scale, which is not known here; so the records are searched for those
+/// that fit in everything else. Where a measure has shorter ones of its own beside them, or another
+/// scale had, the longest count: a mean of both would be the capacity of neither.
 fn capacities(store: &Store, spec: &Spec, server: &ServerChoice) -> Vec<Result<f64, String>> {
     let (environment, workload) = match spec.elsewhere() {
         Some(place) => (&place.environment, &place.workload),

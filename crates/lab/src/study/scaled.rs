@@ -1,4 +1,5 @@
-//! Values that differ by scale: `{ quick = "130MB", full = "1GB" }` wherever a plain value may stand.
+//! Values that differ by scale: `{ quick = "130MB", full = "1GB" }` wherever a plain value may
+//! stand.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

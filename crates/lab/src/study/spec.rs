@@ -1,7 +1,8 @@
 //! A measurement, described completely: equal descriptions are the same measurement.
 //!
-//! Names and labels of the study are not in it, so that two studies may call the same thing differently. The key is a
-//! checksum of the JSON form; a change of this form or of what a measurement does raises [`VERSION`].
+//! Names and labels of the study are not in it, so that two studies may call the same thing
+//! differently. The key is a checksum of the JSON form; a change of this form or of what a
+//! measurement does raises [`VERSION`].
 
 use load::checksum;
 use serde::{Deserialize, Serialize};
@@ -49,7 +50,8 @@ pub struct Environment {
     pub lab: bool,
     /// Size of the file set.
     pub set_bytes: u64,
-    /// Equal files in place of a profile's; absent in descriptions that have none, whose keys are so as they were.
+    /// Equal files in place of a profile's; absent in descriptions that have none, whose keys are
+    /// so as they were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub files: Option<Files>,
     /// `specweb99` or `specweb96`.
@@ -64,9 +66,11 @@ pub struct Environment {
     pub link_bits: Option<u64>,
     /// Share of one core.
     pub cpu: Option<f64>,
-    /// Unrecorded requests that fill the caches: so many by a reader, half as many asked of the server as well.
+    /// Unrecorded requests that fill the caches: so many by a reader, half as many asked of the
+    /// server as well.
     pub fill_requests: u64,
-    /// The accept queue of every server, if it is not the usual one; absent in descriptions that have none, whose keys are so as they were.
+    /// The accept queue of every server, if it is not the usual one; absent in descriptions that
+    /// have none, whose keys are so as they were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listen_queue: Option<u32>,
 }
@@ -119,8 +123,8 @@ impl Environment {
 pub struct Workload {
     /// Of the closed loop.
     pub connections: u64,
-    /// Connections beside them that are open and hardly ever ask; absent in descriptions that have none, whose keys are so as they
-    /// were.
+    /// Connections beside them that are open and hardly ever ask; absent in descriptions that have
+    /// none, whose keys are so as they were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle: Option<u64>,
     /// Before a connection is closed.
@@ -241,8 +245,9 @@ impl Spec {
         format!("{:016x}", checksum::of(text.as_bytes()))
     }
 
-    /// The seed of its requests: the same for all servers at one point of one repeat, and another one at every other point. If
-    /// points shared their requests, whatever the first of them brought into memory would be all that the others ask for.
+    /// The seed of its requests: the same for all servers at one point of one repeat, and another
+    /// one at every other point. If points shared their requests, whatever the first of them
+    /// brought into memory would be all that the others ask for.
     pub fn seed(&self) -> u64 {
         seed(&(&self.point, self.repeat))
     }
@@ -277,8 +282,9 @@ impl Spec {
         self.seconds + self.warmup_s + self.cooldown_s()
     }
 
-    /// For how long an open loop goes on afterwards: as long as its clients wait, if they have an end to their patience. Without it those who come
-    /// last would find a server that nobody else asks any more.
+    /// For how long an open loop goes on afterwards: as long as its clients wait, if they have an
+    /// end to their patience. Without it those who come last would find a server that nobody else
+    /// asks any more.
     pub fn cooldown_s(&self) -> f64 {
         match self.point {
             Point::Capacity => 0.0,

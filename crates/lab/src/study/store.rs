@@ -1,7 +1,9 @@
-//! The directory of a study run: `measurements/KEY/` with what was measured, one result a study, and a lock.
+//! The directory of a study run: `measurements/KEY/` with what was measured, one result a study,
+//! and a lock.
 //!
-//! A measurement is done when its `measurement.json` says so, which is written last and at once. Anything else that is found under a key is
-//! what an interruption left, and is measured again. A directory that holds something foreign is refused.
+//! A measurement is done when its `measurement.json` says so, which is written last and at once.
+//! Anything else that is found under a key is what an interruption left, and is measured again. A
+//! directory that holds something foreign is refused.
 
 use std::fs::{self, File};
 use std::io;
@@ -129,7 +131,8 @@ impl Store {
         }
     }
 
-    /// Refuses what another build has measured of a plan, if there is more of it to measure. What is done is shown all the same.
+    /// Refuses what another build has measured of a plan, if there is more of it to measure. What
+    /// is done is shown all the same.
     ///
     /// # Errors
     /// [`StoreError::OtherBuild`].
@@ -168,7 +171,8 @@ impl Store {
         self.path.join(format!("{study}.json"))
     }
 
-    /// Names of the studies whose results are here, in the order in which they were first asked for.
+    /// Names of the studies whose results are here, in the order in which they were first asked
+    /// for.
     pub fn studies(&self) -> Vec<String> {
         self.mark().unwrap_or_default().studies
     }

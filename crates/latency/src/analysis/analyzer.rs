@@ -1,7 +1,7 @@
 //! Rows in, an [`Analysis`] out.
 //!
-//! Memory does not grow with the requests: histograms have as many buckets as there are latencies to tell
-//! apart, steps are at most 600, cells are pairs of size and bucket.
+//! Memory does not grow with the requests: histograms have as many buckets as there are latencies
+//! to tell apart, steps are at most 600, cells are pairs of size and bucket.
 
 use super::timeline::{Step, Steps};
 use super::{
@@ -15,7 +15,8 @@ use crate::run::{Format, Mode, RunDescription, Window};
 use crate::{inversion, series};
 use std::collections::BTreeMap;
 
-/// A start later than this is a late start: what the generator promises to stay below on an idle core.
+/// A start later than this is a late start: what the generator promises to stay below on an idle
+/// core.
 const LATE_NS: u64 = 1_000_000;
 
 /// Takes the rows of a run one by one, in bounded memory.
@@ -73,10 +74,11 @@ pub struct Analyzer {
     steps: Steps,
 }
 
-/// From the first intended start to the last thing that happened, for a run whose window is not described.
+/// From the first intended start to the last thing that happened, for a run whose window is not
+/// described.
 ///
-/// Waiting in vain for the last requests, until they time out or are abandoned, is no part of the measurement,
-/// unless nothing but waiting happened.
+/// Waiting in vain for the last requests, until they time out or are abandoned, is no part of the
+/// measurement, unless nothing but waiting happened.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     first_ns: u64,
@@ -183,14 +185,16 @@ impl Analyzer {
         }
     }
 
-    /// For a run whose window is not known before its end: it will be this one, or none. See [`Self::measured_in`].
+    /// For a run whose window is not known before its end: it will be this one, or none. See
+    /// [`Self::measured_in`].
     #[must_use]
     pub fn expecting(mut self, window: Window) -> Analyzer {
         self.expected = Some(window);
         self
     }
 
-    /// The run was told to end: what ends later is not in the window. No such row has been taken yet.
+    /// The run was told to end: what ends later is not in the window. No such row has been taken
+    /// yet.
     pub fn end_by(&mut self, end_ns: u64) {
         if let Some(expected) = &mut self.expected {
             expected.end_ns = expected.end_ns.min(end_ns);
@@ -228,8 +232,9 @@ impl Analyzer {
         self.count_ended(row);
     }
 
-    /// Throughput is what came back during the measured time, whoever asked for it: a reply to a request of the
-    /// warm-up replaces the one that is still missing at the end. Without a window it is what the requests of the span got.
+    /// Throughput is what came back during the measured time, whoever asked for it: a reply to a
+    /// request of the warm-up replaces the one that is still missing at the end. Without a window
+    /// it is what the requests of the span got.
     fn count_answered(&mut self, row: &Row) {
         let contains = |window: Window| (window.start_ns..=window.end_ns).contains(&row.end_ns);
         if self.expected.is_some_and(contains) {
@@ -272,7 +277,8 @@ impl Analyzer {
         }
     }
 
-    /// Adds the rows of another analyzer with the same deadlines, for runs of several machines at the same time.
+    /// Adds the rows of another analyzer with the same deadlines, for runs of several machines at
+    /// the same time.
     pub fn merge(&mut self, other: &Analyzer) {
         self.counts.add(&other.counts);
         add_all(&mut self.outcomes, &other.outcomes);

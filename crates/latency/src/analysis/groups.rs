@@ -1,4 +1,5 @@
-//! Latency by size and by class, and the conversions from histograms to the figures of an [`Analysis`](super::Analysis).
+//! Latency by size and by class, and the conversions from histograms to the figures of an
+//! [`Analysis`](super::Analysis).
 
 use super::{CdfPoint, ClassGroup, Distribution, Latency, SeriesShare, SizeGroup};
 use crate::bootstrap;
@@ -102,7 +103,8 @@ pub(super) fn by_size(cells: &Cells) -> Vec<SizeGroup> {
     })
 }
 
-/// The complete replies by what `key` says of their size, which does not fall as sizes grow; `None` if there are more than `most` groups.
+/// The complete replies by what `key` says of their size, which does not fall as sizes grow; `None`
+/// if there are more than `most` groups.
 fn grouped(cells: &Cells, key: impl Fn(u64) -> u64, most: usize) -> Option<Vec<SizeGroup>> {
     let mut groups: Vec<(SizeGroup, Histogram)> = Vec::new();
     for (cell, count) in cells.iter().filter(|(cell, _)| cell.complete) {

@@ -1,9 +1,10 @@
 //! The steps of a run: what was offered, answered and failed in each, and its latencies.
 //!
-//! One structure serves two readers: the timeline that a person looks at, and the blocks that the bootstrap
-//! resamples. A step is 0.1 s or a round multiple of it, chosen so that a run of the described length
-//! has at most 300; a run that turns out longer has neighbouring steps joined. Replies belong to the step
-//! in which they ended, offered requests to the step of their intended start.
+//! One structure serves two readers: the timeline that a person looks at, and the blocks that the
+//! bootstrap resamples. A step is 0.1 s or a round multiple of it, chosen so that a run of the
+//! described length has at most 300; a run that turns out longer has neighbouring steps joined.
+//! Replies belong to the step in which they ended, offered requests to the step of their intended
+//! start.
 
 use super::{Timeline, TimelinePoint};
 use crate::coarse::Coarse;
@@ -109,7 +110,8 @@ impl Steps {
         &mut self.steps[index]
     }
 
-    /// Adds the steps of another run, each to the step in which it begins when they are of other length.
+    /// Adds the steps of another run, each to the step in which it begins when they are of other
+    /// length.
     pub(super) fn merge(&mut self, other: &Steps) {
         for (index, step) in (0..).zip(&other.steps) {
             self.at(self.start_ns + index * other.step_ns).merge(step);

@@ -1,8 +1,9 @@
 //! `run.json`: what ran, where, with which settings, and what came out in a few figures.
 //!
-//! The file begins with its format and version. A field that this version does not know is ignored, a
-//! field that is absent has its default, and a *newer version* is refused: it is raised only when an old
-//! reader would misunderstand. Lengths of time are seconds unless the name ends in another unit.
+//! The file begins with its format and version. A field that this version does not know is ignored,
+//! a field that is absent has its default, and a *newer version* is refused: it is raised only when
+//! an old reader would misunderstand. Lengths of time are seconds unless the name ends in another
+//! unit.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -209,7 +210,8 @@ pub struct LoadInfo {
     pub seed: u64,
     /// Whether the content of replies was compared with its checksum.
     pub verify: bool,
-    /// The measured part on the clock of the rows; rates refer to it. Absent: first intended start to last start or reply.
+    /// The measured part on the clock of the rows; rates refer to it. Absent: first intended start
+    /// to last start or reply.
     pub measured: Option<Window>,
 }
 
@@ -296,10 +298,11 @@ pub struct Summary {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProfileInfo {
-    /// Requests a second at relative load 1: what the server answered in a closed loop, or what the user gave; with `client_bound`
-    /// the rate that the client can offer. Absent until it is known.
+    /// Requests a second at relative load 1: what the server answered in a closed loop, or what the
+    /// user gave; with `client_bound` the rate that the client can offer. Absent until it is known.
     pub capacity_rps: Option<f64>,
-    /// Present when the client was the limit of the closed loop, so that the server's own capacity is not known.
+    /// Present when the client was the limit of the closed loop, so that the server's own capacity
+    /// is not known.
     pub client_bound: Option<ClientBound>,
     /// The measurements, capacity runs first.
     pub points: Vec<Point>,
@@ -315,8 +318,9 @@ pub struct ClientBound {
     pub busy_share: f64,
     /// Share of it that the client was ready and waited for a processor.
     pub waited_share: f64,
-    /// The highest rate that was offered in an open loop with the verdict *valid*, and the base of the shares then; absent if there
-    /// was none, or none was looked for because something else ran on the client's core; `closed_rps` is the base then.
+    /// The highest rate that was offered in an open loop with the verdict *valid*, and the base of
+    /// the shares then; absent if there was none, or none was looked for because something else ran
+    /// on the client's core; `closed_rps` is the base then.
     pub valid_rps: Option<f64>,
 }
 
@@ -337,7 +341,8 @@ pub struct Point {
     pub rate_rps: f64,
     /// Which repetition, from 1.
     pub repeat: u32,
-    /// Where it is, relative to the profile: `points/0.20-1`, `points/capacity-1`, `points/client-1`.
+    /// Where it is, relative to the profile: `points/0.20-1`, `points/capacity-1`,
+    /// `points/client-1`.
     pub directory: String,
     /// An open loop that looks for the rate which the client can offer; its relative load is 0.
     #[serde(skip_serializing_if = "std::ops::Not::not")]

@@ -1,7 +1,8 @@
 //! Reading a run directory, finished or not.
 //!
-//! A finished run has its rows in `requests.parquet`, an incomplete one in `requests.spool`. Nothing is
-//! repaired and nothing is written here. What is missing, damaged, foreign or too new is refused by name.
+//! A finished run has its rows in `requests.parquet`, an incomplete one in `requests.spool`.
+//! Nothing is repaired and nothing is written here. What is missing, damaged, foreign or too new is
+//! refused by name.
 
 use super::cells_file;
 use super::description::{FORMAT_NAME, FORMAT_VERSION, Format, Kind, RunDescription};
@@ -166,7 +167,8 @@ impl Run {
         self.analyze(Analyzer::new(&self.description))
     }
 
-    /// The figures of the run from an analyzer that was set up by the caller, for example with deadlines.
+    /// The figures of the run from an analyzer that was set up by the caller, for example with
+    /// deadlines.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -179,7 +181,8 @@ impl Run {
         Ok(analysis)
     }
 
-    /// A whole file of headway's may still be that of another run: its figures would stand under this run's name.
+    /// A whole file of headway's may still be that of another run: its figures would stand under
+    /// this run's name.
     fn refuse_rows_of_another_run(&self, found: &Analysis) -> Result<(), OpenError> {
         let noted = self.description.summary.as_ref();
         let Some(noted) = noted.filter(|_| self.description.complete) else {
@@ -199,7 +202,8 @@ impl Run {
         })
     }
 
-    /// The joint histogram of size and latency: `cells.parquet`, or counted from the rows when it is not there.
+    /// The joint histogram of size and latency: `cells.parquet`, or counted from the rows when it
+    /// is not there.
     ///
     /// # Errors
     /// See [`OpenError`].

@@ -1,10 +1,12 @@
-//! What the Parquet files of a run have in common: how they are named inside, checked, written and read.
+//! What the Parquet files of a run have in common: how they are named inside, checked, written and
+//! read.
 //!
-//! A file names its format, version and a checksum in the key-value metadata of its footer. The checksum is over
-//! the whole file, its own sixteen digits taken as zeroes, and it is found and compared before anything is
-//! decoded: pages carry no check of their own and may decode to wrong values when damaged, and the
-//! library panics on some damaged footers. So a file that was truncated, damaged or not written by headway
-//! never reaches the decoder, however well its columns fit.
+//! A file names its format, version and a checksum in the key-value metadata of its footer. The
+//! checksum is over the whole file, its own sixteen digits taken as zeroes, and it is found and
+//! compared before anything is decoded: pages carry no check of their own and may decode to wrong
+//! values when damaged, and the library panics on some damaged footers. So a file that was
+//! truncated, damaged or not written by headway never reaches the decoder, however well its columns
+//! fit.
 //!
 //! Source: the Parquet format, `github.com/apache/parquet-format` (Encodings.md, parquet.thrift).
 
@@ -50,7 +52,8 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Begins `path` under a temporary name. `delta` names the columns of numbers that climb, the others get a dictionary.
+    /// Begins `path` under a temporary name. `delta` names the columns of numbers that climb, the
+    /// others get a dictionary.
     pub(super) fn create(
         path: &Path,
         format: &str,
@@ -180,7 +183,8 @@ impl Write for Summed {
     }
 }
 
-/// A checksum against damage, not against malice: FNV-1a over words of eight bytes, whatever the pieces are.
+/// A checksum against damage, not against malice: FNV-1a over words of eight bytes, whatever the
+/// pieces are.
 #[derive(Default)]
 struct Sum {
     state: u64,
@@ -263,7 +267,8 @@ pub(super) fn open(
     Ok(reader)
 }
 
-/// Reads the file once and compares it with the sum that its footer promises; what is wrong is data.
+/// Reads the file once and compares it with the sum that its footer promises; what is wrong is
+/// data.
 fn check_sum(file: &mut File) -> io::Result<std::result::Result<(), &'static str>> {
     let Some(footer) = Footer::read(file)? else {
         return Ok(Err(
@@ -405,7 +410,8 @@ pub(super) fn read_required<T: DataType>(
     Ok(())
 }
 
-/// Reads up to `count` values of a column that may have nulls and hands each to `take`, with its position.
+/// Reads up to `count` values of a column that may have nulls and hands each to `take`, with its
+/// position.
 pub(super) fn read_optional<T: DataType>(
     column: &mut ColumnReaderImpl<T>,
     count: usize,

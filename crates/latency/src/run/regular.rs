@@ -1,7 +1,8 @@
 //! Opening the files of a run directory, which may be anybody's.
 //!
-//! A FIFO in a file's place would hold up the reader for ever, and a device would fill its memory, so
-//! whatever is no regular file is refused before it is opened, and a description is read up to a bound.
+//! A FIFO in a file's place would hold up the reader for ever, and a device would fill its memory,
+//! so whatever is no regular file is refused before it is opened, and a description is read up to a
+//! bound.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};

@@ -1,8 +1,8 @@
 //! `requests.parquet`: a row a request, for every tool that reads Parquet.
 //!
-//! Times are signed, so that a difference of two columns is what it looks like in SQL and in pandas. What
-//! did not happen is null: no first byte, no status, no error, no class. Rows are in the order in which the
-//! requests ended, so times climb and packed deltas keep them small.
+//! Times are signed, so that a difference of two columns is what it looks like in SQL and in
+//! pandas. What did not happen is null: no first byte, no status, no error, no class. Rows are in
+//! the order in which the requests ended, so times climb and packed deltas keep them small.
 
 use super::directory::OpenError;
 use super::parquet_file::{self, Writer, read_optional, read_required, write_optional};
@@ -60,7 +60,8 @@ const DELTA: [&str; 6] = [
     "ordinal",
 ];
 
-/// Rows of a row group. Large enough for good compression, small enough for memory: about 40 MB of rows.
+/// Rows of a row group. Large enough for good compression, small enough for memory: about 40 MB of
+/// rows.
 const GROUP: usize = 1 << 19;
 
 /// Rows that are handed out at a time.

@@ -4,9 +4,9 @@
 //! everything. The spool has none: each record of 64 bytes checks itself, and what a kill left half
 //! written at the end is ignored. The first record is a head that names the format.
 //!
-//! Writing happens on a thread of its own. A `write` to a file waits when the kernel throttles dirty pages
-//! or a journal commits, for seconds if the disk is busy, and the disk *is* busy when servers are studied
-//! on it; the loop that paces requests must not share that wait.
+//! Writing happens on a thread of its own. A `write` to a file waits when the kernel throttles
+//! dirty pages or a journal commits, for seconds if the disk is busy, and the disk *is* busy when
+//! servers are studied on it; the loop that paces requests must not share that wait.
 
 use super::regular;
 use crate::row::{Row, RowError};
@@ -22,7 +22,8 @@ const HEAD: &[u8; 18] = b"headway-spool v1\r\n";
 /// Rows that are handed out at a time.
 const BATCH: usize = 8_192;
 
-/// Buffers on their way to the thread. At the bound [`Spool::append`] waits: losing rows would be worse.
+/// Buffers on their way to the thread. At the bound [`Spool::append`] waits: losing rows would be
+/// worse.
 const QUEUE: usize = 256;
 
 /// The head as a whole record.
@@ -71,7 +72,8 @@ impl Spool {
         })
     }
 
-    /// Hands rows to the thread. Fails with the error of an earlier write, after which the thread has ended.
+    /// Hands rows to the thread. Fails with the error of an earlier write, after which the thread
+    /// has ended.
     pub(super) fn append(&mut self, rows: &[Row]) -> io::Result<()> {
         let mut buffer = self.empty.try_recv().unwrap_or_default();
         buffer.resize(rows.len() * Row::BYTES, 0);
@@ -91,7 +93,8 @@ impl Spool {
         self.end()?.sync_data()
     }
 
-    /// Ends the thread and returns its file or its error; the error is told once, then that there is no thread.
+    /// Ends the thread and returns its file or its error; the error is told once, then that there
+    /// is no thread.
     fn end(&mut self) -> io::Result<File> {
         self.full = None;
         let gone = || io::Error::other("the spool was given up after an error");

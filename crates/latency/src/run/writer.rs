@@ -1,9 +1,9 @@
 //! Writing a run directory: what is there at each moment, so that a kill never leaves a lie.
 //!
-//! At the start `run.json` says `complete: false` and the spool has its head. Rows go to the spool. At the
-//! end the Parquet files are written under temporary names and renamed when they are on disk; then
-//! `run.json` is replaced by one that says `complete: true`; then the spool goes. Whoever reads in between
-//! finds an incomplete run with its spool.
+//! At the start `run.json` says `complete: false` and the spool has its head. Rows go to the spool.
+//! At the end the Parquet files are written under temporary names and renamed when they are on
+//! disk; then `run.json` is replaced by one that says `complete: true`; then the spool goes.
+//! Whoever reads in between finds an incomplete run with its spool.
 
 use super::cells_file;
 use super::description::{Kind, RunDescription, Summary};
@@ -56,7 +56,8 @@ pub enum WriteError {
     },
 }
 
-/// Writes a run as it happens. Dropped without [`RunWriter::finish`] it leaves an incomplete, readable run.
+/// Writes a run as it happens. Dropped without [`RunWriter::finish`] it leaves an incomplete,
+/// readable run.
 ///
 /// ```
 /// use headway_latency::{Run, RunDescription, RunWriter};
@@ -77,11 +78,13 @@ pub struct RunWriter {
 }
 
 impl RunWriter {
-    /// Makes the directory, writes `run.json` (incomplete) and begins the spool. An incomplete run that is there is replaced.
+    /// Makes the directory, writes `run.json` (incomplete) and begins the spool. An incomplete run
+    /// that is there is replaced.
     ///
     /// # Errors
-    /// [`WriteError::Foreign`] for a directory that is neither empty nor a run, [`WriteError::Finished`] and
-    /// [`WriteError::OtherKind`] for one whose run must not be lost, [`WriteError::Busy`] while another process writes there.
+    /// [`WriteError::Foreign`] for a directory that is neither empty nor a run,
+    /// [`WriteError::Finished`] and [`WriteError::OtherKind`] for one whose run must not be lost,
+    /// [`WriteError::Busy`] while another process writes there.
     pub fn create(path: &Path, description: &RunDescription) -> Result<RunWriter, WriteError> {
         if path.metadata().is_ok_and(|found| !found.is_dir()) {
             return Err(WriteError::NoDirectory(path.into()));
@@ -100,8 +103,8 @@ impl RunWriter {
         })
     }
 
-    /// Appends rows, in the order in which requests ended. They are encoded here and written by a thread, so this does not wait for
-    /// the disk unless the thread is far behind (256 calls).
+    /// Appends rows, in the order in which requests ended. They are encoded here and written by a
+    /// thread, so this does not wait for the disk unless the thread is far behind (256 calls).
     ///
     /// # Errors
     /// [`WriteError::Io`], for example when the disk is full. What was written before is kept.
@@ -123,7 +126,8 @@ impl RunWriter {
         write_json(&self.directory, SERVER_JSON, counters)
     }
 
-    /// Ends the run: makes the Parquet files, completes `run.json` with this description, removes the spool.
+    /// Ends the run: makes the Parquet files, completes `run.json` with this description, removes
+    /// the spool.
     ///
     /// A description without a summary gets one. Returns the analysis that was made on the way.
     ///
@@ -184,7 +188,8 @@ fn refuse_what_must_not_be_lost(path: &Path, kind: Kind) -> Result<(), WriteErro
     }
 }
 
-/// Writes `run.json` whole or not at all, making the directory if need be; for the description of a profile, whose rows are in its points.
+/// Writes `run.json` whole or not at all, making the directory if need be; for the description of a
+/// profile, whose rows are in its points.
 ///
 /// # Errors
 /// [`WriteError::Io`].

@@ -1,10 +1,11 @@
 //! Deciding: the value of an expression over measurements, and whether a claim's rule holds.
 //!
-//! The intervals of the quantities are carried through the expression by [`DRAWS`] draws with a fixed seed, so the same
-//! measurements always give the same words. A comparison that is true in 97.5 % of the draws *holds*, one that is true in no
-//! more than 2.5 % *does not hold*, and between the two it is *not decided*. What could not be measured is never guessed:
-//! then the claim *cannot be tested*, and says why. What nobody has measured yet leaves it not decided, also as one of many. A run that the
-//! client itself calls invalid decides nothing.
+//! The intervals of the quantities are carried through the expression by [`DRAWS`] draws with a
+//! fixed seed, so the same measurements always give the same words. A comparison that is true in
+//! 97.5 % of the draws *holds*, one that is true in no more than 2.5 % *does not hold*, and between
+//! the two it is *not decided*. What could not be measured is never guessed: then the claim *cannot
+//! be tested*, and says why. What nobody has measured yet leaves it not decided, also as one of
+//! many. A run that the client itself calls invalid decides nothing.
 
 use super::estimate::Estimate;
 use super::expression::{Aggregate, Arithmetic, Compared, Expression, Order, Reference};
@@ -305,8 +306,9 @@ impl<'a> Binder<'a> {
         })
     }
 
-    /// Members that could not be measured are left out and named; without any there is nothing to aggregate. Those that are still to be measured
-    /// are not: the highest of some is not the highest of all.
+    /// Members that could not be measured are left out and named; without any there is nothing to
+    /// aggregate. Those that are still to be measured are not: the highest of some is not the
+    /// highest of all.
     fn bind_members(&mut self, members: &[Expression]) -> Result<Vec<Bound>, Absent> {
         let mut bound = Vec::new();
         let mut missing = Vec::new();

@@ -1,9 +1,10 @@
 //! From the repeats of a figure to a value with an interval, and from there to draws.
 //!
-//! With three repeats or more the interval is Student's t over them, since only repeats show what differs from one run to the
-//! next. One or two cannot show it; then the hull of the runs' own intervals stands for it. A figure that
-//! has neither is taken as it is. Draws lie on both sides of the value as a normal distribution does, with the width of each
-//! side of its own, so that a skewed interval stays skewed.
+//! With three repeats or more the interval is Student's t over them, since only repeats show what
+//! differs from one run to the next. One or two cannot show it; then the hull of the runs' own
+//! intervals stands for it. A figure that has neither is taken as it is. Draws lie on both sides of
+//! the value as a normal distribution does, with the width of each side of its own, so that a
+//! skewed interval stays skewed.
 
 use super::result::Value;
 use crate::analysis::Interval;
@@ -87,7 +88,8 @@ fn over_repeats(value: f64, values: &[Value]) -> Interval {
     }
 }
 
-/// The smallest interval that holds the runs' own and their values; `None` for one value without an interval.
+/// The smallest interval that holds the runs' own and their values; `None` for one value without an
+/// interval.
 fn hull(value: f64, values: &[Value]) -> Option<Interval> {
     let known = values.len() > 1 || values.iter().any(|found| found.interval.is_some());
     let around = Interval {

@@ -1,8 +1,10 @@
-//! What one finished measurement left behind, gathered for [`Quantity::take`](super::quantity::Quantity::take).
+//! What one finished measurement left behind, gathered for
+//! [`Quantity::take`](super::quantity::Quantity::take).
 //!
-//! The rows are read once. Beside the whole run there are [`BLOCKS`] equal spans of it: the spread of a figure over them says
-//! how far chance could have moved it (batch means), for figures that the bootstrap of the analysis does not cover. What the
-//! lab adds are four small files, whose shapes are here: the disk's use, the server's, runnable processes, and sleeps.
+//! The rows are read once. Beside the whole run there are [`BLOCKS`] equal spans of it: the spread
+//! of a figure over them says how far chance could have moved it (batch means), for figures that
+//! the bootstrap of the analysis does not cover. What the lab adds are four small files, whose
+//! shapes are here: the disk's use, the server's, runnable processes, and sleeps.
 
 use super::quantity::part::Part;
 use super::result::SleepCount;

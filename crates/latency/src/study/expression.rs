@@ -1,9 +1,11 @@
-//! The language of cells and rules: `min(mean_ms(disk, peers, 95%)) / mean_ms(disk, headway, 95%) >= 3`.
+//! The language of cells and rules: `min(mean_ms(disk, peers, 95%)) / mean_ms(disk, headway,
+//! 95%) >= 3`.
 //!
-//! A reference is `quantity(measure, server, point)`; its three words are names and are not parsed further, so `80% of best-peer`
-//! and `apache-prefork` may stand there. `+ - * /`, parentheses, `abs`, and the aggregates `min max mean median sum`,
-//! inside which a server may be a group or `a|b` and a point `*` or `40%|80%`. A rule is one or more comparisons joined by
-//! `and`; `a within 0.02 of b` means `abs(a - b) <= 0.02`. What a name stands for is not known here.
+//! A reference is `quantity(measure, server, point)`; its three words are names and are not parsed
+//! further, so `80% of best-peer` and `apache-prefork` may stand there. `+ - * /`, parentheses,
+//! `abs`, and the aggregates `min max mean median sum`, inside which a server may be a group or
+//! `a|b` and a point `*` or `40%|80%`. A rule is one or more comparisons joined by `and`; `a within
+//! 0.02 of b` means `abs(a - b) <= 0.02`. What a name stands for is not known here.
 
 use super::quantity::Quantity;
 use std::fmt;

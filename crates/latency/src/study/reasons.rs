@@ -1,8 +1,8 @@
 //! Reasons that many figures share, said once.
 //!
-//! A reason is `PLACE: words`, such as `disk, nginx, 80%: 3.1 % of the requests started late`. Ten servers have ten of
-//! them that differ in their figures alone; a reader wants one, with the span of the figures. The places are
-//! counted, and a single one is named.
+//! A reason is `PLACE: words`, such as `disk, nginx, 80%: 3.1 % of the requests started late`. Ten
+//! servers have ten of them that differ in their figures alone; a reader wants one, with the span
+//! of the figures. The places are counted, and a single one is named.
 
 /// Reasons in the order in which the first of each kind came.
 #[derive(Clone, Debug, Default)]
@@ -96,7 +96,8 @@ fn words(reason: &str) -> &str {
     reason.split_once(": ").map_or(reason, |(_, words)| words)
 }
 
-/// Figures are digits with points and commas between them; a point or comma that ends them belongs to the words.
+/// Figures are digits with points and commas between them; a point or comma that ends them belongs
+/// to the words.
 fn parts(words: &str) -> Vec<Part> {
     let mut parts = Vec::new();
     let mut rest = words;

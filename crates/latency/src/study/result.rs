@@ -1,7 +1,9 @@
-//! The kept result of a study: `NAME.json`, from which its tables, figures and verdicts can be shown again.
+//! The kept result of a study: `NAME.json`, from which its tables, figures and verdicts can be
+//! shown again.
 //!
-//! It holds what a reader needs and no raw rows, so it is small enough to be kept with the sources. A field that this version
-//! does not know is ignored, a field that is absent has its default, a newer version is refused.
+//! It holds what a reader needs and no raw rows, so it is small enough to be kept with the sources.
+//! A field that this version does not know is ignored, a field that is absent has its default, a
+//! newer version is refused.
 
 use crate::analysis::{CdfPoint, Interval, TimelinePoint};
 use crate::run::description::{Environment, Format, Verdict};
@@ -189,8 +191,8 @@ pub struct Table {
 }
 
 impl Table {
-    /// The most digits after the point that the paper prints a number of this column with, so that 450.0 among 437.5 stays
-    /// 450.0.
+    /// The most digits after the point that the paper prints a number of this column with, so that
+    /// 450.0 among 437.5 stays 450.0.
     pub fn paper_decimals(&self, column: usize) -> usize {
         let cells = self.paper.iter().filter_map(|row| row.cells.get(column));
         let digits = cells.map(|cell| match cell {
@@ -280,7 +282,8 @@ pub enum Outcome {
     Holds,
     /// It does not hold.
     DoesNotHold,
-    /// The interval contains both, a run cannot be believed, or something has not been measured yet.
+    /// The interval contains both, a run cannot be believed, or something has not been measured
+    /// yet.
     #[default]
     NotDecided,
     /// What it is about cannot be measured here.

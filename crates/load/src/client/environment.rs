@@ -1,7 +1,8 @@
 //! What the machine and the program are: the first part of `run.json`, for whoever repeats the run.
 //!
-//! Read from `/proc` and `/sys` without asking the network. What a system does not tell stays empty; a
-//! missing file is no reason not to measure. Sources: proc(5), Documentation/admin-guide/pm/cpufreq.rst.
+//! Read from `/proc` and `/sys` without asking the network. What a system does not tell stays
+//! empty; a missing file is no reason not to measure. Sources: proc(5),
+//! Documentation/admin-guide/pm/cpufreq.rst.
 
 use latency::run::description::Environment;
 use std::fs::read_to_string;

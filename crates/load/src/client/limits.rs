@@ -1,12 +1,14 @@
-//! Descriptors and local ports: raised where that is allowed, counted, and named when they do not suffice.
+//! Descriptors and local ports: raised where that is allowed, counted, and named when they do not
+//! suffice.
 //!
-//! A load generator that meets one of these limits measures itself. So it is checked before the run; what
-//! is met all the same during the run is counted by the engine and judged by the verdict.
+//! A load generator that meets one of these limits measures itself. So it is checked before the
+//! run; what is met all the same during the run is counted by the engine and judged by the verdict.
 //! Sources: getrlimit(2), ip(7) (`ip_local_port_range`, `ip_local_reserved_ports`).
 
 use std::fmt;
 
-/// What this program needs besides its connections: standard streams, event queue, timers, run directory.
+/// What this program needs besides its connections: standard streams, event queue, timers, run
+/// directory.
 const OTHER_DESCRIPTORS: u64 = 32;
 const PORT_RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 const PORTS_RESERVED: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
@@ -80,8 +82,9 @@ impl Limits {
 
     /// Whether so many connections at once can be opened at all.
     ///
-    /// `sources` is the number of source addresses, 0 when ports do not matter: a server behind a socket in the
-    /// filesystem, or one on this machine, which can be asked from all of 127.0.0.0/8.
+    /// `sources` is the number of source addresses, 0 when ports do not matter: a server behind a
+    /// socket in the filesystem, or one on this machine, which can be asked from all of
+    /// 127.0.0.0/8.
     pub fn check(&self, connections: u64, sources: u64) -> Result<(), Shortage> {
         if connections + OTHER_DESCRIPTORS > self.descriptors {
             return Err(Shortage::Descriptors {
@@ -106,7 +109,8 @@ impl Limits {
     }
 }
 
-/// The soft limit after an attempt to raise it. Failing is no error: the check speaks where it matters.
+/// The soft limit after an attempt to raise it. Failing is no error: the check speaks where it
+/// matters.
 fn raise_descriptors() -> u64 {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let before = getrlimit(Resource::Nofile);

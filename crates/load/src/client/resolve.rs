@@ -1,8 +1,10 @@
-//! Names to addresses, once and before the run: a lookup may wait for seconds, so the loop never makes one.
+//! Names to addresses, once and before the run: a lookup may wait for seconds, so the loop never
+//! makes one.
 //!
-//! One address is used for the whole run, since a run that changed between addresses would not be one measurement.
-//! Of several it is the first that takes a connection, in the order of RFC 6724: `localhost` is `::1` before
-//! 127.0.0.1 on most machines, and most servers listen on the second (RFC 8305 does so for the same reason).
+//! One address is used for the whole run, since a run that changed between addresses would not be
+//! one measurement. Of several it is the first that takes a connection, in the order of RFC 6724:
+//! `localhost` is `::1` before 127.0.0.1 on most machines, and most servers listen on the second
+//! (RFC 8305 does so for the same reason).
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -30,7 +32,8 @@ pub enum ResolveError {
     },
 }
 
-/// The address of a host. Waits for the resolver if `host` is a name, and connects where it has several.
+/// The address of a host. Waits for the resolver if `host` is a name, and connects where it has
+/// several.
 pub fn resolve(host: &str, port: u16) -> Result<SocketAddr, ResolveError> {
     let found = (host, port).to_socket_addrs();
     let addresses = found.map_err(|error| ResolveError::Lookup {

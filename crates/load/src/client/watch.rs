@@ -1,8 +1,9 @@
 //! Did this machine give the loop its processor? What the kernel's scheduler kept count of.
 //!
-//! `schedstat` of a thread counts the time it was ready to run and had to wait for a processor: time in which
-//! replies lay in the socket and looked slow. On a virtual machine the hypervisor takes time as well, which no
-//! process sees but as *steal* of its processors. Sources: Documentation/scheduler/sched-stats.rst, proc_stat(5).
+//! `schedstat` of a thread counts the time it was ready to run and had to wait for a processor:
+//! time in which replies lay in the socket and looked slow. On a virtual machine the hypervisor
+//! takes time as well, which no process sees but as *steal* of its processors. Sources:
+//! Documentation/scheduler/sched-stats.rst, proc_stat(5).
 
 use std::path::PathBuf;
 
@@ -17,9 +18,11 @@ pub struct Reading {
 /// The difference of two readings.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Waited {
-    /// Time the loop's thread was ready and waited for a processor; `None` where the kernel does not count it.
+    /// Time the loop's thread was ready and waited for a processor; `None` where the kernel does
+    /// not count it.
     pub run_queue_s: Option<f64>,
-    /// The part of the allowed processors' time that the hypervisor took; `None` where it is not known.
+    /// The part of the allowed processors' time that the hypervisor took; `None` where it is not
+    /// known.
     pub steal_share: Option<f64>,
 }
 
@@ -76,7 +79,8 @@ pub fn allowed_cpus() -> Vec<usize> {
         .collect()
 }
 
-/// The second of three numbers: time on the run queue. All of them are 0 where the kernel does not count.
+/// The second of three numbers: time on the run queue. All of them are 0 where the kernel does not
+/// count.
 fn run_queue_ns(schedstat: &str) -> Option<u64> {
     let mut words = schedstat.split_whitespace();
     let ran: u64 = words.next()?.parse().ok()?;
@@ -96,7 +100,8 @@ fn steal_and_total(stat: &str, cpus: &[usize]) -> Option<(u64, u64)> {
         if !cpus.contains(&cpu) {
             continue;
         }
-        // user nice system idle iowait irq softirq steal; the two guest columns are part of user and nice.
+        // user nice system idle iowait irq softirq steal; the two guest columns are part of user
+        // and nice.
         let ticks: Vec<u64> = words.take(8).filter_map(|word| word.parse().ok()).collect();
         let (steal, total) = sum.get_or_insert((0, 0));
         *steal += ticks.get(7).copied().unwrap_or(0);

@@ -1,9 +1,9 @@
 //! Requests that are due, and the connections they get.
 //!
-//! Closed loop: each slot is a client, which asks again when it has its reply and has thought about it.
-//! Open loop: an arrival takes an idle connection to its target, else a free slot, else the place of an
-//! idle connection to another target, else it waits in a queue with a bound; beyond that it is an error
-//! at once. Nothing here changes an intended start.
+//! Closed loop: each slot is a client, which asks again when it has its reply and has thought about
+//! it. Open loop: an arrival takes an idle connection to its target, else a free slot, else the
+//! place of an idle connection to another target, else it waits in a queue with a bound; beyond
+//! that it is an error at once. Nothing here changes an intended start.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use super::slot::{Phase, Request, Waiting};
 /// Requests taken from the queue in a turn.
 const PLACED_PER_TURN_MAX: usize = 64;
 
-/// A closed-loop client whose connection could not be opened waits this long, doubled each time: a server
-/// that is down must not be met with a hundred thousand attempts a second.
+/// A closed-loop client whose connection could not be opened waits this long, doubled each time: a
+/// server that is down must not be met with a hundred thousand attempts a second.
 const RETREAT_FIRST: Duration = Duration::from_millis(10);
 const RETREAT_LAST: Duration = Duration::from_secs(1);
 
@@ -92,8 +92,8 @@ impl Engine<'_> {
         true
     }
 
-    /// Gives connections to those who wait, oldest first, and gives up those whose time is over. True when
-    /// more could be done at once.
+    /// Gives connections to those who wait, oldest first, and gives up those whose time is over.
+    /// True when more could be done at once.
     pub fn serve_waiting(&mut self) -> bool {
         for _ in 0..PLACED_PER_TURN_MAX {
             let Some(&oldest) = self.waiting.front() else {
@@ -222,8 +222,8 @@ impl Engine<'_> {
         }
     }
 
-    /// Ends everything that is still in flight or waits. Arrivals that are due and have not been looked at
-    /// find out by themselves that they are hopeless.
+    /// Ends everything that is still in flight or waits. Arrivals that are due and have not been
+    /// looked at find out by themselves that they are hopeless.
     pub fn abandon(&mut self) {
         self.tell();
         for index in 0..self.pool.slots.len() as u32 {

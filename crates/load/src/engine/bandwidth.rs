@@ -1,8 +1,8 @@
 //! What a slow client may read: bytes are earned over time, as on a modem line.
 //!
-//! The limit is on reading, with a small receive buffer, so the server meets it as a full window: the
-//! way SPECweb99's 400,000 bit/s clients look from its side. Earned bytes do not pile up beyond a
-//! tenth of a second's worth, so a pause is not followed by a burst.
+//! The limit is on reading, with a small receive buffer, so the server meets it as a full window:
+//! the way SPECweb99's 400,000 bit/s clients look from its side. Earned bytes do not pile up beyond
+//! a tenth of a second's worth, so a pause is not followed by a burst.
 
 /// The rate all connections of a run share.
 #[derive(Clone, Copy, Debug)]

@@ -1,11 +1,14 @@
-//! Clients with a memory: what each asks depends on what it was told, and it judges its replies itself.
+//! Clients with a memory: what each asks depends on what it was told, and it judges its replies
+//! itself.
 //!
-//! Where all clients are alike, [`super::Work`] has everything: documents, an order, checksums. A [`Conversation`] takes its place where a
-//! request has a body or a cookie, where the reply is a page that only the asking client can judge, or where each connection is of
-//! another length. It needs a closed loop: a client is a slot, and keeps its memory from one connection to the next. Rows then have the
-//! client's number in place of that of its connection.
+//! Where all clients are alike, [`super::Work`] has everything: documents, an order, checksums. A
+//! [`Conversation`] takes its place where a request has a body or a cookie, where the reply is a
+//! page that only the asking client can judge, or where each connection is of another length. It
+//! needs a closed loop: a client is a slot, and keeps its memory from one connection to the next.
+//! Rows then have the client's number in place of that of its connection.
 //!
-//! The engine's promises to its caller hold on their side too: nothing here may wait, and should allocate once a run has warmed up.
+//! The engine's promises to its caller hold on their side too: nothing here may wait, and should
+//! allocate once a run has warmed up.
 
 use std::fmt;
 
@@ -24,8 +27,8 @@ pub struct Facts {
     pub class: u8,
     /// The body's length, if it is known without the reply.
     pub size_bytes: Option<u64>,
-    /// Whether the request may be sent again when its kept connection was closed before a byte of the reply (RFC 9110 section 9.2.2:
-    /// not where doing it twice is not doing it once).
+    /// Whether the request may be sent again when its kept connection was closed before a byte of
+    /// the reply (RFC 9110 section 9.2.2: not where doing it twice is not doing it once).
     pub repeats: bool,
 }
 
@@ -40,8 +43,9 @@ pub trait Client: fmt::Debug {
     /// How many requests the connection that is being opened shall carry: at least 1.
     fn requests_on_connection(&mut self) -> u32;
 
-    /// Appends its bytes. `common` are fields that every request has, with the empty line that ends the head. Called again when a
-    /// request leaves in parts or is sent again, and then appends the same.
+    /// Appends its bytes. `common` are fields that every request has, with the empty line that ends
+    /// the head. Called again when a request leaves in parts or is sent again, and then appends the
+    /// same.
     fn form(&self, common: &[u8], out: &mut Vec<u8>);
 
     /// A field of the reply's head.

@@ -1,5 +1,5 @@
-//! The engine's state, and what its parts share: the clock, the limits, opening and closing a slot's
-//! connection.
+//! The engine's state, and what its parts share: the clock, the limits, opening and closing a
+//! slot's connection.
 //!
 //! [`super::turn`] is the loop, [`super::arrive`] gives requests their connections, and
 //! [`super::exchange`] takes one from its first byte out to its last byte in.
@@ -31,7 +31,8 @@ const BUFFER_BYTES: usize = 256 * 1024;
 /// How long replies are waited for at the end of a run whose requests have no time-out.
 const GRACE_DEFAULT: Duration = Duration::from_secs(10);
 
-/// Beyond the time-out, which is met up to a tick late: at the end of a run, too, a time-out decides.
+/// Beyond the time-out, which is met up to a tick late: at the end of a run, too, a time-out
+/// decides.
 const GRACE_MARGIN: Duration = Duration::from_secs(1);
 
 /// What is later than any run.
@@ -247,7 +248,8 @@ impl<'a> Engine<'a> {
         &mut self.pool.slots[index as usize]
     }
 
-    /// Asks the events for this, whatever was asked before. False when the kernel has no memory for it.
+    /// Asks the events for this, whatever was asked before. False when the kernel has no memory for
+    /// it.
     pub fn listen(&mut self, index: u32, interest: Interest) -> bool {
         let slot = &mut self.pool.slots[index as usize];
         let Some(socket) = &slot.socket else {

@@ -1,8 +1,9 @@
 //! Opening a connection: a socket, where it comes from, and why it could not be.
 //!
-//! Nothing here waits. A Unix socket whose listener's queue is full says `EAGAIN` and has to be asked
-//! again, unlike TCP, which goes on in the background. When the local ports of one source address are
-//! used up, the next one is tried, some of them at most: each attempt costs the kernel a search.
+//! Nothing here waits. A Unix socket whose listener's queue is full says `EAGAIN` and has to be
+//! asked again, unlike TCP, which goes on in the background. When the local ports of one source
+//! address are used up, the next one is tried, some of them at most: each attempt costs the kernel
+//! a search.
 //!
 //! Sources: connect(2), ip(7), unix(7).
 
@@ -48,8 +49,8 @@ pub(crate) enum Dialled {
     Failed(Cause),
 }
 
-/// Why there is no connection. Its words are only made for the first one: a server that is down fails
-/// thousands.
+/// Why there is no connection. Its words are only made for the first one: a server that is down
+/// fails thousands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cause {
     pub outcome: Outcome,
@@ -102,7 +103,8 @@ impl Dialer {
         }
     }
 
-    /// Whether bytes may be thrown away by `MSG_TRUNC`: TCP's meaning of it, which Unix sockets lack.
+    /// Whether bytes may be thrown away by `MSG_TRUNC`: TCP's meaning of it, which Unix sockets
+    /// lack.
     pub fn discards(&self) -> bool {
         matches!(self.to, Peer::Inet(_))
     }
@@ -173,8 +175,8 @@ impl Dialer {
         let socket = net::socket_with(family, SocketType::STREAM, flags, None)
             .map_err(|error| ("socket", error))?;
         if let Some(bytes) = self.receive_buffer_bytes {
-            // Before connect, since the window is announced with the first segment. A refusal leaves
-            // the default, and the limit on reading holds all the same.
+            // Before connect, since the window is announced with the first segment. A refusal
+            // leaves the default, and the limit on reading holds all the same.
             let _ = sockopt::set_socket_recv_buffer_size(&socket, bytes);
         }
         if let Some(source) = source {

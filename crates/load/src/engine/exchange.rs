@@ -1,9 +1,9 @@
 //! One request on one slot: connect, send, receive, judge, record.
 //!
-//! Every path ends in [`Engine::finish`], which writes the row. A reply is judged when it is whole; what
-//! happens to its connection before that decides the outcome otherwise. A kept connection that the
-//! server closed under a request before a byte of the reply is no error of either side (RFC 9112 section
-//! 9.3.1): the request is sent once more, on a new connection, and its time goes on.
+//! Every path ends in [`Engine::finish`], which writes the row. A reply is judged when it is whole;
+//! what happens to its connection before that decides the outcome otherwise. A kept connection that
+//! the server closed under a request before a byte of the reply is no error of either side (RFC
+//! 9112 section 9.3.1): the request is sent once more, on a new connection, and its time goes on.
 
 use std::os::fd::AsFd;
 
@@ -111,7 +111,8 @@ impl Engine<'_> {
         }
     }
 
-    /// The connection has come about, and its request comes later. What the server says meanwhile is heard.
+    /// The connection has come about, and its request comes later. What the server says meanwhile
+    /// is heard.
     fn keep_silent(&mut self, index: u32) {
         let now_ns = self.tell();
         let pause_ns = whole_ns(self.plan.first_pause);
@@ -390,8 +391,9 @@ impl Engine<'_> {
     }
 }
 
-/// Whether the server may simply have closed a kept connection at the moment the request was sent. A new
-/// connection is nobody's mistake twice, so a request is repeated once at most; one that may not be done twice never is.
+/// Whether the server may simply have closed a kept connection at the moment the request was sent.
+/// A new connection is nobody's mistake twice, so a request is repeated once at most; one that may
+/// not be done twice never is.
 fn may_repeat(slot: &super::slot::Slot) -> bool {
     let client = slot.client.as_deref();
     let repeats = client.is_none_or(|client| client.facts().repeats);

@@ -1,7 +1,7 @@
 //! Who hears of a run while it goes on, and what comes out of it.
 //!
-//! The observer runs on the engine's thread: what it does delays requests, and shows as lag. It should
-//! hand the rows over and return.
+//! The observer runs on the engine's thread: what it does delays requests, and shows as lag. It
+//! should hand the rows over and return.
 
 use std::time::{Instant, SystemTime};
 
@@ -12,9 +12,9 @@ pub trait Observer {
     /// The run begins: rows count their times from this moment.
     fn begin(&mut self, _epoch: Epoch) {}
 
-    /// Rows of requests that have ended, in the order in which they ended. The observer takes them and
-    /// leaves an empty vector with room for as many, so that nothing is allocated. Called when a batch
-    /// is full, before every [`Observer::tick`], and once at the end.
+    /// Rows of requests that have ended, in the order in which they ended. The observer takes them
+    /// and leaves an empty vector with room for as many, so that nothing is allocated. Called when
+    /// a batch is full, before every [`Observer::tick`], and once at the end.
     fn rows(&mut self, batch: &mut Vec<Row>);
 
     /// Some ten times a second.
@@ -88,18 +88,18 @@ pub struct Measured {
     pub requests: u64,
     /// How they ended, by [`Outcome::code`].
     pub outcomes: [u64; Outcome::ALL.len()],
-    /// Those that started later than [`LATE_NS`] after their intended start, for whatever reason; the
-    /// warm-up's are not counted.
+    /// Those that started later than [`LATE_NS`] after their intended start, for whatever reason;
+    /// the warm-up's are not counted.
     pub late_starts: u64,
-    /// The loop's own lag, of every arrival and every timer: from the moment at which something was due
-    /// to the moment at which the loop turned to it. Waiting for a connection is not in it, nor is the
-    /// warm-up.
+    /// The loop's own lag, of every arrival and every timer: from the moment at which something was
+    /// due to the moment at which the loop turned to it. Waiting for a connection is not in it, nor
+    /// is the warm-up.
     pub lag: Histogram,
     /// The loop's time outside its event wait, over `elapsed_ns`.
     pub busy_share: f64,
-    /// User and system time of the thread. An open loop polls before arrivals, so this is much even when
-    /// there is little to do: look at `busy_share`, which counts polling as idle and being kept from the
-    /// processor as busy.
+    /// User and system time of the thread. An open loop polls before arrivals, so this is much even
+    /// when there is little to do: look at `busy_share`, which counts polling as idle and being
+    /// kept from the processor as busy.
     pub cpu_ns: u64,
     /// Bytes received, heads included.
     pub bytes: u64,
@@ -107,8 +107,8 @@ pub struct Measured {
     pub connections_opened: u64,
     /// Connections that were open at once, at most.
     pub connections_peak: u32,
-    /// Requests sent again on a new connection, because a kept one was closed under them before a byte of
-    /// the reply. Each is one row, which began with its first start.
+    /// Requests sent again on a new connection, because a kept one was closed under them before a
+    /// byte of the reply. Each is one row, which began with its first start.
     pub retried: u64,
     /// Kept connections on which the server sent bytes that nobody had asked for.
     pub unsolicited: u64,

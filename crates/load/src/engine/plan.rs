@@ -13,34 +13,36 @@ use super::conversation::Conversation;
 /// A whole run.
 #[derive(Debug)]
 pub struct Plan {
-    /// Whom to ask. With several, requests (open loop) or connections (closed loop) are dealt out by
-    /// weight. At most 256.
+    /// Whom to ask. With several, requests (open loop) or connections (closed loop) are dealt out
+    /// by weight. At most 256.
     pub targets: Vec<Target>,
     /// What to ask for, and in which order.
     pub work: Work,
     /// When to ask.
     pub mode: Mode,
-    /// Requests a connection carries before the client closes it; `None`: as many as the server lets it.
-    /// The last one says `Connection: close`.
+    /// Requests a connection carries before the client closes it; `None`: as many as the server
+    /// lets it. The last one says `Connection: close`.
     pub requests_per_connection: Option<u32>,
-    /// How long a request may take, from its *intended* start to its last byte. Then its connection is
-    /// closed, and it is a row with the time it took.
+    /// How long a request may take, from its *intended* start to its last byte. Then its connection
+    /// is closed, and it is a row with the time it took.
     pub timeout: Option<Duration>,
     /// Pause of a closed-loop client between a reply and its next request.
     pub think: Duration,
-    /// For how long a client is silent once its connection has come about; the time belongs to its first request.
+    /// For how long a client is silent once its connection has come about; the time belongs to its
+    /// first request.
     pub first_pause: Duration,
     /// Over how long the clients of a closed loop begin, at equal distances; zero is all at once.
     pub ramp: Duration,
-    /// What each client of a closed loop asks, and how it judges replies; `None`: all are alike and ask by `work`. With a limit on bandwidth a
-    /// client then begins its next request when its line has carried the last reply, so that the limit holds over all of its requests.
+    /// What each client of a closed loop asks, and how it judges replies; `None`: all are alike and
+    /// ask by `work`. With a limit on bandwidth a client then begins its next request when its line
+    /// has carried the last reply, so that the limit holds over all of its requests.
     pub conversation: Option<Box<dyn Conversation>>,
     /// What a connection reads at most, in bits of body and head per second (SPECweb99: 400,000).
     pub bandwidth_bits_per_s: Option<u64>,
     /// Requests whose intended start is earlier than this are marked as warm-up.
     pub warmup: Duration,
-    /// For how long requests are started after the time that [`Stop`] gives, so that those which are under way then meet the same load; they are
-    /// marked as the warm-up is.
+    /// For how long requests are started after the time that [`Stop`] gives, so that those which
+    /// are under way then meet the same load; they are marked as the warm-up is.
     pub cooldown: Duration,
     /// When to stop starting requests.
     pub stop: Stop,
@@ -93,8 +95,8 @@ pub enum Sources {
     Any,
     /// These in turn; one that has no port left is passed over.
     List(Vec<IpAddr>),
-    /// The kernel's choice while it has ports, then all of 127.0.0.0/8 but its first and last, one after
-    /// the other as their ports run out. For an IPv4 server on this machine.
+    /// The kernel's choice while it has ports, then all of 127.0.0.0/8 but its first and last, one
+    /// after the other as their ports run out. For an IPv4 server on this machine.
     Loopback,
 }
 
@@ -173,8 +175,8 @@ pub enum Mode {
         /// How many clients, with one connection each.
         connections: u32,
     },
-    /// Requests arrive by a schedule, whatever becomes of earlier ones. Each takes an idle connection, or
-    /// a new one, or waits for one.
+    /// Requests arrive by a schedule, whatever becomes of earlier ones. Each takes an idle
+    /// connection, or a new one, or waits for one.
     Open {
         /// The rate over time.
         schedule: Schedule,
@@ -294,7 +296,8 @@ pub enum PlanError {
     NoChecksum(String),
 }
 
-/// Connections, waiting requests: a slot or a place in the queue is allocated for each before the run.
+/// Connections, waiting requests: a slot or a place in the queue is allocated for each before the
+/// run.
 pub const COUNT_MAX: u32 = 1_000_000;
 
 impl Plan {
@@ -303,8 +306,8 @@ impl Plan {
         Plan::new(target, work, Mode::Closed { connections })
     }
 
-    /// An open loop with Poisson arrivals on one server: at most `connections_max` connections, as many
-    /// requests waiting, every other choice at its plainest.
+    /// An open loop with Poisson arrivals on one server: at most `connections_max` connections, as
+    /// many requests waiting, every other choice at its plainest.
     pub fn open(target: Target, work: Work, schedule: Schedule, connections_max: u32) -> Plan {
         let mode = Mode::Open {
             schedule,

@@ -1,8 +1,8 @@
 //! Which slots have no request: free ones, and open connections by target.
 //!
-//! The connection that was used last is taken first, so that no more are open than the load needs. When
-//! the server closes an idle one, the last of the list takes its place: the order then is not exact, and
-//! taking it out costs nothing.
+//! The connection that was used last is taken first, so that no more are open than the load needs.
+//! When the server closes an idle one, the last of the list takes its place: the order then is not
+//! exact, and taking it out costs nothing.
 
 use super::slot::{Phase, Slot};
 

@@ -1,9 +1,9 @@
 //! One reply, from its first byte to its last: what came, whether it is whole, and where it ends.
 //!
-//! Fed with whatever a receive brought, in any pieces; nothing is kept but a head that is not complete
-//! yet. Interim replies (1xx) are skipped. Refused, as [`Malformed`]: what is no HTTP/1 reply, a head
-//! above [`HEAD_BYTES_MAX`], two lengths that differ, a length beside a transfer coding (RFC 9112
-//! section 6.3 calls it an attack), 101, and framing that does not add up.
+//! Fed with whatever a receive brought, in any pieces; nothing is kept but a head that is not
+//! complete yet. Interim replies (1xx) are skipped. Refused, as [`Malformed`]: what is no HTTP/1
+//! reply, a head above [`HEAD_BYTES_MAX`], two lengths that differ, a length beside a transfer
+//! coding (RFC 9112 section 6.3 calls it an attack), 101, and framing that does not add up.
 //!
 //! Sources: RFC 9110 section 15, RFC 9112 sections 4, 6 and 9.
 
@@ -104,7 +104,8 @@ impl Reply {
         self.feed_for(bytes, server, None)
     }
 
-    /// Takes the next bytes, of which a client hears. `server` is filled with the first `Server` field that is seen.
+    /// Takes the next bytes, of which a client hears. `server` is filled with the first `Server`
+    /// field that is seen.
     pub fn feed_for(
         &mut self,
         bytes: &[u8],
@@ -124,8 +125,8 @@ impl Reply {
         })
     }
 
-    /// How many bytes of the body may be thrown away unseen: what is missing of a known length, when
-    /// nobody wants its checksum.
+    /// How many bytes of the body may be thrown away unseen: what is missing of a known length,
+    /// when nobody wants its checksum.
     pub fn discardable_bytes(&self) -> Option<u64> {
         match self.part {
             Part::Length(missing) if self.checksum.is_none() && !self.heard => Some(missing),

@@ -113,8 +113,8 @@ fn fields(plan: &Plan, target: &Target) -> [Vec<u8>; 2] {
     [keep.into_bytes(), last.into_bytes()]
 }
 
-/// Deals turns by weight, evenly interleaved: each turn everyone gains its weight, and the richest pays
-/// all of it ("smooth" weighted round robin, as nginx has it).
+/// Deals turns by weight, evenly interleaved: each turn everyone gains its weight, and the richest
+/// pays all of it ("smooth" weighted round robin, as nginx has it).
 struct Deal {
     weights: Vec<i64>,
     credit: Vec<i64>,

@@ -1,9 +1,9 @@
 //! When requests are due: arrival times of an open loop, drawn from a seed and a rate over time.
 //!
-//! Arrivals are made in *expected requests* and turned into time by inverting the integral of the rate:
-//! one apart for constant gaps, exponentially apart for Poisson. So steps and ramps need no rejection,
-//! and the times are the same on every machine: only sums, products, quotients and square roots, which
-//! IEEE 754 rounds in one way.
+//! Arrivals are made in *expected requests* and turned into time by inverting the integral of the
+//! rate: one apart for constant gaps, exponentially apart for Poisson. So steps and ramps need no
+//! rejection, and the times are the same on every machine: only sums, products, quotients and
+//! square roots, which IEEE 754 rounds in one way.
 
 use super::plan::{Arrivals, Schedule};
 use crate::random::Random;

@@ -69,8 +69,8 @@ impl<'a> Tally<'a> {
         self.batch.push(row);
     }
 
-    /// Hands the rows over between two turns when half a batch has come, rather than inside a turn when
-    /// it is full.
+    /// Hands the rows over between two turns when half a batch has come, rather than inside a turn
+    /// when it is full.
     pub fn flush_early(&mut self) {
         if self.batch.len() >= ROWS_PER_BATCH / 2 {
             self.flush();

@@ -1,8 +1,10 @@
-//! Instants at which a slot goes on: after thinking, after a refusal, when it has earned bytes to read.
+//! Instants at which a slot goes on: after thinking, after a refusal, when it has earned bytes to
+//! read.
 //!
-//! A slot waits for one thing at a time, so a heap with room for every slot never grows. An entry is
-//! not taken out when its slot moves on; the slot's ticket then differs, and the entry is dropped when
-//! it comes up. Time-outs, which move with every request, are `event::Deadlines`' business.
+//! A slot waits for one thing at a time, so a heap with room for every slot never grows. An entry
+//! is not taken out when its slot moves on; the slot's ticket then differs, and the entry is
+//! dropped when it comes up. Time-outs, which move with every request, are `event::Deadlines`'
+//! business.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

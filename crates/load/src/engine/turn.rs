@@ -1,11 +1,12 @@
 //! The loop: what is due, then what has come, then the wait.
 //!
-//! Order within a turn: arrivals and timers first, since a late one is the client's own fault and shows
-//! as lag; then time-outs, then events. Between two events arrivals are looked at again, so that a
-//! thousand replies delay no arrival by more than two of them. Every step has a bound.
+//! Order within a turn: arrivals and timers first, since a late one is the client's own fault and
+//! shows as lag; then time-outs, then events. Between two events arrivals are looked at again, so
+//! that a thousand replies delay no arrival by more than two of them. Every step has a bound.
 //!
-//! Before an arrival is due the loop does not sleep but polls ([`SPIN_NS`]): a sleeping thread is woken
-//! late, by the timer slack and by the way out of an idle state, and that would be the pacing error.
+//! Before an arrival is due the loop does not sleep but polls ([`SPIN_NS`]): a sleeping thread is
+//! woken late, by the timer slack and by the way out of an idle state, and that would be the pacing
+//! error.
 
 use std::io;
 use std::time::Duration;
@@ -139,8 +140,8 @@ impl Engine<'_> {
         stop
     }
 
-    /// Waits for events, at most until something is due. Returned is the time in which there was nothing
-    /// to do, polling included.
+    /// Waits for events, at most until something is due. Returned is the time in which there was
+    /// nothing to do, polling included.
     fn wait(&mut self, ready: &mut Vec<Ready>, tick_ns: u64, hurry: bool) -> io::Result<u64> {
         // What is ready already is work, not waiting: look before counting any time as idle.
         self.events.wait_finely(ready, Duration::ZERO)?;

@@ -1,12 +1,13 @@
-//! Reads an access log in the common or combined format and finds which files of a site were asked for, how often, and how
-//! large they are.
+//! Reads an access log in the common or combined format and finds which files of a site were asked
+//! for, how often, and how large they are.
 //!
-//! Only a GET answered 200 or 304 tells of a file: 200 gives a size, the largest seen counts (a client
-//! that left early leaves a smaller one behind), 304 tells of popularity alone. Everything else is counted and left out,
-//! as is a path that cannot safely become a file. A line may be of any length and content; memory is
-//! bounded by the number of different paths.
+//! Only a GET answered 200 or 304 tells of a file: 200 gives a size, the largest seen counts (a
+//! client that left early leaves a smaller one behind), 304 tells of popularity alone. Everything
+//! else is counted and left out, as is a path that cannot safely become a file. A line may be of
+//! any length and content; memory is bounded by the number of different paths.
 //!
-//! Sources: the Apache HTTP Server's documentation of mod_log_config (common and combined formats, escapes).
+//! Sources: the Apache HTTP Server's documentation of mod_log_config (common and combined formats,
+//! escapes).
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead};
@@ -17,8 +18,8 @@ use super::site::{Site, Unsafe, safe_path};
 /// A line may have this many bytes; the rest of a longer one is skipped.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// No site serves a file of more; a line that says so is damaged, and one such line must not make the
-/// whole set too large for any disk.
+/// No site serves a file of more; a line that says so is damaged, and one such line must not make
+/// the whole set too large for any disk.
 const SIZE_BYTES_MAX: u64 = 1 << 40;
 
 /// What a log consisted of. All but `lines` count lines that are in no other number.
@@ -42,7 +43,8 @@ pub struct Seen {
     pub long: u64,
     /// Files only ever answered 304, so that their size is not known.
     pub unknown_size: u64,
-    /// Requests for a file where the site also has a directory, whose `index.html` is a directory as well.
+    /// Requests for a file where the site also has a directory, whose `index.html` is a directory
+    /// as well.
     pub conflicting: u64,
     /// Requests for files beyond the number a set may have.
     pub beyond: u64,
@@ -196,8 +198,9 @@ struct Entry<'a> {
     size_bytes: Option<u64>,
 }
 
-/// `… [time] "METHOD target version" status size …`. What stands before the time is not looked at, so a
-/// virtual host in front does no harm; the first quotation mark opens the request in both formats.
+/// `… [time] "METHOD target version" status size …`. What stands before the time is not looked at,
+/// so a virtual host in front does no harm; the first quotation mark opens the request in both
+/// formats.
 fn parse(line: &[u8]) -> Option<Entry<'_>> {
     let open = memchr::memchr(b'"', line)?;
     let rest = &line[open + 1..];
@@ -241,8 +244,8 @@ fn number(digits: &[u8]) -> Option<u64> {
     text.parse().ok()
 }
 
-/// Undoes what servers do to a target in a log: `\xHH` for bytes that are not printable, and a backslash before a quotation
-/// mark or a backslash.
+/// Undoes what servers do to a target in a log: `\xHH` for bytes that are not printable, and a
+/// backslash before a quotation mark or a backslash.
 fn unescaped(target: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(target.len());
     let mut rest = target;

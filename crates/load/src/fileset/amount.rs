@@ -1,7 +1,7 @@
 //! Numbers of bytes as people write them: `1.5GB`, `500 MB`, `64KiB`, `4096`.
 //!
-//! Units of 1000 are written `kB`, `MB`, `GB`, `TB`, those of 1024 have the `i`. Whole numbers all the way, so
-//! that a size means the same set on every machine.
+//! Units of 1000 are written `kB`, `MB`, `GB`, `TB`, those of 1024 have the `i`. Whole numbers all
+//! the way, so that a size means the same set on every machine.
 
 use std::fmt;
 use std::str::FromStr;
@@ -56,7 +56,8 @@ fn parse(text: &str) -> Option<u128> {
         return None;
     }
     let digits: u128 = format!("{whole}{decimals}").parse().ok()?;
-    // 35 digits times 2^40 need not fit; the bound, divided, is still larger than anything that is accepted.
+    // 35 digits times 2^40 need not fit; the bound, divided, is still larger than anything that is
+    // accepted.
     let scaled = digits.saturating_mul(u128::from(*factor));
     Some(scaled / 10_u128.pow(decimals.len() as u32))
 }

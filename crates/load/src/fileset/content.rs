@@ -1,12 +1,14 @@
-//! What is in a file: a function of the set's seed and the file's number, so that any byte of any file can be told
-//! without reading it or another.
+//! What is in a file: a function of the set's seed and the file's number, so that any byte of any
+//! file can be told without reading it or another.
 //!
-//! A file begins with its own path and a line feed, so that a file sent in another's place is seen by eye; then comes
-//! pseudo-random text in lines of 64 characters out of 64. It does not repeat, so no compression makes it
-//! smaller than three quarters. Text and not bytes of all kinds, so that it can be looked at on a terminal;
-//! and no `<`, `&` or quotation mark, so that it means nothing when a server calls it HTML.
+//! A file begins with its own path and a line feed, so that a file sent in another's place is seen
+//! by eye; then comes pseudo-random text in lines of 64 characters out of 64. It does not repeat,
+//! so no compression makes it smaller than three quarters. Text and not bytes of all kinds, so that
+//! it can be looked at on a terminal; and no `<`, `&` or quotation mark, so that it means nothing
+//! when a server calls it HTML.
 //!
-//! In a set for dynamic content some files have places for an advertisement in between (`specweb::scan`), which are all the markup there is.
+//! In a set for dynamic content some files have places for an advertisement in between
+//! (`specweb::scan`), which are all the markup there is.
 //!
 //! The function may never change: sets made by earlier versions have to verify. A test holds it.
 
@@ -50,7 +52,8 @@ impl<'a> Content<'a> {
         self.size_bytes
     }
 
-    /// Writes the bytes that begin at an offset. Beyond the end of the file the text simply goes on.
+    /// Writes the bytes that begin at an offset. Beyond the end of the file the text simply goes
+    /// on.
     pub fn fill(&self, offset: u64, buffer: &mut [u8]) {
         let (mut word, skipped) = (offset / 8, (offset % 8) as usize);
         let mut rest = &mut *buffer;
@@ -103,8 +106,8 @@ impl<'a> Content<'a> {
         checksum.value()
     }
 
-    /// Eight characters between `?` and `~`; every eighth word ends a line. A counter through SplitMix64's
-    /// finaliser: any word can be had alone, and neighbours have nothing in common.
+    /// Eight characters between `?` and `~`; every eighth word ends a line. A counter through
+    /// SplitMix64's finaliser: any word can be had alone, and neighbours have nothing in common.
     fn word(&self, number: u64) -> [u8; 8] {
         let step = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let six_bits = mixed(self.key.wrapping_add(step)) & 0x3f3f_3f3f_3f3f_3f3f;
@@ -145,7 +148,8 @@ impl<'a> Content<'a> {
     }
 }
 
-/// SplitMix64's finaliser (Steele, Lea and Flood, 2014): each bit of the result depends on every bit given.
+/// SplitMix64's finaliser (Steele, Lea and Flood, 2014): each bit of the result depends on every
+/// bit given.
 fn mixed(mut bits: u64) -> u64 {
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,16 +1,18 @@
-//! Writes a file set: decides first whether it may and can, then writes with several threads, and can be
-//! interrupted at any moment.
+//! Writes a file set: decides first whether it may and can, then writes with several threads, and
+//! can be interrupted at any moment.
 //!
-//! The order makes it resumable: the manifest comes first, saying *not complete*; then files, each under a name that must
-//! not exist yet; then everything is put on disk; then the manifest says *complete*. Whoever finds an
-//! incomplete set gives the same command again: files of the right length are kept, a file that ends too early and
-//! agrees so far is our own interrupted work and is written anew.
+//! The order makes it resumable: the manifest comes first, saying *not complete*; then files, each
+//! under a name that must not exist yet; then everything is put on disk; then the manifest says
+//! *complete*. Whoever finds an incomplete set gives the same command again: files of the right
+//! length are kept, a file that ends too early and agrees so far is our own interrupted work and is
+//! written anew.
 //!
-//! A set for dynamic content gets the application's own files at the end, unless they are there: those change while it is used, so they are
-//! none of the set's (`dynamic`).
+//! A set for dynamic content gets the application's own files at the end, unless they are there:
+//! those change while it is used, so they are none of the set's (`dynamic`).
 //!
-//! Refused: a directory with anything in it that is not the set (but `lost+found`, which belongs to a file
-//! system), a set of other numbers, a file under our name that we did not write, too little room. Nothing is ever overwritten.
+//! Refused: a directory with anything in it that is not the set (but `lost+found`, which belongs to
+//! a file system), a set of other numbers, a file under our name that we did not write, too little
+//! room. Nothing is ever overwritten.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -39,7 +41,8 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// Written by one call: large enough that the calls do not matter.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Files a thread takes at a time: a SPECweb directory, so that two threads seldom write into the same one.
+/// Files a thread takes at a time: a SPECweb directory, so that two threads seldom write into the
+/// same one.
 const FILES_AT_A_TIME: usize = 36;
 
 /// A file system keeps some room for its own tables.
@@ -157,8 +160,8 @@ fn advice(error: &io::Error) -> &'static str {
     }
 }
 
-/// Makes the set in a directory, which is created when it is missing, or completes it. `progress` is called from this
-/// thread some ten times a second.
+/// Makes the set in a directory, which is created when it is missing, or completes it. `progress`
+/// is called from this thread some ten times a second.
 ///
 /// ```
 /// use headway_load::fileset::{self, Manifest, Shape};
@@ -191,7 +194,8 @@ pub fn create(
     fs::create_dir_all(directory).map_err(failed("creating the directory"))?;
     let root = locked(directory)?;
     let resumed = is_ours(directory, &shape, seed)?;
-    // Room is judged before a list of files is held in memory, which for an absurd size would be large.
+    // Room is judged before a list of files is held in memory, which for an absurd size would be
+    // large.
     if !resumed {
         let (block, _) = room_of(&root).map_err(failed("asking for the free space of"))?;
         let inodes = u64::from(shape.files()) + shape.directories();
@@ -208,7 +212,8 @@ pub(super) fn locked(directory: &Path) -> Result<File, CreateError> {
         path: directory.to_owned(),
         error,
     })?;
-    // The lock goes with the process, so a killed one leaves none. A file system without locks loses only this check.
+    // The lock goes with the process, so a killed one leaves none. A file system without locks
+    // loses only this check.
     match flock(&root, FlockOperation::NonBlockingLockExclusive) {
         Err(Errno::WOULDBLOCK) => Err(CreateError::Busy(directory.to_owned())),
         _ => Ok(root),
@@ -255,7 +260,8 @@ pub(super) fn complete(
     })
 }
 
-/// Whether the directory holds this very set, whole or in part; an error when it holds anything else.
+/// Whether the directory holds this very set, whole or in part; an error when it holds anything
+/// else.
 fn is_ours(directory: &Path, shape: &Shape, seed: u64) -> Result<bool, CreateError> {
     match manifest::read(directory) {
         Ok((found, found_seed, _)) if found == *shape && found_seed == seed => Ok(true),
@@ -309,7 +315,8 @@ pub(super) fn is_set_aside(name: &std::ffi::OsStr) -> bool {
     .any(|known| name == *known)
 }
 
-/// The size of a block, and free bytes and inodes; no inodes where the file system makes them as needed.
+/// The size of a block, and free bytes and inodes; no inodes where the file system makes them as
+/// needed.
 fn room_of(root: &File) -> io::Result<(u64, (u64, Option<u64>))> {
     let room = fstatvfs(root)?;
     let block = room.f_frsize.max(512);
@@ -463,7 +470,8 @@ fn make_directories(manifest: &Manifest, missing: &[FileIndex]) -> Result<(), Cr
         let Some(parent) = parents(manifest.path(file)).next() else {
             continue;
         };
-        // Files of a directory mostly follow one another, so the kernel is asked once for each directory.
+        // Files of a directory mostly follow one another, so the kernel is asked once for each
+        // directory.
         if parent == last {
             continue;
         }

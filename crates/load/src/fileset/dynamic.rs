@@ -1,7 +1,9 @@
-//! What sets for a SPECweb99-like load need beyond being made: the application's own files, and growing with the number of connections.
+//! What sets for a SPECweb99-like load need beyond being made: the application's own files, and
+//! growing with the number of connections.
 //!
-//! A smaller SPECweb set is the beginning of a larger one, since a file's content depends on its number alone. So a set grows by the directories
-//! that are missing, and a search over numbers of connections needs one set.
+//! A smaller SPECweb set is the beginning of a larger one, since a file's content depends on its
+//! number alone. So a set grows by the directories that are missing, and a search over numbers of
+//! connections needs one set.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -13,7 +15,8 @@ use super::create::{CreateError, Created, Progress, complete, locked};
 use super::manifest::{self, MANIFEST_NAME, Manifest, ManifestError};
 use super::shape::specweb_connections;
 
-/// Adds directories to a SPECweb set until it has so many; a set that has them is left as it is. What was cut off is gone on with.
+/// Adds directories to a SPECweb set until it has so many; a set that has them is left as it is.
+/// What was cut off is gone on with.
 ///
 /// # Errors
 /// As [`super::create`]'s; the directory has to hold a set.
@@ -34,7 +37,8 @@ pub fn grow(
     complete(directory, &root, shape, seed, true, threads, progress)
 }
 
-/// The application's own files: as many users as the set has connections by the rule of its size. A measurement makes them anew.
+/// The application's own files: as many users as the set has connections by the rule of its size. A
+/// measurement makes them anew.
 pub(super) fn make_state(manifest: &Manifest) -> Result<(), CreateError> {
     let mut state = State::new(manifest.root(), None);
     let users = specweb_connections(manifest.shape().page_bytes()).clamp(1, USERS_MAX.into());

@@ -1,9 +1,11 @@
-//! The manifest of a file set, and through it everything there is to know about a set without reading its files.
+//! The manifest of a file set, and through it everything there is to know about a set without
+//! reading its files.
 //!
-//! `.headway-fileset.toml` in the set's directory names the profile and its few numbers; names, sizes, weights and contents
-//! follow from them. A set made from a log has its files in `.headway-fileset.list` beside it. A checksum over the
-//! numbers (and one over the list) tells when somebody has edited them, since the files would no longer
-//! agree. `complete` is written last: a set without it was interrupted. Both names begin with a dot so that a server that
+//! `.headway-fileset.toml` in the set's directory names the profile and its few numbers; names,
+//! sizes, weights and contents follow from them. A set made from a log has its files in
+//! `.headway-fileset.list` beside it. A checksum over the numbers (and one over the list) tells
+//! when somebody has edited them, since the files would no longer agree. `complete` is written
+//! last: a set without it was interrupted. Both names begin with a dot so that a server that
 //! refuses hidden files does not serve them.
 
 use std::fs;
@@ -26,7 +28,8 @@ pub const MANIFEST_NAME: &str = ".headway-fileset.toml";
 /// The list of a set that was made from a log.
 pub const LIST_NAME: &str = ".headway-fileset.list";
 
-/// Both are written under another name and then renamed, so that a reader sees the old one or the new one.
+/// Both are written under another name and then renamed, so that a reader sees the old one or the
+/// new one.
 pub const UNFINISHED_NAME: &str = ".headway-fileset.new";
 
 const FORMAT_NAME: &str = "headway-fileset";
@@ -163,8 +166,9 @@ impl Manifest {
         })
     }
 
-    /// The first directories of a SPECweb set as a set of its own: the files are the same, the popularity is that of the smaller set. All of
-    /// it when it has no more; `None` for a set of another kind.
+    /// The first directories of a SPECweb set as a set of its own: the files are the same, the
+    /// popularity is that of the smaller set. All of it when it has no more; `None` for a set of
+    /// another kind.
     pub fn part(&self, directories: u32) -> Option<Manifest> {
         let fewer = u64::from(directories).min(self.shape.directories());
         let shape = self.shape.with_directories(fewer as u32)?.checked().ok()?;
@@ -215,7 +219,8 @@ impl Manifest {
         self.shape.bytes()
     }
 
-    /// The checksum of the numbers: two sets with the same one are the same, byte by byte. 16 hexadecimal digits.
+    /// The checksum of the numbers: two sets with the same one are the same, byte by byte. 16
+    /// hexadecimal digits.
     pub fn parameters_checksum(&self) -> String {
         parameters_checksum(&self.shape, self.seed)
     }
@@ -258,7 +263,8 @@ impl Manifest {
         }
     }
 
-    /// The [`crate::checksum`] of its content, computed without reading it, at some gigabytes a second.
+    /// The [`crate::checksum`] of its content, computed without reading it, at some gigabytes a
+    /// second.
     pub fn checksum(&self, file: FileIndex) -> u64 {
         self.content(file).checksum()
     }
@@ -361,7 +367,8 @@ pub(super) fn read(root: &Path) -> Result<(Shape, u64, bool), ManifestError> {
     let path = root.join(MANIFEST_NAME);
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
-        // A missing directory and a directory without a set are told apart by the words of the kernel.
+        // A missing directory and a directory without a set are told apart by the words of the
+        // kernel.
         Err(error) if error.kind() == ErrorKind::NotFound && root.is_dir() => {
             return Err(ManifestError::Absent(root.to_owned()));
         }

@@ -1,11 +1,14 @@
 //! File sets: the documents that a server under load is asked for, and how often each is.
 //!
-//! [`Shape`] says in a few numbers what a set consists of: SPECweb99's (with or without places for advertisements) or SPECweb96's files,
-//! equal files, or those of a real site's log. [`create`] writes it, [`grow`] makes it larger, [`verify()`] compares it with its [`Manifest`]. [`Popularity`] has the weight
-//! of each file, [`Requests`] is the endless stream of a seed, and [`read()`] reads files in its order. No file is ever read to know what
-//! it holds: [`Content`] is a function of the seed and the file's number.
+//! [`Shape`] says in a few numbers what a set consists of: SPECweb99's (with or without places for
+//! advertisements) or SPECweb96's files, equal files, or those of a real site's log. [`create`]
+//! writes it, [`grow`] makes it larger, [`verify()`] compares it with its [`Manifest`].
+//! [`Popularity`] has the weight of each file, [`Requests`] is the endless stream of a seed, and
+//! [`read()`] reads files in its order. No file is ever read to know what it holds: [`Content`] is
+//! a function of the seed and the file's number.
 //!
-//! Sources: Ruan's dissertation (2005) section 1.1; SPEC's public workload description of SPECweb96.
+//! Sources: Ruan's dissertation (2005) section 1.1; SPEC's public workload description of
+//! SPECweb96.
 
 mod access_log;
 mod amount;

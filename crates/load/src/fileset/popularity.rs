@@ -1,9 +1,11 @@
-//! How often each file of a set is asked for, and the endless stream of requests that follows from it.
+//! How often each file of a set is asked for, and the endless stream of requests that follows from
+//! it.
 //!
 //! The stream is drawn by Walker's alias method in Vose's form (1991): one random number, one
-//! multiplication and one look into a table a request, whatever the number of files. The table is built with whole
-//! numbers only, so a seed gives the same requests on every machine and in every version; a test holds the
-//! first of them. The share of a file in the stream is exact to 2^-32 of the average share.
+//! multiplication and one look into a table a request, whatever the number of files. The table is
+//! built with whole numbers only, so a seed gives the same requests on every machine and in every
+//! version; a test holds the first of them. The share of a file in the stream is exact to 2^-32 of
+//! the average share.
 
 use std::sync::Arc;
 
@@ -12,7 +14,8 @@ use super::shape::{FileIndex, PAGE_BYTES, Shape};
 use crate::engine;
 use crate::random::Random;
 
-/// What the stream of indices is drawn for, so that another stream of the same seed has nothing in common with it.
+/// What the stream of indices is drawn for, so that another stream of the same seed has nothing in
+/// common with it.
 const PURPOSE: u64 = 0x6669_6c65_7365_7421;
 
 /// The weights of all files of a set.
@@ -24,7 +27,8 @@ pub struct Popularity {
     table: Arc<[Slot]>,
 }
 
-/// One place of the alias table: the file of the same number, or with the rest of the place's share another.
+/// One place of the alias table: the file of the same number, or with the rest of the place's share
+/// another.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     /// The file's part of the place, in units of 2^-32.
@@ -62,20 +66,22 @@ impl Popularity {
         self.weights[file as usize] as f64 / self.total as f64
     }
 
-    /// The lengths, added up, of the most popular files that together get a share of the requests: 0.5, 0.9 …
+    /// The lengths, added up, of the most popular files that together get a share of the requests:
+    /// 0.5, 0.9 …
     pub fn top_bytes(&self, share: f64) -> u64 {
         self.top(share, |size| size)
     }
 
-    /// The same in whole pages of 4096 bytes: what these files take in memory and on disk. This is the reading
-    /// of Table 1.2 of the dissertation.
+    /// The same in whole pages of 4096 bytes: what these files take in memory and on disk. This is
+    /// the reading of Table 1.2 of the dissertation.
     pub fn top_page_bytes(&self, share: f64) -> u64 {
         self.top(share, |size| size.next_multiple_of(PAGE_BYTES))
     }
 
     fn top(&self, share: f64, of: impl Fn(u64) -> u64) -> u64 {
         let mut order: Vec<u32> = (0..self.weights.len() as u32).collect();
-        // Stable: files of equal weight stay in their order, so that the sum is the same everywhere.
+        // Stable: files of equal weight stay in their order, so that the sum is the same
+        // everywhere.
         order.sort_by_key(|&file| std::cmp::Reverse(self.weights[file as usize]));
         // The conversion saturates, and takes what is no number for 0.
         let wanted = ((share * self.total as f64) as u128).min(self.total);
@@ -106,7 +112,8 @@ impl Requests {
         reason = "an iterator's `next` may end, this one cannot"
     )]
     pub fn next(&mut self) -> FileIndex {
-        // The upper half of the product is the place, the lower half how far into it: one number is both.
+        // The upper half of the product is the place, the lower half how far into it: one number is
+        // both.
         let product = u128::from(self.random.next_u64()) * self.table.len() as u128;
         let place = (product >> 64) as usize;
         let within = (product >> 32) as u32;
@@ -131,9 +138,9 @@ impl engine::Draws for Requests {
     }
 }
 
-/// Fills each of n places with the share of one file, or of two. A file below the average share gets
-/// a place of its own and leaves the rest of it to one above the average. 2^63 times 2^25 files times
-/// 2^32 is below 2^128.
+/// Fills each of n places with the share of one file, or of two. A file below the average share
+/// gets a place of its own and leaves the rest of it to one above the average. 2^63 times 2^25
+/// files times 2^32 is below 2^128.
 fn alias_table(weights: &[u64]) -> Arc<[Slot]> {
     let files = weights.len() as u128;
     let average: u128 = weights.iter().map(|&weight| u128::from(weight)).sum();
@@ -170,7 +177,8 @@ mod tests {
     use super::*;
     use crate::fileset::site::Site;
 
-    /// Table 1.2 of the dissertation: data set in GB; MB of the files that get 50, 90, 95, 99 % of the requests.
+    /// Table 1.2 of the dissertation: data set in GB; MB of the files that get 50, 90, 95, 99 % of
+    /// the requests.
     const TABLE_1_2: [(u64, [f64; 4]); 4] = [
         (1, [2.1, 39.5, 64.6, 138.3]),
         (2, [3.0, 72.9, 123.6, 262.8]),
@@ -187,8 +195,8 @@ mod tests {
             let popularity = Popularity::of(&shape);
             for (share, printed) in SHARES.into_iter().zip(printed) {
                 let found = popularity.top_page_bytes(share) as f64 / 1e6;
-                // The table prints one decimal. Some files tie (35 × 59 over 7 is 35 × 118 over 14), and which of them comes
-                // first moves the sum by one file of up to 20 KB.
+                // The table prints one decimal. Some files tie (35 × 59 over 7 is 35 × 118 over
+                // 14), and which of them comes first moves the sum by one file of up to 20 KB.
                 assert!(
                     (found - printed).abs() <= 0.05 + 0.02,
                     "{gigabytes} GB, top {share}: {found:.2}, printed {printed}"
@@ -269,8 +277,8 @@ mod tests {
             Shape::Site(site),
         ] {
             let (statistic, freedom) = chi_square(&shape, 5, 400_000);
-            // Wilson and Hilferty: the cube root of chi-square over its freedom is nearly normal. Five
-            // deviations, and the seed is fixed, so this cannot fail by chance.
+            // Wilson and Hilferty: the cube root of chi-square over its freedom is nearly normal.
+            // Five deviations, and the seed is fixed, so this cannot fail by chance.
             let spread = 2.0 / (9.0 * freedom);
             let deviation = ((statistic / freedom).cbrt() - (1.0 - spread)) / spread.sqrt();
             assert!(

@@ -1,11 +1,12 @@
-//! What a file set consists of, computed from a few numbers: how many files, and for each its name, size,
-//! class and weight.
+//! What a file set consists of, computed from a few numbers: how many files, and for each its name,
+//! size, class and weight.
 //!
-//! Nothing here touches a disk, and nothing is stored for a set that can be computed, so a set of any size can be
-//! judged before it is made. SPECweb99's shape is Table 1.1 of Ruan's dissertation (2005): a
-//! directory holds 4 classes of 9 files, the nth directory has the weight 1/n. SPECweb96's is its
-//! public workload description: the same classes and sizes, a Poisson distribution within each class. All weights are
-//! whole numbers, so that no processor's floating point can change a request stream.
+//! Nothing here touches a disk, and nothing is stored for a set that can be computed, so a set of
+//! any size can be judged before it is made. SPECweb99's shape is Table 1.1 of Ruan's dissertation
+//! (2005): a directory holds 4 classes of 9 files, the nth directory has the weight 1/n.
+//! SPECweb96's is its public workload description: the same classes and sizes, a Poisson
+//! distribution within each class. All weights are whole numbers, so that no processor's floating
+//! point can change a request stream.
 
 use std::fmt::{self, Write};
 use std::str::FromStr;
@@ -18,7 +19,8 @@ pub type FileIndex = u32;
 /// What [`Shape::class`] says of a file that is in none of SPECweb's classes.
 pub const NO_CLASS: u8 = 255;
 
-/// Files a set may have at most: 4.8 TB of SPECweb99 files. The names of a loaded set are held in memory.
+/// Files a set may have at most: 4.8 TB of SPECweb99 files. The names of a loaded set are held in
+/// memory.
 pub const FILES_MAX: u32 = 1 << 25;
 
 /// Files in a SPECweb directory: 4 classes of 9.
@@ -27,24 +29,25 @@ pub const FILES_PER_DIRECTORY: u32 = 36;
 /// The unit in which disks and memory hold files, in bytes.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// Files in one directory of a uniform set: few enough that a lookup stays cheap on any file system.
+/// Files in one directory of a uniform set: few enough that a lookup stays cheap on any file
+/// system.
 const UNIFORM_PER_DIRECTORY: u32 = 1000;
 
 /// Shares of the four classes, in percent (Table 1.1).
 pub const CLASS_WEIGHTS: [u64; 4] = [35, 50, 14, 1];
 
-/// Shares of the nine files within a SPECweb99 class, in thousandths, as Table 1.1 prints them. They are Zipf's law over
-/// the order 5 4 6 3 7 2 8 9 1, rounded; their sum is 999.
+/// Shares of the nine files within a SPECweb99 class, in thousandths, as Table 1.1 prints them.
+/// They are Zipf's law over the order 5 4 6 3 7 2 8 9 1, rounded; their sum is 999.
 pub const FILE_WEIGHTS_99: [u64; 9] = [39, 59, 88, 177, 353, 118, 71, 50, 44];
 
-/// Poisson's distribution with mean 5 over the files 1 to 9 of a SPECweb96 class: 5^k / k!, times 9! / 25 to
-/// make whole numbers of them.
+/// Poisson's distribution with mean 5 over the files 1 to 9 of a SPECweb96 class: 5^k / k!, times
+/// 9! / 25 to make whole numbers of them.
 pub const FILE_WEIGHTS_96: [u64; 9] = [
     72_576, 181_440, 302_400, 378_000, 378_000, 315_000, 225_000, 140_625, 78_125,
 ];
 
-/// The weight of the first directory. 2^36 leaves room for class and file weights in 64 bits, and 1/n of it is
-/// exact to one in a million for 60,000 directories.
+/// The weight of the first directory. 2^36 leaves room for class and file weights in 64 bits, and
+/// 1/n of it is exact to one in a million for 60,000 directories.
 const DIRECTORY_WEIGHT: u64 = 1 << 36;
 
 /// The kinds of file sets.
@@ -52,7 +55,8 @@ const DIRECTORY_WEIGHT: u64 = 1 << 36;
 pub enum Profile {
     /// Directories of 36 files, their popularity by Zipf's law.
     SpecWeb99,
-    /// The same with places for advertisements in the files of classes 1 and 2, and what a SPECweb99-like application needs.
+    /// The same with places for advertisements in the files of classes 1 and 2, and what a
+    /// SPECweb99-like application needs.
     SpecWeb99Dynamic,
     /// The same files, all directories alike.
     SpecWeb96,
@@ -109,8 +113,8 @@ pub enum ShapeError {
 }
 
 impl Shape {
-    /// As many SPECweb99 directories as it takes to fill `bytes` of disk in pages of 4096 bytes; see
-    /// [`specweb_directories`].
+    /// As many SPECweb99 directories as it takes to fill `bytes` of disk in pages of 4096 bytes;
+    /// see [`specweb_directories`].
     pub fn specweb99(bytes: u64) -> Result<Shape, ShapeError> {
         Shape::SpecWeb99 {
             directories: specweb_directories(bytes)?,
@@ -191,7 +195,8 @@ impl Shape {
         }
     }
 
-    /// The length of a file in bytes. Panics when there is no such file, like the other functions of an index.
+    /// The length of a file in bytes. Panics when there is no such file, like the other functions
+    /// of an index.
     pub fn size(&self, file: FileIndex) -> u64 {
         match self {
             Shape::SpecWeb99 { .. } | Shape::SpecWeb99Dynamic { .. } | Shape::SpecWeb96 { .. } => {
@@ -260,11 +265,13 @@ impl Shape {
         self.sum(|size| size.next_multiple_of(PAGE_BYTES)) as u64
     }
 
-    /// What the set takes on a file system with blocks of `block` bytes: files and directories rounded up.
+    /// What the set takes on a file system with blocks of `block` bytes: files and directories
+    /// rounded up.
     pub fn disk_bytes(&self, block: u64) -> u64 {
         let files = self.sum(|size| size.next_multiple_of(block));
         let directories = self.directories() * block.max(PAGE_BYTES);
-        // A name and its number take some 30 bytes of a directory; the first block was counted above.
+        // A name and its number take some 30 bytes of a directory; the first block was counted
+        // above.
         let names = u64::from(self.files()) * 32;
         let names = if self.profile() == Profile::Uniform {
             names
@@ -301,7 +308,8 @@ impl Shape {
         }
     }
 
-    /// The sum of a function of each length, without visiting the files of a regular set one by one.
+    /// The sum of a function of each length, without visiting the files of a regular set one by
+    /// one.
     fn sum(&self, of: impl Fn(u64) -> u64) -> u128 {
         match self {
             Shape::SpecWeb99 { directories }
@@ -324,9 +332,9 @@ impl Shape {
     }
 }
 
-/// How many SPECweb directories fill `bytes` of disk or memory, in whole pages of 4096 bytes: 5,177,344 bytes a
-/// directory. With this reading, and no other we tried, 1, 2, 3 and 4 GB give the dissertation's
-/// Table 1.2 within 0.07 MB (`popularity` tests it). One directory at least.
+/// How many SPECweb directories fill `bytes` of disk or memory, in whole pages of 4096 bytes:
+/// 5,177,344 bytes a directory. With this reading, and no other we tried, 1, 2, 3 and 4 GB give the
+/// dissertation's Table 1.2 within 0.07 MB (`popularity` tests it). One directory at least.
 pub fn specweb_directories(bytes: u64) -> Result<u32, ShapeError> {
     if bytes == 0 {
         return Err(ShapeError::Empty);
@@ -343,8 +351,8 @@ pub fn specweb_directories(bytes: u64) -> Result<u32, ShapeError> {
         })
 }
 
-/// The data set of SPECweb99 for a number of simultaneous connections, in bytes: 122 + 3.22 n MB (dissertation,
-/// equation 1.1).
+/// The data set of SPECweb99 for a number of simultaneous connections, in bytes: 122 + 3.22 n MB
+/// (dissertation, equation 1.1).
 pub fn specweb_bytes(connections: u64) -> u64 {
     connections
         .saturating_mul(3_220_000)
@@ -356,7 +364,8 @@ pub fn specweb_connections(bytes: u64) -> u64 {
     bytes.saturating_sub(122_000_000) / 3_220_000
 }
 
-/// The length of one of the 36: 102.4, 1024, 10,240 or 102,400 bytes, 1 to 9 times, without the fraction.
+/// The length of one of the 36: 102.4, 1024, 10,240 or 102,400 bytes, 1 to 9 times, without the
+/// fraction.
 fn specweb_size(file: u32) -> u64 {
     let (class, number) = (file / 9, u64::from(file % 9 + 1));
     1024 * number * 10_u64.pow(class) / 10

@@ -1,10 +1,10 @@
-//! The files of a real site: a path, a size and a number of requests for each, and the list that keeps them beside a
-//! manifest, since no formula gives them again.
+//! The files of a real site: a path, a size and a number of requests for each, and the list that
+//! keeps them beside a manifest, since no formula gives them again.
 //!
 //! A path comes from a stranger's request, so nothing becomes a file name before it is safe: no
-//! `..`, no hidden name, nothing a file system would cut or refuse. Refused paths are left out, never repaired into
-//! another name. Two names meet only where a site has both `/a` and `/a/b`, which a file system cannot
-//! hold: then `/a` becomes `/a/index.html`.
+//! `..`, no hidden name, nothing a file system would cut or refuse. Refused paths are left out,
+//! never repaired into another name. Two names meet only where a site has both `/a` and `/a/b`,
+//! which a file system cannot hold: then `/a` becomes `/a/index.html`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -50,7 +50,8 @@ pub struct Site(Vec<SiteFile>);
 /// Why a path cannot become a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsafe {
-    /// It leads upwards, or has an encoded slash, a NUL or another control character, or is no path at all.
+    /// It leads upwards, or has an encoded slash, a NUL or another control character, or is no path
+    /// at all.
     Hostile,
     /// A name begins with a dot.
     Hidden,
@@ -69,7 +70,8 @@ pub struct ListError {
 }
 
 impl Site {
-    /// Puts files in order: path to size in bytes and requests. The paths have to come from [`safe_path`].
+    /// Puts files in order: path to size in bytes and requests. The paths have to come from
+    /// [`safe_path`].
     pub fn new(files: BTreeMap<String, (u64, u64)>) -> (Site, Conflicts) {
         let (files, conflicts) = without_conflicts(files);
         let mut files: Vec<SiteFile> = files
@@ -80,7 +82,8 @@ impl Site {
                 requests,
             })
             .collect();
-        // The order decides each file's number, and with it the content: popularity first, then the name.
+        // The order decides each file's number, and with it the content: popularity first, then the
+        // name.
         files.sort_by(|one, other| {
             let popular = other.requests.cmp(&one.requests);
             popular.then_with(|| one.path.cmp(&other.path))
@@ -114,8 +117,8 @@ impl Site {
         list
     }
 
-    /// Reads what [`Site::to_list`] wrote, and refuses anything else: a path of a list is trusted no more than one
-    /// of a log.
+    /// Reads what [`Site::to_list`] wrote, and refuses anything else: a path of a list is trusted
+    /// no more than one of a log.
     pub fn from_list(list: &str) -> Result<Site, ListError> {
         let mut lines = list.lines().enumerate();
         let wrong = |index: usize, what| ListError {
@@ -192,8 +195,8 @@ pub fn parents(path: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The path of a request target, normalised, percent-encoded, and safe as a name below a directory. Scheme, host, query
-/// and fragment go; a directory stands for its `index.html`.
+/// The path of a request target, normalised, percent-encoded, and safe as a name below a directory.
+/// Scheme, host, query and fragment go; a directory stands for its `index.html`.
 pub fn safe_path(target: &[u8]) -> Result<String, Unsafe> {
     let path = path_of(target).ok_or(Unsafe::Hostile)?;
     let mut safe = String::new();

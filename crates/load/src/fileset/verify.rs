@@ -1,7 +1,8 @@
-//! Compares a set on disk with its manifest: every file is there, has its length and its content, and nothing else is there.
+//! Compares a set on disk with its manifest: every file is there, has its length and its content,
+//! and nothing else is there.
 //!
-//! Contents are computed and compared piece by piece, so nothing but the disk's speed limits it, and no memory
-//! grows with the files. Nothing is changed. A symbolic link is never followed.
+//! Contents are computed and compared piece by piece, so nothing but the disk's speed limits it,
+//! and no memory grows with the files. Nothing is changed. A symbolic link is never followed.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -102,8 +103,9 @@ impl Findings {
     }
 }
 
-/// Compares the files with the manifest; with `quick`, their lengths only. Fails only when the set's own directory
-/// cannot be read. `progress` is called from this thread some ten times a second.
+/// Compares the files with the manifest; with `quick`, their lengths only. Fails only when the
+/// set's own directory cannot be read. `progress` is called from this thread some ten times a
+/// second.
 pub fn verify(
     manifest: &Manifest,
     quick: bool,

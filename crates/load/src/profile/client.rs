@@ -1,11 +1,13 @@
 //! When the capacity is the client's: the highest rate that the client still offers validly.
 //!
-//! A closed loop whose client had no time left measures the client. Shares of such a capacity would be loads that the
-//! client cannot offer in time, and near 100 % every point would be suspect. So open loops look for a rate
-//! that it can, and the shares are of that; the server's own capacity stays unknown, and every output says so.
+//! A closed loop whose client had no time left measures the client. Shares of such a capacity would
+//! be loads that the client cannot offer in time, and near 100 % every point would be suspect. So
+//! open loops look for a rate that it can, and the shares are of that; the server's own capacity
+//! stays unknown, and every output says so.
 //!
-//! Pure but for [`bound`], which is given the descriptions of the runs: what was tried and how it ended in, the next rate to try out, so
-//! that a search that was cut off goes on from the points on disk.
+//! Pure but for [`bound`], which is given the descriptions of the runs: what was tried and how it
+//! ended in, the next rate to try out, so that a search that was cut off goes on from the points on
+//! disk.
 
 use latency::run::RunDescription;
 use latency::run::description::{ClientBound, ProfileInfo};
@@ -17,14 +19,17 @@ use crate::words::readable::{number, percent};
 /// From where a client is the limit of its closed loop.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limit {
-    /// Share of the time at work: it had no time left for a faster server. A lower rate leaves it some, so one is looked for.
+    /// Share of the time at work: it had no time left for a faster server. A lower rate leaves it
+    /// some, so one is looked for.
     pub busy: f64,
-    /// Share of the time ready and waiting for a processor: something else runs on its core, often the server. No rate is valid then.
+    /// Share of the time ready and waiting for a processor: something else runs on its core, often
+    /// the server. No rate is valid then.
     pub waited: f64,
 }
 
 impl Default for Limit {
-    /// The bounds of the verdict: doubt of the one, and certainty of the other, since a little of it is everywhere.
+    /// The bounds of the verdict: doubt of the one, and certainty of the other, since a little of
+    /// it is everywhere.
     fn default() -> Limit {
         Limit {
             busy: BUSY_SUSPECT,
@@ -33,8 +38,8 @@ impl Default for Limit {
     }
 }
 
-/// The first rate tried, as a share of the closed loop's: an open loop is believed while it is at work for less than nine tenths
-/// of the time, and a request costs it about the same.
+/// The first rate tried, as a share of the closed loop's: an open loop is believed while it is at
+/// work for less than nine tenths of the time, and a request costs it about the same.
 const FIRST: f64 = 0.9;
 
 /// From a rate that was too high to the next lower one, while none was valid.
@@ -43,7 +48,8 @@ const DOWN: f64 = 0.8;
 /// The search ends when the rate is known to one part in so many.
 const RESOLUTION: f64 = 0.05;
 
-/// Or when so many runs have found no valid rate: something else than the rate is wrong, such as a core that is shared.
+/// Or when so many runs have found no valid rate: something else than the rate is wrong, such as a
+/// core that is shared.
 const NONE_MAX: usize = 5;
 
 /// And after so many runs in any case.
@@ -73,7 +79,8 @@ pub fn next(closed_rps: f64, trials: &[Trial]) -> Next {
         let those = trials.iter().filter(move |trial| trial.valid == valid);
         those.map(|trial| trial.rate_rps)
     };
-    // Beyond the closed loop's own rate nothing is looked for: there the client had no time left at all.
+    // Beyond the closed loop's own rate nothing is looked for: there the client had no time left at
+    // all.
     let high = rates(false).fold(closed_rps, f64::min);
     // A valid rate above one that was not is chance, and what is below both is safer.
     let low = rates(true).filter(|rate| *rate < high).reduce(f64::max);
@@ -87,7 +94,8 @@ pub fn next(closed_rps: f64, trials: &[Trial]) -> Next {
     }
 }
 
-/// Whether the client was the limit of these closed loops, by the medians of what it says of its time.
+/// Whether the client was the limit of these closed loops, by the medians of what it says of its
+/// time.
 pub fn bound(closed: &[RunDescription], limit: &Limit) -> Option<ClientBound> {
     let of = |value: fn(&RunDescription) -> Option<f64>| {
         median(closed.iter().filter_map(value).collect())
@@ -104,7 +112,8 @@ pub fn bound(closed: &[RunDescription], limit: &Limit) -> Option<ClientBound> {
     })
 }
 
-/// Share of a run that its client waited for a processor; the wait is that of the whole run, its warm-up too.
+/// Share of a run that its client waited for a processor; the wait is that of the whole run, its
+/// warm-up too.
 fn waited(run: &RunDescription) -> Option<f64> {
     let length_s = run.load.warmup_s + run.summary.as_ref()?.duration_s;
     let waited_s = run.client.as_ref()?.run_queue_delay_s?;
@@ -162,7 +171,8 @@ mod tests {
     use super::*;
     use latency::run::description::{ClientInfo, Summary};
 
-    /// Follows the search for a client that offers validly up to `limit`; the rates it tried and what it found.
+    /// Follows the search for a client that offers validly up to `limit`; the rates it tried and
+    /// what it found.
     fn search(closed: f64, limit: f64) -> (Vec<f64>, Option<f64>) {
         let mut trials = Vec::new();
         loop {

@@ -29,8 +29,8 @@ pub enum CommandError {
     },
 }
 
-/// Runs a command by the shell and waits for it. It finds the point in `HEADWAY_POINT`, `HEADWAY_LOAD`, `HEADWAY_RATE` and
-/// `HEADWAY_REPEAT`.
+/// Runs a command by the shell and waits for it. It finds the point in `HEADWAY_POINT`,
+/// `HEADWAY_LOAD`, `HEADWAY_RATE` and `HEADWAY_REPEAT`.
 ///
 /// # Errors
 /// As [`shell`]'s.
@@ -44,7 +44,8 @@ pub fn run(option: &'static str, command: &str, point: &Point) -> Result<(), Com
     shell(option, command, &variables)
 }
 
-/// Runs a command by the shell and waits for it. What it prints goes to standard error, since standard output may be JSON.
+/// Runs a command by the shell and waits for it. What it prints goes to standard error, since
+/// standard output may be JSON.
 ///
 /// # Errors
 /// It could not be started, or did not end with 0.

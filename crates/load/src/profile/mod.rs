@@ -1,10 +1,12 @@
-//! A latency profile: capacity by infinite demand, then open loops at shares of it (dissertation 3.2.3).
+//! A latency profile: capacity by infinite demand, then open loops at shares of it (dissertation
+//! 3.2.3).
 //!
-//! Relative load makes servers comparable that are not equally fast. The capacity is what the server answers in a closed loop; each
-//! point is then a run of its own below `points/`, and `run.json` above them says which ones there are and which are done.
-//! A profile that was cut off goes on where it stopped, if it is asked for in the same words.
-//! Repeats go round by round, so that a drift of the machine meets every load alike.
-//! Where the client was the limit of the closed loop, the shares are of what it can offer ([`client`]).
+//! Relative load makes servers comparable that are not equally fast. The capacity is what the
+//! server answers in a closed loop; each point is then a run of its own below `points/`, and
+//! `run.json` above them says which ones there are and which are done. A profile that was cut off
+//! goes on where it stopped, if it is asked for in the same words. Repeats go round by round, so
+//! that a drift of the machine meets every load alike. Where the client was the limit of the closed
+//! loop, the shares are of what it can offer ([`client`]).
 
 pub mod client;
 pub(crate) mod commands;
@@ -191,14 +193,16 @@ impl ProfileSettings {
         }
     }
 
-    /// The open loop of a point. Each repeat has another stream, and the same one whenever it is repeated.
+    /// The open loop of a point. Each repeat has another stream, and the same one whenever it is
+    /// repeated.
     fn open(&self, rate: f64, repeat: u32) -> Settings {
         let stretch = Stretch {
             from: rate,
             to: rate,
             length: Duration::from_secs(1),
         };
-        // The number of connections is that of the closed loop; an open one needs as many as there are requests in flight.
+        // The number of connections is that of the closed loop; an open one needs as many as there
+        // are requests in flight.
         Settings {
             demand: Demand::Open {
                 schedule: ScheduleWord(vec![stretch]),
@@ -238,7 +242,8 @@ impl ProfileSettings {
         points
     }
 
-    /// Parameters that `run.json` has no field for, and by which a profile that goes on is known to be the same.
+    /// Parameters that `run.json` has no field for, and by which a profile that goes on is known to
+    /// be the same.
     fn words(&self, work: &Work) -> [(&'static str, Option<String>); 5] {
         let session = &self.session;
         let sources: Vec<String> = session.sources.iter().map(ToString::to_string).collect();
@@ -327,7 +332,8 @@ impl Profile<'_> {
         )
     }
 
-    /// The capacity: given, found before, or the median of the closed loops; where that is the client's, what the client can offer.
+    /// The capacity: given, found before, or the median of the closed loops; where that is the
+    /// client's, what the client can offer.
     fn find_capacity(&mut self, listener: &mut dyn Listener) -> Result<(), ProfileError> {
         let searches = self.indices(|point| point.relative == 0.0 && !point.of_client);
         let mut failure = None;
@@ -368,8 +374,9 @@ impl Profile<'_> {
         Ok(write_description(self.directory, &self.description, false)?)
     }
 
-    /// Looks for the highest rate that the client offers validly. Each rate is a run as long as a point, since a short
-    /// one would call valid what a long one does not; those that were run before the profile was cut off count.
+    /// Looks for the highest rate that the client offers validly. Each rate is a run as long as a
+    /// point, since a short one would call valid what a long one does not; those that were run
+    /// before the profile was cut off count.
     fn find_valid(
         &mut self,
         mut bound: ClientBound,

@@ -1,4 +1,5 @@
-//! Beginning a profile, or going on with one: only in the same words, since its points stand side by side.
+//! Beginning a profile, or going on with one: only in the same words, since its points stand side
+//! by side.
 
 use std::path::Path;
 
@@ -7,8 +8,8 @@ use latency::run::description::{Arrivals, Kind, Point};
 use latency::run::write_description;
 use latency::{OpenError, Run, RunDescription, WriteError};
 
-/// The description to go on from: a new one on disk, or that of a profile that was cut off, with the points marked that
-/// are whole.
+/// The description to go on from: a new one on disk, or that of a profile that was cut off, with
+/// the points marked that are whole.
 pub(super) fn begin(
     settings: &ProfileSettings,
     directory: &Path,
@@ -108,14 +109,16 @@ fn given_capacity(of: &RunDescription) -> Option<f64> {
     profile.capacity_rps.filter(|_| !searched)
 }
 
-/// A point counts as done when its directory says so as well: it may have been removed to be measured again.
+/// A point counts as done when its directory says so as well: it may have been removed to be
+/// measured again.
 fn confirmed(mut description: RunDescription, directory: &Path) -> RunDescription {
     let whole = |point: &Point| {
         let run = Run::open(directory.join(&point.directory));
         run.is_ok_and(|run| run.description().complete)
     };
     for point in &mut description.profile.get_or_insert_default().points {
-        // A run that ended just before the profile was killed is whole, although nobody has noted it.
+        // A run that ended just before the profile was killed is whole, although nobody has noted
+        // it.
         point.done = whole(point);
         if point.done && point.relative == 0.0 && point.rate_rps == 0.0 {
             let run = Run::open(directory.join(&point.directory));

@@ -7,7 +7,8 @@ use crate::words::readable::{count, millis, number, percent};
 use latency::run::description::{ClientInfo, Point, Verdict};
 use latency::{OpenError, Run};
 
-/// Student's t for a 95 % interval, by degrees of freedom from 1; beyond the table the normal distribution's value.
+/// Student's t for a 95 % interval, by degrees of freedom from 1; beyond the table the normal
+/// distribution's value.
 const STUDENT_T: [f64; 15] = [
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
     2.145, 2.131,
@@ -153,7 +154,8 @@ fn mean(values: &[f64]) -> f64 {
     }
 }
 
-/// Half the 95 % interval of the mean; `None` for fewer than two values, which say nothing of their spread.
+/// Half the 95 % interval of the mean; `None` for fewer than two values, which say nothing of their
+/// spread.
 fn half_interval(values: &[f64]) -> Option<f64> {
     let freedom = values.len().checked_sub(1).filter(|&freedom| freedom > 0)?;
     let centre = mean(values);
@@ -175,7 +177,8 @@ mod tests {
         assert!((half - 2.484).abs() < 0.001, "{half}");
     }
 
-    /// A profile on disk: a closed loop, a load that was measured twice, one that is still to be done.
+    /// A profile on disk: a closed loop, a load that was measured twice, one that is still to be
+    /// done.
     fn profile(place: &std::path::Path) -> Run {
         use latency::RunDescription;
         use latency::run::description::{Kind, ProfileInfo, Summary};

@@ -9,8 +9,9 @@ use crate::engine::{Document, Order, Work};
 use crate::fileset::{Manifest, Popularity};
 use latency::run::description::FileSetInfo;
 
-/// Reads the manifest of a set, or of its first directories; the files themselves are not looked at. Checksums are computed from what the files should
-/// hold, on all processors, only when contents are to be verified.
+/// Reads the manifest of a set, or of its first directories; the files themselves are not looked
+/// at. Checksums are computed from what the files should hold, on all processors, only when
+/// contents are to be verified.
 pub(super) fn gather(
     directory: &Path,
     prefix: &str,

@@ -71,7 +71,8 @@ fn lag_us(measured: &Measured, percentile: f64) -> Option<f64> {
     some.then(|| measured.lag.percentile(percentile) as f64 / 1e3)
 }
 
-/// Source addresses times ports, over the targets that have ports; `None` when none has, or there is no bound that matters.
+/// Source addresses times ports, over the targets that have ports; `None` when none has, or there
+/// is no bound that matters.
 fn ports_available(targets: &[Target], ports: u64) -> Option<u64> {
     let mut sum = None;
     for target in targets {
@@ -87,7 +88,8 @@ fn ports_available(targets: &[Target], ports: u64) -> Option<u64> {
     sum
 }
 
-/// A `Server` field taken apart: `nginx/1.22.1 (Debian)` has a product and a version (RFC 9110 section 10.2.4).
+/// A `Server` field taken apart: `nginx/1.22.1 (Debian)` has a product and a version (RFC 9110
+/// section 10.2.4).
 pub(super) fn server_info(field: &str) -> ServerInfo {
     let product = field.split_whitespace().next().unwrap_or("");
     let (name, version) = match product.split_once('/') {

@@ -1,8 +1,9 @@
 //! One run, from what a user asked to what came out: the part of `headway load` that is not words.
 //!
-//! [`Settings::prepare`] checks everything and looks names up. [`Prepared::run`] then connects once to each server,
-//! makes the run directory, lets the engine run with a [`recorder`] behind it, judges, and closes the directory. On the loop's thread
-//! nothing happens but handing rows over; files and the terminal belong to other threads.
+//! [`Settings::prepare`] checks everything and looks names up. [`Prepared::run`] then connects once
+//! to each server, makes the run directory, lets the engine run with a [`recorder`] behind it,
+//! judges, and closes the directory. On the loop's thread nothing happens but handing rows over;
+//! files and the terminal belong to other threads.
 
 mod fileset;
 mod judging;
@@ -169,7 +170,8 @@ impl Prepared {
     /// Carries the run out. Without a directory only the figures are kept.
     ///
     /// # Errors
-    /// See [`SessionError`]. After an error while writing, the directory holds what was written before, marked incomplete.
+    /// See [`SessionError`]. After an error while writing, the directory holds what was written
+    /// before, marked incomplete.
     pub fn run(
         mut self,
         directory: Option<&Path>,
@@ -193,7 +195,8 @@ impl Prepared {
         self.close(ran, around)
     }
 
-    /// Nothing can be measured where not one connection can be made, and a wrong port is found in an instant.
+    /// Nothing can be measured where not one connection can be made, and a wrong port is found in
+    /// an instant.
     fn reach(&self) -> Result<(), SessionError> {
         for target in &self.plan.targets {
             status::reach(&target.address, REACH_PATIENCE).map_err(|source| {
@@ -312,7 +315,8 @@ fn planned(plan: &Plan) -> Window {
     }
 }
 
-/// The measured part, where its ends are known; a run that had its number of requests ends with their last reply.
+/// The measured part, where its ends are known; a run that had its number of requests ends with
+/// their last reply.
 fn window(plan: &Plan, ran: &Ran) -> Option<Window> {
     let had_all = plan
         .stop

@@ -11,7 +11,8 @@ use latency::Row;
 /// How long requests in flight may take after the run was told to end; then they are abandoned.
 const GRACE_NS: u64 = 1_000_000_000;
 
-/// Hands rows to the recorder and the state to the progress line, and ends the run when it is told to.
+/// Hands rows to the recorder and the state to the progress line, and ends the run when it is told
+/// to.
 pub(super) struct Watched<S> {
     recorder: Recorder<S>,
     interrupt: Arc<AtomicBool>,
@@ -38,7 +39,8 @@ impl<S: Sink> Watched<S> {
         }
     }
 
-    /// The recorder, and when the run was told to end before its time. The progress line is gone afterwards.
+    /// The recorder, and when the run was told to end before its time. The progress line is gone
+    /// afterwards.
     pub fn end(self) -> (Recorder<S>, Option<u64>) {
         drop(self.progress);
         (self.recorder, self.stopped_ns)

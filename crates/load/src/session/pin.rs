@@ -21,7 +21,8 @@ pub fn pin_this_thread(cpus: &[usize]) -> io::Result<()> {
     sched_setaffinity(None, &set)
 }
 
-/// What is left for the other threads when the loop has its processors: the rest, or all if there is no rest.
+/// What is left for the other threads when the loop has its processors: the rest, or all if there
+/// is no rest.
 pub fn others(allowed: &[usize], pinned: &[usize]) -> Vec<usize> {
     let rest: Vec<usize> = allowed
         .iter()

@@ -1,7 +1,8 @@
 //! The line on the terminal while a run goes on: rate, latency and errors of the last moment.
 //!
-//! A terminal can be stopped, and a write to it waits then. So the line has a thread of its own, which looks at what the
-//! loop and the writer leave for it; neither ever waits for the other or for the terminal.
+//! A terminal can be stopped, and a write to it waits then. So the line has a thread of its own,
+//! which looks at what the loop and the writer leave for it; neither ever waits for the other or
+//! for the terminal.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,10 +1,11 @@
-//! Rows leave the loop here: a thread of its own writes them, so that the loop never waits for a disk.
+//! Rows leave the loop here: a thread of its own writes them, so that the loop never waits for a
+//! disk.
 //!
-//! Batches travel through a bounded channel to the writer and come back empty through another, so the loop
-//! allocates nothing. The bound is [`BUFFERS`] batches. When the disk is so far behind that all of them
-//! are full, the next batch is dropped and counted, and the verdict calls the run invalid: waiting would
-//! falsify the latencies, and a growing queue would end at the machine's memory. Memory that was never needed
-//! is never touched.
+//! Batches travel through a bounded channel to the writer and come back empty through another, so
+//! the loop allocates nothing. The bound is [`BUFFERS`] batches. When the disk is so far behind
+//! that all of them are full, the next batch is dropped and counted, and the verdict calls the run
+//! invalid: waiting would falsify the latencies, and a growing queue would end at the machine's
+//! memory. Memory that was never needed is never touched.
 
 use latency::{Row, WriteError};
 use std::sync::Arc;
@@ -12,7 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::JoinHandle;
 
-/// Batches between loop and writer: a million rows with the engine's batches, many seconds of a slow disk.
+/// Batches between loop and writer: a million rows with the engine's batches, many seconds of a
+/// slow disk.
 pub const BUFFERS: usize = 256;
 
 /// Rows a batch has room for: as many as the engine fills before it hands one over.
@@ -51,12 +53,14 @@ pub struct Recorded<S> {
 }
 
 impl<S: Sink> Recorder<S> {
-    /// Starts the writer. `cpus` are the processors that it may use: not the loop's, if there are others.
+    /// Starts the writer. `cpus` are the processors that it may use: not the loop's, if there are
+    /// others.
     pub fn start(sink: S, cpus: Vec<usize>) -> std::io::Result<Recorder<S>> {
         let (full, full_end) = sync_channel(BUFFERS);
         let (empty_end, empty) = sync_channel(BUFFERS);
         for _ in 0..BUFFERS {
-            // The channel has room for all of them, so this cannot wait, and its other end is alive.
+            // The channel has room for all of them, so this cannot wait, and its other end is
+            // alive.
             drop(empty_end.try_send(Vec::with_capacity(BATCH_ROWS)));
         }
         let failed = Arc::new(AtomicBool::new(false));
@@ -125,8 +129,8 @@ impl<S: Sink> Recorder<S> {
     }
 }
 
-/// The writer: until the loop's end of the channel is gone. After an error it goes on taking batches, so
-/// that the loop keeps its empty ones until it notices.
+/// The writer: until the loop's end of the channel is gone. After an error it goes on taking
+/// batches, so that the loop keeps its empty ones until it notices.
 fn write<S: Sink>(
     mut sink: S,
     full: &Receiver<Vec<Row>>,

@@ -1,4 +1,5 @@
-//! What the writer's thread does with rows: into the run directory, or into figures; and a glance for verdict and progress line.
+//! What the writer's thread does with rows: into the run directory, or into figures; and a glance
+//! for verdict and progress line.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,9 +1,11 @@
-//! What a user asked for, and how it becomes a plan for the engine and the first half of `run.json`.
+//! What a user asked for, and how it becomes a plan for the engine and the first half of
+//! `run.json`.
 //!
-//! Everything that can be refused is refused here, before a directory is made or a connection opened.
-//! Defaults are those of the papers: 1024 connections with 5 requests each in a closed loop (dissertation 3.2.2),
-//! a time-out of 3 s in an open one (Brecht and Ostrowski, section 5). In a closed loop the response time is the number of
-//! connections over the throughput, whatever the server does, so its time-out is longer.
+//! Everything that can be refused is refused here, before a directory is made or a connection
+//! opened. Defaults are those of the papers: 1024 connections with 5 requests each in a closed loop
+//! (dissertation 3.2.2), a time-out of 3 s in an open one (Brecht and Ostrowski, section 5). In a
+//! closed loop the response time is the number of connections over the throughput, whatever the
+//! server does, so its time-out is longer.
 
 use std::net::{IpAddr, UdpSocket};
 use std::path::PathBuf;
@@ -20,7 +22,8 @@ use latency::run::description::{self, Environment, LoadInfo, ScheduleStep};
 
 /// Connections of a closed loop.
 pub const CONNECTIONS_CLOSED: u32 = 1024;
-/// Connections that an open loop may have at once: 5,400 new ones a second that all run into the time-out.
+/// Connections that an open loop may have at once: 5,400 new ones a second that all run into the
+/// time-out.
 pub const CONNECTIONS_OPEN: u32 = 16_384;
 /// Requests a connection carries.
 pub const REQUESTS_PER_CONNECTION: u32 = 5;
@@ -65,7 +68,8 @@ pub struct Settings {
     pub urls: Vec<Url>,
     /// What to ask for.
     pub work: WorkSource,
-    /// Ask only for the first so many directories of a SPECweb set, with the popularity that a set of that size has.
+    /// Ask only for the first so many directories of a SPECweb set, with the popularity that a set
+    /// of that size has.
     pub directories: Option<u32>,
     /// When to ask.
     pub demand: Demand,
@@ -315,7 +319,8 @@ impl Settings {
         Ok(())
     }
 
-    /// Every connection would fail to bind, one row each, and the run would look like one of an unreachable server.
+    /// Every connection would fail to bind, one row each, and the run would look like one of an
+    /// unreachable server.
     fn check_sources(&self) -> Result<(), SessionError> {
         for &address in &self.sources {
             // A datagram socket takes none of the ports that the run needs.
@@ -377,7 +382,8 @@ fn is_single_rate(schedule: &ScheduleWord) -> bool {
     matches!(schedule.0.as_slice(), [only] if only.from == only.to)
 }
 
-/// The engine's schedule: the warm-up at the first rate before it, so that the figures begin with the schedule.
+/// The engine's schedule: the warm-up at the first rate before it, so that the figures begin with
+/// the schedule.
 fn segments(schedule: &ScheduleWord, warmup: Duration) -> Schedule {
     let segment = |from_per_s, to_per_s, length| Segment {
         from_per_s,

@@ -1,7 +1,8 @@
-//! The server's own counters after a run, from headway's status page; one connection before it; and what an application is told around it.
+//! The server's own counters after a run, from headway's status page; one connection before it; and
+//! what an application is told around it.
 //!
-//! Blocking calls with time limits, outside the measured time. A status page that does not answer costs the
-//! run a warning, not its result.
+//! Blocking calls with time limits, outside the measured time. A status page that does not answer
+//! costs the run a warning, not its result.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -39,7 +40,8 @@ pub enum StatusError {
     },
 }
 
-/// What a server answers to one GET, outside the measured time: status and body. HTTP/1.0, so that the body is not chunked.
+/// What a server answers to one GET, outside the measured time: status and body. HTTP/1.0, so that
+/// the body is not chunked.
 ///
 /// # Errors
 /// What failed, in words.

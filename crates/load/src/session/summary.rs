@@ -1,6 +1,7 @@
 //! What a person reads when a run has ended: the verdict on top, then the figures, aligned.
 //!
-//! Everything comes from the run's description and analysis, so that a run read from its directory prints the same.
+//! Everything comes from the run's description and analysis, so that a run read from its directory
+//! prints the same.
 
 use crate::words::readable::{bytes, count, millis, number, percent, plain, seconds};
 use latency::analysis::Distribution;

@@ -1,9 +1,12 @@
-//! The clients of a SPECweb99-like load: each asks for one thing after the other and knows what every reply must hold.
+//! The clients of a SPECweb99-like load: each asks for one thing after the other and knows what
+//! every reply must hold.
 //!
-//! A client stands for one simultaneous connection and for one user. It draws kind and file, remembers the advertisement it was shown last,
-//! counts its posts, and judges each reply while it comes: a static one by the file's checksum; a dynamic one by the page around it, the
-//! checksum of the file inside, and the cookie. Where an advertisement was put into the file, its name must stand in every place, and
-//! the checksum is that of the file with the placeholder back in. Nothing is allocated for a request.
+//! A client stands for one simultaneous connection and for one user. It draws kind and file,
+//! remembers the advertisement it was shown last, counts its posts, and judges each reply while it
+//! comes: a static one by the file's checksum; a dynamic one by the page around it, the checksum of
+//! the file inside, and the cookie. Where an advertisement was put into the file, its name must
+//! stand in every place, and the checksum is that of the file with the placeholder back in. Nothing
+//! is allocated for a request.
 
 use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -24,7 +27,8 @@ use crate::engine::{Client, Conversation, Document, Facts};
 use crate::fileset::{FILES_PER_DIRECTORY, Popularity, Requests};
 use crate::random::Random;
 
-/// What the streams of a client are drawn for, so that they have nothing in common with other streams of the seed.
+/// What the streams of a client are drawn for, so that they have nothing in common with other
+/// streams of the seed.
 const PURPOSE: u64 = 0x7370_6563_7765_6239;
 
 /// What the cookie of a posted record begins with.
@@ -193,7 +197,8 @@ impl Expected {
     }
 }
 
-/// Adds to the checksum what the file has on disk, and tells whether every piece of a name is the expected one.
+/// Adds to the checksum what the file has on disk, and tells whether every piece of a name is the
+/// expected one.
 fn restored(
     bytes: &[u8],
     scanner: &mut Scanner,
@@ -230,7 +235,8 @@ impl OneClient {
     fn expect_ad(&mut self) {
         let profile = self.profile.expect("there is a user for each connection");
         let Knowledge { ads, reset, .. } = &*self.knowledge;
-        // Dates lie days before the reset or years behind it, so its moment stands for the server's clock.
+        // Dates lie days before the reset or years behind it, so its moment stands for the server's
+        // clock.
         let shown = ads.choose(profile, self.last_ad, reset.time_s);
         self.shown_ad = shown.ad;
         self.cookie.clear();

@@ -1,11 +1,14 @@
 //! The search for the largest number of connections that a server holds.
 //!
-//! Doubling until a load is not held, then bisection down to a step. A trial is a SPECweb99-like run of its own below `trials/`, with as few
-//! iterations as the search was given; what it ends at is measured again with all of them, and when that does not hold, counts as not held and the
-//! search goes on below. The file set grows with the number of connections, by the rule, and a smaller number uses the first
-//! part of it. Commands before and after each trial can start and stop the server, so that each begins alike.
+//! Doubling until a load is not held, then bisection down to a step. A trial is a SPECweb99-like
+//! run of its own below `trials/`, with as few iterations as the search was given; what it ends at
+//! is measured again with all of them, and when that does not hold, counts as not held and the
+//! search goes on below. The file set grows with the number of connections, by the rule, and a
+//! smaller number uses the first part of it. Commands before and after each trial can start and
+//! stop the server, so that each begins alike.
 //!
-//! `find.json` says after every trial what has been found; the same command goes on from there. [`Search`] decides, and is pure.
+//! `find.json` says after every trial what has been found; the same command goes on from there.
+//! [`Search`] decides, and is pure.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -80,7 +83,8 @@ pub struct Found {
     pub parameters: Vec<(String, String)>,
     /// In the order in which they were made.
     pub trials: Vec<Trial>,
-    /// The largest number that is held by a run with all iterations; absent until the search is over, 0 when none is.
+    /// The largest number that is held by a run with all iterations; absent until the search is
+    /// over, 0 when none is.
     pub connections: Option<u32>,
 }
 
@@ -106,7 +110,8 @@ impl Search {
         self.tried.push((connections, held));
     }
 
-    /// What to do next. A number above one that was not held is never tried: more load does not make a server hold it.
+    /// What to do next. A number above one that was not held is never tried: more load does not
+    /// make a server hold it.
     pub fn next(&self, range: &Range) -> Next {
         let step = range.step.max(1);
         let failed = self
@@ -129,7 +134,8 @@ impl Search {
             (None, Some(failed)) => Next::Try(failed / 2),
             (Some(held), Some(failed)) if failed - held <= step => Next::Ended(Some(held)),
             (Some(held), Some(failed)) => {
-                // In whole steps above what is held, so that the same numbers come again in another search.
+                // In whole steps above what is held, so that the same numbers come again in another
+                // search.
                 let middle = (failed - held) / 2;
                 Next::Try(held + (middle / step * step).max(step))
             }

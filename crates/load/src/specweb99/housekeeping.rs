@@ -1,6 +1,8 @@
-//! What the application is told and asked around a run: make the files anew, is a page right, hand out the log.
+//! What the application is told and asked around a run: make the files anew, is a page right, hand
+//! out the log.
 //!
-//! Outside the measured time, one request after the other. A page is taken apart by the same check as during the run.
+//! Outside the measured time, one request after the other. A page is taken apart by the same check
+//! as during the run.
 
 use latency::specweb99::LogInfo;
 use specweb::page::Check;
@@ -19,7 +21,8 @@ pub(super) fn reset(url: &Url, path: &str, reset: &Reset) -> Result<(), SpecWeb9
     asked(url, path, &reset_query(reset)).map(drop)
 }
 
-/// Asks once for the first file at each of the application's places: nothing can be measured if that page is wrong.
+/// Asks once for the first file at each of the application's places: nothing can be measured if
+/// that page is wrong.
 pub(super) fn probe(url: &Url, knowledge: &Knowledge) -> Result<(), SpecWeb99Error> {
     for path in &knowledge.paths {
         let name = "/dir00000/class0_1";

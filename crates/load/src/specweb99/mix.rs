@@ -1,11 +1,14 @@
-//! What is asked how often, and how many requests a connection carries: the shares of a SPECweb99-like load.
+//! What is asked how often, and how many requests a connection carries: the shares of a
+//! SPECweb99-like load.
 //!
-//! Pure. 70 % of the requests are static. The dynamic 30 % are 42 % custom GETs, 16 % POSTs, 0.5 % CGI GETs, the rest standard GETs: 12.6,
-//! 4.8, 0.15 and 12.45 % of all. 70 % of all requests travel on kept connections, of 5 to 15 requests each, every
-//! number as likely, and the others have a connection each.
+//! Pure. 70 % of the requests are static. The dynamic 30 % are 42 % custom GETs, 16 % POSTs, 0.5 %
+//! CGI GETs, the rest standard GETs: 12.6, 4.8, 0.15 and 12.45 % of all. 70 % of all requests
+//! travel on kept connections, of 5 to 15 requests each, every number as likely, and the others
+//! have a connection each.
 //!
-//! Sources: dissertation section 1.1 (70 and 30 %, 0.15 % by CGI); SPECweb99's public white paper for the rest, whose figures we know at
-//! second hand; that the numbers from 5 to 15 are equally likely is our reading of their mean, 10.
+//! Sources: dissertation section 1.1 (70 and 30 %, 0.15 % by CGI); SPECweb99's public white paper
+//! for the rest, whose figures we know at second hand; that the numbers from 5 to 15 are equally
+//! likely is our reading of their mean, 10.
 
 use latency::specweb99::RequestKind;
 
@@ -24,7 +27,8 @@ pub const SHARES: [(RequestKind, u64); 5] = [
 const KEPT_LEAST: u32 = 5;
 const KEPT_MOST: u32 = 15;
 
-/// Of a hundred requests 70 are on 7 kept connections, 10 on each in the mean, and 30 on one each: of 37 connections 7 are kept.
+/// Of a hundred requests 70 are on 7 kept connections, 10 on each in the mean, and 30 on one each:
+/// of 37 connections 7 are kept.
 const KEPT_OF: (u64, u64) = (7, 37);
 
 /// The kind of the next request.
@@ -74,7 +78,8 @@ mod tests {
         }
         for (kind, share) in SHARES {
             let (found, expected) = (counts[kind as usize] as f64, share as f64 * 100.0);
-            // Five deviations of a binomial count; the seed is fixed, so this cannot fail by chance.
+            // Five deviations of a binomial count; the seed is fixed, so this cannot fail by
+            // chance.
             assert!(
                 (found - expected).abs() < 5.0 * expected.sqrt(),
                 "{}: {found}",

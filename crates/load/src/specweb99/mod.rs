@@ -1,17 +1,20 @@
-//! A SPECweb99-like run: so many simultaneous connections, each on a line of 400 kbit/s, for three iterations; and how many of them conform.
+//! A SPECweb99-like run: so many simultaneous connections, each on a line of 400 kbit/s, for three
+//! iterations; and how many of them conform.
 //!
-//! [`SpecWeb99Settings::run`] is all of it: the application is told to make its files anew and asked for a page, then each iteration is a run of
-//! its own below `iterations/`, with clients of [`client`] that ask by the shares of [`mix`] and judge every reply; at the end the log of posts is
-//! fetched and compared with what was acknowledged. The judgement is `latency::specweb99`'s, and pure. [`find`] looks for the
-//! largest number of connections that a server holds.
+//! [`SpecWeb99Settings::run`] is all of it: the application is told to make its files anew and
+//! asked for a page, then each iteration is a run of its own below `iterations/`, with clients of
+//! [`client`] that ask by the shares of [`mix`] and judge every reply; at the end the log of posts
+//! is fetched and compared with what was acknowledged. The judgement is `latency::specweb99`'s, and
+//! pure. [`find`] looks for the largest number of connections that a server holds.
 //!
-//! The file set has the size that the number of connections asks for: of a larger set only its first directories are used, a smaller one is
-//! refused, unless the whole set was asked for.
+//! The file set has the size that the number of connections asks for: of a larger set only its
+//! first directories are used, a smaller one is refused, unless the whole set was asked for.
 //!
-//! Refused: several servers, open loops, and the name SPECweb99 for a figure. docs/src/specweb99.md says what follows the
-//! published descriptions and what is ours.
+//! Refused: several servers, open loops, and the name SPECweb99 for a figure. docs/src/specweb99.md
+//! says what follows the published descriptions and what is ours.
 //!
-//! Sources: Ruan's dissertation (2005) sections 1.1, 2.6 and 4.6; SPECweb99's public run rules and white paper.
+//! Sources: Ruan's dissertation (2005) sections 1.1, 2.6 and 4.6; SPECweb99's public run rules and
+//! white paper.
 
 pub mod client;
 pub mod find;
@@ -153,7 +156,8 @@ impl SpecWeb99Settings {
     /// Carries the run out. Without a directory only the figures are kept.
     ///
     /// # Errors
-    /// See [`SpecWeb99Error`]. Iterations that were measured stay below the directory, marked as part of a run that is not complete.
+    /// See [`SpecWeb99Error`]. Iterations that were measured stay below the directory, marked as
+    /// part of a run that is not complete.
     pub fn run(
         &self,
         directory: Option<&Path>,
@@ -270,7 +274,8 @@ impl SpecWeb99Settings {
         })
     }
 
-    /// The settings of one iteration. The warm-up is the first one's; connections begin anew in each.
+    /// The settings of one iteration. The warm-up is the first one's; connections begin anew in
+    /// each.
     fn session(
         &self,
         connections: u32,
@@ -423,7 +428,8 @@ impl Running<'_> {
     }
 }
 
-/// A directory with anything else in it, or with a run that must not be lost. A run of this kind that was cut off is measured anew.
+/// A directory with anything else in it, or with a run that must not be lost. A run of this kind
+/// that was cut off is measured anew.
 fn refuse_other(directory: &Path) -> Result<(), SpecWeb99Error> {
     let place = || -> PathBuf { directory.to_owned() };
     match Run::open(directory) {

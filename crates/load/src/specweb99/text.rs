@@ -1,4 +1,5 @@
-//! What a person reads of a SPECweb99-like run: the score on top, the iterations, then the latencies of each kind of request.
+//! What a person reads of a SPECweb99-like run: the score on top, the iterations, then the
+//! latencies of each kind of request.
 //!
 //! Everything comes from `run.json`, so that a run read from its directory prints the same.
 

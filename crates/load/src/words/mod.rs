@@ -1,7 +1,7 @@
 //! The words of the command line: addresses, times, rates and schedules, as a person writes them.
 //!
-//! Each type parses with `FromStr` and says what is wrong, and what to write instead. Pure: nothing here
-//! looks a name up or reads a clock.
+//! Each type parses with `FromStr` and says what is wrong, and what to write instead. Pure: nothing
+//! here looks a name up or reads a clock.
 
 pub mod readable;
 mod schedule;

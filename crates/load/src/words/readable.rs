@@ -10,8 +10,8 @@ pub fn percent(share: f64) -> String {
     }
 }
 
-/// A name that somebody else chose, such as a label in a run directory or the `Server` field of a reply: no
-/// control character of it reaches a terminal, which would obey it.
+/// A name that somebody else chose, such as a label in a run directory or the `Server` field of a
+/// reply: no control character of it reaches a terminal, which would obey it.
 pub fn plain(name: &str) -> String {
     name.replace(char::is_control, "\u{fffd}")
 }

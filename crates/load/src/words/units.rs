@@ -177,7 +177,8 @@ impl FromStr for Count {
 }
 
 impl Count {
-    /// The number, where there cannot be more than a `u32` has room for; the engine's own bounds are lower.
+    /// The number, where there cannot be more than a `u32` has room for; the engine's own bounds
+    /// are lower.
     pub fn as_u32(self) -> u32 {
         u32::try_from(self.0).unwrap_or(u32::MAX)
     }

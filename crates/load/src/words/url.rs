@@ -1,7 +1,8 @@
 //! Where requests go: `http://host:port/path` or `unix:/path/of/socket`.
 //!
-//! Looks nothing up; `client::resolve` does. `https` is refused by name, since there is no TLS here, and so
-//! are user names and passwords, which would end in the run directory. Source: RFC 3986, RFC 9110 section 4.2.
+//! Looks nothing up; `client::resolve` does. `https` is refused by name, since there is no TLS
+//! here, and so are user names and passwords, which would end in the run directory. Source: RFC
+//! 3986, RFC 9110 section 4.2.
 
 use std::path::PathBuf;
 use std::str::FromStr;

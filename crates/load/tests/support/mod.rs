@@ -1,4 +1,5 @@
-//! What the suites share: a small server that does as its script says, and an observer that keeps rows.
+//! What the suites share: a small server that does as its script says, and an observer that keeps
+//! rows.
 
 #![allow(dead_code)] // Each suite is a crate of its own and uses a part of this.
 

@@ -1,7 +1,7 @@
 //! What the ring asks the kernel for: the attributes of the event, and opening it.
 //!
-//! The structure is written out here rather than taken from generated bindings, because a ring needs
-//! eight of its fields and the kernel accepts any published size of it.
+//! The structure is written out here rather than taken from generated bindings, because a ring
+//! needs eight of its fields and the kernel accepts any published size of it.
 //!
 //! Source: perf_event_open(2); include/uapi/linux/perf_event.h.
 
@@ -66,8 +66,8 @@ const FORMAT_TOTAL_TIME_ENABLED: u64 = 1 << 0;
 const FORMAT_TOTAL_TIME_RUNNING: u64 = 1 << 1;
 const FORMAT_LOST: u64 = 1 << 4;
 
-// The flags are C bit fields. Compilers number them from the lowest bit on little-endian machines and
-// from the highest on big-endian ones.
+// The flags are C bit fields. Compilers number them from the lowest bit on little-endian machines
+// and from the highest on big-endian ones.
 const DISABLED: u64 = flag(0);
 const INHERIT: u64 = flag(1);
 const EXCLUDE_USER: u64 = flag(4);
@@ -93,7 +93,8 @@ impl Attributes {
             kind: TYPE_SOFTWARE,
             size: size_of::<Attributes>() as u32,
             read_format: FORMAT_LOST,
-            // `sample_id_all` gives the SWITCH records their times, on the clock the caller reads too.
+            // `sample_id_all` gives the SWITCH records their times, on the clock the caller reads
+            // too.
             flags: SAMPLE_ID_ALL | USE_CLOCKID | CONTEXT_SWITCH | EXCLUDE_HYPERVISOR,
             sample_type: SAMPLE_TIME,
             clock: libc::CLOCK_MONOTONIC,
@@ -108,8 +109,9 @@ impl Attributes {
                 sample_max_stack: STACK_FRAMES_MAX as u16,
                 ..common
             },
-            // Context switches happen in the kernel, so counting them needs the right to look into it.
-            // An event that counts nothing does not, and carries the SWITCH records all the same.
+            // Context switches happen in the kernel, so counting them needs the right to look into
+            // it. An event that counts nothing does not, and carries the SWITCH records all the
+            // same.
             Detail::SwitchesOnly => Attributes {
                 config: SOFTWARE_DUMMY,
                 flags: common.flags | EXCLUDE_KERNEL,
@@ -119,8 +121,8 @@ impl Attributes {
     }
 }
 
-/// Opens the event for the calling thread, enabled at once. The flag tells whether the kernel counts
-/// lost records.
+/// Opens the event for the calling thread, enabled at once. The flag tells whether the kernel
+/// counts lost records.
 pub(super) fn open_event(detail: Detail) -> io::Result<(OwnedFd, bool)> {
     let mut attributes = Attributes::new(detail);
     loop {

@@ -1,10 +1,12 @@
-//! Counters of events: how often something happened to a thread, to all it starts, or on a processor.
+//! Counters of events: how often something happened to a thread, to all it starts, or on a
+//! processor.
 //!
-//! Unlike the ring, a counter is read by a system call and looks at any thread or processor the caller may look at. What
-//! an event's words mean is the caller's business; this file opens, starts, stops and reads.
+//! Unlike the ring, a counter is read by a system call and looks at any thread or processor the
+//! caller may look at. What an event's words mean is the caller's business; this file opens,
+//! starts, stops and reads.
 //!
-//! A kernel with more events than counters lets them take turns; a reading therefore says for how long the event wanted to
-//! count and for how long it did.
+//! A kernel with more events than counters lets them take turns; a reading therefore says for how
+//! long the event wanted to count and for how long it did.
 //!
 //! Sources: perf_event_open(2); include/uapi/linux/perf_event.h.
 
@@ -35,7 +37,8 @@ pub struct EventWords {
 /// Whose events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Whose {
-    /// A thread by its number, 0 for the calling one, with all threads and processes that it starts from now on.
+    /// A thread by its number, 0 for the calling one, with all threads and processes that it starts
+    /// from now on.
     Thread(i32),
     /// What the calling thread starts, each from its `exec` on, and not the calling thread itself.
     Children,
@@ -66,14 +69,15 @@ const DISABLE: libc::c_ulong = 0x2401;
 const WHOLE_GROUP: libc::c_ulong = 1;
 
 impl Counter {
-    /// Opens a counter, in the group of `leader` if there is one: the events of a group count at the same time or not at
-    /// all. A leader must live as long as its group is used.
+    /// Opens a counter, in the group of `leader` if there is one: the events of a group count at
+    /// the same time or not at all. A leader must live as long as its group is used.
     ///
     /// # Errors
     ///
-    /// `ENOENT`, `EOPNOTSUPP`, `ENODEV`, `ENXIO`: this machine has no such event or no counters. `EACCES`, `EPERM`: not allowed,
-    /// see `kernel.perf_event_paranoid` and `CAP_PERFMON`. `EINVAL`: the group would be larger than the hardware, or the
-    /// words mean nothing. `ESRCH`: no such thread. `EMFILE`: too many descriptors.
+    /// `ENOENT`, `EOPNOTSUPP`, `ENODEV`, `ENXIO`: this machine has no such event or no counters.
+    /// `EACCES`, `EPERM`: not allowed, see `kernel.perf_event_paranoid` and `CAP_PERFMON`.
+    /// `EINVAL`: the group would be larger than the hardware, or the words mean nothing. `ESRCH`:
+    /// no such thread. `EMFILE`: too many descriptors.
     pub fn open(event: &EventWords, whose: Whose, leader: Option<&Counter>) -> io::Result<Counter> {
         let leader = leader.map(|leader| leader.event.as_fd());
         let event = attributes::open_counter(event, whose, leader)?;
@@ -102,7 +106,8 @@ impl Counter {
     ///
     /// # Errors
     ///
-    /// `EOF` as [`io::ErrorKind::UnexpectedEof`]: the event could not be put on the hardware and never will be.
+    /// `EOF` as [`io::ErrorKind::UnexpectedEof`]: the event could not be put on the hardware and
+    /// never will be.
     pub fn read(&self) -> io::Result<Reading> {
         let mut answer = [0_u8; 24];
         let bytes = rustix::io::retry_on_intr(|| rustix::io::read(&self.event, &mut answer))?;
@@ -123,7 +128,8 @@ impl Counter {
 }
 
 impl Reading {
-    /// The words that a read of a counter returns: value, time enabled, time running, each of the machine's byte order.
+    /// The words that a read of a counter returns: value, time enabled, time running, each of the
+    /// machine's byte order.
     ///
     /// ```
     /// use headway_os::perf::counter::Reading;
@@ -181,7 +187,8 @@ mod tests {
             return;
         };
         let touch = || {
-            // A mapping of its own each time: an allocator may give out memory that has been touched before.
+            // A mapping of its own each time: an allocator may give out memory that has been
+            // touched before.
             const BYTES: usize = 8 << 20;
             // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of ours.
             let mapped = unsafe {

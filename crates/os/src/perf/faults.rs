@@ -1,9 +1,9 @@
 //! Page faults of the calling thread, counted in memory the thread can read.
 //!
-//! A software event cannot be read without a system call, but each fault can be made to leave a record
-//! of fixed size in a ring. A ring mapped read-only is one the kernel overwrites and never calls full,
-//! so the count of bytes written, divided by the size of a record, is the count of faults: two loads, no
-//! parsing, nothing lost.
+//! A software event cannot be read without a system call, but each fault can be made to leave a
+//! record of fixed size in a ring. A ring mapped read-only is one the kernel overwrites and never
+//! calls full, so the count of bytes written, divided by the size of a record, is the count of
+//! faults: two loads, no parsing, nothing lost.
 //!
 //! Sources: perf_event_open(2), "MMAP layout"; `perf_output_begin` in kernel/events/ring_buffer.c.
 
@@ -27,8 +27,8 @@ pub enum Fault {
 /// Whose faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Where {
-    /// The program's own and those inside system calls. The kernel writes a record for each: some 0.3 µs that a program
-    /// pays which touches much fresh memory, such as a compiler.
+    /// The program's own and those inside system calls. The kernel writes a record for each: some
+    /// 0.3 µs that a program pays which touches much fresh memory, such as a compiler.
     Everywhere,
     /// Those inside system calls: the kernel leaves the program's own alone.
     InKernel,
@@ -52,8 +52,8 @@ impl FaultCounter {
     ///
     /// # Errors
     ///
-    /// As [`Ring::open`](super::Ring::open) with [`Detail::Stacks`](super::Detail::Stacks): the faults of
-    /// a system call are the kernel's, so `kernel.perf_event_paranoid` has to be ≤ 1.
+    /// As [`Ring::open`](super::Ring::open) with [`Detail::Stacks`](super::Detail::Stacks): the
+    /// faults of a system call are the kernel's, so `kernel.perf_event_paranoid` has to be ≤ 1.
     pub fn open(fault: Fault, place: Where) -> io::Result<FaultCounter> {
         let event = attributes::open_fault_event(fault, place)?;
         let page_bytes = rustix::param::page_size();
@@ -70,7 +70,8 @@ impl FaultCounter {
             )
         }?;
         let map = super::NonNull::new(address.cast::<u8>()).expect("mmap never returns page zero");
-        // The mapping holds the event, so the number is given back: a program may count its descriptors.
+        // The mapping holds the event, so the number is given back: a program may count its
+        // descriptors.
         drop(event);
         Ok(FaultCounter {
             map,
@@ -113,8 +114,8 @@ mod tests {
     /// Many times the ring, so that a ring that can be full would be seen.
     const PAGES: u64 = 3000;
 
-    /// Meets one page of a file so many times in a mapping of its own, so that huge pages and fault-around cannot merge the
-    /// faults, and hands each to `touch`.
+    /// Meets one page of a file so many times in a mapping of its own, so that huge pages and
+    /// fault-around cannot merge the faults, and hands each to `touch`.
     fn meet_fresh_pages(mut touch: impl FnMut(&[u8])) {
         let page = rustix::param::page_size();
         let mut file = tempfile::tempfile().expect("a temporary file");

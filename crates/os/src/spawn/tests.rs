@@ -163,7 +163,8 @@ fn reason_is_told_and_no_process_is_left_when_the_program_cannot_be_executed() {
     let directory = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str, mode: u32| {
         let path = directory.path().join(name);
-        // By another process: what another test's child still holds open for writing cannot be executed.
+        // By another process: what another test's child still holds open for writing cannot be
+        // executed.
         let words = [
             "-c",
             "printf %s \"$2\" > \"$1\" && chmod \"$3\" \"$1\"",

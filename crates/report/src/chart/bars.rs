@@ -40,7 +40,8 @@ const BOTTOM: f64 = 44.0;
 const NUMBER_MIN: f64 = 15.0;
 
 impl Stack {
-    /// The SVG element. Part n has the classes `part q{n}`; its number stands in it if there is room.
+    /// The SVG element. Part n has the classes `part q{n}`; its number stands in it if there is
+    /// room.
     pub fn svg(&self, class: &str) -> String {
         let mut out = opening(self.size, class, &self.title, &self.description);
         let (width, height) = (self.size.width, self.size.height);

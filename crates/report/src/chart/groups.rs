@@ -1,4 +1,5 @@
-//! Bars in groups beside one another, or stacked, over an axis of values: one group for each server, as chapter 4's figures have them.
+//! Bars in groups beside one another, or stacked, over an axis of values: one group for each
+//! server, as chapter 4's figures have them.
 
 use std::fmt::Write;
 

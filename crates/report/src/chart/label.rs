@@ -1,7 +1,7 @@
 //! Text in a chart: how wide it is, and how labels get out of one another's way.
 //!
-//! SVG cannot measure text without a browser, so widths are estimated, on the wide side: a label with some
-//! air beside it is better than one cut off where the reader's font is broad.
+//! SVG cannot measure text without a browser, so widths are estimated, on the wide side: a label
+//! with some air beside it is better than one cut off where the reader's font is broad.
 
 /// Size of all text in charts, in the chart's own units.
 pub const FONT: f64 = 12.0;
@@ -27,8 +27,8 @@ fn em(character: char) -> f64 {
     }
 }
 
-/// Moves positions apart until neighbours are `distance` apart, all within `low..=high`, as near to where
-/// they were as one pass down and one pass up can do. Their order stays.
+/// Moves positions apart until neighbours are `distance` apart, all within `low..=high`, as near to
+/// where they were as one pass down and one pass up can do. Their order stays.
 pub fn spread(wanted: &[f64], distance: f64, low: f64, high: f64) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|&a, &b| wanted[a].total_cmp(&wanted[b]));
@@ -36,7 +36,8 @@ pub fn spread(wanted: &[f64], distance: f64, low: f64, high: f64) -> Vec<f64> {
         .iter()
         .map(|&index| wanted[index].clamp(low, high))
         .collect();
-    // Clusters of labels that touch share their displacement, hence settle around their common middle.
+    // Clusters of labels that touch share their displacement, hence settle around their common
+    // middle.
     let mut clusters: Vec<(f64, usize)> = Vec::new();
     for &position in &placed {
         let mut cluster = (position, 1usize);

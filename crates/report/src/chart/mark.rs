@@ -6,11 +6,13 @@ use std::fmt::Write;
 pub const COLOURS: usize = 6;
 /// How many dash patterns, and how many shapes.
 const SHAPES: usize = 8;
-/// The first of the colours that go from light to dark and tell loads apart, and how many there are.
+/// The first of the colours that go from light to dark and tell loads apart, and how many there
+/// are.
 const RAMP: (usize, usize) = (10, 7);
 
 /// Lines a run's curves are drawn with: colour, dash and shape of points change together, so that a
-/// reader who cannot tell two colours apart, or a black and white print, still can tell two runs apart.
+/// reader who cannot tell two colours apart, or a black and white print, still can tell two runs
+/// apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
     /// Index of the colour, class `c0` … `c5` for runs and `c10` … `c16` for loads.
@@ -31,7 +33,8 @@ impl Look {
         }
     }
 
-    /// The look of the nth of some loads, the lightest first: an order, so one colour that grows darker.
+    /// The look of the nth of some loads, the lightest first: an order, so one colour that grows
+    /// darker.
     pub fn of_load(index: usize, loads: usize) -> Look {
         let last = loads.saturating_sub(1).max(1);
         Look {
@@ -165,8 +168,9 @@ pub fn path(points: &[(f64, f64)]) -> String {
     out
 }
 
-/// Leaves out points less than `tolerance` away from the line through those that stay (Ramer, Douglas and
-/// Peucker). First, last, and every corner that can be seen stay, so a tail stays, however few points it has.
+/// Leaves out points less than `tolerance` away from the line through those that stay (Ramer,
+/// Douglas and Peucker). First, last, and every corner that can be seen stay, so a tail stays,
+/// however few points it has.
 pub fn thinned(points: &[(f64, f64)], tolerance: f64) -> Vec<(f64, f64)> {
     if points.len() < 3 {
         return points.to_vec();

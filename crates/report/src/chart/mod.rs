@@ -1,8 +1,9 @@
 //! A small chart: one frame, two axes, marks; SVG out.
 //!
-//! Colours and strokes are classes of the page's style sheet, so one drawing serves light, dark and print.
-//! A chart is drawn for a width at which its text is legible; where a page needs two widths it draws it
-//! twice. Nothing moves and nothing needs a script; a pointer that rests on a mark gets its `<title>`.
+//! Colours and strokes are classes of the page's style sheet, so one drawing serves light, dark and
+//! print. A chart is drawn for a width at which its text is legible; where a page needs two widths
+//! it draws it twice. Nothing moves and nothing needs a script; a pointer that rests on a mark gets
+//! its `<title>`.
 
 use std::fmt::Write;
 
@@ -53,8 +54,8 @@ impl Size {
 pub struct Axis {
     /// How values become positions.
     pub scale: Scale,
-    /// What is measured, in words; without them a horizontal axis has no labels either, for a chart that stands on
-    /// another one with the same axis.
+    /// What is measured, in words; without them a horizontal axis has no labels either, for a chart
+    /// that stands on another one with the same axis.
     pub title: String,
     /// How a tick's value is written.
     pub format: fn(f64) -> String,
@@ -283,7 +284,8 @@ impl Chart {
         );
     }
 
-    /// Names at the ends of lines, spread so that none covers another, each joined to its line by a hair.
+    /// Names at the ends of lines, spread so that none covers another, each joined to its line by a
+    /// hair.
     fn end_labels(&self, out: &mut String, frame: &Frame) {
         let ends: Vec<_> = self
             .marks

@@ -1,7 +1,8 @@
 //! From values to positions on an axis, and where its ticks are.
 //!
-//! A scale maps its interval to 0..1 and clamps what lies outside, so a mark never leaves its frame.
-//! Intervals are rounded outwards to nice numbers, hence an axis always ends on a tick or just after one.
+//! A scale maps its interval to 0..1 and clamps what lies outside, so a mark never leaves its
+//! frame. Intervals are rounded outwards to nice numbers, hence an axis always ends on a tick or
+//! just after one.
 
 /// How an axis maps values to 0..1.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,12 +21,14 @@ pub enum Scale {
         /// The value at 1, above `low`.
         high: f64,
     },
-    /// Shares of a distribution, each step towards 1 a tenfold smaller rest: 0, 90 %, 99 %, 99.9 % …
+    /// Shares of a distribution, each step towards 1 a tenfold smaller rest: 0, 90 %, 99 %, 99.9 %
+    /// …
     Tail {
         /// How many nines the axis holds.
         nines: f64,
     },
-    /// Named rows from 0, the first at the far end (the top of a vertical axis), each a unit high around its number.
+    /// Named rows from 0, the first at the far end (the top of a vertical axis), each a unit high
+    /// around its number.
     Rows {
         /// How many.
         rows: usize,
@@ -48,7 +51,8 @@ impl Scale {
 
     /// Whole 1-2-5 steps around the positive values; one decade around 1 when there are none.
     ///
-    /// The interval holds at least a factor of ten: less would blow noise up to the height of the chart.
+    /// The interval holds at least a factor of ten: less would blow noise up to the height of the
+    /// chart.
     pub fn log_around(values: impl IntoIterator<Item = f64>) -> Scale {
         let positive = values.into_iter().filter(|v| v.is_finite() && *v > 0.0);
         let (low, high) = positive.fold((f64::INFINITY, 0.0f64), |(low, high), value| {
@@ -72,7 +76,8 @@ impl Scale {
         Scale::Log { low, high }
     }
 
-    /// Where a value lies, 0 to 1; what cannot be placed (not a number, zero on a log axis) lies at 0.
+    /// Where a value lies, 0 to 1; what cannot be placed (not a number, zero on a log axis) lies
+    /// at 0.
     pub fn at(&self, value: f64) -> f64 {
         let place = match *self {
             Scale::Linear { low, high } => (value - low) / (high - low),
@@ -87,7 +92,8 @@ impl Scale {
         }
     }
 
-    /// Nice values inside the interval, ascending, about `wanted` of them and never more than twice that.
+    /// Nice values inside the interval, ascending, about `wanted` of them and never more than twice
+    /// that.
     pub fn ticks(&self, wanted: usize) -> Vec<f64> {
         let wanted = wanted.max(2);
         match *self {
@@ -109,7 +115,8 @@ fn linear_ticks(low: f64, high: f64, wanted: usize) -> Vec<f64> {
     (first..=last).map(|n| n as f64 * step).collect()
 }
 
-/// Decades, or 1-2-5 steps when there is room for them, or every second or third decade when there is not.
+/// Decades, or 1-2-5 steps when there is room for them, or every second or third decade when there
+/// is not.
 fn log_ticks(low: f64, high: f64, wanted: usize) -> Vec<f64> {
     let first = low.log10().floor() as i32;
     let last = high.log10().ceil() as i32;

@@ -1,7 +1,8 @@
 //! Whether the runs differ, and by how much, or whether chance could have made the difference.
 //!
-//! Each run is compared with the first one that was named, at the load that stands for it. The judgement is
-//! `latency`'s: an interval that holds 0 is *no evidence of a difference*, which is not evidence of none.
+//! Each run is compared with the first one that was named, at the load that stands for it. The
+//! judgement is `latency`'s: an interval that holds 0 is *no evidence of a difference*, which is
+//! not evidence of none.
 
 use latency::compare::{Difference, Evidence, compare};
 

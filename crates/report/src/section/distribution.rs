@@ -1,5 +1,6 @@
-//! How latencies are distributed: cumulative curves of all runs, their tails, each profile by load, and the
-//! response time beside the service time, whose difference is the waiting that a closed loop would hide.
+//! How latencies are distributed: cumulative curves of all runs, their tails, each profile by load,
+//! and the response time beside the service time, whose difference is the waiting that a closed
+//! loop would hide.
 
 use latency::analysis::{Analysis, CdfPoint, Distribution};
 
@@ -131,7 +132,8 @@ fn curve(distribution: &Distribution, look: Look, name: &str) -> Mark {
     }
 }
 
-/// The slow end, each step of the axis a tenfold rarer request; `None` where nobody has enough requests for it.
+/// The slow end, each step of the axis a tenfold rarer request; `None` where nobody has enough
+/// requests for it.
 fn tail(subjects: &[&Subject]) -> Option<Figure> {
     let most = subjects
         .iter()

@@ -12,7 +12,8 @@ use crate::units::{NONE, bytes, counted, grouped, measured, percent, time};
 
 type Figure = fn(&Subject, &Analysis) -> String;
 
-/// The rows: name, what makes it clear, whether it is printed large, its figure as an element's content.
+/// The rows: name, what makes it clear, whether it is printed large, its figure as an element's
+/// content.
 const ROWS: &[(&str, &str, bool, Figure)] = &[
     ("requests", "", false, |_, a| grouped(a.counts.requests)),
     ("offered", "requests/s", false, |_, a| {
@@ -121,7 +122,8 @@ fn row(
     out.push_str("</tr>");
 }
 
-/// What the server answers at most; at least so much where the client was the limit, with what load 1 is then.
+/// What the server answers at most; at least so much where the client was the limit, with what load
+/// 1 is then.
 fn capacity(subject: &Subject) -> String {
     let profile = subject.description.profile.as_ref();
     let Some(base) = profile.and_then(|profile| profile.capacity_rps) else {
@@ -155,7 +157,8 @@ fn errors(_: &Subject, analysis: &Analysis) -> String {
     format!("<b>{share}</b><br><small>{}</small>", kinds.join(", "))
 }
 
-/// Requests without an end have no latency, so their number and age are all that shows a stall at the end.
+/// Requests without an end have no latency, so their number and age are all that shows a stall at
+/// the end.
 fn unfinished(_: &Subject, analysis: &Analysis) -> String {
     let count = grouped(analysis.counts.abandoned);
     match analysis.late.abandoned_oldest_us {

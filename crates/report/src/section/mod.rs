@@ -1,7 +1,8 @@
-//! The page's sections, in the order a reader meets them. Each takes the subjects and returns its elements.
+//! The page's sections, in the order a reader meets them. Each takes the subjects and returns its
+//! elements.
 //!
-//! A section that has nothing to say for these runs is empty and is left out, with two exceptions: what is
-//! missing because something went wrong is said, and said in the verdict.
+//! A section that has nothing to say for these runs is empty and is left out, with two exceptions:
+//! what is missing because something went wrong is said, and said in the verdict.
 
 pub(crate) mod verdict;
 pub(crate) mod headline;
@@ -62,7 +63,8 @@ pub(crate) fn time_us(us: f64) -> String {
     units::time(us * 1e3)
 }
 
-/// An axis of latencies, logarithmic because they span orders of magnitude, with a little room at both ends.
+/// An axis of latencies, logarithmic because they span orders of magnitude, with a little room at
+/// both ends.
 pub(crate) fn latency_axis(title: &str, values: impl IntoIterator<Item = f64>) -> Axis {
     Axis {
         scale: Scale::log_around(values.into_iter().flat_map(|us| [us * 0.93, us * 1.07])),

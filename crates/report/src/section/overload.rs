@@ -1,6 +1,8 @@
-//! What comes out when more goes in: throughput, errors and latency by offered load, the overload curve.
+//! What comes out when more goes in: throughput, errors and latency by offered load, the overload
+//! curve.
 //!
-//! The points of a profile make a curve; so do several open-loop runs of one label, measured at different rates.
+//! The points of a profile make a curve; so do several open-loop runs of one label, measured at
+//! different rates.
 
 use latency::Analysis;
 

@@ -1,4 +1,5 @@
-//! A SPECweb99-like run: how many connections conform, what each received, and how long each kind of request took.
+//! A SPECweb99-like run: how many connections conform, what each received, and how long each kind
+//! of request took.
 //!
 //! Everything is in `run.json` already, judged by `latency`; nothing is counted here.
 

@@ -191,7 +191,8 @@ fn rate_strip(subject: &Subject, extent: &Extent) -> Chart {
     let open = subject
         .analysis()
         .is_some_and(|analysis| analysis.offered_rps.is_some());
-    // What ends after the measured part belongs to it, but a rate of the few stragglers would look like a collapse.
+    // What ends after the measured part belongs to it, but a rate of the few stragglers would look
+    // like a collapse.
     let measured_s = subject
         .analysis()
         .map_or(0.0, |analysis| analysis.duration_s);

@@ -1,5 +1,6 @@
-//! Whether the figures below may be believed, before any figure: per run the client's verdict with its reasons,
-//! and an alarm above them if a run is suspect, invalid, incomplete, or could not be read.
+//! Whether the figures below may be believed, before any figure: per run the client's verdict with
+//! its reasons, and an alarm above them if a run is suspect, invalid, incomplete, or could not be
+//! read.
 
 use std::fmt::Write;
 

@@ -1,4 +1,5 @@
-//! Sleeps by label and system call, in the form of Table 2.4: a column a resource, the calls that slept on it below.
+//! Sleeps by label and system call, in the form of Table 2.4: a column a resource, the calls that
+//! slept on it below.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

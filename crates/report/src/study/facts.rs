@@ -1,4 +1,5 @@
-//! How a study was made: remarks, environments, servers, every run with its client's verdict, and the command.
+//! How a study was made: remarks, environments, servers, every run with its client's verdict, and
+//! the command.
 
 use std::fmt::Write;
 

@@ -1,4 +1,5 @@
-//! Figures drawn from distributions: which kind becomes which drawing, and the two of latency, curves and deciles.
+//! Figures drawn from distributions: which kind becomes which drawing, and the two of latency,
+//! curves and deciles.
 
 use latency::study::StudyResult;
 use latency::study::result::{Figure, Measurement, Repeat};

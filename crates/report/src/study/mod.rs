@@ -1,8 +1,10 @@
-//! The page of studies: the papers' tables beside ours, the figures in their form, and what became of each claim.
+//! The page of studies: the papers' tables beside ours, the figures in their form, and what became
+//! of each claim.
 //!
-//! A page holds one study, or several with an overview on top. Everything on it comes from the results as `headway study`
-//! kept them; nothing is measured, judged or left out here. Where a result has no value it has a reason, and the page
-//! shows the reason. It needs no script and no network, as every report.
+//! A page holds one study, or several with an overview on top. Everything on it comes from the
+//! results as `headway study` kept them; nothing is measured, judged or left out here. Where a
+//! result has no value it has a reason, and the page shows the reason. It needs no script and no
+//! network, as every report.
 //!
 //! Sources: the tables and figures that each study names.
 

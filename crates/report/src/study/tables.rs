@@ -1,7 +1,8 @@
-//! Tables as the papers have them: each row as printed, and below it ours; as curves too where the study asks for it.
+//! Tables as the papers have them: each row as printed, and below it ours; as curves too where the
+//! study asks for it.
 //!
-//! A paper's number is shown with as many digits as its column has, so that 450.0 stays 450.0. A cell of ours that has
-//! no value shows a dash and, below the table, why.
+//! A paper's number is shown with as many digits as its column has, so that 450.0 stays 450.0. A
+//! cell of ours that has no value shows a dash and, below the table, why.
 
 use std::fmt::Write;
 

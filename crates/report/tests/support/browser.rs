@@ -1,5 +1,5 @@
-//! A real browser's opinion of a page: it is laid out at several widths, and a script of the test, which the page
-//! itself never has, reports what does not fit.
+//! A real browser's opinion of a page: it is laid out at several widths, and a script of the test,
+//! which the page itself never has, reports what does not fit.
 
 use std::fs;
 use std::io::Write;
@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// Written into the copy of the page that is looked at. It opens every table first, so that those are seen too.
+/// Written into the copy of the page that is looked at. It opens every table first, so that those
+/// are seen too.
 const MEASURE: &str = r#"<script>
 addEventListener('load', () => {
   document.querySelectorAll('details').forEach(details => details.open = true);
@@ -74,7 +75,8 @@ pub fn skip(test: &str, reason: &str) {
     }
 }
 
-/// Lays a page out at each width. A headless window is never narrower than 500 pixels, so each width is a frame in it.
+/// Lays a page out at each width. A headless window is never narrower than 500 pixels, so each
+/// width is a frame in it.
 pub fn measure(program: &Path, page: &str, widths: &[u32], dark: bool) -> Vec<Found> {
     let scratch = tempfile::tempdir().expect("a directory for the browser");
     let policy_begin = page
@@ -124,7 +126,8 @@ fn read(line: &str) -> Found {
     }
 }
 
-/// The document after its scripts have run. A browser that hangs is ended, so that the tests end too.
+/// The document after its scripts have run. A browser that hangs is ended, so that the tests end
+/// too.
 fn dump(program: &Path, directory: &Path, dark: bool) -> String {
     let output = directory.join("dom");
     let file = fs::File::create(&output).expect("a file for the browser's output");

@@ -1,8 +1,9 @@
-//! Run directories of servers that do not exist: a queue with a known behaviour, written through the real writer.
+//! Run directories of servers that do not exist: a queue with a known behaviour, written through
+//! the real writer.
 //!
-//! Requests arrive at random, ask for SPECweb99-like sizes, and pass one server. What the server does is the
-//! behaviour: it answers at once, or a miss makes everybody behind it wait, or it stands still now and then. The same
-//! seed makes the same run on every machine.
+//! Requests arrive at random, ask for SPECweb99-like sizes, and pass one server. What the server
+//! does is the behaviour: it answers at once, or a miss makes everybody behind it wait, or it
+//! stands still now and then. The same seed makes the same run on every machine.
 #![allow(
     dead_code,
     reason = "each test program uses its own part of the support"
@@ -173,8 +174,9 @@ impl Example {
         if self.behaviour == Behaviour::Stalling && begin % 10.0 > 8.6 && begin % 10.0 < 9.4 {
             begin += 9.4 - begin % 10.0;
         }
-        // The capacity that a server was measured at includes its misses, so the loop's own work is less. A steady
-        // server has time to spare at its capacity, as one that is limited by its link has.
+        // The capacity that a server was measured at includes its misses, so the loop's own work is
+        // less. A steady server has time to spare at its capacity, as one that is limited by its
+        // link has.
         let (blocked, share) = match self.behaviour {
             Behaviour::Steady => (0.0, 0.8),
             _ => (disk, (1.0 - 0.000_058 * self.capacity_rps).max(0.2)),
@@ -314,7 +316,8 @@ pub fn write_rows(directory: &Path, description: &RunDescription, rows: &[Row]) 
         drop(writer.finish(description).expect("the end of a new run"));
         return;
     }
-    // The writer's thread empties its queue after the writer is gone; the test wants all of it to be there.
+    // The writer's thread empties its queue after the writer is gone; the test wants all of it to
+    // be there.
     drop(writer);
     let measured = rows.iter().filter(|row| !row.warmup).count() as u64;
     let written = || {
@@ -369,7 +372,8 @@ impl Random {
         ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 
-    /// A class and a size as SPECweb99 draws them: 35, 50, 14 and 1 percent, nine sizes with the middle preferred.
+    /// A class and a size as SPECweb99 draws them: 35, 50, 14 and 1 percent, nine sizes with the
+    /// middle preferred.
     fn file(&mut self) -> (u8, u64) {
         let class = match self.unit() {
             u if u <= 0.35 => 0,

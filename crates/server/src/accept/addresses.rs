@@ -1,8 +1,8 @@
 //! How many connections each client address has.
 //!
-//! The table holds only addresses that have a connection now, so it is never longer than the table of
-//! connections; without a bound there is no table. An IPv6 client is given a whole /64 by its network
-//! (RFC 6177), so that is what counts as one address.
+//! The table holds only addresses that have a connection now, so it is never longer than the table
+//! of connections; without a bound there is no table. An IPv6 client is given a whole /64 by its
+//! network (RFC 6177), so that is what counts as one address.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

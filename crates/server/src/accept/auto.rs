@@ -1,20 +1,24 @@
-//! The controller's eyes and hands in a worker: what a turn took, who waits, and what the kernel is told.
+//! The controller's eyes and hands in a worker: what a turn took, who waits, and what the kernel is
+//! told.
 //!
-//! It refuses to decide anything: that is [`control`](super::control), which knows neither clock nor call.
+//! It refuses to decide anything: that is [`control`](super::control), which knows neither clock
+//! nor call.
 
 use std::time::{Duration, Instant};
 
 use super::control::{Controller, Gate, PERIOD_US, Turn};
 use crate::request::Counters;
 
-/// The listeners are looked at no more often: with many short turns it would be a cost, and a period has twenty of these.
+/// The listeners are looked at no more often: with many short turns it would be a cost, and a
+/// period has twenty of these.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// A client that has closed its side and has waited for longer than this is taken for one that has given up, while more come than can be
-/// served: longer than anybody is meant to wait in the queue.
+/// A client that has closed its side and has waited for longer than this is taken for one that has
+/// given up, while more come than can be served: longer than anybody is meant to wait in the queue.
 const IMPATIENT_MS: u32 = 1_000;
 
-/// Of first requests one in some is looked at; all, for so long after one of these had waited for half of [`IMPATIENT_MS`].
+/// Of first requests one in some is looked at; all, for so long after one of these had waited for
+/// half of [`IMPATIENT_MS`].
 const LOOK_AT_ALL: Duration = Duration::from_secs(1);
 
 /// The controller of a worker, where the count is not fixed, and what it learns from.
@@ -22,13 +26,15 @@ pub struct Auto {
     controller: Controller,
     /// What the kernel was last told.
     told: Gate,
-    /// When the listeners were last looked at, how many waited then, and how many segments had been dropped.
+    /// When the listeners were last looked at, how many waited then, and how many segments had been
+    /// dropped.
     looked: Option<Instant>,
     waited: u32,
     dropped: u32,
     /// Clients that have left the queue since.
     left: u32,
-    /// How many wait, as far as that is known: those who have left since the last look are taken off, those who have come are not seen.
+    /// How many wait, as far as that is known: those who have left since the last look are taken
+    /// off, those who have come are not seen.
     waiting: u32,
     /// Whether clients are kept back until they speak as long as the controller does not mind.
     deferring: bool,
@@ -45,8 +51,8 @@ pub struct Auto {
 }
 
 impl Auto {
-    /// A controller for accept queues of at most `queue_most`, that turns clients away or not, and whose listeners others may have as well, and keep
-    /// clients back until they speak.
+    /// A controller for accept queues of at most `queue_most`, that turns clients away or not, and
+    /// whose listeners others may have as well, and keep clients back until they speak.
     pub fn new(queue_most: u32, rejecting: bool, shared: bool, deferring: bool) -> Auto {
         let now = Instant::now();
         let controller = Controller::new(queue_most, 0).rejecting(rejecting);
@@ -86,8 +92,8 @@ impl Auto {
         self
     }
 
-    /// The wait for events is over, and has told of so many of those who are here. `crowded`: more may be ready. `watched`: it would have told of
-    /// clients.
+    /// The wait for events is over, and has told of so many of those who are here. `crowded`: more
+    /// may be ready. `watched`: it would have told of clients.
     pub fn begin_turn(&mut self, events: u32, crowded: bool, watched: bool) {
         self.begun = Instant::now();
         self.unseen = crowded || !watched;
@@ -106,7 +112,8 @@ impl Auto {
         self.controller.round()
     }
 
-    /// How many of those that a round leaves in the queue may be turned away, or still may in this turn.
+    /// How many of those that a round leaves in the queue may be turned away, or still may in this
+    /// turn.
     pub fn reject(&self) -> u32 {
         self.controller.reject().saturating_sub(self.turn.rejected)
     }
@@ -152,8 +159,9 @@ impl Auto {
         self.turn.queue_empty &= !more;
     }
 
-    /// A first request had waited for so long when it was read, and its client had closed its side or not. Whether the client is taken for one
-    /// that has given up, so that nobody is left to answer.
+    /// A first request had waited for so long when it was read, and its client had closed its side
+    /// or not. Whether the client is taken for one that has given up, so that nobody is left to
+    /// answer.
     pub fn gives_up_on(&mut self, gone: bool, waited_ms: u32) -> bool {
         self.turn.oldest_us = self.turn.oldest_us.max(u64::from(waited_ms) * 1_000);
         if waited_ms >= IMPATIENT_MS / 2 {
@@ -175,14 +183,16 @@ impl Auto {
         !self.turn.queue_empty || self.unseen
     }
 
-    /// What the listeners said: how many wait, and how many segments were dropped so far. How many of them since it was last asked.
+    /// What the listeners said: how many wait, and how many segments were dropped so far. How many
+    /// of them since it was last asked.
     pub fn looked(&mut self, waiting: u32, dropped: u32) -> u32 {
         let (mut since, over) = match self.looked.replace(self.begun) {
             None => (0, Duration::ZERO),
             Some(looked) => (dropped.wrapping_sub(self.dropped), self.begun - looked),
         };
         if self.deferring && self.told.deferred {
-            // Of whoever is kept back the kernel drops the last segment of the handshake, and counts that.
+            // Of whoever is kept back the kernel drops the last segment of the handshake, and
+            // counts that.
             let came = (self.left + waiting).saturating_sub(self.waited);
             since = since.saturating_sub(came);
         }
@@ -191,13 +201,15 @@ impl Auto {
         self.unseen = false;
         self.turn.reckoned = false;
         self.turn.queue_empty = waiting == 0;
-        // What was dropped in seconds without a look would pass for one period's, and ten times as many for asking.
+        // What was dropped in seconds without a look would pass for one period's, and ten times as
+        // many for asking.
         let part = PERIOD_US as f64 / over.as_micros().max(PERIOD_US.into()) as f64;
         self.turn.dropped = (f64::from(since) * part) as u32;
         since
     }
 
-    /// The turn is over. What the kernel was told, and what it is to be told now, if that is different.
+    /// The turn is over. What the kernel was told, and what it is to be told now, if that is
+    /// different.
     pub fn end_turn(&mut self) -> Option<(Gate, Gate)> {
         let now = Instant::now();
         self.turn.now_us = (now - self.clock).as_micros() as u64;

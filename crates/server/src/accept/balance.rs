@@ -1,13 +1,15 @@
 //! Who of the workers that share a queue takes a client: not one that has more than its share.
 //!
-//! The kernel wakes workers for clients without knowing whom they have, and whoever is first takes all who are there: sixteen clients
-//! that come at once and stay were one worker's. So each worker shows the others how many it has ([`Board`]), and a
-//! round ends at the worker's share of all, those who wait included. Who has its share while others wait *stands back*: does not look at the
-//! queue for a moment, or until it has no more than the others. The others are told to look meanwhile
-//! ([`super::Listeners::take_left`]); should they be unable to, the moment ends and everybody is served all the same.
+//! The kernel wakes workers for clients without knowing whom they have, and whoever is first takes
+//! all who are there: sixteen clients that come at once and stay were one worker's. So each worker
+//! shows the others how many it has ([`Board`]), and a round ends at the worker's share of all,
+//! those who wait included. Who has its share while others wait *stands back*: does not look at the
+//! queue for a moment, or until it has no more than the others. The others are told to look
+//! meanwhile ([`super::Listeners::take_left`]); should they be unable to, the moment ends and
+//! everybody is served all the same.
 //!
-//! Shares are rounded up, so there is always one that has less than its share while somebody waits. Workers that take nobody, since they are
-//! full or gone, have none ([`ABSENT`]).
+//! Shares are rounded up, so there is always one that has less than its share while somebody waits.
+//! Workers that take nobody, since they are full or gone, have none ([`ABSENT`]).
 
 use std::sync::atomic::Ordering;
 
@@ -51,7 +53,8 @@ impl Balance {
         balance
     }
 
-    /// Shows the others how many clients this worker has; [`ABSENT`] if they are not to leave any to it.
+    /// Shows the others how many clients this worker has; [`ABSENT`] if they are not to leave any
+    /// to it.
     pub fn show(&self, own: u32) {
         if let Some(place) = self.board.place(self.worker) {
             place.store(own, Ordering::Relaxed);

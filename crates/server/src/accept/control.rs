@@ -1,42 +1,53 @@
-//! How many clients to take, decided from what the loop sees: the control law of `--accept-count auto`.
+//! How many clients to take, decided from what the loop sees: the control law of `--accept-count
+//! auto`.
 //!
-//! Pure: turns of the loop in, a few numbers out, no clock and no system call of its own. So the same code runs in the
-//! worker and in [`simulation`](super::simulation), where a seed says what happens. It refuses to guess at clients: it
-//! knows no time-out of theirs and no size of what they ask for, only how long its own loop took for what, how many wait, and how long some of
-//! them had waited.
+//! Pure: turns of the loop in, a few numbers out, no clock and no system call of its own. So the
+//! same code runs in the worker and in [`simulation`](super::simulation), where a seed says what
+//! happens. It refuses to guess at clients: it knows no time-out of theirs and no size of what they
+//! ask for, only how long its own loop took for what, how many wait, and how long some of them had
+//! waited.
 //!
-//! Three things go wrong under overload, and each has a rule of its own; a fourth rule, which is an option, is for those who
-//! come for nothing whatever the others do.
+//! Three things go wrong under overload, and each has a rule of its own; a fourth rule, which is an
+//! option, is for those who come for nothing whatever the others do.
 //!
-//! 1. *A round too small* wastes wake-ups and leaves clients in the queue (their Accept1); *a round too large* keeps
-//!    those who are here waiting (AcceptInf). So a round is measured in time: it takes what remains of a turn
-//!    after the work for those who are here, by what a client has cost lately. A turn is [`TURN_US`], or
-//!    [`WAITS`] times as long as the wait for events takes where that is more, as with select and very many
-//!    connections. Where the work for those who are here alone fills the turn, a round may still take a quarter as
-//!    long as it did, or less of that the nearer it is to [`LATE_US`]: clients that stay for many requests must not keep all others out.
-//!    Where clients are served in a later turn than they are taken in ([`Controller::serving_later`]), what they will take then counts as theirs.
-//! 2. *Too many who are here* wait for one another until they give up, and then all work is for nobody (their CM). Who
-//!    becomes ready waits for a turn at most, or for several when more are ready than one turn sees. That is the
-//!    lateness; above [`LATE_US`] nobody is taken until it has fallen to half. After [`STARVED_US`] without any, one is.
-//! 3. *A queue too long* hands over clients that have waited for most of their patience. So the kernel's queue is kept
-//!    as long as what leaves it in [`QUEUE_US`], and where more come than leave, the kernel hears only a part of them, always the same
-//!    clients however often they knock, so that those who are heard find room at once (`control/queue.rs`).
-//! 4. *Nobody says no* ([`Controller::rejecting`]). Where more come than can be served for longer than a burst lasts
-//!    ([`REJECT_AFTER_US`] without a single turn that served all who waited), most of those beyond the queue would wait for their whole
-//!    patience and learn nothing. Then whoever is left in the queue after a round is told at once, as many as a quarter of the
-//!    time of everything else is enough for. It ends when for a period all were heard and nobody had to be told (`control/surplus.rs`). They are told different
-//!    times to come again at ([`RETRY_AFTER_S`]).
+//! 1. *A round too small* wastes wake-ups and leaves clients in the queue (their Accept1); *a round
+//!    too large* keeps those who are here waiting (AcceptInf). So a round is measured in time: it
+//!    takes what remains of a turn after the work for those who are here, by what a client has cost
+//!    lately. A turn is [`TURN_US`], or [`WAITS`] times as long as the wait for events takes where
+//!    that is more, as with select and very many connections. Where the work for those who are here
+//!    alone fills the turn, a round may still take a quarter as long as it did, or less of that the
+//!    nearer it is to [`LATE_US`]: clients that stay for many requests must not keep all others
+//!    out. Where clients are served in a later turn than they are taken in
+//!    ([`Controller::serving_later`]), what they will take then counts as theirs.
+//! 2. *Too many who are here* wait for one another until they give up, and then all work is for
+//!    nobody (their CM). Who becomes ready waits for a turn at most, or for several when more are
+//!    ready than one turn sees. That is the lateness; above [`LATE_US`] nobody is taken until it
+//!    has fallen to half. After [`STARVED_US`] without any, one is.
+//! 3. *A queue too long* hands over clients that have waited for most of their patience. So the
+//!    kernel's queue is kept as long as what leaves it in [`QUEUE_US`], and where more come than
+//!    leave, the kernel hears only a part of them, always the same clients however often they
+//!    knock, so that those who are heard find room at once (`control/queue.rs`).
+//! 4. *Nobody says no* ([`Controller::rejecting`]). Where more come than can be served for longer
+//!    than a burst lasts ([`REJECT_AFTER_US`] without a single turn that served all who waited),
+//!    most of those beyond the queue would wait for their whole patience and learn nothing. Then
+//!    whoever is left in the queue after a round is told at once, as many as a quarter of the time
+//!    of everything else is enough for. It ends when for a period all were heard and nobody had to
+//!    be told (`control/surplus.rs`). They are told different times to come again at
+//!    ([`RETRY_AFTER_S`]).
 //!
-//! Stability: with the load constant the first rule is a fixed point, not a loop, for the costs it divides by do not
-//! depend on what it decides. The second is a switch with hysteresis on a quantity that the switch moves the right way:
-//! while nobody is taken those who are here can only become fewer, so lateness falls, and when somebody is, it
-//! rises by less than a quarter a turn. The third follows two rates that it does not change, of leaving, which the first two set, and of
-//! asking, and is corrected slowly by how many wait. The fourth takes a bounded share of the time, and what it turns
-//! away is only what a full round has left; it makes those who are here late by a quarter of a turn at most.
+//! Stability: with the load constant the first rule is a fixed point, not a loop, for the costs it
+//! divides by do not depend on what it decides. The second is a switch with hysteresis on a
+//! quantity that the switch moves the right way: while nobody is taken those who are here can only
+//! become fewer, so lateness falls, and when somebody is, it rises by less than a quarter a turn.
+//! The third follows two rates that it does not change, of leaving, which the first two set, and of
+//! asking, and is corrected slowly by how many wait. The fourth takes a bounded share of the time,
+//! and what it turns away is only what a full round has left; it makes those who are here late by a
+//! quarter of a turn at most.
 //!
-//! Sources: Brecht and Ostrowski, sections 6 and 8, for what has to be balanced; Welsh and Culler's SEDA, which they name
-//! for doing it by itself, for controlling by measured times instead of counts; Provos, Lever and Tweedie, and Voigt and others,
-//! whom they name for resetting connections early.
+//! Sources: Brecht and Ostrowski, sections 6 and 8, for what has to be balanced; Welsh and Culler's
+//! SEDA, which they name for doing it by itself, for controlling by measured times instead of
+//! counts; Provos, Lever and Tweedie, and Voigt and others, whom they name for resetting
+//! connections early.
 
 mod queue;
 mod surplus;
@@ -47,28 +58,32 @@ pub use surplus::{REJECT_AFTER_US, REJECT_SHARE, RETRY_AFTER_S, retry_after_s};
 use queue::Queue;
 use surplus::Surplus;
 
-/// What a turn may take before those who are ready in it have waited long enough: an epoll wait and the caches' loss at
-/// a change of work are some microseconds, so there is nothing to gain beyond a thousand times as much.
+/// What a turn may take before those who are ready in it have waited long enough: an epoll wait and
+/// the caches' loss at a change of work are some microseconds, so there is nothing to gain beyond a
+/// thousand times as much.
 pub const TURN_US: u64 = 4_000;
 
-/// So many times as long as a wait is the turn that follows it, so that waits take a twentieth of the time.
+/// So many times as long as a wait is the turn that follows it, so that waits take a twentieth of
+/// the time.
 pub const WAITS: u64 = 19;
 
 /// But no turn is made longer than this for the sake of waits.
 pub const LONG_TURN_US: u64 = 60_000;
 
-/// Those who are here must not wait longer for their turn. Browsers and people give up after seconds, so an order of
-/// magnitude below; and far above any turn that is merely busy.
+/// Those who are here must not wait longer for their turn. Browsers and people give up after
+/// seconds, so an order of magnitude below; and far above any turn that is merely busy.
 pub const LATE_US: u64 = 250_000;
 
 /// Nobody was taken for so long: now one is, however late the others are.
 pub const STARVED_US: u64 = 500_000;
 
-/// A round takes as many at least, where the others leave half of the turn and it takes no longer than [`LONG_TURN_US`]: where the processor is lent
-/// by slices, time passes between them, every client looks dear, and rounds of two would cost as much in waits as in clients.
+/// A round takes as many at least, where the others leave half of the turn and it takes no longer
+/// than [`LONG_TURN_US`]: where the processor is lent by slices, time passes between them, every
+/// client looks dear, and rounds of two would cost as much in waits as in clients.
 pub const ROUND_LEAST: u64 = 16;
 
-/// No round takes more than this, however cheap clients are: as many as events come out of one wait.
+/// No round takes more than this, however cheap clients are: as many as events come out of one
+/// wait.
 pub const ROUND_MOST: u32 = 1024;
 
 /// The queue is decided upon so often.
@@ -77,20 +92,24 @@ pub const PERIOD_US: u64 = 100_000;
 /// Or this early, where more wait than may.
 const PERIOD_LEAST_US: u64 = 50_000;
 
-/// And this late, where so few leave the queue that their number is chance, or turns are so long that a period is a few of them.
+/// And this late, where so few leave the queue that their number is chance, or turns are so long
+/// that a period is a few of them.
 const PERIOD_MOST_US: u64 = 400_000;
 
 /// How many clients, and how many turns, are enough to tell a rate from.
 const LEFT_ENOUGH: u64 = 16;
 const TURNS_ENOUGH: u32 = 4;
 
-/// Part of the time for those who are here that a round may take as well, where that is short against [`LATE_US`].
+/// Part of the time for those who are here that a round may take as well, where that is short
+/// against [`LATE_US`].
 const SHARE: u64 = 4;
 
-/// What a client costs before any has been seen: accepting one and answering from memory is some tens of microseconds.
+/// What a client costs before any has been seen: accepting one and answering from memory is some
+/// tens of microseconds.
 const COST_FIRST_NS: u64 = 50_000;
 
-/// A mean over about this many rounds follows a change of load within a second and no single slow round.
+/// A mean over about this many rounds follows a change of load within a second and no single slow
+/// round.
 const COST_MEAN: u64 = 8;
 /// And over about so many it is the same whether the processor was there all the time or not.
 const LONG_COST_MEAN: f64 = 64.0;
@@ -118,9 +137,11 @@ pub struct Turn {
     pub waiting: u32,
     /// Whether that is reckoned: who has come since the listeners were looked at is not in it.
     pub reckoned: bool,
-    /// How many first segments the kernel has dropped since the last turn that left somebody waiting: no room, or not to be heard.
+    /// How many first segments the kernel has dropped since the last turn that left somebody
+    /// waiting: no room, or not to be heard.
     pub dropped: u32,
-    /// How long the oldest of the first requests that were looked at had waited, in the queue and for its turn.
+    /// How long the oldest of the first requests that were looked at had waited, in the queue and
+    /// for its turn.
     pub oldest_us: u64,
     /// Events of those who are here.
     pub events: u32,
@@ -212,13 +233,15 @@ impl Controller {
         self
     }
 
-    /// The same where the kernel remembers whom it did not hear for as long as that would knock again.
+    /// The same where the kernel remembers whom it did not hear for as long as that would knock
+    /// again.
     pub fn remembering(mut self) -> Controller {
         self.queue.remember();
         self
     }
 
-    /// The same where clients are not served as they are taken, but by so many events that the wait tells of later.
+    /// The same where clients are not served as they are taken, but by so many events that the wait
+    /// tells of later.
     pub fn serving_later(mut self, events: u32) -> Controller {
         self.later = Some(Later {
             events,
@@ -243,7 +266,8 @@ impl Controller {
         self.held
     }
 
-    /// How many who are left in the queue after the next round may be turned away; 0 unless the fourth rule says so.
+    /// How many who are left in the queue after the next round may be turned away; 0 unless the
+    /// fourth rule says so.
     pub fn reject(&self) -> u32 {
         self.surplus.most()
     }
@@ -253,8 +277,9 @@ impl Controller {
         self.surplus.is_active()
     }
 
-    /// Whether all who knock are heard and may wait, so that nothing is to be decided before somebody comes. Otherwise turns are to
-    /// follow one another within [`PERIOD_US`], or a part that is not heard any more would never bring about one.
+    /// Whether all who knock are heard and may wait, so that nothing is to be decided before
+    /// somebody comes. Otherwise turns are to follow one another within [`PERIOD_US`], or a part
+    /// that is not heard any more would never bring about one.
     pub fn is_at_rest(&self) -> bool {
         self.queue.is_open_wide()
     }
@@ -362,7 +387,8 @@ impl Period {
         self.wait_least_us = self.wait_least_us.min(turn.wait_us);
     }
 
-    /// Whether somebody always waited, or would have if nobody had been turned away: then what left is what can.
+    /// Whether somebody always waited, or would have if nobody had been turned away: then what left
+    /// is what can.
     fn is_busy(&self) -> bool {
         !self.emptied || self.rejected > 0
     }
@@ -395,7 +421,8 @@ impl Period {
 struct Later {
     /// Events until a client's first request is answered.
     events: u32,
-    /// What an event costs in a quarter of all turns at most: where the processor is lent by slices, time that passes between them is nobody's.
+    /// What an event costs in a quarter of all turns at most: where the processor is lent by
+    /// slices, time that passes between them is nobody's.
     event_ns: u64,
     /// How many were taken in the last turn.
     accepted: u32,
@@ -419,8 +446,9 @@ impl Later {
     }
 }
 
-/// All the time of many rounds by all the clients that they took. Where the processor is lent by slices, a round lies in one of them and looks cheap, or
-/// between two and looks a hundred times as dear, while the work of others that it is held against has taken many of them.
+/// All the time of many rounds by all the clients that they took. Where the processor is lent by
+/// slices, a round lies in one of them and looks cheap, or between two and looks a hundred times as
+/// dear, while the work of others that it is held against has taken many of them.
 #[derive(Clone, Copy, Debug)]
 struct LongCost {
     us: f64,

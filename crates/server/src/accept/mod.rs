@@ -1,15 +1,17 @@
 //! Listeners, and how many connections to take per wake-up.
 //!
 //! Taking too few at a time starves new clients, taking too many starves the ones already here
-//! (Brecht & Ostrowski, section 4.1): `accept_count` is the bound. 0 means until the queue is empty or the
-//! connections are as many as may be: that is their AcceptInf, and what it does to the others is to be seen.
-//! It refuses to drop anybody: out of descriptors, or at the connection limit, it stops accepting
-//! and leaves the clients in the kernel's accept queue until there is room again. Only where it is asked for (`early-reject`)
-//! are those who cannot be served turned away, and [`control`] says who they are.
+//! (Brecht & Ostrowski, section 4.1): `accept_count` is the bound. 0 means until the queue is empty
+//! or the connections are as many as may be: that is their AcceptInf, and what it does to the
+//! others is to be seen. It refuses to drop anybody: out of descriptors, or at the connection
+//! limit, it stops accepting and leaves the clients in the kernel's accept queue until there is
+//! room again. Only where it is asked for (`early-reject`) are those who cannot be served turned
+//! away, and [`control`] says who they are.
 //!
-//! A listener is the worker's own (`SO_REUSEPORT`), or one for all of them ([`Sharing`]). Of a shared one the kernel tells
-//! a single worker of each client, so a worker that leaves clients in it and looks away has to have the others told:
-//! [`Listeners::take_left`] says when. Who has more clients than its share leaves them on purpose ([`Balance`]).
+//! A listener is the worker's own (`SO_REUSEPORT`), or one for all of them ([`Sharing`]). Of a
+//! shared one the kernel tells a single worker of each client, so a worker that leaves clients in
+//! it and looks away has to have the others told: [`Listeners::take_left`] says when. Who has more
+//! clients than its share leaves them on purpose ([`Balance`]).
 
 mod addresses;
 mod auto;
@@ -47,12 +49,12 @@ const PAUSE_MS: u64 = 100;
 /// How long the porter stays when all are heard again.
 const PORTER_STAYS_MS: u64 = (os::porter::REMEMBERED_S * 1e3) as u64;
 
-/// Clients a turn takes at most from a queue that is to be emptied because the worker ends. Each may be
-/// answered at once, so this many are a few milliseconds for those who are here already.
+/// Clients a turn takes at most from a queue that is to be emptied because the worker ends. Each
+/// may be answered at once, so this many are a few milliseconds for those who are here already.
 pub const LAST_A_TURN: u32 = 256;
 
-/// Connections in a row that may be lost before they could be accepted. More of them are an error of
-/// the listener, and trying for ever would stop the loop.
+/// Connections in a row that may be lost before they could be accepted. More of them are an error
+/// of the listener, and trying for ever would stop the loop.
 const LOST_MAX: u32 = 64;
 
 /// What one call to accept gave.
@@ -68,9 +70,9 @@ pub enum Accepted {
     Exhausted(Errno),
 }
 
-/// Clients to take at most from a listener in one go, for a configured `accept_count`. Without a bound it is as many as may
-/// be open: clients that are answered and gone at once would never fill that, and a queue that is refilled meanwhile
-/// would never end the round.
+/// Clients to take at most from a listener in one go, for a configured `accept_count`. Without a
+/// bound it is as many as may be open: clients that are answered and gone at once would never fill
+/// that, and a queue that is refilled meanwhile would never end the round.
 pub fn most_a_round(accept_count: u32, connections_max: u32) -> u32 {
     match accept_count {
         0 => connections_max,
@@ -82,13 +84,15 @@ pub fn most_a_round(accept_count: u32, connections_max: u32) -> u32 {
 pub struct Listeners {
     sockets: Vec<OwnedFd>,
     sharing: Sharing,
-    /// Clients may wait in a shared queue that nobody but this worker was told of, and it does not look there any more.
+    /// Clients may wait in a shared queue that nobody but this worker was told of, and it does not
+    /// look there any more.
     left: bool,
     reserve: Reserve,
     /// Remembers whom it did not hear, where it may; and whether it stands at the listeners.
     porter: Option<Porter>,
     porter_stands: bool,
-    /// Until when it stands there with all heard again, for those who still knock whom it has not heard.
+    /// Until when it stands there with all heard again, for those who still knock whom it has not
+    /// heard.
     porter_until_ms: Option<u64>,
     /// Told to the event mechanism; listeners it does not watch rest in the kernel's queue.
     watched: bool,
@@ -128,8 +132,8 @@ impl Listeners {
         })
     }
 
-    /// Has the kernel remember whom it is told not to hear, where that is allowed. Only where the listeners are this worker's own,
-    /// as [`Listeners::set_heard`]. Whether it does.
+    /// Has the kernel remember whom it is told not to hear, where that is allowed. Only where the
+    /// listeners are this worker's own, as [`Listeners::set_heard`]. Whether it does.
     pub fn remember(&mut self) -> bool {
         if self.sharing == Sharing::Reuseport {
             // Whether it may stand there is known before it has to.
@@ -189,8 +193,8 @@ impl Listeners {
         }
     }
 
-    /// Lets the others who share the listeners be told first of the next clients; and looks at them anew, for clients that nobody
-    /// was told of. Nothing to do where each worker has its own.
+    /// Lets the others who share the listeners be told first of the next clients; and looks at them
+    /// anew, for clients that nobody was told of. Nothing to do where each worker has its own.
     pub fn pass_on(&self, events: &mut Events, tracer: &Tracer) {
         if self.sharing != Sharing::Shared || !self.watched {
             return;
@@ -214,13 +218,14 @@ impl Listeners {
         std::mem::take(&mut self.left)
     }
 
-    /// Gives up the descriptors kept back; `false` when there are none. The caller pauses accepting.
+    /// Gives up the descriptors kept back; `false` when there are none. The caller pauses
+    /// accepting.
     pub fn give_up_reserve(&mut self) -> bool {
         self.reserve.give_up()
     }
 
-    /// Undoes what a policy has told the kernel: this worker's own when it ends, or that of one that died in its place. The listeners are the
-    /// master's, and outlive both.
+    /// Undoes what a policy has told the kernel: this worker's own when it ends, or that of one
+    /// that died in its place. The listeners are the master's, and outlive both.
     pub fn open_wide(&mut self, queue: u32, deferred: bool) {
         let nobody_looks = Tracer::disabled();
         self.hear_all(&nobody_looks);
@@ -232,14 +237,14 @@ impl Listeners {
     pub fn set_queue(&self, length: u32, tracer: &Tracer) {
         let length = i32::try_from(length).unwrap_or(i32::MAX);
         for socket in &self.sockets {
-            // On a socket that listens already this changes the length and nothing else (listen(2)); should it fail,
-            // the queue is as it was.
+            // On a socket that listens already this changes the length and nothing else
+            // (listen(2)); should it fail, the queue is as it was.
             let _ = tracer.call(Call::SocketOption, || rustix::net::listen(socket, length));
         }
     }
 
-    /// Lets the kernel hear only this part of the connections that are asked for. Only where the listeners are this worker's own: others
-    /// would have other parts heard.
+    /// Lets the kernel hear only this part of the connections that are asked for. Only where the
+    /// listeners are this worker's own: others would have other parts heard.
     pub fn set_heard(&mut self, part: f64, now_ms: u64, tracer: &Tracer) {
         if self.sharing != Sharing::Reuseport {
             return;
@@ -283,7 +288,8 @@ impl Listeners {
         }
     }
 
-    /// How many wait in the accept queue that `index` names. What the kernel does not tell is somebody.
+    /// How many wait in the accept queue that `index` names. What the kernel does not tell is
+    /// somebody.
     pub fn waiting(&self, index: u32, tracer: &Tracer) -> u32 {
         let socket = self.sockets.get(index as usize);
         socket.map_or(0, |socket| {
@@ -292,8 +298,8 @@ impl Listeners {
         })
     }
 
-    /// How many wait in the accept queues, and how many segments the kernel has dropped there so far, wrapping around. What it does not tell
-    /// is somebody, and none.
+    /// How many wait in the accept queues, and how many segments the kernel has dropped there so
+    /// far, wrapping around. What it does not tell is somebody, and none.
     pub fn look(&self, tracer: &Tracer) -> (u32, u32) {
         let mut found = (0_u32, 0_u32);
         for socket in &self.sockets {
@@ -313,7 +319,8 @@ impl Listeners {
         self.watch(events);
     }
 
-    /// Whether clients are taken as far as it depends on what there is for them: not at the limits, and not at the end.
+    /// Whether clients are taken as far as it depends on what there is for them: not at the limits,
+    /// and not at the end.
     pub fn are_taken_from(&self) -> bool {
         !self.full && !self.closed && self.paused_until_ms.is_none()
     }
@@ -337,7 +344,8 @@ impl Listeners {
         self.watch(events);
     }
 
-    /// Ends the pause when its time has come, and sends the porter away when nobody knocks any more whom it has not heard.
+    /// Ends the pause when its time has come, and sends the porter away when nobody knocks any more
+    /// whom it has not heard.
     pub fn resume(&mut self, now_ms: u64, events: &mut Events, tracer: &Tracer) {
         if self.porter_until_ms.is_some_and(|until| now_ms >= until) {
             self.hear_all(tracer);

@@ -1,23 +1,28 @@
-//! A server under load in simulated time: what a policy of taking clients comes to, the same for the same seed.
+//! A server under load in simulated time: what a policy of taking clients comes to, the same for
+//! the same seed.
 //!
-//! It stands beside the event crate's simulated mechanism: that one makes the order and the moments of real readiness
-//! unkind to the code, this one has no descriptors at all and makes minutes of overload pass in milliseconds, so that a
-//! control law can be tried on loads that a test has neither the time nor the machine for. One processor, one loop, the
-//! kernel's accept queue, clients that repeat a dropped SYN and give up 3 s after they began; the costs are given.
+//! It stands beside the event crate's simulated mechanism: that one makes the order and the moments
+//! of real readiness unkind to the code, this one has no descriptors at all and makes minutes of
+//! overload pass in milliseconds, so that a control law can be tried on loads that a test has
+//! neither the time nor the machine for. One processor, one loop, the kernel's accept queue,
+//! clients that repeat a dropped SYN and give up 3 s after they began; the costs are given.
 //!
-//! The kernel is Linux's as far as it decides who waits where. A SYN is answered when the accept queue has room and the part that is heard
-//! includes it (and at its first knock did, where the kernel remembers that), and from then on its client has a connection. It stands in the queue when its handshake's last segment is there,
-//! or where clients are kept back until they speak, its request; and if the queue is full by then, it does not, and sends the
-//! request again after 0.2 s, 0.4 s and so on, connected all the while. That is how a server comes to time-outs of
-//! connections that it has never seen.
+//! The kernel is Linux's as far as it decides who waits where. A SYN is answered when the accept
+//! queue has room and the part that is heard includes it (and at its first knock did, where the
+//! kernel remembers that), and from then on its client has a connection. It stands in the queue
+//! when its handshake's last segment is there, or where clients are kept back until they speak, its
+//! request; and if the queue is full by then, it does not, and sends the request again after 0.2 s,
+//! 0.4 s and so on, connected all the while. That is how a server comes to time-outs of connections
+//! that it has never seen.
 //!
 //! Clients are ever new ones at given rates, or a crowd that comes again ([`Returning`]).
 //!
-//! What it leaves out: the kernel's own work for dropped SYNs, SYN cookies, caches, the network. It says how a policy behaves and
-//! which one is better for given costs, never how fast a server is.
+//! What it leaves out: the kernel's own work for dropped SYNs, SYN cookies, caches, the network. It
+//! says how a policy behaves and which one is better for given costs, never how fast a server is.
 //!
-//! Sources: Brecht and Ostrowski, section 5, for clients and time-outs; their Figure 2 for the loop; `tcp_conn_request` and
-//! `tcp_check_req` of the Linux sources for the queue, tcp(7) and ip-sysctl (`tcp_syn_linear_timeouts`) for repetitions.
+//! Sources: Brecht and Ostrowski, section 5, for clients and time-outs; their Figure 2 for the
+//! loop; `tcp_conn_request` and `tcp_check_req` of the Linux sources for the queue, tcp(7) and
+//! ip-sysctl (`tcp_syn_linear_timeouts`) for repetitions.
 
 mod outcome;
 mod random;
@@ -99,7 +104,8 @@ enum Event {
     Come,
     /// A SYN: the first, the second, and so on.
     Knock(usize, u32),
-    /// A connected client is to stand in the queue: the last segment of its handshake, or its request, for the so many-th time.
+    /// A connected client is to stand in the queue: the last segment of its handshake, or its
+    /// request, for the so many-th time.
     Enter(usize, u32),
     Ask(usize),
     /// A client's patience ends, unless it has asked anew since.
@@ -123,7 +129,8 @@ struct World<'a> {
     /// The longest that a first request had waited, of those of this turn.
     oldest_us: u64,
     ready: VecDeque<usize>,
-    /// Connections that are open and silent, and have requests left; where they are pooled. The last one is taken first.
+    /// Connections that are open and silent, and have requests left; where they are pooled. The
+    /// last one is taken first.
     silent: Vec<usize>,
     open: u32,
     turned_us: u64,
@@ -201,7 +208,8 @@ impl<'a> World<'a> {
         self.knock(client, 0, now_us);
     }
 
-    /// Where clients return, it matters when they give up; elsewhere it is seen when they are looked at.
+    /// Where clients return, it matters when they give up; elsewhere it is seen when they are
+    /// looked at.
     fn be_patient(&mut self, client: usize) {
         if self.of.returning.is_some() {
             let tired_us = self.clients[client].gives_up_us() + 1;
@@ -363,7 +371,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A good reply has been sent, and the next request follows, or the client has what it came for.
+    /// A good reply has been sent, and the next request follows, or the client has what it came
+    /// for.
     fn answered(&mut self, client: usize) {
         let Client { asked_us, left, .. } = self.clients[client];
         self.outcome.replies += 1;
@@ -466,7 +475,8 @@ impl<'a> World<'a> {
         self.at(enters_us, Event::Enter(client, 0));
     }
 
-    /// Whether the part that is heard includes a client, and was not without it at its first knock where that is remembered.
+    /// Whether the part that is heard includes a client, and was not without it at its first knock
+    /// where that is remembered.
     fn is_heard(&mut self, client: usize, part: f64, now_us: u64) -> bool {
         let Client {
             number, refused_us, ..

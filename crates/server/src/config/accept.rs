@@ -1,15 +1,18 @@
-//! How new clients are taken: the options of Brecht and Ostrowski's micro-server, and the servers they named.
+//! How new clients are taken: the options of Brecht and Ostrowski's micro-server, and the servers
+//! they named.
 //!
-//! The options are those of their section 4.1, with their words. A named server of their Table 1 is a row of
-//! [`MicroServer`]: what it says holds, so an option that says otherwise is refused instead of making a server that bears a
-//! name it has not earned. Around them stand the defaults of their section 5: `select`, a queue of 128, a connection told as
-//! soon as its handshake is over, 15,000 connections, and no cache.
+//! The options are those of their section 4.1, with their words. A named server of their Table 1 is
+//! a row of [`MicroServer`]: what it says holds, so an option that says otherwise is refused
+//! instead of making a server that bears a name it has not earned. Around them stand the defaults
+//! of their section 5: `select`, a queue of 128, a connection told as soon as its handshake is
+//! over, 15,000 connections, and no cache.
 //!
-//! What none of them had stands here, too: whether those who cannot be served are turned away, and whether workers share their
-//! listeners.
+//! What none of them had stands here, too: whether those who cannot be served are turned away, and
+//! whether workers share their listeners.
 //!
-//! Headway's own defaults are other ones. It reads and writes at once, and decides from what it sees how many it takes; and the
-//! kernel keeps a client back until its request is there, so that an eager read finds something.
+//! Headway's own defaults are other ones. It reads and writes at once, and decides from what it
+//! sees how many it takes; and the kernel keeps a client back until its request is there, so that
+//! an eager read finds something.
 
 use std::fmt::{self, Display};
 use std::str::FromStr;
@@ -42,15 +45,16 @@ words! {
         /// Each has its own, among which the kernel chooses by a hash (`SO_REUSEPORT`).
         #[default]
         Reuseport = "reuseport",
-        /// One for all; the kernel wakes one worker for a client, in turn (`EPOLLEXCLUSIVE`), and each takes its share.
+        /// One for all; the kernel wakes one worker for a client, in turn (`EPOLLEXCLUSIVE`), and
+        /// each takes its share.
         Shared = "shared",
         /// One for all, and all are woken.
         Herd = "herd",
     }
 }
 
-/// Connections that are accepted at most a wake-up where nobody has said and `auto` cannot be: by the stages of the Flash line,
-/// and with a round for each connection that closes.
+/// Connections that are accepted at most a wake-up where nobody has said and `auto` cannot be: by
+/// the stages of the Flash line, and with a round for each connection that closes.
 const FIXED_COUNT: AcceptCount = AcceptCount::Most(25);
 
 /// The accept queue of the micro-server where nobody has said (section 4.1, `--listenq`).
@@ -69,12 +73,14 @@ pub(super) struct MicroServer {
     eager: bool,
     full_read: bool,
     on_close: bool,
-    /// `None`: without, unless somebody wants one. Their section 7 alone has a server that is named after it.
+    /// `None`: without, unless somebody wants one. Their section 7 alone has a server that is named
+    /// after it.
     caching: Option<bool>,
 }
 
 impl Preset {
-    /// What a server of Table 1 does; `None` for the servers that are not named after how they take clients.
+    /// What a server of Table 1 does; `None` for the servers that are not named after how they take
+    /// clients.
     pub(super) fn micro_server(self) -> Option<MicroServer> {
         let plain = |count| MicroServer {
             count: AcceptCount::Most(count),
@@ -220,7 +226,8 @@ fn auto_is_ours(preset: Preset, from: &Settings, to: &mut Findings<'_>) {
     }
 }
 
-/// A round for each connection that closes would be a turn without end, which `auto` is there to prevent.
+/// A round for each connection that closes would be a turn without end, which `auto` is there to
+/// prevent.
 fn auto_takes_in_turns(policy: Policy, from: &Settings, to: &mut Findings<'_>) {
     if policy.count == AcceptCount::Auto && value(&from.accept_on_close) == Some(true) {
         let problem = "accept-count = \"auto\" decides how many clients a turn takes, and this takes a round more for each connection \

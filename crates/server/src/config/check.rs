@@ -1,8 +1,8 @@
 //! From what was written to what holds: defaults, limits, contradictions.
 //!
 //! The check reads the filesystem (roots, error pages, the log's directory) but changes nothing and
-//! binds nothing, so it may run beside a server in service. It reports everything it finds, not only
-//! the first mistake.
+//! binds nothing, so it may run beside a server in service. It reports everything it finds, not
+//! only the first mistake.
 
 use std::net::SocketAddr;
 use std::ops::{Range, RangeInclusive};
@@ -372,8 +372,8 @@ fn events(from: &Settings, micro: bool, to: &mut Findings<'_>) -> String {
         Err(error) => to.wrong("events", Some(item.span()), error.to_string()),
         // The only one that a machine may forbid; a worker would find out too late.
         Ok(mechanism @ event::Mechanism::IoUring) => {
-            // In a thread that ends with it: a ring that goes interrupts the thread which made it, some time later, in
-            // whatever call that waits in then.
+            // In a thread that ends with it: a ring that goes interrupts the thread which made it,
+            // some time later, in whatever call that waits in then.
             let tried = std::thread::spawn(move || event::Events::new(mechanism).map(drop)).join();
             if let Ok(Err(error)) = tried {
                 let problem = format!("{error}; use epoll");
@@ -432,8 +432,8 @@ fn descriptors(
     (connections.min(u64::from(u32::MAX)) as u32, files as usize)
 }
 
-/// Made absolute, because a child process may stand in another directory. The usual one is not looked at: a
-/// site that has no use for it need not have it.
+/// Made absolute, because a child process may stand in another directory. The usual one is not
+/// looked at: a site that has no use for it need not have it.
 fn body_directory(item: &Item<PathBuf>, to: &mut Findings<'_>) -> PathBuf {
     let Some(item) = item else {
         return std::env::temp_dir();

@@ -1,4 +1,5 @@
-//! Who answers a location, as it is written: exactly one of several, and each in a place that it can have.
+//! Who answers a location, as it is written: exactly one of several, and each in a place that it
+//! can have.
 //!
 //! Programs and directories are looked for once, here, while there is somebody to tell.
 
@@ -106,7 +107,8 @@ fn application(
     Some(Application { state })
 }
 
-/// Settings of back ends, of proxies and of programs that are started, where none is. Left alone they would look as if they did something.
+/// Settings of back ends, of proxies and of programs that are started, where none is. Left alone
+/// they would look as if they did something.
 pub(super) fn refuse_foreign(
     key: &str,
     own: &LocationSettings,

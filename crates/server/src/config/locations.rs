@@ -1,7 +1,7 @@
 //! Locations: paths that a program answers instead of a file.
 //!
-//! A location has one rule (which paths) and one kind (who answers). Those at the top level hold for every
-//! host; a host's own come in addition, and win where the rule is the same.
+//! A location has one rule (which paths) and one kind (who answers). Those at the top level hold
+//! for every host; a host's own come in addition, and win where the rule is the same.
 
 use serde::{Deserialize, Serialize};
 use specweb::state::{ADS_NAME, STATE_NAME};
@@ -18,7 +18,8 @@ use super::kinds::{kind, refuse_foreign};
 use super::peers::Peers;
 use super::settings::{Item, LocationSettings, Settings};
 
-/// Descriptors a worker needs for each program under way: its input, its output, and one on its way.
+/// Descriptors a worker needs for each program under way: its input, its output, and one on its
+/// way.
 const DESCRIPTORS_A_PROGRAM: usize = 3;
 /// Programs at once, a worker and location, unless it is configured.
 const CONCURRENCY: u32 = 16;
@@ -42,7 +43,8 @@ pub struct Location {
     pub time_max_ms: u64,
     /// Address space of each process of a program; 0 is no bound.
     pub memory_bytes_max: u64,
-    /// Processes of the user that the server runs as; 0 is no bound, `None` some more than there are.
+    /// Processes of the user that the server runs as; 0 is no bound, `None` some more than there
+    /// are.
     pub processes_max: Option<u64>,
     /// A longer reply body is cut off, and its connection with it; 0 is no bound.
     pub output_bytes_max: u64,
@@ -54,7 +56,8 @@ pub struct Location {
     pub concurrency: u32,
     /// Requests that wait for their turn at most, a worker; beyond, they are answered 503.
     pub queue: u32,
-    /// A client that ends its sending side is answered all the same; otherwise it is taken to have gone.
+    /// A client that ends its sending side is answered all the same; otherwise it is taken to have
+    /// gone.
     pub half_close: bool,
     /// `X-Accel-Redirect` and `X-Sendfile` have the server send a file.
     pub handoff: bool,
@@ -122,7 +125,8 @@ pub struct Cgi {
     pub root: Option<PathBuf>,
     /// What connects a program's input and output with the server.
     pub streams: Streams,
-    /// The worker makes the process itself, by `fork`, as servers did before they had a helper for it.
+    /// The worker makes the process itself, by `fork`, as servers did before they had a helper for
+    /// it.
     pub fork_in_server: bool,
     /// The `Authorization` field is passed on.
     pub authorization: bool,
@@ -132,8 +136,8 @@ pub struct Cgi {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Streams {
-    /// Unix sockets: no lock of theirs is held while a program's memory is copied, so the loop never waits
-    /// for one.
+    /// Unix sockets: no lock of theirs is held while a program's memory is copied, so the loop
+    /// never waits for one.
     #[default]
     Socket,
     /// Pipes, for programs that open `/dev/stdin` or `/dev/stdout` by name.
@@ -205,7 +209,8 @@ impl Location {
     }
 }
 
-/// The locations of a host: its own, then those of the top level whose rule it does not have itself.
+/// The locations of a host: its own, then those of the top level whose rule it does not have
+/// itself.
 pub(super) fn locations(
     own: Option<&[Spanned<LocationSettings>]>,
     top: &[Location],
@@ -243,7 +248,8 @@ pub(super) fn written(
     all
 }
 
-/// What the applications of a host need has to be there: a worker that found out later could tell nobody.
+/// What the applications of a host need has to be there: a worker that found out later could tell
+/// nobody.
 pub(super) fn check_applications(root: &Path, all: &[Location], to: &mut Findings<'_>) {
     for location in all {
         let Kind::Application(application) = &location.kind else {

@@ -1,10 +1,11 @@
 //! How much memory the workers may take, and whether what they are told to take is there.
 //!
-//! A worker takes its memory before it serves and locks it (`worker/memory.rs`), so too much of it is
-//! not found out under load but here: as an error that says what to lower, instead of a machine that
-//! swaps or a worker that the kernel ends.
+//! A worker takes its memory before it serves and locks it (`worker/memory.rs`), so too much of it
+//! is not found out under load but here: as an error that says what to lower, instead of a machine
+//! that swaps or a worker that the kernel ends.
 //!
-//! Sources: proc_meminfo(5), cgroups(7) and the kernel's cgroup-v1 and cgroup-v2 documents, getrlimit(2).
+//! Sources: proc_meminfo(5), cgroups(7) and the kernel's cgroup-v1 and cgroup-v2 documents,
+//! getrlimit(2).
 
 use std::path::{Path, PathBuf};
 
@@ -20,9 +21,10 @@ use super::units::Bytes;
 pub(crate) const REST_BYTES: u64 = 16 << 20;
 /// The default for the contents on a machine that is shared with others, unless memory is short.
 const DEFAULT_CONTENT_BYTES: u64 = 64 << 20;
-/// A control group's limit is memory for this server: so many parts of it out of ten are for the workers. On a disk that
-/// seeks, a page of a small file saves many times the reads that a page of a large one does, and only a worker's own
-/// memory tells them apart: the page cache lets go of what was used longest ago, whatever its size (study 15).
+/// A control group's limit is memory for this server: so many parts of it out of ten are for the
+/// workers. On a disk that seeks, a page of a small file saves many times the reads that a page of
+/// a large one does, and only a worker's own memory tells them apart: the page cache lets go of
+/// what was used longest ago, whatever its size (study 15).
 const LIMITED_TENTHS: u64 = 4;
 /// More than so much of a limit all workers together do not take unasked.
 const LIMITED_BYTES_MOST: u64 = 512 << 20;
@@ -31,10 +33,11 @@ const WINDOW_SHARE: u64 = 50;
 const WINDOW_BYTES_MOST: u64 = 16 << 20;
 /// Windows take no less: what may leave in one call, and as much again.
 pub(super) const WINDOW_BYTES_LEAST: u64 = 2 << 20;
-/// Elsewhere the defaults of all workers together, and those of all helpers anywhere, stay below this part of the memory.
+/// Elsewhere the defaults of all workers together, and those of all helpers anywhere, stay below
+/// this part of the memory.
 const DEFAULT_SHARE: u64 = 20;
-/// Helpers a worker where nobody has said how many, unless memory is short. More keep a disk busier, but each takes
-/// memory from the page cache (study 10).
+/// Helpers a worker where nobody has said how many, unless memory is short. More keep a disk
+/// busier, but each takes memory from the page cache (study 10).
 const DEFAULT_HELPERS: u64 = 16;
 /// What a helper takes of its own, with what the kernel keeps for it.
 const HELPER_BYTES: u64 = 1 << 20;
@@ -42,7 +45,8 @@ const HELPER_BYTES: u64 = 1 << 20;
 /// The memory there is for all workers.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
-    /// What the kernel calls available, or the least limit of the control groups around this process.
+    /// What the kernel calls available, or the least limit of the control groups around this
+    /// process.
     pub bytes: u64,
     /// It is a limit.
     pub limited: bool,
@@ -64,8 +68,9 @@ pub(super) fn available() -> Memory {
     }
 }
 
-/// What could be had for something else at this moment: the kernel's own guess, and in each control group with a limit what is
-/// left of it and what the page cache would give up. `None` where that cannot be found out.
+/// What could be had for something else at this moment: the kernel's own guess, and in each control
+/// group with a limit what is left of it and what the page cache would give up. `None` where that
+/// cannot be found out.
 pub fn available_now() -> Option<u64> {
     let machine = mem_available(&std::fs::read_to_string("/proc/meminfo").ok()?)?;
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
@@ -76,7 +81,8 @@ pub fn available_now() -> Option<u64> {
     Some(least)
 }
 
-/// The open-file service's share for small files, where nobody has said any: as a worker's for contents.
+/// The open-file service's share for small files, where nobody has said any: as a worker's for
+/// contents.
 pub fn default_kept_bytes() -> u64 {
     kept_bytes(available())
 }
@@ -89,8 +95,9 @@ fn kept_bytes(memory: Memory) -> u64 {
     share.min(most) >> 20 << 20
 }
 
-/// Small files in the page cache for all workers, where nobody has said how much of them: one worker has no need of it, and on a machine that is
-/// shared with others nothing is kept from them unasked.
+/// Small files in the page cache for all workers, where nobody has said how much of them: one
+/// worker has no need of it, and on a machine that is shared with others nothing is kept from them
+/// unasked.
 pub(super) fn default_keep_bytes(workers: usize, memory: Memory) -> u64 {
     match memory.limited && workers > 1 {
         true => kept_bytes(memory),
@@ -136,8 +143,9 @@ fn limit_files(line: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// What is left of one group's limit, and what its page cache would give up: all there is without a limit, `None` where there is
-/// one and what is used cannot be read. Locked pages are in neither, once the kernel has met them.
+/// What is left of one group's limit, and what its page cache would give up: all there is without a
+/// limit, `None` where there is one and what is used cannot be read. Locked pages are in neither,
+/// once the kernel has met them.
 fn spare_of(limit_file: &Path) -> Option<u64> {
     let read = |name: &str| std::fs::read_to_string(limit_file.with_file_name(name));
     let number = |name: &str| read(name).ok()?.trim().parse::<u64>().ok();
@@ -168,7 +176,8 @@ fn stat_line(stat: &str, key: &str) -> Option<u64> {
     })
 }
 
-/// The small files' share where nobody has said any. What is `kept` for all workers they need not each have a copy of: only what is asked for most.
+/// The small files' share where nobody has said any. What is `kept` for all workers they need not
+/// each have a copy of: only what is asked for most.
 pub(super) fn default_content_bytes(workers: usize, kept: bool, memory: Memory) -> u64 {
     let workers = workers.max(1) as u64;
     let (all, most) = match memory.limited {
@@ -187,21 +196,23 @@ pub(super) fn default_content_bytes(workers: usize, kept: bool, memory: Memory) 
     (small.min(most) >> 20 << 20).max(1 << 20)
 }
 
-/// The most helpers of a worker where nobody has said how many: those of all workers together stay below the same
-/// part of the memory, but two a worker there must be, so that a large file does not hold up every small one.
+/// The most helpers of a worker where nobody has said how many: those of all workers together stay
+/// below the same part of the memory, but two a worker there must be, so that a large file does not
+/// hold up every small one.
 pub(super) fn default_helpers_max(workers: usize, memory: Memory) -> usize {
     let share = memory.bytes / DEFAULT_SHARE / workers.max(1) as u64;
     (share / HELPER_BYTES).clamp(2, DEFAULT_HELPERS) as usize
 }
 
-/// The share of larger files' windows where nobody has said any: what stands in them stands in the page cache, too.
+/// The share of larger files' windows where nobody has said any: what stands in them stands in the
+/// page cache, too.
 pub(super) fn default_window_bytes(workers: usize, memory: Memory) -> u64 {
     let share = memory.bytes / WINDOW_SHARE / workers.max(1) as u64;
     (share >> 20 << 20).clamp(WINDOW_BYTES_LEAST, WINDOW_BYTES_MOST)
 }
 
-/// The bytes of files a worker maps, or believes to be in memory, where nobody has said how many: four
-/// fifths of the memory, as Flash had it (2006 paper, section 2.1).
+/// The bytes of files a worker maps, or believes to be in memory, where nobody has said how many:
+/// four fifths of the memory, as Flash had it (2006 paper, section 2.1).
 pub(super) fn default_mapped_bytes(workers: usize, memory: Memory) -> u64 {
     let share = memory.bytes / 5 * 4 / workers.max(1) as u64;
     (share >> 20 << 20).clamp(WINDOW_BYTES_LEAST, 1 << 46)

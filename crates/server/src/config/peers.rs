@@ -1,4 +1,5 @@
-//! Locations that other servers answer: which ones, by which protocol, and what they are told and allowed.
+//! Locations that other servers answer: which ones, by which protocol, and what they are told and
+//! allowed.
 
 use gateway::upstream::{Address, BACK_ENDS_MAX};
 use serde::{Deserialize, Serialize};

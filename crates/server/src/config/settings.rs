@@ -36,9 +36,9 @@ macro_rules! settings {
             /// Takes every setting that `over` has, and keeps the others.
             ///
             /// The path and the format of the log are settings of their own: one may come from the
-            /// file and the other from the command line. What says several things at once takes the place
-            /// of each of them: `preset` of `opening` and `send` (and a server named after how it takes clients, of
-            /// that), `helpers` of its least and most.
+            /// file and the other from the command line. What says several things at once takes the
+            /// place of each of them: `preset` of `opening` and `send` (and a server named after
+            /// how it takes clients, of that), `helpers` of its least and most.
             pub fn overlay(&mut self, mut over: Settings) {
                 if let Some(preset) = &over.preset {
                     (self.opening, self.send) = (None, None);
@@ -158,7 +158,8 @@ settings! {
     /// Files up to this size are sent from memory.
     #[serde(alias = "small_file_max")]
     small_file_max: Item<Bytes>,
-    /// A server of the papers: what `opening`, `send` and the ways to take clients are unless they are given.
+    /// A server of the papers: what `opening`, `send` and the ways to take clients are unless they
+    /// are given.
     preset: Item<Preset>,
     /// How a name becomes an open file.
     opening: Item<Opening>,

@@ -1,12 +1,12 @@
-//! The two axes on which servers of this kind differ: how a name becomes an open file, and how a file's
-//! bytes become known to be in memory and leave.
+//! The two axes on which servers of this kind differ: how a name becomes an open file, and how a
+//! file's bytes become known to be in memory and leave.
 //!
-//! A [`Preset`] is a pair of values on them, and so one of the servers of the papers, or ours. It is no
-//! code of its own: whatever is not on these axes is the same in all of them. The few bounds whose
-//! sensible defaults follow from an axis stand here, too.
+//! A [`Preset`] is a pair of values on them, and so one of the servers of the papers, or ours. It
+//! is no code of its own: whatever is not on these axes is the same in all of them. The few bounds
+//! whose sensible defaults follow from an axis stand here, too.
 //!
-//! How new clients are taken is a third matter, of [`accept`](super::accept); the presets named after it stand in the
-//! same list, because a person names one server.
+//! How new clients are taken is a third matter, of [`accept`](super::accept); the presets named
+//! after it stand in the same list, because a person names one server.
 //!
 //! Sources: 2006 paper, sections 2.1, 3 and 5; dissertation 2.5 and Table 3.3.
 
@@ -53,12 +53,14 @@ pub(super) use words;
 words! {
     /// How a name that is not in the name cache becomes an open file.
     Opening, "way of opening" {
-        /// A helper looks the name up and opens it, so that the kernel has all of it in memory; then the
-        /// loop does the same again, and waits where that is not in memory any more, or is locked.
+        /// A helper looks the name up and opens it, so that the kernel has all of it in memory;
+        /// then the loop does the same again, and waits where that is not in memory any more, or is
+        /// locked.
         Touch = "touch-and-reopen",
         /// A helper looks the name up, opens it and passes the open file.
         Pass = "pass-descriptor",
-        /// The loop asks the kernel's name cache; only where that would wait a helper passes the file.
+        /// The loop asks the kernel's name cache; only where that would wait a helper passes the
+        /// file.
         #[default]
         Probe = "probe-then-pass",
     }
@@ -67,20 +69,21 @@ words! {
 words! {
     /// How it is known that bytes are in memory, and how they reach the socket.
     SendMethod, "way of sending" {
-        /// Small files are kept in memory with their head; larger ones are read without waiting, compared
-        /// with what was opened, then sent: never two versions in one body.
+        /// Small files are kept in memory with their head; larger ones are read without waiting,
+        /// compared with what was opened, then sent: never two versions in one body.
         #[default]
         Copy = "copy",
-        /// Small files as with `copy`; larger ones by `sendfile`: pages are lent to the socket, and change
-        /// there when the file is rewritten in place. The next window is read in ahead of need.
+        /// Small files as with `copy`; larger ones by `sendfile`: pages are lent to the socket, and
+        /// change there when the file is rewritten in place. The next window is read in ahead of
+        /// need.
         Sendfile = "sendfile",
         /// All files by `sendfile`, each window when it is found resident.
         SendfileResident = "sendfile-resident",
-        /// All files by `sendfile`, each window when it was used lately: a guess that may be wrong, and
-        /// then the loop waits.
+        /// All files by `sendfile`, each window when it was used lately: a guess that may be wrong,
+        /// and then the loop waits.
         SendfileRecent = "sendfile-recent",
-        /// All files from mappings, each window when `mincore` finds it resident, with the head in one
-        /// `writev`.
+        /// All files from mappings, each window when `mincore` finds it resident, with the head in
+        /// one `writev`.
         Mmap = "mmap",
     }
 }
@@ -144,8 +147,8 @@ impl Preset {
 }
 
 impl Opening {
-    /// How long a cached name is believed where nobody has said. Looking again costs a probe nothing but
-    /// the call; without probes it costs a helper's job and somebody's wait.
+    /// How long a cached name is believed where nobody has said. Looking again costs a probe
+    /// nothing but the call; without probes it costs a helper's job and somebody's wait.
     pub(super) fn default_revalidate_ms(self) -> u64 {
         match self {
             Opening::Probe => 1000,
@@ -163,7 +166,8 @@ impl SendMethod {
         }
     }
 
-    /// How much of `owed` a helper reads in at a time. The papers' ways check and read each window by itself.
+    /// How much of `owed` a helper reads in at a time. The papers' ways check and read each window
+    /// by itself.
     pub(crate) fn read_in_bytes(self, owed: Range<u64>) -> u64 {
         match self {
             SendMethod::Copy | SendMethod::Sendfile => READ_IN_BYTES.min(owed.end - owed.start),

@@ -1,7 +1,8 @@
 //! The spellings a person uses for times, sizes and addresses: `10s`, `64KiB`, `:8080`.
 //!
-//! Each type parses from the command line (`FromStr`) and from TOML with the same words and the same
-//! errors. A bare number is a size in bytes, but never a time: nobody can tell which unit was meant.
+//! Each type parses from the command line (`FromStr`) and from TOML with the same words and the
+//! same errors. A bare number is a size in bytes, but never a time: nobody can tell which unit was
+//! meant.
 
 use serde::de::{Deserializer, Error as _, SeqAccess, Visitor, value::SeqAccessDeserializer};
 use serde::{Deserialize, Serialize, Serializer, de};

@@ -1,9 +1,9 @@
 //! One request and the program that answers it: what is on its way in both directions.
 //!
-//! The body goes from the client through [`Upload::waiting`] to the program, the reply from the program
-//! through the connection's outgoing pieces to the client, and through its [`Backlog`] if that is slow. All are bounded: while one of
-//! them is full the side that fills it is not read from, so a slow client holds a fast program back in the end, and the other way
-//! round.
+//! The body goes from the client through [`Upload::waiting`] to the program, the reply from the
+//! program through the connection's outgoing pieces to the client, and through its [`Backlog`] if
+//! that is slow. All are bounded: while one of them is full the side that fills it is not read
+//! from, so a slow client holds a fast program back in the end, and the other way round.
 //!
 //! It refuses to decide anything: `worker/dynamic` does.
 
@@ -174,9 +174,9 @@ pub struct Peer {
     pub body_bytes: u64,
 }
 
-/// A connection that speaks another protocol since its back end has agreed to it (RFC 9110, 7.8): bytes in both
-/// directions, of which nothing is understood. Those towards the back end wait in [`Upload::waiting`], those towards
-/// the client among the connection's outgoing pieces.
+/// A connection that speaks another protocol since its back end has agreed to it (RFC 9110, 7.8):
+/// bytes in both directions, of which nothing is understood. Those towards the back end wait in
+/// [`Upload::waiting`], those towards the client among the connection's outgoing pieces.
 pub struct Tunnel {
     /// The connection to the back end.
     pub line: Line,
@@ -192,8 +192,8 @@ pub struct Tunnel {
     pub mute: bool,
 }
 
-/// What of a reply waits for its client, in the order in which it will leave: first what is in a file, then what is in
-/// memory.
+/// What of a reply waits for its client, in the order in which it will leave: first what is in a
+/// file, then what is in memory.
 #[derive(Default)]
 pub struct Backlog {
     /// In memory.
@@ -281,7 +281,8 @@ pub struct Exchange {
     pub admitted: Instant,
     /// When it has to be over at the latest; `u64::MAX` for never.
     pub end_ms: u64,
-    /// The client has ended its sending side, or sends what belongs to a later request: it is not listened to.
+    /// The client has ended its sending side, or sends what belongs to a later request: it is not
+    /// listened to.
     pub deaf: bool,
     /// How much had been written into the client's socket when it was lent, if that can be told.
     pub written_before: Option<u64>,
@@ -289,7 +290,8 @@ pub struct Exchange {
     pub peer: Option<Box<Peer>>,
     /// The process that sends its reply back, by its slot.
     pub process: Option<usize>,
-    /// What has become of the connection to a back end, where both sides have changed to another protocol.
+    /// What has become of the connection to a back end, where both sides have changed to another
+    /// protocol.
     pub tunnel: Option<Box<Tunnel>>,
     /// Those that have been asked so far.
     pub tried: Tried,

@@ -78,9 +78,11 @@ pub struct Connection {
     pub partial: bool,
     /// The held request's body has been read already.
     pub body_read: bool,
-    /// Whose rules hold for the current request: those of the default site until its head is understood.
+    /// Whose rules hold for the current request: those of the default site until its head is
+    /// understood.
     pub site: RootId,
-    /// Which part of the path a helper was asked about last, to find out whether it names a program.
+    /// Which part of the path a helper was asked about last, to find out whether it names a
+    /// program.
     pub program_part: Option<u16>,
     /// How far the application has come with the current request, while it waits for a helper.
     pub turn: Option<Box<Turn>>,
@@ -100,8 +102,8 @@ pub struct Connection {
     pub keep_alive: bool,
     /// It has spent its budget and stands in line for its next turn.
     pub in_line: bool,
-    /// The window asked of a helper last for this reply, and how often in a row: memory pressure may
-    /// take a window away again before it can be sent.
+    /// The window asked of a helper last for this reply, and how often in a row: memory pressure
+    /// may take a window away again before it can be sent.
     pub asked_window: (u64, u8),
     /// What its socket is likely to take at once of a file; 0 while nobody knows.
     pub uptake_bytes: u32,

@@ -1,7 +1,7 @@
 //! A request of the application in the worker itself, while a helper works for it.
 //!
-//! What has been decided is kept, so that nothing is done a second time when the request is gone on with: a record is appended once. The request's body is
-//! not kept; what it said is in the stage.
+//! What has been decided is kept, so that nothing is done a second time when the request is gone on
+//! with: a record is appended once. The request's body is not kept; what it said is in the stage.
 
 use files::Meta;
 use specweb::application::Reply;

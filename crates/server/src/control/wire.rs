@@ -1,8 +1,9 @@
-//! Packets of the control channel: a tag byte and JSON, or a tag byte and a memfd that holds the JSON.
+//! Packets of the control channel: a tag byte and JSON, or a tag byte and a memfd that holds the
+//! JSON.
 //!
 //! A packet is either taken whole or not at all (`SOCK_SEQPACKET`), so there is no reassembly. Long
-//! messages avoid the socket buffer, whose size would otherwise decide how large a configuration may be.
-//! Sources: unix(7), cmsg(3), memfd_create(2).
+//! messages avoid the socket buffer, whose size would otherwise decide how large a configuration
+//! may be. Sources: unix(7), cmsg(3), memfd_create(2).
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;

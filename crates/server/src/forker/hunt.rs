@@ -1,14 +1,17 @@
 //! The end of all who bear a mark: what a program has left behind outside its process group.
 //!
-//! The kernel is asked for every process there is, and whoever bears the mark is killed, round after round until a round finds nobody new.
-//! Then nobody is left: a process to which SIGKILL has been sent makes no other (`fork` looks for signals before it lets a
-//! child go), so a new one could only be a child of one that was new itself. A zombie is found, too, and is new once.
+//! The kernel is asked for every process there is, and whoever bears the mark is killed, round
+//! after round until a round finds nobody new. Then nobody is left: a process to which SIGKILL has
+//! been sent makes no other (`fork` looks for signals before it lets a child go), so a new one
+//! could only be a child of one that was new itself. A zombie is found, too, and is new once.
 //!
-//! What it refuses: to take a number for a process. It is taken hold of first (pidfd), then asked for its mark; if the number has changed hands
-//! between, the signal finds nobody.
+//! What it refuses: to take a number for a process. It is taken hold of first (pidfd), then asked
+//! for its mark; if the number has changed hands between, the signal finds nobody.
 //!
-//! Where it stands: in the fork helper, beside its programs, and never on a loop: a round asks about every process of the machine. Its limit: who has lowered this limit himself, has become another user out of our reach, or has asked a
-//! service for work (at(1), systemd-run(1)) is not found.
+//! Where it stands: in the fork helper, beside its programs, and never on a loop: a round asks
+//! about every process of the machine. Its limit: who has lowered this limit himself, has become
+//! another user out of our reach, or has asked a service for work (at(1), systemd-run(1)) is not
+//! found.
 //!
 //! Sources: proc(5) on `/proc/PID/limits`, prlimit(2), pidfd_open(2), pidfd_send_signal(2).
 
@@ -87,7 +90,8 @@ impl Hunt {
     fn is_sought(&self, pid: Pid) -> bool {
         let mark = match mark_of(pid) {
             Ok(mark) => mark,
-            // Root may kill those who have changed their user, but may not ask them so without CAP_SYS_RESOURCE.
+            // Root may kill those who have changed their user, but may not ask them so without
+            // CAP_SYS_RESOURCE.
             Err(Errno::PERM) if getuid().is_root() => mark_in_limits(pid),
             Err(_) => None,
         };
@@ -95,7 +99,8 @@ impl Hunt {
     }
 }
 
-/// The same as [`mark_of`] from a file that everybody may read, and that is written for each reader.
+/// The same as [`mark_of`] from a file that everybody may read, and that is written for each
+/// reader.
 fn mark_in_limits(pid: Pid) -> Option<u64> {
     let file = format!("/proc/{}/limits", pid.as_raw_nonzero());
     let text = fs::read_to_string(file).ok()?;

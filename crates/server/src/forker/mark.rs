@@ -1,8 +1,9 @@
 //! The marks by which programs are known, wherever they and their descendants have gone.
 //!
-//! A program that has left its group (setsid(2)) is not reached by a signal to it, and one whose parent has ended is not found below its
-//! program either. A mark ([`os::spawn::Limits::mark`]) goes with every descendant. Those of a worker have a number in common that is drawn by
-//! lot when it begins, so that another server's are never taken for them.
+//! A program that has left its group (setsid(2)) is not reached by a signal to it, and one whose
+//! parent has ended is not found below its program either. A mark ([`os::spawn::Limits::mark`])
+//! goes with every descendant. Those of a worker have a number in common that is drawn by lot when
+//! it begins, so that another server's are never taken for them.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -18,7 +19,8 @@ pub struct Marks {
 impl Marks {
     /// Those of a worker that begins.
     pub fn draw() -> Marks {
-        // The lowest 30 bits, so that a mark is below the next power of two: more is no limit any more.
+        // The lowest 30 bits, so that a mark is below the next power of two: more is no limit any
+        // more.
         let lot = RandomState::new().hash_one(std::process::id()) & ((1 << 30) - 1);
         Marks {
             common: MARK_LEAST | lot << 32,

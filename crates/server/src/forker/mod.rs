@@ -1,18 +1,20 @@
 //! The fork helper: a small process that alone makes the processes of programs.
 //!
-//! What it does: starts programs for one worker, each as a process group of its own with its limits; passes
-//! on what they say on standard error; tells when they have ended; ends them on order, with all that they have started
-//! if their reply is not wanted, and all of them when the worker is gone. What it refuses: to read or write a program's input or output, which the worker does,
-//! and to know about HTTP.
+//! What it does: starts programs for one worker, each as a process group of its own with its
+//! limits; passes on what they say on standard error; tells when they have ended; ends them on
+//! order, with all that they have started if their reply is not wanted, and all of them when the
+//! worker is gone. What it refuses: to read or write a program's input or output, which the worker
+//! does, and to know about HTTP.
 //!
-//! Why a process for it: making one waits, and costs the more the larger the maker is. This one holds no
-//! files and no cache, so a program starts as fast at the ten thousandth request as at the first (dissertation
-//! 2.5.4, Figure 2.5: `fork` in the server grew to 130 ms).
+//! Why a process for it: making one waits, and costs the more the larger the maker is. This one
+//! holds no files and no cache, so a program starts as fast at the ten thousandth request as at the
+//! first (dissertation 2.5.4, Figure 2.5: `fork` in the server grew to 130 ms).
 //!
-//! A program that has ended stays a zombie until the worker has let it go: that keeps its number, so that a
-//! signal to its group can never reach a stranger.
+//! A program that has ended stays a zombie until the worker has let it go: that keeps its number,
+//! so that a signal to its group can never reach a stranger.
 //!
-//! Sources: dissertation 2.5.4; clone(2), pidfd_open(2), waitid(2) on `WNOWAIT`, kill(2), credentials(7).
+//! Sources: dissertation 2.5.4; clone(2), pidfd_open(2), waitid(2) on `WNOWAIT`, kill(2),
+//! credentials(7).
 
 mod hunt;
 pub mod mark;
@@ -143,7 +145,8 @@ impl Forker {
                 Ok(Some(received)) => received,
                 Ok(None) => return Ok(true),
                 Err(ReceiveError::Os(Errno::CONNRESET)) => return Ok(false),
-                // No descriptor left here: the order is known all the same, and cannot be carried out.
+                // No descriptor left here: the order is known all the same, and cannot be carried
+                // out.
                 Err(ReceiveError::DescriptorsLost { length }) => {
                     self.refuse(length)?;
                     continue;

@@ -1,7 +1,8 @@
 //! How many processes a program may make where nobody has said it.
 //!
-//! `RLIMIT_NPROC` counts processes and threads of a user, whoever has started them. So the bound is what the server's user has when the fork helper
-//! begins, and some more: enough for every honest program and too little to stop a machine. It does not hold for root.
+//! `RLIMIT_NPROC` counts processes and threads of a user, whoever has started them. So the bound is
+//! what the server's user has when the fork helper begins, and some more: enough for every honest
+//! program and too little to stop a machine. It does not hold for root.
 //!
 //! Sources: getrlimit(2), proc(5) on `Threads` in `/proc/PID/status`.
 

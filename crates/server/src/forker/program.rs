@@ -1,7 +1,9 @@
-//! One program: from its start to the last process of its group. What it has left outside is for the `hunt`.
+//! One program: from its start to the last process of its group. What it has left outside is for
+//! the `hunt`.
 //!
-//! What it refuses: to wait. The end of the process is a readable descriptor (pidfd), its status is looked
-//! at without being taken (`WNOWAIT`), and it is reaped only when the worker needs it no more.
+//! What it refuses: to wait. The end of the process is a readable descriptor (pidfd), its status is
+//! looked at without being taken (`WNOWAIT`), and it is reaped only when the worker needs it no
+//! more.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -52,7 +54,8 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Starts it. `descriptors`: its output, and its input if there is one. `present`: processes its user has.
+    /// Starts it. `descriptors`: its output, and its input if there is one. `present`: processes
+    /// its user has.
     pub(super) fn start(
         id: u64,
         launch: &Launch,
@@ -167,7 +170,8 @@ impl Program {
         }
     }
 
-    /// Nobody wants what it has begun: it ends, and whoever it has started ends with it, wherever that one has gone.
+    /// Nobody wants what it has begun: it ends, and whoever it has started ends with it, wherever
+    /// that one has gone.
     pub(super) fn give_up(&mut self) {
         self.unwanted = true;
         self.kill();
@@ -217,8 +221,8 @@ impl Program {
         false
     }
 
-    /// Reaps it and ends its group if it has ended and nobody needs it; whether it has gone. What is to
-    /// outlive a request that was answered has to leave the group (setsid(2)).
+    /// Reaps it and ends its group if it has ended and nobody needs it; whether it has gone. What
+    /// is to outlive a request that was answered has to leave the group (setsid(2)).
     pub(super) fn leave(&mut self, words: &mut Words) -> bool {
         if self.end.is_none() || matches!(self.hold, Hold::Held) {
             return false;
@@ -236,7 +240,8 @@ impl Program {
     }
 }
 
-/// Whether it ends already, though it is not dead yet: it closes its files before, which may be how the worker knows.
+/// Whether it ends already, though it is not dead yet: it closes its files before, which may be how
+/// the worker knows.
 fn is_ending(pid: Pid) -> bool {
     /// PF_EXITING of the kernel's `include/linux/sched.h`, in the ninth field (proc_pid_stat(5)).
     const EXITING: u64 = 4;

@@ -138,7 +138,8 @@ fn whole_group_ends_when_it_is_killed_and_does_not_want_to() {
     });
 }
 
-/// Says the number of a process that has left its group, session and parent, and holds on to the output.
+/// Says the number of a process that has left its group, session and parent, and holds on to the
+/// output.
 const RUNAWAY: &str = "(setsid sh -c \"trap '' TERM; echo \\$\\$; while :; do sleep 1; done\" &)";
 
 #[test]

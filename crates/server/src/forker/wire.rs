@@ -1,7 +1,8 @@
 //! What a worker and its fork helper say to each other, as pure functions on bytes.
 //!
-//! One message is one `SOCK_SEQPACKET` packet; descriptors travel beside it (`os::rights`). Integers are
-//! little-endian, a string is its length as u32 and its bytes, a list its length as u32 and its strings.
+//! One message is one `SOCK_SEQPACKET` packet; descriptors travel beside it (`os::rights`).
+//! Integers are little-endian, a string is its length as u32 and its bytes, a list its length as
+//! u32 and its strings.
 //!
 //! | kind | message | fields after the kind byte | descriptors |
 //! |---|---|---|---|
@@ -13,17 +14,17 @@
 //! | 130 | Failed | id u64, step u8, errno u32 | – |
 //! | 131 | Ended | id u64, 0 and exit code u32, or 1 and signal u32 | – |
 //!
-//! Every Spawn is answered by Spawned or Failed, and every Spawned is followed by one Ended. The two ends are
-//! one binary started by one master, so there is no version to negotiate; a message that is malformed is a
-//! mistake of ours.
+//! Every Spawn is answered by Spawned or Failed, and every Spawned is followed by one Ended. The
+//! two ends are one binary started by one master, so there is no version to negotiate; a message
+//! that is malformed is a mistake of ours.
 
 use std::ffi::CString;
 
 use os::spawn::{SpawnError, Step};
 use rustix::io::Errno;
 
-/// No message is longer: with its descriptors it has to fit into a socket's buffer (212,992 bytes unless an
-/// administrator has changed it).
+/// No message is longer: with its descriptors it has to fit into a socket's buffer (212,992 bytes
+/// unless an administrator has changed it).
 pub const MESSAGE_BYTES_MAX: usize = 128 * 1024;
 /// No message has more descriptors.
 pub const DESCRIPTORS_MAX: usize = 2;
@@ -51,7 +52,8 @@ pub struct Launch {
     pub memory_bytes_max: u64,
     /// Processes of the user; 0 is no bound, [`PROCESSES_UNSAID`] the fork helper's.
     pub processes_max: u64,
-    /// Its output is said like its standard error; it stays, so what it may say is counted by the minute.
+    /// Its output is said like its standard error; it stays, so what it may say is counted by the
+    /// minute.
     pub joined: bool,
     /// Where it starts.
     pub directory: CString,

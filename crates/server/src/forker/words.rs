@@ -1,11 +1,12 @@
 //! What programs say on standard error, on its way to the server's.
 //!
-//! Standard error can be a stopped terminal or a full pipe, and whoever writes to it then waits. So a
-//! thread of its own writes; a bounded queue leads to it, and what finds no room there is counted instead.
-//! A program is always read from, so that it does not wait either, but after [`PROGRAM_BYTES_MAX`] of it
-//! nothing is passed on.
+//! Standard error can be a stopped terminal or a full pipe, and whoever writes to it then waits. So
+//! a thread of its own writes; a bounded queue leads to it, and what finds no room there is counted
+//! instead. A program is always read from, so that it does not wait either, but after
+//! [`PROGRAM_BYTES_MAX`] of it nothing is passed on.
 //!
-//! Control characters are written as escapes: neither a program nor a path that a client has made up can make a terminal do anything.
+//! Control characters are written as escapes: neither a program nor a path that a client has made
+//! up can make a terminal do anything.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};

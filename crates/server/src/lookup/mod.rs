@@ -1,14 +1,17 @@
 //! URL → name → what is known about it.
 //!
-//! The name cache answers first; an answer older than `revalidate_ms` is compared with the directory
-//! by calls that cannot wait. A name that is not cached is probed with `RESOLVE_CACHED`. Only when
-//! the kernel says that it would have to wait is a helper asked: a hit never queues behind a miss.
+//! The name cache answers first; an answer older than `revalidate_ms` is compared with the
+//! directory by calls that cannot wait. A name that is not cached is probed with `RESOLVE_CACHED`.
+//! Only when the kernel says that it would have to wait is a helper asked: a hit never queues
+//! behind a miss.
 //!
-//! That is the way of [`Opening::Probe`]. The ways of the papers have no probe: what the name cache does not
-//! know, or has believed for long enough, is a helper's. It passes the open file, or touches the name for
-//! the loop to look again ([`Lookup::reopen`]), which may wait, and is there to show it.
+//! That is the way of [`Opening::Probe`]. The ways of the papers have no probe: what the name cache
+//! does not know, or has believed for long enough, is a helper's. It passes the open file, or
+//! touches the name for the loop to look again ([`Lookup::reopen`]), which may wait, and is there
+//! to show it.
 //!
-//! Without caching every request looks for itself, by the same way, and what it finds is gone with it.
+//! Without caching every request looks for itself, by the same way, and what it finds is gone with
+//! it.
 //!
 //! Sources: 2006 paper, section 3.3 and 5; openat2(2) on `RESOLVE_CACHED`.
 
@@ -93,8 +96,8 @@ impl Lookup {
         self.find_within(self.revalidate_ms, (root, path), now_ms, tracer, counters)
     }
 
-    /// What does `path` name now? The kernel is asked, however lately it was asked before. Without probes
-    /// a helper would be asked each time, so there the answer may be a second old.
+    /// What does `path` name now? The kernel is asked, however lately it was asked before. Without
+    /// probes a helper would be asked each time, so there the answer may be a second old.
     pub fn find_now(
         &mut self,
         root: RootId,
@@ -181,8 +184,8 @@ impl Lookup {
         }
     }
 
-    /// Looks up and opens a name that a helper has touched. May wait: for what memory pressure has taken
-    /// again, and for a lock that another process holds in the same directories.
+    /// Looks up and opens a name that a helper has touched. May wait: for what memory pressure has
+    /// taken again, and for a lock that another process holds in the same directories.
     pub fn reopen(
         &mut self,
         root: RootId,
@@ -198,8 +201,8 @@ impl Lookup {
         self.learn(root, path, answer, now_ms)
     }
 
-    /// Remembers what a helper found. An answer that only confirms the cached one keeps the contents
-    /// that were loaded for it, unless those have gone and the file is closed.
+    /// Remembers what a helper found. An answer that only confirms the cached one keeps the
+    /// contents that were loaded for it, unless those have gone and the file is closed.
     pub fn learn(&mut self, root: RootId, path: &[u8], answer: Answer, now_ms: u64) -> Rc<Entry> {
         if let Some(entry) = self.names.get(root, path)
             && is_confirmed(&entry.answer, &answer)
@@ -233,8 +236,8 @@ impl Lookup {
         }
     }
 
-    /// Remembers the page that a helper has made, or why there is none. A page beyond the memory that
-    /// all of them may take is refused.
+    /// Remembers the page that a helper has made, or why there is none. A page beyond the memory
+    /// that all of them may take is refused.
     pub fn learn_page(
         &mut self,
         root: RootId,
@@ -250,8 +253,8 @@ impl Lookup {
         self.names.remove(root, path);
     }
 
-    /// Gives up descriptors of cached files that nobody uses, `count` or a few more, if as many are not
-    /// on their way to be closed already: no helper may have had time for them.
+    /// Gives up descriptors of cached files that nobody uses, `count` or a few more, if as many are
+    /// not on their way to be closed already: no helper may have had time for them.
     pub fn shed(&mut self, count: usize) {
         if self.retire.len() < count {
             self.names.shed(count);

@@ -1,9 +1,10 @@
 //! The listing pages that are in memory, so that equal ones are one.
 //!
-//! A page lives in a memfd of up to some megabytes, and a slow client holds it for as long as it reads.
-//! So whoever asks for the same directory is sent the same page: at once while it is younger than a
-//! cached name may be, and later if a helper finds that a new one would say the same. The few that
-//! came last are kept, because a page can lie in a socket's buffer without anybody holding it.
+//! A page lives in a memfd of up to some megabytes, and a slow client holds it for as long as it
+//! reads. So whoever asks for the same directory is sent the same page: at once while it is younger
+//! than a cached name may be, and later if a helper finds that a new one would say the same. The
+//! few that came last are kept, because a page can lie in a socket's buffer without anybody holding
+//! it.
 //!
 //! What it refuses: more pages than [`BYTES_MAX`] in memory, whoever holds them.
 
@@ -34,7 +35,8 @@ struct Page {
 #[derive(Default)]
 pub(super) struct Pages {
     latest: HashMap<(RootId, Box<[u8]>), Page>,
-    /// The latest pages and older ones of the same directories, with what they take; some may be gone.
+    /// The latest pages and older ones of the same directories, with what they take; some may be
+    /// gone.
     all: Vec<(Weak<OpenFile>, u64)>,
     /// What `all` takes; too much while some are gone.
     bytes: u64,

@@ -1,8 +1,8 @@
 //! How the master starts its children: the same binary, exec'd, with a socket as standard input.
 //!
-//! A child is told nothing on its command line and inherits no other descriptor; what it needs comes
-//! by its socket, and the end of that socket ends it. Each is a process group of its own, so that
-//! Ctrl-C in the terminal reaches the master alone, which then lets the others finish.
+//! A child is told nothing on its command line and inherits no other descriptor; what it needs
+//! comes by its socket, and the end of that socket ends it. Each is a process group of its own, so
+//! that Ctrl-C in the terminal reaches the master alone, which then lets the others finish.
 
 use std::ffi::{CStr, OsString};
 use std::io;
@@ -56,7 +56,8 @@ impl Programs {
         }
     }
 
-    /// The same with the binary named: under a program such as valgrind `/proc/self/exe` is that program.
+    /// The same with the binary named: under a program such as valgrind `/proc/self/exe` is that
+    /// program.
     pub fn of_binary(program: &Path) -> Programs {
         Programs {
             program: program.to_path_buf(),
@@ -85,8 +86,9 @@ impl Programs {
 /// In a child, first of all: takes the name that `ps` and `top` show (at most 15 bytes), and leaves
 /// SIGTERM, SIGINT and SIGHUP to the master.
 ///
-/// A service manager signals every process of the service at once. If children died of it, requests in
-/// flight would be cut off that the master is about to let finish; the master ends them by the socket.
+/// A service manager signals every process of the service at once. If children died of it, requests
+/// in flight would be cut off that the master is about to let finish; the master ends them by the
+/// socket.
 pub fn become_child(name: &CStr) -> io::Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     // Exec by /proc/self/exe would leave the name "exe".

@@ -1,6 +1,7 @@
 //! The fork helpers as the master sees them: one a worker, started with it, replaced when it dies.
 //!
-//! A worker's death ends its fork helper, and that ends its programs; the next worker gets the next one.
+//! A worker's death ends its fork helper, and that ends its programs; the next worker gets the next
+//! one.
 
 use std::os::fd::OwnedFd;
 use std::process::Child;
@@ -41,8 +42,8 @@ impl Forkers {
         }
     }
 
-    /// Starts one for a worker: its process, and the socket for the worker. `None` if none is needed, or if
-    /// it could not be started and is tried again later.
+    /// Starts one for a worker: its process, and the socket for the worker. `None` if none is
+    /// needed, or if it could not be started and is tried again later.
     pub(super) fn start(&mut self, number: usize, programs: &Programs) -> Option<(u32, OwnedFd)> {
         let place = self.places.get_mut(number)?;
         match spawn(programs) {

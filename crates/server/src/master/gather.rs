@@ -1,4 +1,5 @@
-//! One question to all workers: the numbers of this moment, put together when the last has answered.
+//! One question to all workers: the numbers of this moment, put together when the last has
+//! answered.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -39,8 +40,8 @@ impl Asker {
 /// The master's side.
 pub(super) struct Gather {
     pub(super) wake: UnixStream,
-    /// The other end, kept so that the pipe never hangs up: without a status thread, or after its end,
-    /// the master would find it ready for ever and spin.
+    /// The other end, kept so that the pipe never hangs up: without a status thread, or after its
+    /// end, the master would find it ready for ever and spin.
     _waker: UnixStream,
     questions: Receiver<Question>,
     id: u64,

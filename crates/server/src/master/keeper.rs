@@ -1,7 +1,8 @@
-//! The keeper as the master sees it: one process that keeps small files in the page cache for all workers, replaced when it dies.
+//! The keeper as the master sees it: one process that keeps small files in the page cache for all
+//! workers, replaced when it dies.
 //!
-//! The master holds both ends of its socket, so that workers, who have copies of one, need not be told of a successor. It hears from it what is
-//! kept, for the status page; nobody waits for it.
+//! The master holds both ends of its socket, so that workers, who have copies of one, need not be
+//! told of a successor. It hears from it what is kept, for the status page; nobody waits for it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::Child;

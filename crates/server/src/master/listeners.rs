@@ -1,17 +1,18 @@
 //! Listening sockets: for each address one a worker, or one for all of them, bound by the master.
 //!
-//! `SO_REUSEPORT` gives each worker an accept queue of its own, so no two workers wake for one client; the kernel chooses the
-//! worker by a hash of the addresses, whatever that worker has to do. One socket for all leaves the choice to
-//! whoever is free. The master keeps every listener open: when a worker dies, its queue waits for the successor.
+//! `SO_REUSEPORT` gives each worker an accept queue of its own, so no two workers wake for one
+//! client; the kernel chooses the worker by a hash of the addresses, whatever that worker has to
+//! do. One socket for all leaves the choice to whoever is free. The master keeps every listener
+//! open: when a worker dies, its queue waits for the successor.
 //!
 //! Unless told otherwise the kernel speaks of a client only when its request is there
 //! (`TCP_DEFER_ACCEPT`). Accepted before that, a client costs the loop a `recv` for nothing, an
 //! `epoll_ctl` and two wake-ups instead of one; with one request a connection that is a third of
 //! the work.
 //!
-//! Clients inherit `TCP_NODELAY`. Without it the kernel keeps the small end of a reply that leaves by more than one call
-//! until the client has acknowledged what came before, which clients put off for 40 ms. Inside a reply `MSG_MORE`
-//! joins what belongs together.
+//! Clients inherit `TCP_NODELAY`. Without it the kernel keeps the small end of a reply that leaves
+//! by more than one call until the client has acknowledged what came before, which clients put off
+//! for 40 ms. Inside a reply `MSG_MORE` joins what belongs together.
 //!
 //! Sources: socket(7), ip(7), ipv6(7), tcp(7).
 

@@ -64,8 +64,8 @@ impl Log {
         self.running.as_ref().map(|(_, control)| control)
     }
 
-    /// A socket for a worker's lines. While no log process runs, the other end is closed at once, and
-    /// the worker keeps its lines until it is given another.
+    /// A socket for a worker's lines. While no log process runs, the other end is closed at once,
+    /// and the worker keeps its lines until it is given another.
     pub(super) fn socket(&self, worker: u32) -> Result<OwnedFd, MasterError> {
         let (ours, theirs) = Control::pair()?;
         if let Some(control) = self.control() {

@@ -60,8 +60,9 @@ impl Place {
         });
     }
 
-    /// The process is gone. Says how long to wait before the next one: not at all after a long life,
-    /// twice as long each time after a short one, so that a fault at start does not burn a processor.
+    /// The process is gone. Says how long to wait before the next one: not at all after a long
+    /// life, twice as long each time after a short one, so that a fault at start does not burn a
+    /// processor.
     pub(super) fn died(&mut self, now: Instant) -> Duration {
         let young = self
             .running

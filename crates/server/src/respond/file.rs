@@ -77,7 +77,8 @@ impl<'a> Representation<'a> {
         }
     }
 
-    /// The fields of every reply about this representation. `described`: the reply carries some of it.
+    /// The fields of every reply about this representation. `described`: the reply carries some of
+    /// it.
     fn fields<'o>(
         &self,
         writer: HeadWriter<'o>,
@@ -329,8 +330,8 @@ fn multiple_ranges(
     outgoing
 }
 
-/// A boundary from the file's identity and the second: stable within a reply, of the same length for
-/// every file, and a file that holds it on purpose would have to know its own inode and time of
+/// A boundary from the file's identity and the second: stable within a reply, of the same length
+/// for every file, and a file that holds it on purpose would have to know its own inode and time of
 /// change to the nanosecond.
 fn boundary(context: &Context<'_>, meta: &Meta) -> String {
     format!(

@@ -1,5 +1,5 @@
-//! The page of a directory's entries. Rendered by a helper (a directory may have thousands), so this
-//! file is the only one of the stage that runs in another process.
+//! The page of a directory's entries. Rendered by a helper (a directory may have thousands), so
+//! this file is the only one of the stage that runs in another process.
 
 use files::{Directory, EntryKind};
 

@@ -187,8 +187,8 @@ fn encode_path(path: &[u8]) -> String {
     percent_encode(path, PATH_SAFE).to_string()
 }
 
-/// A directory asked for without its slash. The path is written anew from its normal form, so that a
-/// target like `//elsewhere` cannot become another host's address.
+/// A directory asked for without its slash. The path is written anew from its normal form, so that
+/// a target like `//elsewhere` cannot become another host's address.
 pub fn redirect(context: &Context<'_>, path: &[u8], query: Option<&[u8]>) -> Outgoing {
     let mut location = format!("/{}/", encode_path(path)).into_bytes();
     if let Some(query) = query {

@@ -1,12 +1,15 @@
 //! The shelf of small files in memory: who stays when it is full.
 //!
-//! GreedyDual-Size with a second chance. A content has a rank: the shelf's floor when it came, and what a byte of it is worth,
-//! which is more the smaller it is, since every content spares one file, whatever its size. When room is needed the lowest rank is looked at and
-//! becomes the floor: one that was asked for since is ranked anew from there, another one leaves. So a page of 50 kB does not push a
-//! hundred of 500 bytes out, and those go too when nobody asks for them. A hit only sets a flag, so the shelf costs the hot path one
-//! store. Contents that are being sent are passed over: to forget them would give no memory back before they are sent.
+//! GreedyDual-Size with a second chance. A content has a rank: the shelf's floor when it came, and
+//! what a byte of it is worth, which is more the smaller it is, since every content spares one
+//! file, whatever its size. When room is needed the lowest rank is looked at and becomes the floor:
+//! one that was asked for since is ranked anew from there, another one leaves. So a page of 50 kB
+//! does not push a hundred of 500 bytes out, and those go too when nobody asks for them. A hit only
+//! sets a flag, so the shelf costs the hot path one store. Contents that are being sent are passed
+//! over: to forget them would give no memory back before they are sent.
 //!
-//! Source: P. Cao, S. Irani, *Cost-Aware WWW Proxy Caching Algorithms*, USITS 1997, section 4.1, with a cost of 1.
+//! Source: P. Cao, S. Irani, *Cost-Aware WWW Proxy Caching Algorithms*, USITS 1997, section 4.1,
+//! with a cost of 1.
 
 use std::cell::Cell;
 use std::cmp::{Ordering, Reverse};
@@ -15,15 +18,15 @@ use std::rc::{Rc, Weak};
 
 use crate::request::{Content, Entry, Variant};
 
-/// Entries looked at for each content that wants a place, so that a full shelf of favourites costs a
-/// bounded time.
+/// Entries looked at for each content that wants a place, so that a full shelf of favourites costs
+/// a bounded time.
 const LOOKS_MAX: usize = 64;
 
 /// Fewer places than this are not worth sweeping.
 const SWEEP_LEAST: usize = 256;
 
-/// What one content spares, in ranks a byte. The floor rises by that of a whole content only once in the time in which all others
-/// have been looked at, so ranks do not come to their end.
+/// What one content spares, in ranks a byte. The floor rises by that of a whole content only once
+/// in the time in which all others have been looked at, so ranks do not come to their end.
 const WORTH: u64 = 1 << 40;
 
 /// Small files in memory, up to a total.
@@ -96,9 +99,9 @@ impl Shelf {
         }));
     }
 
-    /// Forgets the places of names that are forgotten themselves, wherever they stand: each keeps the
-    /// memory of its entry, and behind one name that lasts they would gather without end. Each sweep
-    /// is paid for by as many new places as it looks at.
+    /// Forgets the places of names that are forgotten themselves, wherever they stand: each keeps
+    /// the memory of its entry, and behind one name that lasts they would gather without end. Each
+    /// sweep is paid for by as many new places as it looks at.
     fn sweep(&mut self) {
         self.places
             .retain(|Reverse(place)| place.entry.strong_count() > 0);

@@ -1,14 +1,17 @@
 //! The windows of files that were used lately, up to a bound: with their mappings, or alone.
 //!
-//! Flash keeps its files mapped in pieces, and gives back those that were not used for longest when too many
-//! bytes are mapped; so what is mapped is likely to be in memory. The server after it gives up the mappings
-//! and keeps the list: what stands on it is believed to be in memory. This is that list. Files are told
-//! apart by what they were when they were opened, not by their descriptor, so that a mapping outlives the
-//! name cache's interest in its file, as the two caches of Flash did.
+//! Flash keeps its files mapped in pieces, and gives back those that were not used for longest when
+//! too many bytes are mapped; so what is mapped is likely to be in memory. The server after it
+//! gives up the mappings and keeps the list: what stands on it is believed to be in memory. This is
+//! that list. Files are told apart by what they were when they were opened, not by their
+//! descriptor, so that a mapping outlives the name cache's interest in its file, as the two caches
+//! of Flash did.
 //!
-//! What it refuses: to hold more than its bounds, to find room by looking at more than it takes out.
+//! What it refuses: to hold more than its bounds, to find room by looking at more than it takes
+//! out.
 //!
-//! Sources: dissertation 2.5.3 and 2.5.4; Pai, Druschel and Zwaenepoel 1999, section 5.4, on mapped chunks.
+//! Sources: dissertation 2.5.3 and 2.5.4; Pai, Druschel and Zwaenepoel 1999, section 5.4, on mapped
+//! chunks.
 
 use files::{Meta, OpenFile, WINDOW_BYTES, window_of};
 use hashlink::LinkedHashMap;
@@ -47,7 +50,8 @@ impl<T> Chunks<T> {
         self.held.to_back(&key).map(|kept| &*kept)
     }
 
-    /// Keeps something for the window of `file` that holds `offset`. Ask [`Chunks::surplus`] afterwards.
+    /// Keeps something for the window of `file` that holds `offset`. Ask [`Chunks::surplus`]
+    /// afterwards.
     pub fn insert(&mut self, file: &OpenFile, offset: u64, kept: T) {
         let key = key(file, offset);
         let bytes = bytes(&key);
@@ -56,8 +60,8 @@ impl<T> Chunks<T> {
         }
     }
 
-    /// Takes out the least recently used, while there is more than the bound allows. The window used last
-    /// stays in any case.
+    /// Takes out the least recently used, while there is more than the bound allows. The window
+    /// used last stays in any case.
     pub fn surplus(&mut self) -> Option<T> {
         let fits = self.bytes <= self.bytes_max && self.held.len() <= CHUNKS_MAX;
         if fits || self.held.len() <= 1 {

@@ -1,13 +1,14 @@
 //! Files by way of memory: read without waiting, compare, send.
 //!
-//! The copy buys two things `sendfile` cannot give. Bytes in the socket are nobody's but the socket's,
-//! so they stay what they were when the file was compared. And the call that touches the page cache
-//! says *would block* itself, so that a page evicted since the probe costs a helper's job, not a wait.
-//! What it costs is little: windows that many ask for are read once ([`super::windows`]), and then
-//! handing them over is cheaper than having `splice` pass them on page by page.
+//! The copy buys two things `sendfile` cannot give. Bytes in the socket are nobody's but the
+//! socket's, so they stay what they were when the file was compared. And the call that touches the
+//! page cache says *would block* itself, so that a page evicted since the probe costs a helper's
+//! job, not a wait. What it costs is little: windows that many ask for are read once
+//! ([`super::windows`]), and then handing them over is cheaper than having `splice` pass them on
+//! page by page.
 //!
-//! As much as may leave in this turn goes into one call. Each call may wake the client, which on a fast
-//! link reads faster than we send and is asleep again by the next one.
+//! As much as may leave in this turn goes into one call. Each call may wake the client, which on a
+//! fast link reads faster than we send and is asleep again by the next one.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -74,9 +75,9 @@ impl Gathered {
     }
 }
 
-/// Sends what stands before the first file and as much of that file as may leave at once, or memory alone
-/// if no file is near. A head never leaves before the file behind it could be read: until then an
-/// unreadable file can still become an honest `500`. `None`: went well, go on.
+/// Sends what stands before the first file and as much of that file as may leave at once, or memory
+/// alone if no file is near. A head never leaves before the file behind it could be read: until
+/// then an unreadable file can still become an honest `500`. `None`: went well, go on.
 pub fn send_some(
     outgoing: &mut Outgoing,
     socket: BorrowedFd<'_>,
@@ -101,8 +102,8 @@ pub fn send_some(
     send_memory(outgoing, &gathered, socket, means)
 }
 
-/// Finds or reads what follows, as far as this turn goes. Trouble is told only when there is nothing to
-/// send before it.
+/// Finds or reads what follows, as far as this turn goes. Trouble is told only when there is
+/// nothing to send before it.
 fn gather(
     file: &Rc<OpenFile>,
     range: &Range<u64>,

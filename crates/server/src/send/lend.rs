@@ -1,9 +1,10 @@
 //! Files by `sendfile`: the kernel lends the file's pages to the socket, nothing is copied.
 //!
-//! A window is compared with what was opened and found resident before it leaves. That leaves two gaps:
-//! the pages can change while the socket holds them, and they can be evicted between the probe and the
-//! call, which then waits for the disk. [`super::copy`] has neither. Where a window counts as resident because
-//! it was used lately, which costs no call, the second gap is as wide as the guess is wrong.
+//! A window is compared with what was opened and found resident before it leaves. That leaves two
+//! gaps: the pages can change while the socket holds them, and they can be evicted between the
+//! probe and the call, which then waits for the disk. [`super::copy`] has neither. Where a window
+//! counts as resident because it was used lately, which costs no call, the second gap is as wide as
+//! the guess is wrong.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -52,8 +53,8 @@ fn expect_first_window(outgoing: &Outgoing, means: &mut Means<'_>) -> Result<(),
     expect(file, range.start..end, means)
 }
 
-/// An error unless `range`, which lies in one window, is in memory: by a probe, or where that is the way,
-/// by having been used lately.
+/// An error unless `range`, which lies in one window, is in memory: by a probe, or where that is
+/// the way, by having been used lately.
 fn expect(file: &Rc<OpenFile>, range: Range<u64>, means: &mut Means<'_>) -> Result<(), Progress> {
     match means.method {
         SendMethod::SendfileRecent => window::expect_recent(file, range.start, means),

@@ -1,11 +1,11 @@
-//! Files from mappings, the way of Flash: `mincore` before each use, then one `writev` for the head and as
-//! much of the file as lies in the window.
+//! Files from mappings, the way of Flash: `mincore` before each use, then one `writev` for the head
+//! and as much of the file as lies in the window.
 //!
-//! Windows stay mapped as long as [`Chunks`] keeps them. The bytes are the kernel's to look at: no slice of
-//! a mapping exists here, so that a file truncated under it is an `EFAULT`, not a signal. It has the gaps
-//! of `sendfile` and more: what was resident can be evicted before it is written; giving a mapping back can
-//! free an unlinked file; and each first touch of a page is a fault. [`super::copy`] has none of them. It is
-//! here because the papers' servers did it.
+//! Windows stay mapped as long as [`Chunks`] keeps them. The bytes are the kernel's to look at: no
+//! slice of a mapping exists here, so that a file truncated under it is an `EFAULT`, not a signal.
+//! It has the gaps of `sendfile` and more: what was resident can be evicted before it is written;
+//! giving a mapping back can free an unlinked file; and each first touch of a page is a fault.
+//! [`super::copy`] has none of them. It is here because the papers' servers did it.
 //!
 //! Sources: 2006 paper, section 2.1; dissertation 2.5.4; `os::mapping`.
 
@@ -26,8 +26,8 @@ use crate::request::{Outgoing, Piece};
 /// All pieces that leave at once have a place in the call.
 const _: () = assert!(PIECES_AT_ONCE <= MEMORY_PIECES_MAX);
 
-/// Sends what stands before the first file and as much of that file as its window holds, or memory alone if
-/// no file is near. `None`: went well, go on.
+/// Sends what stands before the first file and as much of that file as its window holds, or memory
+/// alone if no file is near. `None`: went well, go on.
 pub fn send_some(
     outgoing: &mut Outgoing,
     socket: BorrowedFd<'_>,
@@ -80,7 +80,8 @@ fn send_window(
     write(outgoing, file, range.start, within, socket, means)
 }
 
-/// Sees to it that the window that holds `offset` is mapped, and gives back what is mapped beyond the bound.
+/// Sees to it that the window that holds `offset` is mapped, and gives back what is mapped beyond
+/// the bound.
 fn map(file: &Rc<OpenFile>, offset: u64, means: &mut Means<'_>) -> Result<(), Progress> {
     if means.maps.get(file, offset).is_some() {
         return Ok(());
@@ -129,8 +130,8 @@ fn write(
         Ok(sent) => {
             means.budget_bytes -= sent.saturating_sub(memory_bytes) as u64;
             account(outgoing, sent as u64, means);
-            // A short count means that the socket is full, or that the file ends here now, which the
-            // comparison finds before the next call.
+            // A short count means that the socket is full, or that the file ends here now, which
+            // the comparison finds before the next call.
             match sent < memory_bytes + length {
                 true => Err(Progress::SocketFull),
                 false => Ok(()),

@@ -1,26 +1,27 @@
-//! How the bytes of a reply leave: memory in one write together with the head, files one resident window
-//! at a time, never more than a budget a turn.
+//! How the bytes of a reply leave: memory in one write together with the head, files one resident
+//! window at a time, never more than a budget a turn.
 //!
-//! Files leave in one of two ways of ours. [`copy`], the default: a window is read into memory of our own by a
-//! call that cannot wait, then the file is compared with what was opened, then the window is sent. The
-//! order is what makes the invariant: a byte that reaches the socket was in memory of our own when the
-//! file was seen to be unchanged, so a body is one version of its file, or the connection closes before
-//! the promised length. [`lend`]: `sendfile` hands over the file's own pages, which saves the copy, but
-//! what a client has not received yet changes with the file, and nobody is told when no window is left
-//! to be compared.
+//! Files leave in one of two ways of ours. [`copy`], the default: a window is read into memory of
+//! our own by a call that cannot wait, then the file is compared with what was opened, then the
+//! window is sent. The order is what makes the invariant: a byte that reaches the socket was in
+//! memory of our own when the file was seen to be unchanged, so a body is one version of its file,
+//! or the connection closes before the promised length. [`lend`]: `sendfile` hands over the file's
+//! own pages, which saves the copy, but what a client has not received yet changes with the file,
+//! and nobody is told when no window is left to be compared.
 //!
-//! Three more ways are the papers' servers': [`mapped`], and `sendfile` of all files, by exact check or by
-//! guess. They may wait where these two do not, and it is said where.
+//! Three more ways are the papers' servers': [`mapped`], and `sendfile` of all files, by exact
+//! check or by guess. They may wait where these two do not, and it is said where.
 //!
-//! It refuses to wait. What is not in memory is [`Progress::Cold`], and the worker asks a helper. What the
-//! socket does not take is not kept for it: a connection owns no buffer, the rest is found or read again.
+//! It refuses to wait. What is not in memory is [`Progress::Cold`], and the worker asks a helper.
+//! What the socket does not take is not kept for it: a connection owns no buffer, the rest is found
+//! or read again.
 //!
-//! Not promised: to see a change that the file's size and modification time do not show, such as a store
-//! through a writable mapping, or the rest of a single `write` that was under way when the file was
-//! opened.
+//! Not promised: to see a change that the file's size and modification time do not show, such as a
+//! store through a writable mapping, or the rest of a single `write` that was under way when the
+//! file was opened.
 //!
-//! Sources: dissertation 3.5 and Table 3.3 (`New-Flash`: sendfile without disk access); sendfile(2),
-//! preadv2(2), cachestat(2), tcp(7) on `MSG_MORE`.
+//! Sources: dissertation 3.5 and Table 3.3 (`New-Flash`: sendfile without disk access);
+//! sendfile(2), preadv2(2), cachestat(2), tcp(7) on `MSG_MORE`.
 
 mod chunks;
 mod copy;
@@ -73,7 +74,8 @@ pub struct Means<'a> {
     pub counters: &'a mut Counters,
     /// What is worth reading in before it is needed, from the beginning of a window on.
     pub prefetch: &'a mut Vec<(Rc<OpenFile>, Range<u64>)>,
-    /// What this turn has found resident last: counting the pages of a window once a turn is enough.
+    /// What this turn has found resident last: counting the pages of a window once a turn is
+    /// enough.
     pub proven: Option<(Rc<OpenFile>, Range<u64>)>,
 }
 
@@ -115,8 +117,8 @@ pub fn send(outgoing: &mut Outgoing, socket: BorrowedFd<'_>, means: &mut Means<'
     Progress::Finished
 }
 
-/// Sends with one call the memory pieces in front and behind them what was `gathered` of the file piece
-/// that follows. `None`: all of it has left, go on.
+/// Sends with one call the memory pieces in front and behind them what was `gathered` of the file
+/// piece that follows. `None`: all of it has left, go on.
 fn send_memory(
     outgoing: &mut Outgoing,
     gathered: &Gathered,

@@ -1,4 +1,5 @@
-//! One window of a file before it leaves: is it in memory, and is the file still the one that was opened?
+//! One window of a file before it leaves: is it in memory, and is the file still the one that was
+//! opened?
 
 use std::io::{Error, ErrorKind};
 use std::ops::Range;
@@ -23,9 +24,9 @@ pub fn compare(file: &OpenFile, means: &Means<'_>) -> Result<(), Progress> {
     }
 }
 
-/// An error unless the window in which `range` begins is worth reading: its pages are there, or on their
-/// way. Has the next window read in if that is missing. One question for both, once a turn, because
-/// most files are there as a whole.
+/// An error unless the window in which `range` begins is worth reading: its pages are there, or on
+/// their way. Has the next window read in if that is missing. One question for both, once a turn,
+/// because most files are there as a whole.
 pub fn expect_cached(
     file: &Rc<OpenFile>,
     range: Range<u64>,
@@ -61,8 +62,8 @@ fn is_cached(
     note(file, range, cached, means)
 }
 
-/// An error unless `range`, which lies in one window, is in memory and up to date: what has been counted
-/// may still be on its way, and only reading it, or asking for its last byte, shows that.
+/// An error unless `range`, which lies in one window, is in memory and up to date: what has been
+/// counted may still be on its way, and only reading it, or asking for its last byte, shows that.
 pub fn expect_resident(
     file: &Rc<OpenFile>,
     range: Range<u64>,
@@ -75,7 +76,8 @@ pub fn expect_resident(
     }
 }
 
-/// An error unless the window that holds `offset` was used lately. Whoever has it read in notes that down.
+/// An error unless the window that holds `offset` was used lately. Whoever has it read in notes
+/// that down.
 pub fn expect_recent(
     file: &Rc<OpenFile>,
     offset: u64,

@@ -1,12 +1,13 @@
 //! Windows of files in memory of our own: read once, sent to whoever asks for them.
 //!
-//! A window is read by a call that cannot wait, and its file is compared with what was opened *after*
-//! that. So whatever stands here is one version of an open file, and stays it: sending it needs no further
-//! question to the kernel, however often and whatever becomes of the file.
+//! A window is read by a call that cannot wait, and its file is compared with what was opened
+//! *after* that. So whatever stands here is one version of an open file, and stays it: sending it
+//! needs no further question to the kernel, however often and whatever becomes of the file.
 //!
-//! The number of windows is fixed and nobody holds one across turns. What a socket has not taken is most
-//! often still here when it has room again; if not, it is read again. When all places are taken the one
-//! leaves that was not asked for since the hand of the clock last passed it (second chance).
+//! The number of windows is fixed and nobody holds one across turns. What a socket has not taken is
+//! most often still here when it has room again; if not, it is read again. When all places are
+//! taken the one leaves that was not asked for since the hand of the clock last passed it (second
+//! chance).
 //!
 //! Sources: preadv2(2) `RWF_NOWAIT`; Corbató 1968 for the clock.
 
@@ -31,8 +32,8 @@ pub struct Windows {
 }
 
 struct Window {
-    /// Weak, because an open file is given up when nobody serves it; its address stays taken, so that no
-    /// other file is taken for it.
+    /// Weak, because an open file is given up when nobody serves it; its address stays taken, so
+    /// that no other file is taken for it.
     file: Weak<OpenFile>,
     /// Where in the file the bytes begin.
     start: u64,
@@ -107,7 +108,8 @@ impl Windows {
         &window.bytes[at as usize..end as usize]
     }
 
-    /// Reads `range`, which lies within one window and is not here, in place of any window but `spared`.
+    /// Reads `range`, which lies within one window and is not here, in place of any window but
+    /// `spared`.
     pub fn fill(
         &mut self,
         file: &Rc<OpenFile>,
@@ -126,8 +128,8 @@ impl Windows {
         let read = tracer.call(Call::ReadNowait, || {
             residency.read(file, &mut window.bytes[room], range.start)
         });
-        // Only now: what was read before the comparison is of the version that was opened, if that is
-        // still the version.
+        // Only now: what was read before the comparison is of the version that was opened, if that
+        // is still the version.
         let same = tracer.call(Call::Status, || file.unchanged());
         match (read, same) {
             // Or shorter than its size says.
@@ -158,8 +160,8 @@ impl Windows {
         place
     }
 
-    /// The next place that was not asked for lately. Ends: a round clears every mark, and fewer places
-    /// are spared than there are.
+    /// The next place that was not asked for lately. Ends: a round clears every mark, and fewer
+    /// places are spared than there are.
     fn turn_hand(&mut self, spared: &[Place]) -> Place {
         loop {
             let place = self.hand;

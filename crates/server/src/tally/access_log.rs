@@ -1,8 +1,8 @@
 //! Access log lines: their formats, and the bounded way from the loop to the log process.
 //!
 //! The loop formats a line into a buffer and now and then sends the buffer as one packet to the log
-//! process. It never opens, writes or syncs a file. When the log process can not keep up, whole lines
-//! are dropped and counted; a client never waits for its log line.
+//! process. It never opens, writes or syncs a file. When the log process can not keep up, whole
+//! lines are dropped and counted; a client never waits for its log line.
 //!
 //! Sources: the common and combined formats and the escapes are those of Apache's mod_log_config.
 

@@ -1,7 +1,8 @@
 //! What is known of each back end: how much it has to do, and whether it is left alone.
 //!
-//! Every worker learns for itself, from its own requests. In the sum of several the requests are added, and of what is
-//! believed the worst counts, with the number of workers that leave a back end alone.
+//! Every worker learns for itself, from its own requests. In the sum of several the requests are
+//! added, and of what is believed the worst counts, with the number of workers that leave a back
+//! end alone.
 
 use serde::{Deserialize, Serialize};
 

@@ -223,8 +223,8 @@ impl Counters {
 
 /// Responses by status code: a short list, most servers use about ten codes.
 ///
-/// The codes stand in the order of their first use, so the usual 200 is found at once. Serialises as
-/// a map from code to count.
+/// The codes stand in the order of their first use, so the usual 200 is found at once. Serialises
+/// as a map from code to count.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(from = "BTreeMap<u16, u64>", into = "BTreeMap<u16, u64>")]
 pub struct Responses(Vec<(u16, u64)>);

@@ -1,8 +1,9 @@
 //! One histogram shape for everything a worker counts: exact to 1024, powers of two above.
 //!
 //! Ready events a wake-up are small integers whose exact distribution matters (Figure 1 of the 2006
-//! paper), times in microseconds span many orders of magnitude. One fixed shape serves both, so that
-//! any two histograms merge by addition. Recording is an index and two additions; nothing allocates.
+//! paper), times in microseconds span many orders of magnitude. One fixed shape serves both, so
+//! that any two histograms merge by addition. Recording is an index and two additions; nothing
+//! allocates.
 
 use serde::{Deserialize, Serialize};
 
@@ -98,7 +99,8 @@ impl Histogram {
 
     /// The smallest bound below which at least the fraction `quantile` of the values lies.
     ///
-    /// Exact up to 1024; above, the upper bound of the bucket, but never more than the largest value.
+    /// Exact up to 1024; above, the upper bound of the bucket, but never more than the largest
+    /// value.
     pub fn quantile(&self, quantile: f64) -> Option<u64> {
         let wanted = ((quantile.clamp(0.0, 1.0) * self.count as f64).ceil() as u64).max(1);
         let mut below = 0;
@@ -152,8 +154,8 @@ fn upper(index: usize) -> u64 {
     }
 }
 
-/// The helper pool's histogram, whose bucket `i` holds values below 2^i. The largest value is not known
-/// there; the bound of its bucket stands for it.
+/// The helper pool's histogram, whose bucket `i` holds values below 2^i. The largest value is not
+/// known there; the bound of its bucket stands for it.
 impl From<&files::Powers> for Histogram {
     fn from(powers: &files::Powers) -> Self {
         let mut histogram = Histogram::default();

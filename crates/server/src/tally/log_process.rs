@@ -1,8 +1,8 @@
 //! The log process: takes batches of lines from the workers and appends them to the file.
 //!
-//! It is the one process that may wait for the log's disk. While it waits, the workers' sockets fill
-//! up and the workers drop lines, so a full or slow disk costs log lines and nothing else. It ends
-//! when the master is gone, after writing what the workers still send.
+//! It is the one process that may wait for the log's disk. While it waits, the workers' sockets
+//! fill up and the workers drop lines, so a full or slow disk costs log lines and nothing else. It
+//! ends when the master is gone, after writing what the workers still send.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};

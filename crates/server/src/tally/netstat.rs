@@ -1,11 +1,12 @@
 //! What the kernel has dropped before any server could see it: half-open and waiting connections.
 //!
-//! The numbers are of the whole network namespace since it began, so they are ours alone only where nobody else
-//! listens; a study takes the difference over its measurement, in a namespace of the lab. They explain what a
-//! server's own counters cannot: a client whose SYN was dropped is in none of those.
+//! The numbers are of the whole network namespace since it began, so they are ours alone only where
+//! nobody else listens; a study takes the difference over its measurement, in a namespace of the
+//! lab. They explain what a server's own counters cannot: a client whose SYN was dropped is in none
+//! of those.
 //!
-//! Source: `net/ipv4/proc.c` of the Linux sources for the names, `tcp_conn_request` and `tcp_v4_syn_recv_sock` for when
-//! they grow.
+//! Source: `net/ipv4/proc.c` of the Linux sources for the names, `tcp_conn_request` and
+//! `tcp_v4_syn_recv_sock` for when they grow.
 
 use serde::{Deserialize, Serialize};
 
@@ -45,8 +46,8 @@ drops! {
 }
 
 impl NetworkDrops {
-    /// The numbers of now; `None` where the file is not to be read. It waits for nothing but the kernel, yet it is the
-    /// master's business: no loop reads files.
+    /// The numbers of now; `None` where the file is not to be read. It waits for nothing but the
+    /// kernel, yet it is the master's business: no loop reads files.
     pub fn read() -> Option<NetworkDrops> {
         Some(NetworkDrops::parse(&std::fs::read_to_string(FILE).ok()?))
     }

@@ -1,4 +1,5 @@
-//! Everything the status page, the JSON and the metrics are made from: one moment of the whole server.
+//! Everything the status page, the JSON and the metrics are made from: one moment of the whole
+//! server.
 
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -25,9 +26,9 @@ pub struct Overview {
     pub skew: Skew,
 }
 
-/// The most that one worker has, by the mean of all: 1 where all have the same, the number of workers where one has everything.
-/// `None` with fewer than two workers, or where nobody has anything. A worker counts from its own start, so a successor
-/// begins with nothing.
+/// The most that one worker has, by the mean of all: 1 where all have the same, the number of
+/// workers where one has everything. `None` with fewer than two workers, or where nobody has
+/// anything. A worker counts from its own start, so a successor begins with nothing.
 ///
 /// ```
 /// use headway_server::tally::Skew;

@@ -259,8 +259,8 @@ fn helper_times(out: &mut String, counters: &Counters) {
     card(out, "Helper jobs: times", &rows);
 }
 
-/// The distribution of ready events a wake-up (Figure 1 of the 2006 paper): a loop that never blocks
-/// finds few, one that blocks comes back to many.
+/// The distribution of ready events a wake-up (Figure 1 of the 2006 paper): a loop that never
+/// blocks finds few, one that blocks comes back to many.
 fn ready_events(out: &mut String, histogram: &Histogram) {
     const WIDTH: f64 = 300.0;
     const HEIGHT: f64 = 120.0;

@@ -62,8 +62,8 @@ impl Metrics {
         self.sample(name, &[], value);
     }
 
-    /// A first series with empty labels is always there and always 0, so that an alert on the sum has
-    /// something to look at before anything blocked.
+    /// A first series with empty labels is always there and always 0, so that an alert on the sum
+    /// has something to look at before anything blocked.
     fn blocking(&mut self, trace: &Report) {
         type Value = fn(&debox::Site) -> f64;
         let families: [(&str, &str, Value); 2] = [

@@ -1,8 +1,9 @@
 //! The status server: `/status` for people, `/status.json` for programs, `/metrics` for Prometheus.
 //!
 //! It runs in a thread of the master with a listener of its own, so a scrape costs the workers one
-//! control message. It serves one client at a time and gives each two seconds to ask and two to take the answer: it is for an
-//! administrator and a scraper, not for the world. It changes nothing and takes no input but a path.
+//! control message. It serves one client at a time and gives each two seconds to ask and two to
+//! take the answer: it is for an administrator and a scraper, not for the world. It changes nothing
+//! and takes no input but a path.
 
 use debox::Symbols;
 use http::response::HeadWriter;
@@ -82,8 +83,8 @@ fn answer(
         match client.read(&mut buffer) {
             Ok(0) => return Ok(()),
             Ok(bytes) => received.extend_from_slice(&buffer[..bytes]),
-            // The signal of a child's death may come to this thread, and a read with a time limit is not
-            // resumed after its handler, SA_RESTART or not (signal(7)).
+            // The signal of a child's death may come to this thread, and a read with a time limit
+            // is not resumed after its handler, SA_RESTART or not (signal(7)).
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error),
         }

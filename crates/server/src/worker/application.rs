@@ -1,12 +1,14 @@
 //! The application of a SPECweb99-like measurement in the worker itself, as Flash had it.
 //!
-//! Its documents are found and read like any other file: by the name cache, from the shelf of small files, by helpers where the loop would have to wait.
-//! The advertisements are kept in memory, and the kernel is asked before each use whether their file is still the same one, which never waits. What has to
-//! wait is a helper's errand ([`crate::errand`]): a record is appended under the log's lock, tables are made anew, loaded, and the log handed out. Meanwhile
-//! the connection remembers how far it was ([`crate::connection::Turn`]), so that nothing is done a second time.
+//! Its documents are found and read like any other file: by the name cache, from the shelf of small
+//! files, by helpers where the loop would have to wait. The advertisements are kept in memory, and
+//! the kernel is asked before each use whether their file is still the same one, which never waits.
+//! What has to wait is a helper's errand ([`crate::errand`]): a record is appended under the log's
+//! lock, tables are made anew, loaded, and the log handed out. Meanwhile the connection remembers
+//! how far it was ([`crate::connection::Turn`]), so that nothing is done a second time.
 //!
-//! Bodies are at most 1 KiB, so one is received with its head and is not kept anywhere. Longer ones are refused (413), as are those in
-//! chunks (411).
+//! Bodies are at most 1 KiB, so one is received with its head and is not kept anywhere. Longer ones
+//! are refused (413), as are those in chunks (411).
 
 use std::io;
 use std::rc::Rc;
@@ -50,7 +52,8 @@ struct Ask<'a> {
 }
 
 impl Worker {
-    /// The rest of this request's body is still to come, and it is one that is wanted together with its head.
+    /// The rest of this request's body is still to come, and it is one that is wanted together with
+    /// its head.
     pub(super) fn awaits_body(
         &self,
         connection: &Connection,
@@ -96,8 +99,8 @@ impl Worker {
         self.await_head(connection, bytes)
     }
 
-    /// Answers a request of an application, or goes on with it: how many of the bytes belonged to it, or what becomes
-    /// of the connection instead.
+    /// Answers a request of an application, or goes on with it: how many of the bytes belonged to
+    /// it, or what becomes of the connection instead.
     pub(super) fn serve_application(
         &mut self,
         connection: &mut Connection,
@@ -173,7 +176,8 @@ impl Worker {
                 }
             }
             (TurnStage::Resetting(reset), Given::Errand(Ok(_))) => {
-                // Where names are not probed, what is known of the old ones would be believed for a while.
+                // Where names are not probed, what is known of the old ones would be believed for a
+                // while.
                 if let Some((root, _)) = ask.place.own() {
                     self.lookup.forget(root, ADS_NAME.as_bytes());
                 }
@@ -241,7 +245,8 @@ impl Worker {
         self.wait_turn(connection, ask, stage, Phase::Errand, asked)
     }
 
-    /// The request waits for a helper that has been asked, or is turned away because too much waits already.
+    /// The request waits for a helper that has been asked, or is turned away because too much waits
+    /// already.
     fn wait_turn(
         &mut self,
         connection: &mut Connection,
@@ -411,7 +416,8 @@ impl Worker {
         self.reply(connection, outgoing)
     }
 
-    /// The file of a page, from memory or to be sent; with an advertisement in its places, a copy in memory.
+    /// The file of a page, from memory or to be sent; with an advertisement in its places, a copy
+    /// in memory.
     fn content_of(
         &mut self,
         connection: &Connection,

@@ -1,5 +1,6 @@
-//! New clients: taken in turn and by shares, turned away at the bound of their address or because more come than can be served, left in the
-//! queue when descriptors run out; and the last ones, when the worker is to end.
+//! New clients: taken in turn and by shares, turned away at the bound of their address or because
+//! more come than can be served, left in the queue when descriptors run out; and the last ones,
+//! when the worker is to end.
 
 use debox::Call;
 use event::{Interest, Token};
@@ -22,18 +23,21 @@ use crate::respond::{self, Context};
 /// While draining, how long a client that has not said anything yet may take to do so.
 const FIRST_REQUEST_MS: u64 = 1_000;
 
-/// Clients who are served as they are taken may come for ever: a round that is so old takes one and ends. Long beside a round,
-/// short beside the patience of whoever else has a word to say: the master, deadlines, those who are here.
+/// Clients who are served as they are taken may come for ever: a round that is so old takes one and
+/// ends. Long beside a round, short beside the patience of whoever else has a word to say: the
+/// master, deadlines, those who are here.
 const LONG_ROUND_MS: u64 = 250;
 
 /// When a round ends that has an end of its own.
 const NEVER_MS: u64 = u64::MAX;
 
-/// Cached files that are closed at a shortage of descriptors: as many as one message takes to a helper,
-/// enough for the reserve and a few clients. While the shortage lasts there are more with each pause.
+/// Cached files that are closed at a shortage of descriptors: as many as one message takes to a
+/// helper, enough for the reserve and a few clients. While the shortage lasts there are more with
+/// each pause.
 const SHED: usize = 64;
 
-/// While there is no room for another connection, and clients who wait in vain are to be told, the queue is looked at so often.
+/// While there is no room for another connection, and clients who wait in vain are to be told, the
+/// queue is looked at so often.
 const FULL_LOOK_MS: u64 = 100;
 
 /// Who may be left in an accept queue after a round.
@@ -67,7 +71,8 @@ impl Worker {
         }
     }
 
-    /// How many this worker may take now; `None` if it has enough, and leaves them to others that have less.
+    /// How many this worker may take now; `None` if it has enough, and leaves them to others that
+    /// have less.
     fn share_of_round(&mut self, listener: u32) -> Option<u32> {
         let most = self.most_a_round();
         let Some(balance) = &mut self.balance else {
@@ -87,7 +92,8 @@ impl Worker {
         }
     }
 
-    /// Shows the other workers how many clients are here, and looks at the queue again when that is due.
+    /// Shows the other workers how many clients are here, and looks at the queue again when that is
+    /// due.
     pub(super) fn tend_balance(&mut self) {
         let own = self.connections.len() as u32;
         if let Some(balance) = &mut self.balance {
@@ -101,9 +107,9 @@ impl Worker {
         }
     }
 
-    /// Takes new clients for connections that have closed, if that is the policy: a round for each, as the
-    /// micro-server did. Clients of these rounds may close again at once; they are counted in, unless the turn is
-    /// long already.
+    /// Takes new clients for connections that have closed, if that is the policy: a round for each,
+    /// as the micro-server did. Clients of these rounds may close again at once; they are counted
+    /// in, unless the turn is long already.
     pub(super) fn accept_for_closed(&mut self) {
         let (given, mut rounds) = (self.accepts_owed, 0);
         let (listeners, long_ms) = (self.listeners.len(), self.long_ms(self.now_ms));
@@ -136,7 +142,8 @@ impl Worker {
         moment_ms != NEVER_MS && self.clock.now_ms() >= moment_ms
     }
 
-    /// Takes new clients, at most `bound` of them, and one if it is past `long_ms`: how many were taken, and who may be left.
+    /// Takes new clients, at most `bound` of them, and one if it is past `long_ms`: how many were
+    /// taken, and who may be left.
     fn accept_round(&mut self, listener: u32, bound: u32, long_ms: u64) -> (u32, Left) {
         let begun = self.auto.as_ref().map(|_| Instant::now());
         // Whom a share has left is another worker's.
@@ -154,7 +161,8 @@ impl Worker {
         (taken, left)
     }
 
-    /// Turns away whom a full round has left in the queue, as many as the controller says. `false`: nobody is left.
+    /// Turns away whom a full round has left in the queue, as many as the controller says. `false`:
+    /// nobody is left.
     fn reject_surplus(&mut self, listener: u32) -> bool {
         let bound = match self.last_clients {
             // Those who came before the end are served.
@@ -191,8 +199,8 @@ impl Worker {
         more
     }
 
-    /// While there is no room for another connection nobody is taken, so that no round leaves anybody: those who wait are told here.
-    /// Not where another worker may take them.
+    /// While there is no room for another connection nobody is taken, so that no round leaves
+    /// anybody: those who wait are told here. Not where another worker may take them.
     pub(super) fn reject_while_full(&mut self) {
         let rejecting = self.auto.as_ref().is_some_and(|auto| auto.reject() > 0);
         if !rejecting || !self.listeners.is_full() || self.has_company() {
@@ -222,8 +230,8 @@ impl Worker {
         self.counters.early_rejected += 1;
         match self.config.early_reject {
             EarlyReject::Reset => {
-                // Closing with a linger time of zero is a reset (socket(7)): no reply to make, nothing left behind. Should
-                // setting it fail, the client sees an end instead.
+                // Closing with a linger time of zero is a reset (socket(7)): no reply to make,
+                // nothing left behind. Should setting it fail, the client sees an end instead.
                 let _ = self.tracer.call(Call::SocketOption, || {
                     sockopt::set_socket_linger(&socket, Some(Duration::ZERO))
                 });
@@ -236,10 +244,12 @@ impl Worker {
         }
     }
 
-    /// Clients may wait in a shared listener, and this worker does not look there any more: the master tells the others.
+    /// Clients may wait in a shared listener, and this worker does not look there any more: the
+    /// master tells the others.
     pub(super) fn tell_of_left(&mut self) {
         if self.listeners.take_left() {
-            // A full channel: a worker that leaves its master's words unread is about to be replaced, and then all look.
+            // A full channel: a worker that leaves its master's words unread is about to be
+            // replaced, and then all look.
             let _ = self.tracer.call(Call::ControlSend, || {
                 self.control.try_send(&FromWorker::LeftWaiting, &[])
             });
@@ -251,12 +261,14 @@ impl Worker {
         self.listeners.pass_on(&mut self.events, &self.tracer);
     }
 
-    /// Shows the controller who waits, and tells the kernel what it has decided, if that is something else.
+    /// Shows the controller who waits, and tells the kernel what it has decided, if that is
+    /// something else.
     pub(super) fn tend_queue(&mut self) {
         let Some(auto) = &mut self.auto else {
             return;
         };
-        // What this worker takes in its time, the others take as well, where the queue is theirs too.
+        // What this worker takes in its time, the others take as well, where the queue is theirs
+        // too.
         let sharers = self.config.sharers();
         if auto.is_to_look() {
             let (waiting, dropped) = self.listeners.look(&self.tracer);
@@ -317,8 +329,9 @@ impl Worker {
         (taken, left)
     }
 
-    /// A client's place. It is read from at once, unless the policy is to wait for the event mechanism: its
-    /// request has usually arrived with it, and then that need not hear of it at all.
+    /// A client's place. It is read from at once, unless the policy is to wait for the event
+    /// mechanism: its request has usually arrived with it, and then that need not hear of it at
+    /// all.
     fn welcome(&mut self, socket: OwnedFd, peer: SocketAddr) {
         if !self.addresses.enter(peer.ip()) {
             return self.turn_away(socket, peer);
@@ -353,8 +366,8 @@ impl Worker {
     /// Answers 503 and closes, all at once. The client may come again in so many seconds.
     fn answer_unavailable(&mut self, socket: OwnedFd, peer: SocketAddr, retry_after_s: u64) {
         let mut connection = Connection::new(socket, peer, Token(0));
-        // What it has sent is taken in first: closing with bytes unread is a reset, which would take the
-        // reply with it.
+        // What it has sent is taken in first: closing with bytes unread is a reset, which would
+        // take the reply with it.
         let received = self.tracer.call(Call::Receive, || {
             rustix::net::recv(
                 &connection.socket,
@@ -392,8 +405,8 @@ impl Worker {
         }
     }
 
-    /// A name could not be looked at for want of descriptors. `true`: those kept back from new clients
-    /// are free now, it is worth another try.
+    /// A name could not be looked at for want of descriptors. `true`: those kept back from new
+    /// clients are free now, it is worth another try.
     pub(super) fn free_descriptors(&mut self) -> bool {
         let freed = self.listeners.give_up_reserve();
         if freed {
@@ -402,22 +415,22 @@ impl Worker {
         freed
     }
 
-    /// Requests in flight are finished, idle clients go, nobody is accepted from here on. Those who are
-    /// in the accept queue already are taken first: closing a listener resets them.
+    /// Requests in flight are finished, idle clients go, nobody is accepted from here on. Those who
+    /// are in the accept queue already are taken first: closing a listener resets them.
     pub(super) fn drain(&mut self, timeout_ms: u64) {
         self.draining_until_ms = Some(self.now_ms + timeout_ms);
         if self.auto.is_some() {
             let (queue, deferred) = (self.config.listen_queue, self.config.defer_accept);
             self.listeners.open_wide(queue, deferred);
         }
-        // The kernel lets one more in than the queue is long. Others come while these are taken; as many
-        // of them are reset in the end as were let in instead of them.
+        // The kernel lets one more in than the queue is long. Others come while these are taken; as
+        // many of them are reset in the end as were let in instead of them.
         let queue = self.config.listen_queue.saturating_add(1);
         self.last_clients = Some(queue.saturating_mul(self.listeners.len()));
     }
 
-    /// Takes the last clients, some a turn, so that requests in flight go on meanwhile; then nobody is
-    /// listened to any more.
+    /// Takes the last clients, some a turn, so that requests in flight go on meanwhile; then nobody
+    /// is listened to any more.
     pub(super) fn accept_last(&mut self) {
         let Some(mut left) = self.last_clients else {
             return;

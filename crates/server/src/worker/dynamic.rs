@@ -1,12 +1,13 @@
 //! Requests that programs answer: the loop's part of it.
 //!
-//! A request of a location becomes an *exchange*, which its connection owns ([`crate::connection::Exchange`]):
-//! `find` looks for the program, `begin` lets it in, `gather` keeps a body until its length is known, `start`
-//! has its process made, `upload` and `download` pass the body and the reply, `end` says farewell. Here is what all exchanges share: the programs under
-//! way, who waits for a place among them, and the fork helper.
+//! A request of a location becomes an *exchange*, which its connection owns
+//! ([`crate::connection::Exchange`]): `find` looks for the program, `begin` lets it in, `gather`
+//! keeps a body until its length is known, `start` has its process made, `upload` and `download`
+//! pass the body and the reply, `end` says farewell. Here is what all exchanges share: the programs
+//! under way, who waits for a place among them, and the fork helper.
 //!
-//! What the loop never does: make a process (but with `fork-in-server`, to show what that costs), wait for
-//! one, or keep more of a body or a reply than a bounded buffer holds.
+//! What the loop never does: make a process (but with `fork-in-server`, to show what that costs),
+//! wait for one, or keep more of a body or a reply than a bounded buffer holds.
 
 mod abort;
 mod backlog;
@@ -291,8 +292,8 @@ impl Worker {
         }
     }
 
-    /// What the client's socket is waited for: more of the body while there is room for it, else the client's
-    /// departure; and room for the reply.
+    /// What the client's socket is waited for: more of the body while there is room for it, else
+    /// the client's departure; and room for the reply.
     fn watch_client(&mut self, connection: &mut Connection, exchange: &Exchange) {
         let reads = match &exchange.upload.body {
             _ if exchange.tunnel.is_some() => self.hears_tunnel_client(exchange),
@@ -309,9 +310,9 @@ impl Worker {
         self.watch(connection, interest);
     }
 
-    /// What the program's descriptors are waited for: its output while the last of it has left, its input
-    /// while there is something for it. A hang-up would be told at every wait, so what is not waited for is not
-    /// registered at all.
+    /// What the program's descriptors are waited for: its output while the last of it has left, its
+    /// input while there is something for it. A hang-up would be told at every wait, so what is not
+    /// waited for is not registered at all.
     fn watch_program(&mut self, client: Token, exchange: &mut Exchange) {
         self.watch_peer(exchange);
         self.watch_tunnel(exchange);
@@ -347,7 +348,8 @@ impl Worker {
     fn close_channel(&mut self, channel: Option<Channel>) {
         let Some(channel) = channel else { return };
         if channel.watched {
-            // Not `forget`: a process that the worker has just forked holds it until it executes its program.
+            // Not `forget`: a process that the worker has just forked holds it until it executes
+            // its program.
             let _ = self
                 .tracer
                 .call(Call::EventControl, || self.events.remove(channel.as_fd()));
@@ -355,8 +357,8 @@ impl Worker {
         self.tracer.call(Call::Close, || drop(channel));
     }
 
-    /// Once a turn: orders to the fork helper that did not fit, and programs of the worker's own that have
-    /// ended.
+    /// Once a turn: orders to the fork helper that did not fit, and programs of the worker's own
+    /// that have ended.
     pub(super) fn tend_dynamic(&mut self) {
         if self.dynamic.is_some() {
             self.tend_direct();

@@ -1,8 +1,8 @@
 //! One request from its head to its reply.
 //!
 //! Requests of a connection are answered strictly in order. While one waits for a helper its bytes
-//! are held and nothing after it is looked at; when the answer comes the head is parsed again, which
-//! costs less than keeping borrowed pieces of it alive across turns.
+//! are held and nothing after it is looked at; when the answer comes the head is parsed again,
+//! which costs less than keeping borrowed pieces of it alive across turns.
 
 use std::rc::Rc;
 
@@ -151,8 +151,8 @@ impl Worker {
         Fate::Keep
     }
 
-    /// Answers a request with a file: how many of the bytes belonged to it, or what becomes of the connection
-    /// instead.
+    /// Answers a request with a file: how many of the bytes belonged to it, or what becomes of the
+    /// connection instead.
     fn serve_file(
         &mut self,
         connection: &mut Connection,
@@ -181,8 +181,8 @@ impl Worker {
             && (most == 0 || connection.requests + 1 < most)
     }
 
-    /// Reads past a request body that static files have no use for. How many of `after` belong to it,
-    /// or what becomes of the connection while or instead of waiting for the rest.
+    /// Reads past a request body that static files have no use for. How many of `after` belong to
+    /// it, or what becomes of the connection while or instead of waiting for the rest.
     fn pass_body(
         &mut self,
         connection: &mut Connection,
@@ -433,8 +433,8 @@ impl Worker {
             .unwrap_or(true)
     }
 
-    /// The hot path: the whole reply lies in memory and leaves in one write. `None`: it does not, or
-    /// another form of it is still being sent to somebody.
+    /// The hot path: the whole reply lies in memory and leaves in one write. `None`: it does not,
+    /// or another form of it is still being sent to somebody.
     fn send_prepared(
         &mut self,
         connection: &mut Connection,
@@ -521,7 +521,8 @@ impl Worker {
         self.fail(connection, ask.head, ask.site, Status::SERVICE_UNAVAILABLE)
     }
 
-    /// Begins to send a reply, or (without `eager_write`) asks the event mechanism first whether it can leave.
+    /// Begins to send a reply, or (without `eager_write`) asks the event mechanism first whether it
+    /// can leave.
     pub(super) fn reply(&mut self, connection: &mut Connection, outgoing: Outgoing) -> Served {
         connection.outgoing = outgoing;
         let progress = match self.config.eager_write {
@@ -532,9 +533,9 @@ impl Worker {
     }
 }
 
-/// Whether another reply will follow at once. A reply that is told to wait for it waits 200 ms when it
-/// does not come (tcp(7), `TCP_CORK`): the start of a head, or an old client's stray line end, is not
-/// enough.
+/// Whether another reply will follow at once. A reply that is told to wait for it waits 200 ms when
+/// it does not come (tcp(7), `TCP_CORK`): the start of a head, or an old client's stray line end,
+/// is not enough.
 fn holds_a_head(bytes: &[u8]) -> bool {
     bytes.len() > 4 && memchr::memmem::find(bytes, b"\r\n\r\n").is_some()
 }

@@ -22,10 +22,11 @@ use crate::send::{self, Means, Progress};
 const LINGER_MS: u64 = 2_000;
 /// After so many times that a window was read in and lost again, a helper copies it.
 pub(super) const ASKS_MAX: u8 = 3;
-/// After so many times in all a file is never going to be what its name says: it is one of sysfs, or written all the time.
+/// After so many times in all a file is never going to be what its name says: it is one of sysfs,
+/// or written all the time.
 pub(super) const ASKS_IN_ALL_MAX: u8 = 2 * ASKS_MAX;
-/// How often a connection is read from in a row, where it is to be read from until there is nothing more:
-/// then the others have their turn.
+/// How often a connection is read from in a row, where it is to be read from until there is nothing
+/// more: then the others have their turn.
 const READS_MAX: usize = 64;
 /// Of so many first requests of a connection one is looked at, whether its client is still there.
 const LOOKED_AT_ONE_IN: u64 = 16;
@@ -58,15 +59,15 @@ impl Worker {
         }
     }
 
-    /// The client sends more than it may now: stop hearing of it until its turn comes. Only done when
-    /// it happens, because most clients wait for their reply.
+    /// The client sends more than it may now: stop hearing of it until its turn comes. Only done
+    /// when it happens, because most clients wait for their reply.
     fn look_away(&mut self, connection: &mut Connection, interest: Interest) -> Fate {
         self.watch(connection, interest);
         Fate::Keep
     }
 
-    /// A helper has been asked, which may take long: should the client give up meanwhile, its place is
-    /// to be free. One that only ends its own side may still want the reply.
+    /// A helper has been asked, which may take long: should the client give up meanwhile, its place
+    /// is to be free. One that only ends its own side may still want the reply.
     pub(super) fn heed_departure(&mut self, connection: &mut Connection) {
         if connection.interest.is_none() {
             self.watch(connection, Interest::READ);
@@ -85,8 +86,8 @@ impl Worker {
         !matches!(peeked, Ok(_) | Err(Errno::AGAIN | Errno::INTR))
     }
 
-    /// Receives the next head, or more of it, and answers what is complete; once, or (`full_read`) again and
-    /// again until there is nothing to read or something to wait for.
+    /// Receives the next head, or more of it, and answers what is complete; once, or (`full_read`)
+    /// again and again until there is nothing to read or something to wait for.
     pub(super) fn receive(&mut self, connection: &mut Connection) -> Fate {
         let reads = if self.config.full_read { READS_MAX } else { 1 };
         for _ in 0..reads {
@@ -120,12 +121,15 @@ impl Worker {
         fate
     }
 
-    /// Whether a client whose first request has just been read has given up, as far as one knows and it matters.
+    /// Whether a client whose first request has just been read has given up, as far as one knows
+    /// and it matters.
     ///
-    /// A client that has waited for too long closes, and its request is received all the same: nothing in a stream
-    /// tells that its reader has gone before its last byte is read. So some are looked at; and all, where more come than can be served and some had waited
-    /// for long, because then it is other clients' time that an answer to nobody takes. One that has closed only its own side and still
-    /// reads looks the same, so whoever has closed is answered unless it has waited for so long that giving up is the likelier reason.
+    /// A client that has waited for too long closes, and its request is received all the same:
+    /// nothing in a stream tells that its reader has gone before its last byte is read. So some are
+    /// looked at; and all, where more come than can be served and some had waited for long, because
+    /// then it is other clients' time that an answer to nobody takes. One that has closed only its
+    /// own side and still reads looks the same, so whoever has closed is answered unless it has
+    /// waited for so long that giving up is the likelier reason.
     fn has_departed(&mut self, connection: &Connection) -> bool {
         let first = connection.requests == 0 && !connection.partial;
         let sampled = self.counters.requests % LOOKED_AT_ONE_IN == LOOKED_AT_ONE_IN - 1;
@@ -153,7 +157,8 @@ impl Worker {
         departed
     }
 
-    /// Bytes received, `None` when there are none now; an error when the client has ended or is gone.
+    /// Bytes received, `None` when there are none now; an error when the client has ended or is
+    /// gone.
     pub(super) fn receive_into(
         &mut self,
         connection: &Connection,
@@ -216,10 +221,11 @@ impl Worker {
         }
     }
 
-    /// `100 Continue`, whole or not at all. A client whose socket takes nothing has not read the last
-    /// reply, and may send its body without being asked (RFC 9110, 10.1.1). If the socket takes a part
-    /// of these few bytes the connection closes: whatever followed would be read as the rest of them,
-    /// and a client that lets its replies pile up so exactly is not worth a place to keep the rest in.
+    /// `100 Continue`, whole or not at all. A client whose socket takes nothing has not read the
+    /// last reply, and may send its body without being asked (RFC 9110, 10.1.1). If the socket
+    /// takes a part of these few bytes the connection closes: whatever followed would be read as
+    /// the rest of them, and a client that lets its replies pile up so exactly is not worth a place
+    /// to keep the rest in.
     pub(super) fn send_continue(&mut self, connection: &Connection) -> Result<(), Fate> {
         let line = b"HTTP/1.1 100 Continue\r\n\r\n";
         match send::send_whole(&connection.socket, line, false, &self.tracer) {
@@ -257,8 +263,8 @@ impl Worker {
         Fate::Keep
     }
 
-    /// Sends what may leave now. A response is counted when its first byte leaves: until then it may
-    /// become another one.
+    /// Sends what may leave now. A response is counted when its first byte leaves: until then it
+    /// may become another one.
     pub(super) fn transmit(&mut self, connection: &mut Connection) -> Progress {
         let is_first = connection.outgoing.sent_bytes == 0;
         let mut means = Means {
@@ -320,8 +326,9 @@ impl Worker {
         Served::Sending
     }
 
-    /// Has a helper bring the next window into reach: into the page cache, or as a copy where the loop
-    /// cannot tell what is resident, or where the page cache has lost the window again and again.
+    /// Has a helper bring the next window into reach: into the page cache, or as a copy where the
+    /// loop cannot tell what is resident, or where the page cache has lost the window again and
+    /// again.
     fn fetch_window(
         &mut self,
         connection: &mut Connection,
@@ -359,8 +366,8 @@ impl Worker {
         }
     }
 
-    /// A reply that cannot be finished: an error instead if none of it has left, else the end of the
-    /// connection, so that the client sees a short body as short.
+    /// A reply that cannot be finished: an error instead if none of it has left, else the end of
+    /// the connection, so that the client sees a short body as short.
     pub(super) fn break_off(&mut self, connection: &mut Connection, status: Status) -> Served {
         if connection.outgoing.sent_bytes > 0 {
             self.counters.aborted += 1;
@@ -384,8 +391,8 @@ impl Worker {
         self.go_on(connection, served)
     }
 
-    /// A helper's copy of the next bytes. Compared after they were copied: the copy itself does not show
-    /// that its file was rewritten.
+    /// A helper's copy of the next bytes. Compared after they were copied: the copy itself does not
+    /// show that its file was rewritten.
     pub(super) fn send_copy(&mut self, connection: &mut Connection, copy: &Rc<OpenFile>) -> Fate {
         let file = connection.outgoing.file();
         if file.is_some_and(|file| !self.is_unchanged(file)) {
@@ -449,8 +456,8 @@ impl Worker {
         connection.program_asked && matches!(peek(), Ok((1.., _)))
     }
 
-    /// The end of a connection that has got its last reply. If the client has sent more than was read,
-    /// closing at once would reset the connection and could take the reply with it.
+    /// The end of a connection that has got its last reply. If the client has sent more than was
+    /// read, closing at once would reset the connection and could take the reply with it.
     pub(super) fn part(&mut self, connection: &mut Connection, unread: bool) -> Fate {
         if !unread {
             return Fate::Close;
@@ -485,11 +492,11 @@ impl Worker {
         }
     }
 
-    /// Answers a request that is not understood, or comes too slowly, and parts. The page is the one of
-    /// the site that was asked, or of the default site where no head says which.
+    /// Answers a request that is not understood, or comes too slowly, and parts. The page is the
+    /// one of the site that was asked, or of the default site where no head says which.
     ///
-    /// `asked` is what has arrived of the request: a reply to `HEAD` ends with its head, whatever the
-    /// status (RFC 9112, 6.3).
+    /// `asked` is what has arrived of the request: a reply to `HEAD` ends with its head, whatever
+    /// the status (RFC 9112, 6.3).
     pub(super) fn refuse(
         &mut self,
         connection: &mut Connection,

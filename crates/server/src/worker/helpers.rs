@@ -67,7 +67,8 @@ impl Worker {
         self.done = done;
     }
 
-    /// A job that ends helper after helper is worth a person's look; the first, second, fourth … is told.
+    /// A job that ends helper after helper is worth a person's look; the first, second, fourth … is
+    /// told.
     fn tell_given_up(&mut self) {
         let given_up = self.pool.statistics().given_up;
         if given_up > self.given_up_told && given_up.is_power_of_two() {
@@ -217,8 +218,8 @@ impl Worker {
         });
     }
 
-    /// A helper has read in the window that this connection asked for last: where recent use is taken for
-    /// residency, that counts as use.
+    /// A helper has read in the window that this connection asked for last: where recent use is
+    /// taken for residency, that counts as use.
     fn note_recent(&mut self, connection: &Connection) {
         if self.config.send == SendMethod::SendfileRecent
             && let Some(file) = connection.outgoing.file()

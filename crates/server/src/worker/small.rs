@@ -18,7 +18,8 @@ use crate::respond::{self, Context, Representation};
 pub(super) enum Missing {
     Cold,
     Opaque,
-    /// It is not what the name cache believes, or was closed while its content was in memory, which it is no longer: look again.
+    /// It is not what the name cache believes, or was closed while its content was in memory, which
+    /// it is no longer: look again.
     Changed,
     Unreadable,
 }
@@ -107,7 +108,8 @@ impl Worker {
         Rc::new(respond::prepare(&plain, representation, body, total))
     }
 
-    /// An error unless so many bytes, read or copied before, are all of `file` still: a rewrite in between shows in size or time.
+    /// An error unless so many bytes, read or copied before, are all of `file` still: a rewrite in
+    /// between shows in size or time.
     fn expect_whole(&self, length: u64, file: &OpenFile) -> Result<(), Missing> {
         match length == file.meta().size && self.is_unchanged(file) {
             true => Ok(()),
@@ -151,8 +153,9 @@ impl Worker {
         Ok(())
     }
 
-    /// An error if a page of it is surely missing. A read that may not wait would find that out as well, but it begins to
-    /// read the page in first, and beginning waits when the disk's queue is full.
+    /// An error if a page of it is surely missing. A read that may not wait would find that out as
+    /// well, but it begins to read the page in first, and beginning waits when the disk's queue is
+    /// full.
     fn expect_cached(&self, source: &OpenFile) -> Result<(), Missing> {
         let size = source.meta().size;
         let cached = self
@@ -165,8 +168,8 @@ impl Worker {
         }
     }
 
-    /// Has a helper bring into reach what is `Cold` or `Opaque`; `Full` also when that has been tried often enough. If it was kept for all workers, it
-    /// is no longer.
+    /// Has a helper bring into reach what is `Cold` or `Opaque`; `Full` also when that has been
+    /// tried often enough. If it was kept for all workers, it is no longer.
     pub(super) fn ask_for_content(
         &mut self,
         connection: &mut Connection,

@@ -59,8 +59,8 @@ impl Client {
             .map_err(|error| format!("ending the sending side: {error}"))
     }
 
-    /// Reads until `expected` has been said (until it is quiet, if nothing is), or to the end of the
-    /// stream if these are the `last` bytes.
+    /// Reads until `expected` has been said (until it is quiet, if nothing is), or to the end of
+    /// the stream if these are the `last` bytes.
     pub fn hear(
         &mut self,
         names: &Names,

@@ -21,8 +21,8 @@ pub fn data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
 }
 
-/// Holds every conversation of an area; fails with the list of those that went otherwise. With a server of
-/// another preset, whose budgets are its own, only the bytes must agree.
+/// Holds every conversation of an area; fails with the list of those that went otherwise. With a
+/// server of another preset, whose budgets are its own, only the bytes must agree.
 pub fn run_area(area: &str, preset: Option<&str>) {
     let only = std::env::var("CONVERSATION").ok();
     let mut failures = Vec::new();
@@ -141,8 +141,8 @@ fn talk(case: &mut Case, client: &mut Client, names: &Names, update: bool) -> Re
     Ok(())
 }
 
-/// The text with `Connection: close` as the first field of each head, and so the same for a reply prepared
-/// beforehand, which has it there, and one made for its request.
+/// The text with `Connection: close` as the first field of each head, and so the same for a reply
+/// prepared beforehand, which has it there, and one made for its request.
 ///
 /// Where the difference matters the cases of `budgets` see it in the counters.
 fn leads(text: &str) -> String {

@@ -2,10 +2,10 @@
 //!
 //! A line stands for its text and CR LF; a line that ends in one backslash for its text alone.
 //! `\n`, `\r`, `\t`, `\0`, `\xHH` and `\\` are bytes. Sent texts may hold `{N*TEXT}`, so many times
-//! the text. Both sides know `{etag:NAME}`, the tag the file must have; what is received is
-//! written with `{date}` for a `Date` of this minute, `{boundary}` for the multipart boundary
-//! announced, and `{file:NAME:START-END}` for long stretches of a file, the end not included. What is received has
-//! exactly one notation, so that two conversations are equal when their texts are.
+//! the text. Both sides know `{etag:NAME}`, the tag the file must have; what is received is written
+//! with `{date}` for a `Date` of this minute, `{boundary}` for the multipart boundary announced,
+//! and `{file:NAME:START-END}` for long stretches of a file, the end not included. What is received
+//! has exactly one notation, so that two conversations are equal when their texts are.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

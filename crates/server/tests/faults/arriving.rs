@@ -156,7 +156,8 @@ fn a_crowd_a_large_file_and_those_who_leave_are_served_over_io_uring() {
     fs::write(root.path().join("large"), &large).unwrap();
     let config = config(root.path(), "events = 'io_uring'\nmax-conns = 500");
     let (mut served, mut clients) = Served::start_late(config, &[], crowd);
-    // Who waits for a place gets one when another client has gone: a closed socket is closed for its client, too.
+    // Who waits for a place gets one when another client has gone: a closed socket is closed for
+    // its client, too.
     for mut client in clients.drain(..) {
         assert_eq!(read_reply(&mut client).body, b"hello");
     }

@@ -102,8 +102,8 @@ fn connection_closes_short_when_the_file_is_rewritten_while_sent() {
     }
 }
 
-/// The file is small enough for the socket to hold what is left of it, so that nobody has a reason to
-/// look at it again.
+/// The file is small enough for the socket to hold what is left of it, so that nobody has a reason
+/// to look at it again.
 #[test]
 fn body_is_all_old_or_short_when_the_file_is_rewritten_behind_the_last_window() {
     let root = root();

@@ -1,4 +1,5 @@
-//! The micro-servers of Brecht and Ostrowski: how each takes clients, by the calls it makes and by what it counts.
+//! The micro-servers of Brecht and Ostrowski: how each takes clients, by the calls it makes and by
+//! what it counts.
 
 use std::fs;
 use std::io::Write;
@@ -15,8 +16,8 @@ fn grown(before: &Snapshot, after: &Snapshot, call: &str) -> u64 {
     of(after) - of(before)
 }
 
-/// One client with one request, from its connection to its end, after the file is known to the kernel: accept,
-/// recvfrom, sendto and openat2 calls, and reads that found nothing.
+/// One client with one request, from its connection to its end, after the file is known to the
+/// kernel: accept, recvfrom, sendto and openat2 calls, and reads that found nothing.
 fn one_client(preset: &str) -> [u64; 5] {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
@@ -86,7 +87,8 @@ fn eager_servers_read_from_whom_they_have_just_taken() {
     ] {
         let [accepts, receives, sends, opens, blocked] = one_client(preset);
         assert!(blocked <= 1 + full, "{preset}: {blocked}");
-        // Read until there is nothing more: one read that finds nothing, unless the end is already there.
+        // Read until there is nothing more: one read that finds nothing, unless the end is already
+        // there.
         assert_eq!(receives, 2 + blocked, "{preset}");
         assert_eq!((sends, opens), (1, 1), "{preset}");
         let after_close = u64::from(preset.contains("close") || preset == "cm");
@@ -131,7 +133,8 @@ fn a_client_that_says_nothing_costs_an_eager_read_that_finds_nothing() {
 fn clients_are_taken_for_each_that_closes_when_that_is_the_policy() {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
-    // One place: who waits behind is taken when it is free, by the close itself or by the next wake-up.
+    // One place: who waits behind is taken when it is free, by the close itself or by the next
+    // wake-up.
     for (preset, rounds) in [("eager", 0), ("eager+close", 6), ("cm", 6)] {
         let text = format!("preset = '{preset}'\nmax-conns = 1");
         let mut served = Served::start(config(root.path(), &text));

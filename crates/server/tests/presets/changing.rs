@@ -1,4 +1,5 @@
-//! Files that change while the papers' servers send them: whole or visibly short, and nobody dies of it.
+//! Files that change while the papers' servers send them: whole or visibly short, and nobody dies
+//! of it.
 
 use std::fs;
 use std::io::Write;

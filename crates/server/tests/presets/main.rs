@@ -1,4 +1,5 @@
-//! The papers' servers beside ours: they say the same, bytes in and bytes out, by the calls each is known for.
+//! The papers' servers beside ours: they say the same, bytes in and bytes out, by the calls each is
+//! known for.
 
 #[path = "../conversation/mod.rs"]
 mod conversation;

@@ -33,8 +33,9 @@ fn new_flash_says_what_headway_says() {
     hold_all("new-flash");
 }
 
-/// The micro-servers differ from Headway in when they read and write, and in that nothing is kept. So the least and the
-/// most eager of them say what bodies, connections and files are about; the rest is the same code.
+/// The micro-servers differ from Headway in when they read and write, and in that nothing is kept.
+/// So the least and the most eager of them say what bodies, connections and files are about; the
+/// rest is the same code.
 #[test]
 fn micro_servers_say_what_headway_says() {
     for preset in ["accept1", "cm"] {

@@ -179,7 +179,8 @@ impl Served {
         helpers.held.drain(..).for_each(run_helper);
     }
 
-    /// A helper's end of its socket, with what the worker has sent there: the test is the helper now.
+    /// A helper's end of its socket, with what the worker has sent there: the test is the helper
+    /// now.
     pub fn take_helper(&self) -> OwnedFd {
         let mut helpers = self.helpers.lock().expect("helpers");
         helpers.held.pop().expect("a helper that is held")

@@ -1,7 +1,7 @@
 //! The kept calls as Chrome's trace-event JSON, which Perfetto and `chrome://tracing` open.
 //!
-//! Source: "Trace Event Format", the complete (`X`), metadata (`M`) and instant (`i`) events. Times are microseconds
-//! since the trace began; fractions keep the nanoseconds.
+//! Source: "Trace Event Format", the complete (`X`), metadata (`M`) and instant (`i`) events. Times
+//! are microseconds since the trace began; fractions keep the nanoseconds.
 
 use serde_json::{Value, json};
 
@@ -77,8 +77,8 @@ fn event(trace: &Trace, kept: &Kept) -> Value {
     })
 }
 
-/// The kernel functions of a call, which viewers draw below it. They are cut to the call, whose clock is another one: what
-/// sticks out would be drawn beside it.
+/// The kernel functions of a call, which viewers draw below it. They are cut to the call, whose
+/// clock is another one: what sticks out would be drawn beside it.
 fn functions(trace: &Trace, kept: &Kept) -> Vec<(u64, Value)> {
     let pid = trace.programs.get(kept.program).map(|program| program.pid);
     let within = |ns: u64| ns.clamp(kept.start_ns, kept.start_ns + kept.wall_ns);
@@ -99,7 +99,8 @@ fn functions(trace: &Trace, kept: &Kept) -> Vec<(u64, Value)> {
     kept.functions.iter().map(event).collect()
 }
 
-/// A sleep. Waiters are left out where nobody counted them, so that none reads as 0; so is a line that is not known.
+/// A sleep. Waiters are left out where nobody counted them, so that none reads as 0; so is a line
+/// that is not known.
 fn slept(sleep: &SleepAt) -> Value {
     let mut value = json!({
         "label": sleep.label,

@@ -1,14 +1,17 @@
-//! Time asleep as folded stacks, which flame-graph programs draw: `program;function;call;kernel…;label TIME_US`.
+//! Time asleep as folded stacks, which flame-graph programs draw:
+//! `program;function;call;kernel…;label TIME_US`.
 //!
-//! Where kept records hold the program's stacks (`--stacks`) those are used, and only kept calls count; else the sums
-//! of call sites, which are complete, with the call site as the only frame of the program.
+//! Where kept records hold the program's stacks (`--stacks`) those are used, and only kept calls
+//! count; else the sums of call sites, which are complete, with the call site as the only frame of
+//! the program.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use crate::model::{Kept, Site, SleepAt, Trace, file_name};
 
-/// One line a stack, whole microseconds asleep at the end; stacks below a microsecond round up to one.
+/// One line a stack, whole microseconds asleep at the end; stacks below a microsecond round up to
+/// one.
 pub fn folded(trace: &Trace) -> String {
     let mut sums: BTreeMap<String, u64> = BTreeMap::new();
     let stacks = trace.kept.iter().any(|kept| !kept.stack.is_empty());

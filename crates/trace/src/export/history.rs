@@ -1,6 +1,7 @@
 //! Each kept call by the number of its invocation: the paper's Figures 2.5 and 2.6.
 //!
-//! The figure shows in-band time, as the paper's does: preemption is left out, so that a trend is the call's own.
+//! The figure shows in-band time, as the paper's does: preemption is left out, so that a trend is
+//! the call's own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -56,8 +57,8 @@ pub(super) fn rows(trace: &Trace) -> impl Iterator<Item = Row<'_>> {
     })
 }
 
-/// Comma-separated values, one row a call: numbers by call (`invocation` counts from 1), times in nanoseconds. What is not
-/// known is empty.
+/// Comma-separated values, one row a call: numbers by call (`invocation` counts from 1), times in
+/// nanoseconds. What is not known is empty.
 pub fn csv(trace: &Trace) -> String {
     let mut out = String::from(
         "call,invocation,pid,thread,start_ns,wall_ns,in_band_ns,asleep_ns,preempted_ns,result,label,site,\
@@ -190,7 +191,8 @@ fn panel(out: &mut String, call: &str, kept: &[&Kept], top: f64) {
     );
 }
 
-/// Every call is a dot; dots that would cover each other are drawn once, so a million calls stay a small file.
+/// Every call is a dot; dots that would cover each other are drawn once, so a million calls stay a
+/// small file.
 fn points(kept: &[&Kept], x: impl Fn(usize) -> f64, y: impl Fn(f64) -> f64) -> String {
     let half_pixels = |value: f64| (value * 2.0).round() as i64;
     let dots: BTreeSet<(i64, i64)> = kept

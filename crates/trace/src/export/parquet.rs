@@ -1,5 +1,5 @@
-//! The history of the kept calls as a Parquet file: the rows and names of the CSV form, with their types, for tools that
-//! ask questions of a million calls.
+//! The history of the kept calls as a Parquet file: the rows and names of the CSV form, with their
+//! types, for tools that ask questions of a million calls.
 //!
 //! Source: the Parquet format, `github.com/apache/parquet-format`.
 
@@ -16,7 +16,8 @@ use parquet::schema::parser::parse_message_type;
 use super::history::{Row, rows};
 use crate::model::Trace;
 
-/// `result` is null where it is not known, `label` where the call did not sleep, the waiters where nobody counted them.
+/// `result` is null where it is not known, `label` where the call did not sleep, the waiters where
+/// nobody counted them.
 const SCHEMA: &str = "message history {
     required binary call (utf8);
     required int64 invocation;

@@ -52,8 +52,8 @@ pub struct Launched {
     forwarding: Forwarding,
 }
 
-/// Starts a command that leaves its records in `directory`. `output` is where its standard output and error go, if
-/// not where ours go.
+/// Starts a command that leaves its records in `directory`. `output` is where its standard output
+/// and error go, if not where ours go.
 ///
 /// # Errors
 ///
@@ -97,8 +97,8 @@ fn preloads(library: &OsStr, others: Option<OsString>) -> OsString {
 }
 
 impl Launched {
-    /// Watches a child. Signals are caught only from here on, so that the child has inherited what we were given:
-    /// a signal that was ignored stays ignored.
+    /// Watches a child. Signals are caught only from here on, so that the child has inherited what
+    /// we were given: a signal that was ignored stays ignored.
     pub fn new(mut child: Child) -> Launched {
         let pid = child.id();
         let forwarding = Forwarding::to(pid);

@@ -24,8 +24,8 @@ pub enum NoLibrary {
     Unspeakable(PathBuf),
 }
 
-/// The library's path: `HEADWAY_PRELOAD`, else next to this program (a build), else `../lib/headway` or
-/// `../lib` (an installation).
+/// The library's path: `HEADWAY_PRELOAD`, else next to this program (a build), else
+/// `../lib/headway` or `../lib` (an installation).
 ///
 /// # Errors
 ///

@@ -1,7 +1,8 @@
-//! Runs a command with the preload library, as quietly as time(1): its streams, signals and exit code are its own.
+//! Runs a command with the preload library, as quietly as time(1): its streams, signals and exit
+//! code are its own.
 //!
-//! The library reads what to do from environment variables and writes into a directory of ours. Nothing stands
-//! between the command and its terminal; a signal sent to us is passed on.
+//! The library reads what to do from environment variables and writes into a directory of ours.
+//! Nothing stands between the command and its terminal; a signal sent to us is passed on.
 
 mod command;
 mod library;
@@ -34,7 +35,8 @@ pub struct Orders {
 }
 
 impl Orders {
-    /// Whether the programs need the labels of sleeps at once. What is no order is the library's business.
+    /// Whether the programs need the labels of sleeps at once. What is no order is the library's
+    /// business.
     pub fn need_labels(&self) -> bool {
         let by_label = |keep: Filter| !keep.labels.is_empty();
         let reacts = |order: &String| order.parse().is_ok_and(|order: Order| order.needs_labels());

@@ -14,7 +14,8 @@ use object::{Object, ReadCache, elf};
 /// Why it cannot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Untraceable {
-    /// Its file gives it rights, so the loader ignores preloaded libraries (ld.so(8), secure-execution mode).
+    /// Its file gives it rights, so the loader ignores preloaded libraries (ld.so(8),
+    /// secure-execution mode).
     Privileged(PathBuf),
     /// It makes its system calls without libc.
     Go(PathBuf),
@@ -50,8 +51,8 @@ impl fmt::Display for Untraceable {
     }
 }
 
-/// Looks a command up as execvp(3) does and says why it cannot be traced; `None` if it can, and if nothing can be
-/// said.
+/// Looks a command up as execvp(3) does and says why it cannot be traced; `None` if it can, and if
+/// nothing can be said.
 pub fn examine(command: &OsStr) -> Option<Untraceable> {
     let mut path = found(command)?;
     // A script's interpreter may be a script: the kernel follows four times.
@@ -123,7 +124,8 @@ fn judge(path: &Path) -> Option<Untraceable> {
     (!loaded).then(|| Untraceable::Static(path.to_owned()))
 }
 
-/// As execve(2): identity or capabilities would change. They do not for a user who has them already.
+/// As execve(2): identity or capabilities would change. They do not for a user who has them
+/// already.
 fn gains_rights(path: &Path) -> bool {
     let Ok(data) = path.metadata() else {
         return false;

@@ -1,8 +1,8 @@
 //! The directory traced programs write into, and what has been taken out of it.
 //!
-//! It lies in memory where it can: a page fault on a mapped file of a disk would wait for that disk, and the trace
-//! would show itself. Records of processes that have ended are taken out while others run, so a build of ten thousand
-//! processes needs no room for all of them at once.
+//! It lies in memory where it can: a page fault on a mapped file of a disk would wait for that
+//! disk, and the trace would show itself. Records of processes that have ended are taken out while
+//! others run, so a build of ten thousand processes needs no room for all of them at once.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -32,7 +32,8 @@ impl Session {
             .tempdir_in(memory)
             .or_else(|_| builder().tempdir())?;
         if rustix::process::geteuid().is_root() {
-            // Daemons give up root and fork: their children must be able to make files too, not to see others'.
+            // Daemons give up root and fork: their children must be able to make files too, not to
+            // see others'.
             let mode = std::fs::Permissions::from_mode(0o1733);
             std::fs::set_permissions(directory.path(), mode)?;
         }
@@ -42,7 +43,8 @@ impl Session {
         })
     }
 
-    /// Gives programs that need labels at once what all of them would have to read, ten megabytes of text.
+    /// Gives programs that need labels at once what all of them would have to read, ten megabytes
+    /// of text.
     ///
     /// # Errors
     ///
@@ -56,7 +58,8 @@ impl Session {
         self.directory.path()
     }
 
-    /// Takes out what ended processes have left. What cannot be read stays for [`Session::collection`] to tell.
+    /// Takes out what ended processes have left. What cannot be read stays for
+    /// [`Session::collection`] to tell.
     ///
     /// # Errors
     ///
@@ -107,13 +110,15 @@ fn identity(path: &Path) -> Option<(u32, u64)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// Whether this very process still runs: a number is used again, a number and a time are not. A zombie has ended.
+/// Whether this very process still runs: a number is used again, a number and a time are not. A
+/// zombie has ended.
 fn alive(pid: u32, start_ticks: u64) -> bool {
     let path = PathBuf::from(format!("/proc/{pid}/stat"));
     let Ok(text) = std::fs::read_to_string(path) else {
         return false;
     };
-    // The name in parentheses may hold anything, so fields are counted from its end: state is field 3 of proc(5).
+    // The name in parentheses may hold anything, so fields are counted from its end: state is field
+    // 3 of proc(5).
     let Some((_, rest)) = text.rsplit_once(')') else {
         return false;
     };

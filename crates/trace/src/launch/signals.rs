@@ -1,7 +1,8 @@
 //! Signals sent to us, passed on to the command.
 //!
-//! What the keyboard sends goes to every process of the terminal's foreground group, hence to the command already:
-//! `SIGINT` and `SIGQUIT` are passed on only when we are not in that group. We outlive them, to show the result.
+//! What the keyboard sends goes to every process of the terminal's foreground group, hence to the
+//! command already: `SIGINT` and `SIGQUIT` are passed on only when we are not in that group. We
+//! outlive them, to show the result.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,8 +1,9 @@
 //! Each call's times as the program could measure them and in band: the paper's Table 2.1.
 //!
-//! The two differ by the time the thread was preempted, which says something about the load of the machine and
-//! nothing about the call. The in-band median is known without a histogram of its own: preempted calls are few,
-//! and taking them all off the top moves the rank of the median by no more than their number.
+//! The two differ by the time the thread was preempted, which says something about the load of the
+//! machine and nothing about the call. The in-band median is known without a histogram of its own:
+//! preempted calls are few, and taking them all off the top moves the rank of the median by no more
+//! than their number.
 
 use std::collections::BTreeMap;
 

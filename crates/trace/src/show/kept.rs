@@ -67,7 +67,8 @@ pub(super) fn table(trace: &Trace, style: &Style) -> String {
     style.heading(&title) + "\n" + &with_details(trace, &longest, &lines)
 }
 
-/// Most other tasks asleep on the same resource when a sleep of the call began and ended, where they were counted.
+/// Most other tasks asleep on the same resource when a sleep of the call began and ended, where
+/// they were counted.
 fn others(kept: &Kept) -> Option<String> {
     let (entry, exit) = kept.waiters_entry_max().zip(kept.waiters_exit_max())?;
     Some(format!("{}/{}", counted(entry), counted(exit)))

@@ -141,8 +141,8 @@ struct Column {
     calls: Vec<(String, u64)>,
 }
 
-/// The paper's Table 2.4: each column is a label with the number of sleeps on it, and below it the calls they
-/// happened in.
+/// The paper's Table 2.4: each column is a label with the number of sleeps on it, and below it the
+/// calls they happened in.
 pub(super) fn by_call(trace: &Trace, style: &Style) -> String {
     let columns = columns(trace);
     if columns.is_empty() {

@@ -1,8 +1,8 @@
-//! The summary of a trace as text: one sentence, then what it waited for, then by call, by call site, the longest calls, and
-//! what is missing.
+//! The summary of a trace as text: one sentence, then what it waited for, then by call, by call
+//! site, the longest calls, and what is missing.
 //!
-//! It only arranges what a [`Trace`] holds. The forms are those of the dissertation's Tables 2.1, 2.4 and 2.5 and
-//! of its section 2.5.5.
+//! It only arranges what a [`Trace`] holds. The forms are those of the dissertation's Tables 2.1,
+//! 2.4 and 2.5 and of its section 2.5.5.
 
 mod calls;
 mod heading;

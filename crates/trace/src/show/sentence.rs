@@ -1,9 +1,11 @@
-//! What it blocked on, in one sentence: the first thing a reader wants, and what a collection of traces is compared by.
+//! What it blocked on, in one sentence: the first thing a reader wants, and what a collection of
+//! traces is compared by.
 //!
-//! Three kinds of sleep are told apart. What a program *asked for* (events, clients, a child, a time, a signal) is no
-//! blocking. *Others*, its own threads or programs at the other end of a pipe or socket, kept it waiting. All else is
-//! *the system*: a disk, a lock of the kernel, memory; it stands first, since a pool of idle threads easily sleeps longer.
-//! Sleeps whose kernel stack could not be seen are said to be just that.
+//! Three kinds of sleep are told apart. What a program *asked for* (events, clients, a child, a
+//! time, a signal) is no blocking. *Others*, its own threads or programs at the other end of a pipe
+//! or socket, kept it waiting. All else is *the system*: a disk, a lock of the kernel, memory; it
+//! stands first, since a pool of idle threads easily sleeps longer. Sleeps whose kernel stack could
+//! not be seen are said to be just that.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

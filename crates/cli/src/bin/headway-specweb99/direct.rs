@@ -1,8 +1,11 @@
-//! The application as the program of a `direct` location: `headway serve` gives it clients' sockets, and it writes the replies there.
+//! The application as the program of a `direct` location: `headway serve` gives it clients'
+//! sockets, and it writes the replies there.
 //!
-//! The program's side of docs/src/direct-protocol.md, version 1, as `clients/` has it in C and Python. The socket is shared with the server,
-//! flags included, so each write asks not to wait and poll waits. A request may say that its reply is to be sent back, as servers had it
-//! before; then it goes to the server in messages. One request at a time; a server that wants more at once starts more processes.
+//! The program's side of docs/src/direct-protocol.md, version 1, as `clients/` has it in C and
+//! Python. The socket is shared with the server, flags included, so each write asks not to wait and
+//! poll waits. A request may say that its reply is to be sent back, as servers had it before; then
+//! it goes to the server in messages. One request at a time; a server that wants more at once
+//! starts more processes.
 
 use std::io::{self, BufWriter, IoSlice, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -36,7 +39,8 @@ const OUTPUT_BYTES_MAX: usize = 64 * 1024 - 6;
 /// What leaves of a reply at once.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// A request, as a message has it. A body that is not in the message is longer than any the application takes.
+/// A request, as a message has it. A body that is not in the message is longer than any the
+/// application takes.
 struct Request<'m> {
     flags: u16,
     id: u32,
@@ -54,7 +58,8 @@ struct Done {
 /// Answers the server at the other end of a socket until it is gone.
 ///
 /// # Errors
-/// The socket is broken, or what comes is no request of the protocol: the program ends, and the server starts another.
+/// The socket is broken, or what comes is no request of the protocol: the program ends, and the
+/// server starts another.
 pub(crate) fn serve(server: impl AsFd, place: &Place) -> io::Result<()> {
     let mut state = place.open();
     let mut message = vec![0; MESSAGE_BYTES_MAX];

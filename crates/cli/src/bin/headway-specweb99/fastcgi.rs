@@ -1,9 +1,12 @@
-//! The application behind FastCGI: connections of a web server, each answered in a thread of its own.
+//! The application behind FastCGI: connections of a web server, each answered in a thread of its
+//! own.
 //!
-//! A kept connection waits in its thread for the next request, so one that is idle holds nobody else up; more of them than were asked for wait
-//! in the accept queue. Several processes may share a socket, and several sockets a file set: posts are ordered by the lock of their log.
+//! A kept connection waits in its thread for the next request, so one that is idle holds nobody
+//! else up; more of them than were asked for wait in the accept queue. Several processes may share
+//! a socket, and several sockets a file set: posts are ordered by the lock of their log.
 //!
-//! The protocol is `gateway`'s. Refused: a second request on a connection before the first is answered, and other roles than answering.
+//! The protocol is `gateway`'s. Refused: a second request on a connection before the first is
+//! answered, and other roles than answering.
 //!
 //! Source: FastCGI Specification, section 2.2 (the listening socket is descriptor 0), 5 and 6.
 
@@ -28,7 +31,8 @@ use specweb::state::State;
 
 use crate::{Place, say};
 
-/// Connections at once, unless words say something else: more than a server has processes or keeps connections.
+/// Connections at once, unless words say something else: more than a server has processes or keeps
+/// connections.
 pub(crate) const CONNECTIONS: usize = 256;
 
 /// A web server that takes nothing of a reply for so long has forgotten it.
@@ -72,7 +76,8 @@ pub(crate) fn listen(address: &str) -> io::Result<OwnedFd> {
     Ok(listened)
 }
 
-/// A socket that was left behind by a process that is gone is replaced. Web servers run as users of their own and may connect.
+/// A socket that was left behind by a process that is gone is replaced. Web servers run as users of
+/// their own and may connect.
 fn listen_unix(path: &Path) -> io::Result<UnixListener> {
     let is_socket = path
         .symlink_metadata()

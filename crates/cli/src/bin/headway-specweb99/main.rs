@@ -1,11 +1,15 @@
-//! The application of a SPECweb99-like measurement as a program behind a server: `specweb` with a way to be asked.
+//! The application of a SPECweb99-like measurement as a program behind a server: `specweb` with a
+//! way to be asked.
 //!
-//! A server asks it in one of three ways: by starting it for each request (CGI), through connections (FastCGI, [`fastcgi`]), or by handing it
-//! clients' sockets ([`direct`]). Which one, it finds out for itself, as programs for these interfaces do. A CGI program never looks at its
-//! words: a server makes them of a query without `=` (RFC 3875, 4.4), so they are a client's, and not for choosing another way.
+//! A server asks it in one of three ways: by starting it for each request (CGI), through
+//! connections (FastCGI, [`fastcgi`]), or by handing it clients' sockets ([`direct`]). Which one,
+//! it finds out for itself, as programs for these interfaces do. A CGI program never looks at its
+//! words: a server makes them of a query without `=` (RFC 3875, 4.4), so they are a client's, and
+//! not for choosing another way.
 //!
-//! Glue only. Where the documents are and, if they are not beside them, its own files, comes from the environment. It says what went wrong
-//! on standard error, which the server writes into its log.
+//! Glue only. Where the documents are and, if they are not beside them, its own files, comes from
+//! the environment. It says what went wrong on standard error, which the server writes into its
+//! log.
 #![forbid(unsafe_code)]
 
 mod direct;
@@ -65,7 +69,8 @@ fn main() -> ExitCode {
         Ok(Asked::FastCgi(words)) => stay(words.root, words.state, |place| {
             fastcgi::serve(fastcgi::listen(&words.address)?, place, words.connections)
         }),
-        // The starter of a FastCGI application leaves its listening socket there (section 2.2 of the specification).
+        // The starter of a FastCGI application leaves its listening socket there (section 2.2 of
+        // the specification).
         Ok(Asked::Nothing) if fastcgi::is_listening(&io::stdin()) => stay(None, None, |place| {
             fastcgi::serve(fastcgi::inherited()?, place, fastcgi::CONNECTIONS)
         }),

@@ -1,5 +1,5 @@
-//! The words of somebody who starts the program himself. Few enough to be read by hand: the program that a server starts for each request
-//! carries what is linked into it.
+//! The words of somebody who starts the program himself. Few enough to be read by hand: the program
+//! that a server starts for each request carries what is linked into it.
 
 use std::ffi::OsString;
 

@@ -1,4 +1,5 @@
-//! What was counted: work, misses and stalls, where cycles go, Table 4.6, memory, and what is behind the figures.
+//! What was counted: work, misses and stalls, where cycles go, Table 4.6, memory, and what is
+//! behind the figures.
 
 use counters::events::{Meaning, table as events};
 use counters::metrics::Unit;
@@ -11,7 +12,8 @@ use report::{SheetBars, SheetPart, SheetSection, SheetTable};
 use super::super::text::{number, percent};
 use super::{NONE, head, or_none, section, title};
 
-/// Figures by server and configuration, one row each; columns that nobody has a value for are left out.
+/// Figures by server and configuration, one row each; columns that nobody has a value for are left
+/// out.
 fn figures_table(cells: &[Cell], name: &str, note: &str, wanted: &[&str]) -> Option<SheetPart> {
     let value = |cell: &Cell, name: &str| {
         let figure = cell.figures.iter().find(|figure| figure.name == name)?;
@@ -449,7 +451,8 @@ mod tests {
     fn estimates_are_marked_and_gaps_left_when_counts_took_turns_or_are_missing() {
         let outcome = outcome();
         let page = report::sheet(&sheet(&outcome, &cells(&outcome)));
-        // Two instructions a byte, counted half of the time; 0.5 instructions a cycle beside the Xeon's 0.33.
+        // Two instructions a byte, counted half of the time; 0.5 instructions a cycle beside the
+        // Xeon's 0.33.
         assert!(page.contains("<td>≈ 2.00</td>"), "{page}");
         assert!(
             page.contains("Beside the simulations")

@@ -1,10 +1,11 @@
 //! One or two programs running beside one another until each has ended often enough.
 //!
-//! A thread for each seat is bound to its CPU, starts the program, waits for its end and starts it again; what a thread
-//! starts inherits its binding, so nothing has to happen between fork and exec. The calling thread watches: time
-//! limits and interruptions. A run is over with the end of the process that was started; what is left of its group is
-//! ended then. The kernel may give a process number away again only after its owner has been waited for, hence signals
-//! are sent only between start and that wait, under the lock.
+//! A thread for each seat is bound to its CPU, starts the program, waits for its end and starts it
+//! again; what a thread starts inherits its binding, so nothing has to happen between fork and
+//! exec. The calling thread watches: time limits and interruptions. A run is over with the end of
+//! the process that was started; what is left of its group is ended then. The kernel may give a
+//! process number away again only after its owner has been waited for, hence signals are sent only
+//! between start and that wait, under the lock.
 
 use std::fs::File;
 use std::io;

@@ -1,18 +1,21 @@
 //! Measures a matrix: each program alone, then each pair side by side on two given CPUs.
 //!
-//! A program's time is wall-clock time from its start to its end, the median of several runs. Alone it is measured on each
-//! of the two CPUs, after one run that only warms the caches, so that a pair on unlike CPUs is compared with the right
-//! base. In a pair both start together, and whoever ends is started again until each has ended often enough: every run
-//! that counts had company from its beginning to its end. The last run of the other one is cut off and does not count.
+//! A program's time is wall-clock time from its start to its end, the median of several runs. Alone
+//! it is measured on each of the two CPUs, after one run that only warms the caches, so that a pair
+//! on unlike CPUs is compared with the right base. In a pair both start together, and whoever ends
+//! is started again until each has ended often enough: every run that counts had company from its
+//! beginning to its end. The last run of the other one is cut off and does not count.
 //!
-//! Each program is a line for `sh -c`, bound to its CPU with all it starts, in a process group of its own, without input.
-//! What it prints is discarded, or kept in a file for each program. Whatever ends the measurement (an error, a run beyond
-//! its time limit, an interruption) ends every process of those groups; one that leaves its group escapes that, and so
-//! does everything if this process is itself killed by SIGKILL. No run is longer than the time limit, so the whole is bounded:
-//! by limit × (runs + 1) for each program on each CPU, and limit × runs for each pair.
+//! Each program is a line for `sh -c`, bound to its CPU with all it starts, in a process group of
+//! its own, without input. What it prints is discarded, or kept in a file for each program.
+//! Whatever ends the measurement (an error, a run beyond its time limit, an interruption) ends
+//! every process of those groups; one that leaves its group escapes that, and so does everything if
+//! this process is itself killed by SIGKILL. No run is longer than the time limit, so the whole is
+//! bounded: by limit × (runs + 1) for each program on each CPU, and limit × runs for each pair.
 //!
-//! Method: N. Tuck and D. Tullsen, "Initial observations of the simultaneous multithreading Pentium 4 processor", PACT
-//! 2003, from where the dissertation's matrix came, also restart programs until all of a pair have run.
+//! Method: N. Tuck and D. Tullsen, "Initial observations of the simultaneous multithreading Pentium
+//! 4 processor", PACT 2003, from where the dissertation's matrix came, also restart programs until
+//! all of a pair have run.
 
 mod cpus;
 mod company;
@@ -51,7 +54,8 @@ pub struct Plan {
     pub runs: u32,
     /// The longest that a run may take.
     pub time_limit: Duration,
-    /// A directory for what the programs print: `NUMBER.out`, in the plan's order from 1. It is made if it is missing.
+    /// A directory for what the programs print: `NUMBER.out`, in the plan's order from 1. It is
+    /// made if it is missing.
     pub keep: Option<PathBuf>,
 }
 
@@ -124,8 +128,8 @@ fn list(cpus: &[usize]) -> String {
 }
 
 impl Plan {
-    /// Measures it all. `say` gets a line before each step and about times that are too short; `interrupted` ends it within
-    /// a tenth of a second.
+    /// Measures it all. `say` gets a line before each step and about times that are too short;
+    /// `interrupted` ends it within a tenth of a second.
     ///
     /// # Errors
     /// [`MeasureError`]; no program is running any more then.

@@ -1,7 +1,8 @@
-//! What one entry of a study's file means at a scale: a measure, a server, an environment, a workload.
+//! What one entry of a study's file means at a scale: a measure, a server, an environment, a
+//! workload.
 //!
-//! An entry of the study comes before one of the same name in `common.toml`; an environment takes what it does not say from
-//! the one that it extends. What makes no sense is named with its line.
+//! An entry of the study comes before one of the same name in `common.toml`; an environment takes
+//! what it does not say from the one that it extends. What makes no sense is named with its line.
 
 use std::ops::Range;
 

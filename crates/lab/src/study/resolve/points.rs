@@ -1,4 +1,5 @@
-//! Points of a measure: from words such as `80% of best-peer in disk` to whose capacity is meant, and where it is taken.
+//! Points of a measure: from words such as `80% of best-peer in disk` to whose capacity is meant,
+//! and where it is taken.
 
 use super::{Measure, Study};
 use crate::study::spec::{Elsewhere, Of, Point};

@@ -1,8 +1,9 @@
 //! A figure of one run, by name: `median_ms`, `within:10`, `sleeps:page-io:openat`.
 //!
-//! The names and their units are those of docs/src/study.md. A figure that the run cannot give says why; a figure of the rows
-//! comes with an interval, from the bootstrap of the analysis where that covers it, otherwise from the spread over equal
-//! spans of the run (batch means). Counts of one run have none.
+//! The names and their units are those of docs/src/study.md. A figure that the run cannot give says
+//! why; a figure of the rows comes with an interval, from the bootstrap of the analysis where that
+//! covers it, otherwise from the spread over equal spans of the run (batch means). Counts of one
+//! run have none.
 
 pub mod part;
 
@@ -339,8 +340,8 @@ impl Quantity {
         }
     }
 
-    /// The part of the server's processor time that is spent in system calls of these names, sleeps and the time without a processor
-    /// left out: what a profiler of the kernel would say of them.
+    /// The part of the server's processor time that is spent in system calls of these names, sleeps
+    /// and the time without a processor left out: what a profiler of the kernel would say of them.
     fn of_times(&self, evidence: &Evidence) -> Result<f64, String> {
         let sleeps = evidence
             .sleeps
@@ -403,7 +404,8 @@ impl Quantity {
         } / of)
     }
 
-    /// The share of wake-ups above a number of events, or of samples above or at most at a share of the processes.
+    /// The share of wake-ups above a number of events, or of samples above or at most at a share of
+    /// the processes.
     fn of_counts(&self, evidence: &Evidence) -> Result<f64, String> {
         let bound = self.numbers()?.first().copied().unwrap_or_default();
         let (counts, of) = if self.name == "ready_above" {
@@ -459,7 +461,8 @@ impl Quantity {
         }
     }
 
-    /// A second. Waiting for events is what a loop is for, so it counts only when it is asked for by name.
+    /// A second. Waiting for events is what a loop is for, so it counts only when it is asked for
+    /// by name.
     fn of_sleeps(&self, sleeps: &Sleeps) -> f64 {
         let is = |at: usize, word: &str| {
             let wanted = self.arguments.get(at).map_or("*", String::as_str);
@@ -523,8 +526,8 @@ fn of_analysis(name: &str, analysis: &Analysis) -> Option<Value> {
     }))
 }
 
-/// The interval of a figure from its values in equal spans, whose mean may lie elsewhere (an extreme percentile of a
-/// short span is biased): only their spread is used.
+/// The interval of a figure from its values in equal spans, whose mean may lie elsewhere (an
+/// extreme percentile of a short span is biased): only their spread is used.
 fn batch_means(value: f64, parts: &[f64]) -> Option<Interval> {
     if parts.len() < BLOCKS_MIN {
         return None;
@@ -539,8 +542,8 @@ fn batch_means(value: f64, parts: &[f64]) -> Option<Interval> {
     })
 }
 
-/// A number of the status page: the difference of two, or as it is in a single one. The master's own are asked for by
-/// `master.`, all others are those of the workers together.
+/// A number of the status page: the difference of two, or as it is in a single one. The master's
+/// own are asked for by `master.`, all others are those of the workers together.
 fn counter(server: &Json, path: &str) -> Option<f64> {
     let of = |status: &Json| {
         let total = status.get("total").filter(|total| !total.is_null());
@@ -557,7 +560,8 @@ fn counter(server: &Json, path: &str) -> Option<f64> {
     }
 }
 
-/// How much a number of each worker has grown between two statuses; of a worker that is new since, what it has.
+/// How much a number of each worker has grown between two statuses; of a worker that is new since,
+/// what it has.
 fn workers(server: &Json, path: &str) -> Option<Vec<f64>> {
     let after = server.get("after").unwrap_or(server);
     let all = |status: &Json| status.get("workers").and_then(Json::as_array).cloned();

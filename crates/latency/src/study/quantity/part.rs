@@ -6,7 +6,8 @@ use crate::row::{Outcome, Row};
 use crate::{inversion, quantum, series};
 use std::collections::HashMap;
 
-/// Requests of a span. Latency belongs to the span of the intended start, throughput to that of the end.
+/// Requests of a span. Latency belongs to the span of the intended start, throughput to that of the
+/// end.
 #[derive(Clone, Debug)]
 pub struct Part {
     duration_s: f64,
@@ -145,7 +146,8 @@ impl Part {
         met.map(|(_, count)| count).sum::<u64>() as f64 / self.requests as f64
     }
 
-    /// SPECweb99 asks of a connection that it receives its bytes at a rate, over the time of its requests.
+    /// SPECweb99 asks of a connection that it receives its bytes at a rate, over the time of its
+    /// requests.
     fn conforming(&self, kbit: f64) -> Option<f64> {
         let fast = |(bytes, ns): &&(u64, u64)| *bytes as f64 * 8e6 / (*ns).max(1) as f64 >= kbit;
         let all = self.connections.len();

@@ -120,8 +120,8 @@ fn causes_and_times_of_good_replies_are_told_apart_when_requests_fail() {
         end_ns: 10_000_000_000,
     });
     let mut collector = Collector::new(&description);
-    // Of ten requests one finds no connection, two are given up with one and one without any of the client's.
-    // The two have one between them, the six others another.
+    // Of ten requests one finds no connection, two are given up with one and one without any of the
+    // client's. The two have one between them, the six others another.
     let ends = |at: u64| {
         let connection = at as u32 / 10 * 2;
         match at % 10 {

@@ -110,7 +110,8 @@ fn served(
     (cookies.map(|(_, value)| value).collect(), out)
 }
 
-/// Asks until a request of this kind, and for a file of this class, has been answered; the reply goes through `change`.
+/// Asks until a request of this kind, and for a file of this class, has been answered; the reply
+/// goes through `change`.
 fn outcome_of(
     kind: RequestKind,
     class: u8,

@@ -2,18 +2,20 @@
 
 use super::{Period, ROUND_MOST, Turn, learn_cost};
 
-/// For so long no turn has served all who waited: more come than can be served, and it is no burst, nor the chance by which a
-/// server that is nearly busy has a queue for a while. It is when the first whose SYN found no room come again.
+/// For so long no turn has served all who waited: more come than can be served, and it is no burst,
+/// nor the chance by which a server that is nearly busy has a queue for a while. It is when the
+/// first whose SYN found no room come again.
 pub const REJECT_AFTER_US: u64 = 1_000_000;
 
 /// Part of the time of everything else that turning clients away may take on top.
 pub const REJECT_SHARE: u64 = 4;
 
-/// A processor that is taken away while a client is told makes that very dear. No more of it is made up for, which takes a second.
+/// A processor that is taken away while a client is told makes that very dear. No more of it is
+/// made up for, which takes a second.
 const DEBT_MOST_US: i64 = 250_000;
 
-/// When those who are turned away are to come again, in turn, in seconds. If all were told the same they would come back as they
-/// went, together, and fewer of them would find room.
+/// When those who are turned away are to come again, in turn, in seconds. If all were told the same
+/// they would come back as they went, together, and fewer of them would find room.
 pub const RETRY_AFTER_S: [u64; 3] = [1, 2, 3];
 
 /// When the `nth` of them is.
@@ -37,7 +39,8 @@ pub(super) struct Surplus {
     cost_ns: u64,
     /// When the last turn ended.
     turn_ended_us: u64,
-    /// The part of everything else's time that has not been used yet; below zero, what was used too much.
+    /// The part of everything else's time that has not been used yet; below zero, what was used too
+    /// much.
     credit_us: i64,
     /// How many may be turned away after the next round.
     most: u32,
@@ -67,7 +70,8 @@ impl Surplus {
         self.active
     }
 
-    /// Whether more come than can be served, and how many of them may be told. `turn_us`: as long as a turn is to be.
+    /// Whether more come than can be served, and how many of them may be told. `turn_us`: as long
+    /// as a turn is to be.
     pub fn learn(&mut self, turn: &Turn, turn_us: u64) {
         if !self.enabled {
             return;
@@ -89,8 +93,9 @@ impl Surplus {
             };
     }
 
-    /// Reckoned over turns, not for each: a turn may be much shorter than it might be, and the processor be taken away in the
-    /// middle of it. Idle time earns, too, for then nobody loses anything.
+    /// Reckoned over turns, not for each: a turn may be much shorter than it might be, and the
+    /// processor be taken away in the middle of it. Idle time earns, too, for then nobody loses
+    /// anything.
     fn earn(&mut self, turn: &Turn, turn_us: u64) {
         let passed_us = turn.now_us.saturating_sub(self.turn_ended_us);
         self.turn_ended_us = turn.now_us;
@@ -102,7 +107,8 @@ impl Surplus {
         self.credit_us = (self.credit_us + earned_us).clamp(-DEBT_MOST_US, most_us);
     }
 
-    /// It ends when for a period nobody had to be told, of all who knock: while some are not heard, nothing is known of those who wait.
+    /// It ends when for a period nobody had to be told, of all who knock: while some are not heard,
+    /// nothing is known of those who wait.
     pub fn end_period(&mut self, period: &Period, hears_all: bool) {
         let untold = std::mem::take(&mut self.untold);
         let had_to_be_told = untold || period.rejected > 0;

@@ -40,7 +40,8 @@ fn round_takes_its_share_when_others_fill_the_turn() {
         "{share}: a quarter of 20 ms, and 8 % less"
     );
     assert_eq!(settled(13_000, 1_000, 1).round(), 2, "1 ms each");
-    // The nearer the others' work is to what is late the smaller the share: half of a quarter, and hardly any.
+    // The nearer the others' work is to what is late the smaller the share: half of a quarter, and
+    // hardly any.
     let share = [126_000, 241_000].map(|busy_us| settled(busy_us, 1_000, 25).round());
     assert!((380..=390).contains(&share[0]), "{share:?}");
     assert!((57..=60).contains(&share[1]), "{share:?}");
@@ -166,7 +167,8 @@ fn queue_grows_back_when_it_is_found_empty() {
     assert_eq!(controller.gate().backlog, 1024);
 }
 
-/// Turns of 5 ms in which a full round left somebody, and as many as may be were turned away at 40 us each.
+/// Turns of 5 ms in which a full round left somebody, and as many as may be were turned away at 40
+/// us each.
 fn overloaded(controller: &mut Controller, from_us: u64, turns: u64) -> u64 {
     for step in 1..=turns {
         let rejected = controller.reject();
@@ -218,7 +220,8 @@ fn surplus_is_turned_away_in_a_quarter_of_a_turn_when_it_does_not_end() {
 fn surplus_takes_a_quarter_of_the_others_time_when_turns_are_short() {
     let mut controller = Controller::new(1024, 0).rejecting(true);
     let mut now_us = overloaded(&mut controller, 0, 400);
-    // Half a millisecond for those who are here, with the processor taken away for 90 ms while somebody is told, once.
+    // Half a millisecond for those who are here, with the processor taken away for 90 ms while
+    // somebody is told, once.
     let (mut others_us, mut rejecting_us) = (0, 0);
     for step in 0..10_000 {
         let rejected = controller.reject();
@@ -298,7 +301,8 @@ fn queue_is_no_longer_than_can_be_served_when_turning_away_empties_it() {
     assert!((150..=210).contains(&backlog), "{backlog}: of 400 a second");
 }
 
-/// A queue from which 1000 a second are taken, and into which the heard part of `asking_per_s` come.
+/// A queue from which 1000 a second are taken, and into which the heard part of `asking_per_s`
+/// come.
 struct Crowd {
     controller: Controller,
     now_us: u64,

@@ -38,10 +38,11 @@ pub struct Outcome {
     pub rejected: u64,
     /// Clients that came.
     pub clients: u64,
-    /// From a client's first SYN until it knew what becomes of it (its first reply, or being turned away), ascending, in
-    /// microseconds; clients that gave up without a word are not in it.
+    /// From a client's first SYN until it knew what becomes of it (its first reply, or being turned
+    /// away), ascending, in microseconds; clients that gave up without a word are not in it.
     pub told_us: Vec<u64>,
-    /// Times of the good replies, from the request (or the first SYN) on, ascending, in microseconds.
+    /// Times of the good replies, from the request (or the first SYN) on, ascending, in
+    /// microseconds.
     pub times_us: Vec<u64>,
     /// The course.
     pub samples: Vec<Sample>,

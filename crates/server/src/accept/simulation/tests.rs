@@ -28,8 +28,8 @@ fn heavy() -> Workload {
     }
 }
 
-/// A wait that is paid for each of many silent connections, as with select; and no eager reads. Six hundred come in a turn, so half of a queue of
-/// 1024 would be too little for them.
+/// A wait that is paid for each of many silent connections, as with select; and no eager reads. Six
+/// hundred come in a turn, so half of a queue of 1024 would be too little for them.
 fn crowded_select() -> Workload {
     Workload {
         queue: 4096,
@@ -40,7 +40,8 @@ fn crowded_select() -> Workload {
     }
 }
 
-/// Requests that come by themselves and take whichever connection is silent, for a server that has a millisecond of each 25.
+/// Requests that come by themselves and take whichever connection is silent, for a server that has
+/// a millisecond of each 25.
 fn lent() -> Workload {
     Workload {
         pooled: true,
@@ -98,7 +99,8 @@ fn goodput_stays_at_its_peak_when_three_times_as_much_is_asked_for() {
             let of = Workload {
                 linear_syns,
                 queue: of.queue.max(queue),
-                // Until the controller knows what can be served it may hear too few, and these knock again.
+                // Until the controller knows what can be served it may hear too few, and these
+                // knock again.
                 timed_from_s: 6.0,
                 ..of.clone()
             };
@@ -135,7 +137,8 @@ fn whoever_is_heard_finds_room_when_requests_take_silent_connections() {
         let rate = outcome.replies_per_s(8.0, 30.0);
         assert!(rate >= 0.97 * of.capacity(), "{rate:.0}");
         let early = run(&beginning, Policy::Auto, seed);
-        // While it learns, and who would have been served had the queue not been full by those who came before it had learned.
+        // While it learns, and who would have been served had the queue not been full by those who
+        // came before it had learned.
         let share = early.no_room as f64 / early.connected as f64;
         assert!(share < 1.7, "{seed}: {share:.2} found no room at first");
         let connected = (outcome.connected - early.connected) as f64;
@@ -395,7 +398,8 @@ fn service_is_as_before_when_an_overload_is_over() {
         let outcome = run(
             &Workload {
                 rates: steps,
-                // Those who came last knock for the last time two seconds later, and may wait for one more.
+                // Those who came last knock for the last time two seconds later, and may wait for
+                // one more.
                 seconds: 14.0,
                 ..of.clone()
             },
@@ -440,7 +444,8 @@ fn told_within(outcome: &Outcome, us: u64) -> f64 {
 
 #[test]
 fn clients_learn_soon_that_they_cannot_be_served_when_they_are_turned_away() {
-    // Where a request is dear, being told is cheap. At three times the capacity most never come in otherwise.
+    // Where a request is dear, being told is cheap. At three times the capacity most never come in
+    // otherwise.
     let of = Workload {
         seconds: 24.0,
         ..heavy().at(3.0 * heavy().capacity())
@@ -520,7 +525,8 @@ fn nobody_is_turned_away_any_more_when_an_overload_is_over() {
                 (3.0, 4.0 * capacity),
                 (7.0, 0.5 * capacity),
             ],
-            // Those who came last knock for the last time two seconds later, and are heard little by little.
+            // Those who came last knock for the last time two seconds later, and are heard little
+            // by little.
             seconds: 12.0,
             ..of.clone()
         };

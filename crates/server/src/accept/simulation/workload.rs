@@ -3,7 +3,8 @@
 /// What is asked of the server, and what it costs.
 #[derive(Clone, Debug)]
 pub struct Workload {
-    /// New connections a second, or requests where they are `pooled`: each rate from its second on, ascending.
+    /// New connections a second, or requests where they are `pooled`: each rate from its second on,
+    /// ascending.
     pub rates: Vec<(f64, f64)>,
     /// Requests on a connection, one after the other.
     pub requests: u32,
@@ -27,7 +28,8 @@ pub struct Workload {
     pub trip_us: u64,
     /// From having a connection to sending a request on it: the client has other things to do.
     pub lag_us: u64,
-    /// Whether an unanswered SYN is repeated every second (Linux 6.5 and later), or after 1 s and 3 s.
+    /// Whether an unanswered SYN is repeated every second (Linux 6.5 and later), or after 1 s and 3
+    /// s.
     pub linear_syns: bool,
     /// Whether the kernel remembers whom it did not hear ([`os::porter`]), which needs a privilege.
     pub remembers: bool,
@@ -37,23 +39,26 @@ pub struct Workload {
     pub eager: bool,
     /// From a reply to the next request of the same client.
     pub pause_us: u64,
-    /// Whether requests come at `rates`, instead of clients: each takes a connection that is silent and has requests left, or else opens one, as a
-    /// balancer's or a browser's do.
+    /// Whether requests come at `rates`, instead of clients: each takes a connection that is silent
+    /// and has requests left, or else opens one, as a balancer's or a browser's do.
     pub pooled: bool,
     /// Where the processor is lent: this much of each so much longer period, in microseconds.
     pub lent: Option<(u64, u64)>,
-    /// By what share the processor is slower or faster at most, by chance: from one 40 ms to the next, and a quarter of it from second to second.
+    /// By what share the processor is slower or faster at most, by chance: from one 40 ms to the
+    /// next, and a quarter of it from second to second.
     pub unsteady: f64,
     /// Whether those who are done come again, and how soon. Without, each comes once, at `rates`.
     pub returning: Option<Returning>,
     /// How long all of it lasts.
     pub seconds: f64,
-    /// Clients that come before this are served like all, and left out of the times of good replies.
+    /// Clients that come before this are served like all, and left out of the times of good
+    /// replies.
     pub timed_from_s: f64,
 }
 
 impl Default for Workload {
-    /// A small file from memory on a slow processor, one request a connection, at half of what the server can do.
+    /// A small file from memory on a slow processor, one request a connection, at half of what the
+    /// server can do.
     fn default() -> Workload {
         Workload {
             rates: vec![(0.0, 3_125.0)],
@@ -84,7 +89,8 @@ impl Default for Workload {
 }
 
 impl Workload {
-    /// Connections a second that keep the processor busy all the time, if nothing else did; where they are pooled, requests.
+    /// Connections a second that keep the processor busy all the time, if nothing else did; where
+    /// they are pooled, requests.
     pub fn capacity(&self) -> f64 {
         let lent = self.lent.map_or(1.0, |(slice_us, period_us)| {
             slice_us as f64 / period_us as f64
@@ -110,12 +116,14 @@ impl Workload {
     }
 }
 
-/// A closed loop: always the same clients, and none is replaced while it waits. All have come for the first time within `think_us`.
+/// A closed loop: always the same clients, and none is replaced while it waits. All have come for
+/// the first time within `think_us`.
 #[derive(Clone, Debug)]
 pub struct Returning {
     /// How many.
     pub clients: u32,
-    /// From its last reply, or from giving up, until a client comes again: by chance, this in the mean.
+    /// From its last reply, or from giving up, until a client comes again: by chance, this in the
+    /// mean.
     pub think_us: u64,
     /// From being turned away until it comes again: these in turn, one at least.
     pub told_us: Vec<u64>,

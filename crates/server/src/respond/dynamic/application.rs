@@ -1,6 +1,8 @@
-//! The application of a SPECweb99-like measurement in the server itself: a request in its words, and its reply as what is sent.
+//! The application of a SPECweb99-like measurement in the server itself: a request in its words,
+//! and its reply as what is sent.
 //!
-//! What is decided is `specweb`'s; what has to wait is the worker's to ask for. Nothing here opens or reads.
+//! What is decided is `specweb`'s; what has to wait is the worker's to ask for. Nothing here opens
+//! or reads.
 
 use std::net::IpAddr;
 

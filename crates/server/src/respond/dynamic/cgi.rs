@@ -1,6 +1,7 @@
 //! A program started for one request: what it is called with.
 //!
-//! Sources: RFC 3875 sections 4 (variables), 5 (`nph-`), 7.2 (the current directory is the program's).
+//! Sources: RFC 3875 sections 4 (variables), 5 (`nph-`), 7.2 (the current directory is the
+//! program's).
 
 use std::ffi::CString;
 use std::net::{IpAddr, SocketAddr};
@@ -59,7 +60,8 @@ pub fn variables(
     )
 }
 
-/// How `program` is started for a request that `variables` describe. `mark`: what it is known by, 0 for nothing.
+/// How `program` is started for a request that `variables` describe. `mark`: what it is known by, 0
+/// for nothing.
 pub fn launch(place: &Place, program: &ProgramName, variables: Variables, mark: u64) -> Launch {
     let location = &place.location;
     let path = string(&program.file);
@@ -75,7 +77,8 @@ pub fn launch(place: &Place, program: &ProgramName, variables: Variables, mark: 
     }
 }
 
-/// How the program of a direct location is started: it learns of requests later. `mark`: what it is known by.
+/// How the program of a direct location is started: it learns of requests later. `mark`: what it is
+/// known by.
 pub fn launch_direct(place: &Place, command: &[String], mark: u64) -> Launch {
     let location = &place.location;
     let program = command.first().map_or(&b""[..], |word| word.as_bytes());

@@ -1,9 +1,9 @@
-//! The direct interface, and the one of old beside it: what the server and a program that stays say to each other, as pure
-//! functions on bytes.
+//! The direct interface, and the one of old beside it: what the server and a program that stays say
+//! to each other, as pure functions on bytes.
 //!
-//! One message is one `SOCK_SEQPACKET` packet on the program's standard input; descriptors travel beside it.
-//! Integers are little-endian. The layout is written down for people in docs/src/direct-protocol.md, and spoken
-//! by the libraries in `clients/`.
+//! One message is one `SOCK_SEQPACKET` packet on the program's standard input; descriptors travel
+//! beside it. Integers are little-endian. The layout is written down for people in
+//! docs/src/direct-protocol.md, and spoken by the libraries in `clients/`.
 //!
 //! | kind | message | fields after version u8 (1) and kind u8 | descriptors |
 //! |---|---|---|---|

@@ -1,8 +1,8 @@
-//! A reply whose body is a file of the server's (`X-Accel-Redirect`, `X-Sendfile`): which of the program's fields go with
-//! the file, and where that file is.
+//! A reply whose body is a file of the server's (`X-Accel-Redirect`, `X-Sendfile`): which of the
+//! program's fields go with the file, and where that file is.
 //!
-//! The program knows for whom the file is and what it is to be called; the server knows the file: how long it is, when it
-//! changed, which part of it was asked for.
+//! The program knows for whom the file is and what it is to be called; the server knows the file:
+//! how long it is, when it changed, which part of it was asked for.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -38,13 +38,14 @@ pub fn kept_fields(fields: &FieldList) -> FieldList {
     kept
 }
 
-/// The media type among kept fields. An empty one is none: so a program leaves it to the file's name.
+/// The media type among kept fields. An empty one is none: so a program leaves it to the file's
+/// name.
 pub fn media(kept: &FieldList) -> Option<&[u8]> {
     kept.get(b"Content-Type").filter(|value| !value.is_empty())
 }
 
-/// Writes the kept fields but for the media type. `described`: the reply has content; one that has none says nothing
-/// about it (RFC 9110, 15.4.5).
+/// Writes the kept fields but for the media type. `described`: the reply has content; one that has
+/// none says nothing about it (RFC 9110, 15.4.5).
 pub fn write_kept<'o>(
     mut writer: HeadWriter<'o>,
     kept: &FieldList,
@@ -63,8 +64,8 @@ pub fn write_kept<'o>(
     writer
 }
 
-/// The path within this server of a file that a back end wants sent; none if it is not below the document
-/// root.
+/// The path within this server of a file that a back end wants sent; none if it is not below the
+/// document root.
 pub fn file_below(document_root: &[u8], file: &[u8]) -> Option<Vec<u8>> {
     let (root, file) = (OsStr::from_bytes(document_root), OsStr::from_bytes(file));
     let relative = Path::new(file).strip_prefix(root).ok()?;

@@ -1,10 +1,11 @@
-//! What a location means for a request: which program might answer it, and as which file that is looked up.
+//! What a location means for a request: which program might answer it, and as which file that is
+//! looked up.
 //!
-//! Pure: whether there is such a file the worker finds out, by the same name cache as for files, so that
-//! asking whether a program exists never waits for a disk either.
+//! Pure: whether there is such a file the worker finds out, by the same name cache as for files, so
+//! that asking whether a program exists never waits for a disk either.
 //!
-//! Paths here are normalised. A location is found by the relative path, as `http::path` makes it; programs
-//! are named with the slash in front, as CGI names them.
+//! Paths here are normalised. A location is found by the relative path, as `http::path` makes it;
+//! programs are named with the slash in front, as CGI names them.
 //!
 //! Source: RFC 3875 sections 3.1 and 4.1.13 on script names.
 
@@ -174,7 +175,8 @@ impl Places {
         &self.all[number]
     }
 
-    /// The location of a relative path, if it has one. The longest prefix wins, and wins over any suffix.
+    /// The location of a relative path, if it has one. The longest prefix wins, and wins over any
+    /// suffix.
     pub fn find(&self, site: &Site, path: &[u8]) -> Option<&Rc<Place>> {
         let routes = self.sites.get(site.root.0 as usize)?;
         let is_below = |prefix: &[u8]| {
@@ -206,7 +208,8 @@ impl Places {
         routes.is_some_and(|routes| !routes.suffixes.is_empty())
     }
 
-    /// The program that was found for a path of `site`: `split` of the URL, `name` beneath the root.
+    /// The program that was found for a path of `site`: `split` of the URL, `name` beneath the
+    /// root.
     pub fn program(
         &self,
         place: &Place,
@@ -227,7 +230,8 @@ impl Places {
         }
     }
 
-    /// The one program of a location that has one: the prefix is its name, the rest of the path its argument.
+    /// The one program of a location that has one: the prefix is its name, the rest of the path its
+    /// argument.
     pub fn only_program(&self, place: &Place, site: &Site, path: &[u8]) -> ProgramName {
         let prefix = match &place.location.rule {
             Rule::Prefix(prefix) | Rule::Suffix(prefix) => prefix.as_bytes(),
@@ -249,7 +253,8 @@ impl Places {
         }
     }
 
-    /// The application that all paths of a location belong to: named by the prefix, and told the rest.
+    /// The application that all paths of a location belong to: named by the prefix, and told the
+    /// rest.
     pub fn application(&self, place: &Place, site: &Site, path: &[u8]) -> ProgramName {
         let whole = [b"/", path].concat();
         let name_bytes = match &place.location.rule {

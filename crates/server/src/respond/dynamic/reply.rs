@@ -1,11 +1,13 @@
-//! A program's reply on its way to the client: its head with what the server has to say, its body framed.
+//! A program's reply on its way to the client: its head with what the server has to say, its body
+//! framed.
 //!
-//! The program decides status and fields, `gateway` has made sure that they may be sent. The server says
-//! `Date`, `Server`, what becomes of the connection, and how the body ends: by its length if that is known,
-//! else in chunks, and towards a client of HTTP/1.0 by the end of the connection. After `101 Switching Protocols`
-//! there is no body: what follows is the other protocol.
+//! The program decides status and fields, `gateway` has made sure that they may be sent. The server
+//! says `Date`, `Server`, what becomes of the connection, and how the body ends: by its length if
+//! that is known, else in chunks, and towards a client of HTTP/1.0 by the end of the connection.
+//! After `101 Switching Protocols` there is no body: what follows is the other protocol.
 //!
-//! Sources: RFC 9112 sections 6 and 7; RFC 9110 section 7.8; RFC 3875 section 6.2.2 (local redirects).
+//! Sources: RFC 9112 sections 6 and 7; RFC 9110 section 7.8; RFC 3875 section 6.2.2 (local
+//! redirects).
 
 use std::io::Write;
 
@@ -106,9 +108,10 @@ pub enum Redirected {
     HandedOver,
 }
 
-/// The request that a program sends elsewhere on this server: GET (or HEAD) for `location`, with the fields of the
-/// first request but those about its body. Which part was asked for, and on which conditions, counts for a file that is handed
-/// over, but only if the request could have been one for that file. `close`: the connection is of no use afterwards.
+/// The request that a program sends elsewhere on this server: GET (or HEAD) for `location`, with
+/// the fields of the first request but those about its body. Which part was asked for, and on which
+/// conditions, counts for a file that is handed over, but only if the request could have been one
+/// for that file. `close`: the connection is of no use afterwards.
 pub fn elsewhere(
     request: &gateway::Request<'_>,
     location: &[u8],

@@ -1,4 +1,5 @@
-//! The two tables that advertisements are chosen by, kept in memory in one version; whoever keeps them asks whether it is the present one.
+//! The two tables that advertisements are chosen by, kept in memory in one version; whoever keeps
+//! them asks whether it is the present one.
 
 use std::io;
 use std::rc::Rc;

@@ -1,9 +1,10 @@
 //! Requests to applications whose clients have gone, over connections that are kept.
 //!
-//! Where a connection is closed after each request, closing it is all that has to be said. One that is kept would be lost
-//! so; instead the application is told that nobody wants its answer, and what it still says is thrown away until
-//! it is done. Then the connection waits for its next request. An application that does not care is given up after a while, and there are
-//! never more such connections than may be kept anyway.
+//! Where a connection is closed after each request, closing it is all that has to be said. One that
+//! is kept would be lost so; instead the application is told that nobody wants its answer, and what
+//! it still says is thrown away until it is done. Then the connection waits for its next request.
+//! An application that does not care is given up after a while, and there are never more such
+//! connections than may be kept anyway.
 
 use debox::Call;
 use event::{Interest, Ready};

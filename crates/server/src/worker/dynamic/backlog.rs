@@ -1,9 +1,11 @@
-//! A reply that comes faster than its client takes it: what waits for the client, so that its program need not.
+//! A reply that comes faster than its client takes it: what waits for the client, so that its
+//! program need not.
 //!
-//! A piece waits in memory, and what goes beyond is written by a helper into a file without a name, and read back by a
-//! helper when its turn has come; the loop touches no disk. With `spill-max` bytes waiting the program is held back after
-//! all, and so it is when as many replies of its location are in files as may be. When the last byte has come the program
-//! is let go: a slow client occupies a file, and no process of an application.
+//! A piece waits in memory, and what goes beyond is written by a helper into a file without a name,
+//! and read back by a helper when its turn has come; the loop touches no disk. With `spill-max`
+//! bytes waiting the program is held back after all, and so it is when as many replies of its
+//! location are in files as may be. When the last byte has come the program is let go: a slow
+//! client occupies a file, and no process of an application.
 
 use debox::Call;
 use files::{Failure, OpenFile, read_nowait};
@@ -165,7 +167,8 @@ impl Worker {
                 bytes.truncate(count);
                 Ok(bytes)
             }
-            // Shorter than what was written, or not memory after all: there is nothing to go on with.
+            // Shorter than what was written, or not memory after all: there is nothing to go on
+            // with.
             _ => Err(Status::INTERNAL_SERVER_ERROR),
         }
     }

@@ -1,8 +1,8 @@
-//! A request is let in: its body's length is judged, the part of it that has arrived is kept, and it gets a
-//! place among the programs under way, or one in the queue.
+//! A request is let in: its body's length is judged, the part of it that has arrived is kept, and
+//! it gets a place among the programs under way, or one in the queue.
 //!
-//! A program has to be told the length of its request's body before it starts (RFC 3875, 4.1.2). Where the
-//! client says it, the body is passed on as it comes. One in chunks is gathered first.
+//! A program has to be told the length of its request's body before it starts (RFC 3875, 4.1.2).
+//! Where the client says it, the body is passed on as it comes. One in chunks is gathered first.
 
 use std::time::Instant;
 
@@ -26,15 +26,16 @@ use crate::worker::{Fate, Worker};
 enum Begun {
     /// It is under way; so many of the bytes behind its head belong to it.
     Sending(usize),
-    /// It is answered with an error, and the connection may stay: so many of the bytes belonged to it.
+    /// It is answered with an error, and the connection may stay: so many of the bytes belonged to
+    /// it.
     Failed(Status, usize),
     /// It was answered with an error, and the connection ends.
     Refused(Fate),
 }
 
 impl Worker {
-    /// Answers a request that is a program's: how many of the bytes belonged to it, or what becomes of the
-    /// connection instead.
+    /// Answers a request that is a program's: how many of the bytes belonged to it, or what becomes
+    /// of the connection instead.
     pub(in crate::worker) fn serve_program(
         &mut self,
         connection: &mut Connection,

@@ -1,20 +1,23 @@
-//! Programs that stay and write to clients themselves: the direct interface. (`piped` has those that send their
-//! replies back; the processes are the same.)
+//! Programs that stay and write to clients themselves: the direct interface. (`piped` has those
+//! that send their replies back; the processes are the same.)
 //!
-//! A request that is complete goes to an idle process of its location, with its variables, its body and the
-//! *client's socket*. While it is lent the worker neither reads nor writes it. When the process says that it is
-//! done the connection goes on as after any reply. So a reply is copied once, from the program into the socket,
-//! and never through the worker (dissertation 2.5.5: reading replies had been 20 % of all kernel time).
+//! A request that is complete goes to an idle process of its location, with its variables, its body
+//! and the *client's socket*. While it is lent the worker neither reads nor writes it. When the
+//! process says that it is done the connection goes on as after any reply. So a reply is copied
+//! once, from the program into the socket, and never through the worker (dissertation 2.5.5:
+//! reading replies had been 20 % of all kernel time).
 //!
-//! What a process can do wrong harms nobody but the client whose socket it had. One that ends, says what makes no
-//! sense, or takes too long is killed and replaced. Its client is answered by an error if nothing had been written, else cut
-//! off: by `shutdown`, which holds for every copy of the socket that may still be around. Nobody can make the loop wait
-//! through a shared socket either: the worker asks not to wait call by call (`MSG_DONTWAIT`), and makes no call while a program may
-//! hold the socket's lock (`lent`).
+//! What a process can do wrong harms nobody but the client whose socket it had. One that ends, says
+//! what makes no sense, or takes too long is killed and replaced. Its client is answered by an
+//! error if nothing had been written, else cut off: by `shutdown`, which holds for every copy of
+//! the socket that may still be around. Nobody can make the loop wait through a shared socket
+//! either: the worker asks not to wait call by call (`MSG_DONTWAIT`), and makes no call while a
+//! program may hold the socket's lock (`lent`).
 //!
-//! A process may go wrong when it has said that it is done and has been sent the next request already. Whoever has
-//! asked that is not to pay for it: a request that its process had not taken goes to another one, body and all. The kernel says whether it was
-//! taken: reading from a socket whose other end was closed with something unread in it fails with `ECONNRESET`.
+//! A process may go wrong when it has said that it is done and has been sent the next request
+//! already. Whoever has asked that is not to pay for it: a request that its process had not taken
+//! goes to another one, body and all. The kernel says whether it was taken: reading from a socket
+//! whose other end was closed with something unread in it fails with `ECONNRESET`.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -61,7 +64,8 @@ impl Worker {
         retry.chain(late).filter(|at| *at > self.now_ms).min()
     }
 
-    /// A process that is not ready by then, or not done with what nobody waits for, is not waited for any longer.
+    /// A process that is not ready by then, or not done with what nobody waits for, is not waited
+    /// for any longer.
     fn late_ms(&self, process: &Process) -> Option<u64> {
         match process.state {
             State::Starting => {
@@ -73,7 +77,8 @@ impl Worker {
         }
     }
 
-    /// Whether a process of this location waits for a request. If none does one more may be started.
+    /// Whether a process of this location waits for a request. If none does one more may be
+    /// started.
     pub(super) fn may_lend(&mut self, place: &Place) -> bool {
         let is_idle = |dynamic: &Dynamic| dynamic.direct.idle(place.number).is_some();
         if self.dynamic.as_deref().is_some_and(is_idle) {
@@ -83,7 +88,8 @@ impl Worker {
         false
     }
 
-    /// Starts one more process of a location, if there may be one more, and not too soon after one has failed.
+    /// Starts one more process of a location, if there may be one more, and not too soon after one
+    /// has failed.
     fn grow(&mut self, place: &Place) {
         let (Kind::Direct(command) | Kind::Pipe(command)) = &place.location.kind else {
             return;
@@ -168,7 +174,8 @@ impl Worker {
         Step::Go
     }
 
-    /// The process that it was to have is gone: it is the next one for whoever comes in its place, unless it has waited its time already.
+    /// The process that it was to have is gone: it is the next one for whoever comes in its place,
+    /// unless it has waited its time already.
     fn wait_for_another(
         &mut self,
         connection: &Connection,
@@ -276,8 +283,8 @@ impl Worker {
         made.map(Some).map_err(|_| unavailable)
     }
 
-    /// Where files leave by calls that cannot be asked not to wait, a socket that others may still have is not
-    /// used again.
+    /// Where files leave by calls that cannot be asked not to wait, a socket that others may still
+    /// have is not used again.
     fn keeps_lent(&self, connection: &Connection, head: &Head<'_>) -> bool {
         self.config.send == SendMethod::Copy && self.keeps(connection, head)
     }
@@ -348,7 +355,8 @@ impl Worker {
                     true => self.end_piped(client, exchange, done.keep),
                     false => self.take_back(client, exchange, &done),
                 }
-                // It has nothing to say until it is asked again. One that says more is given nobody who waits.
+                // It has nothing to say until it is asked again. One that says more is given nobody
+                // who waits.
                 return self.rest(slot);
             }
             (Some(Said::Done(done)), State::Draining(exchange, _))
@@ -370,8 +378,8 @@ impl Worker {
         true
     }
 
-    /// Kills one that has a client, who is answered with this when it is gone: only then is it certain what it has taken, and what it
-    /// has written.
+    /// Kills one that has a client, who is answered with this when it is gone: only then is it
+    /// certain what it has taken, and what it has written.
     pub(super) fn kill_process(
         &mut self,
         slot: usize,
@@ -448,8 +456,8 @@ impl Worker {
         });
     }
 
-    /// A process has ended, or is to: it has said what makes no sense. Its client is answered otherwise, by another process if
-    /// this one has not even taken the request.
+    /// A process has ended, or is to: it has said what makes no sense. Its client is answered
+    /// otherwise, by another process if this one has not even taken the request.
     fn bury(&mut self, slot: usize, took: Took) {
         let Some(process) = self.remove_process(slot) else {
             return;

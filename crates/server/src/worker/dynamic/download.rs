@@ -1,8 +1,9 @@
 //! A reply on its way from the program to the client.
 //!
-//! One piece at a time: what was read has to leave, or to find a place in the `backlog`, before more is read, so a slow client holds
-//! its program back in the end, and no connection keeps much in memory. A reply that is whole at the first look gets its
-//! length; the connection stays then, whatever the client speaks.
+//! One piece at a time: what was read has to leave, or to find a place in the `backlog`, before
+//! more is read, so a slow client holds its program back in the end, and no connection keeps much
+//! in memory. A reply that is whole at the first look gets its length; the connection stays then,
+//! whatever the client speaks.
 
 use debox::Call;
 use gateway::cgi::NphEvent;
@@ -45,7 +46,8 @@ impl Worker {
         }
     }
 
-    /// What has come may leave before the event mechanism is asked. One whose reply waits already is known to be slow.
+    /// What has come may leave before the event mechanism is asked. One whose reply waits already
+    /// is known to be slow.
     pub(super) fn sends_at_once(&self, exchange: &Exchange) -> bool {
         self.config.eager_write && exchange.download.backlog.is_empty()
     }
@@ -217,8 +219,8 @@ impl Worker {
             (Reader::Nph(reader), true) => reader.finish(),
             (Reader::Peer, true) => Ok(()),
         };
-        // All that was promised is here, whatever the program still does. A back end says itself when it is
-        // done, and its connection is of use only then.
+        // All that was promised is here, whatever the program still does. A back end says itself
+        // when it is done, and its connection is of use only then.
         let is_told = matches!(download.reader, Reader::Peer);
         download.ended |= !is_told && download.length == Some(download.bytes);
         finished
@@ -270,7 +272,8 @@ impl Worker {
         Step::Go
     }
 
-    /// Makes the reply's head. `false`: the request's own cannot be understood any more, which cannot be.
+    /// Makes the reply's head. `false`: the request's own cannot be understood any more, which
+    /// cannot be.
     fn begin(
         &mut self,
         connection: &mut Connection,
@@ -291,7 +294,8 @@ impl Worker {
         true
     }
 
-    /// Sends what has come, and then what has waited; when all of it has left, the reply is over or more may come.
+    /// Sends what has come, and then what has waited; when all of it has left, the reply is over or
+    /// more may come.
     pub(super) fn send_reply(
         &mut self,
         connection: &mut Connection,

@@ -1,7 +1,7 @@
 //! The end of an exchange: well, badly, elsewhere, or too late.
 //!
-//! The program is let go when its reply is complete: it may still have something to do. It is killed, and
-//! its process group with it, when its reply is not wanted any more.
+//! The program is let go when its reply is complete: it may still have something to do. It is
+//! killed, and its process group with it, when its reply is not wanted any more.
 
 use std::rc::Rc;
 
@@ -52,7 +52,8 @@ impl Worker {
         self.part(connection, true)
     }
 
-    /// An error in place of a reply, or the end of the connection where some of one has left already.
+    /// An error in place of a reply, or the end of the connection where some of one has left
+    /// already.
     pub(super) fn answer_failure(
         &mut self,
         connection: &mut Connection,
@@ -63,7 +64,8 @@ impl Worker {
             return self.answer_lent(connection, exchange, status);
         }
         self.leave_helpers(&exchange);
-        // One that has closed its output is ending by itself, and its end may tell why the reply is bad.
+        // One that has closed its output is ending by itself, and its end may tell why the reply is
+        // bad.
         match exchange.download.ended {
             true => self.release_program(&mut exchange),
             false => self.kill_program(&mut exchange),
@@ -83,7 +85,8 @@ impl Worker {
         self.go_on(connection, served)
     }
 
-    /// The program has named another resource of this server, which answers instead (RFC 3875, 6.2.2).
+    /// The program has named another resource of this server, which answers instead (RFC 3875,
+    /// 6.2.2).
     pub(super) fn send_elsewhere(
         &mut self,
         connection: &mut Connection,
@@ -118,7 +121,8 @@ impl Worker {
         self.consume(connection, &bytes, Given::Nothing)
     }
 
-    /// Its reply is complete, though its client has not got all of it: whoever made it is free for others.
+    /// Its reply is complete, though its client has not got all of it: whoever made it is free for
+    /// others.
     pub(super) fn let_go(&mut self, exchange: &mut Exchange) {
         if exchange.is_started() && exchange.upload.body.is_none() {
             self.release_program(exchange);
@@ -180,7 +184,8 @@ impl Worker {
         }
     }
 
-    /// Whatever helpers do for it, nobody waits for that: their answer would be taken for one to the next request.
+    /// Whatever helpers do for it, nobody waits for that: their answer would be taken for one to
+    /// the next request.
     fn leave_helpers(&mut self, exchange: &Exchange) {
         let (upload, backlog) = (&exchange.upload, &exchange.download.backlog);
         if upload.spilling || upload.restoring || backlog.is_busy() {
@@ -220,7 +225,8 @@ impl Worker {
     pub(in crate::worker) fn abandon(&mut self, connection: &mut Connection) {
         if let Some(mut exchange) = connection.take_exchange() {
             self.counters.dynamic_abandoned += 1;
-            // Whoever has the socket is killed, which ends it as well; see `lent` for why it is not touched.
+            // Whoever has the socket is killed, which ends it as well; see `lent` for why it is not
+            // touched.
             connection.lent &= exchange.stage != Stage::Lent;
             self.kill_program(&mut exchange);
         }
@@ -244,7 +250,8 @@ impl Worker {
         }
     }
 
-    /// The program has said something. That gives a client no more time to take what is in front of it.
+    /// The program has said something. That gives a client no more time to take what is in front of
+    /// it.
     pub(super) fn note_word(&mut self, connection: &Connection, exchange: &Exchange) {
         if connection.outgoing.pieces.is_empty() {
             self.renew(connection, exchange);

@@ -1,8 +1,9 @@
-//! From a request to the program that answers it, without waiting: the name cache is asked part by part, and
-//! a helper where the kernel would have to wait, as for files.
+//! From a request to the program that answers it, without waiting: the name cache is asked part by
+//! part, and a helper where the kernel would have to wait, as for files.
 //!
-//! A path below a prefix may name several programs, `a` with the argument `/b` or `a/b`; the shortest one
-//! that exists is meant. While a helper looks, the connection remembers which part it was asked about.
+//! A path below a prefix may name several programs, `a` with the argument `/b` or `a/b`; the
+//! shortest one that exists is meant. While a helper looks, the connection remembers which part it
+//! was asked about.
 
 use std::rc::Rc;
 
@@ -52,8 +53,8 @@ impl Found {
 }
 
 impl Worker {
-    /// Finds out who answers. What a helper has said about a part of the path is taken from `given`, what it
-    /// has said otherwise is left there.
+    /// Finds out who answers. What a helper has said about a part of the path is taken from
+    /// `given`, what it has said otherwise is left there.
     pub(in crate::worker) fn find_program(
         &mut self,
         connection: &mut Connection,
@@ -235,8 +236,8 @@ impl Worker {
         })
     }
 
-    /// What is this name? What a helper has just said, what the name cache knows, or what the kernel knows
-    /// without waiting; else a helper is asked.
+    /// What is this name? What a helper has just said, what the name cache knows, or what the
+    /// kernel knows without waiting; else a helper is asked.
     fn look_for_program(
         &mut self,
         connection: &mut Connection,

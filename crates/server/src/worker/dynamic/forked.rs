@@ -1,11 +1,12 @@
-//! Programs that the worker makes itself, by `fork`: what servers did before they had a helper for it.
+//! Programs that the worker makes itself, by `fork`: what servers did before they had a helper for
+//! it.
 //!
-//! Here to be measured (dissertation, Figure 2.5): `fork` copies the page tables and descriptors of the whole
-//! server, on the loop, and the time it takes grows with them. The trace counts it where it waits. What
-//! such a program says on standard error goes there straight.
+//! Here to be measured (dissertation, Figure 2.5): `fork` copies the page tables and descriptors of
+//! the whole server, on the loop, and the time it takes grows with them. The trace counts it where
+//! it waits. What such a program says on standard error goes there straight.
 //!
-//! Its end is not told by an event: the loop asks, as long as there is one, some times a second and when its
-//! output has ended.
+//! Its end is not told by an event: the loop asks, as long as there is one, some times a second and
+//! when its output has ended.
 
 use std::os::fd::AsFd;
 
@@ -101,8 +102,8 @@ impl Dynamic {
 }
 
 impl Worker {
-    /// Makes the process here and now. It is not known whether its program can be executed: if it cannot, the
-    /// process ends and says nothing.
+    /// Makes the process here and now. It is not known whether its program can be executed: if it
+    /// cannot, the process ends and says nothing.
     pub(super) fn fork(&mut self, launch: &Launch, theirs: &Streamed) -> Result<Forked, Status> {
         let Some(dynamic) = &self.dynamic else {
             return Err(Status::INTERNAL_SERVER_ERROR);

@@ -1,8 +1,9 @@
 //! A body whose length has to be known before its program starts.
 //!
-//! It is gathered in memory up to a bound; what goes beyond is written by a helper into a file without a name,
-//! a piece at a time. While a helper writes, the client is not read from: no request has more than a piece in
-//! memory, and the loop never writes to a disk. The program then has that file as its input.
+//! It is gathered in memory up to a bound; what goes beyond is written by a helper into a file
+//! without a name, a piece at a time. While a helper writes, the client is not read from: no
+//! request has more than a piece in memory, and the loop never writes to a disk. The program then
+//! has that file as its input.
 //!
 //! A small body stays in memory and goes to the program like any other.
 

@@ -1,7 +1,7 @@
 //! The worker's side of the fork helper: orders out, reports in, and its death.
 //!
-//! Nothing here waits. What the socket does not take is kept and sent when it does; there are never more
-//! orders than a few for each program, and programs are bounded by their locations.
+//! Nothing here waits. What the socket does not take is kept and sent when it does; there are never
+//! more orders than a few for each program, and programs are bounded by their locations.
 
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -134,7 +134,8 @@ impl Worker {
         }
     }
 
-    /// Says something about a program where its own words go. The text may hold a path that a client has made up.
+    /// Says something about a program where its own words go. The text may hold a path that a
+    /// client has made up.
     pub(super) fn tell(&mut self, id: u64, text: &str) {
         let text = harmless(text.as_bytes());
         if self
@@ -250,9 +251,9 @@ impl Worker {
         });
     }
 
-    /// Whether a program whose output has ended was killed because the fork helper is gone: what came of its reply is not all
-    /// of it. The kernel closes a process's sockets before it kills those that die with it, so this is known by now,
-    /// though the loop may hear of it only later.
+    /// Whether a program whose output has ended was killed because the fork helper is gone: what
+    /// came of its reply is not all of it. The kernel closes a process's sockets before it kills
+    /// those that die with it, so this is known by now, though the loop may hear of it only later.
     pub(super) fn was_killed_with_helper(&self, exchange: &Exchange) -> bool {
         let Some(dynamic) = &self.dynamic else {
             return false;
@@ -272,8 +273,8 @@ impl Worker {
         ready.is_ok_and(|count| count > 0)
     }
 
-    /// Without the fork helper its programs are gone. Requests that have not got all of their reply are
-    /// answered 502, or cut off; the others wait for the next fork helper.
+    /// Without the fork helper its programs are gone. Requests that have not got all of their reply
+    /// are answered 502, or cut off; the others wait for the next fork helper.
     fn lose_fork_helper(&mut self) {
         let Some(dynamic) = &mut self.dynamic else {
             return;

@@ -1,9 +1,11 @@
-//! A client's socket that a program does not give back: the program has taken too long, said what makes no sense, or died.
+//! A client's socket that a program does not give back: the program has taken too long, said what
+//! makes no sense, or died.
 //!
-//! As long as the program lives it may be in the middle of a write to that socket, and the kernel holds the socket's lock
-//! meanwhile: for as long as it takes to read what is written, if that is a mapped file on a disk. Whoever asks anything about the
-//! socket then waits with it. So the program is killed first. What has left through the socket is asked, and the
-//! client answered or cut off, when the program's own socket tells that it is gone.
+//! As long as the program lives it may be in the middle of a write to that socket, and the kernel
+//! holds the socket's lock meanwhile: for as long as it takes to read what is written, if that is a
+//! mapped file on a disk. Whoever asks anything about the socket then waits with it. So the program
+//! is killed first. What has left through the socket is asked, and the client answered or cut off,
+//! when the program's own socket tells that it is gone.
 
 use std::os::fd::AsFd;
 
@@ -13,11 +15,13 @@ use super::processes::State;
 use crate::connection::{Connection, Exchange, Phase, Stage};
 use crate::worker::{Fate, Worker};
 
-/// One that has been killed is waited for so long. It takes longer only while the kernel itself waits for a disk in its name.
+/// One that has been killed is waited for so long. It takes longer only while the kernel itself
+/// waits for a disk in its name.
 const DYING_MS: u64 = 10_000;
 
 impl Worker {
-    /// An error in place of a reply that was a program's to write, or the end of the connection where some of it has left.
+    /// An error in place of a reply that was a program's to write, or the end of the connection
+    /// where some of it has left.
     pub(super) fn answer_lent(
         &mut self,
         connection: &mut Connection,
@@ -39,7 +43,8 @@ impl Worker {
         Fate::Close
     }
 
-    /// Kills whoever has the client's socket, whose client is answered with this in the end. `false`: nobody has it any more.
+    /// Kills whoever has the client's socket, whose client is answered with this in the end.
+    /// `false`: nobody has it any more.
     fn kill_borrower(&mut self, exchange: &Exchange, status: Status) -> bool {
         let (client, id) = (exchange.client, exchange.id);
         let dynamic = self.dynamic.as_ref();

@@ -1,8 +1,10 @@
-//! Connections to back ends, from their beginning to their end: whom each serves, and what it is waited for.
+//! Connections to back ends, from their beginning to their end: whom each serves, and what it is
+//! waited for.
 //!
-//! The event mechanism knows a connection by one name, however many requests it serves. One that waits for its next request stays
-//! known: that its back end closes it, or says what nobody has asked for, is told like anything else, and between two requests there is
-//! nothing to tell the kernel.
+//! The event mechanism knows a connection by one name, however many requests it serves. One that
+//! waits for its next request stays known: that its back end closes it, or says what nobody has
+//! asked for, is told like anything else, and between two requests there is nothing to tell the
+//! kernel.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -75,8 +77,8 @@ impl Lines {
 }
 
 impl Worker {
-    /// Before anything else in a turn: what connections say that wait for their next request, so that nobody takes one of which that
-    /// could have been known.
+    /// Before anything else in a turn: what connections say that wait for their next request, so
+    /// that nobody takes one of which that could have been known.
     pub(in crate::worker) fn hear_idle_lines(&mut self, ready: &[Ready]) {
         let Some(dynamic) = &mut self.dynamic else {
             return;
@@ -127,8 +129,8 @@ impl Worker {
         }
     }
 
-    /// Tells the event mechanism what a connection is waited for, if it does not know. Nothing: a hang-up would be
-    /// told at every wait, so it is not registered at all.
+    /// Tells the event mechanism what a connection is waited for, if it does not know. Nothing: a
+    /// hang-up would be told at every wait, so it is not registered at all.
     pub(super) fn watch_line(&mut self, line: &mut Line, wanted: Option<Interest>) {
         if wanted == line.interest {
             return;

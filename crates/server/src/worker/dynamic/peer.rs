@@ -1,14 +1,16 @@
 //! Back ends: which one is asked, over which connection, and what becomes of both.
 //!
-//! A location's back ends are a group: `gateway` chooses among them, remembers which failed, and keeps the
-//! connections that wait for their next request. Connecting does not wait: what is to be sent waits until the
-//! socket takes it, and a connection that does not come about is told by the first call on it, or by its time (`connect-timeout`),
-//! and then the next back end is asked. One that
-//! waits is watched, and closed when its back end closes it; only requests that may be sent twice get one, because it can still
-//! close in the moment when it is used; the others, too, where `reuse-always` says so.
+//! A location's back ends are a group: `gateway` chooses among them, remembers which failed, and
+//! keeps the connections that wait for their next request. Connecting does not wait: what is to be
+//! sent waits until the socket takes it, and a connection that does not come about is told by the
+//! first call on it, or by its time (`connect-timeout`), and then the next back end is asked. One
+//! that waits is watched, and closed when its back end closes it; only requests that may be sent
+//! twice get one, because it can still close in the moment when it is used; the others, too, where
+//! `reuse-always` says so.
 //!
-//! The path of a Unix socket is looked up by `connect`, which waits for the disk if that path is on one and
-//! not in memory; such sockets are below `/run`, which is memory. The trace has the call under its own name.
+//! The path of a Unix socket is looked up by `connect`, which waits for the disk if that path is on
+//! one and not in memory; such sockets are below `/run`, which is memory. The trace has the call
+//! under its own name.
 
 use std::os::fd::OwnedFd;
 
@@ -89,8 +91,8 @@ impl Dynamic {
         groups.filter_map(|group| group.idle.deadline_ms()).min()
     }
 
-    /// What is known of each back end, those of one location after the other. The same one of several hosts' locations is
-    /// told once.
+    /// What is known of each back end, those of one location after the other. The same one of
+    /// several hosts' locations is told once.
     pub(in crate::worker) fn back_ends(&self, places: &Places, now_ms: u64) -> Vec<BackEnd> {
         let mut all = Vec::new();
         for (place, group) in self.groups.iter().enumerate() {
@@ -140,7 +142,8 @@ impl Worker {
         self.ask_peer(connection, exchange, Status::BAD_GATEWAY)
     }
 
-    /// Asks the next back end, until one can be asked. `status` is the answer if there is none left.
+    /// Asks the next back end, until one can be asked. `status` is the answer if there is none
+    /// left.
     fn ask_peer(
         &mut self,
         connection: &mut Connection,
@@ -269,7 +272,8 @@ impl Worker {
             let dynamic = self.dynamic.as_mut()?;
             let (turn, all_told) = (dynamic.turn, dynamic.all_told);
             let Waiting { line, since } = dynamic.group(place)?.idle.take(back_end)?;
-            // Whatever it had to say would have been told by the wait before this turn, if it waited then.
+            // Whatever it had to say would have been told by the wait before this turn, if it
+            // waited then.
             if (all_told && since < turn) || self.is_silent(&line) {
                 let dynamic = self.dynamic.as_mut()?;
                 dynamic.lines.assign(line.name, Serves::Client(client));
@@ -351,8 +355,8 @@ impl Worker {
         }
     }
 
-    /// An event on a connection that waits: its back end has closed it, or says what nobody has asked for; or the event is older than the
-    /// end of the request before.
+    /// An event on a connection that waits: its back end has closed it, or says what nobody has
+    /// asked for; or the event is older than the end of the request before.
     pub(super) fn hear_idle(&mut self, place: usize, back_end: usize, name: Token) {
         let group = self.dynamic.as_mut().and_then(|all| all.group(place));
         let is_it = |waiting: &Waiting| waiting.line.name == name;
@@ -451,8 +455,8 @@ enum NotCalled {
     Answer(Status),
 }
 
-/// Begins to connect. Whether that succeeds is told by the first call on the socket; a Unix socket whose
-/// queue is full fails at once, since nothing would tell when it has room.
+/// Begins to connect. Whether that succeeds is told by the first call on the socket; a Unix socket
+/// whose queue is full fails at once, since nothing would tell when it has room.
 fn connect(address: &Address) -> Result<OwnedFd, Errno> {
     let family = match address {
         Address::Unix(_) => AddressFamily::UNIX,

@@ -1,12 +1,14 @@
-//! Programs that stay and send their replies back through the worker: the old interface, beside which the direct one is to
-//! be seen.
+//! Programs that stay and send their replies back through the worker: the old interface, beside
+//! which the direct one is to be seen.
 //!
-//! The process, its protocol and what happens to one that does wrong are those of `direct`. But the client's socket stays here, and
-//! the reply comes in messages of at most 64 KiB, as a CGI program would write it; from here on it goes the way of every
-//! program's reply. A process whose client takes nothing is not read from, so that it waits in its own write. One
-//! whose client has gone may finish its reply, which nobody gets, for `timeout`; then it is killed.
+//! The process, its protocol and what happens to one that does wrong are those of `direct`. But the
+//! client's socket stays here, and the reply comes in messages of at most 64 KiB, as a CGI program
+//! would write it; from here on it goes the way of every program's reply. A process whose client
+//! takes nothing is not read from, so that it waits in its own write. One whose client has gone may
+//! finish its reply, which nobody gets, for `timeout`; then it is killed.
 //!
-//! Source: dissertation 2.4 and 2.5.5: persistent programs behind pipes, whose replies the server copies.
+//! Source: dissertation 2.4 and 2.5.5: persistent programs behind pipes, whose replies the server
+//! copies.
 
 use debox::Call;
 use event::{Interest, Token};

@@ -194,8 +194,8 @@ impl Worker {
     }
 }
 
-/// What the program is told of the body's length. A request that may have a body and has none says so
-/// (`Content-Length: 0`), and programs look for that.
+/// What the program is told of the body's length. A request that may have a body and has none says
+/// so (`Content-Length: 0`), and programs look for that.
 pub(super) fn body_bytes(head: &Head<'_>, gathered_bytes: u64) -> Option<u64> {
     match (head.framing, head.method) {
         (Framing::Length(bytes), _) => Some(bytes),

@@ -1,7 +1,7 @@
 //! What is said with a back end: the request and its body towards it, the reply from it.
 //!
-//! Both directions go over one socket and hold each other back as with a program: a body is taken from the
-//! client while the back end takes it, a reply is read while the client takes it.
+//! Both directions go over one socket and hold each other back as with a program: a body is taken
+//! from the client while the back end takes it, a reply is read while the client takes it.
 
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -156,7 +156,8 @@ impl Worker {
         })
     }
 
-    /// Reads until there is nothing now, or enough for one piece; the body's bytes are appended to `body`.
+    /// Reads until there is nothing now, or enough for one piece; the body's bytes are appended to
+    /// `body`.
     pub(super) fn read_peer(
         &mut self,
         connection: &mut Connection,
@@ -242,8 +243,8 @@ impl Worker {
         }
     }
 
-    /// The connection was reset. One that is killed does so if it has not read all of the request; what it has said may be
-    /// complete all the same, if its length was told.
+    /// The connection was reset. One that is killed does so if it has not read all of the request;
+    /// what it has said may be complete all the same, if its length was told.
     fn peer_broke_off(&mut self, connection: &mut Connection, exchange: &mut Exchange) -> Step {
         let peer = exchange.peer.as_ref();
         match peer.is_some_and(|peer| peer.talk.is_open_ended()) {
@@ -265,8 +266,9 @@ impl Worker {
         }
     }
 
-    /// The back end broke its protocol, said that it does not answer, or left. A program's reply that cannot be passed on is
-    /// its own mistake, and the server that runs it is not blamed; of a proxied one the reply is the protocol.
+    /// The back end broke its protocol, said that it does not answer, or left. A program's reply
+    /// that cannot be passed on is its own mistake, and the server that runs it is not blamed; of a
+    /// proxied one the reply is the protocol.
     fn peer_at_fault(
         &mut self,
         connection: &mut Connection,
@@ -278,8 +280,8 @@ impl Worker {
             Fault::Reply(Refusal::Empty) if begun => Progressed::Sent,
             Fault::Reply(Refusal::Empty) => Progressed::Unsent,
             fault if fault.is_untouched() => Progressed::Untouched,
-            // What was said over a kept connection before this request is no reply to it. An application's own protocol would
-            // have told the two apart.
+            // What was said over a kept connection before this request is no reply to it. An
+            // application's own protocol would have told the two apart.
             Fault::Reply(_) if self.is_foreign(exchange) => Progressed::Sent,
             Fault::Reply(refusal) => {
                 let outcome = match self.is_proxied(exchange) {
@@ -296,7 +298,8 @@ impl Worker {
         self.peer_failed(connection, exchange, progressed, (failure.0, &failure.1))
     }
 
-    /// Whether words that are no reply may belong to an earlier one, or to none, and asking again over a connection of its own will tell.
+    /// Whether words that are no reply may belong to an earlier one, or to none, and asking again
+    /// over a connection of its own will tell.
     fn is_foreign(&self, exchange: &Exchange) -> bool {
         let Parsed::Complete(head) = http::parse(&exchange.head, &self.limits) else {
             return false;
@@ -363,8 +366,8 @@ impl Worker {
     }
 }
 
-/// The same file under its own number: helpers' answers are told apart by it, and what was made without a name
-/// came without one.
+/// The same file under its own number: helpers' answers are told apart by it, and what was made
+/// without a name came without one.
 pub(super) fn identified(
     file: &Rc<OpenFile>,
     retire: &files::RetireList,

@@ -1,9 +1,12 @@
-//! A connection after both its ends have changed to another protocol (WebSocket): bytes pass, nothing is understood.
+//! A connection after both its ends have changed to another protocol (WebSocket): bytes pass,
+//! nothing is understood.
 //!
-//! Either direction has a bounded buffer, and the side that fills it is not read from meanwhile. An end of one
-//! direction is passed on when what came before it has been, and the other direction goes on; when both have ended, or the back
-//! end is gone, so is the connection. Nothing in either direction for `tunnel-timeout` ends it, too. The connection to the back
-//! end is never used again, and the request is none of those that its location has under way: a WebSocket may stay for hours.
+//! Either direction has a bounded buffer, and the side that fills it is not read from meanwhile. An
+//! end of one direction is passed on when what came before it has been, and the other direction
+//! goes on; when both have ended, or the back end is gone, so is the connection. Nothing in either
+//! direction for `tunnel-timeout` ends it, too. The connection to the back end is never used again,
+//! and the request is none of those that its location has under way: a WebSocket may stay for
+//! hours.
 //!
 //! Sources: RFC 9110 section 7.8; RFC 6455 sections 1.3 and 7.1.1.
 

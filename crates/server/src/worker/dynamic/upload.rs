@@ -1,7 +1,8 @@
 //! A request's body on its way from the client to the program.
 //!
-//! While the program takes nothing, the client is not read from beyond a bounded buffer. A program that
-//! does not want the body may say so by closing its input, or by ending: the rest is thrown away.
+//! While the program takes nothing, the client is not read from beyond a bounded buffer. A program
+//! that does not want the body may say so by closing its input, or by ending: the rest is thrown
+//! away.
 
 use debox::Call;
 use http::Status;
@@ -23,8 +24,8 @@ impl Worker {
         }
     }
 
-    /// The client's socket is readable: more of the body, or its departure, or what belongs to a later
-    /// request.
+    /// The client's socket is readable: more of the body, or its departure, or what belongs to a
+    /// later request.
     pub(super) fn hear_client(
         &mut self,
         connection: &mut Connection,

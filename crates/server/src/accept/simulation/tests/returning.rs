@@ -1,7 +1,7 @@
 //! Clients that come again: what turning them away is worth when the load does not end with them.
 //!
-//! A crowd of `factor` times what the server answers in a second, who think for a second each: at most, and if
-//! everybody were answered at once, `factor` times the capacity.
+//! A crowd of `factor` times what the server answers in a second, who think for a second each: at
+//! most, and if everybody were answered at once, `factor` times the capacity.
 
 use super::*;
 use crate::accept::control::RETRY_AFTER_S;
