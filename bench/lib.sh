@@ -271,7 +271,7 @@ default_label() { echo "$(nproc)core"; }
 
 version_of() {
     case $1 in
-        headway) git -C "$repository" describe --always --dirty 2>/dev/null || echo unknown ;;
+        headway) version_of_headway ;;
         nginx) nginx -v 2>&1 | sed 's/.*nginx\///' ;;
         lighttpd) lighttpd -v | sed -n '1s/^lighttpd\/\([^ ]*\).*/\1/p' ;;
         h2o) h2o --version | sed -n '1s/h2o version //p' ;;
@@ -284,6 +284,14 @@ version_of() {
         httperf) httperf --version | sed -n 's/^httperf: httperf-\([^ ]*\).*/\1/p' ;;
         floor*|delay) echo "this repository" ;;
     esac
+}
+
+# Of the tree it is built from; a binary that was given may be of another.
+version_of_headway() {
+    local tree
+    tree=$(git -C "$repository" describe --always --dirty 2>/dev/null || echo unknown)
+    if [ -z "${HEADWAY:-}" ]; then echo "$tree"; return; fi
+    echo "a binary that was given, SHA-256 $(sha256sum "$headway" | cut -c 1-16)…; these scripts are of $tree"
 }
 
 # environment_lines PROGRAM…: what a stranger needs to run it again.
