@@ -271,7 +271,7 @@ default_label() { echo "$(nproc)core"; }
 
 version_of() {
     case $1 in
-        headway) version_of_headway ;;
+        headway) git -C "$repository" describe --always --dirty 2>/dev/null || echo unknown ;;
         nginx) nginx -v 2>&1 | sed 's/.*nginx\///' ;;
         lighttpd) lighttpd -v | sed -n '1s/^lighttpd\/\([^ ]*\).*/\1/p' ;;
         h2o) h2o --version | sed -n '1s/h2o version //p' ;;
@@ -286,12 +286,10 @@ version_of() {
     esac
 }
 
-# Of the tree it is built from; a binary that was given may be of another.
-version_of_headway() {
-    local tree
-    tree=$(git -C "$repository" describe --always --dirty 2>/dev/null || echo unknown)
-    if [ -z "${HEADWAY:-}" ]; then echo "$tree"; return; fi
-    echo "a binary that was given, SHA-256 $(sha256sum "$headway" | cut -c 1-16)…; these scripts are of $tree"
+# Headway's is that of the tree it is built from; a binary that was given may be of another.
+described() {
+    if [ "$1" != headway ] || [ -z "${HEADWAY:-}" ]; then version_of "$1"; return; fi
+    echo "a binary that was given, SHA-256 $(sha256sum "$headway" | cut -c 1-16)…; these scripts are of $(version_of headway)"
 }
 
 # environment_lines PROGRAM…: what a stranger needs to run it again.
@@ -301,7 +299,7 @@ environment_lines() {
     echo "- processor: $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores"
     echo "- memory: $(awk '/^MemTotal/ { printf "%.1f GiB", $2 / 1048576 }' /proc/meminfo)"
     echo "- system: $(sed -n 's/^PRETTY_NAME="\(.*\)"/\1/p' /etc/os-release)"
-    for program in "$@"; do echo "- $program: $(version_of "$program")"; done
+    for program in "$@"; do echo "- $program: $(described "$program")"; done
 }
 
 # Functions for awk programs: the median and the spread of `n` values in `list`.
