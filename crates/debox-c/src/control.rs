@@ -206,7 +206,8 @@ unsafe fn give(room: *mut c_char, size: usize, text: &str) -> c_int {
 
 fn told(callback: DeBoxCallback, context: *mut c_void, rung: Rung) -> Reaction {
     // A buffer of the rule's own, so that a callback sees the record that made it be called
-    // whatever happens to the thread's. SAFETY: all fields are numbers, for which zero is a value.
+    // whatever happens to the thread's.
+    // SAFETY: all fields are numbers, for which zero is a value.
     let mut info: Box<DeBoxInfo> = unsafe { Box::new_zeroed().assume_init() };
     Reaction::Callback(Box::new(move |record: &Record, site: u64| {
         info.begin(size_of::<DeBoxInfo>(), &rung);

@@ -12,7 +12,7 @@ static DeBoxInfo info;
 
 int main(void) {
     struct timespec moment = {0, 3000000};
-    /* A page of the program that has to be read first would be a sleep, too. Refused to whoever may not lock as much. */
+    /* A page that has to be read first would be a sleep, too. Whoever may not lock as much is refused. */
     mlockall(MCL_CURRENT);
     if (DeBoxControl(&info, 5, 0) < 0) return 1;
     nanosleep(&moment, NULL);
