@@ -1,8 +1,8 @@
 //! Any bytes as a program's output: one outcome however they are cut, and a head that is one head.
 #![no_main]
 
-use gateway::cgi::{NphReader, ReplyReader};
-use gateway::{Answer, Event, HeadLimits};
+use headway_gateway::cgi::{NphReader, ReplyReader};
+use headway_gateway::{Answer, Event, HeadLimits};
 use libfuzzer_sys::fuzz_target;
 
 /// Small, so that the limits are met often.

@@ -1,9 +1,9 @@
 //! Any bytes as what a FastCGI application sends.
 #![no_main]
 
-use gateway::cgi::Variables;
-use gateway::fastcgi::{FastCgiExchange, Inquiry};
-use gateway::{Event, Exchange, HeadLimits};
+use headway_gateway::cgi::Variables;
+use headway_gateway::fastcgi::{FastCgiExchange, Inquiry};
+use headway_gateway::{Event, Exchange, HeadLimits};
 use libfuzzer_sys::fuzz_target;
 
 /// Short inputs are cut everywhere, long ones at this many places, which find the same and take less time.

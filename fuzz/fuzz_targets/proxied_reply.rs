@@ -1,8 +1,8 @@
 //! Any bytes as an HTTP/1.1 back end's reply to GET, HEAD and a WebSocket's request.
 #![no_main]
 
-use gateway::proxy::{Body, Forwarding, ProxyExchange};
-use gateway::{Event, Exchange, HeadLimits, Request};
+use headway_gateway::proxy::{Body, Forwarding, ProxyExchange};
+use headway_gateway::{Event, Exchange, HeadLimits, Request};
 use headway_http::Parsed;
 use libfuzzer_sys::fuzz_target;
 

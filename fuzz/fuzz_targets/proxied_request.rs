@@ -2,9 +2,9 @@
 //! the same method, host and framing, and a CGI program gets variables that an environment can hold.
 #![no_main]
 
-use gateway::Request;
-use gateway::cgi::{Context, Variables};
-use gateway::proxy::{Forwarding, write_request};
+use headway_gateway::Request;
+use headway_gateway::cgi::{Context, Variables};
+use headway_gateway::proxy::{Forwarding, write_request};
 use headway_http::{HeadLimits, Parsed, parse};
 use libfuzzer_sys::fuzz_target;
 

@@ -5,8 +5,8 @@
 //! `times` and `course` for the others. The simulation is seeded, so the pictures change only with
 //! the control law.
 
-use report::{Courses, courses_svg};
-use server::accept_simulation::{Outcome, Policy, Sample, Workload, run};
+use headway_report::{Courses, courses_svg};
+use headway_server::accept_simulation::{Outcome, Policy, Sample, Workload, run};
 
 const SEED: u64 = 1;
 const POLICIES: [(&str, Policy); 4] = [

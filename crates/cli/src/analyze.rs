@@ -10,9 +10,9 @@ mod profile;
 use super::Failure;
 use super::output::print;
 use clap::Args;
-use latency::compare::compare;
-use latency::run::{Kind, Point};
-use latency::{Analysis, Analyzer, Run};
+use headway_latency::compare::compare;
+use headway_latency::run::{Kind, Point};
+use headway_latency::{Analysis, Analyzer, Run};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
@@ -84,7 +84,7 @@ fn specweb99(run: &Run, arguments: &Arguments) -> Result<(), Failure> {
     }
     match arguments.json {
         true => print(&json(&run.description().specweb99)?),
-        false => print(&load::specweb99::render(run.description())),
+        false => print(&headway_load::specweb99::render(run.description())),
     }
 }
 

@@ -6,12 +6,12 @@
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use files::service::{Remote, Service, ServiceConfig, ServiceError};
-use files::{KeepLimits, keepable_bytes};
-use files::{NamesBounds, PoolLimits};
+use headway_files::service::{Remote, Service, ServiceConfig, ServiceError};
+use headway_files::{KeepLimits, keepable_bytes};
+use headway_files::{NamesBounds, PoolLimits};
+use headway_server::config::units::{Bytes, Count, ListenAddress, Millis};
+use headway_server::config::{available_now, default_kept_bytes, raise_descriptor_limit};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
-use server::config::units::{Bytes, Count, ListenAddress, Millis};
-use server::config::{available_now, default_kept_bytes, raise_descriptor_limit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::ffi::OsString;
 use std::io::{Read, Write};

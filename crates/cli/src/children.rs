@@ -5,8 +5,8 @@
 //! 450 kB in each of them.
 
 use anyhow::{Context, bail};
-use server::control::Control;
-use server::master::become_child;
+use headway_server::control::Control;
+use headway_server::master::become_child;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
@@ -27,31 +27,33 @@ pub fn named(word: &OsStr) -> Option<fn() -> Result<(), Failure>> {
 
 fn worker() -> Result<(), Failure> {
     become_child(c"headway-worker")?;
-    Ok(server::worker::worker_main(Control::new(socket()?))?)
+    Ok(headway_server::worker::worker_main(
+        Control::new(socket()?),
+    )?)
 }
 
 fn helper() -> Result<(), Failure> {
     become_child(c"headway-helper")?;
-    Ok(server::helper_main(socket()?)?)
+    Ok(headway_server::helper_main(socket()?)?)
 }
 
 fn fork() -> Result<(), Failure> {
     become_child(c"headway-fork")?;
-    Ok(server::forker::forker_main(socket()?)?)
+    Ok(headway_server::forker::forker_main(socket()?)?)
 }
 
 fn log() -> Result<(), Failure> {
     become_child(c"headway-log")?;
-    Ok(server::tally::log_process::log_main(Control::new(
-        socket()?
+    Ok(headway_server::tally::log_process::log_main(Control::new(
+        socket()?,
     ))?)
 }
 
 fn keeper() -> Result<(), Failure> {
     become_child(c"headway-keeper")?;
-    Ok(files::keeper_main(
+    Ok(headway_files::keeper_main(
         socket()?,
-        server::config::available_now,
+        headway_server::config::available_now,
     )?)
 }
 

@@ -15,8 +15,8 @@ use std::path::Path;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use counters::probe::{self, Probed};
-use counters::smt::{State, state};
+use headway_counters::probe::{self, Probed};
+use headway_counters::smt::{State, state};
 use serde::Serialize;
 
 use super::Failure;
@@ -103,7 +103,7 @@ fn restore() -> Result<(), Failure> {
 
 impl Probe {
     fn run(&self) -> Result<(), Failure> {
-        let allowed = lab::allowed_cpus();
+        let allowed = headway_lab::allowed_cpus();
         let cpu = match self.cpu {
             Some(cpu) if allowed.contains(&cpu) => cpu,
             Some(cpu) => {
@@ -114,7 +114,8 @@ impl Probe {
             }
             None => allowed.first().copied().unwrap_or(0),
         };
-        counters::schedule::measure::bind_thread(cpu).context("binding to the processor")?;
+        headway_counters::schedule::measure::bind_thread(cpu)
+            .context("binding to the processor")?;
         let probed = probe::run(cpu);
         match self.json {
             true => print_json(&probed),

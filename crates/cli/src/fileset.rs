@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use load::fileset::{
+use headway_load::fileset::{
     self, Amount, Manifest, PAGE_BYTES, Popularity, Profile, Progress, Seen, Shape, ShapeError,
     Verified,
 };

@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-use ::lab::{Lab, LabError, Side};
+use ::headway_lab::{Lab, LabError, Side};
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 
@@ -135,7 +135,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Action::Up(up) => up.run(),
         Action::Load(load) => load.run(),
         Action::Disk(disk) => disk.run(),
-        Action::DiskProcess { folder } => Ok(::lab::disk::process_main(folder)?),
+        Action::DiskProcess { folder } => Ok(::headway_lab::disk::process_main(folder)?),
         Action::Cool(name) => open(&name.name).and_then(|lab| Ok(lab.cool()?)),
         Action::Status(status) => status.run(),
         Action::Down(down) => down.run(),
@@ -162,7 +162,7 @@ impl Exec {
             SideWord::Server => Side::Server,
             SideWord::Client => Side::Client,
         };
-        ::lab::join_by_name(&self.name.name, side).map_err(failure)?;
+        ::headway_lab::join_by_name(&self.name.name, side).map_err(failure)?;
         let Some((program, rest)) = self.command.split_first() else {
             return Err(Failure::Use("give a command after `--`".into()));
         };
@@ -183,11 +183,11 @@ impl Down {
     fn run(&self) -> Result<(), Failure> {
         if !self.all {
             let name = self.name.as_deref().unwrap_or(USUAL_NAME);
-            return ::lab::down(name).map_err(failure);
+            return ::headway_lab::down(name).map_err(failure);
         }
         let mut out = std::io::stdout().lock();
         let mut failed = Vec::new();
-        for (name, done) in ::lab::down_all(&self.prefix) {
+        for (name, done) in ::headway_lab::down_all(&self.prefix) {
             match done {
                 Ok(()) => writeln!(out, "{name}: removed")?,
                 Err(error) => failed.push(error.to_string()),
@@ -202,11 +202,11 @@ impl Down {
 
 fn check() -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
-    for (part, missing) in ::lab::survey() {
+    for (part, missing) in ::headway_lab::survey() {
         let word = missing.map_or("yes".to_owned(), |reason| format!("no: {reason}"));
         writeln!(out, "{part:<13} {word}").context("writing to standard output")?;
     }
-    if let Some(who) = ::lab::reclaimer() {
+    if let Some(who) = ::headway_lab::reclaimer() {
         let what = "caches hold less than a memory limit allows";
         writeln!(out, "{:<13} {what}: {who}", "note").context("writing to standard output")?;
     }

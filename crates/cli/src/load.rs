@@ -12,13 +12,15 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::anyhow;
 use clap::{ArgGroup, Args, ValueEnum};
-use latency::run::description::Verdict;
-use load::client::environment::dated;
-use load::engine;
-use load::session::settings::{Demand, WorkSource};
-use load::session::summary::{self, Style};
-use load::session::{Finished, SessionError, Settings, Surroundings};
-use load::words::{Bandwidth, Count, Cpus, PerConnection, Rate, ScheduleWord, Stretch, Time, Url};
+use headway_latency::run::description::Verdict;
+use headway_load::client::environment::dated;
+use headway_load::engine;
+use headway_load::session::settings::{Demand, WorkSource};
+use headway_load::session::summary::{self, Style};
+use headway_load::session::{Finished, SessionError, Settings, Surroundings};
+use headway_load::words::{
+    Bandwidth, Count, Cpus, PerConnection, Rate, ScheduleWord, Stretch, Time, Url,
+};
 use serde_json::json;
 
 use super::specweb99::{self, Rules};

@@ -9,14 +9,14 @@ use std::time::SystemTime;
 
 use anyhow::anyhow;
 use clap::Args;
-use latency::Run;
-use latency::run::description::{Point, Verdict};
-use load::client::environment::dated;
-use load::profile::client::Limit;
-use load::profile::{LOADS, Listener, ProfileError, ProfileSettings};
-use load::session::{Finished, Settings};
-use load::words::readable::{millis, number};
-use load::words::{Count, Rate, Shares, Time};
+use headway_latency::Run;
+use headway_latency::run::description::{Point, Verdict};
+use headway_load::client::environment::dated;
+use headway_load::profile::client::Limit;
+use headway_load::profile::{LOADS, Listener, ProfileError, ProfileSettings};
+use headway_load::session::{Finished, Settings};
+use headway_load::words::readable::{millis, number};
+use headway_load::words::{Count, Rate, Shares, Time};
 use serde_json::json;
 
 use super::Failure;
@@ -118,7 +118,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         true => as_json(&profile)?,
         false => {
             let run = directory.display();
-            let table = load::profile::render(&profile)?;
+            let table = headway_load::profile::render(&profile)?;
             format!("{table}\n{run}: headway analyze {run}, headway report {run} -o report.html\n")
         }
     };

@@ -41,7 +41,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if !to_output {
         replaceable(&arguments.output)?;
     }
-    let page = report::Report::read(&arguments.runs)?.html();
+    let page = headway_report::Report::read(&arguments.runs)?.html();
     if to_output {
         print(&page)?;
     } else {
@@ -64,7 +64,7 @@ pub fn replaceable(path: &Path) -> anyhow::Result<()> {
     file.take(4096)
         .read_to_end(&mut start)
         .with_context(|| format!("{}: is it a report?", path.display()))?;
-    if !start.is_empty() && !String::from_utf8_lossy(&start).contains(report::MARK) {
+    if !start.is_empty() && !String::from_utf8_lossy(&start).contains(headway_report::MARK) {
         bail!(
             "{}: is no report of headway and is left as it is; name another file with -o, or remove it",
             path.display()

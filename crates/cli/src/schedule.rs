@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
-use counters::schedule::analysis::{self, Analysis};
-use counters::schedule::trials::Trials;
-use counters::schedule::{SlowDowns, draw};
+use headway_counters::schedule::analysis::{self, Analysis};
+use headway_counters::schedule::trials::Trials;
+use headway_counters::schedule::{SlowDowns, draw};
 
 use super::Failure;
 use super::output::print;

@@ -1,13 +1,13 @@
 //! `headway serve`: settings from the command line and a file, checked, then served.
 
 use clap::Args;
-use server::config::settings::{Item, LogSettings, given};
-use server::config::units::{AcceptCount, Bytes, Helpers, ListenAddress, Many, Millis};
-use server::config::{
+use headway_server::config::settings::{Item, LogSettings, given};
+use headway_server::config::units::{AcceptCount, Bytes, Helpers, ListenAddress, Many, Millis};
+use headway_server::config::{
     Checked, Config, ConfigError, EarlyReject, Environment, LogFormat, Opening, Preset, SendMethod,
     Settings, Sharing, Source, raise_descriptor_limit,
 };
-use server::master::{Options, Programs};
+use headway_server::master::{Options, Programs};
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -322,7 +322,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         ready_file: arguments.run.ready_file.clone(),
         quiet: arguments.run.quiet,
     };
-    Ok(server::master::run(config, options)?)
+    Ok(headway_server::master::run(config, options)?)
 }
 
 fn check(arguments: &Arguments) -> Result<Checked, Failure> {

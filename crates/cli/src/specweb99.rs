@@ -11,16 +11,16 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::anyhow;
 use clap::Args;
-use latency::Run;
-use latency::run::description::Verdict;
-use load::client::environment::dated;
-use load::session::settings::{Demand, WorkSource};
-use load::session::{Finished, Settings};
-use load::specweb99::find::{FIRST, FindSettings, Found, Range, trial_words};
-use load::specweb99::{
+use headway_latency::Run;
+use headway_latency::run::description::Verdict;
+use headway_load::client::environment::dated;
+use headway_load::session::settings::{Demand, WorkSource};
+use headway_load::session::{Finished, Settings};
+use headway_load::specweb99::find::{FIRST, FindSettings, Found, Range, trial_words};
+use headway_load::specweb99::{
     CGI_PATH, DYNAMIC_PATH, ITERATIONS, Listener, RAMP, Ran, SpecWeb99Error, SpecWeb99Settings,
 };
-use load::words::{Count, Cpus, Time, Url};
+use headway_load::words::{Count, Cpus, Time, Url};
 use serde_json::json;
 
 use super::Failure;
@@ -202,7 +202,7 @@ pub(super) fn measure(
     match result.json {
         true => print_json(&ran, directory.as_deref())?,
         false => {
-            let mut text = load::specweb99::render(&ran.description);
+            let mut text = headway_load::specweb99::render(&ran.description);
             if let Some(directory) = directory {
                 let run = directory.display();
                 text += &format!(
@@ -365,7 +365,7 @@ fn found_words(found: &Found, directory: &Path, best: Option<&Run>) -> String {
         let run = best.path().display();
         text += &format!(
             "\n{}\n{run}: headway report {run} -o report.html\n",
-            load::specweb99::render(best.description())
+            headway_load::specweb99::render(best.description())
         );
     }
     text

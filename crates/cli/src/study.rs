@@ -9,9 +9,9 @@ use std::time::SystemTime;
 
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand, ValueEnum};
-use lab::study::{self, Listener, Options, Plan, RunError, Scale, Store, Study};
-use latency::StudyResult;
-use load::client::environment::dated;
+use headway_lab::study::{self, Listener, Options, Plan, RunError, Scale, Store, Study};
+use headway_latency::StudyResult;
+use headway_load::client::environment::dated;
 use serde_json::json;
 
 use super::{Failure, signals};
@@ -404,7 +404,7 @@ fn write_pages(
 }
 
 fn write_page(file: &std::path::Path, results: &[StudyResult]) -> Result<(), Failure> {
-    let page = ::report::study_page(results);
+    let page = ::headway_report::study_page(results);
     std::fs::write(file, page).with_context(|| format!("writing {}", file.display()))?;
     Ok(())
 }

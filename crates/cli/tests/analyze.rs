@@ -1,7 +1,7 @@
 //! `headway analyze` as a user meets it: tables, JSON, bad input.
 
-use latency::run::{Kind, LoadInfo, Mode, Point, ProfileInfo, write_description};
-use latency::{Outcome, Row, RunDescription, RunWriter};
+use headway_latency::run::{Kind, LoadInfo, Mode, Point, ProfileInfo, write_description};
+use headway_latency::{Outcome, Row, RunDescription, RunWriter};
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};

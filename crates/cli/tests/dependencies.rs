@@ -113,7 +113,7 @@ fn a_violation_names_file_and_line_when_a_stage_reaches_across() {
             "// crate::lookup does that\nuse crate::request::lookup;",
             false,
         ),
-        ("use files::lookup::Names;", false),
+        ("use headway_files::lookup::Names;", false),
     ];
     for (text, refused) in cases {
         let found = stage_violations("send", Path::new("send/turn.rs"), text);

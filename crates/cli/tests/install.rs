@@ -206,7 +206,7 @@ fn nothing_is_installed_when_something_was_not_built_or_the_prefix_is_relative()
         "headway",
         "headway-specweb99",
         "libdebox.so",
-        "libdebox_c.a",
+        "libheadway_debox_c.a",
     ] {
         let built = Path::new(env!("CARGO_BIN_EXE_headway"));
         std::os::unix::fs::symlink(built, half.join(file)).expect("room");

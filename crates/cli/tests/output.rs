@@ -25,8 +25,8 @@ const COMMANDS: [&[&str]; 8] = [
 fn place() -> tempfile::TempDir {
     let place = tempfile::tempdir().unwrap();
     let run = place.path().join("run");
-    latency::RunWriter::create(&run, &latency::RunDescription::default())
-        .and_then(|writer| writer.finish(&latency::RunDescription::default()))
+    headway_latency::RunWriter::create(&run, &headway_latency::RunDescription::default())
+        .and_then(|writer| writer.finish(&headway_latency::RunDescription::default()))
         .unwrap();
     let words = [
         "fileset",

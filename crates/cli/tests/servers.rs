@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use lab::servers::{Kind, Server, ServerError, ServerSpec, available};
+use headway_lab::servers::{Kind, Server, ServerError, ServerSpec, available};
 
 const HEADWAY: &str = env!("CARGO_BIN_EXE_headway");
 

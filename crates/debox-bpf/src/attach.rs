@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use aya::Ebpf;
 use aya::maps::{HashMap, MapData, RingBuf};
-use debox::Symbols;
-use debox::policy::{Filter, Keeper};
+use headway_debox::Symbols;
+use headway_debox::policy::{Filter, Keeper};
 
 use crate::error::AttachError;
 use crate::kept::KeptCall;

@@ -1,6 +1,6 @@
 //! Records of single calls that the policy kept.
 
-use debox::{Record, Sleep, Stack, Symbols, Wait};
+use headway_debox::{Record, Sleep, Stack, Symbols, Wait};
 
 use crate::layout;
 use crate::totals::Resource;
@@ -80,7 +80,9 @@ fn sleep_of(
         count: sleep.count as u32,
         blocked_ns: sleep.blocked_ns,
         max_ns: sleep.max_ns,
-        label: symbols.map_or(debox::Label::Unknown, |symbols| symbols.label(stack)),
+        label: symbols.map_or(headway_debox::Label::Unknown, |symbols| {
+            symbols.label(stack)
+        }),
         site: symbols.and_then(|symbols| symbols.site(stack)),
         stack: Stack::new(stack),
         waiters_entry: counted.then_some(sleep.entry_max as u32),

@@ -4,7 +4,7 @@ use std::fmt;
 
 use aya::programs::{BtfTracePoint, Iter, ProgramError};
 use aya::{Btf, Ebpf, EbpfLoader};
-use debox::policy::Filter;
+use headway_debox::policy::Filter;
 use serde::Serialize;
 
 use crate::error::{AttachError, chain, os_error};
@@ -282,7 +282,7 @@ pub(crate) fn load_run_queue(processes_max: u32) -> Result<Ebpf, AttachError> {
 }
 
 fn futex() -> u64 {
-    debox::calls::number("futex").map_or(u64::MAX, u64::from)
+    headway_debox::calls::number("futex").map_or(u64::MAX, u64::from)
 }
 
 /// Whether a filter asks for what the kernel's part does not know: labels, or return addresses.
@@ -307,7 +307,7 @@ fn traits(filter: &Filter) -> [u8; CALLS_MAX] {
     };
     for number in DESCRIPTOR_FIRST
         .iter()
-        .filter_map(|name| debox::calls::number(name))
+        .filter_map(|name| headway_debox::calls::number(name))
     {
         mark(number, 1);
     }
@@ -427,13 +427,13 @@ fn refusal(error: &aya::EbpfError) -> AttachError {
 
 #[cfg(test)]
 mod tests {
-    use debox::policy::Filter;
+    use headway_debox::policy::Filter;
 
     use super::{Sight, traits, waiting_slots};
 
     #[test]
     fn traits_mark_descriptors_and_wanted_calls_when_both_apply() {
-        let number = |name: &str| debox::calls::number(name).expect("a call");
+        let number = |name: &str| headway_debox::calls::number(name).expect("a call");
         let filter = Filter {
             calls: vec![number("read"), number("futex"), 9999],
             ..Filter::default()

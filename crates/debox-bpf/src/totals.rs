@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use debox::{KernelSite, Label, Symbols, Wait};
+use headway_debox::{KernelSite, Label, Symbols, Wait};
 use serde::Serialize;
 
 use crate::layout::{CallWords, Process, Sleep};
@@ -225,7 +225,7 @@ fn call_name(call: Option<u32>) -> String {
     match call {
         None => "outside calls".to_owned(),
         Some(number) if number & COMPAT != 0 => format!("32-bit call {}", number & !COMPAT),
-        Some(number) => debox::calls::words(number).into_owned(),
+        Some(number) => headway_debox::calls::words(number).into_owned(),
     }
 }
 

@@ -2,8 +2,8 @@
 //! call.
 
 use aya::maps::HashMap;
-use debox::policy::Filter;
-use debox::{Debox, Record};
+use headway_debox::policy::Filter;
+use headway_debox::{Debox, Record};
 
 use crate::attach::Attach;
 use crate::error::AttachError;
@@ -20,7 +20,7 @@ use crate::target::Pids;
 /// serves.
 ///
 /// ```no_run
-/// use debox::{Debox, Limits};
+/// use headway_debox::{Debox, Limits};
 /// use headway_debox_bpf::Waiters;
 ///
 /// let waiters = Waiters::start()?;

@@ -1,8 +1,8 @@
 //! The observer against a process whose sleeps are known: counts and waiters are exact, whatever
 //! the machine's load.
 
-use debox::policy::Filter;
-use debox::{Label, calls};
+use headway_debox::policy::Filter;
+use headway_debox::{Label, calls};
 use headway_debox_bpf::{Attach, Limits, Pids, Resource, SleepTotals};
 
 #[allow(dead_code, reason = "each test binary uses its part")]

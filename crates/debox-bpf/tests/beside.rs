@@ -23,7 +23,7 @@ fn waiters_of_children_are_counted_beside_when_they_sleep_on_one_futex() {
     // What this process itself slept is not told, only what its children did.
     let own = std::process::id();
     assert!(sleeps.iter().all(|sleep| sleep.pid != own), "{sleeps:#?}");
-    let futex = debox::calls::number("futex");
+    let futex = headway_debox::calls::number("futex");
     // Joining a thread waits on a futex as well, but in the first thread.
     let mut waits: Vec<&SeenSleep> = (sleeps.iter())
         .filter(|sleep| sleep.pid == sleeper.pid() && sleep.tid != sleep.pid)

@@ -4,7 +4,7 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use debox::policy::Filter;
+use headway_debox::policy::Filter;
 use headway_debox_bpf::{Attach, AttachError, Limits, Pids};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 

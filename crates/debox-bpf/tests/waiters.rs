@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use debox::{Debox, Label, Limits};
+use headway_debox::{Debox, Label, Limits};
 use headway_debox_bpf::Waiters;
 
 #[allow(dead_code, reason = "each test binary uses its part")]
@@ -53,7 +53,7 @@ fn own_record_names_the_waiters_when_another_thread_sleeps_on_the_same_word() {
     });
     let debox = Debox::enable(Limits::default());
     debox.call(libc::SYS_futex as u32, || park_on(&WORD));
-    if !matches!(debox.rung(), debox::Rung::Stacks) {
+    if !matches!(debox.rung(), headway_debox::Rung::Stacks) {
         return common::skip(test, &debox.rung().to_string());
     }
     assert!(waiters.merge(&debox), "{:?}", debox.last());

@@ -5,9 +5,9 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use debox::policy::{Filter, Order, Reaction, Rule, Trigger};
-use debox::{Limits, Record, Rung, calls};
-use debox_hook::thread::{
+use headway_debox::policy::{Filter, Order, Reaction, Rule, Trigger};
+use headway_debox::{Limits, Record, Rung, calls};
+use headway_debox_hook::thread::{
     is_inside, switch_off, switch_on, watch_ends, with_tracer, with_tracer_anyhow,
 };
 

@@ -9,8 +9,8 @@
 use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
-use debox::{FunctionTimes, Functions, FunctionsError};
-use debox_hook::thread::{is_inside, with_tracer};
+use headway_debox::{FunctionTimes, Functions, FunctionsError};
+use headway_debox_hook::thread::{is_inside, with_tracer};
 use rustix::thread::gettid;
 
 use crate::control::fail;
@@ -59,7 +59,7 @@ fn unseen(act: impl FnOnce() -> Result<c_int, c_int>) -> c_int {
     if is_inside() {
         return fail(libc::EBUSY);
     }
-    if debox::is_confined() {
+    if headway_debox::is_confined() {
         return fail(libc::EPERM);
     }
     let (mut act, mut answer) = (Some(act), None);

@@ -4,7 +4,7 @@
 
 use std::ffi::{c_char, c_int, c_long};
 
-use debox::{KernelSite, Record, Rung, Sleep, TraceEntry, kernel_symbols};
+use headway_debox::{KernelSite, Record, Rung, Sleep, TraceEntry, kernel_symbols};
 
 /// Entries of `psi`.
 pub const SLEEPS: usize = 5;

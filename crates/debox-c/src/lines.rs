@@ -8,8 +8,8 @@ use std::ffi::c_int;
 use std::io::{Error, ErrorKind};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use debox::{KernelLines, kernel_symbols};
-use debox_hook::thread::{is_inside, with_tracer};
+use headway_debox::{KernelLines, kernel_symbols};
+use headway_debox_hook::thread::{is_inside, with_tracer};
 
 use crate::control::fail;
 use crate::info::{DeBoxInfo, SLEEPS, copy};
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn debox_lines(info: *mut DeBoxInfo) -> c_int {
 
 /// How many sleeps have a line now, or the error's number.
 fn add_lines(info: &mut DeBoxInfo) -> Result<c_int, c_int> {
-    if LINES.get().is_none() && debox::is_confined() {
+    if LINES.get().is_none() && headway_debox::is_confined() {
         return Err(libc::EPERM);
     }
     let symbols = kernel_symbols().ok_or(libc::EACCES)?;

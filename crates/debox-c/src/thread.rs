@@ -1,15 +1,15 @@
 //! The tracer of one thread of a C program, and what the thread asked for.
 //!
-//! What it asked for outlives a fork; the tracer does not ([`debox_hook::wiped`]), and a child
+//! What it asked for outlives a fork; the tracer does not ([`headway_debox_hook::wiped`]), and a child
 //! makes itself a new one for the same buffer at its first call.
 
 use std::cell::{Cell, RefCell};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use debox::policy::Rule;
-use debox::{Debox, Limits, Mark, Record};
-use debox_hook::{Tracer, wiped};
+use headway_debox::policy::Rule;
+use headway_debox::{Debox, Limits, Mark, Record};
+use headway_debox_hook::{Tracer, wiped};
 
 use crate::info::DeBoxInfo;
 
@@ -150,7 +150,7 @@ unsafe impl Tracer for Thread {
             thread.renew(wish);
             return old;
         }
-        if debox::is_confined() {
+        if headway_debox::is_confined() {
             return null_mut();
         }
         let pages = if old.is_null() {
@@ -163,7 +163,7 @@ unsafe impl Tracer for Thread {
         }
         if wish.limits.resolve {
             // Now rather than at the first sleep, which is when the program looks at its watch.
-            debox::kernel_symbols();
+            headway_debox::kernel_symbols();
         }
         let debox = Debox::enable(wish.limits);
         // SAFETY: the thread promised the buffer to `DeBoxControl`.
@@ -233,12 +233,12 @@ unsafe impl Tracer for Thread {
     fn of_vfork() {}
 
     fn confining() {
-        debox::confine(true);
+        headway_debox::confine(true);
     }
 
     fn confined(succeeded: bool) {
         if !succeeded {
-            debox::confine(false);
+            headway_debox::confine(false);
         }
     }
 }

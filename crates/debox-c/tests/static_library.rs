@@ -12,7 +12,7 @@ fn library() -> PathBuf {
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| {
             let name = path.file_name().and_then(|name| name.to_str());
-            name.is_some_and(|name| name.starts_with("libdebox_c") && name.ends_with(".a"))
+            name.is_some_and(|name| name.starts_with("libheadway_debox_c") && name.ends_with(".a"))
         })
         .max_by_key(|path| path.metadata().and_then(|found| found.modified()).ok())
         .expect("cargo builds the static library for this test")

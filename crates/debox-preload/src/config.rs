@@ -3,8 +3,8 @@
 //! | variable | meaning |
 //! |---|---|
 //! | `HEADWAY_TRACE_DIR` | an absolute path; without it nothing is recorded |
-//! | `HEADWAY_TRACE_KEEP` | which records are kept one by one, see [`debox::policy::Filter`]; `slept` if not set, empty for none |
-//! | `HEADWAY_TRACE_REACT` | rules `conditions:reaction`, separated by `;`, see [`debox::policy::Order`] |
+//! | `HEADWAY_TRACE_KEEP` | which records are kept one by one, see [`headway_debox::policy::Filter`]; `slept` if not set, empty for none |
+//! | `HEADWAY_TRACE_REACT` | rules `conditions:reaction`, separated by `;`, see [`headway_debox::policy::Order`] |
 //! | `HEADWAY_TRACE_STACKS` | `1`: kept records have the program's stack |
 //! | `HEADWAY_TRACE_WAKEUP` | `1`: ask after each sleep how long the thread then waited for a processor |
 //! | `HEADWAY_TRACE_LOG_BYTES` | room for kept records, 16 MiB if not set |
@@ -19,9 +19,9 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::OnceLock;
 
-use debox::Limits;
-use debox::collect::write::Layout;
-use debox::policy::{Filter, Order};
+use headway_debox::Limits;
+use headway_debox::collect::write::Layout;
+use headway_debox::policy::{Filter, Order};
 
 /// The variables a program that is started needs, to be traced too.
 pub const VARIABLES: [&str; 8] = [

@@ -13,23 +13,23 @@
 
 use std::ffi::{CStr, c_char};
 
-use debox::collect::{Ended, NoteKind};
-use debox_hook::Function;
-use debox_hook::thread::{in_vfork_child, with_tracer};
+use headway_debox::collect::{Ended, NoteKind};
+use headway_debox_hook::Function;
+use headway_debox_hook::thread::{in_vfork_child, with_tracer};
 
 use crate::config::{VARIABLES, config};
 use crate::thread::Thread;
 use crate::{image, process};
 
-debox_hook::five_stub! { execve, on_execve }
-debox_hook::five_stub! { execv, on_execv }
-debox_hook::five_stub! { execvp, on_execvp }
-debox_hook::five_stub! { execvpe, on_execvpe }
-debox_hook::five_stub! { fexecve, on_fexecve }
-debox_hook::five_stub! { _exit, on_exit }
-debox_hook::five_stub! { _Exit, on_exit }
-debox_hook::seven_stub! { posix_spawn, on_spawn }
-debox_hook::seven_stub! { posix_spawnp, on_spawnp }
+headway_debox_hook::five_stub! { execve, on_execve }
+headway_debox_hook::five_stub! { execv, on_execv }
+headway_debox_hook::five_stub! { execvp, on_execvp }
+headway_debox_hook::five_stub! { execvpe, on_execvpe }
+headway_debox_hook::five_stub! { fexecve, on_fexecve }
+headway_debox_hook::five_stub! { _exit, on_exit }
+headway_debox_hook::five_stub! { _Exit, on_exit }
+headway_debox_hook::seven_stub! { posix_spawn, on_spawn }
+headway_debox_hook::seven_stub! { posix_spawnp, on_spawnp }
 
 unsafe extern "C" {
     static environ: *const *const c_char;
@@ -160,7 +160,7 @@ unsafe extern "C-unwind" fn on_spawn(
     let given = unsafe { room.follow(given, path) };
     // SAFETY: the caller's promise.
     unsafe {
-        debox_hook::seven::<Thread, SPAWN>(
+        headway_debox_hook::seven::<Thread, SPAWN>(
             pid, path, actions, attributes, arguments, given, site, 0,
         )
     }
@@ -188,7 +188,7 @@ unsafe extern "C-unwind" fn on_spawnp(
     let given = unsafe { room.follow(given, file) };
     // SAFETY: the caller's promise.
     unsafe {
-        debox_hook::seven::<Thread, SPAWNP>(
+        headway_debox_hook::seven::<Thread, SPAWNP>(
             pid, file, actions, attributes, arguments, given, site, 0,
         )
     }
@@ -207,7 +207,7 @@ unsafe extern "C-unwind" fn on_exit(
 ) -> usize {
     const EXIT: usize = Function::_exit as usize;
     if !in_vfork_child() {
-        departs(site, debox_hook::number_of(EXIT));
+        departs(site, headway_debox_hook::number_of(EXIT));
         process::ends(Ended::Exit);
     }
     // SAFETY: `_exit` takes any number.
@@ -219,7 +219,7 @@ unsafe extern "C-unwind" fn on_exit(
 /// As for the function.
 unsafe fn call<const F: usize>(a: usize, b: usize, c: usize, site: usize) -> usize {
     // SAFETY: the caller's promise.
-    unsafe { debox_hook::five::<Thread, F>(a, b, c, 0, 0, site) }
+    unsafe { headway_debox_hook::five::<Thread, F>(a, b, c, 0, 0, site) }
 }
 
 /// Counts the call before it, since it does not return if all goes well.
@@ -268,7 +268,7 @@ fn exist() {
 /// `path` is a text or null.
 unsafe fn note_program(path: usize) {
     exist();
-    if debox::is_confined() {
+    if headway_debox::is_confined() {
         return;
     }
     // SAFETY: the caller's promise.
@@ -279,7 +279,7 @@ unsafe fn note_program(path: usize) {
         return;
     };
     if let Some(kind) = image::untraceable(path) {
-        writer.note(kind, os::ticks::monotonic_ns(), path.to_bytes());
+        writer.note(kind, headway_os::ticks::monotonic_ns(), path.to_bytes());
     }
 }
 
@@ -289,7 +289,7 @@ unsafe fn note_program(path: usize) {
 ///
 /// As for [`note_program`].
 unsafe fn note_searched(file: usize) {
-    if debox::is_confined() {
+    if headway_debox::is_confined() {
         return exist();
     }
     // SAFETY: the caller's promise.
@@ -363,7 +363,11 @@ impl Environment {
         if config.follow.is_empty() {
             // SAFETY: the caller's promise.
             let program = unsafe { text(program) }.map_or(&b""[..], CStr::to_bytes);
-            writer.note(NoteKind::Environment, os::ticks::monotonic_ns(), program);
+            writer.note(
+                NoteKind::Environment,
+                headway_os::ticks::monotonic_ns(),
+                program,
+            );
             return given;
         }
         let mut used = 0;

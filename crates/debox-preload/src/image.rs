@@ -1,6 +1,6 @@
 //! What the process is, from /proc, and what a program to be started is, from its file.
 
-use debox::collect::NoteKind;
+use headway_debox::collect::NoteKind;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::path::Arg;
 use rustix::time::{ClockId, clock_gettime};

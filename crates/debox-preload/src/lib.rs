@@ -4,12 +4,12 @@
 //! LD_PRELOAD=…/libdebox_preload.so HEADWAY_TRACE_DIR=/dev/shm/trace program
 //! ```
 //!
-//! Each process leaves a file in that directory ([`debox::collect`]): sums by call site, and single
+//! Each process leaves a file in that directory ([`headway_debox::collect`]): sums by call site, and single
 //! records by a policy. What the program does, prints and returns stays as it is; `config` lists
 //! the variables.
 //!
 //! ```text
-//! debox_hook ──► thread (the tracer of one thread) ──► process (the file) ──► debox::collect::write
+//! debox_hook ──► thread (the tracer of one thread) ──► process (the file) ──► headway_debox::collect::write
 //!                                                         ▲
 //!                exec (programs to come) ─────────────────┘
 //! ```
@@ -35,7 +35,7 @@ mod thread;
 
 use thread::Thread;
 
-debox_hook::interpose!(Thread, without processes);
+headway_debox_hook::interpose!(Thread, without processes);
 
 #[global_allocator]
 static MEMORY: memory::Pages = memory::Pages;
@@ -46,12 +46,12 @@ static MEMORY: memory::Pages = memory::Pages;
 static LOADED: extern "C" fn() = loaded;
 
 extern "C" fn loaded() {
-    debox_hook::prepare();
-    debox_hook::thread::watch_ends::<Thread>();
+    headway_debox_hook::prepare();
+    headway_debox_hook::thread::watch_ends::<Thread>();
     // The main thread begins now, so that its first call is not the one that pays.
-    let traced = debox_hook::thread::with_tracer::<Thread, ()>(|_| ()).is_some();
+    let traced = headway_debox_hook::thread::with_tracer::<Thread, ()>(|_| ()).is_some();
     if !traced {
-        debox_hook::shorten();
+        headway_debox_hook::shorten();
     }
 }
 
@@ -61,7 +61,7 @@ extern "C" fn loaded() {
 static UNLOADED: extern "C" fn() = unloaded;
 
 extern "C" fn unloaded() {
-    if !debox_hook::thread::in_vfork_child() {
-        process::ends(debox::collect::Ended::Exit);
+    if !headway_debox_hook::thread::in_vfork_child() {
+        process::ends(headway_debox::collect::Ended::Exit);
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{Mode, OFlags, open};
 
-use debox::collect::write::Writer;
+use headway_debox::collect::write::Writer;
 
 /// The stack may be a signal handler's own of a few pages, so lines longer than this are left out.
 const LINE_BYTES_MAX: usize = 1024;
@@ -23,7 +23,7 @@ pub fn is_own(address: u64) -> bool {
 /// It reads in small steps into the stack and allocates nothing, since it may run in a signal
 /// handler.
 pub fn scan(writer: &Writer<'_>) {
-    if debox::is_confined() {
+    if headway_debox::is_confined() {
         return;
     }
     let Ok(maps) = open(

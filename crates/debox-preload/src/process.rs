@@ -5,11 +5,11 @@ use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use debox::Debox;
-use debox::collect::write::{Identity, Layout, Writer};
-use debox::collect::{self, Ended};
-use debox_hook::wiped;
-use os::ticks::Ticks;
+use headway_debox::Debox;
+use headway_debox::collect::write::{Identity, Layout, Writer};
+use headway_debox::collect::{self, Ended};
+use headway_debox_hook::wiped;
+use headway_os::ticks::Ticks;
 use rustix::fs::{FallocateFlags, Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -90,7 +90,7 @@ pub fn sees(writer: &Writer<'_>, debox: &Debox) {
 /// The program ends, or becomes another one.
 pub fn ends(ended: Ended) {
     if let Some(writer) = current() {
-        writer.ends(Some(ended), os::ticks::monotonic_ns());
+        writer.ends(Some(ended), headway_os::ticks::monotonic_ns());
     }
 }
 
@@ -114,7 +114,7 @@ fn make(config: &Config, shared: &Shared) -> Option<Writer<'static>> {
         ppid: rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid() as u32),
         start_ticks: who.start_ticks,
         image,
-        started_ns: os::ticks::monotonic_ns(),
+        started_ns: headway_os::ticks::monotonic_ns(),
         started_unix_ns: image::unix_ns(),
         boot_id: image::read("/proc/sys/kernel/random/boot_id", &mut boot_id),
         exe: &image::link("/proc/self/exe"),

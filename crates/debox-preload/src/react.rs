@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use debox::Record;
-use debox::policy::Order;
+use headway_debox::Record;
+use headway_debox::policy::Order;
 
 /// Orders beyond these are as if they had not been given.
 const ORDERS_MAX: usize = 8;

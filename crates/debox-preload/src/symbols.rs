@@ -10,8 +10,8 @@ use std::borrow::Cow;
 use std::os::fd::OwnedFd;
 use std::ptr::null_mut;
 
-use debox::collect::SYMBOLS_FILE;
-use debox::{Symbols, adopt_kernel_symbols, kernel_symbols};
+use headway_debox::collect::SYMBOLS_FILE;
+use headway_debox::{Symbols, adopt_kernel_symbols, kernel_symbols};
 use rustix::fs::{Mode, OFlags, fstat, open, rename, unlink};
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::Resource;

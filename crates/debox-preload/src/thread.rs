@@ -6,10 +6,10 @@
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use debox::collect::NoteKind;
-use debox::collect::write::{Lane, Writer};
-use debox::{Debox, Mark, Record};
-use debox_hook::{Tracer, wiped};
+use headway_debox::collect::NoteKind;
+use headway_debox::collect::write::{Lane, Writer};
+use headway_debox::{Debox, Mark, Record};
+use headway_debox_hook::{Tracer, wiped};
 
 use crate::config::{Config, config};
 use crate::stack::Frames;
@@ -40,7 +40,7 @@ impl Thread {
 
     /// The monotonic clock.
     pub fn now_ns(&self) -> u64 {
-        os::ticks::monotonic_ns()
+        headway_os::ticks::monotonic_ns()
     }
 
     #[inline(always)]
@@ -98,7 +98,7 @@ unsafe impl Tracer for Thread {
     type Mark = Mark;
 
     unsafe fn start(old: *mut Thread) -> *mut Thread {
-        if debox::is_confined() {
+        if headway_debox::is_confined() {
             return null_mut();
         }
         let (Some(config), Some(writer)) = (config(), process::writer()) else {
@@ -190,15 +190,19 @@ unsafe impl Tracer for Thread {
     }
 
     fn confining() {
-        debox::confine(true);
+        headway_debox::confine(true);
     }
 
     fn confined(succeeded: bool) {
         if !succeeded {
-            return debox::confine(false);
+            return headway_debox::confine(false);
         }
         if let Some(writer) = process::current() {
-            writer.note(NoteKind::Confined, os::ticks::monotonic_ns(), b"seccomp");
+            writer.note(
+                NoteKind::Confined,
+                headway_os::ticks::monotonic_ns(),
+                b"seccomp",
+            );
         }
     }
 

@@ -3,8 +3,8 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-use debox::collect::{Collection, Ended};
-use debox::{Label, Rung, Symbols};
+use headway_debox::collect::{Collection, Ended};
+use headway_debox::{Label, Rung, Symbols};
 
 mod support;
 use support::{Bench, calls, skip};
@@ -113,7 +113,7 @@ fn record_is_there_and_labelled_when_the_process_was_killed() {
     child.kill().expect("it is there");
     child.wait().expect("it is ours");
     let processes = bench.processes(&program);
-    let parent = |process: &&debox::collect::Process| process.pid == child.id();
+    let parent = |process: &&headway_debox::collect::Process| process.pid == child.id();
     let process = processes.iter().find(parent).expect("it was traced");
     assert_eq!(process.ended, None);
     assert_eq!(calls(process, "getppid"), (123, 0));
@@ -267,7 +267,7 @@ fn symbols_of_the_directory_are_taken_when_labels_are_needed_at_once() {
     assert_eq!(kept(), 5);
     // Left by the first for the others. Without the name there is no label, so who has none has
     // looked here.
-    let path = bench.traces().join(debox::collect::SYMBOLS_FILE);
+    let path = bench.traces().join(headway_debox::collect::SYMBOLS_FILE);
     let mut image = std::fs::read(&path).expect("the first process leaves it");
     let name = b"pipe_read";
     for at in 0..image.len() - name.len() {

@@ -189,7 +189,7 @@ fn children_of_every_kind_behave_alike_and_are_counted_when_traced() {
     // An environment without the library is said.
     let without = processes.iter().flat_map(|process| &process.notes);
     let without: Vec<_> = without
-        .filter(|note| note.kind == debox::collect::NoteKind::Environment)
+        .filter(|note| note.kind == headway_debox::collect::NoteKind::Environment)
         .collect();
     assert_eq!(without.len(), 1, "{without:?}");
     assert_eq!(Path::new(&without[0].text), program);
@@ -303,8 +303,9 @@ fn program_lives_when_it_gives_up_the_calls_a_tracer_would_make() {
         let processes = bench.processes(&program);
         assert_eq!(processes.len(), 1, "{way}");
         assert_eq!(support::calls(&processes[0], "getuid"), (10, 0));
-        let confined =
-            |note: &&debox::collect::Note| note.kind == debox::collect::NoteKind::Confined;
+        let confined = |note: &&headway_debox::collect::Note| {
+            note.kind == headway_debox::collect::NoteKind::Confined
+        };
         assert_eq!(processes[0].notes.iter().filter(confined).count(), 1);
     }
 }
@@ -405,7 +406,10 @@ fn programs_the_loader_leaves_alone_are_noted_when_they_are_started() {
         assert_eq!(Path::new(&notes[0].text), program);
         notes[0].kind
     };
-    assert_eq!(shell(&bench, &program), debox::collect::NoteKind::Static);
+    assert_eq!(
+        shell(&bench, &program),
+        headway_debox::collect::NoteKind::Static
+    );
 
     let bench = Bench::new();
     let program = bench.compile("threads", &[]);
@@ -423,6 +427,6 @@ fn programs_the_loader_leaves_alone_are_noted_when_they_are_started() {
     std::fs::set_permissions(&program, mode).expect("the mode can be set");
     assert_eq!(
         shell(&bench, &program),
-        debox::collect::NoteKind::Privileged
+        headway_debox::collect::NoteKind::Privileged
     );
 }

@@ -10,16 +10,16 @@
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
-use debox_c::Thread;
+use headway_debox_c::Thread;
 
 // What C programs call, so that it is part of this library too.
-pub use debox_c::{
+pub use headway_debox_c::{
     DeBoxControl, debox_begin, debox_call_name, debox_control_sized, debox_end,
     debox_follow_functions, debox_forget_reactions, debox_functions, debox_lines, debox_react,
     debox_rung, debox_version,
 };
 
-debox_hook::interpose!(Thread);
+headway_debox_hook::interpose!(Thread);
 
 /// Runs as the loader initialises the library.
 #[used]
@@ -27,6 +27,6 @@ debox_hook::interpose!(Thread);
 static LOADED: extern "C" fn() = loaded;
 
 extern "C" fn loaded() {
-    debox_hook::prepare();
-    debox_hook::shorten();
+    headway_debox_hook::prepare();
+    headway_debox_hook::shorten();
 }

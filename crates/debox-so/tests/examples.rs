@@ -123,7 +123,7 @@ fn callback_is_told_of_the_calls_it_asked_for_when_they_happen() {
 
 #[test]
 fn header_and_library_agree_on_every_offset() {
-    use debox_c::{CallTrace, DeBoxInfo, PerSleepInfo};
+    use headway_debox_c::{CallTrace, DeBoxInfo, PerSleepInfo};
     use std::mem::offset_of;
     let directory = tempfile::tempdir().expect("a directory");
     let source = directory.path().join("offsets.c");

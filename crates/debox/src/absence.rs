@@ -5,7 +5,7 @@
 //! preemption proves a sleep, so the sleep counts; what is not known (its length, its stack) stays
 //! zero or empty, and is never taken from a neighbour.
 
-use os::perf::{Record, STACK_FRAMES_MAX};
+use headway_os::perf::{Record, STACK_FRAMES_MAX};
 
 /// One time off the processor.
 #[derive(Clone, Copy, Debug)]

@@ -15,7 +15,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use os::ticks::monotonic_ns;
+use headway_os::ticks::monotonic_ns;
 
 use crate::record::TraceEntry;
 use crate::thread::Debox;

@@ -1,6 +1,6 @@
 //! The sums of one thread: sleeps by call and kernel stack, event waits, preemptions.
 
-use os::perf::Record;
+use headway_os::perf::Record;
 
 use crate::absence::{Absence, Absences};
 use crate::call::Call;

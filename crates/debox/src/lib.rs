@@ -3,7 +3,7 @@
 //!
 //! This is DeBox: performance information is a result of the call, handed to the caller as the call
 //! returns, rather than a log some other process reads later. The kernel writes the thread's
-//! context switches into a ring mapped into the thread ([`os::perf`]); around each call two
+//! context switches into a ring mapped into the thread ([`headway_os::perf`]); around each call two
 //! counters are compared and, only if they differ, what happened is read.
 //!
 //! There are two forms of it. [`Debox`] leaves the whole record of the last call: times, faults,

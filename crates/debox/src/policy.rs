@@ -148,7 +148,7 @@ impl Rule {
                 Ok(())
             }
             Reaction::Stack => write_stack(record),
-            Reaction::Core => os::process::core_of_a_fork(),
+            Reaction::Core => headway_os::process::core_of_a_fork(),
             Reaction::Hook(command) => run_hook(command, record),
             Reaction::Abort => std::process::abort(),
         }

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use os::perf::{Detail, Ring};
+use headway_os::perf::{Detail, Ring};
 
 use crate::functions;
 use crate::report::Rung;

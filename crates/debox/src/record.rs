@@ -6,7 +6,7 @@
 //!
 //! Source: Ruan's dissertation (2005), section 2.3.1 and Figure 2.3.
 
-use os::perf::STACK_FRAMES_MAX;
+use headway_os::perf::STACK_FRAMES_MAX;
 use serde::Serialize;
 
 use crate::absence::Absence;
@@ -142,7 +142,7 @@ pub struct Record {
     pub start_ns: u64,
     /// Wall-clock time.
     pub wall_ns: u64,
-    /// The same in ticks of the clock that is used ([`os::ticks`]): the processor's counter where
+    /// The same in ticks of the clock that is used ([`headway_os::ticks`]): the processor's counter where
     /// it is trusted.
     pub wall_ticks: u64,
     /// Minor page faults; `None` where the privilege does not reach.

@@ -18,10 +18,10 @@ use std::io::Read;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
-use os::errno;
-use os::fork::Home;
-use os::perf::{Fault, FaultCounter, Ring, Where};
-use os::ticks::Ticks;
+use headway_os::errno;
+use headway_os::fork::Home;
+use headway_os::perf::{Fault, FaultCounter, Ring, Where};
+use headway_os::ticks::Ticks;
 use rustix::thread::{Pid, gettid};
 
 use crate::absence::{Absence, Absences};

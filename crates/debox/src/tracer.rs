@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::fmt;
 
-use os::perf::Ring;
+use headway_os::perf::Ring;
 
 use crate::call::Call;
 use crate::ledger::Ledger;
@@ -163,7 +163,7 @@ impl fmt::Debug for Tracer {
 mod tests {
     use std::time::Duration;
 
-    use os::perf::{Detail, Ring};
+    use headway_os::perf::{Detail, Ring};
 
     use super::{Call, Rung, Tracer};
     use crate::common::skip;

@@ -19,7 +19,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::{Duration, Instant};
 
-use os::select::PollEntry;
+use headway_os::select::PollEntry;
 
 use crate::EVENTS_PER_WAIT_MAX;
 use crate::table::Table;
@@ -179,7 +179,7 @@ impl<K> Line<K> {
         if self.asked.is_empty() {
             return Ok(());
         }
-        match os::select::poll(&mut self.asked, Some(0)) {
+        match headway_os::select::poll(&mut self.asked, Some(0)) {
             Ok(_) => {}
             // Of more than may be open now, since somebody has lowered the limit, poll(2) says
             // nothing. What is believed may be wrong, and callers bear that.

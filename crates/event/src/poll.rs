@@ -7,7 +7,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use os::select::PollEntry;
+use headway_os::select::PollEntry;
 
 use crate::table::Table;
 use crate::vocabulary::{Condition, Interest, Ready, Registration, Token};
@@ -112,7 +112,7 @@ impl Backend for Poll {
     }
 
     fn wait(&mut self, ready: &mut Vec<Ready>, timeout_ms: Option<u32>) -> io::Result<()> {
-        let answers = os::select::poll(&mut self.entries, timeout_ms)?;
+        let answers = headway_os::select::poll(&mut self.entries, timeout_ms)?;
         self.collect(answers, ready);
         Ok(())
     }

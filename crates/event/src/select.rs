@@ -9,7 +9,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use os::select::WORD_BITS;
+use headway_os::select::WORD_BITS;
 
 use crate::table::{Table, index};
 use crate::vocabulary::{Condition, Interest, Ready, Registration, Token};
@@ -156,7 +156,7 @@ impl Backend for Select {
         let words = self.words;
         self.read_ready[..words].copy_from_slice(&self.read[..words]);
         self.write_ready[..words].copy_from_slice(&self.write[..words]);
-        let bits = os::select::select(
+        let bits = headway_os::select::select(
             &mut self.read_ready[..words],
             &mut self.write_ready[..words],
             timeout_ms,

@@ -19,7 +19,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
-use os::ring::{PollAnswer, PollRing, PollWanted};
+use headway_os::ring::{PollAnswer, PollRing, PollWanted};
 
 use crate::line::{Change, Entry, Line};
 use crate::vocabulary::{Condition, Interest, Ready, Token};

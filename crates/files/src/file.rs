@@ -1,7 +1,7 @@
 //! An open regular file and what it was when it was opened.
 
 use crate::retire::RetireList;
-use os::open::{Status, status};
+use headway_os::open::{Status, status};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::cell::Cell;
 use std::io;

@@ -54,7 +54,7 @@ impl Harmless {
     /// Add a root's device if mountinfo could not name it: btrfs numbers each subvolume by itself.
     pub(crate) fn add_root(&mut self, directory: impl AsFd) {
         if fstatfs(&directory).is_ok_and(|found| found.f_type == BTRFS_MAGIC)
-            && let Ok(status) = os::open::status(&directory)
+            && let Ok(status) = headway_os::open::status(&directory)
             && !self.contains(status.device)
         {
             self.devices.push(status.device);

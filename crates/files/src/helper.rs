@@ -23,9 +23,9 @@ use crate::residency::{READ_IN_BYTES, WINDOW_BYTES};
 use crate::resolve::{RawAnswer, RawFile, resolve_blocking};
 use crate::root::{Root, RootId, Roots};
 use bytes::{memfd, memory, nameless, read_at, seal, write_all, write_all_at};
-use os::mapping::Mapping;
-use os::residency::page_bytes;
-use os::rights::{Wait, receive_with_descriptors, send_with_descriptors};
+use headway_os::mapping::Mapping;
+use headway_os::residency::page_bytes;
+use headway_os::rights::{Wait, receive_with_descriptors, send_with_descriptors};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Advice, fadvise, fstatfs};
 use rustix::io::{Errno, IoSlice};
@@ -65,7 +65,7 @@ pub struct Tasks<'t> {
 ///
 /// # Example
 /// ```
-/// let (worker, helper) = os::rights::pair()?;
+/// let (worker, helper) = headway_os::rights::pair()?;
 /// drop(worker);
 /// headway_files::helper_main(helper, &|directory| directory.path.clone())?;
 /// # Ok::<(), std::io::Error>(())
@@ -103,7 +103,7 @@ pub fn helper_main_with(socket: OwnedFd, tasks: Tasks<'_>) -> io::Result<()> {
             // A blocking socket does not answer "would wait"; one made non-blocking by its other
             // owner would spin here.
             Ok(None) => return Err(Errno::AGAIN.into()),
-            Err(os::rights::ReceiveError::Os(Errno::CONNRESET)) => return Ok(()),
+            Err(headway_os::rights::ReceiveError::Os(Errno::CONNRESET)) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
         if received.is_end() {
@@ -277,7 +277,7 @@ impl Helper<'_> {
     /// Whether the file holds these bytes and no others.
     fn holds(&mut self, file: &OwnedFd, bytes: &[u8]) -> bool {
         let end = bytes.len() as u64;
-        if os::open::status(file).map_or(true, |status| status.size != end) {
+        if headway_os::open::status(file).map_or(true, |status| status.size != end) {
             return false;
         }
         let mut at = 0;

@@ -24,8 +24,8 @@ pub use process::{KeeperSocket, keeper_main, told_by_keeper};
 use crate::file::{Meta, OpenFile};
 use crate::filesystem::TMPFS_MAGIC;
 use choice::Choice;
-use os::mapping::{Mapping, lockable_bytes};
-use os::residency::page_bytes;
+use headway_os::mapping::{Mapping, lockable_bytes};
+use headway_os::residency::page_bytes;
 use rustix::fd::OwnedFd;
 use rustix::fs::fstatfs;
 use rustix::io::fcntl_dupfd_cloexec;
@@ -343,7 +343,7 @@ mod tests {
 
     fn offer(path: &Path) -> Offer {
         let file: OwnedFd = fs::File::open(path).unwrap().into();
-        let meta = os::open::status(&file).unwrap().into();
+        let meta = headway_os::open::status(&file).unwrap().into();
         Offer { file, meta }
     }
 

@@ -12,7 +12,7 @@
 //! 6. [`keeper_main`] is a process that keeps small files in the page cache for all who read them.
 //!
 //! What it refuses: to wait, anywhere but in `helper_main`, `keeper_main`, [`resolve_blocking`] and
-//! [`resolve_here`]; to leave a document root (the kernel confines every walk, see `os::open`); to
+//! [`resolve_here`]; to leave a document root (the kernel confines every walk, see `headway_os::open`); to
 //! spawn processes (the master does); to know about HTTP.
 //!
 //! Sources: the Flash papers' helpers and name cache, New-Flash's descriptor passing (2006 paper

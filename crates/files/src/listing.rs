@@ -2,7 +2,7 @@
 
 use crate::answer::Failure;
 use crate::root::{RootId, Roots};
-use os::open::{Names, look, open_to_read};
+use headway_os::open::{Names, look, open_to_read};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;

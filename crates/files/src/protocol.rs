@@ -1,6 +1,6 @@
 //! What a worker and its helpers say to each other, as pure functions on bytes.
 //!
-//! One message is one `SOCK_SEQPACKET` packet; descriptors travel beside it (`os::rights`).
+//! One message is one `SOCK_SEQPACKET` packet; descriptors travel beside it (`headway_os::rights`).
 //! Integers are little-endian. The worker speaks first: one Hello, one Root for each document root,
 //! then requests. A helper works on one job at a time and answers with that job's number.
 //!

@@ -7,10 +7,10 @@
 //! and the send. The windows are small for that reason, and what remains is counted by the loop's
 //! trace.
 //!
-//! Sources: the papers' `SF_NODISKIO` and mincore tests (2006 paper §3), `os::residency`.
+//! Sources: the papers' `SF_NODISKIO` and mincore tests (2006 paper §3), `headway_os::residency`.
 
 use crate::file::{Nowait, OpenFile};
-use os::residency::{cachestat, mincore, mincore_tells, page_bytes};
+use headway_os::residency::{cachestat, mincore, mincore_tells, page_bytes};
 use rustix::fs::fcntl_get_seals;
 use rustix::io::{Errno, pread};
 use std::cell::Cell;
@@ -33,7 +33,7 @@ pub enum ProbeKind {
     /// `preadv2(RWF_NOWAIT)` of one byte a page.
     Nowait,
     /// mmap and mincore. Truthful only for files this user owns or may write; see
-    /// `os::residency::mincore_tells`.
+    /// `headway_os::residency::mincore_tells`.
     Mincore,
 }
 
@@ -224,7 +224,7 @@ fn by_mincore(file: &OpenFile, start: u64, end: u64) -> io::Result<bool> {
 /// Is the page of `offset` up to date in memory?
 fn nowait_byte(file: &OpenFile, offset: u64) -> io::Result<bool> {
     // No byte there is no reason to wait: the file has shrunk.
-    Ok(os::residency::read_nowait(file, &mut [0; 1], offset)?.is_some())
+    Ok(headway_os::residency::read_nowait(file, &mut [0; 1], offset)?.is_some())
 }
 
 /// What the file's system makes of `RWF_NOWAIT`, asked once a file: a read far beyond the end of
@@ -232,7 +232,7 @@ fn nowait_byte(file: &OpenFile, offset: u64) -> io::Result<bool> {
 fn nowait(file: &OpenFile) -> io::Result<Nowait> {
     if file.nowait() == Nowait::Unknown {
         const BEYOND: u64 = i64::MAX as u64 - 1;
-        let known = match os::residency::read_nowait(file, &mut [0; 1], BEYOND) {
+        let known = match headway_os::residency::read_nowait(file, &mut [0; 1], BEYOND) {
             Ok(_) => Nowait::Answers,
             // Only files of tmpfs can have seals. statfs would say it more plainly, but asks the
             // server of a network file system.
@@ -269,7 +269,9 @@ pub fn read_nowait(file: &OpenFile, buffer: &mut [u8], offset: u64) -> io::Resul
         Nowait::Refuses | Nowait::Layered => Err(Errno::OPNOTSUPP.into()),
         Nowait::InMemory if !in_memory_resident(file, offset, buffer.len())? => Ok(None),
         Nowait::InMemory | Nowait::Memfd => Ok(Some(pread(file, buffer, offset)?)),
-        Nowait::Unknown | Nowait::Answers => Ok(os::residency::read_nowait(file, buffer, offset)?),
+        Nowait::Unknown | Nowait::Answers => {
+            Ok(headway_os::residency::read_nowait(file, buffer, offset)?)
+        }
     }
 }
 

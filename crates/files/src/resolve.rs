@@ -6,7 +6,7 @@
 //! for precompressed siblings. Looking comes first because opening a FIFO or a device has side
 //! effects.
 //!
-//! What it refuses: every walk that leaves the root (the kernel checks, see `os::open`), and to
+//! What it refuses: every walk that leaves the root (the kernel checks, see `headway_os::open`), and to
 //! open anything but regular files. With the loop's [`resolve_cached`], to wait: an `EAGAIN` at any
 //! step is [`Probe::WouldBlock`], and a helper walks the path again from the start.
 
@@ -14,7 +14,7 @@ use crate::answer::{Answer, Failure, FoundFile, KnownFile, Probe};
 use crate::file::{Meta, OpenFile};
 use crate::retire::RetireList;
 use crate::root::{Root, RootId, Roots};
-use os::open::{Names, Status, look, open_to_read};
+use headway_os::open::{Names, Status, look, open_to_read};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::FileType;
 use rustix::io::Errno;

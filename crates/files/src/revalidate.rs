@@ -10,7 +10,7 @@ use crate::file::Meta;
 use crate::resolve::{Opener, RawAnswer, Stop, look_cached, resolve};
 use crate::retire::RetireList;
 use crate::root::{Root, RootId, Roots};
-use os::open::Status;
+use headway_os::open::Status;
 
 /// What became of a remembered answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -8,7 +8,7 @@ use headway_files::{
     Answer, Done, Errand, Failure, OpenFile, Outcome, RawAnswer, Residency, RetireList, Roots,
     Waiter, helper_main, read_nowait, resolve_blocking, resolve_here,
 };
-use os::rights::{Wait, pair, receive_with_descriptors, send_with_descriptors};
+use headway_os::rights::{Wait, pair, receive_with_descriptors, send_with_descriptors};
 use rustix::io::{Errno, IoSlice};
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -87,7 +87,7 @@ fn file_is_left_where_it_is_when_only_its_descriptor_is_wanted() {
         let file = fs::File::open(&path).unwrap();
         file.sync_all().unwrap();
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
-        if os::residency::mincore(&file, 0, 10_000).unwrap() > 0 {
+        if headway_os::residency::mincore(&file, 0, 10_000).unwrap() > 0 {
             return common::skip(
                 "file_is_left_where_it_is_when_only_its_descriptor_is_wanted",
                 "this file system does not let go of pages",
@@ -97,7 +97,7 @@ fn file_is_left_where_it_is_when_only_its_descriptor_is_wanted() {
             panic!("{want:?}")
         };
         assert!(told(&answer).starts_with("file"), "{want:?}");
-        let pages = os::residency::mincore(&file, 0, 10_000).unwrap();
+        let pages = headway_os::residency::mincore(&file, 0, 10_000).unwrap();
         assert_eq!(pages > 0, resident, "{want:?}");
     }
 }

@@ -5,8 +5,8 @@ mod common;
 
 use common::{directory, open, put, skip};
 use headway_files::{KeepStatistics, KeeperSocket, keepable_bytes, keeper_main, told_by_keeper};
-use os::residency::{mincore, page_bytes};
-use os::rights::{Wait, pair, receive_with_descriptors, send_with_descriptors};
+use headway_os::residency::{mincore, page_bytes};
+use headway_os::rights::{Wait, pair, receive_with_descriptors, send_with_descriptors};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Advice, fadvise};
@@ -27,7 +27,7 @@ fn offered(keeper: &OwnedFd) -> Vec<u64> {
         let [file] = &received.descriptors[..] else {
             panic!("{received:?}")
         };
-        inodes.push(os::open::status(file).unwrap().inode);
+        inodes.push(headway_os::open::status(file).unwrap().inode);
     }
     inodes
 }

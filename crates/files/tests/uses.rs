@@ -4,8 +4,8 @@ mod common;
 
 use common::{Served, directory, open, put, roots, skip};
 use headway_files::{OpenFile, ProbeKind, Residency, Waiter};
-use os::mapping::Mapping;
-use os::residency::page_bytes;
+use headway_os::mapping::Mapping;
+use headway_os::residency::page_bytes;
 use std::fs;
 use std::os::unix::fs::FileExt;
 

@@ -5,7 +5,7 @@
 //! is taken only while there is room ([`push_body`](Exchange::push_body) says how much it took),
 //! and what has not been fed yet stays with the caller, who stops reading while the client is slow.
 
-use http::Status;
+use headway_http::Status;
 
 use crate::fastcgi::{Aborted, Garbage};
 use crate::refusal::Refusal;

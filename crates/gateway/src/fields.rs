@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use http::response::{is_field_name, is_field_value};
+use headway_http::response::{is_field_name, is_field_value};
 
 use crate::pairs::Pairs;
 

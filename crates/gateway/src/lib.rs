@@ -5,7 +5,7 @@
 //! head that could be read in two ways becomes a [`Refusal`] that says what was wrong with it, and
 //! the server answers 502.
 //!
-//! In the request path it is met after [`http::parse`] found the request sound and a location said
+//! In the request path it is met after [`headway_http::parse`] found the request sound and a location said
 //! that somebody else answers it. [`cgi::Variables`] describes the request to a program, and
 //! [`cgi::ReplyReader`] makes [`Event`]s of what the program writes. Over a socket an [`Exchange`]
 //! does both, in one of three protocols. [`upstream`] says which back end is asked, and whether

@@ -5,7 +5,7 @@
 
 use memchr::memchr;
 
-use http::response::is_field_name;
+use headway_http::response::is_field_name;
 
 use crate::refusal::{Refusal, excerpt};
 use crate::reply::HeadLimits;

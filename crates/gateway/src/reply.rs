@@ -6,7 +6,7 @@
 //!
 //! Sources: RFC 9110 sections 6.4.1, 8.6, 15; RFC 9112 section 6.3.
 
-use http::Status;
+use headway_http::Status;
 
 use crate::fields::{FieldList, is_hop_by_hop};
 use crate::refusal::{Refusal, excerpt};
@@ -89,7 +89,7 @@ impl Reply {
     /// by some and not by others: the body would end at two places.
     fn take_length(&mut self, value: &[u8]) -> Result<(), Refusal> {
         const NAME: &str = "Content-Length";
-        let bytes = http::decimal(value).ok_or_else(|| Refusal::BadValue {
+        let bytes = headway_http::decimal(value).ok_or_else(|| Refusal::BadValue {
             name: NAME,
             text: excerpt(value),
         })?;

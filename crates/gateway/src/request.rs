@@ -1,6 +1,6 @@
 //! A checked request head together with all of its fields.
 //!
-//! [`http::Head`] keeps the fields the server acts on. Whoever passes a request on needs the others
+//! [`headway_http::Head`] keeps the fields the server acts on. Whoever passes a request on needs the others
 //! as well; they are read again from the bytes the head was parsed from, which `http` has found
 //! sound, so nothing is judged a second time here.
 
@@ -10,7 +10,7 @@ use memchr::{memchr, memchr_iter};
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'r> {
     /// What `http` made of it.
-    pub head: &'r http::Head<'r>,
+    pub head: &'r headway_http::Head<'r>,
     /// The field lines, each with its CR LF.
     lines: &'r [u8],
 }
@@ -19,14 +19,14 @@ impl<'r> Request<'r> {
     /// A head and the buffer it was parsed from; what follows the head is not looked at.
     ///
     /// ```
-    /// use http::{HeadLimits, Parsed};
+    /// use headway_http::{HeadLimits, Parsed};
     ///
     /// let bytes = b"GET / HTTP/1.1\r\nHost: x\r\nA:  b \r\n\r\n";
-    /// let Parsed::Complete(head) = http::parse(bytes, &HeadLimits::default()) else { panic!() };
-    /// let request = gateway::Request::new(&head, bytes);
+    /// let Parsed::Complete(head) = headway_http::parse(bytes, &HeadLimits::default()) else { panic!() };
+    /// let request = headway_gateway::Request::new(&head, bytes);
     /// assert_eq!(request.fields().last(), Some((&b"A"[..], &b"b"[..])));
     /// ```
-    pub fn new(head: &'r http::Head<'r>, bytes: &'r [u8]) -> Request<'r> {
+    pub fn new(head: &'r headway_http::Head<'r>, bytes: &'r [u8]) -> Request<'r> {
         let bytes = &bytes[..head.length.min(bytes.len())];
         let start = bytes.len() - bytes.strip_prefix(b"\r\n").unwrap_or(bytes).len();
         let first_line = memchr(b'\n', &bytes[start..]).map_or(bytes.len(), |at| start + at + 1);
@@ -71,10 +71,10 @@ impl<'r> Request<'r> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http::{HeadLimits, Parsed};
+    use headway_http::{HeadLimits, Parsed};
 
     fn fields(bytes: &[u8]) -> Vec<(String, String)> {
-        let Parsed::Complete(head) = http::parse(bytes, &HeadLimits::default()) else {
+        let Parsed::Complete(head) = headway_http::parse(bytes, &HeadLimits::default()) else {
             panic!("{}", bytes.escape_ascii());
         };
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

@@ -12,9 +12,9 @@ use crate::reply::{End, Event, HeadLimits};
 /// One request and its reply.
 ///
 /// ```
-/// use gateway::cgi::Variables;
-/// use gateway::scgi::ScgiExchange;
-/// use gateway::{Exchange, HeadLimits};
+/// use headway_gateway::cgi::Variables;
+/// use headway_gateway::scgi::ScgiExchange;
+/// use headway_gateway::{Exchange, HeadLimits};
 ///
 /// let mut exchange = ScgiExchange::new(&Variables::default(), 5, &HeadLimits::default(), false);
 /// assert_eq!(exchange.push_body(b"hello"), 5);

@@ -4,8 +4,8 @@
 //! cut at each byte, and fed byte by byte, since the outcome may not depend on how the bytes
 //! arrived.
 
-use gateway::cgi::{NphEvent, NphReader, ReplyReader};
-use gateway::{Answer, Event, Handoff, HeadLimits, Reply};
+use headway_gateway::cgi::{NphEvent, NphReader, ReplyReader};
+use headway_gateway::{Answer, Event, Handoff, HeadLimits, Reply};
 use proptest::prelude::*;
 
 const LIMITS: HeadLimits = HeadLimits {

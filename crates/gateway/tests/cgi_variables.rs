@@ -1,8 +1,8 @@
 //! What a program finds in its environment, and what a client cannot put there.
 
-use gateway::Request;
-use gateway::cgi::{Context, User, Variables};
-use http::{HeadLimits, Parsed};
+use headway_gateway::Request;
+use headway_gateway::cgi::{Context, User, Variables};
+use headway_http::{HeadLimits, Parsed};
 
 fn context() -> Context<'static> {
     Context {
@@ -22,7 +22,7 @@ fn context() -> Context<'static> {
 }
 
 fn variables(bytes: &[u8], context: &Context<'_>) -> Variables {
-    let Parsed::Complete(head) = http::parse(bytes, &HeadLimits::default()) else {
+    let Parsed::Complete(head) = headway_http::parse(bytes, &HeadLimits::default()) else {
         panic!("{}", bytes.escape_ascii());
     };
     Variables::new(&Request::new(&head, bytes), context)

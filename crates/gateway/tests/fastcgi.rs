@@ -3,11 +3,11 @@
 mod common;
 
 use common::{seen, seen_however_cut, sent};
-use gateway::cgi::Variables;
-use gateway::fastcgi::{
+use headway_gateway::cgi::Variables;
+use headway_gateway::fastcgi::{
     Abilities, FastCgiExchange, Garbage, Inquiry, Kind, RecordReader, write_record,
 };
-use gateway::{Exchange, HeadLimits};
+use headway_gateway::{Exchange, HeadLimits};
 use proptest::prelude::*;
 
 const LIMITS: HeadLimits = HeadLimits {

@@ -3,9 +3,9 @@
 mod common;
 
 use common::{seen, seen_however_cut, sent};
-use gateway::proxy::{Body, Forwarding, ProxyExchange};
-use gateway::{Exchange, HeadLimits, Request};
-use http::{Parsed, parse};
+use headway_gateway::proxy::{Body, Forwarding, ProxyExchange};
+use headway_gateway::{Exchange, HeadLimits, Request};
+use headway_http::{Parsed, parse};
 use proptest::prelude::*;
 
 const LIMITS: HeadLimits = HeadLimits {
@@ -20,7 +20,8 @@ const SOCKET: &str =
 
 /// An exchange whose head has left; so has its body, if it has none.
 fn asked(bytes: &str, body: Body) -> ProxyExchange {
-    let Parsed::Complete(head) = parse(bytes.as_bytes(), &http::HeadLimits::default()) else {
+    let Parsed::Complete(head) = parse(bytes.as_bytes(), &headway_http::HeadLimits::default())
+    else {
         panic!("{bytes:?}");
     };
     let forwarding = Forwarding {

@@ -3,9 +3,9 @@
 mod common;
 
 use common::sent;
-use gateway::proxy::{Body, Forwarding, ProxyExchange, Unforwardable};
-use gateway::{Exchange, HeadLimits, Request};
-use http::{Parsed, parse};
+use headway_gateway::proxy::{Body, Forwarding, ProxyExchange, Unforwardable};
+use headway_gateway::{Exchange, HeadLimits, Request};
+use headway_http::{Parsed, parse};
 use proptest::prelude::*;
 
 fn forwarding() -> Forwarding<'static> {
@@ -28,7 +28,7 @@ fn exchange(
     forwarding: &Forwarding<'_>,
     body: Option<Body>,
 ) -> Result<ProxyExchange, Unforwardable> {
-    let Parsed::Complete(head) = parse(bytes, &http::HeadLimits::default()) else {
+    let Parsed::Complete(head) = parse(bytes, &headway_http::HeadLimits::default()) else {
         panic!("{}", bytes.escape_ascii());
     };
     let body = body.unwrap_or(head.framing.into());
@@ -343,10 +343,10 @@ proptest! {
         let lines: String = fields.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         let framing = if chunked { "Transfer-Encoding: chunked\r\n" } else { "" };
         let bytes = format!("POST /a HTTP/1.1\r\nHost: x\r\n{framing}{lines}\r\n");
-        if let Parsed::Complete(head) = parse(bytes.as_bytes(), &http::HeadLimits::default()) {
+        if let Parsed::Complete(head) = parse(bytes.as_bytes(), &headway_http::HeadLimits::default()) {
             let forwarding = Forwarding { trusts_client, ..forwarding() };
             let out = written(&bytes, &forwarding);
-            let Parsed::Complete(again) = parse(out.as_bytes(), &http::HeadLimits::default()) else {
+            let Parsed::Complete(again) = parse(out.as_bytes(), &headway_http::HeadLimits::default()) else {
                 panic!("{out:?}");
             };
             prop_assert_eq!(again.length, out.len());

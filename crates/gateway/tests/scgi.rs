@@ -3,9 +3,9 @@
 mod common;
 
 use common::{seen_however_cut, sent};
-use gateway::cgi::Variables;
-use gateway::scgi::ScgiExchange;
-use gateway::{Exchange, HeadLimits};
+use headway_gateway::cgi::Variables;
+use headway_gateway::scgi::ScgiExchange;
+use headway_gateway::{Exchange, HeadLimits};
 
 fn exchange(body_bytes: u64) -> ScgiExchange {
     let mut variables = Variables::default();

@@ -1,9 +1,9 @@
 //! Groups of back ends in made-up time.
 
-use gateway::upstream::{
+use headway_gateway::upstream::{
     BACK_ENDS_MAX, Choice, Lease, Outcome, Policy, Stage, Tried, Unavailable, Upstream, may_retry,
 };
-use http::Method;
+use headway_http::Method;
 use proptest::prelude::*;
 
 const POLICY: Policy = Policy {

@@ -3,7 +3,7 @@
 //!
 //! The 2006 paper instruments the scheduler and shows which share of Apache's processes is runnable
 //! at any time (Figures 2 and 14): where lookups block one another, it is none or nearly all. Here
-//! the kernel walks its tasks for us by BPF ([`debox_bpf::RunQueue`]), which is over in 0.1 to 0.3
+//! the kernel walks its tasks for us by BPF ([`headway_debox_bpf::RunQueue`]), which is over in 0.1 to 0.3
 //! ms whatever their number. Where it may not, the state of each task is read from
 //! `/proc/PID/task/TID/stat`, through descriptors that stay open, so that a look at one costs a
 //! single `pread` of some microseconds. `R` is runnable: on a processor or in its run queue. `D`
@@ -26,9 +26,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use debox_bpf::RunQueue;
-use load::client::limits::Limits;
-use load::random::Random;
+use headway_debox_bpf::RunQueue;
+use headway_load::client::limits::Limits;
+use headway_load::random::Random;
 use serde::{Deserialize, Serialize};
 
 use crate::servers::tree;

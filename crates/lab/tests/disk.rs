@@ -13,7 +13,7 @@ use headway_lab::disk::{
     Disk, DiskError, DiskSpec, Fault, FaultPlan, Filesystem, Mechanics, Model, Order, Parallel,
     process_main,
 };
-use load::random::Random;
+use headway_load::random::Random;
 
 mod common;
 
@@ -176,7 +176,7 @@ fn measured_and_modelled_us(disk: &Disk, path: &Path, reads: u64) -> (f64, f64) 
     page.read(&file, 0).expect("a disk that works");
     // The reader shall not wait for a processor either. Without the privilege it may need more
     // attempts.
-    let _ = os::process::real_time();
+    let _ = headway_os::process::real_time();
     disk.order(Order::Model).expect("a disk that answers");
     let start = Instant::now();
     for _ in 0..reads {

@@ -9,10 +9,10 @@
 use std::error::Error;
 use std::time::Duration;
 
+use headway_latency::{Histogram, Outcome, Row};
 use headway_load::engine::{
     self, Address, Arrivals, Mode, Observer, Plan, Schedule, Stop, Target, Work,
 };
-use latency::{Histogram, Outcome, Row};
 
 #[derive(Default)]
 struct Histograms {

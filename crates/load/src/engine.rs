@@ -1,7 +1,7 @@
 //! The client engine: one thread that sends requests by a plan and times every reply.
 //!
 //! [`run`] is all of it. A [`Plan`] says what to do; an [`Observer`] hears of every request as a
-//! [`latency::Row`] and may stop the run; [`Measured`] says how the client itself did, since a
+//! [`headway_latency::Row`] and may stop the run; [`Measured`] says how the client itself did, since a
 //! client that was late measured itself and not the server.
 //!
 //! Three instants belong to a request. The *intended* start is when its schedule wanted it, and no
@@ -26,7 +26,7 @@ use std::io;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 
-use event::{Events, Mechanism};
+use headway_event::{Events, Mechanism};
 use rustix::thread;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -85,7 +85,7 @@ pub enum EngineError {
 /// ```
 /// use std::io::{Read, Write};
 /// use headway_load::engine::{self, Address, Observer, Plan, Stop, Target, Work};
-/// use latency::{Outcome, Row};
+/// use headway_latency::{Outcome, Row};
 ///
 /// let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
 /// let address = listener.local_addr()?;

@@ -7,7 +7,7 @@
 //! it.
 
 use crate::words::readable::{count, percent};
-use latency::run::description::Verdict;
+use headway_latency::run::description::Verdict;
 
 /// p99 of actual minus intended start. An idle core keeps well below it; beyond, the spacing of
 /// requests is visibly not the one that was asked for.

@@ -10,13 +10,13 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
 
+use headway_latency::{Outcome, Row};
 use headway_load::engine::{
     self, Address, Arrivals, Document, Mode, Observer, Plan, Schedule, Target,
 };
 use headway_load::fileset::{Manifest, Popularity, Shape};
 use headway_load::specweb99::client::{Clients, Knowledge, Posts};
-use latency::{Outcome, Row};
-use specweb::{Ads, Reset};
+use headway_specweb::{Ads, Reset};
 use support::{Server, closed, nobody, reply, send};
 
 struct Counting;

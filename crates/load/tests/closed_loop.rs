@@ -7,10 +7,10 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, TcpListener};
 use std::time::Duration;
 
+use headway_latency::Outcome;
 use headway_load::engine::{
     self, Address, Document, Plan, PlanError, Schedule, Sources, Stage, Stop, Target, Work,
 };
-use latency::Outcome;
 use support::{
     Keeper, Server, Step, closed, closed_to, count, outcomes, reply, run, run_until, send, skip,
 };

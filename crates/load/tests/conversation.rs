@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use headway_latency::Outcome;
 use headway_load::engine::{Client, Conversation, Facts, Plan};
-use latency::Outcome;
 use support::{Server, Step, closed, count, reply, run, send};
 
 /// What the clients of a test do and hear.

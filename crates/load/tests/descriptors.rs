@@ -4,8 +4,8 @@ mod support;
 
 use std::time::Duration;
 
+use headway_latency::Outcome;
 use headway_load::engine::{Mode, Plan, Schedule, Work};
-use latency::Outcome;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::{Server, Step, closed, count, run};
 

@@ -266,10 +266,10 @@ fn set_for_dynamic_content_is_the_same_when_it_was_used_and_grows_when_it_is_ask
     let shape = |directories| Shape::SpecWeb99Dynamic { directories };
     let created = create(directory.path(), shape(1), 7).unwrap();
     assert_eq!(created.files_written, 36);
-    let state = directory.path().join(specweb::state::STATE_NAME);
-    let made = fs::read(state.join(specweb::state::USERS_NAME)).unwrap();
+    let state = directory.path().join(headway_specweb::state::STATE_NAME);
+    let made = fs::read(state.join(headway_specweb::state::USERS_NAME)).unwrap();
     assert!(!made.is_empty());
-    fs::write(state.join(specweb::state::LOG_NAME), "posted").unwrap();
+    fs::write(state.join(headway_specweb::state::LOG_NAME), "posted").unwrap();
     assert!(
         verify(directory.path()).is_same(),
         "the application's files are its own"
@@ -278,7 +278,7 @@ fn set_for_dynamic_content_is_the_same_when_it_was_used_and_grows_when_it_is_ask
     let grown = fileset::grow(directory.path(), 3, NonZeroUsize::MIN, &mut |_| ()).unwrap();
     assert_eq!((grown.files_written, grown.manifest.len()), (72, 108));
     assert!(verify(directory.path()).is_same());
-    let log = fs::read_to_string(state.join(specweb::state::LOG_NAME)).unwrap();
+    let log = fs::read_to_string(state.join(headway_specweb::state::LOG_NAME)).unwrap();
     assert_eq!(log, "posted", "what is there is left alone");
     let same = fileset::grow(directory.path(), 2, NonZeroUsize::MIN, &mut |_| ()).unwrap();
     assert_eq!((same.files_written, same.manifest.len()), (0, 108));

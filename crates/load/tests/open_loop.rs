@@ -6,12 +6,12 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use headway_latency::{Outcome, Row};
 use headway_load::engine::{
     self, Arrivals, Document, Draws, Mode, Order, Plan, PlanError, Popularity, Schedule, Segment,
     Work,
 };
 use headway_load::random::Random;
-use latency::{Outcome, Row};
 use support::{Keeper, Server, Step, count, reply, run, run_until, send};
 
 const MS: u64 = 1_000_000;

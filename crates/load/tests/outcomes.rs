@@ -8,9 +8,9 @@ use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
+use headway_latency::Outcome;
 use headway_load::checksum;
 use headway_load::engine::{Address, Document, Mode, Plan, Schedule, Sources, Target};
-use latency::Outcome;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketType};
 use support::{
     Server, Step, closed, closed_to, count, nobody, outcomes, reply, run, run_until, send,

@@ -5,8 +5,8 @@ mod support;
 use std::process::Command;
 use std::time::Duration;
 
+use headway_latency::Outcome;
 use headway_load::engine::{Mode, Sources};
-use latency::Outcome;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use support::{Server, Step, closed, count, reply, run, skip};
 

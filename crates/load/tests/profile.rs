@@ -6,13 +6,13 @@ mod support;
 use std::path::Path;
 use std::time::Duration;
 
+use headway_latency::run::{Point, ProfileInfo, Verdict};
+use headway_latency::{Run, RunDescription};
 use headway_load::engine::{Address, Arrivals};
 use headway_load::profile::client::Limit;
 use headway_load::profile::{Listener, ProfileError, ProfileSettings, render};
 use headway_load::session::settings::{Demand, WorkSource};
 use headway_load::session::{Finished, Settings, Surroundings};
-use latency::run::{Point, ProfileInfo, Verdict};
-use latency::{Run, RunDescription};
 use support::{Server, reply, send};
 
 /// Keeps what is said.

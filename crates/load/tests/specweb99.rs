@@ -13,6 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use headway_latency::Run;
+use headway_latency::specweb99::{Conformance, Iteration, RequestKind};
 use headway_load::engine::{Conversation, Document};
 use headway_load::fileset::{self, Manifest, Popularity, Shape};
 use headway_load::session::settings::{Demand, WorkSource};
@@ -20,12 +22,10 @@ use headway_load::session::{Finished, Settings, Surroundings};
 use headway_load::specweb99::client::{Clients, Knowledge, Posts};
 use headway_load::specweb99::find::{FIND_JSON, FindSettings, Found, Range};
 use headway_load::specweb99::{Listener, Ran, SpecWeb99Error, SpecWeb99Settings};
-use latency::Run;
-use latency::specweb99::{Conformance, Iteration, RequestKind};
-use specweb::cgi::{self, Variables};
-use specweb::post::RECORD_BYTES;
-use specweb::state::State;
-use specweb::{Ads, Reset};
+use headway_specweb::cgi::{self, Variables};
+use headway_specweb::post::RECORD_BYTES;
+use headway_specweb::state::State;
+use headway_specweb::{Ads, Reset};
 
 const CONNECTIONS: u32 = 24;
 const LENGTH: Duration = Duration::from_millis(1500);
@@ -217,7 +217,7 @@ fn spoiled(mut reply: Vec<u8>, query: &str, fault: Fault, served: u64) -> Vec<u8
         Fault::LosesPost if query == "command/Fetch" => {
             let text = String::from_utf8(reply).unwrap();
             let (head, body) = text.split_once("\r\n\r\n").unwrap();
-            let tail = body.len() - specweb::page::TAIL.len();
+            let tail = body.len() - headway_specweb::page::TAIL.len();
             let body = format!("{}{}", &body[..tail - RECORD_BYTES], &body[tail..]);
             let length = body.len();
             let status = head.lines().next().unwrap();
@@ -285,7 +285,10 @@ fn seed(set: &Path, iterations: u32) -> u64 {
         .expect("one such seed")
 }
 
-fn figures<'a>(iteration: &'a Iteration, name: &str) -> &'a latency::specweb99::KindFigures {
+fn figures<'a>(
+    iteration: &'a Iteration,
+    name: &str,
+) -> &'a headway_latency::specweb99::KindFigures {
     iteration
         .kinds
         .iter()

@@ -6,9 +6,9 @@
 
 mod support;
 
-use event::{Events, Plan as Unkindness};
+use headway_event::{Events, Plan as Unkindness};
+use headway_latency::Outcome;
 use headway_load::engine::{self, Address, Arrivals, Mode, Plan, Schedule, Target};
-use latency::Outcome;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use support::{

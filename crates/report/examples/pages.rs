@@ -10,8 +10,8 @@
 #[path = "../tests/support/mod.rs"]
 mod support;
 
+use headway_latency::run::Verdict;
 use headway_report::Report;
-use latency::run::Verdict;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use support::{Behaviour, Example, write_description};

@@ -10,7 +10,7 @@
 #[path = "../tests/support/study.rs"]
 mod study;
 
-use latency::study::StudyResult;
+use headway_latency::study::StudyResult;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut words = std::env::args().skip(1);

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use latency::{Outcome, Run};
+use headway_latency::{Outcome, Run};
 use serde_json::Value;
 
 /// Slow are the requests above this share of all.

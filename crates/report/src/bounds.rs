@@ -6,7 +6,7 @@
 //! cut ends with an ellipsis, and a list that is cut with how many are missing. The rows are not
 //! touched, and nothing is judged by a word that was cut.
 
-use latency::run::RunDescription;
+use headway_latency::run::RunDescription;
 
 use crate::html::shortened;
 
@@ -46,7 +46,7 @@ pub(crate) fn bound(description: &mut RunDescription) {
     environment(&mut description.environment);
 }
 
-fn environment(of: &mut latency::run::Environment) {
+fn environment(of: &mut headway_latency::run::Environment) {
     let words = [
         &mut of.host,
         &mut of.kernel,

@@ -32,8 +32,8 @@ mod units;
 use std::path::PathBuf;
 
 pub use alone::{Courses, Cumulative, courses_svg, cumulative_svg};
+pub use headway_latency::OpenError;
 pub use html::escaped;
-pub use latency::OpenError;
 pub use sheet::{Sheet, SheetBars, SheetPart, SheetSection, SheetTable, sheet};
 pub use study::page as study_page;
 

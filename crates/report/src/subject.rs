@@ -8,14 +8,14 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use latency::run::{ClientBound, Kind, RunDescription};
-use latency::{Analysis, OpenError, Run};
+use headway_latency::run::{ClientBound, Kind, RunDescription};
+use headway_latency::{Analysis, OpenError, Run};
 
 use crate::blocked::{self, Blocked};
 use crate::bounds;
 use crate::chart::Look;
 use crate::units::plain;
-use latency::ready::ReadyEvents;
+use headway_latency::ready::ReadyEvents;
 
 /// One measurement: a load run, or one point of a profile.
 pub(crate) struct Measurement {

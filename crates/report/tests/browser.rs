@@ -5,8 +5,8 @@ mod support;
 #[path = "support/browser.rs"]
 mod browser;
 
+use headway_latency::run::Verdict;
 use headway_report::Report;
-use latency::run::Verdict;
 use std::path::PathBuf;
 use support::{Behaviour, Example};
 

@@ -3,11 +3,11 @@
 
 mod support;
 
-use headway_report::Report;
-use latency::row::Outcome;
-use latency::run::{
+use headway_latency::row::Outcome;
+use headway_latency::run::{
     ClientBound, Kind, LoadInfo, Mode, ProfileInfo, RunDescription, Summary, Verdict,
 };
+use headway_report::Report;
 use std::fs;
 use std::path::{Path, PathBuf};
 use support::{Behaviour, Example, write_description, write_rows};
@@ -154,7 +154,7 @@ fn words_stay_words_when_those_who_wrote_them_are_hostile() {
         description.command = vec![evil.into()];
         description.targets = vec![evil.into()];
         description.started = evil.into();
-        description.server = Some(latency::run::ServerInfo {
+        description.server = Some(headway_latency::run::ServerInfo {
             field: evil.into(),
             ..Default::default()
         });
@@ -183,7 +183,7 @@ fn the_page_stays_small_when_every_word_of_a_run_is_huge() {
             example("huge", Behaviour::Steady).write_profile(path, &[0.2, 0.95], 1);
             let point = path.join("points/0.95-1");
             for directory in [path, point.as_path()] {
-                let mut description = latency::Run::open(directory)
+                let mut description = headway_latency::Run::open(directory)
                     .expect("a run")
                     .description()
                     .clone();
@@ -212,7 +212,7 @@ fn the_page_stays_small_when_every_word_of_a_run_is_huge() {
                         point.repeat = repeat;
                         profile.points.push(point);
                     }
-                    profile.points.push(latency::run::Point {
+                    profile.points.push(headway_latency::run::Point {
                         directory: format!("../{huge}"),
                         ..profile.points[0].clone()
                     });
@@ -355,7 +355,7 @@ fn the_page_is_sensible_when_run_json_holds_next_to_nothing() {
 fn the_page_names_the_points_that_are_missing_when_a_profile_was_interrupted() {
     let runs = Runs::new().with("half", |path| {
         example("half", Behaviour::Steady).write_profile(path, &[0.2, 0.6, 0.95], 1);
-        let mut description = latency::Run::open(path)
+        let mut description = headway_latency::Run::open(path)
             .expect("a profile")
             .description()
             .clone();
@@ -376,13 +376,13 @@ fn the_page_claims_no_capacity_when_the_rate_was_named() {
     let runs = Runs::new()
         .with("found", |path| {
             example("found", Behaviour::Steady).write_profile(path, &[0.2, 0.95], 1);
-            let mut description = latency::Run::open(path)
+            let mut description = headway_latency::Run::open(path)
                 .expect("a profile")
                 .description()
                 .clone();
             // A closed loop among the points is where a capacity comes from.
             let profile = description.profile.as_mut().expect("points");
-            profile.points.push(latency::run::Point::default());
+            profile.points.push(headway_latency::run::Point::default());
             write_description(path, &description);
         })
         .with("given", |path| {
@@ -407,7 +407,7 @@ fn the_page_says_whose_limit_it_is_when_the_capacity_is_the_clients() {
         })
         .with("quick", |path| {
             example("quick", Behaviour::Steady).write_profile(path, &[0.2, 0.95], 1);
-            let mut description = latency::Run::open(path)
+            let mut description = headway_latency::Run::open(path)
                 .expect("a profile")
                 .description()
                 .clone();

@@ -5,10 +5,10 @@ mod support;
 
 use std::path::Path;
 
+use headway_latency::run::{Kind, Mode};
+use headway_latency::specweb99::{Conformance, LogInfo, RequestKind, SpecWeb99Info};
+use headway_latency::{Outcome, Row};
 use headway_report::Report;
-use latency::run::{Kind, Mode};
-use latency::specweb99::{Conformance, LogInfo, RequestKind, SpecWeb99Info};
-use latency::{Outcome, Row};
 use support::{Behaviour, Example, write_description, write_rows};
 
 fn page(path: &Path) -> String {

@@ -6,9 +6,9 @@ mod browser;
 #[path = "support/study.rs"]
 mod study;
 
+use headway_latency::study::StudyResult;
+use headway_latency::study::result::Outcome;
 use headway_report::study_page;
-use latency::study::StudyResult;
-use latency::study::result::Outcome;
 use study::full;
 
 fn two() -> Vec<StudyResult> {

@@ -13,12 +13,12 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use files::Failure;
-use specweb::FileName;
-use specweb::application::Files;
-use specweb::post::Entry;
-use specweb::profile::Reset;
-use specweb::state::State;
+use headway_files::Failure;
+use headway_specweb::FileName;
+use headway_specweb::application::Files;
+use headway_specweb::post::Entry;
+use headway_specweb::profile::Reset;
+use headway_specweb::state::State;
 
 /// What a helper is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(done(Errand::Append(entry())), Ok(b"2".to_vec()));
         let log = done(Errand::Log).expect("the log");
         assert_eq!(
-            specweb::post::read(&log).map(|records| records.len()),
+            headway_specweb::post::read(&log).map(|records| records.len()),
             Ok(2)
         );
         let tables = done(Errand::Tables).expect("the tables");
@@ -178,8 +178,14 @@ mod tests {
             .expect("both");
         let (ads, users) = tables.split_at(u64::from_le_bytes(*length) as usize);
         let ads = std::str::from_utf8(ads).expect("text");
-        assert_eq!(specweb::Ads::parse(ads), Some(specweb::Ads::made(&RESET)));
-        assert_eq!(users, specweb::profile::users_file(&RESET).as_bytes());
+        assert_eq!(
+            headway_specweb::Ads::parse(ads),
+            Some(headway_specweb::Ads::made(&RESET))
+        );
+        assert_eq!(
+            users,
+            headway_specweb::profile::users_file(&RESET).as_bytes()
+        );
         assert_eq!(carry_out(b"nonsense"), Err(Failure::Io));
     }
 }

@@ -22,10 +22,10 @@ pub use accept::{control as accept_control, simulation as accept_simulation};
 
 /// Runs a helper process on its socket until the worker lets it go.
 pub fn helper_main(socket: std::os::fd::OwnedFd) -> std::io::Result<()> {
-    let tasks = files::Tasks {
+    let tasks = headway_files::Tasks {
         render: &respond::listing::render,
         errand: &errand::carry_out,
     };
-    files::make_room_for_answers(&socket);
-    files::helper_main_with(socket, tasks)
+    headway_files::make_room_for_answers(&socket);
+    headway_files::helper_main_with(socket, tasks)
 }

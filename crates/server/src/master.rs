@@ -6,7 +6,7 @@
 //! answers the status page and asks the first for numbers. Children end when their socket to the
 //! master ends.
 
-use os::board::Board;
+use headway_os::board::Board;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fmt::Display;
 use std::io::{self, Write};

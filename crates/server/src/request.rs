@@ -8,13 +8,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 
-use files::{OpenFile, RootId};
-use http::Head;
+use headway_files::{OpenFile, RootId};
+use headway_http::Head;
 
 pub use crate::tally::Counters;
 
 /// A name the cache knows, with the replies prepared for it.
-pub type Entry = files::Entry<Prepared>;
+pub type Entry = headway_files::Entry<Prepared>;
 
 /// The replies kept beside a name: one place for the file itself, one for each precompressed
 /// sibling.
@@ -28,7 +28,7 @@ pub struct Prepared {
     pub used: std::cell::Cell<bool>,
 }
 
-impl files::Holdings for Prepared {
+impl headway_files::Holdings for Prepared {
     fn holds(&self, variant: Variant) -> bool {
         self.contents[variant].borrow().is_some()
     }
@@ -332,7 +332,7 @@ impl LogRecord {
 mod tests {
     use std::cell::Cell;
 
-    use files::Meta;
+    use headway_files::Meta;
 
     use super::*;
 

@@ -27,16 +27,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use debox::{Call, Tracer};
-use event::{Clock, Deadlines, Events, Interest, Mechanism, Ready, Token};
-use files::protocol::{FETCH_BYTES_MAX, Want};
-use files::{
+use headway_debox::{Call, Tracer};
+use headway_event::{Clock, Deadlines, Events, Interest, Mechanism, Ready, Token};
+use headway_files::protocol::{FETCH_BYTES_MAX, Want};
+use headway_files::{
     Done, KeeperSocket, Names, NamesBounds, OpenFile, Pool, PoolLimits, READ_IN_BYTES, Residency,
     Roots,
 };
-use http::HeadLimits;
-use os::board::Board;
-use os::mapping::Mapping;
+use headway_http::HeadLimits;
+use headway_os::board::Board;
+use headway_os::mapping::Mapping;
 
 use crate::accept::{Addresses, Auto, Balance, LISTENER, Listeners};
 use crate::config::{AcceptCount, Config, EarlyReject, HelperMeans, Opening, SendMethod, Sharing};
@@ -215,7 +215,7 @@ impl Worker {
                 let shared = config.sharing != Sharing::Reuseport;
                 // What it measures against is this worker's part of what the kernel makes of the
                 // length.
-                let queue = config.listen_queue.min(os::listen::longest_queue());
+                let queue = config.listen_queue.min(headway_os::listen::longest_queue());
                 let queue = queue.div_ceil(config.sharers());
                 let auto = Auto::new(queue, rejecting, shared, config.defer_accept);
                 let auto = match config.eager_read {
@@ -285,7 +285,7 @@ impl Worker {
                 })?;
             self.tick();
             if let Some(auto) = &mut self.auto {
-                let crowded = ready.len() >= event::EVENTS_PER_WAIT_MAX;
+                let crowded = ready.len() >= headway_event::EVENTS_PER_WAIT_MAX;
                 let clients = ready
                     .iter()
                     .filter(|event| event.token.kind() == CONNECTION);

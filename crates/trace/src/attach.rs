@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use debox::{KernelLines, Rung, Symbols, Wait};
-use debox_bpf::{Attach, AttachError, KeptCall, SiteTotals, SleepTotals};
+use headway_debox::{KernelLines, Rung, Symbols, Wait};
+use headway_debox_bpf::{Attach, AttachError, KeptCall, SiteTotals, SleepTotals};
 
 use crate::model::{Kept, Place, Program, SCHEMA, Site, SleepAt, Trace, Way};
 use crate::places::Places;
@@ -202,7 +202,7 @@ impl Builder<'_> {
     }
 
     fn sleep(&mut self, sleep: &SleepTotals) -> SleepAt {
-        let counted = sleep.resource != debox_bpf::Resource::None;
+        let counted = sleep.resource != headway_debox_bpf::Resource::None;
         let mut at = SleepAt {
             label: sleep.label,
             symbol: sleep.symbol.clone(),
@@ -220,7 +220,7 @@ impl Builder<'_> {
         at
     }
 
-    fn kept_sleep(&mut self, sleep: &debox::Sleep) -> SleepAt {
+    fn kept_sleep(&mut self, sleep: &headway_debox::Sleep) -> SleepAt {
         let frames = sleep.stack.frames();
         let mut at = SleepAt {
             label: sleep.label,
@@ -237,7 +237,7 @@ impl Builder<'_> {
         at
     }
 
-    fn kept(&mut self, kept: &KeptCall, mappings: &debox_bpf::Mappings) {
+    fn kept(&mut self, kept: &KeptCall, mappings: &headway_debox_bpf::Mappings) {
         let record = &kept.record;
         let sleeps = record
             .sleeps()
@@ -269,7 +269,7 @@ impl Builder<'_> {
         self.trace.kept.push(Kept {
             program,
             thread: kept.tid,
-            call: debox::calls::words(record.number).into_owned(),
+            call: headway_debox::calls::words(record.number).into_owned(),
             place,
             result: None,
             start_ns: record.start_ns,

@@ -1,6 +1,6 @@
 //! Puts the kernel functions that were timed beside to the calls that were kept.
 
-use debox::{Function, FunctionTimes, Symbols};
+use headway_debox::{Function, FunctionTimes, Symbols};
 
 use crate::model::{FunctionAt, Trace};
 

@@ -5,10 +5,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use debox::collect::{
+use headway_debox::collect::{
     CallSite, Collection, Histogram, Kept as Record, NoteKind, Process, SiteSleep,
 };
-use debox::{KernelLines, Label, Rung, Symbols};
+use headway_debox::{KernelLines, Label, Rung, Symbols};
 
 use crate::model::{Bucket, Kept, Place, Program, SCHEMA, Site, SleepAt, Trace, Way};
 use crate::places::Places;
@@ -33,7 +33,7 @@ pub struct Gatherer<'a> {
     trace: Trace,
 }
 
-/// What programs can lose, in the order of `debox::collect::Losses`.
+/// What programs can lose, in the order of `headway_debox::collect::Losses`.
 const LOSSES: [&str; 8] = [
     "calls of threads beyond the room for threads are missing",
     "calls at sites beyond the room for sites are missing",
@@ -393,8 +393,8 @@ fn empty_site(place: usize, process: &Process, site: &CallSite) -> Site {
         in_band_max_ns: None,
         faults_minor: 0,
         faults_major: 0,
-        preemptions: debox::Wait::default(),
-        slept: debox::Wait::default(),
+        preemptions: headway_debox::Wait::default(),
+        slept: headway_debox::Wait::default(),
         wakeup_ns: 0,
         histogram: Vec::new(),
         sleeps: Vec::new(),

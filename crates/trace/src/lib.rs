@@ -1,7 +1,7 @@
 //! `headway trace`: runs a program under DeBox and shows what its system calls waited for.
 //!
 //! `launch` runs a command with the preload library and leaves its streams, signals and exit code
-//! alone; `gather` turns what the traced programs left ([`debox::collect`]) into a [`Trace`],
+//! alone; `gather` turns what the traced programs left ([`headway_debox::collect`]) into a [`Trace`],
 //! resolved by `places`, and `waiters` adds what an observer counted beside, `functions` what the
 //! kernel's tracer timed; `show` writes it as text, `export` as files for other programs, `live` as
 //! a view that is kept up to date. It refuses to write anything on a stream of the traced program.

@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use debox::{KernelLines, Label, Rung, Symbols, Wait};
+use headway_debox::{KernelLines, Label, Rung, Symbols, Wait};
 use serde::{Deserialize, Serialize};
 
 /// The version of the form.

@@ -1,4 +1,4 @@
-//! Waiters that an observer counted beside ([`debox_bpf::Beside`]), put to the sleeps that programs
+//! Waiters that an observer counted beside ([`headway_debox_bpf::Beside`]), put to the sleeps that programs
 //! recorded of themselves.
 //!
 //! A sleep of the one and a record of the other are the same if thread and time agree; within the
@@ -8,9 +8,9 @@
 
 use std::collections::HashMap;
 
-use debox::Symbols;
-use debox::collect::{CallSite, Kept, Process, SiteSleep};
-use debox_bpf::{Resource, SeenSleep};
+use headway_debox::Symbols;
+use headway_debox::collect::{CallSite, Kept, Process, SiteSleep};
+use headway_debox_bpf::{Resource, SeenSleep};
 
 use crate::model::SleepAt;
 
@@ -245,9 +245,9 @@ impl Merged {
 
 #[cfg(test)]
 mod tests {
-    use debox::collect::{Kept, SiteSleep};
-    use debox::{Label, Wait};
-    use debox_bpf::{Resource, SeenSleep};
+    use headway_debox::collect::{Kept, SiteSleep};
+    use headway_debox::{Label, Wait};
+    use headway_debox_bpf::{Resource, SeenSleep};
 
     use super::{Counts, Seen, Waits, record_of};
 

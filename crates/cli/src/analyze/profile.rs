@@ -2,10 +2,10 @@
 
 use super::table::{Style, percent, rate, table, time};
 use super::text::label;
-use latency::run::{ClientBound, Point, ProfileInfo, Verdict};
-use latency::{Analysis, Run};
-use load::profile::capacity_words;
-use load::words::readable::plain;
+use headway_latency::run::{ClientBound, Point, ProfileInfo, Verdict};
+use headway_latency::{Analysis, Run};
+use headway_load::profile::capacity_words;
+use headway_load::words::readable::plain;
 use serde::Serialize;
 
 /// One point with its figures.
@@ -106,7 +106,7 @@ fn row(one: &Measured) -> Vec<String> {
     let analysis = &one.analysis;
     let errors = analysis.counts.errors as f64 / analysis.counts.requests.max(1) as f64;
     let response = analysis.response.as_ref();
-    let figure = |value: fn(&latency::analysis::Distribution) -> f64| {
+    let figure = |value: fn(&headway_latency::analysis::Distribution) -> f64| {
         response.map_or("–".into(), |found| time(value(found)))
     };
     let inversion = analysis.inversion.as_ref();
@@ -176,7 +176,7 @@ fn spread(group: &[Measured]) -> Vec<String> {
             format!("{} – {}", show(low), show(high))
         })
     };
-    let response = |value: fn(&latency::analysis::Distribution) -> f64| {
+    let response = |value: fn(&headway_latency::analysis::Distribution) -> f64| {
         range(
             &move |analysis: &Analysis| analysis.response.as_ref().map(value),
             time,

@@ -1,11 +1,11 @@
 //! The tables of one run, and of the comparison of two.
 
 use super::table::{Style, bytes, count, digits, percent, rate, signed_time, table, time};
-use latency::Run;
-use latency::analysis::{Analysis, Distribution, Interval, Latency};
-use latency::compare::{Difference, Evidence};
-use latency::run::{LoadInfo, Mode, RunDescription, Verdict};
-use load::words::readable::plain;
+use headway_latency::Run;
+use headway_latency::analysis::{Analysis, Distribution, Interval, Latency};
+use headway_latency::compare::{Difference, Evidence};
+use headway_latency::run::{LoadInfo, Mode, RunDescription, Verdict};
+use headway_load::words::readable::plain;
 
 /// Every table of one run.
 pub fn run(run: &Run, analysis: &Analysis, style: Style) -> String {
@@ -232,7 +232,7 @@ fn late(analysis: &Analysis) -> String {
 }
 
 fn goodput(analysis: &Analysis, style: Style) -> String {
-    let row = |good: &latency::analysis::Goodput| {
+    let row = |good: &headway_latency::analysis::Goodput| {
         vec![
             time(good.deadline_ms * 1e3),
             count(good.requests),
@@ -246,7 +246,7 @@ fn goodput(analysis: &Analysis, style: Style) -> String {
 }
 
 fn by_series(analysis: &Analysis, style: Style) -> String {
-    let row = |series: &latency::analysis::SeriesShare| {
+    let row = |series: &headway_latency::analysis::SeriesShare| {
         let sizes = match series.high_bytes {
             None => format!("above {}", bytes((series.low_bytes - 1) as f64)),
             Some(high) => format!("to {}", bytes(high as f64)),
@@ -332,7 +332,7 @@ fn inversion(analysis: &Analysis, style: Style) -> String {
 }
 
 fn by_size(analysis: &Analysis, style: Style) -> String {
-    let row = |group: &latency::analysis::SizeGroup| {
+    let row = |group: &headway_latency::analysis::SizeGroup| {
         let (low, high) = (
             bytes(group.low_bytes as f64),
             bytes(group.high_bytes as f64),

@@ -4,7 +4,7 @@
 
 use crate::Failure;
 use anyhow::Context;
-use os::user::{User, become_user, is_only};
+use headway_os::user::{User, become_user, is_only};
 use std::ffi::CString;
 
 const USERS: &str = "/etc/passwd";

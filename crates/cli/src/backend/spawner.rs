@@ -1,7 +1,7 @@
 //! Starts helpers for the service in a thread of its own: fork and exec wait, and the service's
 //! loop may not.
 
-use files::service::Remote;
+use headway_files::service::Remote;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::io::Write;
 use std::os::unix::process::CommandExt;

@@ -5,7 +5,7 @@
 //! no web page that a browser of this machine shows can read it.
 
 use anyhow::Context;
-use files::service::{Remote, ServiceStatistics};
+use headway_files::service::{Remote, ServiceStatistics};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;

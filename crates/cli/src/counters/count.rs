@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use counters::count::{Counts, KernelPerf, OpenError, Session, Space, Target};
-use counters::events::{Meaning, table as events};
-use counters::machine::Machine;
-use counters::metrics::{Served, figures, slots};
-use counters::smt::Topology;
-use counters::study::run::threads_of;
+use headway_counters::count::{Counts, KernelPerf, OpenError, Session, Space, Target};
+use headway_counters::events::{Meaning, table as events};
+use headway_counters::machine::Machine;
+use headway_counters::metrics::{Served, figures, slots};
+use headway_counters::smt::Topology;
+use headway_counters::study::run::threads_of;
 use serde_json::json;
 
 use super::text::{counts_table, figures_table};
@@ -185,7 +185,7 @@ impl Count {
             }
             threads.extend(found);
             threads.extend(
-                lab::servers::descendants(*pid)
+                headway_lab::servers::descendants(*pid)
                     .into_iter()
                     .flat_map(threads_of),
             );

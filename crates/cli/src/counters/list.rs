@@ -1,10 +1,10 @@
 //! What this machine can count, and which configurations it can be.
 
 use clap::Args;
-use counters::events::{Meaning, appendix, table as events};
-use counters::machine::{Machine, Watchdog};
-use counters::smt::configuration::Choice;
-use counters::smt::{Configuration, Setting, SmtControl, Topology};
+use headway_counters::events::{Meaning, appendix, table as events};
+use headway_counters::machine::{Machine, Watchdog};
+use headway_counters::smt::configuration::Choice;
+use headway_counters::smt::{Configuration, Setting, SmtControl, Topology};
 use serde_json::{Value, json};
 
 use super::{numbers, print, print_json, table};
@@ -63,7 +63,7 @@ impl List {
                 known.join(", ")
             )));
         };
-        let rows: Vec<(Meaning, &counters::events::Raw)> = table_of_events
+        let rows: Vec<(Meaning, &headway_counters::events::Raw)> = table_of_events
             .meanings()
             .filter_map(|meaning| Some((meaning, table_of_events.event(meaning).raw.get(name)?)))
             .collect();
@@ -193,7 +193,7 @@ fn appendix_table(machine: &Machine) -> String {
     text
 }
 
-fn appendix_json(row: &counters::events::table::AppendixRow, machine: &Machine) -> Value {
+fn appendix_json(row: &headway_counters::events::table::AppendixRow, machine: &Machine) -> Value {
     let here = row
         .today
         .iter()

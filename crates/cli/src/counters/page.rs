@@ -3,11 +3,11 @@
 
 mod counted;
 
-use counters::smt::Configuration;
-use counters::study::compare::{COMPARISONS, Cell};
-use counters::study::{Outcome, Setup};
-use lab::servers::Kind;
-use report::{Sheet, SheetBars, SheetPart, SheetSection, SheetTable};
+use headway_counters::smt::Configuration;
+use headway_counters::study::compare::{COMPARISONS, Cell};
+use headway_counters::study::{Outcome, Setup};
+use headway_lab::servers::Kind;
+use headway_report::{Sheet, SheetBars, SheetPart, SheetSection, SheetTable};
 
 use super::numbers;
 use super::text::{number, percent};

@@ -6,10 +6,10 @@ use std::process::Command;
 
 use anyhow::anyhow;
 use clap::Args;
-use counters::smt::configuration::Choice;
-use counters::smt::{Configuration, State, Topology, state};
-use counters::study::{self, Outcome, Plan, RunError, SERVERS, Workload, compare};
-use lab::servers::{Kind, available};
+use headway_counters::smt::configuration::Choice;
+use headway_counters::smt::{Configuration, State, Topology, state};
+use headway_counters::study::{self, Outcome, Plan, RunError, SERVERS, Workload, compare};
+use headway_lab::servers::{Kind, available};
 use serde_json::json;
 
 use super::{Cpus, cpu_list, page, print, print_json, say, seconds, text};
@@ -226,7 +226,7 @@ impl Report {
 fn write_page(outcome: &Outcome, file: &Path) -> Result<(), Failure> {
     crate::report::replaceable(file)?;
     let sheet = page::sheet(outcome, &compare::cells(outcome));
-    Ok(crate::report::write(file, &report::sheet(&sheet))?)
+    Ok(crate::report::write(file, &headway_report::sheet(&sheet))?)
 }
 
 /// Processors that a user has named, which must be there.
@@ -244,7 +244,7 @@ fn online(word: &str, named: &Option<Cpus>) -> Result<Cpus, Failure> {
 
 /// This program once more, which only waits for our end.
 fn guard() -> Command {
-    let mut command = Command::new(lab::headway());
+    let mut command = Command::new(headway_lab::headway());
     command.arg("counters-guard").arg(state::DIRECTORY);
     command
 }

@@ -1,10 +1,10 @@
 //! Counts and figures as tables for a terminal.
 
-use counters::count::{Count, Counts, Space};
-use counters::events::{Meaning, table as events};
-use counters::metrics::{Figure, Slots};
-use counters::study::Outcome;
-use counters::study::compare::{COMPARISONS, Cell};
+use headway_counters::count::{Count, Counts, Space};
+use headway_counters::events::{Meaning, table as events};
+use headway_counters::metrics::{Figure, Slots};
+use headway_counters::study::Outcome;
+use headway_counters::study::compare::{COMPARISONS, Cell};
 
 use crate::analyze::table::table;
 
@@ -73,7 +73,7 @@ pub fn figures_table(figures: &[Figure], slots: Option<&Slots>) -> String {
         .filter_map(|figure| {
             let value = figure.value?;
             let value = match figure.unit {
-                counters::metrics::Unit::Share => percent(value),
+                headway_counters::metrics::Unit::Share => percent(value),
                 _ => number(value),
             };
             let mark = figure

@@ -1,10 +1,10 @@
 //! `headway lab disk`: tells the disk of a lab to fail, for a while or until told otherwise.
 
-use ::lab::LabError;
-use ::lab::disk::Order;
+use ::headway_lab::LabError;
+use ::headway_lab::disk::Order;
 use clap::Subcommand;
-use load::fileset::Amount;
-use load::words::Time;
+use headway_load::fileset::Amount;
+use headway_load::words::Time;
 
 use super::{Failure, USUAL_NAME, open};
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
-use load::fileset::{Amount, Shape};
+use headway_load::fileset::{Amount, Shape};
 
 use super::{Failure, Name, open, say};
 use crate::signals;
@@ -80,7 +80,7 @@ pub fn fileset(
     say: &mut dyn FnMut(&str),
 ) -> Result<(), Failure> {
     let shape = Shape::specweb99(bytes).map_err(|error| Failure::Use(error.to_string()))?;
-    let mut maker = Command::new(::lab::headway())
+    let mut maker = Command::new(::headway_lab::headway())
         .args(["fileset", "create", "--quiet", "--threads", "1", "--size"])
         .arg(bytes.to_string())
         .arg(directory)

@@ -2,8 +2,8 @@
 
 use std::io::{self, Write};
 
-use ::lab::{Direction, Lab, LabError, Status};
-use load::words::readable::{bytes, count, percent};
+use ::headway_lab::{Direction, Lab, LabError, Status};
+use headway_load::words::readable::{bytes, count, percent};
 
 use super::{Failure, failure};
 
@@ -36,7 +36,7 @@ impl Arguments {
                 false => Ok(show(&mut out, &status)?),
             };
         }
-        let labs: Vec<_> = ::lab::list()
+        let labs: Vec<_> = ::headway_lab::list()
             .into_iter()
             .map(|name| (status(&name), name))
             .collect();

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ::lab::disk::{DiskSpec, Filesystem, Model};
-use ::lab::{Lab, LabError, LabSpec, LinkSpec};
+use ::headway_lab::disk::{DiskSpec, Filesystem, Model};
+use ::headway_lab::{Lab, LabError, LabSpec, LinkSpec};
 use anyhow::Context;
-use load::fileset::Amount;
-use load::words::{Bandwidth, Cpus};
+use headway_load::fileset::Amount;
+use headway_load::words::{Bandwidth, Cpus};
 
 use super::{Failure, failure, fill, say};
 use crate::signals;
@@ -145,7 +145,7 @@ impl Arguments {
     }
 
     fn spec(&self) -> Result<LabSpec, Failure> {
-        let (first, last) = ::lab::usual_split();
+        let (first, last) = ::headway_lab::usual_split();
         let cpus = |given: &Option<Part<Cpus>>, usual: Vec<usize>| match given {
             None => usual,
             Some(Part(None)) => Vec::new(),
@@ -220,7 +220,7 @@ impl Arguments {
 
 /// Takes out of the specification what this machine cannot make.
 fn leave_out(spec: &mut LabSpec) {
-    for missing in ::lab::missing(spec) {
+    for missing in ::headway_lab::missing(spec) {
         // Asked for, so said also where nobody looks on.
         let _ = writeln!(
             std::io::stderr(),
@@ -234,7 +234,7 @@ fn leave_out(spec: &mut LabSpec) {
             "CPU quota" => spec.cpu_share = None,
             "link" => spec.link = None,
             _ => {
-                let allowed = ::lab::allowed_cpus();
+                let allowed = ::headway_lab::allowed_cpus();
                 spec.server_cpus.retain(|cpu| allowed.contains(cpu));
                 spec.client_cpus.retain(|cpu| allowed.contains(cpu));
             }
@@ -251,7 +251,7 @@ fn with_remedy(spec: &LabSpec, error: &LabError) -> Failure {
         ("link", spec.link.is_some()),
         ("processors", true),
     ];
-    let missing = ::lab::missing(spec);
+    let missing = ::headway_lab::missing(spec);
     let works: Vec<&str> = asked
         .into_iter()
         .filter(|(part, asked)| *asked && missing.iter().all(|one| one.part != *part))

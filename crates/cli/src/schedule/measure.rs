@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use counters::schedule::measure::{MeasureError, Plan, Program, is_one_core};
+use headway_counters::schedule::measure::{MeasureError, Plan, Program, is_one_core};
 
 use super::super::{Failure, signals};
 use super::{MATRIX_MARK, deliver, replaceable};

@@ -1,7 +1,7 @@
 //! An analysis as tables, as comma-separated values and as a picture.
 
-use counters::schedule::{Analysis, Schedule, SlowDowns};
-use report::{Cumulative, cumulative_svg};
+use headway_counters::schedule::{Analysis, Schedule, SlowDowns};
+use headway_report::{Cumulative, cumulative_svg};
 
 use super::CDF_MARK;
 use crate::analyze::table::{count, table};

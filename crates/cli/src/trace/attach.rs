@@ -2,9 +2,11 @@
 //! preloaded into.
 
 use anyhow::Context;
-use debox::Symbols;
-use debox::policy::Filter;
-use debox_bpf::{Attach, AttachError, Limits, Pids};
+use headway_debox::Symbols;
+use headway_debox::policy::Filter;
+use headway_debox_bpf::{Attach, AttachError, Limits, Pids};
+use headway_trace::launch::{Launched, SpawnError};
+use headway_trace::{Observation, Places, Trace};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
@@ -13,8 +15,6 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use trace::launch::{Launched, SpawnError};
-use trace::{Observation, Places, Trace};
 
 use super::Failure;
 use super::functions::Functions;
@@ -126,7 +126,7 @@ impl Observed {
         arguments.policy.check_sites()?;
         let filter: Filter = (arguments.policy.keep(arguments.outputs.needs_every_call()))
             .parse()
-            .map_err(|error: debox::policy::PolicyError| Failure::Use(error.to_string()))?;
+            .map_err(|error: headway_debox::policy::PolicyError| Failure::Use(error.to_string()))?;
         let pids = Pids {
             pids: pids.to_vec(),
             follow_children: !arguments.run.no_children,

@@ -4,13 +4,13 @@
 //! this one's end, however that comes about, and takes the tracer out again.
 
 use anyhow::Context;
-use debox::{FunctionTimes, FunctionsError, Symbols};
+use headway_debox::{FunctionTimes, FunctionsError, Symbols};
+use headway_trace::Trace;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
-use trace::Trace;
 
 use super::Failure;
 use crate::signals;
@@ -150,6 +150,6 @@ pub fn guard(place: &Path) -> Result<ExitCode, Failure> {
     // What ends its starter is often sent to all processes there are.
     signals::caught(signals::ASKED_OR_CLOSED)?;
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
-    debox::remove_instance(place).with_context(|| place.display().to_string())?;
+    headway_debox::remove_instance(place).with_context(|| place.display().to_string())?;
     Ok(ExitCode::SUCCESS)
 }

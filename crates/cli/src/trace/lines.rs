@@ -6,7 +6,7 @@
 use std::cell::OnceCell;
 use std::io;
 
-use debox::{KernelLines, Symbols};
+use headway_debox::{KernelLines, Symbols};
 
 /// The debug file, if it is wanted.
 pub struct Lines {

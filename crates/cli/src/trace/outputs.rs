@@ -2,12 +2,12 @@
 
 use anyhow::Context;
 use clap::Args;
+use headway_trace::Trace;
+use headway_trace::show::{self, Style};
 use rustix::termios::tcgetwinsize;
 use std::fs;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use trace::Trace;
-use trace::show::{self, Style};
 
 use super::super::output::print;
 use super::{Failure, Part};
@@ -92,7 +92,10 @@ impl Arguments {
     /// own output is not in the way of a reader, and to standard output where there is no command.
     pub fn write(&self, trace: &Trace, beside_command: bool) -> Result<(), Failure> {
         if let Some(directory) = &self.keep {
-            file(&directory.join(trace::FILE_NAME), trace.json() + "\n")?;
+            file(
+                &directory.join(headway_trace::FILE_NAME),
+                trace.json() + "\n",
+            )?;
         }
         for path in &self.history {
             if let Some(form) = history_of(path) {
@@ -102,10 +105,10 @@ impl Arguments {
             }
         }
         if let Some(path) = &self.chrome {
-            file(path, trace::export::chrome(trace))?;
+            file(path, headway_trace::export::chrome(trace))?;
         }
         if let Some(path) = &self.folded {
-            file(path, trace::export::folded(trace))?;
+            file(path, headway_trace::export::folded(trace))?;
         }
         self.summary(trace, beside_command)
     }
@@ -171,9 +174,9 @@ type Form = fn(&Trace) -> anyhow::Result<Vec<u8>>;
 
 fn history_of(path: &Path) -> Option<Form> {
     match path.extension()?.to_str()? {
-        "csv" => Some(|trace| Ok(trace::export::csv(trace).into_bytes())),
-        "parquet" => Some(|trace| Ok(trace::export::parquet(trace)?)),
-        "svg" => Some(|trace| Ok(trace::export::svg(trace).into_bytes())),
+        "csv" => Some(|trace| Ok(headway_trace::export::csv(trace).into_bytes())),
+        "parquet" => Some(|trace| Ok(headway_trace::export::parquet(trace)?)),
+        "svg" => Some(|trace| Ok(headway_trace::export::svg(trace).into_bytes())),
         _ => None,
     }
 }

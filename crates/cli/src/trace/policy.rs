@@ -1,8 +1,8 @@
-//! Which records are kept, and what happens at once: from options to the words of `debox::policy`.
+//! Which records are kept, and what happens at once: from options to the words of `headway_debox::policy`.
 
 use clap::Args;
-use debox::policy::{Filter, Order};
-use trace::launch::Orders;
+use headway_debox::policy::{Filter, Order};
+use headway_trace::launch::Orders;
 
 use super::Failure;
 

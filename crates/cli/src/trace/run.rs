@@ -2,15 +2,15 @@
 
 use anyhow::Context;
 use clap::Args;
-use debox::Symbols;
-use debox_bpf::{AttachError, Beside, Limits};
+use headway_debox::Symbols;
+use headway_debox_bpf::{AttachError, Beside, Limits};
+use headway_trace::launch::{self, Session, SpawnError, Untraceable};
+use headway_trace::{Gatherer, Outcome, Places, Trace, Waits, Way};
 use std::cell::OnceCell;
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use trace::launch::{self, Session, SpawnError, Untraceable};
-use trace::{Gatherer, Outcome, Places, Trace, Waits, Way};
 
 use super::Failure;
 use super::functions::{self, Functions};
@@ -152,10 +152,10 @@ pub fn run(arguments: &super::Arguments) -> Result<ExitCode, Failure> {
 /// Records of our own, which nobody reads. The first event of a kind makes the kernel rewrite its
 /// own code on all processors and the last one makes it rewrite it back, 0.2 ms each: what every
 /// process of a build would pay for itself.
-fn events_kept_ready() -> debox::Debox {
-    debox::Debox::enable(debox::Limits {
+fn events_kept_ready() -> headway_debox::Debox {
+    headway_debox::Debox::enable(headway_debox::Limits {
         resolve: false,
-        ..debox::Limits::default()
+        ..headway_debox::Limits::default()
     })
 }
 

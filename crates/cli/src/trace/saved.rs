@@ -1,10 +1,10 @@
 //! `headway trace report`: a kept trace again.
 
 use anyhow::{Context, bail};
-use debox::Symbols;
-use debox::collect::Collection;
+use headway_debox::Symbols;
+use headway_debox::collect::Collection;
+use headway_trace::{Gatherer, Places, Trace, Way};
 use std::path::Path;
-use trace::{Gatherer, Places, Trace, Way};
 
 use super::{Failure, Saved};
 
@@ -17,7 +17,7 @@ pub fn run(arguments: &Saved) -> Result<(), Failure> {
 
 fn read(path: &Path) -> anyhow::Result<Trace> {
     let whole = match path.is_dir() {
-        true => path.join(trace::FILE_NAME),
+        true => path.join(headway_trace::FILE_NAME),
         false => path.to_owned(),
     };
     if whole.is_file() {
@@ -28,7 +28,7 @@ fn read(path: &Path) -> anyhow::Result<Trace> {
         bail!(
             "{}: holds no trace, neither {} nor files of traced processes (*.debox)",
             path.display(),
-            trace::FILE_NAME
+            headway_trace::FILE_NAME
         );
     }
     let symbols = Symbols::load().ok();

@@ -1,14 +1,14 @@
 //! Looking at a trace while it grows: waits, draws the live view, and knows when it is over.
 
 use anyhow::Context;
+use headway_trace::Outcome;
+use headway_trace::Trace;
+use headway_trace::launch::Launched;
+use headway_trace::live::{View, Wish};
 use std::fs::File;
 use std::io::{IsTerminal, Seek, Write};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
-use trace::Outcome;
-use trace::Trace;
-use trace::launch::Launched;
-use trace::live::{View, Wish};
 
 /// How often a view is drawn again.
 const DRAW: Duration = Duration::from_secs(1);

@@ -3,8 +3,8 @@
 use std::fs;
 use std::net::TcpStream;
 
-use specweb::file::FileName;
-use specweb::post::{self, Entry, RECORD_BYTES};
+use headway_specweb::file::FileName;
+use headway_specweb::post::{self, Entry, RECORD_BYTES};
 
 use crate::place::{Place, WAYS};
 use crate::site::*;

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use load::fileset::{self, Shape};
+use headway_load::fileset::{self, Shape};
 use serde_json::Value;
 use tempfile::TempDir;
 

@@ -296,7 +296,7 @@ fn end_is_left_alone_when_the_beginning_is_not_in_memory() {
     assert!(said.is_right(), "{:?}", said.lines);
     assert_eq!(said.count("pages"), 1, "{}", said.counted);
     let file = fs::File::open(&long).unwrap();
-    match os::residency::cachestat(&file, 800_000, 100_000) {
+    match headway_os::residency::cachestat(&file, 800_000, 100_000) {
         Ok(counted) => assert_eq!(counted.cached, 0),
         Err(why) => skip(NAME, &format!("cachestat: {why}")),
     }

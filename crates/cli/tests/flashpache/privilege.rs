@@ -366,7 +366,7 @@ fn all_that_was_asked_for_is_in_memory_when_the_service_may_not_count_its_pages(
     assert!(status.success());
     assert_eq!(backend.counter("requests_total"), 1);
     let file = fs::File::open(root.join("long")).unwrap();
-    match os::residency::mincore(&file, 0, LENGTH as u64) {
+    match headway_os::residency::mincore(&file, 0, LENGTH as u64) {
         Ok(pages) => assert_eq!(pages as usize, LENGTH.div_ceil(4096)),
         Err(why) => skip(name, &format!("mincore: {why}")),
     }

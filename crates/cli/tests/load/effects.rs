@@ -2,7 +2,7 @@
 
 use super::replying::{GOOD, Manner, Replying};
 use super::{headway, load, measured};
-use latency::{Row, Run};
+use headway_latency::{Row, Run};
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener};
 use std::path::Path;

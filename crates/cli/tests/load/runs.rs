@@ -2,7 +2,7 @@
 
 use super::replying::{GOOD, LATE, Replying};
 use super::{finished, headway, load, measured, read_json, serving};
-use latency::Run;
+use headway_latency::Run;
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::Path;
 use std::process::{Child, Stdio};

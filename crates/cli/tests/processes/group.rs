@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use lab::groups::{self, Group, Version};
+use headway_lab::groups::{self, Group, Version};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::clients::{get, root, skip};

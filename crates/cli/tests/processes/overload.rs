@@ -321,7 +321,7 @@ fn kernel_remembers_whom_it_did_not_hear_when_that_is_allowed() {
     if !may_open_sockets(test) {
         return;
     }
-    if let Err(error) = os::porter::Porter::new() {
+    if let Err(error) = headway_os::porter::Porter::new() {
         return skip(test, &format!("no eBPF here: {error}"));
     }
     let everybody = fs::read_to_string("/proc/sys/kernel/unprivileged_bpf_disabled");

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 
-use debox::Call;
+use headway_debox::Call;
 use serde_json::Value;
 use tempfile::TempDir;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use os::perf::counter::Reading;
+use headway_os::perf::counter::Reading;
 use serde::{Deserialize, Serialize};
 
 use crate::events::{Meaning, Scope};

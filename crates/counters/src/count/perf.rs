@@ -5,7 +5,7 @@
 
 use std::io;
 
-use os::perf::counter::{Counter, EventWords, Reading, Whose};
+use headway_os::perf::counter::{Counter, EventWords, Reading, Whose};
 use rustix::io::Errno;
 
 /// What a session needs of the kernel.

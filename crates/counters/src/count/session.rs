@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use os::perf::counter::{EventWords, Whose};
+use headway_os::perf::counter::{EventWords, Whose};
 
 use super::counts::{Counts, Here, Space, Sum};
 use super::perf::{OpenError, Perf};

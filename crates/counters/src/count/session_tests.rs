@@ -3,7 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use os::perf::counter::Reading;
+use headway_os::perf::counter::Reading;
 
 use super::*;
 use crate::machine::tests::{machine_of, zen5};

@@ -1,6 +1,6 @@
 //! From a meaning to the words the kernel takes on this machine, or the reason why there are none.
 
-use os::perf::counter::EventWords;
+use headway_os::perf::counter::EventWords;
 
 use super::Machine;
 use crate::events::{Meaning, Scope, table};

@@ -14,7 +14,7 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use lab::servers::{Kind, ServerSpec};
+use headway_lab::servers::{Kind, ServerSpec};
 
 use super::client::Running;
 use super::outcome::Instructions;
@@ -54,7 +54,7 @@ pub(super) fn instructions(
     spec.sizes.clients = CONNECTIONS * 2;
     if spec.kind.is_ours() {
         // /proc/self/exe is valgrind's own program there.
-        let program = lab::headway().display().to_string();
+        let program = headway_lab::headway().display().to_string();
         spec.arguments = vec!["--program".into(), program];
         // valgrind 3.19 does not know openat2(2), and hands on what is asked for through a ring.
         let openings = ["--helpers", "io_uring", "--opening", "pass-descriptor"];
@@ -131,7 +131,7 @@ fn counted(
     let server = started.map_err(understood)?;
     open_counts(folder.path())?;
     let run = folder.path().join("run");
-    let mut command = Command::new(lab::headway());
+    let mut command = Command::new(headway_lab::headway());
     command
         .args([
             "load",
@@ -149,7 +149,8 @@ fn counted(
     server
         .stop()
         .map_err(|error| RunError::Failed(error.to_string()))?;
-    let summary = latency::Run::open(&run).map_err(|error| RunError::Failed(error.to_string()))?;
+    let summary =
+        headway_latency::Run::open(&run).map_err(|error| RunError::Failed(error.to_string()))?;
     let summary = summary.description().summary.clone().unwrap_or_default();
     if summary.errors > 0 {
         return Err(RunError::Failed(format!(

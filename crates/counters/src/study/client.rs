@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use lab::program::{LOOK, Program};
-use lab::servers::Server;
+use headway_lab::program::{LOOK, Program};
+use headway_lab::servers::Server;
 
 use super::run::RunError;
 use crate::smt::configuration::listed;
@@ -26,7 +26,7 @@ impl Demand {
     /// `headway load` in a closed loop, for the files of a set, on these processors, into a run
     /// directory.
     pub fn command(&self, server: &Server, set: &Path, cpus: &[usize], run: &Path) -> Command {
-        let mut command = Command::new(lab::headway());
+        let mut command = Command::new(headway_lab::headway());
         let time = |seconds: f64| format!("{:.0}ms", seconds * 1e3);
         let requests = self
             .requests_per_connection

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lab::servers::{Kind, available};
+use headway_lab::servers::{Kind, available};
 
 use super::callgrind;
 use super::client::{Demand, Running};

@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use lab::servers::Kind;
+use headway_lab::servers::Kind;
 use serde::{Deserialize, Serialize};
 
 use super::plan::Workload;

@@ -10,8 +10,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use lab::groups::{Group, Version};
-use lab::servers::{Server, ServerError, ServerSpec};
+use headway_lab::groups::{Group, Version};
+use headway_lab::servers::{Server, ServerError, ServerSpec};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::client::Running;
@@ -58,7 +58,7 @@ impl Place {
         }
         let set = place.set();
         fs::create_dir_all(place.root()).map_err(failed("make", &place.root()))?;
-        let mut command = Command::new(lab::headway());
+        let mut command = Command::new(headway_lab::headway());
         command
             .args([
                 "fileset",
@@ -161,7 +161,7 @@ impl Confined {
     pub fn with_share(cpus: &[usize], share: f64, state: &mut State) -> Result<Confined, RunError> {
         let mut confined = Confined::in_group(GROUP_WITH_SHARE, cpus, state)?;
         let group = made(GROUP_WITH_SHARE, "cpu", state)?.map_err(RunError::Failed)?;
-        lab::cpu::limit(&group, share * cpus.len() as f64)
+        headway_lab::cpu::limit(&group, share * cpus.len() as f64)
             .map_err(|error| RunError::Failed(error.to_string()))?;
         if !confined.groups.contains(&group) {
             confined.groups.push(group);
@@ -222,7 +222,7 @@ fn made(
     controller: &str,
     state: &mut State,
 ) -> Result<Result<Group, String>, RunError> {
-    let Some(hierarchy) = lab::groups::find(controller) else {
+    let Some(hierarchy) = headway_lab::groups::find(controller) else {
         return Ok(Err(format!(
             "no mounted control group hierarchy has the {controller} controller"
         )));
@@ -234,7 +234,7 @@ fn made(
 }
 
 fn fill(group: &Group, cpus: &[usize]) -> Result<(), String> {
-    let said = |error: lab::LabError| error.to_string();
+    let said = |error: headway_lab::LabError| error.to_string();
     if group.version == Version::V1 {
         // A new group of version 1 has no memory either.
         let parent = group

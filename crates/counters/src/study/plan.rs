@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 
-use lab::servers::{Family, Kind, ServerSpec};
+use headway_lab::servers::{Family, Kind, ServerSpec};
 use serde::{Deserialize, Serialize};
 
 use crate::smt::Configuration;
@@ -149,7 +149,7 @@ impl Plan {
         if let Some((_, why)) = checks.into_iter().find(|(fine, _)| !fine) {
             return Err(PlanError::Number(why));
         }
-        match self.score_share.map(lab::cpu::check) {
+        match self.score_share.map(headway_lab::cpu::check) {
             Some(Err(error)) => Err(PlanError::Share(error.to_string())),
             _ => Ok(()),
         }

@@ -12,8 +12,8 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime};
 
-use lab::servers::{Kind, Server, ServerSpec};
-use load::client::environment::rfc3339;
+use headway_lab::servers::{Kind, Server, ServerSpec};
+use headway_load::client::environment::rfc3339;
 
 use super::client::{Demand, Running};
 use super::outcome::{KeepError, Measured, Outcome, Setup};
@@ -79,7 +79,7 @@ pub fn run(
     tell: &mut Listener,
 ) -> Result<Outcome, RunError> {
     plan.check()?;
-    if plan.score_share.is_some() && lab::groups::find("cpu").is_none() {
+    if plan.score_share.is_some() && headway_lab::groups::find("cpu").is_none() {
         return Err(RunError::Failed(
             "no mounted control group hierarchy has the cpu controller, so servers cannot have a share of their processors; \
              leave --score-share out"

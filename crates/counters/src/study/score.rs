@@ -12,8 +12,8 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use lab::servers::{Family, Kind};
-use latency::row::{Outcome as End, Row};
+use headway_lab::servers::{Family, Kind};
+use headway_latency::row::{Outcome as End, Row};
 use serde::{Deserialize, Serialize};
 
 use super::run::RunError;
@@ -180,10 +180,10 @@ fn are_near(low: u64, high: u64) -> bool {
 
 /// What became of the connections of a run.
 pub(super) fn conforming(run: &Path, connections: u64) -> Result<Try, RunError> {
-    let unread = |error: latency::OpenError| {
+    let unread = |error: headway_latency::OpenError| {
         RunError::Failed(format!("reading what the client has measured: {error}"))
     };
-    let run = latency::Run::open(run).map_err(unread)?;
+    let run = headway_latency::Run::open(run).map_err(unread)?;
     let client = run.description().client.as_ref();
     let client_busy = client
         .and_then(|client| client.busy_share)

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use latency::row::Outcome as End;
+use headway_latency::row::Outcome as End;
 
 use super::run::RunError;
 use crate::metrics::Served;
@@ -15,10 +15,10 @@ pub(super) fn served(
     begin: SystemTime,
     end: SystemTime,
 ) -> Result<(Served, u64, String), RunError> {
-    let unread = |error: latency::OpenError| {
+    let unread = |error: headway_latency::OpenError| {
         RunError::Failed(format!("reading what the client has measured: {error}"))
     };
-    let run = latency::Run::open(run).map_err(unread)?;
+    let run = headway_latency::Run::open(run).map_err(unread)?;
     let description = run.description();
     let epoch_ns = description.epoch_unix_ns;
     let on_rows = |moment: SystemTime| {

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use debox::collect::{Collection, Process};
+use headway_debox::collect::{Collection, Process};
 
 /// Says that a test did not run, and why; also in the file `HEADWAY_SKIP_LOG` names, if it is set.
 pub fn skip(test: &str, reason: &str) {

@@ -140,7 +140,7 @@ pub(super) mod sleep {
     pub const WORDS: usize = 32;
 }
 
-const _: () = assert!(sleep::FRAMES + os::perf::STACK_FRAMES_MAX == sleep::WORDS);
+const _: () = assert!(sleep::FRAMES + headway_os::perf::STACK_FRAMES_MAX == sleep::WORDS);
 
 /// Words of an entry of the log; sleeps and the user's stack follow.
 pub(super) mod entry {

@@ -1,6 +1,6 @@
 //! Sequences of records no kernel can be made to produce on demand, above all torn ones.
 
-use os::perf::Record;
+use headway_os::perf::Record;
 use proptest::prelude::*;
 
 use super::Ledger;

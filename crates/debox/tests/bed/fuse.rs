@@ -16,7 +16,7 @@ use fuser::{
     Generation, INodeNo, InitFlags, KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr,
     ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, WriteFlags,
 };
-use os::ticks::monotonic_ns;
+use headway_os::ticks::monotonic_ns;
 
 pub const FILE_BYTES: u64 = 64 * 4096;
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use headway_debox::{Debox, Label, Limits, Rung};
-use os::ticks::monotonic_ns;
+use headway_os::ticks::monotonic_ns;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::truth::{

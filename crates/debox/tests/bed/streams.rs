@@ -10,7 +10,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
-use os::ticks::monotonic_ns;
+use headway_os::ticks::monotonic_ns;
 
 use crate::truth::{Attempt, Missed, alone, block_until_released, prove_in_turn};
 

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
 use headway_debox::{Debox, Label, Limits, Record, Rung, Symbols};
-use os::ticks::monotonic_ns;
+use headway_os::ticks::monotonic_ns;
 use rustix::mm::{MlockAllFlags, mlockall};
 
 use crate::common::skip;

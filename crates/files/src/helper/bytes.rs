@@ -39,7 +39,7 @@ pub(super) fn memfd() -> Result<OwnedFd, Errno> {
 pub(super) fn seal(made: OwnedFd) -> Result<(OwnedFd, Meta), Errno> {
     let all = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
     fcntl_add_seals(&made, all)?;
-    let meta = os::open::status(&made)?.into();
+    let meta = headway_os::open::status(&made)?.into();
     Ok((made, meta))
 }
 

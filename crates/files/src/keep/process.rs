@@ -14,7 +14,7 @@
 
 use super::{FILE_BYTES_MAX, Keep, KeepLimits, KeepStatistics, Kept, LOOK, Offer, Offered, Offers};
 use crate::file::OpenFile;
-use os::rights::{ReceiveError, Wait, receive_with_descriptors, send_with_descriptors};
+use headway_os::rights::{ReceiveError, Wait, receive_with_descriptors, send_with_descriptors};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{Errno, IoSlice};
@@ -121,7 +121,7 @@ impl Offers for FromWorkers {
         };
         let file = received.descriptors.into_iter().next();
         let offer = file.and_then(|file| {
-            let meta = os::open::status(&file).ok()?.into();
+            let meta = headway_os::open::status(&file).ok()?.into();
             Some(Offer { file, meta })
         });
         Ok(match offer {

@@ -15,7 +15,7 @@ impl Pool {
     /// grows.
     ///
     /// # Errors
-    /// Those of [`os::work::WorkRing::new`] and [`os::work::WorkRing::grow_table`]; nothing has
+    /// Those of [`headway_os::work::WorkRing::new`] and [`headway_os::work::WorkRing::grow_table`]; nothing has
     /// changed then.
     pub fn use_ring(&mut self, descriptors: u32) -> io::Result<()> {
         let ring = Ring::new(self.limits.max, self.roots.clone(), self.retire.clone())?;

@@ -35,8 +35,8 @@ use crate::protocol::{REPLY_BYTES_MAX, Reply, Request, Want, decode_reply, encod
 use crate::residency::READ_IN_BYTES;
 use crate::retire::RetireList;
 use crate::root::Roots;
+use headway_os::rights::ReceiveError;
 use jobs::{Job, Jobs, Key};
-use os::rights::ReceiveError;
 use outcome::{Arrived, Broken, failed};
 use ring::{Finished, Ring};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

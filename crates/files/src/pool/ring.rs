@@ -15,8 +15,8 @@ use std::io;
 use std::rc::Rc;
 use std::time::Instant;
 
-use os::open::{Status, opened_to_read, status};
-use os::work::{READ_BYTES_MAX, WorkAnswer, WorkRing};
+use headway_os::open::{Status, opened_to_read, status};
+use headway_os::work::{READ_BYTES_MAX, WorkAnswer, WorkRing};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::FileType;
 use rustix::io::Errno;

@@ -3,7 +3,9 @@
 use super::HelperSlot;
 use crate::protocol::{Request, VERSION, encode_request};
 use crate::root::{RootId, Roots};
-use os::rights::{ReceiveError, Received, Wait, receive_with_descriptors, send_with_descriptors};
+use headway_os::rights::{
+    ReceiveError, Received, Wait, receive_with_descriptors, send_with_descriptors,
+};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::IoSlice;
 use rustix::net::Shutdown;

@@ -15,7 +15,7 @@ use crate::residency::{READ_IN_BYTES, Residency};
 use crate::resolve::resolve_cached;
 use crate::revalidate::{Revalidation, revalidate_cached};
 use crate::root::{RootConfig, RootError, RootId, Roots};
-use event::Token;
+use headway_event::Token;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;

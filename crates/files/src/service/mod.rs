@@ -29,10 +29,10 @@ use crate::names::NamesBounds;
 use crate::pool::{Done, HelperSlot, PoolLimits, SlotState};
 use crate::root::RootError;
 use clients::{Clients, Outgoing, State};
-use event::{Clock, Events, Interest, Mechanism, Ready, Token};
 use finder::{Begun, Finder};
+use headway_event::{Clock, Events, Interest, Mechanism, Ready, Token};
+use headway_os::rights::{ReceiveError, Wait, receive_with_descriptors};
 use listen::Listener;
-use os::rights::{ReceiveError, Wait, receive_with_descriptors};
 use remote::{Order, Orders};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
@@ -234,7 +234,7 @@ impl Service {
     /// Take a client in if it is one of those allowed. One that is not is closed: it finds the end
     /// of the connection and opens its files itself.
     fn admit(&mut self, socket: OwnedFd) {
-        let allowed = os::peer::peer(socket.as_fd()).is_ok_and(|peer| {
+        let allowed = headway_os::peer::peer(socket.as_fd()).is_ok_and(|peer| {
             self.config.users.contains(&peer.user)
                 || peer
                     .groups

@@ -8,7 +8,7 @@ use headway_files::protocol::{
 };
 use headway_files::service::wire::{Answered, Request};
 use headway_files::{Failure, RawAnswer};
-use os::rights::{Wait, pair, receive_with_descriptors, send_with_descriptors};
+use headway_os::rights::{Wait, pair, receive_with_descriptors, send_with_descriptors};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Advice, fadvise};
 use rustix::io::IoSlice;
@@ -78,7 +78,7 @@ fn file_is_told_as_it_is_when_it_would_have_to_be_read_in_and_the_queue_is_full(
     let file = fs::File::open(&path).unwrap();
     file.sync_all().unwrap();
     fadvise(&file, 0, None, Advice::DontNeed).unwrap();
-    if os::residency::mincore(&file, 0, 10_000).unwrap() > 0 {
+    if headway_os::residency::mincore(&file, 0, 10_000).unwrap() > 0 {
         return skip(
             "file_is_told_as_it_is_when_it_would_have_to_be_read_in_and_the_queue_is_full",
             "this file system does not let go of pages",

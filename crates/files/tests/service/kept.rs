@@ -4,7 +4,7 @@ use crate::common::skip;
 use crate::running::*;
 use headway_files::service::wire::Answered;
 use headway_files::{KeepLimits, KeepStatistics, keepable_bytes};
-use os::residency::{mincore, page_bytes};
+use headway_os::residency::{mincore, page_bytes};
 use rustix::fs::{Advice, fadvise};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

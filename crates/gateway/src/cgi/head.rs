@@ -95,7 +95,7 @@ fn once(seen: &mut bool, name: &'static str) -> Result<(), Refusal> {
 /// server's own business.
 fn status(value: &[u8]) -> Result<(u16, Box<[u8]>), Refusal> {
     let (digits, reason) = value.split_at(value.len().min(3));
-    let number = http::decimal(digits).filter(|_| digits.len() == 3);
+    let number = headway_http::decimal(digits).filter(|_| digits.len() == 3);
     match (number, reason) {
         (Some(number @ 200..=599), [] | [b' ' | b'\t', ..]) => {
             Ok((number as u16, reason.trim_ascii().into()))

@@ -86,7 +86,7 @@ fn status(line: &[u8]) -> Option<u16> {
         [b'0' | b'1', b' ', digits @ ..] => {
             let (digits, rest) = digits.split_at_checked(3)?;
             let is_ended = matches!(rest, [] | [b' ', ..]);
-            let number = http::decimal(digits).filter(|number| (100..600).contains(number));
+            let number = headway_http::decimal(digits).filter(|number| (100..600).contains(number));
             number.filter(|_| is_ended).map(|number| number as u16)
         }
         _ => None,

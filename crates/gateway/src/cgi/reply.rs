@@ -9,7 +9,7 @@ use crate::reply::{Answer, BodyMeter, End, Event, HeadLimits};
 /// Reads a program's reply.
 ///
 /// ```
-/// use gateway::{Answer, Event, HeadLimits, cgi::ReplyReader};
+/// use headway_gateway::{Answer, Event, HeadLimits, cgi::ReplyReader};
 ///
 /// let mut reader = ReplyReader::new(&HeadLimits::default(), false);
 /// let mut input = &b"Content-Type: text/plain\n\nhello"[..];

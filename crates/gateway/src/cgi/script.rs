@@ -1,6 +1,6 @@
 //! Where a URL's path stops naming a program and starts being its argument.
 //!
-//! Works on paths that [`http::path::normalise`] made, with a slash in front: decoded, without
+//! Works on paths that [`headway_http::path::normalise`] made, with a slash in front: decoded, without
 //! empty and dot segments. Whether a program of that name exists is not known here.
 //!
 //! Source: RFC 3875 sections 3.1, 4.1.5, 4.1.13.
@@ -31,7 +31,7 @@ impl<'p> Split<'p> {
 /// at all.
 ///
 /// ```
-/// let names: Vec<_> = gateway::cgi::splits_below(b"/cgi-bin/a/b", b"/cgi-bin/")
+/// let names: Vec<_> = headway_gateway::cgi::splits_below(b"/cgi-bin/a/b", b"/cgi-bin/")
 ///     .map(|split| split.script_name)
 ///     .collect();
 /// assert_eq!(names, [&b"/cgi-bin/a"[..], b"/cgi-bin/a/b"]);

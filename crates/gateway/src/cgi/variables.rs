@@ -12,7 +12,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use http::{Target, target};
+use headway_http::{Target, target};
 
 use crate::fields::is_hop_by_hop;
 use crate::pairs::Pairs;

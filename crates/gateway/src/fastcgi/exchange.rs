@@ -26,9 +26,9 @@ pub(super) const END_BYTES: usize = 8;
 /// One request and its reply.
 ///
 /// ```
-/// use gateway::cgi::Variables;
-/// use gateway::fastcgi::{FastCgiExchange, Kind, write_record};
-/// use gateway::{Event, Exchange, HeadLimits};
+/// use headway_gateway::cgi::Variables;
+/// use headway_gateway::fastcgi::{FastCgiExchange, Kind, write_record};
+/// use headway_gateway::{Event, Exchange, HeadLimits};
 ///
 /// let mut variables = Variables::default();
 /// variables.add(b"SCRIPT_FILENAME", b"/srv/a.php");

@@ -122,7 +122,7 @@ impl Abilities {
         let mut abilities = Abilities::default();
         while !answer.is_empty() {
             let (name, value) = read_pair(&mut answer)?;
-            let number = http::decimal(value);
+            let number = headway_http::decimal(value);
             match name {
                 b"FCGI_MAX_CONNS" => abilities.connections_max = number,
                 b"FCGI_MAX_REQS" => abilities.requests_max = number,

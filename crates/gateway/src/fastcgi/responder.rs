@@ -54,9 +54,9 @@ struct Arriving {
 /// Reads one connection of a web server.
 ///
 /// ```
-/// use gateway::cgi::Variables;
-/// use gateway::fastcgi::{FastCgiExchange, Kind, Responder, write_end, write_stream};
-/// use gateway::{Event, Exchange, HeadLimits};
+/// use headway_gateway::cgi::Variables;
+/// use headway_gateway::fastcgi::{FastCgiExchange, Kind, Responder, write_end, write_stream};
+/// use headway_gateway::{Event, Exchange, HeadLimits};
 ///
 /// let mut variables = Variables::default();
 /// variables.add(b"REQUEST_METHOD", b"GET");
@@ -71,7 +71,7 @@ struct Arriving {
 /// write_stream(&mut reply, Kind::STDOUT, asked.id, b"Content-Type: text/plain\n\nhello");
 /// write_end(&mut reply, asked.id, 0);
 /// assert!(matches!(server.feed(&mut &reply[..]), Ok(Some(Event::Head(_)))));
-/// # Ok::<(), gateway::fastcgi::Garbage>(())
+/// # Ok::<(), headway_gateway::fastcgi::Garbage>(())
 /// ```
 pub struct Responder {
     records: RecordReader,

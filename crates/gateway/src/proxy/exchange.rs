@@ -1,6 +1,6 @@
 //! One request to an HTTP/1.1 back end, and its reply.
 
-use http::chunked::{ChunkedDrain, DrainLimits, Progress};
+use headway_http::chunked::{ChunkedDrain, DrainLimits, Progress};
 
 use crate::exchange::{Exchange, Fault, Outbox};
 use crate::proxy::reply::{Asked, Ending, Head, HeadReader};
@@ -20,12 +20,12 @@ const CHUNK_LIMITS: DrainLimits = DrainLimits {
 /// One request and its reply.
 ///
 /// ```
-/// use gateway::proxy::{Body, Forwarding, ProxyExchange};
-/// use gateway::{Event, Exchange, HeadLimits, Request};
-/// use http::Parsed;
+/// use headway_gateway::proxy::{Body, Forwarding, ProxyExchange};
+/// use headway_gateway::{Event, Exchange, HeadLimits, Request};
+/// use headway_http::Parsed;
 ///
 /// let bytes = b"GET /a HTTP/1.1\r\nHost: example.org\r\n\r\n";
-/// let Parsed::Complete(head) = http::parse(bytes, &http::HeadLimits::default()) else { panic!() };
+/// let Parsed::Complete(head) = headway_http::parse(bytes, &headway_http::HeadLimits::default()) else { panic!() };
 /// let forwarding = Forwarding {
 ///     remote: "192.0.2.7:50000".parse().unwrap(),
 ///     https: false,
@@ -108,7 +108,7 @@ impl ProxyExchange {
         let mut out = Outbox::default();
         write_request(out.bytes(), request, forwarding, body)?;
         let asked = Asked {
-            head_only: request.head.method == http::Method::Head,
+            head_only: request.head.method == headway_http::Method::Head,
             upgrades: upgrades(request, forwarding, body),
         };
         Ok(ProxyExchange {

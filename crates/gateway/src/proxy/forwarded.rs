@@ -62,7 +62,7 @@ fn element(address: IpAddr, host: Option<&[u8]>, protocol: &str) -> Vec<u8> {
     }
     .into_bytes();
     if let Some(host) = host {
-        let is_token = http::response::is_field_name(host);
+        let is_token = headway_http::response::is_field_name(host);
         let quote: &[u8] = if is_token { b"" } else { b"\"" };
         for part in [&b";host="[..], quote, host, quote] {
             element.extend_from_slice(part);

@@ -9,7 +9,7 @@
 //!
 //! Sources: RFC 9112 sections 4, 5, 6.3, 9.3; RFC 9110 section 15.2.
 
-use http::elements;
+use headway_http::elements;
 
 use crate::lines::{BeforeColon, LineEnds, Lines, control_byte, field};
 use crate::refusal::{Refusal, excerpt};
@@ -145,7 +145,7 @@ impl Draft {
             _ => return Err(refused()),
         };
         let (digits, reason) = rest.split_at_checked(3).ok_or_else(refused)?;
-        let status = http::decimal(digits)
+        let status = headway_http::decimal(digits)
             .filter(|status| (100..600).contains(status))
             .filter(|_| matches!(reason, [] | [b' ', ..]))
             .ok_or_else(refused)?;

@@ -8,7 +8,7 @@
 //! Refused: CONNECT and TRACE, which are about proxies and would show a client fields that were
 //! added behind its back.
 
-use http::{Framing, Method, Target, Version, elements};
+use headway_http::{Framing, Method, Target, Version, elements};
 
 use crate::fields::{is_hop_by_hop, write_field};
 use crate::proxy::forwarded;
@@ -145,7 +145,7 @@ fn max_forwards(request: &Request<'_>) -> Result<Option<u64>, Unforwardable> {
     match request
         .values(b"max-forwards")
         .next()
-        .and_then(http::decimal)
+        .and_then(headway_http::decimal)
     {
         Some(0) => Err(Unforwardable::MaxForwards),
         forwards => Ok(forwards.map(|number| number - 1)),

@@ -46,7 +46,7 @@ impl Address {
     /// Reads the address of a FastCGI or SCGI back end.
     ///
     /// ```
-    /// use gateway::upstream::Address;
+    /// use headway_gateway::upstream::Address;
     ///
     /// assert!(matches!(Address::parse("unix:/run/php.sock"), Ok(Address::Unix(_))));
     /// assert!(Address::parse("localhost:9000").is_err());

@@ -31,7 +31,7 @@ impl Default for IdleLimits {
 /// The waiting connections of a group of back ends.
 ///
 /// ```
-/// use gateway::upstream::{Idle, IdleLimits};
+/// use headway_gateway::upstream::{Idle, IdleLimits};
 ///
 /// let mut idle = Idle::new(1, IdleLimits::default());
 /// assert_eq!(idle.put(0, "first", 10), None);

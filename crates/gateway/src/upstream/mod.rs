@@ -140,7 +140,7 @@ pub struct View {
 /// A group of back ends that can all answer the same requests.
 ///
 /// ```
-/// use gateway::upstream::{Outcome, Policy, Tried, Upstream};
+/// use headway_gateway::upstream::{Outcome, Policy, Tried, Upstream};
 ///
 /// let mut group = Upstream::new(2, Policy::default(), 0);
 /// let mut tried = Tried::default();

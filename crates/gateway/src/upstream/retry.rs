@@ -6,7 +6,7 @@
 //!
 //! Source: RFC 9110 section 9.2.2, RFC 9112 section 9.3.1.
 
-use http::Method;
+use headway_http::Method;
 
 /// How far a request had come when it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 #![allow(dead_code)] // Each test program uses its part.
 
-use gateway::{Answer, Event, Exchange};
+use headway_gateway::{Answer, Event, Exchange};
 
 /// What came out of an exchange.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

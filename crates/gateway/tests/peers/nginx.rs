@@ -2,8 +2,8 @@
 
 use std::os::unix::net::UnixStream;
 
-use gateway::HeadLimits;
-use gateway::proxy::{Body, Forwarding, ProxyExchange};
+use headway_gateway::HeadLimits;
+use headway_gateway::proxy::{Body, Forwarding, ProxyExchange};
 
 use crate::arrange::{TEXT, nginx};
 use crate::peer::{Outcome, converse, with_request};

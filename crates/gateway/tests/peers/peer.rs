@@ -3,12 +3,12 @@
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 
-use gateway::{Answer, End, Event, Exchange, Fault, Reply, Request};
-use http::{HeadLimits, Parsed};
+use headway_gateway::{Answer, End, Event, Exchange, Fault, Reply, Request};
+use headway_http::{HeadLimits, Parsed};
 
 /// Parses a request for whatever is made of it.
 pub fn with_request<T>(bytes: &[u8], make: impl FnOnce(&Request<'_>) -> T) -> T {
-    let Parsed::Complete(head) = http::parse(bytes, &HeadLimits::default()) else {
+    let Parsed::Complete(head) = headway_http::parse(bytes, &HeadLimits::default()) else {
         panic!("{}", bytes.escape_ascii());
     };
     make(&Request::new(&head, bytes))

@@ -2,9 +2,9 @@
 
 use std::os::unix::net::UnixStream;
 
-use gateway::cgi::{Context, Variables};
-use gateway::fastcgi::{FastCgiExchange, Inquiry};
-use gateway::{Fault, Handoff, HeadLimits, Refusal};
+use headway_gateway::cgi::{Context, Variables};
+use headway_gateway::fastcgi::{FastCgiExchange, Inquiry};
+use headway_gateway::{Fault, Handoff, HeadLimits, Refusal};
 
 use crate::arrange::php;
 use crate::peer::{Outcome, converse, converse_into, with_request};
@@ -20,7 +20,7 @@ fn exchange(
     let bytes = format!("{request_line} HTTP/1.1\r\nHost: example.org:8080\r\n{lines}\r\n");
     let path = request_line.split(' ').nth(1).unwrap();
     let path = path.split('?').next().unwrap().as_bytes();
-    let split = gateway::cgi::split_at_suffix(path, b".php").unwrap();
+    let split = headway_gateway::cgi::split_at_suffix(path, b".php").unwrap();
     let root = programs("php").display().to_string();
     let script_filename = [root.as_bytes(), split.script_name].concat();
     let context = Context {

@@ -1,8 +1,8 @@
 //! A Python program behind uWSGI's SCGI.
 
-use gateway::HeadLimits;
-use gateway::cgi::{Context, Variables};
-use gateway::scgi::ScgiExchange;
+use headway_gateway::HeadLimits;
+use headway_gateway::cgi::{Context, Variables};
+use headway_gateway::scgi::ScgiExchange;
 
 use crate::arrange::uwsgi;
 use crate::peer::{Outcome, converse, with_request};

@@ -66,7 +66,7 @@ pub fn process_main(folder: &Path) -> Result<(), DiskError> {
         .map_err(|cause| DiskError::io("listening on the socket", &places.socket, cause))?;
     // It works little, but a disk does not wait for a processor. Without the privilege delays are
     // less exact.
-    if let Err(error) = os::process::real_time() {
+    if let Err(error) = headway_os::process::real_time() {
         eprintln!(
             "sched_setscheduler(SCHED_FIFO): {error}; delays are longer while the processors are busy"
         );

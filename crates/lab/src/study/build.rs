@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::sync::OnceLock;
 
-use load::checksum::Checksum;
+use headway_load::checksum::Checksum;
 
 /// Version and checksum of the program: `0.1.0+9c0f3b6e21d4a875`. The version alone where the
 /// program cannot be read.

@@ -1,7 +1,7 @@
 //! Whether everything that a study's tables, figures and claims refer to is measured, at some scale
 //! at least.
 
-use latency::study::expression::{Expression, Reference, parse_rule};
+use headway_latency::study::expression::{Expression, Reference, parse_rule};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use toml::Spanned;

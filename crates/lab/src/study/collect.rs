@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::rc::Rc;
 
-use latency::Run;
-use latency::study::evidence::{Collector, Evidence, Sleeps};
+use headway_latency::Run;
+use headway_latency::study::evidence::{Collector, Evidence, Sleeps};
 use serde::de::DeserializeOwned;
 
 use super::spec::Spec;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use toml::Spanned;
 
 use super::scaled::Scaled;
-use latency::study::result::PaperCell;
+use headway_latency::study::result::PaperCell;
 
 /// A whole file, a study or `common.toml`.
 #[derive(Clone, Debug, Default, Deserialize)]

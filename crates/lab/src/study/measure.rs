@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use latency::study::evidence::{DiskUse, Runnable, ServerUse};
+use headway_latency::study::evidence::{DiskUse, Runnable, ServerUse};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -486,7 +486,7 @@ fn has_room(set_bytes: u64, memory: &MemoryStatus) -> bool {
 
 /// The run is there and says that it is complete.
 fn whole(run: &Path) -> bool {
-    latency::Run::open(run).is_ok_and(|run| run.description().complete)
+    headway_latency::Run::open(run).is_ok_and(|run| run.description().complete)
 }
 
 fn keep(directory: &Path, before: &Seen, after: &Seen, ours: bool) -> Result<(), Stopped> {

@@ -5,7 +5,7 @@
 //! and going on after an interruption is finding keys that are done. Studies are views over
 //! measurements: `file` and `resolve` read the TOML, `plan` turns all of them into one list of work
 //! in which servers and repeats alternate, `run` does it, `measure` makes one measurement,
-//! `collect` reads it again, and `outcome` fills tables and decides claims with [`latency::study`].
+//! `collect` reads it again, and `outcome` fills tables and decides claims with [`headway_latency::study`].
 //!
 //! Refused: measuring in a directory that something else wrote, and leaving a failure out: its row
 //! says why.

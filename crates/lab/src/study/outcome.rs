@@ -8,18 +8,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::SystemTime;
 
-use latency::StudyResult;
-use latency::ready::ReadyEvents;
-use latency::run::{Format, Verdict};
-use latency::study::claim::{self, Absent, Found, Measured, worse};
-use latency::study::evidence::Evidence;
-use latency::study::expression::{Expression, Reference, parse_rule};
-use latency::study::quantity::{HEADLINE, Quantity};
-use latency::study::result::{
+use headway_latency::StudyResult;
+use headway_latency::ready::ReadyEvents;
+use headway_latency::run::{Format, Verdict};
+use headway_latency::study::claim::{self, Absent, Found, Measured, worse};
+use headway_latency::study::evidence::Evidence;
+use headway_latency::study::expression::{Expression, Reference, parse_rule};
+use headway_latency::study::quantity::{HEADLINE, Quantity};
+use headway_latency::study::result::{
     ClaimResult, EnvironmentResult, FORMAT_NAME, FORMAT_VERSION, Figure, Measurement, OurCell,
     OurRow, Outcome, PaperRow, Repeat, ServerResult, Table,
 };
-use load::client::environment::rfc3339;
+use headway_load::client::environment::rfc3339;
 use toml::Spanned;
 
 use super::check;
@@ -158,7 +158,7 @@ impl View<'_, '_> {
     }
 
     /// The machine of the first run that is there.
-    fn machine(&self) -> latency::run::Environment {
+    fn machine(&self) -> headway_latency::run::Environment {
         let measures = self.study.measures.iter();
         let mut found = measures
             .flat_map(|measure| self.specs(measure))

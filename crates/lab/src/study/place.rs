@@ -202,7 +202,7 @@ impl<'a> Place<'a> {
         client::finish(&mut command, interrupted, self.journal)?;
         let manifest = self.manifest(name);
         let copied = fs::create_dir_all(&manifest).and_then(|()| {
-            let name = load::fileset::MANIFEST_NAME;
+            let name = headway_load::fileset::MANIFEST_NAME;
             fs::copy(folder.join(name), manifest.join(name))
         });
         copied.map(drop).map_err(|error| {

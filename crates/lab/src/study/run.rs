@@ -10,9 +10,9 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use latency::Run;
-use latency::run::Verdict;
-use load::words::readable::{millis, number};
+use headway_latency::Run;
+use headway_latency::run::Verdict;
+use headway_load::words::readable::{millis, number};
 
 use super::build;
 use super::client::Stopped;

@@ -4,7 +4,7 @@
 //! differently. The key is a checksum of the JSON form; a change of this form or of what a
 //! measurement does raises [`VERSION`].
 
-use load::checksum;
+use headway_load::checksum;
 use serde::{Deserialize, Serialize};
 
 use crate::servers::Kind;
@@ -87,7 +87,7 @@ pub struct Files {
 impl Environment {
     /// One line for people.
     pub fn words(&self) -> String {
-        let size = |bytes: u64| load::words::readable::bytes(bytes as f64);
+        let size = |bytes: u64| headway_load::words::readable::bytes(bytes as f64);
         let mut words = vec![match self.files {
             Some(files) => {
                 let of_one = size(files.file_bytes);
@@ -294,7 +294,7 @@ impl Spec {
 
     /// The point in a few words.
     pub fn point_words(&self) -> String {
-        let percent = |share: f64| load::words::readable::percent(share);
+        let percent = |share: f64| headway_load::words::readable::percent(share);
         match &self.point {
             Point::Capacity => "capacity".to_owned(),
             Point::Rate(rate) => format!("{rate}/s"),

@@ -181,7 +181,7 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub fn write_result(&self, result: &latency::StudyResult) -> Result<(), StoreError> {
+    pub fn write_result(&self, result: &headway_latency::StudyResult) -> Result<(), StoreError> {
         self.write(&self.result_path(&result.name), result)?;
         let mut mark = self.mark().unwrap_or_default();
         if !mark.studies.contains(&result.name) {
@@ -194,11 +194,11 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`]; a file that is no result is an error of its own.
-    pub fn results(&self) -> Result<Vec<latency::StudyResult>, StoreError> {
+    pub fn results(&self) -> Result<Vec<headway_latency::StudyResult>, StoreError> {
         let read = |name: String| {
             let path = self.result_path(&name);
             let text = fs::read_to_string(&path).map_err(io_at(&path))?;
-            latency::StudyResult::from_json(&text).map_err(|error| StoreError::Io {
+            headway_latency::StudyResult::from_json(&text).map_err(|error| StoreError::Io {
                 path,
                 source: io::Error::other(error.to_string()),
             })

@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use latency::StudyResult;
-use latency::run::Verdict;
-use latency::study::reasons::Reasons;
-use latency::study::result::{ClaimResult, OurCell, OurRow, Outcome, PaperCell, Table};
+use headway_latency::StudyResult;
+use headway_latency::run::Verdict;
+use headway_latency::study::reasons::Reasons;
+use headway_latency::study::result::{ClaimResult, OurCell, OurRow, Outcome, PaperCell, Table};
 
 /// In the reason of a cell that another scale fills; there would be a note for each of them.
 const OTHER_SCALE: &str = "is not measured at scale";
@@ -254,8 +254,8 @@ fn sentence(out: &mut String, before: &str, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latency::analysis::Interval;
-    use latency::study::result::{EnvironmentResult, PaperRow};
+    use headway_latency::analysis::Interval;
+    use headway_latency::study::result::{EnvironmentResult, PaperRow};
 
     fn cell(value: f64, verdict: Verdict) -> OurCell {
         OurCell {

@@ -4,7 +4,7 @@
 //! empty; a missing file is no reason not to measure. Sources: proc(5),
 //! Documentation/admin-guide/pm/cpufreq.rst.
 
-use latency::run::description::Environment;
+use headway_latency::run::description::Environment;
 use std::fs::read_to_string;
 use std::time::{SystemTime, UNIX_EPOCH};
 

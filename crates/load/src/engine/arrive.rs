@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use latency::Outcome;
+use headway_latency::Outcome;
 
 use super::core::{Engine, NS_PER_MS};
 use super::pool::Place;

@@ -12,7 +12,7 @@
 
 use std::fmt;
 
-use latency::Outcome;
+use headway_latency::Outcome;
 
 /// Makes the clients of a run.
 pub trait Conversation: fmt::Debug + Send + Sync {

@@ -9,8 +9,8 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant, SystemTime};
 
-use event::{Deadlines, Events, Interest, Token};
-use latency::{Outcome, Row};
+use headway_event::{Deadlines, Events, Interest, Token};
+use headway_latency::{Outcome, Row};
 
 use super::EngineError;
 use super::bandwidth::Bandwidth;

@@ -10,7 +10,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 
-use latency::Outcome;
+use headway_latency::Outcome;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
@@ -181,7 +181,7 @@ impl Dialer {
         }
         if let Some(source) = source {
             // A kernel before 4.2 takes its port at bind: fewer connections, none of them wrong.
-            let _ = os::socket::bind_address_no_port(socket.as_fd());
+            let _ = headway_os::socket::bind_address_no_port(socket.as_fd());
             net::bind(&socket, &SocketAddr::new(source, 0)).map_err(|error| ("bind", error))?;
         }
         let connected = match &self.to {

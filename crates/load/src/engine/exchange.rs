@@ -7,8 +7,8 @@
 
 use std::os::fd::AsFd;
 
-use event::{Interest, Ready};
-use latency::Outcome;
+use headway_event::{Interest, Ready};
+use headway_latency::Outcome;
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, SendFlags};
 
@@ -89,7 +89,7 @@ impl Engine<'_> {
         let pauses = !self.plan.first_pause.is_zero();
         let slot = self.slot(index);
         // Only the low bits of the generation are in the token.
-        let same = event::Token::new(0, index, slot.generation) == event.token;
+        let same = headway_event::Token::new(0, index, slot.generation) == event.token;
         if !same || slot.socket.is_none() {
             return;
         }

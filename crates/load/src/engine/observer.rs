@@ -5,7 +5,7 @@
 
 use std::time::{Instant, SystemTime};
 
-use latency::{Histogram, Outcome, Row};
+use headway_latency::{Histogram, Outcome, Row};
 
 /// Hears of every request, and may stop the run.
 pub trait Observer {

@@ -125,7 +125,7 @@ impl Work {
 pub struct Document {
     /// Path and query as they go on the wire, already percent-encoded: `/dir00042/class1_5`.
     pub path: String,
-    /// The body's length, if known: another one is [`latency::Outcome::Length`].
+    /// The body's length, if known: another one is [`headway_latency::Outcome::Length`].
     pub size_bytes: Option<u64>,
     /// SPECweb class 0 to 3, 255 for none. It goes into the row.
     pub class: u8,
@@ -185,7 +185,7 @@ pub enum Mode {
         /// Connections open at once.
         connections_max: u32,
         /// Requests that may wait for a connection; a further one is an error at once
-        /// ([`latency::Outcome::NoConnection`]).
+        /// ([`headway_latency::Outcome::NoConnection`]).
         waiting_max: u32,
     },
 }

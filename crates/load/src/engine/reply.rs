@@ -9,7 +9,7 @@
 
 use std::mem::MaybeUninit;
 
-use http::chunked::{ChunkedDrain, DrainLimits, Progress as Drained};
+use headway_http::chunked::{ChunkedDrain, DrainLimits, Progress as Drained};
 
 use super::conversation::Hearer;
 use crate::checksum::Checksum;

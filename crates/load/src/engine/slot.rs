@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use event::Interest;
+use headway_event::Interest;
 
 use super::bandwidth::Bucket;
 use super::conversation::Client;

@@ -1,6 +1,6 @@
 //! What a run counts, and the rows on their way to the observer.
 
-use latency::{Histogram, Outcome, Row};
+use headway_latency::{Histogram, Outcome, Row};
 
 use super::observer::{Control, Epoch, Failure, LATE_NS, Limits, Live, Measured, Observer, Stage};
 

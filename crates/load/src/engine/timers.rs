@@ -3,7 +3,7 @@
 //!
 //! A slot waits for one thing at a time, so a heap with room for every slot never grows. An entry
 //! is not taken out when its slot moves on; the slot's ticket then differs, and the entry is
-//! dropped when it comes up. Time-outs, which move with every request, are `event::Deadlines`'
+//! dropped when it comes up. Time-outs, which move with every request, are `headway_event::Deadlines`'
 //! business.
 
 use std::cmp::Reverse;

@@ -11,7 +11,7 @@
 use std::io;
 use std::time::Duration;
 
-use event::Ready;
+use headway_event::Ready;
 
 use super::core::{Engine, NEVER_NS, NS_PER_MS};
 use super::observer::{Control, Stage};
@@ -39,7 +39,7 @@ pub(crate) struct Turned {
 impl Engine<'_> {
     /// Runs to the end.
     pub fn turn_until_done(&mut self) -> io::Result<Turned> {
-        let mut ready = Vec::with_capacity(event::EVENTS_PER_WAIT_MAX);
+        let mut ready = Vec::with_capacity(headway_event::EVENTS_PER_WAIT_MAX);
         let mut expired = Vec::with_capacity(self.pool.slots.capacity());
         let mut turned = Turned {
             idle_ns: 0,

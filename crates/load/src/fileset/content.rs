@@ -8,11 +8,11 @@
 //! when a server calls it HTML.
 //!
 //! In a set for dynamic content some files have places for an advertisement in between
-//! (`specweb::scan`), which are all the markup there is.
+//! (`headway_specweb::scan`), which are all the markup there is.
 //!
 //! The function may never change: sets made by earlier versions have to verify. A test holds it.
 
-use specweb::scan;
+use headway_specweb::scan;
 
 use crate::checksum::Checksum;
 

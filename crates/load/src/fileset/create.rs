@@ -24,9 +24,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
+use headway_specweb::state::STATE_NAME;
 use rustix::fs::{FlockOperation, flock, fstatvfs, syncfs};
 use rustix::io::Errno;
-use specweb::state::STATE_NAME;
 
 use super::amount::Amount;
 use super::content::Content;

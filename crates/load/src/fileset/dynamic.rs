@@ -8,8 +8,8 @@
 use std::num::NonZeroUsize;
 use std::path::Path;
 
-use specweb::profile::{Reset, USERS_MAX};
-use specweb::state::{State, now_s};
+use headway_specweb::profile::{Reset, USERS_MAX};
+use headway_specweb::state::{State, now_s};
 
 use super::create::{CreateError, Created, Progress, complete, locked};
 use super::manifest::{self, MANIFEST_NAME, Manifest, ManifestError};

@@ -9,8 +9,8 @@
 //! ended in, the next rate to try out, so that a search that was cut off goes on from the points on
 //! disk.
 
-use latency::run::RunDescription;
-use latency::run::description::{ClientBound, ProfileInfo};
+use headway_latency::run::RunDescription;
+use headway_latency::run::description::{ClientBound, ProfileInfo};
 
 use super::median;
 use crate::verdict::{BUSY_SUSPECT, RUN_QUEUE_INVALID};
@@ -124,7 +124,7 @@ fn waited(run: &RunDescription) -> Option<f64> {
 ///
 /// ```
 /// use headway_load::profile::capacity_words;
-/// use latency::run::{ClientBound, ProfileInfo};
+/// use headway_latency::run::{ClientBound, ProfileInfo};
 ///
 /// let bound = ClientBound { closed_rps: 50_000.0, busy_share: 0.97, waited_share: 0.0, valid_rps: Some(42_750.0) };
 /// let info = ProfileInfo { capacity_rps: Some(42_750.0), client_bound: Some(bound), points: Vec::new() };
@@ -169,7 +169,7 @@ pub fn limit_words(bound: &ClientBound) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latency::run::description::{ClientInfo, Summary};
+    use headway_latency::run::description::{ClientInfo, Summary};
 
     /// Follows the search for a client that offers validly up to `limit`; the rates it tried and
     /// what it found.

@@ -2,7 +2,7 @@
 
 use std::process::{Command, ExitStatus, Stdio};
 
-use latency::run::description::Point;
+use headway_latency::run::description::Point;
 
 /// A command did not do its work.
 #[derive(Debug, thiserror::Error)]

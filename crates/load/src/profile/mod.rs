@@ -23,9 +23,11 @@ use crate::session::settings::{Demand, WorkSource};
 use crate::session::{Finished, SessionError, Settings, Surroundings, status};
 use crate::words::readable::{number, percent};
 use crate::words::{ScheduleWord, Stretch};
-use latency::run::description::{ClientBound, Kind, LoadInfo, Mode, Point, ProfileInfo, Verdict};
-use latency::run::write_description;
-use latency::{Run, RunDescription};
+use headway_latency::run::description::{
+    ClientBound, Kind, LoadInfo, Mode, Point, ProfileInfo, Verdict,
+};
+use headway_latency::run::write_description;
+use headway_latency::{Run, RunDescription};
 
 pub use client::capacity_words;
 pub use commands::CommandError;
@@ -83,10 +85,10 @@ pub enum ProfileError {
     },
     /// The directory cannot be read or written.
     #[error(transparent)]
-    Write(#[from] latency::WriteError),
+    Write(#[from] headway_latency::WriteError),
     /// A point cannot be read.
     #[error(transparent)]
-    Read(#[from] latency::OpenError),
+    Read(#[from] headway_latency::OpenError),
     /// The server answered nothing in the closed loop.
     #[error(
         "the server gave no good reply in the closed loop, so it has no capacity to take a share of{why}"

@@ -4,9 +4,9 @@
 use std::path::Path;
 
 use super::{ProfileError, ProfileSettings};
-use latency::run::description::{Arrivals, Kind, Point};
-use latency::run::write_description;
-use latency::{OpenError, Run, RunDescription, WriteError};
+use headway_latency::run::description::{Arrivals, Kind, Point};
+use headway_latency::run::write_description;
+use headway_latency::{OpenError, Run, RunDescription, WriteError};
 
 /// The description to go on from: a new one on disk, or that of a profile that was cut off, with
 /// the points marked that are whole.

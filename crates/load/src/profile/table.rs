@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use super::capacity_words;
 use crate::words::readable::{count, millis, number, percent};
-use latency::run::description::{ClientInfo, Point, Verdict};
-use latency::{OpenError, Run};
+use headway_latency::run::description::{ClientInfo, Point, Verdict};
+use headway_latency::{OpenError, Run};
 
 /// Student's t for a 95 % interval, by degrees of freedom from 1; beyond the table the normal
 /// distribution's value.
@@ -180,8 +180,8 @@ mod tests {
     /// A profile on disk: a closed loop, a load that was measured twice, one that is still to be
     /// done.
     fn profile(place: &std::path::Path) -> Run {
-        use latency::RunDescription;
-        use latency::run::description::{Kind, ProfileInfo, Summary};
+        use headway_latency::RunDescription;
+        use headway_latency::run::description::{Kind, ProfileInfo, Summary};
         let point = |relative, rate_rps, repeat, done| Point {
             relative,
             rate_rps,
@@ -220,7 +220,8 @@ mod tests {
                 ..RunDescription::default()
             };
             let directory = place.join(&one.directory);
-            let writer = latency::RunWriter::create(&directory, &description).expect("room");
+            let writer =
+                headway_latency::RunWriter::create(&directory, &description).expect("room");
             writer.finish(&description).expect("room");
         }
         let description = RunDescription {
@@ -232,7 +233,7 @@ mod tests {
             }),
             ..RunDescription::default()
         };
-        latency::run::write_description(place, &description, false).expect("room");
+        headway_latency::run::write_description(place, &description, false).expect("room");
         Run::open(place).expect("a profile")
     }
 

@@ -7,7 +7,7 @@ use super::SessionError;
 use super::work::Gathered;
 use crate::engine::{Document, Order, Work};
 use crate::fileset::{Manifest, Popularity};
-use latency::run::description::FileSetInfo;
+use headway_latency::run::description::FileSetInfo;
 
 /// Reads the manifest of a set, or of its first directories; the files themselves are not looked
 /// at. Checksums are computed from what the files should hold, on all processors, only when

@@ -5,8 +5,8 @@ use crate::client::limits::Limits;
 use crate::engine::{Measured, Mode, Sources, Target};
 use crate::verdict::{Evidence, judge};
 use crate::words::readable::count;
-use latency::Outcome;
-use latency::run::description::{ClientInfo, ServerInfo};
+use headway_latency::Outcome;
+use headway_latency::run::description::{ClientInfo, ServerInfo};
 
 /// Everything the verdict wants to know.
 pub(super) fn evidence(prepared: &Prepared, ran: &Ran) -> Evidence {
@@ -121,7 +121,7 @@ mod tests {
     use crate::client::watch::Waited;
     use crate::engine::{Address, Epoch};
     use crate::session::rows::{Keep, Rows};
-    use latency::{Analyzer, Histogram, RunDescription};
+    use headway_latency::{Analyzer, Histogram, RunDescription};
 
     /// A run in which no two numbers are the same.
     fn ran() -> Ran {
@@ -210,7 +210,10 @@ mod tests {
         };
         let inet = Address::Inet("192.0.2.1:80".parse().expect("an address"));
         let found = client(&evidence, &ran.measured, &limits, &[Target::new(inet, "a")]);
-        assert_eq!(found.verdict, latency::run::description::Verdict::Invalid);
+        assert_eq!(
+            found.verdict,
+            headway_latency::run::description::Verdict::Invalid
+        );
         assert!(
             found.reasons[0].contains("8 requests are missing"),
             "{:?}",

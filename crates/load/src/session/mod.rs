@@ -30,9 +30,9 @@ use crate::client::resolve::ResolveError;
 use crate::client::watch::{Watch, allowed_cpus};
 use crate::engine::{EngineError, Measured, Mode, Plan, PlanError};
 use crate::words::Url;
-use latency::run::Window;
-use latency::specweb99::Conformance;
-use latency::{Analysis, Analyzer, RunDescription, RunWriter, WriteError};
+use headway_latency::run::Window;
+use headway_latency::specweb99::Conformance;
+use headway_latency::{Analysis, Analyzer, RunDescription, RunWriter, WriteError};
 use observer::Watched;
 use progress::Progress;
 use recorder::Recorder;
@@ -282,7 +282,7 @@ impl Prepared {
                 writer.finish(description)?
             }
         };
-        description.summary = Some(latency::run::summary(&analysis));
+        description.summary = Some(headway_latency::run::summary(&analysis));
         description.complete = true;
         Ok(Finished {
             interrupted: ran.stopped_ns.is_some(),

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use super::progress::Progress;
 use super::recorder::{Recorder, Sink};
 use crate::engine::{Control, Live, Observer};
-use latency::Row;
+use headway_latency::Row;
 
 /// How long requests in flight may take after the run was told to end; then they are abandoned.
 const GRACE_NS: u64 = 1_000_000_000;

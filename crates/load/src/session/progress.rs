@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::engine::{Live, Plan, Stage};
 use crate::words::readable::{count, millis, number, seconds};
-use latency::{Histogram, Outcome, Row};
+use headway_latency::{Histogram, Outcome, Row};
 
 /// Between two lines.
 const PERIOD: Duration = Duration::from_millis(500);

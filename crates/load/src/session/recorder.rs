@@ -7,7 +7,7 @@
 //! invalid: waiting would falsify the latencies, and a growing queue would end at the machine's
 //! memory. Memory that was never needed is never touched.
 
-use latency::{Row, WriteError};
+use headway_latency::{Row, WriteError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
@@ -153,7 +153,7 @@ fn write<S: Sink>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latency::Outcome;
+    use headway_latency::Outcome;
 
     fn row(index: u64) -> Row {
         Row {

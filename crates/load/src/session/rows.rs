@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::progress::Latencies;
 use super::recorder::Sink;
-use latency::specweb99::Conformance;
-use latency::{Analyzer, Outcome, Row, RunWriter, WriteError};
+use headway_latency::specweb99::Conformance;
+use headway_latency::{Analyzer, Outcome, Row, RunWriter, WriteError};
 
 /// Where rows go.
 pub(super) enum Keep {
@@ -88,7 +88,7 @@ impl Sink for Rows {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latency::RunDescription;
+    use headway_latency::RunDescription;
 
     #[test]
     fn each_kind_is_counted_apart_when_rows_come() {

@@ -17,8 +17,8 @@ use crate::client::limits::Limits;
 use crate::client::{environment, resolve};
 use crate::engine::{Address, Arrivals, Mode, Plan, Schedule, Segment, Sources, Stop, Target};
 use crate::words::{Place, ScheduleWord, Url};
-use latency::RunDescription;
-use latency::run::description::{self, Environment, LoadInfo, ScheduleStep};
+use headway_latency::RunDescription;
+use headway_latency::run::description::{self, Environment, LoadInfo, ScheduleStep};
 
 /// Connections of a closed loop.
 pub const CONNECTIONS_CLOSED: u32 = 1024;

@@ -4,9 +4,9 @@
 //! prints the same.
 
 use crate::words::readable::{bytes, count, millis, number, percent, plain, seconds};
-use latency::analysis::Distribution;
-use latency::run::description::{ClientInfo, LoadInfo, Mode, ScheduleStep, Verdict};
-use latency::{Analysis, RunDescription};
+use headway_latency::analysis::Distribution;
+use headway_latency::run::description::{ClientInfo, LoadInfo, Mode, ScheduleStep, Verdict};
+use headway_latency::{Analysis, RunDescription};
 use std::fmt::Write;
 
 /// How the text may look.
@@ -112,7 +112,7 @@ fn load(load: &LoadInfo) -> String {
 
 fn offered(load: &LoadInfo) -> String {
     let how = match load.arrivals {
-        Some(latency::run::description::Arrivals::Constant) => "constant",
+        Some(headway_latency::run::description::Arrivals::Constant) => "constant",
         _ => "Poisson",
     };
     if load.schedule.len() > 1 {
@@ -276,8 +276,8 @@ fn client_words(client: &ClientInfo) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latency::run::description::Arrivals;
-    use latency::{Analyzer, Outcome, Row};
+    use headway_latency::run::description::Arrivals;
+    use headway_latency::{Analyzer, Outcome, Row};
 
     fn rows(description: &RunDescription, errors: u64) -> Analysis {
         let mut analyzer = Analyzer::new(description);

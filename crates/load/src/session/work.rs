@@ -5,7 +5,7 @@ use std::path::Path;
 use super::SessionError;
 use super::settings::{Settings, WorkSource};
 use crate::engine::Work;
-use latency::run::description::FileSetInfo;
+use headway_latency::run::description::FileSetInfo;
 
 /// The engine's work, and what `run.json` says of it.
 pub(super) struct Gathered {

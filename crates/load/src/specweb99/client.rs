@@ -12,14 +12,14 @@ use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use latency::Outcome;
-use latency::specweb99::RequestKind;
-use specweb::application::FoundCookie;
-use specweb::page::Check;
-use specweb::profile::USER_FIRST;
-use specweb::request::COOKIE;
-use specweb::scan::{PATH_BYTES, PLACEHOLDER, Part, Scanner, ad_name};
-use specweb::{Ads, FileName, Reset, User};
+use headway_latency::Outcome;
+use headway_latency::specweb99::RequestKind;
+use headway_specweb::application::FoundCookie;
+use headway_specweb::page::Check;
+use headway_specweb::profile::USER_FIRST;
+use headway_specweb::request::COOKIE;
+use headway_specweb::scan::{PATH_BYTES, PLACEHOLDER, Part, Scanner, ad_name};
+use headway_specweb::{Ads, FileName, Reset, User};
 
 use super::mix;
 use crate::checksum::Checksum;

@@ -22,8 +22,8 @@ use crate::fileset::{grow, specweb_bytes, specweb_directories};
 use crate::profile::commands;
 use crate::session::{Surroundings, status};
 use crate::words::{Place, Url};
-use latency::Run;
-use latency::specweb99::SpecWeb99Info;
+use headway_latency::Run;
+use headway_latency::specweb99::SpecWeb99Info;
 
 /// The name of what has been found so far, in the search's directory.
 pub const FIND_JSON: &str = "find.json";
@@ -259,7 +259,7 @@ impl FindSettings {
                 if std::fs::read_dir(directory)
                     .is_ok_and(|mut entries| entries.next().is_some()) =>
             {
-                return Err(latency::WriteError::Foreign(directory.to_owned()).into());
+                return Err(headway_latency::WriteError::Foreign(directory.to_owned()).into());
             }
             Err(_) => return Ok(fresh),
         };

@@ -4,11 +4,11 @@
 //! Outside the measured time, one request after the other. A page is taken apart by the same check
 //! as during the run.
 
-use latency::specweb99::LogInfo;
-use specweb::page::Check;
-use specweb::post;
-use specweb::profile::Reset;
-use specweb::request::{FETCH_QUERY, reset_query};
+use headway_latency::specweb99::LogInfo;
+use headway_specweb::page::Check;
+use headway_specweb::post;
+use headway_specweb::profile::Reset;
+use headway_specweb::request::{FETCH_QUERY, reset_query};
 
 use super::SpecWeb99Error;
 use super::client::{Knowledge, Posts};
@@ -105,14 +105,14 @@ fn content(page: &[u8], query: &str, bytes: u64) -> Option<Vec<u8>> {
 
 fn content_bytes(page: &[u8]) -> Option<u64> {
     let begin = page.windows(6).position(|bytes| bytes == b"<pre>\n")? + 6;
-    let end = page.len().checked_sub(specweb::page::TAIL.len())?;
+    let end = page.len().checked_sub(headway_specweb::page::TAIL.len())?;
     end.checked_sub(begin).map(|bytes| bytes as u64)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use specweb::page::{TAIL, Words, head};
+    use headway_specweb::page::{TAIL, Words, head};
 
     #[test]
     fn log_is_taken_out_of_its_page_when_the_frame_is_right() {

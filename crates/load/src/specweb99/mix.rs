@@ -10,7 +10,7 @@
 //! for the rest, whose figures we know at second hand; that the numbers from 5 to 15 are equally
 //! likely is our reading of their mean, 10.
 
-use latency::specweb99::RequestKind;
+use headway_latency::specweb99::RequestKind;
 
 use crate::random::Random;
 

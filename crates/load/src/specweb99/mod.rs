@@ -4,7 +4,7 @@
 //! [`SpecWeb99Settings::run`] is all of it: the application is told to make its files anew and
 //! asked for a page, then each iteration is a run of its own below `iterations/`, with clients of
 //! [`client`] that ask by the shares of [`mix`] and judge every reply; at the end the log of posts
-//! is fetched and compared with what was acknowledged. The judgement is `latency::specweb99`'s, and
+//! is fetched and compared with what was acknowledged. The judgement is `headway_latency::specweb99`'s, and
 //! pure. [`find`] looks for the largest number of connections that a server holds.
 //!
 //! The file set has the size that the number of connections asks for: of a larger set only its
@@ -33,13 +33,13 @@ use crate::fileset::{
 use crate::session::settings::{Demand, WorkSource};
 use crate::session::{Finished, Prepared, SessionError, Settings, Surroundings};
 use client::{Clients, Knowledge, Posts};
-use latency::run::description::Kind;
-use latency::run::write_description;
-use latency::specweb99::{RATE_MAX_BITS_PER_S, RATE_MIN_BITS_PER_S, SpecWeb99Info};
-use latency::{OpenError, Run, RunDescription, WriteError};
-use specweb::Ads;
-use specweb::profile::{Reset, USERS_MAX};
-use specweb::state::now_s;
+use headway_latency::run::description::Kind;
+use headway_latency::run::write_description;
+use headway_latency::specweb99::{RATE_MAX_BITS_PER_S, RATE_MIN_BITS_PER_S, SpecWeb99Info};
+use headway_latency::{OpenError, Run, RunDescription, WriteError};
+use headway_specweb::Ads;
+use headway_specweb::profile::{Reset, USERS_MAX};
+use headway_specweb::state::now_s;
 
 pub use text::render;
 

@@ -5,9 +5,9 @@
 
 use std::fmt::Write;
 
-use latency::RunDescription;
-use latency::run::description::Verdict;
-use latency::specweb99::{Iteration, KindFigures, LogInfo, SpecWeb99Info, Times};
+use headway_latency::RunDescription;
+use headway_latency::run::description::Verdict;
+use headway_latency::specweb99::{Iteration, KindFigures, LogInfo, SpecWeb99Info, Times};
 
 use crate::words::readable::{count, millis, number, percent, plain, seconds};
 
@@ -211,8 +211,8 @@ fn kinds(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latency::specweb99::{Conformance, RequestKind};
-    use latency::{Outcome, Row};
+    use headway_latency::specweb99::{Conformance, RequestKind};
+    use headway_latency::{Outcome, Row};
 
     fn description(conforming: &[u64]) -> RunDescription {
         let mut conformance = Conformance::new(2, 0);

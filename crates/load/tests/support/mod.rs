@@ -11,8 +11,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use headway_latency::{Outcome, Row};
 use headway_load::engine::{self, Address, Control, Live, Measured, Observer, Plan, Target, Work};
-use latency::{Outcome, Row};
 
 /// One request as the server saw it.
 #[derive(Clone, Debug)]

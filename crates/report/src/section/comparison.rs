@@ -4,7 +4,7 @@
 //! judgement is `latency`'s: an interval that holds 0 is *no evidence of a difference*, which is
 //! not evidence of none.
 
-use latency::compare::{Difference, Evidence, compare};
+use headway_latency::compare::{Difference, Evidence, compare};
 
 use super::{Section, listed, load_words, time_us};
 use crate::chart::{Axis, Chart, Look, Mark, Point, Scale, Size};

@@ -2,7 +2,7 @@
 //! and the response time beside the service time, whose difference is the waiting that a closed
 //! loop would hide.
 
-use latency::analysis::{Analysis, CdfPoint, Distribution};
+use headway_latency::analysis::{Analysis, CdfPoint, Distribution};
 
 use super::{Section, heading, latency_axis, legend_of, load_words, time_us};
 use crate::chart::{Axis, Chart, Look, Mark, Point, Scale, Size};

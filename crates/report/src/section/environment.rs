@@ -1,6 +1,6 @@
 //! Where it was measured, what was measured, and the commands to do it again.
 
-use latency::run::{Arrivals, Mode, RunDescription};
+use headway_latency::run::{Arrivals, Mode, RunDescription};
 
 use super::Section;
 use crate::figure::sample;

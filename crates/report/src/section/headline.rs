@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use latency::analysis::{Analysis, Distribution, Interval};
+use headway_latency::analysis::{Analysis, Distribution, Interval};
 
 use super::{load_words, time_us};
 use crate::figure::sample;
@@ -177,7 +177,7 @@ fn inversion(_: &Subject, analysis: &Analysis) -> String {
 fn latency(
     analysis: &Analysis,
     value: fn(&Distribution) -> f64,
-    interval: fn(&latency::analysis::Intervals) -> Option<Interval>,
+    interval: fn(&headway_latency::analysis::Intervals) -> Option<Interval>,
 ) -> String {
     let Some(response) = &analysis.response else {
         return NONE.into();

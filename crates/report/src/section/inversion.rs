@@ -1,6 +1,6 @@
 //! Whether small files wait for large ones: deciles by size series, and service inversion by load.
 
-use latency::Analysis;
+use headway_latency::Analysis;
 
 use super::profile::{curve, levels_of};
 use super::{Section, heading, legend_of, load_axis, load_words};

@@ -128,14 +128,14 @@ pub(crate) fn load_words(subject: &Subject) -> String {
     }
     let load = &one.description.load;
     match (load.mode, load.rate_rps, load.connections) {
-        (latency::run::Mode::Open, Some(rate), _) => {
+        (headway_latency::run::Mode::Open, Some(rate), _) => {
             format!("open, {}/s", units::tick(&units::plain(rate)))
         }
-        (latency::run::Mode::Open, None, _) => "open".into(),
-        (latency::run::Mode::Closed, _, Some(connections)) => {
+        (headway_latency::run::Mode::Open, None, _) => "open".into(),
+        (headway_latency::run::Mode::Closed, _, Some(connections)) => {
             format!("closed, {}", units::counted(connections, "connection"))
         }
-        (latency::run::Mode::Closed, _, None) => "closed".into(),
+        (headway_latency::run::Mode::Closed, _, None) => "closed".into(),
     }
 }
 

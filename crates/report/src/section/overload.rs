@@ -4,7 +4,7 @@
 //! The points of a profile make a curve; so do several open-loop runs of one label, measured at
 //! different rates.
 
-use latency::Analysis;
+use headway_latency::Analysis;
 
 use super::{Section, latency_axis, time_us};
 use crate::chart::{Axis, Chart, Look, Mark, Point, Scale, Size};
@@ -244,7 +244,7 @@ fn numbers(curves: &[Curve]) -> Table {
     let mut table = Table::new(&["run", "offered/s", "complete/s", "failed", "median", "p99"]);
     for curve in curves {
         for (rate, analysis) in &curve.points {
-            let latency = |value: fn(&latency::analysis::Distribution) -> f64| {
+            let latency = |value: fn(&headway_latency::analysis::Distribution) -> f64| {
                 let response = analysis.response.as_ref();
                 response.map_or(crate::units::NONE.into(), |response| {
                     time_us(value(response))

@@ -1,6 +1,6 @@
 //! Latency by relative load, the form of Figure 3.4: 5th percentile, mean, median, 95th percentile.
 
-use latency::analysis::{Analysis, Distribution};
+use headway_latency::analysis::{Analysis, Distribution};
 
 use super::{Section, heading, latency_axis, listed, load_axis, time_us};
 use crate::chart::{Chart, Look, Mark, Point, Size};

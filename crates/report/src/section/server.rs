@@ -6,7 +6,7 @@ use crate::figure::{Drawing, Figure, Table};
 use crate::html::escaped;
 use crate::subject::Subject;
 use crate::units::{grouped, measured, percent, plain};
-use latency::ready::ReadyEvents;
+use headway_latency::ready::ReadyEvents;
 
 /// The section; `None` if no server told.
 pub(crate) fn section(subjects: &[Subject]) -> Option<Section> {

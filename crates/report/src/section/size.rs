@@ -1,6 +1,6 @@
 //! Latency by size of the reply, both logarithmic.
 
-use latency::analysis::{Latency, SizeGroup};
+use headway_latency::analysis::{Latency, SizeGroup};
 
 use super::{Section, latency_axis, legend_of, time_us};
 use crate::chart::{Axis, Chart, Mark, Point, Scale, Size};

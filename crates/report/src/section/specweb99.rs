@@ -3,7 +3,7 @@
 //!
 //! Everything is in `run.json` already, judged by `latency`; nothing is counted here.
 
-use latency::specweb99::{Iteration, KindFigures, SpecWeb99Info, Times};
+use headway_latency::specweb99::{Iteration, KindFigures, SpecWeb99Info, Times};
 
 use super::{Section, heading, legend_of, time_us};
 use crate::chart::{Axis, Chart, Mark, Scale, Size};

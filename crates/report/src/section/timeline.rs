@@ -1,6 +1,6 @@
 //! What happened when: rate, latency and errors over the measured part of each run.
 
-use latency::analysis::TimelinePoint;
+use headway_latency::analysis::TimelinePoint;
 
 use super::{Section, heading, latency_axis, load_words, time_us};
 use crate::chart::{Axis, Chart, Mark, Scale, Size};

@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use latency::run::{ClientInfo, Verdict};
+use headway_latency::run::{ClientInfo, Verdict};
 
 use super::listed;
 use crate::html::{escaped, shortened};

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use latency::study::result::{Figure, SleepCount};
+use headway_latency::study::result::{Figure, SleepCount};
 
 use super::figures::Shown;
 use crate::html::escaped;
@@ -50,7 +50,7 @@ pub(super) fn html(figure: &Figure, shown: &[Shown]) -> Option<String> {
     Some(out + "</div></div>")
 }
 
-fn observed(repeat: &latency::study::result::Repeat) -> bool {
+fn observed(repeat: &headway_latency::study::result::Repeat) -> bool {
     !repeat.sleeps.is_empty() || repeat.values.contains_key("sleeps")
 }
 

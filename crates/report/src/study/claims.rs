@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
-use latency::analysis::Interval;
-use latency::study::StudyResult;
-use latency::study::reasons::Reasons;
-use latency::study::result::{ClaimResult, Comparison, Outcome};
+use headway_latency::analysis::Interval;
+use headway_latency::study::StudyResult;
+use headway_latency::study::reasons::Reasons;
+use headway_latency::study::result::{ClaimResult, Comparison, Outcome};
 
 use super::tables::significant;
 use crate::html::escaped;

@@ -1,7 +1,7 @@
 //! What happened when: response times over the seconds of a run, a panel a server.
 
-use latency::analysis::TimelinePoint;
-use latency::study::result::Repeat;
+use headway_latency::analysis::TimelinePoint;
+use headway_latency::study::result::Repeat;
 
 use super::figures::{Drawn, Shown};
 use crate::chart::{Axis, Chart, Mark, Scale, Size};

@@ -3,9 +3,9 @@
 
 use std::fmt::Write;
 
-use latency::run::Verdict;
-use latency::study::StudyResult;
-use latency::study::result::Repeat;
+use headway_latency::run::Verdict;
+use headway_latency::study::StudyResult;
+use headway_latency::study::result::Repeat;
 
 use super::looks::{label, point};
 use crate::figure::Table;

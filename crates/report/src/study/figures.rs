@@ -1,8 +1,8 @@
 //! Figures drawn from distributions: which kind becomes which drawing, and the two of latency,
 //! curves and deciles.
 
-use latency::study::StudyResult;
-use latency::study::result::{Figure, Measurement, Repeat};
+use headway_latency::study::StudyResult;
+use headway_latency::study::result::{Figure, Measurement, Repeat};
 
 use super::looks::{Looks, label, point};
 use super::{blocked, counts, course};

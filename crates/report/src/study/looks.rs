@@ -1,6 +1,6 @@
 //! The look of each server's curves: the same in every figure of the page.
 
-use latency::study::StudyResult;
+use headway_latency::study::StudyResult;
 
 use crate::chart::Look;
 
@@ -72,7 +72,7 @@ pub(super) fn point(point: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latency::study::result::ServerResult;
+    use headway_latency::study::result::ServerResult;
 
     #[test]
     fn servers_keep_their_look_when_studies_list_them_differently() {

@@ -20,7 +20,7 @@ mod looks;
 
 use std::fmt::Write;
 
-use latency::study::StudyResult;
+use headway_latency::study::StudyResult;
 
 use crate::MARK;
 use crate::html::escaped;
@@ -33,7 +33,7 @@ const OWN_STYLE: &str = include_str!("study.css");
 /// The whole document about one study, or about several in the order they are given.
 ///
 /// ```
-/// use latency::study::StudyResult;
+/// use headway_latency::study::StudyResult;
 ///
 /// let study = StudyResult { number: 7, title: "Service inversion".into(), ..StudyResult::default() };
 /// assert!(headway_report::study_page(&[study]).contains("<h1>Service inversion</h1>"));

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use latency::study::StudyResult;
-use latency::study::result::Outcome;
+use headway_latency::study::StudyResult;
+use headway_latency::study::result::Outcome;
 
 use super::claims::{OUTCOMES, badge, class};
 use crate::html::escaped;

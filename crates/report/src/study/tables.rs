@@ -6,10 +6,10 @@
 
 use std::fmt::Write;
 
-use latency::analysis::Interval;
-use latency::run::Verdict;
-use latency::study::StudyResult;
-use latency::study::result::{OurCell, OurRow, PaperCell, PaperRow, Table};
+use headway_latency::analysis::Interval;
+use headway_latency::run::Verdict;
+use headway_latency::study::StudyResult;
+use headway_latency::study::result::{OurCell, OurRow, PaperCell, PaperRow, Table};
 
 use super::looks::Looks;
 use crate::chart::{Axis, Chart, Look, Mark, Point, Scale, Size};

@@ -11,8 +11,8 @@
 
 use std::path::Path;
 
-use latency::row::{Outcome, Row};
-use latency::run::{
+use headway_latency::row::{Outcome, Row};
+use headway_latency::run::{
     Arrivals, ClientInfo, Environment, FileSetInfo, Kind, LoadInfo, Mode, Point, ProfileInfo,
     RunDescription, RunWriter, ServerInfo, Verdict, Window,
 };
@@ -321,7 +321,7 @@ pub fn write_rows(directory: &Path, description: &RunDescription, rows: &[Row]) 
     drop(writer);
     let measured = rows.iter().filter(|row| !row.warmup).count() as u64;
     let written = || {
-        let analysis = latency::Run::open(directory).and_then(|run| run.analysis());
+        let analysis = headway_latency::Run::open(directory).and_then(|run| run.analysis());
         analysis.is_ok_and(|analysis| analysis.counts.requests >= measured)
     };
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);

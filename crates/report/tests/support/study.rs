@@ -1,9 +1,9 @@
 //! Invented results of studies: all kinds of tables, figures, claims and troubles.
 
-use latency::analysis::{CdfPoint, Interval, TimelinePoint};
-use latency::run::{Format, Verdict};
-use latency::study::StudyResult;
-use latency::study::result::{
+use headway_latency::analysis::{CdfPoint, Interval, TimelinePoint};
+use headway_latency::run::{Format, Verdict};
+use headway_latency::study::StudyResult;
+use headway_latency::study::result::{
     ClaimResult, Comparison, EnvironmentResult, Figure, Measurement, OurCell, OurRow, Outcome,
     PaperCell, PaperRow, Repeat, ServerResult, SleepCount, Table, Value,
 };
@@ -59,7 +59,7 @@ pub fn full(number: u32) -> StudyResult {
         ]
         .map(String::from)
         .into(),
-        machine: latency::run::description::Environment {
+        machine: headway_latency::run::description::Environment {
             host: "bench".into(),
             kernel: "Linux 6.18".into(),
             cpus: 2,

@@ -13,7 +13,7 @@
 
 use std::sync::atomic::Ordering;
 
-use os::board::Board;
+use headway_os::board::Board;
 
 /// How long a worker stands back at most, and how long it then does not.
 const MOMENT_MS: u64 = 5;

@@ -23,9 +23,9 @@ pub mod simulation;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
-use debox::{Call, Tracer};
-use event::{Events, Interest, Token};
-use os::porter::Porter;
+use headway_debox::{Call, Tracer};
+use headway_event::{Events, Interest, Token};
+use headway_os::porter::Porter;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
@@ -47,7 +47,7 @@ pub const DEFER_S: u32 = 1;
 const PAUSE_MS: u64 = 100;
 
 /// How long the porter stays when all are heard again.
-const PORTER_STAYS_MS: u64 = (os::porter::REMEMBERED_S * 1e3) as u64;
+const PORTER_STAYS_MS: u64 = (headway_os::porter::REMEMBERED_S * 1e3) as u64;
 
 /// Clients a turn takes at most from a queue that is to be emptied because the worker ends. Each
 /// may be answered at once, so this many are a few milliseconds for those who are here already.
@@ -252,7 +252,9 @@ impl Listeners {
         let Some(porter) = &self.porter else {
             for socket in &self.sockets {
                 // Where it is forbidden all are heard, and the queue's length is all there is.
-                let _ = tracer.call(Call::SocketOption, || os::listen::hear(socket, part));
+                let _ = tracer.call(Call::SocketOption, || {
+                    headway_os::listen::hear(socket, part)
+                });
             }
             return;
         };
@@ -271,7 +273,7 @@ impl Listeners {
     fn hear_all(&mut self, tracer: &Tracer) {
         if self.sharing == Sharing::Reuseport {
             for socket in &self.sockets {
-                let _ = tracer.call(Call::SocketOption, || os::listen::hear(socket, 1.0));
+                let _ = tracer.call(Call::SocketOption, || headway_os::listen::hear(socket, 1.0));
             }
         }
         (self.porter_stands, self.porter_until_ms) = (false, None);
@@ -283,7 +285,7 @@ impl Listeners {
         for socket in &self.sockets {
             // Should it fail, they wait where they waited before.
             let _ = tracer.call(Call::SocketOption, || {
-                os::listen::defer_accept(socket, seconds)
+                headway_os::listen::defer_accept(socket, seconds)
             });
         }
     }
@@ -293,7 +295,7 @@ impl Listeners {
     pub fn waiting(&self, index: u32, tracer: &Tracer) -> u32 {
         let socket = self.sockets.get(index as usize);
         socket.map_or(0, |socket| {
-            let waiting = tracer.call(Call::SocketOption, || os::listen::waiting(socket));
+            let waiting = tracer.call(Call::SocketOption, || headway_os::listen::waiting(socket));
             waiting.unwrap_or(1)
         })
     }
@@ -304,7 +306,10 @@ impl Listeners {
         let mut found = (0_u32, 0_u32);
         for socket in &self.sockets {
             let (waiting, dropped) = tracer.call(Call::SocketOption, || {
-                (os::listen::waiting(socket), os::listen::dropped(socket))
+                (
+                    headway_os::listen::waiting(socket),
+                    headway_os::listen::dropped(socket),
+                )
             });
             found.0 = found.0.saturating_add(waiting.unwrap_or(1));
             found.1 = found.1.wrapping_add(dropped.unwrap_or(0));
@@ -406,7 +411,7 @@ mod tests {
     #[test]
     fn accepting_pauses_when_the_listener_has_an_error_that_does_not_end() {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        let mut events = Events::new(event::Mechanism::Poll).unwrap();
+        let mut events = Events::new(headway_event::Mechanism::Poll).unwrap();
         let sockets = vec![socket.into()];
         let mut listeners = Listeners::new(sockets, Sharing::Reuseport, &mut events).unwrap();
         let accepted = listeners.accept(0, &Tracer::disabled());

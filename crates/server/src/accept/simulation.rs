@@ -50,7 +50,7 @@ const EVENTS_MOST: usize = 1024;
 /// A sample of the course is taken so often.
 const SAMPLE_US: u64 = 100_000;
 /// For how long the kernel knows whom it did not hear.
-const REMEMBERED_US: u64 = (os::porter::REMEMBERED_S * 1e6) as u64;
+const REMEMBERED_US: u64 = (headway_os::porter::REMEMBERED_S * 1e6) as u64;
 /// How often an unsteady processor is another.
 const SHORT_US: u64 = 40_000;
 const LONG_US: u64 = 1_000_000;

@@ -48,7 +48,7 @@ impl Environment {
         Environment {
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
             nofile: limit.maximum.unwrap_or(1 << 20),
-            somaxconn: os::listen::longest_queue(),
+            somaxconn: headway_os::listen::longest_queue(),
             memory: memory::available(),
             process_memory_bytes: memory::process_bytes(),
         }
@@ -245,11 +245,11 @@ fn helpers(from: &Settings, most: usize, to: &mut Findings<'_>) -> (HelperMeans,
 /// A machine may forbid it; a worker would find out too late.
 fn ring_is_there(place: Range<usize>, to: &mut Findings<'_>) {
     // In a thread that ends with it: see `events`.
-    let tried = std::thread::spawn(|| os::work::WorkRing::new(1, 1).map(drop)).join();
+    let tried = std::thread::spawn(|| headway_os::work::WorkRing::new(1, 1).map(drop)).join();
     if let Ok(Err(error)) = tried {
         let problem = format!(
             "{}; use processes, such as 1-16",
-            event::explain_ring(error)
+            headway_event::explain_ring(error)
         );
         to.lacking("helpers", Some(place), problem);
     }
@@ -363,18 +363,19 @@ fn events(from: &Settings, micro: bool, to: &mut Findings<'_>) -> String {
     let Some(item) = &from.events else {
         // The micro-server's mechanism on purpose: its paper is about what can be done with select.
         let usual = match micro {
-            true => event::Mechanism::Select,
-            false => event::Mechanism::Epoll,
+            true => headway_event::Mechanism::Select,
+            false => headway_event::Mechanism::Epoll,
         };
         return usual.name().into();
     };
-    match item.get_ref().parse::<event::Mechanism>() {
+    match item.get_ref().parse::<headway_event::Mechanism>() {
         Err(error) => to.wrong("events", Some(item.span()), error.to_string()),
         // The only one that a machine may forbid; a worker would find out too late.
-        Ok(mechanism @ event::Mechanism::IoUring) => {
+        Ok(mechanism @ headway_event::Mechanism::IoUring) => {
             // In a thread that ends with it: a ring that goes interrupts the thread which made it,
             // some time later, in whatever call that waits in then.
-            let tried = std::thread::spawn(move || event::Events::new(mechanism).map(drop)).join();
+            let tried =
+                std::thread::spawn(move || headway_event::Events::new(mechanism).map(drop)).join();
             if let Ok(Err(error)) = tried {
                 let problem = format!("{error}; use epoll");
                 to.lacking("events", Some(item.span()), problem);

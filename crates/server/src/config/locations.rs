@@ -3,8 +3,8 @@
 //! A location has one rule (which paths) and one kind (who answers). Those at the top level hold
 //! for every host; a host's own come in addition, and win where the rule is the same.
 
+use headway_specweb::state::{ADS_NAME, STATE_NAME};
 use serde::{Deserialize, Serialize};
-use specweb::state::{ADS_NAME, STATE_NAME};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;

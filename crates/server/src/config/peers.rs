@@ -1,7 +1,7 @@
 //! Locations that other servers answer: which ones, by which protocol, and what they are told and
 //! allowed.
 
-use gateway::upstream::{Address, BACK_ENDS_MAX};
+use headway_gateway::upstream::{Address, BACK_ENDS_MAX};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use toml::Spanned;

@@ -14,7 +14,7 @@ use std::fmt::{self, Display};
 use std::ops::Range;
 use std::str::FromStr;
 
-use files::{READ_IN_BYTES, WINDOW_BYTES};
+use headway_files::{READ_IN_BYTES, WINDOW_BYTES};
 use serde::{Deserialize, Serialize};
 
 /// An enumeration that is written with the same words on the command line, in TOML and in JSON.

@@ -1,7 +1,7 @@
 //! A request body that is read and thrown away, or passed on without its framing, within a bound.
 
-use http::Framing;
-use http::chunked::{ChunkedDrain, DrainLimits, LengthDrain, Progress};
+use headway_http::Framing;
+use headway_http::chunked::{ChunkedDrain, DrainLimits, LengthDrain, Progress};
 
 /// A body under way.
 pub enum Body {

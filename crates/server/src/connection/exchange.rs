@@ -11,10 +11,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Instant;
 
-use event::{Interest, Token};
-use files::OpenFile;
-use gateway::cgi::{NphReader, ReplyReader};
-use gateway::upstream::{Lease, Tried};
+use headway_event::{Interest, Token};
+use headway_files::OpenFile;
+use headway_gateway::cgi::{NphReader, ReplyReader};
+use headway_gateway::upstream::{Lease, Tried};
 
 use super::Body;
 use crate::request::{Charge, Frame, ProgramName};
@@ -157,7 +157,7 @@ pub struct Line {
 /// A back end that answers, and what is said with it.
 pub struct Peer {
     /// Its protocol.
-    pub talk: Box<dyn gateway::Exchange>,
+    pub talk: Box<dyn headway_gateway::Exchange>,
     /// The connection to it.
     pub line: Line,
     /// Which one it is.
@@ -231,7 +231,7 @@ pub struct Download {
     /// What understands it.
     pub reader: Reader,
     /// Its head, until it is sent.
-    pub reply: Option<gateway::Reply>,
+    pub reply: Option<headway_gateway::Reply>,
     /// How its end is told, since its head was sent.
     pub frame: Option<Frame>,
     /// The length its head declared.

@@ -17,9 +17,9 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use crate::request::{Entry, LogRecord, Outgoing};
-use event::{Interest, Token};
-use files::{RootId, Waiter};
-use gateway::FieldList;
+use headway_event::{Interest, Token};
+use headway_files::{RootId, Waiter};
+use headway_gateway::FieldList;
 
 pub use body::Body;
 pub use exchange::{Channel, Download, Exchange, Line, Peer, Reader, Stage, Tunnel, Upload};

@@ -1,7 +1,7 @@
 //! The table of connections. A slot is used again, so a token carries the generation of its slot:
 //! an event or a helper's answer for a connection that has gone finds nobody instead of a stranger.
 
-use event::Token;
+use headway_event::Token;
 
 use super::Connection;
 

@@ -3,10 +3,10 @@
 //! What has been decided is kept, so that nothing is done a second time when the request is gone on
 //! with: a record is appended once. The request's body is not kept; what it said is in the stage.
 
-use files::Meta;
-use specweb::application::Reply;
-use specweb::post::Entry;
-use specweb::profile::Reset;
+use headway_files::Meta;
+use headway_specweb::application::Reply;
+use headway_specweb::post::Entry;
+use headway_specweb::profile::Reset;
 
 /// A request that waits.
 #[derive(Debug)]

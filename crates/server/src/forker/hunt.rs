@@ -19,7 +19,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::io;
 
-use os::spawn::{is_mark, mark_of};
+use headway_os::spawn::{is_mark, mark_of};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, getuid, pidfd_open, pidfd_send_signal};
 

@@ -1,13 +1,13 @@
 //! The marks by which programs are known, wherever they and their descendants have gone.
 //!
 //! A program that has left its group (setsid(2)) is not reached by a signal to it, and one whose
-//! parent has ended is not found below its program either. A mark ([`os::spawn::Limits::mark`])
+//! parent has ended is not found below its program either. A mark ([`headway_os::spawn::Limits::mark`])
 //! goes with every descendant. Those of a worker have a number in common that is drawn by lot when
 //! it begins, so that another server's are never taken for them.
 
 use std::hash::{BuildHasher, RandomState};
 
-use os::spawn::MARK_LEAST;
+use headway_os::spawn::MARK_LEAST;
 
 /// The marks that a worker gives.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +48,7 @@ mod tests {
             other.of(1),
         ];
         for (index, mark) in marks.iter().enumerate() {
-            assert!(os::spawn::is_mark(*mark), "{mark:#x}");
+            assert!(headway_os::spawn::is_mark(*mark), "{mark:#x}");
             assert!(!marks[..index].contains(mark), "{marks:x?}");
         }
         assert_eq!(one.of(1), one.of(1));

@@ -28,7 +28,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use os::rights::{ReceiveError, Wait, receive_with_descriptors, send_with_descriptors};
+use headway_os::rights::{ReceiveError, Wait, receive_with_descriptors, send_with_descriptors};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, IoSlice};
 
@@ -171,8 +171,8 @@ impl Forker {
         let Order::Spawn { id, .. } = self.order(length)? else {
             return Ok(());
         };
-        let error = os::spawn::SpawnError {
-            step: os::spawn::Step::Descriptors,
+        let error = headway_os::spawn::SpawnError {
+            step: headway_os::spawn::Step::Descriptors,
             errno: Errno::MFILE,
         };
         self.report(&Report::Failed { id, error })

@@ -8,7 +8,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use os::spawn::{self, Limits, SpawnError, Step, Way};
+use headway_os::spawn::{self, Limits, SpawnError, Step, Way};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};

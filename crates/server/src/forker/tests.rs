@@ -21,7 +21,7 @@ struct Helper {
 
 impl Helper {
     fn start() -> Helper {
-        let (ours, theirs) = os::rights::pair().unwrap();
+        let (ours, theirs) = headway_os::rights::pair().unwrap();
         Helper {
             marks: Marks::draw(),
             socket: Some(ours),
@@ -321,8 +321,8 @@ fn reason_is_told_when_a_program_cannot_be_started() {
         },
         &[theirs.as_fd()],
     );
-    let error = os::spawn::SpawnError {
-        step: os::spawn::Step::Execute,
+    let error = headway_os::spawn::SpawnError {
+        step: headway_os::spawn::Step::Execute,
         errno: Errno::NOENT,
     };
     assert_eq!(helper.report(), Report::Failed { id: 5, error });

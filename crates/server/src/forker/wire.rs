@@ -1,6 +1,6 @@
 //! What a worker and its fork helper say to each other, as pure functions on bytes.
 //!
-//! One message is one `SOCK_SEQPACKET` packet; descriptors travel beside it (`os::rights`).
+//! One message is one `SOCK_SEQPACKET` packet; descriptors travel beside it (`headway_os::rights`).
 //! Integers are little-endian, a string is its length as u32 and its bytes, a list its length as
 //! u32 and its strings.
 //!
@@ -20,7 +20,7 @@
 
 use std::ffi::CString;
 
-use os::spawn::{SpawnError, Step};
+use headway_os::spawn::{SpawnError, Step};
 use rustix::io::Errno;
 
 /// No message is longer: with its descriptors it has to fit into a socket's buffer (212,992 bytes

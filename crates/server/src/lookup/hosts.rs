@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 
-use files::{RootConfig, RootId};
-use http::media::MediaTypes;
-use http::target::host_name;
+use headway_files::{RootConfig, RootId};
+use headway_http::media::MediaTypes;
+use headway_http::target::host_name;
 
 use crate::config;
 use crate::request::Site;

@@ -20,8 +20,8 @@ mod pages;
 
 use std::rc::Rc;
 
-use debox::{Call, Tracer};
-use files::{
+use headway_debox::{Call, Tracer};
+use headway_files::{
     Absent, Answer, Failure, FoundFile, KnownFile, Names, OpenFile, Probe, RetireList,
     Revalidation, RootId, Roots,
 };
@@ -136,7 +136,7 @@ impl Lookup {
             let absent = entry.absent(now_ms);
             let verdict = tracer.call(Call::Resolve, || {
                 let (roots, retire) = (&self.roots, &self.retire);
-                files::revalidate_cached(roots, root, path, &entry.answer, absent, retire)
+                headway_files::revalidate_cached(roots, root, path, &entry.answer, absent, retire)
             });
             match verdict {
                 Revalidation::Same => {
@@ -170,7 +170,7 @@ impl Lookup {
         counters: &mut Counters,
     ) -> Found {
         let probe = tracer.call(Call::Resolve, || {
-            files::resolve_cached(&self.roots, root, path, &self.retire)
+            headway_files::resolve_cached(&self.roots, root, path, &self.retire)
         });
         match probe {
             Probe::Answered(answer) => {
@@ -196,7 +196,7 @@ impl Lookup {
     ) -> Rc<Entry> {
         counters.names_reopened += 1;
         let answer = tracer.call(Call::Reopen, || {
-            files::resolve_here(&self.roots, root, path, &self.retire)
+            headway_files::resolve_here(&self.roots, root, path, &self.retire)
         });
         self.learn(root, path, answer, now_ms)
     }
@@ -282,7 +282,7 @@ fn is_confirmed(known: &Answer, found: &Answer) -> bool {
 }
 
 fn is_same_file(known: &FoundFile, found: &FoundFile) -> bool {
-    fn meta(file: &Option<KnownFile>) -> Option<&files::Meta> {
+    fn meta(file: &Option<KnownFile>) -> Option<&headway_files::Meta> {
         file.as_ref().map(KnownFile::meta)
     }
     known.file.meta() == found.file.meta()

@@ -11,7 +11,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::rc::{Rc, Weak};
 
-use files::{Failure, OpenFile, RootId};
+use headway_files::{Failure, OpenFile, RootId};
 
 /// All pages in memory take at most so much, those included that only slow clients still hold.
 const BYTES_MAX: u64 = 64 << 20;
@@ -117,7 +117,7 @@ fn memory_bytes(page: &OpenFile) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use files::Meta;
+    use headway_files::Meta;
 
     use super::*;
 

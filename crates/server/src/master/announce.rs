@@ -50,7 +50,7 @@ fn words(config: &Config, status: Option<SocketAddr>, overview: &Overview) {
         say(format_args!("status on http://{status}/status"));
     }
     match overview.total.as_ref().map(|total| &total.trace.rung) {
-        None | Some(debox::Rung::Stacks) => {}
+        None | Some(headway_debox::Rung::Stacks) => {}
         Some(_) if !config.trace => say("trace: off, as configured"),
         Some(rung) => say(format_args!("trace: {rung}")),
     }

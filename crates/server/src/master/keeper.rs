@@ -25,7 +25,7 @@ pub(super) struct Keeper {
 impl Keeper {
     /// Starts it. How much it keeps the workers say.
     pub(super) fn start(programs: &Programs) -> Result<Keeper, MasterError> {
-        let pair = os::rights::pair().map_err(std::io::Error::from);
+        let pair = headway_os::rights::pair().map_err(std::io::Error::from);
         let (ours, theirs) = pair.map_err(system("a socket for the keeper"))?;
         let mut keeper = Keeper {
             ours,
@@ -52,7 +52,7 @@ impl Keeper {
 
     /// Takes what it has told.
     pub(super) fn listen(&self, tally: &mut MasterTally) {
-        match files::told_by_keeper(&self.ours) {
+        match headway_files::told_by_keeper(&self.ours) {
             Ok(Some(kept)) => tally.kept = Some(Kept::from(kept)),
             Ok(None) => {}
             Err(error) => say(format_args!("the keeper: {error}")),

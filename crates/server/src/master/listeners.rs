@@ -100,7 +100,8 @@ fn open(address: SocketAddr, manner: &Manner) -> Result<OwnedFd, BindError> {
     let socket = listen(address, manner.queue, !manner.shared)?;
     sockopt::set_tcp_nodelay(&socket, true).map_err(failed("TCP_NODELAY", address))?;
     if manner.defer {
-        os::listen::defer_accept(&socket, DEFER_S).map_err(failed("TCP_DEFER_ACCEPT", address))?;
+        headway_os::listen::defer_accept(&socket, DEFER_S)
+            .map_err(failed("TCP_DEFER_ACCEPT", address))?;
     }
     Ok(socket)
 }
@@ -240,9 +241,9 @@ mod tests {
             let listeners = Listeners::bind(&[any()], &manner).unwrap();
             let _client = std::net::TcpStream::connect(listeners.addresses[0]).unwrap();
             let workers = listeners.sockets.iter().filter(|worker| {
-                let mut entry = [os::select::PollEntry::new(worker[0].as_fd())];
+                let mut entry = [headway_os::select::PollEntry::new(worker[0].as_fd())];
                 entry[0].ask(true, false);
-                os::select::poll(&mut entry, Some(0)).unwrap() == 1
+                headway_os::select::poll(&mut entry, Some(0)).unwrap() == 1
             });
             assert_eq!(workers.count(), finding, "{shared}");
         }

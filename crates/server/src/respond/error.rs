@@ -1,7 +1,7 @@
 //! Error replies: the site's own page for the status, else a short one of ours.
 
-use http::Status;
-use http::response::HeadWriter;
+use headway_http::Status;
+use headway_http::response::HeadWriter;
 
 use super::{ALLOWED, Context};
 use crate::request::{Outgoing, Piece, Site};

@@ -4,15 +4,15 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use files::{FoundFile, KnownFile, Meta, OpenFile};
-use gateway::FieldList;
-use http::conditional::{self, Outcome, Validators};
-use http::encoding::{self, Available, Coding};
-use http::etag::Etag;
-use http::multipart::Multipart;
-use http::range::{self, Range, Ranges};
-use http::response::HeadWriter;
-use http::{Head, Method, Status, Version};
+use headway_files::{FoundFile, KnownFile, Meta, OpenFile};
+use headway_gateway::FieldList;
+use headway_http::conditional::{self, Outcome, Validators};
+use headway_http::encoding::{self, Available, Coding};
+use headway_http::etag::Etag;
+use headway_http::multipart::Multipart;
+use headway_http::range::{self, Range, Ranges};
+use headway_http::response::HeadWriter;
+use headway_http::{Head, Method, Status, Version};
 
 use super::dynamic::handoff;
 use super::{Context, error};
@@ -89,7 +89,7 @@ impl<'a> Representation<'a> {
         let writer = writer
             .field(
                 "Last-Modified",
-                http::date::format(self.file.meta().modified.0),
+                headway_http::date::format(self.file.meta().modified.0),
             )
             .field("ETag", etag.as_bytes())
             .field_if_some("Vary", self.varies.then_some("Accept-Encoding"));

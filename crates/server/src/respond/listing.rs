@@ -1,7 +1,7 @@
 //! The page of a directory's entries. Rendered by a helper (a directory may have thousands), so
 //! this file is the only one of the stage that runs in another process.
 
-use files::{Directory, EntryKind};
+use headway_files::{Directory, EntryKind};
 
 /// Makes the page.
 pub fn render(directory: &Directory) -> Vec<u8> {
@@ -27,7 +27,7 @@ pub fn render(directory: &Directory) -> Vec<u8> {
     page.into_bytes()
 }
 
-fn row(page: &mut String, entry: &files::DirectoryEntry) {
+fn row(page: &mut String, entry: &headway_files::DirectoryEntry) {
     let slash = if entry.kind == EntryKind::Directory {
         "/"
     } else {
@@ -42,7 +42,7 @@ fn row(page: &mut String, entry: &files::DirectoryEntry) {
     } else {
         String::from("–")
     };
-    let date = http::date::format(entry.modified);
+    let date = headway_http::date::format(entry.modified);
     let date = String::from_utf8_lossy(&date);
     page.push_str(&format!(
         "<tr><td><a href=\"./{link}{slash}\">{name}{slash}</a><td>{size}<td>{date}\n"

@@ -13,11 +13,11 @@ mod shelf;
 
 use std::rc::Rc;
 
-use files::OpenFile;
-use http::media::MediaTypes;
-use http::path::normalise;
-use http::response::{FieldLines, HeadWriter, field_lines};
-use http::{Head, Method, Status, Target, Version};
+use headway_files::OpenFile;
+use headway_http::media::MediaTypes;
+use headway_http::path::normalise;
+use headway_http::response::{FieldLines, HeadWriter, field_lines};
+use headway_http::{Head, Method, Status, Target, Version};
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 
 use crate::config::Config;
@@ -82,7 +82,7 @@ impl Date {
     pub fn new(second: i64) -> Self {
         Self {
             second,
-            text: http::date::format(second),
+            text: headway_http::date::format(second),
         }
     }
 }

@@ -167,7 +167,7 @@ impl Ord for Place {
 
 #[cfg(test)]
 mod tests {
-    use files::{Answer, Names, NamesBounds, RootId};
+    use headway_files::{Answer, Names, NamesBounds, RootId};
 
     use super::*;
     use crate::request::{Charge, Prepared};

@@ -13,8 +13,8 @@
 //! Sources: dissertation 2.5.3 and 2.5.4; Pai, Druschel and Zwaenepoel 1999, section 5.4, on mapped
 //! chunks.
 
-use files::{Meta, OpenFile, WINDOW_BYTES, window_of};
 use hashlink::LinkedHashMap;
+use headway_files::{Meta, OpenFile, WINDOW_BYTES, window_of};
 
 /// Half of what Linux lets a process map by default (`vm.max_map_count`).
 const CHUNKS_MAX: usize = 32_768;

@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
-use files::{OpenFile, WINDOW_BYTES};
+use headway_files::{OpenFile, WINDOW_BYTES};
 
 use super::windows::{Filled, Place, SPARED_MAX, Windows};
 use super::{Means, PIECES_AT_ONCE, Progress, send_memory, window};

@@ -10,8 +10,8 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
-use debox::Call;
-use files::{OpenFile, WINDOW_BYTES};
+use headway_debox::Call;
+use headway_files::{OpenFile, WINDOW_BYTES};
 
 use super::copy::Gathered;
 use super::{Means, Progress, account, refused, send_memory, window};

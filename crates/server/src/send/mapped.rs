@@ -7,16 +7,16 @@
 //! giving a mapping back can free an unlinked file; and each first touch of a page is a fault.
 //! [`super::copy`] has none of them. It is here because the papers' servers did it.
 //!
-//! Sources: 2006 paper, section 2.1; dissertation 2.5.4; `os::mapping`.
+//! Sources: 2006 paper, section 2.1; dissertation 2.5.4; `headway_os::mapping`.
 
 use std::io::IoSlice;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
-use debox::Call;
-use files::{OpenFile, WINDOW_BYTES, window_of};
-use os::mapping::{MEMORY_PIECES_MAX, Mapping};
+use headway_debox::Call;
+use headway_files::{OpenFile, WINDOW_BYTES, window_of};
+use headway_os::mapping::{MEMORY_PIECES_MAX, Mapping};
 use rustix::io::Errno;
 
 use super::copy::Gathered;

@@ -35,9 +35,9 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
-use debox::{Call, Tracer};
-use files::{OpenFile, Residency};
-use os::mapping::Mapping;
+use headway_debox::{Call, Tracer};
+use headway_files::{OpenFile, Residency};
+use headway_os::mapping::Mapping;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 
-use files::WINDOW_BYTES;
+use headway_files::WINDOW_BYTES;
 
 use super::*;
 use crate::request::Piece;
@@ -47,7 +47,7 @@ fn open(path: &Path) -> Rc<OpenFile> {
     fs::read(path).unwrap();
     let file = fs::File::open(path).unwrap();
     let status = rustix::fs::fstat(&file).unwrap();
-    let meta = files::Meta {
+    let meta = headway_files::Meta {
         size: status.st_size as u64,
         modified: (status.st_mtime as i64, status.st_mtime_nsec as u32),
         changed: (status.st_ctime as i64, status.st_ctime_nsec as u32),

@@ -5,8 +5,8 @@ use std::io::{Error, ErrorKind};
 use std::ops::Range;
 use std::rc::Rc;
 
-use debox::Call;
-use files::{OpenFile, WINDOW_BYTES};
+use headway_debox::Call;
+use headway_files::{OpenFile, WINDOW_BYTES};
 
 use super::{Means, Progress};
 

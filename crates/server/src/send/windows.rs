@@ -14,8 +14,8 @@
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 
-use debox::{Call, Tracer};
-use files::{OpenFile, Residency, WINDOW_BYTES};
+use headway_debox::{Call, Tracer};
+use headway_files::{OpenFile, Residency, WINDOW_BYTES};
 
 /// Windows that one call to [`Windows::fill`] may be told to spare. Fewer places than twice as many
 /// would leave nothing to replace.
@@ -186,7 +186,7 @@ mod tests {
 
     fn open(path: &Path) -> Rc<OpenFile> {
         let file = fs::File::open(path).unwrap();
-        let meta = os::open::status(&file).unwrap().into();
+        let meta = headway_os::open::status(&file).unwrap().into();
         Rc::new(OpenFile::new(file.into(), meta))
     }
 

@@ -4,7 +4,7 @@
 //! list below makes the fields, their merge and their descriptions, so that a counter can not be
 //! kept but forgotten on the status page or in the metrics.
 
-use debox::Report;
+use headway_debox::Report;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -416,7 +416,7 @@ mod tests {
             residency: "cachestat".into(),
             counters: sample(1),
             back_ends: Vec::new(),
-            trace: debox::Tracer::disabled().report(),
+            trace: headway_debox::Tracer::disabled().report(),
         };
         let all = [with("epoll"), with("poll"), with("epoll")];
         let total = Snapshot::total(&all).unwrap();

@@ -164,8 +164,8 @@ impl Kept {
     }
 }
 
-impl From<files::KeepStatistics> for Kept {
-    fn from(kept: files::KeepStatistics) -> Kept {
+impl From<headway_files::KeepStatistics> for Kept {
+    fn from(kept: headway_files::KeepStatistics) -> Kept {
         Kept {
             files: kept.files,
             bytes: kept.bytes,

@@ -5,7 +5,7 @@
 
 mod back_ends;
 
-use debox::{Report, Rung};
+use headway_debox::{Report, Rung};
 use std::fmt::Write;
 
 use super::{Counters, Histogram, Kept, NetworkDrops, Overview, Snapshot};
@@ -127,7 +127,7 @@ fn responses(out: &mut String, counters: &Counters) {
 }
 
 fn phrase(status: u16) -> &'static str {
-    http::Status::from_code(status).map_or("", http::Status::phrase)
+    headway_http::Status::from_code(status).map_or("", headway_http::Status::phrase)
 }
 
 /// The scalars, grouped as a reader looks for them; every one of them appears in exactly one group.
@@ -481,7 +481,7 @@ fn duration_ms(ms: u64) -> String {
 mod tests {
     use super::*;
     use crate::tally::{BackEnd, MasterTally};
-    use debox::{Site, Wait};
+    use headway_debox::{Site, Wait};
 
     fn overview(rung: Rung, sleeps: Vec<Site>, lost_records: u64) -> Overview {
         let wait = Wait::default();
@@ -530,7 +530,7 @@ mod tests {
             call: "openat2".into(),
             stack: vec![1],
             symbol: Some("a<b".into()),
-            label: debox::Label::PageIo,
+            label: headway_debox::Label::PageIo,
             count: 3,
             total_ns: 4_500_000,
             max_ns: 2_000_000,

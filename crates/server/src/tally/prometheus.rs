@@ -4,7 +4,7 @@
 //! workers together survive the death of a worker; those with a `worker` label begin anew with it.
 //! Source: the exposition formats page of the Prometheus documentation.
 
-use debox::{Label, Report, Rung};
+use headway_debox::{Label, Report, Rung};
 use std::fmt::{Display, Write};
 
 use super::{BackEnd, Counters, Histogram, Kind, MasterTally, Overview, Snapshot};
@@ -65,7 +65,7 @@ impl Metrics {
     /// A first series with empty labels is always there and always 0, so that an alert on the sum
     /// has something to look at before anything blocked.
     fn blocking(&mut self, trace: &Report) {
-        type Value = fn(&debox::Site) -> f64;
+        type Value = fn(&headway_debox::Site) -> f64;
         let families: [(&str, &str, Value); 2] = [
             (
                 "headway_loop_blocked_total",
@@ -388,7 +388,7 @@ struct Sum<'a> {
 }
 
 /// Sites of one name may have several stacks; a series may appear only once.
-fn by_site(trace: &Report, value: fn(&debox::Site) -> f64) -> Vec<Sum<'_>> {
+fn by_site(trace: &Report, value: fn(&headway_debox::Site) -> f64) -> Vec<Sum<'_>> {
     let mut sums: Vec<Sum<'_>> = Vec::new();
     for site in &trace.sleeps {
         let one = Sum {

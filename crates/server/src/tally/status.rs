@@ -5,9 +5,9 @@
 //! take the answer: it is for an administrator and a scraper, not for the world. It changes nothing
 //! and takes no input but a path.
 
-use debox::Symbols;
-use http::response::HeadWriter;
-use http::{Head, HeadLimits, Method, Parsed, Status, Target, Version};
+use headway_debox::Symbols;
+use headway_http::response::HeadWriter;
+use headway_http::{Head, HeadLimits, Method, Parsed, Status, Target, Version};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -88,7 +88,7 @@ fn answer(
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error),
         }
-        match http::parse(&received, &limits) {
+        match headway_http::parse(&received, &limits) {
             Parsed::Partial => {}
             Parsed::Reject(reject) => break (Answer::text(reject.status, reject.reason), false),
             Parsed::Complete(head) => {
@@ -165,7 +165,7 @@ fn route(
 /// A page that any machine's browser could be talked into reading (a foreign name that resolves to
 /// 127.0.0.1) would not be private to this machine.
 fn is_local(host: &[u8]) -> bool {
-    let name = String::from_utf8_lossy(http::target::host_name(host)).to_ascii_lowercase();
+    let name = String::from_utf8_lossy(headway_http::target::host_name(host)).to_ascii_lowercase();
     let bare = name.trim_start_matches('[').trim_end_matches(']');
     name == "localhost" || bare.parse::<IpAddr>().is_ok()
 }

@@ -13,15 +13,15 @@
 use std::io;
 use std::rc::Rc;
 
-use files::protocol::Brought;
-use files::{Answer, Errand as Sharing, Failure, Full, OpenFile, RootId};
-use http::path::normalise;
-use http::{Framing, Head, Status, Target};
-use specweb::FileName;
-use specweb::application::{self, Reply, Step};
-use specweb::request::{Asked, BODY_BYTES_MAX, Request, asked};
-use specweb::scan::{PATH_BYTES, Scanner};
-use specweb::state::ADS_NAME;
+use headway_files::protocol::Brought;
+use headway_files::{Answer, Errand as Sharing, Failure, Full, OpenFile, RootId};
+use headway_http::path::normalise;
+use headway_http::{Framing, Head, Status, Target};
+use headway_specweb::FileName;
+use headway_specweb::application::{self, Reply, Step};
+use headway_specweb::request::{Asked, BODY_BYTES_MAX, Request, asked};
+use headway_specweb::scan::{PATH_BYTES, Scanner};
+use headway_specweb::state::ADS_NAME;
 
 use super::exchange::{Given, LOOKS_MAX, Served, status_of};
 use super::flow::ASKS_IN_ALL_MAX;
@@ -126,7 +126,7 @@ impl Worker {
         };
         connection.keep_alive = self.keeps(connection, head);
         let place = self.places.get(number).clone();
-        let request = gateway::Request::new(head, bytes);
+        let request = headway_gateway::Request::new(head, bytes);
         let words = Words::new(&place, &request, connection.peer.ip());
         let ask = Ask {
             head,
@@ -482,7 +482,7 @@ impl Worker {
     /// A helper is back from an errand.
     pub(super) fn wake_application(
         &mut self,
-        waiter: event::Token,
+        waiter: headway_event::Token,
         answer: &Result<Brought<Rc<OpenFile>>, Failure>,
     ) {
         let Some(slot) = self.connections.find(waiter) else {

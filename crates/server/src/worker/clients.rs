@@ -2,15 +2,15 @@
 //! more come than can be served, left in the queue when descriptors run out; and the last ones,
 //! when the worker is to end.
 
-use debox::Call;
-use event::{Interest, Token};
+use headway_debox::Call;
+use headway_event::{Interest, Token};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, sockopt};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use http::Status;
+use headway_http::Status;
 
 use super::{Fate, Worker};
 use crate::accept::control::retry_after_s;

@@ -36,10 +36,10 @@ use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
-use debox::Call;
-use event::{Interest, Ready, Token};
-use gateway::FieldList;
-use http::Status;
+use headway_debox::Call;
+use headway_event::{Interest, Ready, Token};
+use headway_gateway::FieldList;
+use headway_http::Status;
 
 use super::{BACKEND, Fate, Worker};
 use crate::connection::{CONNECTION, Channel, Connection, Exchange, Phase, Stage};

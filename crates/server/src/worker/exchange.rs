@@ -6,12 +6,12 @@
 
 use std::rc::Rc;
 
-use debox::Call;
-use files::protocol::Brought;
-use files::{Answer, Failure, FoundFile, OpenFile};
-use http::chunked::Progress;
-use http::path::{Path, normalise};
-use http::{Framing, Head, Method, Parsed, Reject, Status, Target};
+use headway_debox::Call;
+use headway_files::protocol::Brought;
+use headway_files::{Answer, Failure, FoundFile, OpenFile};
+use headway_http::chunked::Progress;
+use headway_http::path::{Path, normalise};
+use headway_http::{Framing, Head, Method, Parsed, Reject, Status, Target};
 use rustix::io::Errno;
 
 use super::dynamic::Found as FoundProgram;
@@ -84,7 +84,7 @@ impl Worker {
             if rest.is_empty() {
                 return self.await_head(connection, rest);
             }
-            let head = match http::parse(rest, &self.limits) {
+            let head = match headway_http::parse(rest, &self.limits) {
                 Parsed::Complete(head) => head,
                 Parsed::Partial => return self.await_head(connection, rest),
                 Parsed::Reject(reject) => return self.reject(connection, rest, &reject),
@@ -209,7 +209,7 @@ impl Worker {
                 connection.phase = Phase::Body(body);
                 let deadline = self.now_ms + self.config.body_timeout_ms;
                 self.deadlines.set(connection.slot(), deadline);
-                self.watch(connection, event::Interest::READ);
+                self.watch(connection, headway_event::Interest::READ);
                 Err(Fate::Keep)
             }
             Progress::TooLarge => {

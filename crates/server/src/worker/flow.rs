@@ -3,11 +3,11 @@
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
-use debox::Call;
-use event::{Interest, Ready};
-use files::{Failure, OpenFile};
-use http::chunked::Progress as Drained;
-use http::{Head, Status};
+use headway_debox::Call;
+use headway_event::{Interest, Ready};
+use headway_files::{Failure, OpenFile};
+use headway_http::chunked::Progress as Drained;
+use headway_http::{Head, Status};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown};
 
@@ -150,7 +150,7 @@ impl Worker {
             return false;
         }
         let waited_ms = self.tracer.call(Call::SocketOption, || {
-            os::socket::last_data_ms(connection.socket.as_fd()).unwrap_or(0)
+            headway_os::socket::last_data_ms(connection.socket.as_fd()).unwrap_or(0)
         });
         let departed = auto.gives_up_on(gone, waited_ms);
         self.counters.first_requests_left += u64::from(departed);
@@ -341,7 +341,7 @@ impl Worker {
         let owed = connection.outgoing.file_range().unwrap_or(offset..offset);
         let asked = if opaque || times > ASKS_MAX {
             self.pool
-                .read(file, owed.start, files::WINDOW_BYTES, waiter)
+                .read(file, owed.start, headway_files::WINDOW_BYTES, waiter)
         } else {
             let length = self.config.send.read_in_bytes(offset..owed.end);
             self.pool.read_in(file, offset, length, Some(waiter))

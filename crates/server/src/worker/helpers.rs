@@ -4,9 +4,9 @@
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use debox::Call;
-use event::{Interest, Token};
-use files::{Done, Failure, HelperSlot, OpenFile, Outcome, PoolStatistics, SlotState};
+use headway_debox::Call;
+use headway_event::{Interest, Token};
+use headway_files::{Done, Failure, HelperSlot, OpenFile, Outcome, PoolStatistics, SlotState};
 
 use super::exchange::Given;
 use super::small::Copied;

@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
-use debox::Call;
-use http::Head;
+use headway_debox::Call;
+use headway_http::Head;
 
 use super::Worker;
 use crate::config::LogFormat;

@@ -5,7 +5,7 @@
 //! first, which the kernel throttles by sleeping. So the worker touches what it is going to use and
 //! locks it.
 
-use os::mapping::lockable_bytes;
+use headway_os::mapping::lockable_bytes;
 use rustix::mm::{MlockAllFlags, mlockall};
 
 /// Beside the contents of small files and the windows of larger ones.

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use debox::Call;
+use headway_debox::Call;
 
 use super::{Worker, WorkerError, helpers};
 use crate::config::SendMethod;

@@ -5,8 +5,8 @@
 use std::io::ErrorKind;
 use std::rc::Rc;
 
-use debox::Call;
-use files::{Full, OpenFile};
+use headway_debox::Call;
+use headway_files::{Full, OpenFile};
 
 use super::Worker;
 use super::flow::{ASKS_IN_ALL_MAX, ASKS_MAX};
@@ -141,7 +141,7 @@ impl Worker {
         let mut at = 0;
         while at < body.len() {
             let read = self.tracer.call(Call::ReadNowait, || {
-                files::read_nowait(source, &mut body[at..], at as u64)
+                headway_files::read_nowait(source, &mut body[at..], at as u64)
             });
             match read {
                 Ok(Some(0)) => return Err(Missing::Changed),

@@ -165,7 +165,10 @@ fn within_budget(case: &Case, before: &Snapshot, after: &Snapshot) -> Result<(),
     let calls =
         |snapshot: &Snapshot, call: &String| snapshot.trace.calls.get(call).copied().unwrap_or(0);
     for (call, most) in &case.calls {
-        if !debox::Call::ALL.iter().any(|known| known.name() == call) {
+        if !headway_debox::Call::ALL
+            .iter()
+            .any(|known| known.name() == call)
+        {
             return Err(format!(
                 "there is no system call `{call}` in the worker's counts"
             ));

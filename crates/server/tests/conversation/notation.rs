@@ -203,8 +203,9 @@ fn is_now(date: &[u8]) -> bool {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs());
-    http::date::parse(date).is_some_and(|seconds| {
+    headway_http::date::parse(date).is_some_and(|seconds| {
         let seconds = seconds as u64;
-        http::date::format(seconds as i64) == *date && seconds.abs_diff(now) <= DATE_SLACK_SECONDS
+        headway_http::date::format(seconds as i64) == *date
+            && seconds.abs_diff(now) <= DATE_SLACK_SECONDS
     })
 }

@@ -147,7 +147,7 @@ fn everybody_is_served_and_counted_when_the_loop_decides_how_many_to_take() {
 
 #[test]
 fn a_crowd_a_large_file_and_those_who_leave_are_served_over_io_uring() {
-    if let Err(error) = event::Events::new(event::Mechanism::IoUring) {
+    if let Err(error) = headway_event::Events::new(headway_event::Mechanism::IoUring) {
         return skip("a_crowd_over_io_uring", &error.to_string());
     }
     let root = root();

@@ -8,8 +8,8 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Instant;
 
-use files::protocol::{MESSAGE_BYTES_MAX, Reply, Request, decode_request, encode_reply};
-use os::rights::{Wait, receive_with_descriptors, send_with_descriptors};
+use headway_files::protocol::{MESSAGE_BYTES_MAX, Reply, Request, decode_request, encode_reply};
+use headway_os::rights::{Wait, receive_with_descriptors, send_with_descriptors};
 use rustix::io::IoSlice;
 
 use crate::support::{PATIENCE, Served, config};

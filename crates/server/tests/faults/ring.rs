@@ -14,7 +14,7 @@ fn everything_is_served_when_the_kernels_workers_help() {
     fs::create_dir(root.path().join("l")).unwrap();
     let large = contents(1, 3_000_000);
     fs::write(root.path().join("large"), &large).unwrap();
-    if let Err(error) = os::work::WorkRing::new(4, 1) {
+    if let Err(error) = headway_os::work::WorkRing::new(4, 1) {
         return skip(
             "everything_is_served_when_the_kernels_workers_help",
             &error.to_string(),

@@ -111,7 +111,7 @@ pub const MECHANISMS: [&str; 4] = [
 pub fn mechanisms() -> Vec<&'static str> {
     let mut all = MECHANISMS.to_vec();
     // A ring's end interrupts whatever its thread does next, so it has a thread of its own.
-    let probe = || event::Events::new(event::Mechanism::IoUring).map(drop);
+    let probe = || headway_event::Events::new(headway_event::Mechanism::IoUring).map(drop);
     match std::thread::spawn(probe).join().expect("a probe") {
         Ok(()) => all.push("events = 'io_uring'"),
         Err(error) => skip("io_uring", &error.to_string()),

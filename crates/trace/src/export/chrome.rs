@@ -125,7 +125,7 @@ fn slept(sleep: &SleepAt) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use debox::Label;
+    use headway_debox::Label;
     use serde_json::{Value, json};
 
     use crate::export::tests::kept;

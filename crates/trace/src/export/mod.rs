@@ -44,7 +44,7 @@ pub(crate) mod tests {
             wall_ns: 90,
             faults_minor: None,
             faults_major: None,
-            preemptions: debox::Wait::default(),
+            preemptions: headway_debox::Wait::default(),
             wakeup_ns: None,
             sleeps,
             lost: 0,

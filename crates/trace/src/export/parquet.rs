@@ -131,7 +131,7 @@ fn number(row: &Row<'_>, at: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use debox::Label;
+    use headway_debox::Label;
     use parquet::file::reader::{FileReader, SerializedFileReader};
     use parquet::record::Field;
 

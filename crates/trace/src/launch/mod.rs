@@ -15,14 +15,14 @@ pub use library::{NoLibrary, library};
 pub use program::{Untraceable, examine};
 pub use session::Session;
 
-use debox::policy::{Filter, Order};
+use headway_debox::policy::{Filter, Order};
 
 /// What the preload library is told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Orders {
-    /// Which records to keep one by one, in the words of [`debox::policy::Filter`]; empty for none.
+    /// Which records to keep one by one, in the words of [`headway_debox::policy::Filter`]; empty for none.
     pub keep: String,
-    /// Reactions, in the words of [`debox::policy::Order`].
+    /// Reactions, in the words of [`headway_debox::policy::Order`].
     pub react: Vec<String>,
     /// Keep the program's stack with each record.
     pub stacks: bool,

@@ -8,8 +8,8 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use debox::Symbols;
-use debox::collect::{Collection, Ended, Process, SYMBOLS_FILE};
+use headway_debox::Symbols;
+use headway_debox::collect::{Collection, Ended, Process, SYMBOLS_FILE};
 use tempfile::TempDir;
 
 /// A trace being made.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use debox::Rung;
+use headway_debox::Rung;
 
 use super::Style;
 use crate::model::{Outcome, Trace, Way, file_name};

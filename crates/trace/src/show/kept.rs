@@ -19,7 +19,7 @@ const OTHERS: usize = 5;
 
 pub(super) fn table(trace: &Trace, style: &Style) -> String {
     // Waiting for work is no anomaly, however long.
-    let idle = |kept: &&Kept| kept.label().is_some_and(debox::Label::is_idle);
+    let idle = |kept: &&Kept| kept.label().is_some_and(headway_debox::Label::is_idle);
     let mut chosen: Vec<&Kept> = trace.kept.iter().filter(|kept| !idle(kept)).collect();
     if chosen.is_empty() {
         return String::new();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use debox::Label;
+use headway_debox::Label;
 
 use super::Style;
 use crate::model::{SleepAt, Trace};
@@ -123,7 +123,7 @@ fn kernel_words(symbol: Option<&str>, line: Option<&str>) -> String {
 
 /// Zero sleeps are a finding only if sleeps could be seen.
 fn nothing(trace: &Trace) -> String {
-    let blind = |rung: &debox::Rung| matches!(rung, debox::Rung::Off { .. });
+    let blind = |rung: &headway_debox::Rung| matches!(rung, headway_debox::Rung::Off { .. });
     if trace.programs.iter().any(|program| blind(&program.rung)) {
         "not known: sleeps could not be seen, see below\n".to_owned()
     } else {

@@ -10,7 +10,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use debox::{Label, Rung};
+use headway_debox::{Label, Rung};
 
 use crate::model::{SleepAt, Trace};
 use crate::units::{percent, plural, time_words};
@@ -161,7 +161,7 @@ fn total<'t>(sums: &[(Label, Sum<'t>)]) -> Sum<'t> {
 
 #[cfg(test)]
 mod tests {
-    use debox::Label;
+    use headway_debox::Label;
 
     use super::sentence;
     use crate::model::{Site, SleepAt, Trace};
@@ -229,7 +229,7 @@ mod tests {
             command: Vec::new(),
             started_ns: 0,
             ended_ns: None,
-            rung: debox::Rung::Off { why: "no".into() },
+            rung: headway_debox::Rung::Off { why: "no".into() },
             sees_faults: false,
             calls: 0,
         });

@@ -10,12 +10,12 @@
 use std::io::{self, BufWriter, IoSlice, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use os::rights::{ReceiveError, Wait, receive_with_descriptors, send_with_descriptors};
+use headway_os::rights::{ReceiveError, Wait, receive_with_descriptors, send_with_descriptors};
+use headway_specweb::cgi::{self, Opened, Variables};
+use headway_specweb::state::{State, now_s};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
-use specweb::cgi::{self, Opened, Variables};
-use specweb::state::{State, now_s};
 
 use crate::{Place, say};
 
@@ -186,7 +186,7 @@ fn head(request: &Request<'_>, server: &str, reply: &Opened) -> Vec<u8> {
         length,
         ..
     } = reply;
-    let date = http::date::format(i64::try_from(now_s()).unwrap_or(i64::MAX));
+    let date = headway_http::date::format(i64::try_from(now_s()).unwrap_or(i64::MAX));
     let mut text = format!(
         "HTTP/1.1 {status} {}\r\nServer: {server}\r\nDate: {}\r\n",
         cgi::phrase(*status),
@@ -310,7 +310,7 @@ mod tests {
 
     #[test]
     fn reply_comes_back_in_messages_when_the_request_wants_it_so() {
-        let (server, program) = os::rights::pair().expect("a pair");
+        let (server, program) = headway_os::rights::pair().expect("a pair");
         let mut output = Output {
             way: Way::Back {
                 server: program.as_fd(),

@@ -20,14 +20,14 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use gateway::cgi::Variables as Pairs;
-use gateway::fastcgi::{Asked, Kind, Responder, write_end, write_stream};
+use headway_gateway::cgi::Variables as Pairs;
+use headway_gateway::fastcgi::{Asked, Kind, Responder, write_end, write_stream};
+use headway_specweb::cgi::{self, Variables};
+use headway_specweb::request::BODY_BYTES_MAX;
+use headway_specweb::state::State;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, set_tcp_nodelay, socket_acceptconn};
 use rustix::net::{SocketFlags, accept_with};
-use specweb::cgi::{self, Variables};
-use specweb::request::BODY_BYTES_MAX;
-use specweb::state::State;
 
 use crate::{Place, say};
 

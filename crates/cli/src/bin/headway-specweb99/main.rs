@@ -21,8 +21,8 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use specweb::cgi::{self, Variables};
-use specweb::state::State;
+use headway_specweb::cgi::{self, Variables};
+use headway_specweb::state::State;
 
 use words::{Asked, USE};
 

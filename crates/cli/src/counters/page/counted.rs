@@ -1,13 +1,13 @@
 //! What was counted: work, misses and stalls, where cycles go, Table 4.6, memory, and what is
 //! behind the figures.
 
-use counters::events::{Meaning, table as events};
-use counters::metrics::Unit;
-use counters::smt::Configuration;
-use counters::study::Outcome;
-use counters::study::compare::{Cell, table_4_6};
-use lab::servers::Kind;
-use report::{SheetBars, SheetPart, SheetSection, SheetTable};
+use headway_counters::events::{Meaning, table as events};
+use headway_counters::metrics::Unit;
+use headway_counters::smt::Configuration;
+use headway_counters::study::Outcome;
+use headway_counters::study::compare::{Cell, table_4_6};
+use headway_lab::servers::Kind;
+use headway_report::{SheetBars, SheetPart, SheetSection, SheetTable};
 
 use super::super::text::{number, percent};
 use super::{NONE, head, or_none, section, title};
@@ -390,12 +390,12 @@ pub(super) fn details(outcome: &Outcome, cells: &[Cell]) -> Option<SheetSection>
 mod tests {
     use super::super::sheet;
     use super::*;
-    use counters::count::{Count, Counts, Space};
-    use counters::events::Scope;
-    use counters::metrics::Served;
-    use counters::probe::{Level, Probed};
-    use counters::study::compare::cells;
-    use counters::study::{Measured, Workload};
+    use headway_counters::count::{Count, Counts, Space};
+    use headway_counters::events::Scope;
+    use headway_counters::metrics::Served;
+    use headway_counters::probe::{Level, Probed};
+    use headway_counters::study::compare::cells;
+    use headway_counters::study::{Measured, Workload};
     use std::collections::BTreeMap;
 
     fn counts(values: &[(Meaning, f64)]) -> Counts {
@@ -450,7 +450,7 @@ mod tests {
     #[test]
     fn estimates_are_marked_and_gaps_left_when_counts_took_turns_or_are_missing() {
         let outcome = outcome();
-        let page = report::sheet(&sheet(&outcome, &cells(&outcome)));
+        let page = headway_report::sheet(&sheet(&outcome, &cells(&outcome)));
         // Two instructions a byte, counted half of the time; 0.5 instructions a cycle beside the
         // Xeon's 0.33.
         assert!(page.contains("<td>≈ 2.00</td>"), "{page}");

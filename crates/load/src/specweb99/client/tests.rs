@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::fileset::{Manifest, Shape};
-use specweb::application::{Lookup, Piece, Step, posted, step};
-use specweb::request::{Method, Request};
+use headway_specweb::application::{Lookup, Piece, Step, posted, step};
+use headway_specweb::request::{Method, Request};
 use std::io;
 
 fn knowledge(manifest: &Manifest) -> Knowledge {

@@ -11,7 +11,7 @@
 //!   [`CHANCE`]. This is the bound, for bursts and for the moments before the second decision has
 //!   taken effect. A queue that is found empty grows back.
 //! - *The part that is heard*, where more come than leave: so large that the queue stays half as
-//!   long as it may be. Chosen by client and not by knock ([`os::listen::hear`]), so that the
+//!   long as it may be. Chosen by client and not by knock ([`headway_os::listen::hear`]), so that the
 //!   others do not come in late, and the queue has room for all who are heard.
 //!
 //! The part follows from two rates, and is corrected by how many wait: `(leaving + (half - waiting)
@@ -19,7 +19,7 @@
 //! heard then, so what is decided does not depend on what was decided before: with a constant load
 //! the number that wait goes to its half as an exponential with a time constant of
 //! [`SETTLE_SOON_S`], or of [`SETTLE_S`], forty periods long; beyond [`BRIM`] it is brought back
-//! faster. Where the kernel remembers whom it did not hear (`os::porter`) the part that follows is
+//! faster. Where the kernel remembers whom it did not hear (`headway_os::porter`) the part that follows is
 //! heard at once. Elsewhere chance is to move the number that wait and hardly the part: a part that
 //! grows hears those as well who have knocked in vain in the last two seconds, at their next knock.
 //! They are late, and they are many: three come where one was meant to. So how many come is

@@ -31,7 +31,7 @@ pub struct Workload {
     /// Whether an unanswered SYN is repeated every second (Linux 6.5 and later), or after 1 s and 3
     /// s.
     pub linear_syns: bool,
-    /// Whether the kernel remembers whom it did not hear ([`os::porter`]), which needs a privilege.
+    /// Whether the kernel remembers whom it did not hear ([`headway_os::porter`]), which needs a privilege.
     pub remembers: bool,
     /// Open connections at most.
     pub connections_max: u32,

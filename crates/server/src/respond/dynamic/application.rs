@@ -6,11 +6,11 @@
 
 use std::net::IpAddr;
 
-use http::{Head, Status, Target};
-use specweb::application::{self, Reply};
-use specweb::request::{Method, Request};
-use specweb::scan::PATH_BYTES;
-use specweb::{FileName, Piece as Content};
+use headway_http::{Head, Status, Target};
+use headway_specweb::application::{self, Reply};
+use headway_specweb::request::{Method, Request};
+use headway_specweb::scan::PATH_BYTES;
+use headway_specweb::{FileName, Piece as Content};
 
 use crate::config::Rule;
 use crate::request::{Outgoing, Piece};
@@ -32,7 +32,7 @@ pub struct Words {
 
 impl Words {
     /// The words of a request for this location.
-    pub fn new(place: &Place, request: &gateway::Request<'_>, client: IpAddr) -> Words {
+    pub fn new(place: &Place, request: &headway_gateway::Request<'_>, client: IpAddr) -> Words {
         let cookies: Vec<&[u8]> = request.values(b"Cookie").collect();
         let script = match &place.location.rule {
             Rule::Prefix(prefix) | Rule::Suffix(prefix) => prefix.trim_end_matches('/'),
@@ -64,8 +64,8 @@ impl Words {
 
 fn method(head: &Head<'_>) -> Method {
     match head.method {
-        http::Method::Get => Method::Get,
-        http::Method::Other("POST") => Method::Post,
+        headway_http::Method::Get => Method::Get,
+        headway_http::Method::Other("POST") => Method::Post,
         _ => Method::Other,
     }
 }
@@ -141,17 +141,17 @@ fn send(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http::{HeadLimits, Parsed};
+    use headway_http::{HeadLimits, Parsed};
 
     #[test]
     fn request_is_put_into_words_as_a_program_would_find_it_in_variables() {
         let bytes = b"POST /own?/dir00000/class0_1?x HTTP/1.1\r\nHost: x\r\nCookie: a=b\r\ncookie: my_cookie=user_id=3\r\n\r\n";
-        let Parsed::Complete(head) = http::parse(bytes, &HeadLimits::default()) else {
+        let Parsed::Complete(head) = headway_http::parse(bytes, &HeadLimits::default()) else {
             panic!("not a head");
         };
         assert_eq!(method(&head), Method::Post);
         assert_eq!(query(&head), b"/dir00000/class0_1?x");
-        let request = gateway::Request::new(&head, bytes);
+        let request = headway_gateway::Request::new(&head, bytes);
         let cookies: Vec<&[u8]> = request.values(b"Cookie").collect();
         let joined = text(&cookies.join(&b"; "[..]));
         assert_eq!(joined, "a=b; my_cookie=user_id=3");

@@ -6,8 +6,8 @@
 use std::ffi::CString;
 use std::net::{IpAddr, SocketAddr};
 
-use gateway::Request;
-use gateway::cgi::{Context, Variables};
+use headway_gateway::Request;
+use headway_gateway::cgi::{Context, Variables};
 
 use super::{Place, Places};
 use crate::forker::wire::{Launch, PROCESSES_UNSAID};

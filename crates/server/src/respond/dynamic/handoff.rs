@@ -8,8 +8,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 
-use gateway::FieldList;
-use http::response::HeadWriter;
+use headway_gateway::FieldList;
+use headway_http::response::HeadWriter;
 
 /// What the server says itself: about the file, about itself, and where the file is.
 const OWN: [&[u8]; 8] = [
@@ -79,7 +79,7 @@ pub fn file_below(document_root: &[u8], file: &[u8]) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use http::{Status, Version};
+    use headway_http::{Status, Version};
 
     use super::*;
 

@@ -4,7 +4,7 @@
 //! Pure: whether there is such a file the worker finds out, by the same name cache as for files, so
 //! that asking whether a program exists never waits for a disk either.
 //!
-//! Paths here are normalised. A location is found by the relative path, as `http::path` makes it;
+//! Paths here are normalised. A location is found by the relative path, as `headway_http::path` makes it;
 //! programs are named with the slash in front, as CGI names them.
 //!
 //! Source: RFC 3875 sections 3.1 and 4.1.13 on script names.
@@ -20,8 +20,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use files::{RootConfig, RootId};
-use gateway::cgi::{Split, split_at_suffix, splits_below};
+use headway_files::{RootConfig, RootId};
+use headway_gateway::cgi::{Split, split_at_suffix, splits_below};
 
 use crate::config::{Config, Host, Kind, Location, Rule};
 use crate::request::{ProgramName, Site};

@@ -2,12 +2,12 @@
 //!
 //! Source: `gateway`, which has the protocols.
 
-use gateway::fastcgi::FastCgiExchange;
-use gateway::proxy::{Forwarding, ProxyExchange, Unforwardable};
-use gateway::scgi::ScgiExchange;
-use gateway::upstream::Address;
-use gateway::{Exchange, HeadLimits, Request};
-use http::{Method, Status};
+use headway_gateway::fastcgi::FastCgiExchange;
+use headway_gateway::proxy::{Forwarding, ProxyExchange, Unforwardable};
+use headway_gateway::scgi::ScgiExchange;
+use headway_gateway::upstream::Address;
+use headway_gateway::{Exchange, HeadLimits, Request};
+use headway_http::{Method, Status};
 
 use super::{LocalParty, Place, Places, variables};
 use crate::config::{Peers, Protocol};

@@ -11,9 +11,9 @@
 
 use std::io::Write;
 
-use gateway::Reply;
-use http::response::HeadWriter;
-use http::{Method, Version};
+use headway_gateway::Reply;
+use headway_http::response::HeadWriter;
+use headway_http::{Method, Version};
 
 use crate::request::Frame;
 use crate::respond::Context;
@@ -113,7 +113,7 @@ pub enum Redirected {
 /// conditions, counts for a file that is handed over, but only if the request could have been one
 /// for that file. `close`: the connection is of no use afterwards.
 pub fn elsewhere(
-    request: &gateway::Request<'_>,
+    request: &headway_gateway::Request<'_>,
     location: &[u8],
     how: Redirected,
     close: bool,
@@ -208,10 +208,12 @@ mod tests {
         let bytes =
             b"POST /cgi-bin/a?q HTTP/1.1\r\nHost: x\r\nCookie: c=1\r\nContent-Length: 5\r\n\
             content-type: a/b\r\nConnection: keep-alive\r\nExpect: 100-continue\r\n\r\n";
-        let http::Parsed::Complete(head) = http::parse(bytes, &http::HeadLimits::default()) else {
+        let headway_http::Parsed::Complete(head) =
+            headway_http::parse(bytes, &headway_http::HeadLimits::default())
+        else {
             panic!("not a head");
         };
-        let request = gateway::Request::new(&head, bytes);
+        let request = headway_gateway::Request::new(&head, bytes);
         let text = |close| {
             let bytes = elsewhere(&request, b"/b?c", Redirected::Away, close);
             String::from_utf8(bytes).unwrap()
@@ -224,10 +226,12 @@ mod tests {
     #[test]
     fn request_stays_with_its_host_when_it_is_sent_elsewhere() {
         let bytes = b"GET http://a.example/p HTTP/1.1\r\nHost: b.example\r\n\r\n";
-        let http::Parsed::Complete(head) = http::parse(bytes, &http::HeadLimits::default()) else {
+        let headway_http::Parsed::Complete(head) =
+            headway_http::parse(bytes, &headway_http::HeadLimits::default())
+        else {
             panic!("not a head");
         };
-        let request = gateway::Request::new(&head, bytes);
+        let request = headway_gateway::Request::new(&head, bytes);
         let there = elsewhere(&request, b"/b", Redirected::Away, false);
         assert_eq!(there, b"GET /b HTTP/1.1\r\nHost: a.example\r\n\r\n");
     }
@@ -246,11 +250,12 @@ mod tests {
             ),
         ] {
             let bytes = format!("{method} /a HTTP/1.1\r\n{fields}\r\n").into_bytes();
-            let http::Parsed::Complete(head) = http::parse(&bytes, &http::HeadLimits::default())
+            let headway_http::Parsed::Complete(head) =
+                headway_http::parse(&bytes, &headway_http::HeadLimits::default())
             else {
                 panic!("not a head");
             };
-            let request = gateway::Request::new(&head, &bytes);
+            let request = headway_gateway::Request::new(&head, &bytes);
             let text = String::from_utf8(elsewhere(&request, b"/b", how, false)).unwrap();
             let rest = text.split_once("\r\n").unwrap().1;
             assert_eq!(rest, format!("{expected}\r\n"), "{method} {how:?}");

@@ -4,11 +4,11 @@
 use std::io;
 use std::rc::Rc;
 
-use debox::{Call, Tracer};
-use files::{Meta, OpenFile};
-use specweb::Ads;
-use specweb::application::Lookup;
-use specweb::profile::{USER_RECORD_BYTES, User};
+use headway_debox::{Call, Tracer};
+use headway_files::{Meta, OpenFile};
+use headway_specweb::Ads;
+use headway_specweb::application::Lookup;
+use headway_specweb::profile::{USER_RECORD_BYTES, User};
 
 use crate::errand::TABLES_HEAD_BYTES;
 use crate::respond::dynamic::Places;
@@ -66,7 +66,7 @@ fn read_exactly(file: &OpenFile, buffer: &mut [u8], at: u64, tracer: &Tracer) ->
     let mut have = 0;
     while have < buffer.len() {
         let read = tracer.call(Call::ReadNowait, || {
-            files::read_nowait(file, &mut buffer[have..], at + have as u64)
+            headway_files::read_nowait(file, &mut buffer[have..], at + have as u64)
         });
         match read {
             Ok(Some(count @ 1..)) => have += count,

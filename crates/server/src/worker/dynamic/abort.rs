@@ -6,10 +6,10 @@
 //! An application that does not care is given up after a while, and there are never more such
 //! connections than may be kept anyway.
 
-use debox::Call;
-use event::{Interest, Ready};
-use gateway::fastcgi::Aborted;
-use gateway::upstream::Outcome;
+use headway_debox::Call;
+use headway_event::{Interest, Ready};
+use headway_gateway::fastcgi::Aborted;
+use headway_gateway::upstream::Outcome;
 use rustix::io::Errno;
 
 use super::Dynamic;

@@ -7,9 +7,9 @@
 //! location are in files as may be. When the last byte has come the program is let go: a slow
 //! client occupies a file, and no process of an application.
 
-use debox::Call;
-use files::{Failure, OpenFile, read_nowait};
-use http::Status;
+use headway_debox::Call;
+use headway_files::{Failure, OpenFile, read_nowait};
+use headway_http::Status;
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 

@@ -6,12 +6,12 @@
 
 use std::time::Instant;
 
-use gateway::HeadLimits;
-use gateway::cgi::{NphReader, ReplyReader};
-use gateway::upstream::Tried;
-use http::chunked::Progress;
-use http::path::normalise;
-use http::{Framing, Head, Method, Status, Target};
+use headway_gateway::HeadLimits;
+use headway_gateway::cgi::{NphReader, ReplyReader};
+use headway_gateway::upstream::Tried;
+use headway_http::chunked::Progress;
+use headway_http::path::normalise;
+use headway_http::{Framing, Head, Method, Status, Target};
 
 use super::{Found, Step};
 use crate::config::Kind;

@@ -21,10 +21,10 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use debox::Call;
-use event::{Interest, Token};
-use http::{Head, Method, Parsed, Status, Version};
-use os::rights::{ReceiveError, Wait, receive_with_descriptors, send_with_descriptors};
+use headway_debox::Call;
+use headway_event::{Interest, Token};
+use headway_http::{Head, Method, Parsed, Status, Version};
+use headway_os::rights::{ReceiveError, Wait, receive_with_descriptors, send_with_descriptors};
 use rustix::io::{Errno, IoSlice};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
@@ -209,7 +209,7 @@ impl Worker {
         bytes: &[u8],
         slot: usize,
     ) -> Result<bool, Status> {
-        let Parsed::Complete(head) = http::parse(bytes, &self.limits) else {
+        let Parsed::Complete(head) = headway_http::parse(bytes, &self.limits) else {
             return Err(Status::INTERNAL_SERVER_ERROR);
         };
         let variables = self.describe(connection, exchange, &head, bytes);
@@ -237,7 +237,8 @@ impl Worker {
         });
         let message = message.ok_or(Status::REQUEST_HEADER_FIELDS_TOO_LARGE)?;
         let client = (!piped).then(|| connection.socket.as_fd());
-        exchange.written_before = client.and_then(|socket| os::socket::written_bytes(socket).ok());
+        exchange.written_before =
+            client.and_then(|socket| headway_os::socket::written_bytes(socket).ok());
         let descriptors: Vec<_> = client
             .into_iter()
             .chain(file.iter().map(AsFd::as_fd))
@@ -429,7 +430,7 @@ impl Worker {
     }
 
     fn keeps_after(&self, connection: &Connection, exchange: &Exchange) -> bool {
-        match http::parse(&exchange.head, &self.limits) {
+        match headway_http::parse(&exchange.head, &self.limits) {
             Parsed::Complete(head) => self.keeps_lent(connection, &head),
             _ => false,
         }

@@ -5,11 +5,11 @@
 //! in memory. A reply that is whole at the first look gets its length; the connection stays then,
 //! whatever the client speaks.
 
-use debox::Call;
-use gateway::cgi::NphEvent;
-use gateway::upstream::Outcome;
-use gateway::{Answer, Event, Refusal, Reply};
-use http::{Parsed, Status};
+use headway_debox::Call;
+use headway_gateway::cgi::NphEvent;
+use headway_gateway::upstream::Outcome;
+use headway_gateway::{Answer, Event, Refusal, Reply};
+use headway_http::{Parsed, Status};
 use rustix::io::Errno;
 
 use super::{READ_BYTES, Step};
@@ -281,7 +281,7 @@ impl Worker {
         reply: Reply,
         body_bytes: usize,
     ) -> bool {
-        let Parsed::Complete(head) = http::parse(&exchange.head, &self.limits) else {
+        let Parsed::Complete(head) = headway_http::parse(&exchange.head, &self.limits) else {
             return false;
         };
         let context = Context::new(&self.rules, &self.date, &head, connection.keep_alive);

@@ -5,8 +5,8 @@
 
 use std::rc::Rc;
 
-use gateway::upstream::{Outcome, Stage as Progressed};
-use http::{Parsed, Status};
+use headway_gateway::upstream::{Outcome, Stage as Progressed};
+use headway_http::{Parsed, Status};
 
 use super::{Elsewhere, Program, Step};
 use crate::config::Kind;
@@ -75,7 +75,7 @@ impl Worker {
             return Fate::Close;
         }
         connection.outgoing.clear();
-        let head = match http::parse(&exchange.head, &self.limits) {
+        let head = match headway_http::parse(&exchange.head, &self.limits) {
             Parsed::Complete(head) if exchange.upload.body.is_none() => head,
             _ => return self.refuse(connection, &exchange.head, status),
         };
@@ -107,10 +107,10 @@ impl Worker {
         self.leave_helpers(&exchange);
         self.release_program(&mut exchange);
         let whole = exchange.upload.body.is_none();
-        let Parsed::Complete(head) = http::parse(&exchange.head, &self.limits) else {
+        let Parsed::Complete(head) = headway_http::parse(&exchange.head, &self.limits) else {
             return Fate::Close;
         };
-        let request = gateway::Request::new(&head, &exchange.head);
+        let request = headway_gateway::Request::new(&head, &exchange.head);
         let how = match there.handed {
             Some(_) => Redirected::HandedOver,
             None => Redirected::Away,

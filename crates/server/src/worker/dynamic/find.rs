@@ -7,10 +7,10 @@
 
 use std::rc::Rc;
 
-use files::{Answer, RootId};
-use gateway::cgi::Split;
-use http::path::{Path, normalise};
-use http::{Head, Method, Status, Target};
+use headway_files::{Answer, RootId};
+use headway_gateway::cgi::Split;
+use headway_http::path::{Path, normalise};
+use headway_http::{Head, Method, Status, Target};
 
 use crate::config::{Kind, Protocol, Rule};
 use crate::connection::{Connection, Phase};

@@ -10,9 +10,9 @@
 
 use std::os::fd::AsFd;
 
-use debox::Call;
-use http::Status;
-use os::spawn::{self, Limits, Way};
+use headway_debox::Call;
+use headway_http::Status;
+use headway_os::spawn::{self, Limits, Way};
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitOptions, kill_process_group, waitid, waitpid,
 };

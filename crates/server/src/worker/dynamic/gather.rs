@@ -12,9 +12,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 
-use debox::Call;
-use files::{Failure, OpenFile};
-use http::Status;
+use headway_debox::Call;
+use headway_files::{Failure, OpenFile};
+use headway_http::Status;
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 
@@ -96,7 +96,7 @@ impl Worker {
         waiter: u64,
         file: &Result<Rc<OpenFile>, Failure>,
     ) {
-        let Some(slot) = self.connections.find(event::Token(waiter)) else {
+        let Some(slot) = self.connections.find(headway_event::Token(waiter)) else {
             return;
         };
         self.step(slot, |worker, connection| {

@@ -7,11 +7,11 @@ use std::collections::VecDeque;
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 
-use debox::Call;
-use event::{Interest, Token};
-use http::Status;
-use os::rights::{Wait, receive_with_descriptors, send_with_descriptors};
-use os::spawn::{SpawnError, Step as SpawnStep};
+use headway_debox::Call;
+use headway_event::{Interest, Token};
+use headway_http::Status;
+use headway_os::rights::{Wait, receive_with_descriptors, send_with_descriptors};
+use headway_os::spawn::{SpawnError, Step as SpawnStep};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, IoSlice};
 

@@ -9,7 +9,7 @@
 
 use std::os::fd::AsFd;
 
-use http::Status;
+use headway_http::Status;
 
 use super::processes::State;
 use crate::connection::{Connection, Exchange, Phase, Stage};
@@ -35,7 +35,7 @@ impl Worker {
             return Fate::Keep;
         }
         exchange.stage = Stage::Over;
-        let written = os::socket::written_bytes(connection.socket.as_fd()).ok();
+        let written = headway_os::socket::written_bytes(connection.socket.as_fd()).ok();
         if written.is_some() && written == exchange.written_before {
             return self.refuse(connection, &exchange.head, status);
         }

@@ -8,8 +8,8 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use debox::Call;
-use event::{EVENTS_PER_WAIT_MAX, Interest, Ready, Token};
+use headway_debox::Call;
+use headway_event::{EVENTS_PER_WAIT_MAX, Interest, Ready, Token};
 
 use super::Dynamic;
 use crate::connection::Line;

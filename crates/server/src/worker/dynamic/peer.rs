@@ -14,13 +14,13 @@
 
 use std::os::fd::OwnedFd;
 
-use debox::Call;
-use event::{Interest, Token};
-use gateway::upstream::{
+use headway_debox::Call;
+use headway_event::{Interest, Token};
+use headway_gateway::upstream::{
     Address, Idle, IdleLimits, Lease, Outcome, Policy, Stage as Progressed, Unavailable, Upstream,
     is_idempotent, may_retry,
 };
-use http::{Parsed, Status};
+use headway_http::{Parsed, Status};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -206,7 +206,7 @@ impl Worker {
         lease: &Lease,
     ) -> Result<Called, NotCalled> {
         let broken = NotCalled::Answer(Status::INTERNAL_SERVER_ERROR);
-        let Parsed::Complete(head) = http::parse(&exchange.head, &self.limits) else {
+        let Parsed::Complete(head) = headway_http::parse(&exchange.head, &self.limits) else {
             return Err(broken);
         };
         let group = self
@@ -228,7 +228,7 @@ impl Worker {
             parties,
             body_bytes: super::start::body_bytes(&head, exchange.upload.bytes),
         };
-        let request = gateway::Request::new(&head, &exchange.head);
+        let request = headway_gateway::Request::new(&head, &exchange.head);
         let talk = talk(
             &self.places,
             peers,
@@ -392,7 +392,7 @@ impl Worker {
         // What a helper is reading now would be taken for the beginning.
         let is_on_disk = upload.spilled.is_some() && !upload.restoring;
         let body_is_kept = is_on_disk || (peer.body_bytes == 0 && !upload.unwanted);
-        let may_repeat = match http::parse(&exchange.head, &self.limits) {
+        let may_repeat = match headway_http::parse(&exchange.head, &self.limits) {
             Parsed::Complete(head) => may_retry(head.method, progressed, body_is_kept),
             _ => false,
         };
@@ -441,7 +441,7 @@ impl Worker {
 
 /// A connection to a back end.
 struct Called {
-    talk: Box<dyn gateway::Exchange>,
+    talk: Box<dyn headway_gateway::Exchange>,
     line: Line,
     /// It had waited.
     kept: bool,

@@ -10,9 +10,9 @@
 //! Source: dissertation 2.4 and 2.5.5: persistent programs behind pipes, whose replies the server
 //! copies.
 
-use debox::Call;
-use event::{Interest, Token};
-use http::Status;
+use headway_debox::Call;
+use headway_event::{Interest, Token};
+use headway_http::Status;
 use std::os::fd::AsFd;
 
 use super::Step;

@@ -2,8 +2,8 @@
 
 use std::os::fd::OwnedFd;
 
-use event::Token;
-use http::Status;
+use headway_event::Token;
+use headway_http::Status;
 
 use crate::worker::DIRECT;
 

@@ -4,9 +4,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
-use debox::Call;
-use gateway::cgi::Variables;
-use http::{Framing, Head, Method, Parsed, Status};
+use headway_debox::Call;
+use headway_gateway::cgi::Variables;
+use headway_http::{Framing, Head, Method, Parsed, Status};
 use rustix::fs::OFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
@@ -76,7 +76,7 @@ impl Worker {
     }
 
     fn launch(&self, connection: &Connection, exchange: &Exchange, bytes: &[u8]) -> Option<Launch> {
-        let Parsed::Complete(head) = http::parse(bytes, &self.limits) else {
+        let Parsed::Complete(head) = headway_http::parse(bytes, &self.limits) else {
             return None;
         };
         let variables = self.describe(connection, exchange, &head, bytes)?;
@@ -105,7 +105,7 @@ impl Worker {
             place,
             hosts.site(connection.site),
             &exchange.program,
-            &gateway::Request::new(head, bytes),
+            &headway_gateway::Request::new(head, bytes),
             parties,
             body_bytes(head, exchange.upload.bytes),
         ))

@@ -6,13 +6,13 @@
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
-use debox::Call;
-use event::{Interest, Ready};
-use files::{Failure, Meta, OpenFile};
-use gateway::cgi::is_local;
-use gateway::upstream::{Outcome, Stage as Progressed, is_idempotent};
-use gateway::{Answer, Event, Fault, FieldList, Handoff, Refusal};
-use http::{Parsed, Status};
+use headway_debox::Call;
+use headway_event::{Interest, Ready};
+use headway_files::{Failure, Meta, OpenFile};
+use headway_gateway::cgi::is_local;
+use headway_gateway::upstream::{Outcome, Stage as Progressed, is_idempotent};
+use headway_gateway::{Answer, Event, Fault, FieldList, Handoff, Refusal};
+use headway_http::{Parsed, Status};
 use rustix::io::Errno;
 
 use super::backlog::RESTORE_BYTES;
@@ -301,7 +301,7 @@ impl Worker {
     /// Whether words that are no reply may belong to an earlier one, or to none, and asking again
     /// over a connection of its own will tell.
     fn is_foreign(&self, exchange: &Exchange) -> bool {
-        let Parsed::Complete(head) = http::parse(&exchange.head, &self.limits) else {
+        let Parsed::Complete(head) = headway_http::parse(&exchange.head, &self.limits) else {
             return false;
         };
         let unheard = |peer: &Peer| peer.kept && !peer.talk.has_head();
@@ -370,7 +370,7 @@ impl Worker {
 /// without a name came without one.
 pub(super) fn identified(
     file: &Rc<OpenFile>,
-    retire: &files::RetireList,
+    retire: &headway_files::RetireList,
 ) -> std::io::Result<Rc<OpenFile>> {
     let descriptor = rustix::io::fcntl_dupfd_cloexec(file, 0)?;
     let status = rustix::fs::fstat(&descriptor)?;

@@ -10,9 +10,9 @@
 //!
 //! Sources: RFC 9110 section 7.8; RFC 6455 sections 1.3 and 7.1.1.
 
-use debox::Call;
-use event::{Interest, Ready};
-use gateway::upstream::Outcome;
+use headway_debox::Call;
+use headway_event::{Interest, Ready};
+use headway_gateway::upstream::Outcome;
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 

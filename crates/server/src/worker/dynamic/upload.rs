@@ -4,9 +4,9 @@
 //! that does not want the body may say so by closing its input, or by ending: the rest is thrown
 //! away.
 
-use debox::Call;
-use http::Status;
-use http::chunked::Progress;
+use headway_debox::Call;
+use headway_http::Status;
+use headway_http::chunked::Progress;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
