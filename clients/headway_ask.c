@@ -6,7 +6,7 @@
  * to keep a descriptor that nobody asked for, whatever it came with. A child of a fork has connections of its
  * own.
  *
- * Sources: unix(7), recvmsg(2), pthread_atfork(3); docs/src/open-file-protocol.md.
+ * Sources: unix(7), recvmsg(2), pthread_atfork(3); docs/src/reference/open-file-protocol.md.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE

@@ -2,7 +2,7 @@
 
 A program of a location with ``direct = ["program"]`` is started once and answers one request after the other. With each
 it is given the client's socket; it writes the whole reply there and then says that it is done. With ``pipe = ["program"]``
-the same program sends its replies back, and the server passes them on. The protocol is in docs/src/direct-protocol.md.
+the same program sends its replies back, and the server passes them on. The protocol is in docs/src/reference/direct-protocol.md.
 Needs Python 3.9 and nothing else.
 
     import headway_direct
