@@ -1,7 +1,7 @@
-//! Draws the pictures of docs/src/accept-auto.md: what policies of taking clients come to in
+//! Draws the pictures of docs/research/src/accept-controller.md: what policies of taking clients come to in
 //! simulated time.
 //!
-//! `cargo run -p headway --example accept_control -- replies > docs/src/accept-replies.svg`, and
+//! `cargo run -p headway --example accept_control -- replies > docs/research/src/accept-replies.svg`, and
 //! `times` and `course` for the others. The simulation is seeded, so the pictures change only with
 //! the control law.
 

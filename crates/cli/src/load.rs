@@ -41,7 +41,7 @@ the number of connections makes it. In an open loop requests start when the sche
 from that moment, whether or not the server was ready for them.
 
 With --specweb99 each connection is held to 400 kbit/s, 30 % of the requests are dynamic, every reply is checked, and the first
-line says how many connections got at least 320 kbit/s; docs/src/specweb99.md has the rules. It is never a SPEC result.
+line says how many connections got at least 320 kbit/s; docs/research/src/specweb99.md has the rules. It is never a SPEC result.
 
 The first line printed is the verdict: valid, suspect or invalid, and why. Times are written 500ms, 10s, 5m.
 Ctrl-C ends the run and keeps what was measured; a second one ends at once.

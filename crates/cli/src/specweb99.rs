@@ -39,7 +39,7 @@ the number of connections that is tried, 122 + 3.22 N MB, and smaller numbers us
 A trial has one iteration unless --trial-iterations says otherwise; what the search ends at is measured with all of --iterations.
 Commands find HEADWAY_CONNECTIONS, HEADWAY_FILESET and HEADWAY_TRIAL.
 An interrupted search goes on when the same command is given again with the same -o.
-The figure is SPECweb99-like and never a SPEC result: docs/src/specweb99.md.
+The figure is SPECweb99-like and never a SPEC result: docs/research/src/specweb99.md.
 Exit codes: 0 done, 1 failed (also: interrupted, or not one connection is held), 2 wrong use.";
 
 /// Searches the largest number of connections that a server holds under SPECweb99-like rules.

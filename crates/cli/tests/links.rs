@@ -1,16 +1,19 @@
-//! The documents hold together: every link between them leads to a file, every link to a heading to
-//! a heading, and the guide's pages stay within the guide.
+//! Checks the links of all documents: each leads to a file and, with an anchor, to a heading of it.
+//! Pages of a book link only to pages of the same book, since the built book has nothing else.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+/// The sources of the two books.
+const BOOKS: [&str; 2] = ["docs/src", "docs/research/src"];
 
 fn repository() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     root.canonicalize().expect("the repository")
 }
 
-/// Every document below `directory`; what is built or fetched is not ours.
+/// Every document below `directory`, without what is built or fetched.
 fn documents(directory: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).expect("a directory").flatten() {
         let (path, name) = (entry.path(), entry.file_name());
@@ -36,11 +39,11 @@ fn prose(text: &str) -> Vec<&str> {
     lines.collect()
 }
 
-/// What `](…)` leads to, links and pictures alike.
+/// The targets of links and pictures.
 fn links(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for line in prose(text) {
-        // Code in a line is no link.
+        // Brackets in code are not links.
         let line: String = line.split('`').step_by(2).collect::<Vec<_>>().join("`");
         for rest in line.split("](").skip(1) {
             found.extend(rest.split_once(')').map(|(link, _)| link.to_owned()));
@@ -49,7 +52,7 @@ fn links(text: &str) -> Vec<String> {
     found
 }
 
-/// The names of a document's headings as a link has them.
+/// The anchors of a document's headings.
 fn anchors(text: &str) -> BTreeSet<String> {
     let headings = prose(text).into_iter().filter(|line| line.starts_with('#'));
     let named = headings.map(|line| {
@@ -62,8 +65,8 @@ fn anchors(text: &str) -> BTreeSet<String> {
     named.collect()
 }
 
-/// What is wrong with a link, if anything.
-fn fault(document: &Path, link: &str, guide: &Path) -> Option<&'static str> {
+/// What is wrong with a link, if anything. `book` is the folder of the document's book.
+fn fault(document: &Path, link: &str, book: Option<&Path>) -> Option<&'static str> {
     if link.contains("://") || link.starts_with("mailto:") {
         return None;
     }
@@ -75,8 +78,8 @@ fn fault(document: &Path, link: &str, guide: &Path) -> Option<&'static str> {
     let Ok(target) = target.canonicalize() else {
         return Some("leads nowhere");
     };
-    if document.starts_with(guide) && !target.starts_with(guide) {
-        return Some("leads out of the guide, where the built book has nothing");
+    if book.is_some_and(|book| !target.starts_with(book)) {
+        return Some("leads out of the book, where the built book has nothing");
     }
     let is_missing = || {
         let text = fs::read_to_string(&target).unwrap_or_default();
@@ -89,13 +92,14 @@ fn fault(document: &Path, link: &str, guide: &Path) -> Option<&'static str> {
 fn every_link_leads_somewhere_when_documents_refer_to_each_other() {
     let (root, mut all) = (repository(), Vec::new());
     documents(&root, &mut all);
-    let guide = root.join("docs/src");
+    let books = BOOKS.map(|book| root.join(book));
     let (mut faults, mut seen) = (Vec::new(), 0);
     for document in &all {
         let text = fs::read_to_string(document).expect("a document");
+        let book = books.iter().find(|book| document.starts_with(book));
         for link in links(&text) {
             seen += 1;
-            if let Some(why) = fault(document, &link, &guide) {
+            if let Some(why) = fault(document, &link, book.map(PathBuf::as_path)) {
                 faults.push(format!("{}: {link} {why}", document.display()));
             }
         }
@@ -106,17 +110,18 @@ fn every_link_leads_somewhere_when_documents_refer_to_each_other() {
 
 #[test]
 fn every_chapter_is_in_the_table_of_contents_when_there_is_one() {
-    let guide = repository().join("docs/src");
-    let contents = fs::read_to_string(guide.join("SUMMARY.md")).expect("SUMMARY.md");
-    let listed: BTreeSet<String> = links(&contents).into_iter().collect();
-    let mut chapters = Vec::new();
-    documents(&guide, &mut chapters);
-    let there: BTreeSet<String> = chapters
-        .iter()
-        .filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()))
-        .filter(|name| name != "SUMMARY.md")
-        .collect();
-    assert_eq!(listed, there);
+    for book in BOOKS.map(|book| repository().join(book)) {
+        let contents = fs::read_to_string(book.join("SUMMARY.md")).expect("SUMMARY.md");
+        let listed: BTreeSet<String> = links(&contents).into_iter().collect();
+        let mut chapters = Vec::new();
+        documents(&book, &mut chapters);
+        let there: BTreeSet<String> = chapters
+            .iter()
+            .filter_map(|path| Some(path.strip_prefix(&book).ok()?.to_str()?.to_owned()))
+            .filter(|name| name != "SUMMARY.md")
+            .collect();
+        assert_eq!(listed, there, "{}", book.display());
+    }
 }
 
 #[test]
@@ -128,12 +133,12 @@ fn fault_is_seen_when_a_link_has_one() {
     let page = guide.join("page.md");
     fs::write(&page, "# One `two`: three\n```\n# not this\n```\n").expect("a page");
     fs::write(base.join("outside.md"), "").expect("a page");
-    let told = |link: &str| fault(&page, link, &guide);
+    let found = |link: &str| fault(&page, link, Some(&guide));
     for good in ["page.md", "#one-two-three", "https://example.org/x"] {
-        assert_eq!(told(good), None, "{good}");
+        assert_eq!(found(good), None, "{good}");
     }
     for bad in ["none.md", "page.md#not-this", "../outside.md"] {
-        assert!(told(bad).is_some(), "{bad}");
+        assert!(found(bad).is_some(), "{bad}");
     }
     assert_eq!(links("a [b](c) `[no](no)` ![d](e.png)"), ["c", "e.png"]);
 }

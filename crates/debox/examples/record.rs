@@ -4,7 +4,7 @@
 //! $ cargo run --release -p headway-debox --example record [FILE]
 //! ```
 //!
-//! Without a file it makes one of 10 MB. docs/src/debox.md explains each line of the output.
+//! Without a file it makes one of 10 MB. docs/src/explanation/debox.md explains the record.
 
 use std::fs::File;
 use std::io::Write;

@@ -1,11 +1,11 @@
-//! Disks that the guide shows can be made.
+//! The disks which the research book shows can be made.
 
 use headway_lab::disk::DiskSpec;
 
 #[test]
-fn disks_of_the_guide_are_understood() {
-    let guide = include_str!("../../../docs/src/lab.md");
-    let blocks = guide.split("```toml\n").skip(1);
+fn disks_of_the_research_book_are_understood() {
+    let chapter = include_str!("../../../docs/research/src/lab.md");
+    let blocks = chapter.split("```toml\n").skip(1);
     let texts = blocks.map(|block| block.split("```").next().unwrap());
     let disks: Vec<DiskSpec> = texts
         .filter(|text| text.contains("size_bytes"))

@@ -80,17 +80,16 @@ fn duckdb_reads_columns_and_figures_when_a_run_is_finished() {
     assert_eq!(found, expected);
 }
 
-/// The first lines of a language in the guide's section on other tools.
+/// The blocks of a language on the guide's page about other tools, one after the other.
 fn lines_of_the_guide(language: &str) -> String {
-    let chapter = fs::read_to_string(root().join("docs/src/run-directory.md")).expect("a chapter");
-    let (_, section) = chapter
-        .split_once("## Reading it with other tools")
-        .expect("the section");
-    let (_, block) = section
-        .split_once(&format!("```{language}\n"))
-        .expect("a block");
-    let (lines, _) = block.split_once("```").expect("its end");
-    lines.to_owned()
+    let page = root().join("docs/src/howto/pandas-polars-duckdb.md");
+    let page = fs::read_to_string(page).expect("a page");
+    let blocks = page.split("\n```").skip(1).step_by(2);
+    let lines = blocks.filter_map(|block| {
+        let (fence, lines) = block.split_once('\n')?;
+        (fence.split_whitespace().next() == Some(language)).then_some(lines)
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// The directories that the guide's lines name. Some requests were abandoned, which have no

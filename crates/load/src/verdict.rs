@@ -2,7 +2,7 @@
 //!
 //! Pure: evidence in, a conclusion and its reasons out. *Suspect*: something on the client's side
 //! was near a bound, so the figures may be partly its own. *Invalid*: they are, or the work was not
-//! the one described. Each threshold is a constant below with its reason; docs/src/load.md lists
+//! the one described. Each threshold is a constant below with its reason; docs/src/explanation/honest-latency.md lists
 //! the same. What a server does badly (slow, errors, time-outs) is a result and no reason to doubt
 //! it.
 

@@ -17,7 +17,7 @@
 //! what is rotated, scanned and logged follows the benchmark's public run rules and white paper
 //! (Standard Performance Evaluation Corporation, 1999 to 2003) as far as we know them, and Ruan's
 //! dissertation (2005), section 1.1; the spelling of names, records, pages and commands is our own.
-//! docs/src/specweb99.md says what is which.
+//! docs/research/src/specweb99.md says what is which.
 
 #![forbid(unsafe_code)]
 

@@ -21,7 +21,7 @@
 //!
 //! What it refuses: anything longer, shorter or other than the table, as [`Malformed`]; each
 //! message has exactly one encoding. The same layout is written down for people in
-//! docs/src/open-file-protocol.md and spoken by clients/headway_ask.c.
+//! docs/src/reference/open-file-protocol.md and spoken by clients/headway_ask.c.
 
 use crate::file::Meta;
 use crate::protocol::{Malformed, PATH_BYTES_MAX};

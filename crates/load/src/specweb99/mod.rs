@@ -10,7 +10,7 @@
 //! The file set has the size that the number of connections asks for: of a larger set only its
 //! first directories are used, a smaller one is refused, unless the whole set was asked for.
 //!
-//! Refused: several servers, open loops, and the name SPECweb99 for a figure. docs/src/specweb99.md
+//! Refused: several servers, open loops, and the name SPECweb99 for a figure. docs/research/src/specweb99.md
 //! says what follows the published descriptions and what is ours.
 //!
 //! Sources: Ruan's dissertation (2005) sections 1.1, 2.6 and 4.6; SPECweb99's public run rules and
@@ -86,7 +86,9 @@ pub enum SpecWeb99Error {
     #[error(transparent)]
     Session(#[from] SessionError),
     /// The application does not do what it should.
-    #[error("GET {asked}: {why}; docs/src/specweb99.md says how a server runs the application")]
+    #[error(
+        "GET {asked}: {why}; docs/research/src/specweb99.md says how a server runs the application"
+    )]
     Application {
         /// Path and query.
         asked: String,

@@ -17,7 +17,7 @@ pub fn render(description: &RunDescription) -> String {
         return "this run is not SPECweb99-like\n".to_owned();
     };
     let mut out = headline(info);
-    out += "SPECweb99-like and no SPEC result: the rules of docs/src/specweb99.md, not a licensed run\n\n";
+    out += "SPECweb99-like and no SPEC result: the rules of docs/research/src/specweb99.md, not a licensed run\n\n";
     facts(&mut out, description, info);
     out.push('\n');
     iterations(&mut out, info);

@@ -1,7 +1,7 @@
 //! The application as the program of a `direct` location: `headway serve` gives it clients'
 //! sockets, and it writes the replies there.
 //!
-//! The program's side of docs/src/direct-protocol.md, version 1, as `clients/` has it in C and
+//! The program's side of docs/src/reference/direct-protocol.md, version 1, as `clients/` has it in C and
 //! Python. The socket is shared with the server, flags included, so each write asks not to wait and
 //! poll waits. A request may say that its reply is to be sent back, as servers had it before; then
 //! it goes to the server in messages. One request at a time; a server that wants more at once

@@ -1,6 +1,6 @@
 //! A figure of one run, by name: `median_ms`, `within:10`, `sleeps:page-io:openat`.
 //!
-//! The names and their units are those of docs/src/study.md. A figure that the run cannot give says
+//! The names and their units are those of docs/research/src/studies.md. A figure that the run cannot give says
 //! why; a figure of the rows comes with an interval, from the bootstrap of the analysis where that
 //! covers it, otherwise from the spread over equal spans of the run (batch means). Counts of one
 //! run have none.
@@ -178,7 +178,7 @@ impl Quantity {
                 Some((_, count)) => (*count, *count),
                 None => {
                     return Err(format!(
-                        "there is no quantity {name:?}; docs/src/study.md lists them"
+                        "there is no quantity {name:?}; docs/research/src/studies.md lists them"
                     ));
                 }
             },

@@ -3,7 +3,7 @@
 //!
 //! One message is one `SOCK_SEQPACKET` packet on the program's standard input; descriptors travel
 //! beside it. Integers are little-endian. The layout is written down for people in
-//! docs/src/direct-protocol.md, and spoken by the libraries in `clients/`.
+//! docs/src/reference/direct-protocol.md, and spoken by the libraries in `clients/`.
 //!
 //! | kind | message | fields after version u8 (1) and kind u8 | descriptors |
 //! |---|---|---|---|
