@@ -22,9 +22,9 @@ lint: ## rustfmt, clippy, cargo-deny, shellcheck, clang-format
 fuzz: ## run each fuzz target for 60 s (HEADWAY_FUZZ_SECONDS)
 	@scripts/fuzz
 
-docs: ## build the user guide into target/book
+docs: ## build the guide into target/book and the research book into target/research
 	@scripts/setup docs
-	@PATH="$$PATH:$${CARGO_HOME:-$$HOME/.cargo}/bin" mdbook build docs
+	@PATH="$$PATH:$${CARGO_HOME:-$$HOME/.cargo}/bin" sh -c "mdbook build docs && mdbook build docs/research"
 
 install: ## build a release (or take BUILT=DIR) and install it with man pages and C libraries under DESTDIR, PREFIX (/usr/local)
 	@scripts/install "$(PREFIX)"
