@@ -1,11 +1,11 @@
 //! `headway serve`: settings from the command line and a file, checked, then served.
 
 use clap::Args;
-use headway_server::config::settings::{Item, LogSettings, given};
-use headway_server::config::units::{AcceptCount, Bytes, Helpers, ListenAddress, Many, Millis};
+use headway_server::config::settings::{Item, given};
+use headway_server::config::units::{AcceptBatch, Bytes, Helpers, ListenAddress, Many, Millis};
 use headway_server::config::{
-    Checked, Config, ConfigError, EarlyReject, Environment, LogFormat, Opening, Preset, SendMethod,
-    Settings, Sharing, Source, raise_descriptor_limit,
+    Checked, Config, ConfigError, EarlyReject, Environment, ListenerMode, LogFormat, Opening,
+    Preset, SendMethod, Settings, Source, raise_descriptor_limit,
 };
 use headway_server::master::{Options, Programs};
 use std::io::Write;
@@ -123,18 +123,28 @@ struct Content {
     /// A file tried in a directory, may be repeated [default: index.html]
     #[arg(long, value_name = "NAME")]
     index: Vec<String>,
-    /// List directories that have no index file
-    #[arg(long)]
-    listing: bool,
-    /// Serve and list names that begin with a dot
-    #[arg(long)]
-    dotfiles: bool,
-    /// Do not look for .br, .zst and .gz siblings
-    #[arg(long)]
-    no_precompressed: bool,
-    /// Leave out the Server field
-    #[arg(long)]
-    hide_server: bool,
+    /// List directories that have no index file [default: off]
+    #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true,
+          default_missing_value = "on", value_parser = on_off)]
+    listing: Option<bool>,
+    /// Serve and list names that begin with a dot [default: off]
+    #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true,
+          default_missing_value = "on", value_parser = on_off)]
+    dotfiles: Option<bool>,
+    /// Serve .br, .zst and .gz files in place of the file to clients that accept them [default: on]
+    #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true,
+          default_missing_value = "on", value_parser = on_off)]
+    precompressed: Option<bool>,
+    /// Value of the Server header [default: Headway]
+    #[arg(long, value_name = "TEXT")]
+    server_header: Option<String>,
+    /// Leave out the Server header [default: off]
+    #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true,
+          default_missing_value = "on", value_parser = on_off)]
+    hide_server_header: Option<bool>,
+    /// Directory of temporary files: long request bodies and responses [default: /tmp or TMPDIR]
+    #[arg(long, value_name = "DIR")]
+    temp_directory: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -151,18 +161,18 @@ struct Connections {
     /// connections [default: auto; 25 with --accept-on-close and the presets of the Flash line; as
     /// the name of a micro-server's preset says]
     #[arg(long, value_name = "N|auto", allow_hyphen_values = true)]
-    accept_count: Option<AcceptCount>,
+    accept_batch: Option<AcceptBatch>,
     /// When more come than can be served, and it is no burst, tell those who are left: 503 answers
-    /// them, reset resets their connections; off leaves them waiting. Goes with --accept-count auto
+    /// them, reset resets their connections; off leaves them waiting. Goes with --accept-batch auto
     /// alone [default: off]
     #[arg(long, value_name = "off|503|reset")]
     early_reject: Option<EarlyReject>,
     /// Which sockets workers accept from: reuseport (each its own, the kernel chooses by a hash),
-    /// shared (one for all, who is free takes a client, in turn and by shares) or herd (one for
-    /// all, and all are woken); with these two --accept-count auto has all heard [default:
+    /// shared (one for all, who is free takes a client, in turn and by shares) or shared-thundering (one for
+    /// all, and all are woken); with these two --accept-batch auto has all heard [default:
     /// reuseport]
     #[arg(long, value_name = "WAY")]
-    listeners: Option<Sharing>,
+    listeners: Option<ListenerMode>,
     /// Read from a new connection as soon as it is accepted, without asking the event mechanism
     /// [default: on; off with the presets accept…]
     #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true,
@@ -173,7 +183,7 @@ struct Connections {
     #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true,
           default_missing_value = "on", value_parser = on_off)]
     eager_write: Option<bool>,
-    /// Accept connections whenever one has closed, too; not with --accept-count auto [default: off;
+    /// Accept connections whenever one has closed, too; not with --accept-batch auto [default: off;
     /// on with the presets eager+close and cm]
     #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true,
           default_missing_value = "on", value_parser = on_off)]
@@ -185,26 +195,28 @@ struct Connections {
     full_read: Option<bool>,
     /// Keep names, open files and small files' contents between requests [default: on; off with the
     /// presets of micro-servers, but for accept25+cache]
-    #[arg(long, value_name = "on|off", value_parser = on_off)]
+    #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true,
+          default_missing_value = "on", value_parser = on_off)]
     caching: Option<bool>,
-    /// Length of the kernel's accept queue; with --accept-count auto the longest that it may be
+    /// Length of the kernel's accept queue; with --accept-batch auto the longest that it may be
     /// [default: 1024; 128 with the presets of micro-servers]
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
-    listenq: Option<i64>,
+    backlog: Option<i64>,
     /// Open connections at most, a worker [default: 15000, or what the descriptor limit allows]
     #[arg(long, value_name = "N")]
-    max_conns: Option<u32>,
+    max_connections: Option<u32>,
     /// Open connections at most from one address (one /64 of IPv6), a worker: who comes with more
     /// is answered 503; 0 is no bound [default: 0]
     #[arg(long, value_name = "N")]
     max_connections_per_address: Option<u32>,
-    /// Accept connections that have not sent anything yet, too: the default of micro-servers'
-    /// presets
-    #[arg(long)]
-    no_defer_accept: bool,
+    /// Leave a connection in the kernel until its first bytes have arrived [default: on; off with
+    /// the presets of micro-servers]
+    #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true,
+          default_missing_value = "on", value_parser = on_off)]
+    defer_accept: Option<bool>,
     /// Requests at most on one connection; 0 is no bound [default: 0]
     #[arg(long, value_name = "N")]
-    max_requests: Option<u32>,
+    max_requests_per_connection: Option<u32>,
 }
 
 #[derive(Debug, Args)]
@@ -212,7 +224,7 @@ struct Connections {
 struct Timeouts {
     /// For a whole request head [default: 10s]
     #[arg(long, value_name = "TIME")]
-    head_timeout: Option<Millis>,
+    header_timeout: Option<Millis>,
     /// For a whole request body [default: 10s]
     #[arg(long, value_name = "TIME")]
     body_timeout: Option<Millis>,
@@ -232,13 +244,13 @@ struct Timeouts {
 struct Bounds {
     /// A longer request head is answered 431 [default: 16KiB]
     #[arg(long, value_name = "SIZE")]
-    head_max: Option<Bytes>,
+    max_header_size: Option<Bytes>,
     /// A longer request target is answered 414 [default: 8KiB]
     #[arg(long, value_name = "SIZE")]
-    target_max: Option<Bytes>,
+    max_target_size: Option<Bytes>,
     /// A longer request body is answered 413 [default: 1MiB]
     #[arg(long, value_name = "SIZE")]
-    body_max: Option<Bytes>,
+    max_body_size: Option<Bytes>,
     /// Helper processes at least [default: 1]
     #[arg(long, value_name = "N")]
     helpers_min: Option<usize>,
@@ -250,19 +262,19 @@ struct Bounds {
     helper_queue_max: Option<usize>,
     /// Names in the cache [default: 50000]
     #[arg(long, value_name = "N")]
-    names_max: Option<usize>,
+    file_cache_entries: Option<usize>,
     /// Open files in the cache [default: what the descriptor limit leaves]
     #[arg(long, value_name = "N")]
-    descriptors_max: Option<usize>,
+    file_cache_descriptors: Option<usize>,
     /// Memory for the contents of small files, taken by each worker when it starts [default: 64MiB,
     /// less where memory is short; two fifths of a control group's limit; 0 where small files are
     /// not kept]
     #[arg(long, value_name = "SIZE")]
-    content_max: Option<Bytes>,
+    response_cache_max: Option<Bytes>,
     /// Small files that stay in the page cache for all workers together, once somebody has asked
     /// for them [default: two fifths of a control group's limit with several workers; else 0]
     #[arg(long, value_name = "SIZE")]
-    keep_max: Option<Bytes>,
+    pin_max: Option<Bytes>,
     /// Files up to this size are sent from memory [default: 128KiB; 0 in the ways of sending that
     /// know no small files]
     #[arg(long, value_name = "SIZE")]
@@ -270,10 +282,10 @@ struct Bounds {
     /// Memory for the windows of larger files on their way [default: 16MiB, less where memory is
     /// short]
     #[arg(long, value_name = "SIZE")]
-    window_max: Option<Bytes>,
+    chunk_cache_max: Option<Bytes>,
     /// Bytes one connection may send before the others have their turn [default: 1MiB]
     #[arg(long, value_name = "SIZE")]
-    turn: Option<Bytes>,
+    write_quantum: Option<Bytes>,
     /// Age after which a cached name is checked again [default: 1s; 60s where only a helper can]
     #[arg(long, value_name = "TIME")]
     revalidate: Option<Millis>,
@@ -291,9 +303,10 @@ struct Report {
     /// Serve the status page on an address of its own: 9090 is http://127.0.0.1:9090/status
     #[arg(long, value_name = "ADDR")]
     status: Option<ListenAddress>,
-    /// Do not let the workers trace their own system calls
-    #[arg(long)]
-    no_trace: bool,
+    /// Let the workers trace their own system calls [default: on]
+    #[arg(long, value_name = "on|off", num_args = 0..=1, require_equals = true,
+          default_missing_value = "on", value_parser = on_off)]
+    trace: Option<bool>,
 }
 
 /// Checks, then serves until a stop signal; with `--check` only checks.
@@ -368,7 +381,7 @@ fn settings(from: &Arguments) -> Settings {
         listen: list(&connections.listen),
         workers: item(&run.workers),
         events: item(&run.events),
-        accept_count: item(&connections.accept_count),
+        accept_batch: item(&connections.accept_batch),
         early_reject: item(&connections.early_reject),
         listeners: item(&connections.listeners),
         eager_read: item(&connections.eager_read),
@@ -376,43 +389,46 @@ fn settings(from: &Arguments) -> Settings {
         accept_on_close: item(&connections.accept_on_close),
         full_read: item(&connections.full_read),
         caching: item(&connections.caching),
-        listenq: item(&connections.listenq),
-        max_conns: item(&connections.max_conns),
+        backlog: item(&connections.backlog),
+        max_connections: item(&connections.max_connections),
         max_connections_per_address: item(&connections.max_connections_per_address),
-        defer_accept: flag(connections.no_defer_accept, false),
-        max_requests: item(&connections.max_requests),
-        head_timeout: item(&timeouts.head_timeout),
+        defer_accept: item(&connections.defer_accept),
+        max_requests_per_connection: item(&connections.max_requests_per_connection),
+        header_timeout: item(&timeouts.header_timeout),
         body_timeout: item(&timeouts.body_timeout),
         send_timeout: item(&timeouts.send_timeout),
         idle_timeout: item(&timeouts.idle_timeout),
         drain_timeout: item(&timeouts.drain_timeout),
-        head_max: item(&bounds.head_max),
-        target_max: item(&bounds.target_max),
-        body_max: item(&bounds.body_max),
+        max_header_size: item(&bounds.max_header_size),
+        max_target_size: item(&bounds.max_target_size),
+        max_body_size: item(&bounds.max_body_size),
         helpers_min: item(&bounds.helpers_min),
         helpers_max: item(&bounds.helpers_max),
         helper_queue_max: item(&bounds.helper_queue_max),
-        names_max: item(&bounds.names_max),
-        descriptors_max: item(&bounds.descriptors_max),
-        content_max: item(&bounds.content_max),
-        keep_max: item(&bounds.keep_max),
+        file_cache_entries: item(&bounds.file_cache_entries),
+        file_cache_descriptors: item(&bounds.file_cache_descriptors),
+        response_cache_max: item(&bounds.response_cache_max),
+        pin_max: item(&bounds.pin_max),
         small_file_max: item(&bounds.small_file_max),
         preset: item(&strategy.preset),
         opening: item(&strategy.opening),
         send: item(&strategy.send),
         mapped_max: item(&strategy.mapped_max),
         helpers: item(&strategy.helpers),
-        window_max: item(&bounds.window_max),
-        turn: item(&bounds.turn),
+        chunk_cache_max: item(&bounds.chunk_cache_max),
+        write_quantum: item(&bounds.write_quantum),
         revalidate: item(&bounds.revalidate),
-        hide_server: flag(content.hide_server, true),
+        server_header: item(&content.server_header),
+        hide_server_header: item(&content.hide_server_header),
+        temp_directory: item(&content.temp_directory),
         index: list(&content.index),
-        listing: flag(content.listing, true),
-        dotfiles: flag(content.dotfiles, true),
-        precompressed: flag(content.no_precompressed, false),
-        log: log(report),
+        listing: item(&content.listing),
+        dotfiles: item(&content.dotfiles),
+        precompressed: item(&content.precompressed),
+        log: item(&report.log),
+        log_format: item(&report.log_format),
         status: item(&report.status),
-        trace: flag(report.no_trace, false),
+        trace: item(&report.trace),
         ..Settings::default()
     }
 }
@@ -432,17 +448,4 @@ fn item<T: Clone>(argument: &Option<T>) -> Item<T> {
 
 fn list<T: Clone>(arguments: &[T]) -> Item<Many<T>> {
     (!arguments.is_empty()).then(|| given(Many(arguments.to_vec())))
-}
-
-/// A flag that was not given says nothing, so the file may.
-fn flag(present: bool, means: bool) -> Item<bool> {
-    present.then(|| given(means))
-}
-
-fn log(report: &Report) -> Item<LogSettings> {
-    let log = LogSettings {
-        path: report.log.clone(),
-        format: report.log_format,
-    };
-    (log.path.is_some() || log.format.is_some()).then(|| given(log))
 }

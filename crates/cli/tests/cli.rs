@@ -65,16 +65,19 @@ fn the_exit_code_is_2_when_the_words_are_wrong() {
         ),
         (&["serve", "--early-reject", "404"], "off, 503, reset"),
         (
-            &["serve", "--accept-count", "25", "--early-reject", "503"],
-            "give accept-count = \"auto\" in its place",
+            &["serve", "--accept-batch", "25", "--early-reject", "503"],
+            "give accept-batch = \"auto\" in its place",
         ),
-        (&["serve", "--listeners", "one"], "reuseport, shared, herd"),
+        (
+            &["serve", "--listeners", "one"],
+            "reuseport, shared, shared-thundering",
+        ),
         (
             &["serve", "--preset", "accept25", "--eager-write"],
             "without --eager-read that is never",
         ),
         (
-            &["serve", "--preset", "accept25", "--accept-count", "auto"],
+            &["serve", "--preset", "accept25", "--accept-batch", "auto"],
             "auto is a policy of Headway's own",
         ),
         (
@@ -82,15 +85,15 @@ fn the_exit_code_is_2_when_the_words_are_wrong() {
             "the server whose full-read is on",
         ),
         (
-            &["serve", "--accept-count", "-1"],
+            &["serve", "--accept-batch", "-1"],
             "`-1` is not how many clients to take: write a number up to 1000000, 0 for all that wait, or auto",
         ),
         (
-            &["serve", "--listenq", "-3"],
-            "--listenq: -3 is no length for a queue: write 1 to 1048576, and the kernel makes at most",
+            &["serve", "--backlog", "-3"],
+            "--backlog: -3 is no length for a queue: write 1 to 1048576, and the kernel makes at most",
         ),
         (
-            &["serve", "--listenq", "99999999999"],
+            &["serve", "--backlog", "99999999999"],
             "(sysctl net.core.somaxconn)",
         ),
         (&["serve", "--json"], "--check"),
@@ -117,10 +120,10 @@ fn the_exit_code_is_1_when_something_is_missing() {
 
 #[test]
 fn limit_is_named_when_more_connections_are_wanted_than_descriptors_may_be_open() {
-    let (code, _, err) = run(&["serve", "--max-conns", "4000000000", "--check"]);
+    let (code, _, err) = run(&["serve", "--max-connections", "4000000000", "--check"]);
     assert_eq!(code, 1, "the words are right, the machine lacks something");
     assert!(
-        err.contains("--max-conns: 4000000000 connections") && err.contains("RLIMIT_NOFILE"),
+        err.contains("--max-connections: 4000000000 connections") && err.contains("RLIMIT_NOFILE"),
         "{err}"
     );
 }
@@ -132,10 +135,10 @@ fn length_that_the_kernel_makes_of_a_queue_is_told_when_it_is_shorter() {
         // Nothing is cut here.
         return;
     }
-    let (code, _, err) = run(&["serve", "--listenq", "1048576", "--check"]);
+    let (code, _, err) = run(&["serve", "--backlog", "1048576", "--check"]);
     assert_eq!(code, 0);
     let told = format!(
-        "warning: --listenq: the kernel cuts 1048576 to {} (sysctl net.core.somaxconn)",
+        "warning: --backlog: the kernel cuts 1048576 to {} (sysctl net.core.somaxconn)",
         most.trim()
     );
     assert!(err.contains(&told), "{err}");
@@ -302,7 +305,7 @@ fn server_address(said: &str) -> String {
 
 #[test]
 fn a_request_in_flight_is_finished_when_the_server_is_told_to_stop() {
-    let mut server = Server::start(&["--head-timeout", "60s"]);
+    let mut server = Server::start(&["--header-timeout", "60s"]);
     let mut slow = server.connect();
     serving::write(&mut slow, "GET / HTTP/1.1\r\nHost: x\r\n");
     // A second request on the same worker or another shows that the first was received.
@@ -316,7 +319,7 @@ fn a_request_in_flight_is_finished_when_the_server_is_told_to_stop() {
 
 #[test]
 fn the_server_ends_at_once_when_it_is_told_twice() {
-    let mut server = Server::start(&["--drain-timeout", "10m", "--head-timeout", "10m"]);
+    let mut server = Server::start(&["--drain-timeout", "10m", "--header-timeout", "10m"]);
     let mut slow = server.connect();
     serving::write(&mut slow, "GET / HTTP/1.1\r\n");
     server.signal(rustix::process::Signal::INT);

@@ -147,7 +147,7 @@ fn the_page_begins_with_the_proof_when_a_person_asks() {
 
 #[test]
 fn the_page_does_not_claim_a_proof_when_tracing_is_off() {
-    let server = Server::start(&["--no-trace"]);
+    let server = Server::start(&["--trace=off"]);
     assert!(
         get(&server.status, "/status")
             .2

@@ -14,25 +14,25 @@ pub mod units;
 mod accept;
 mod check;
 mod hosts;
-mod kinds;
+mod handlers;
 mod locations;
-mod peers;
-mod fields;
+mod upstreams;
+mod headers;
 mod memory;
 mod strategy;
 mod error;
 mod print;
 
-pub use accept::{EarlyReject, Sharing};
+pub use accept::{EarlyReject, ListenerMode};
 pub use check::{Environment, raise_descriptor_limit};
 pub use error::{ConfigError, Source};
-pub use locations::{Application, Cgi, Kind, Location, Rule, Streams};
+pub use locations::{Cgi, Handler, Location, PathMatch, SpecWeb99, Streams};
 pub(crate) use memory::REST_BYTES;
 pub use memory::{Memory, available_now, default_kept_bytes};
-pub use peers::{Peers, Protocol};
 pub use settings::Settings;
-pub use strategy::{HelperMeans, Opening, Preset, SendMethod};
-pub use units::AcceptCount;
+pub use strategy::{HelperBackend, Opening, Preset, SendMethod};
+pub use units::AcceptBatch;
+pub use upstreams::{Protocol, Upstreams};
 
 /// The checked configuration of one server.
 ///
@@ -50,11 +50,11 @@ pub struct Config {
     /// The event mechanism: `select`, `poll`, `epoll`, `epoll-edge` or `io_uring`.
     pub events: String,
     /// Connections accepted at most a wake-up.
-    pub accept_count: AcceptCount,
+    pub accept_batch: AcceptBatch,
     /// What is done with clients that cannot be served in time.
     pub early_reject: EarlyReject,
     /// Whether each worker has listeners of its own.
-    pub sharing: Sharing,
+    pub listeners: ListenerMode,
     /// Whether a new connection is read from as soon as it is accepted.
     pub eager_read: bool,
     /// Whether a reply is written as soon as it is there, without asking whether the socket takes
@@ -67,17 +67,17 @@ pub struct Config {
     /// Whether names, open files and the contents of small files are kept between requests.
     pub caching: bool,
     /// Length of the kernel's accept queue, of each listener of each worker.
-    pub listen_queue: u32,
+    pub backlog: u32,
     /// Open connections at most, a worker.
-    pub connections_max: u32,
+    pub max_connections: u32,
     /// Open connections at most from one address, a worker; 0 is no bound.
-    pub connections_per_address_max: u32,
+    pub max_connections_per_address: u32,
     /// Whether the kernel keeps a connection back until its first data has come.
     pub defer_accept: bool,
     /// Requests at most on one connection; 0 is no bound.
-    pub requests_per_connection_max: u32,
+    pub max_requests_per_connection: u32,
     /// For the whole request head, from its first byte or the accept.
-    pub head_timeout_ms: u64,
+    pub header_timeout_ms: u64,
     /// For the whole request body.
     pub body_timeout_ms: u64,
     /// Without any progress in sending.
@@ -87,13 +87,13 @@ pub struct Config {
     /// For requests in flight after a stop signal.
     pub drain_timeout_ms: u64,
     /// A longer request head is answered 431.
-    pub head_bytes_max: usize,
+    pub max_header_bytes: usize,
     /// A longer request target is answered 414.
-    pub target_bytes_max: usize,
+    pub max_target_bytes: usize,
     /// A longer request body is refused with 413, a shorter one is drained.
-    pub body_bytes_max: u64,
+    pub max_body_bytes: u64,
     /// Who does what may wait.
-    pub helper_means: HelperMeans,
+    pub helper_backend: HelperBackend,
     /// Helper processes at least, a worker.
     pub helpers_min: usize,
     /// Helper processes at most, a worker.
@@ -102,38 +102,38 @@ pub struct Config {
     /// those a helper has worked for go on.
     pub helper_queue_max: usize,
     /// Names in the cache at most, a worker.
-    pub names_max: usize,
+    pub file_cache_entries: usize,
     /// Descriptors held by the name cache at most, a worker.
-    pub descriptors_max: usize,
+    pub file_cache_descriptors: usize,
     /// Memory for the contents of small files at most, a worker.
-    pub content_bytes_max: u64,
+    pub response_cache_max_bytes: u64,
     /// Small files that stay in the page cache for all workers, at most; 0: none do.
-    pub keep_bytes_max: u64,
+    pub pin_max_bytes: u64,
     /// Files up to this size are sent from memory.
-    pub small_file_bytes: u64,
+    pub small_file_max_bytes: u64,
     /// How a name that is not cached becomes an open file.
     pub opening: Opening,
     /// How files above that size are found resident and leave.
     pub send: SendMethod,
     /// Bytes of files mapped, or believed to be in memory because they were used lately, at most, a
     /// worker. Of no meaning to the ways of sending that do neither.
-    pub mapped_bytes_max: u64,
+    pub mapped_max_bytes: u64,
     /// Memory for the windows of larger files on their way at most, a worker.
-    pub window_bytes_max: u64,
+    pub chunk_cache_max_bytes: u64,
     /// Bytes one connection may send before the others have their turn.
-    pub turn_bytes: u64,
+    pub write_quantum_bytes: u64,
     /// Cached names older than this are checked again before use.
     pub revalidate_ms: u64,
     /// Where long request bodies wait for their program, as files without names: an existing
     /// directory.
     #[serde(default)]
-    pub body_directory: PathBuf,
+    pub temp_directory: PathBuf,
     /// The value of the `Server` field; `None` hides the field.
-    pub server_field: Option<String>,
+    pub server_header: Option<String>,
     /// Extra response fields by path prefix.
-    pub fields: Vec<ExtraField>,
+    pub headers: Vec<ExtraHeader>,
     /// Media types by file name extension (without the dot), before the built-in table.
-    pub media: Vec<(String, String)>,
+    pub mime_types: Vec<(String, String)>,
     /// The access log; `None` writes none.
     pub log: Option<LogConfig>,
     /// Where the status page listens; `None` is nowhere.
@@ -155,32 +155,32 @@ impl Config {
     /// Descriptors a worker has open at most, which its limit on them allows.
     pub fn descriptors_needed(&self) -> u32 {
         let own = check::RESERVED_DESCRIPTORS as usize + self.helpers_max;
-        let needed = self.connections_max as usize + self.descriptors_max + own;
+        let needed = self.max_connections as usize + self.file_cache_descriptors + own;
         u32::try_from(needed).unwrap_or(u32::MAX)
     }
 
     /// Memory that a worker may fill with the contents of files.
     pub fn memory_bytes(&self) -> u64 {
         let windows_bytes = match self.send {
-            SendMethod::Copy => self.window_bytes_max,
+            SendMethod::Copy => self.chunk_cache_max_bytes,
             // Mapped pages are the page cache's, and go when it needs them to.
             _ => 0,
         };
-        self.content_bytes_max + windows_bytes
+        self.response_cache_max_bytes + windows_bytes
     }
 
     /// How many workers take clients from one queue.
     pub fn sharers(&self) -> u32 {
-        match self.sharing {
-            Sharing::Reuseport => 1,
-            Sharing::Shared | Sharing::Herd => self.workers as u32,
+        match self.listeners {
+            ListenerMode::Reuseport => 1,
+            ListenerMode::Shared | ListenerMode::SharedThundering => self.workers as u32,
         }
     }
 
     /// Whether workers take clients by shares: from one queue, and each knows how many the others
     /// have.
     pub fn is_balanced(&self) -> bool {
-        self.sharing == Sharing::Shared && self.workers > 1
+        self.listeners == ListenerMode::Shared && self.workers > 1
     }
 
     /// Whether a fork helper is needed: some location starts programs, and not from the worker
@@ -227,7 +227,7 @@ pub struct Host {
 
 /// A response field added to every response whose path begins with `prefix`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ExtraField {
+pub struct ExtraHeader {
     /// The path prefix, with its leading slash.
     pub prefix: String,
     /// The field's name.

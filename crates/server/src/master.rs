@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::accept::ABSENT;
-use crate::config::{Config, Sharing};
+use crate::config::{Config, ListenerMode};
 use crate::control::{ControlError, FromWorker, Received, ToWorker};
 use crate::tally::{MasterTally, status};
 
@@ -179,7 +179,7 @@ impl Master {
             .as_ref()
             .map(|log| Log::start(log, &options.programs))
             .transpose()?;
-        let keeper = (config.keep_bytes_max > 0)
+        let keeper = (config.pin_max_bytes > 0)
             .then(|| Keeper::start(&options.programs))
             .transpose()?;
         let listen = listeners.addresses.clone();
@@ -421,7 +421,7 @@ impl Master {
         if let Some(place) = self.board.as_ref().and_then(|board| board.place(number)) {
             place.store(ABSENT, Ordering::Relaxed);
         }
-        if self.config.sharing == Sharing::Shared {
+        if self.config.listeners == ListenerMode::Shared {
             self.tell_others_to_look(number);
         }
         say(format_args!(

@@ -39,7 +39,9 @@ use headway_os::board::Board;
 use headway_os::mapping::Mapping;
 
 use crate::accept::{Addresses, Auto, Balance, LISTENER, Listeners};
-use crate::config::{AcceptCount, Config, EarlyReject, HelperMeans, Opening, SendMethod, Sharing};
+use crate::config::{
+    AcceptBatch, Config, EarlyReject, HelperBackend, ListenerMode, Opening, SendMethod,
+};
 use crate::connection::{CONNECTION, Connection, Phase, Slots};
 use crate::control::{Control, ControlError, FromWorker, ToWorker};
 use crate::lookup::{Hosts, Lookup};
@@ -194,8 +196,8 @@ impl Worker {
 
     fn from_parts(number: u32, config: Box<Config>, control: Control, mut parts: Parts) -> Worker {
         let limits = HeadLimits {
-            head_bytes_max: config.head_bytes_max,
-            target_bytes_max: config.target_bytes_max,
+            head_bytes_max: config.max_header_bytes,
+            target_bytes_max: config.max_target_bytes,
             ..HeadLimits::default()
         };
         let clock = Clock::monotonic();
@@ -209,13 +211,13 @@ impl Worker {
             clock,
             date: Date::new(unix_second()),
             limits,
-            addresses: Addresses::new(config.connections_per_address_max),
-            auto: (config.accept_count == AcceptCount::Auto).then(|| {
+            addresses: Addresses::new(config.max_connections_per_address),
+            auto: (config.accept_batch == AcceptBatch::Auto).then(|| {
                 let rejecting = config.early_reject != EarlyReject::Off;
-                let shared = config.sharing != Sharing::Reuseport;
+                let shared = config.listeners != ListenerMode::Reuseport;
                 // What it measures against is this worker's part of what the kernel makes of the
                 // length.
-                let queue = config.listen_queue.min(headway_os::listen::longest_queue());
+                let queue = config.backlog.min(headway_os::listen::longest_queue());
                 let queue = queue.div_ceil(config.sharers());
                 let auto = Auto::new(queue, rejecting, shared, config.defer_accept);
                 let auto = match config.eager_read {
@@ -239,7 +241,7 @@ impl Worker {
             dynamic: parts.dynamic,
             lookup: parts.lookup,
             rules: Rules::new(&config),
-            shelf: Shelf::new(config.content_bytes_max),
+            shelf: Shelf::new(config.response_cache_max_bytes),
             residency: Residency::detect(),
             pool: parts.pool,
             helpers_asked: 0,
@@ -248,11 +250,11 @@ impl Worker {
             keeper: parts.keeper,
             log: parts.log,
             // Room for a held partial head and as much again, so that receiving always progresses.
-            scratch: vec![0; 2 * config.head_bytes_max],
+            scratch: vec![0; 2 * config.max_header_bytes],
             body: Vec::new(),
-            windows: Windows::new(config.window_bytes_max),
-            maps: Chunks::new(config.mapped_bytes_max),
-            recent: Chunks::new(config.mapped_bytes_max),
+            windows: Windows::new(config.chunk_cache_max_bytes),
+            maps: Chunks::new(config.mapped_max_bytes),
+            recent: Chunks::new(config.mapped_max_bytes),
             again: Vec::new(),
             prefetch: Vec::new(),
             done: Vec::new(),
@@ -506,9 +508,9 @@ impl Parts {
             .as_ref()
             .zip(log_socket)
             .map(|(log, socket)| Log::new(log.format, socket));
-        let keeps = config.keep_bytes_max > 0;
+        let keeps = config.pin_max_bytes > 0;
         let keeper = keeps.then(|| descriptors.pop()).flatten();
-        let keeper = keeper.map(|socket| KeeperSocket::new(socket, config.keep_bytes_max));
+        let keeper = keeper.map(|socket| KeeperSocket::new(socket, config.pin_max_bytes));
         let board = config.is_balanced().then(|| descriptors.pop()).flatten();
         let board = board
             .map(|board| Board::open(board).map_err(io::Error::from))
@@ -516,9 +518,9 @@ impl Parts {
         let board = setup("seeing how many clients the other workers have", board)?;
         let mut listeners = setup(
             "watching the listeners",
-            Listeners::new(descriptors, config.sharing, &mut events),
+            Listeners::new(descriptors, config.listeners, &mut events),
         )?;
-        listeners.open_wide(config.listen_queue, config.defer_accept);
+        listeners.open_wide(config.backlog, config.defer_accept);
         let watched = events.add(control.as_fd(), Token::new(CONTROL, 0, 0), Interest::READ);
         setup("watching the master", watched)?;
         let hosts = setup("reading the hosts", Hosts::open(&config.hosts))?;
@@ -535,7 +537,7 @@ impl Parts {
             ..PoolLimits::default()
         };
         let mut pool = Pool::new(limits, roots.clone());
-        if config.helper_means == HelperMeans::IoUring {
+        if config.helper_backend == HelperBackend::IoUring {
             let ring = pool.use_ring(config.descriptors_needed());
             setup("making a ring for the work of helpers", ring)?;
             if let Some(ring) = pool.ring() {
@@ -545,8 +547,8 @@ impl Parts {
             }
         }
         let bounds = NamesBounds {
-            entries_max: config.names_max,
-            descriptors_max: config.descriptors_max,
+            entries_max: config.file_cache_entries,
+            descriptors_max: config.file_cache_descriptors,
         };
         let lookup = Lookup::new(
             roots,
@@ -577,7 +579,9 @@ fn want(config: &Config) -> Want {
     match config.opening {
         Opening::Touch => Want::Touch,
         Opening::Pass => Want::File,
-        Opening::Probe if config.small_file_bytes >= FETCH_BYTES_MAX as u64 => Want::FileFetched,
+        Opening::Probe if config.small_file_max_bytes >= FETCH_BYTES_MAX as u64 => {
+            Want::FileFetched
+        }
         // Larger ones than are kept in memory would be read twice.
         Opening::Probe => Want::FileReadIn(READ_IN_BYTES),
     }

@@ -3,7 +3,8 @@
 
 use headway_server::config::settings::given;
 use headway_server::config::{
-    AcceptCount, Config, EarlyReject, Environment, HelperMeans, Memory, Preset, Settings, Sharing,
+    AcceptBatch, Config, EarlyReject, Environment, HelperBackend, ListenerMode, Memory, Preset,
+    Settings,
 };
 use std::path::Path;
 
@@ -29,23 +30,29 @@ fn good(text: &str) -> Config {
 #[test]
 fn helpers_are_the_kernels_when_it_is_said_so_and_the_same_when_read_back() {
     let config = good("root = '/'\nhelpers = 'io_uring'\nhelpers-max = 4");
-    let ring = (HelperMeans::IoUring, 1, 4);
-    let of = |config: &Config| (config.helper_means, config.helpers_min, config.helpers_max);
+    let ring = (HelperBackend::IoUring, 1, 4);
+    let of = |config: &Config| {
+        (
+            config.helper_backend,
+            config.helpers_min,
+            config.helpers_max,
+        )
+    };
     assert_eq!(of(&config), ring);
     assert_eq!(good(&config.to_toml()), config);
     assert_eq!(
         of(&good("root = '/'\nhelpers = '2-5'")),
-        (HelperMeans::Processes, 2, 5)
+        (HelperBackend::Processes, 2, 5)
     );
 }
 
 #[test]
 fn ways_to_take_clients_are_the_same_when_read_back() {
-    let text = "root = '/'\naccept-count = 'auto'\nearly_reject = 'reset'\nlisteners = 'shared'\nevents = 'epoll-edge'";
+    let text = "root = '/'\naccept-batch = 'auto'\nearly_reject = 'reset'\nlisteners = 'shared'\nevents = 'epoll-edge'";
     let config = good(text);
     assert_eq!(
-        (config.accept_count, config.early_reject, config.sharing),
-        (AcceptCount::Auto, EarlyReject::Reset, Sharing::Shared)
+        (config.accept_batch, config.early_reject, config.listeners),
+        (AcceptBatch::Auto, EarlyReject::Reset, ListenerMode::Shared)
     );
     assert_eq!(config.events, "epoll-edge");
     assert_eq!(good(&config.to_toml()), config);
@@ -53,7 +60,7 @@ fn ways_to_take_clients_are_the_same_when_read_back() {
 
 #[test]
 fn a_micro_server_of_the_command_line_takes_the_place_of_a_policy_of_the_file() {
-    let file = "root = \"/\"\naccept-count = \"auto\"\nearly-reject = \"503\"";
+    let file = "root = \"/\"\naccept-batch = \"auto\"\nearly-reject = \"503\"";
     let mut settings = Settings::from_toml(file, Path::new("/headway.toml")).unwrap();
     settings.overlay(Settings {
         preset: Some(given(Preset::Accept25)),
@@ -61,8 +68,8 @@ fn a_micro_server_of_the_command_line_takes_the_place_of_a_policy_of_the_file() 
     });
     let config = Config::check(&settings, None, &HERE).unwrap().config;
     assert_eq!(
-        (config.accept_count, config.early_reject),
-        (AcceptCount::Most(25), EarlyReject::Off)
+        (config.accept_batch, config.early_reject),
+        (AcceptBatch::Most(25), EarlyReject::Off)
     );
 }
 
@@ -70,11 +77,8 @@ fn a_micro_server_of_the_command_line_takes_the_place_of_a_policy_of_the_file() 
 fn a_micro_server_has_its_own_defaults_and_is_the_same_when_printed_and_read() {
     for preset in ["accept1", "cm", "accept25+cache"] {
         let config = good(&format!("root = \"/\"\npreset = '{preset}'"));
-        assert_eq!(
-            (config.events.as_str(), config.listen_queue),
-            ("select", 128)
-        );
-        assert!(!config.defer_accept && config.connections_max == 15_000);
+        assert_eq!((config.events.as_str(), config.backlog), ("select", 128));
+        assert!(!config.defer_accept && config.max_connections == 15_000);
         assert_eq!(config.caching, preset == "accept25+cache");
         assert_eq!(good(&config.to_toml()), config);
     }

@@ -110,7 +110,7 @@ fn configured(folder: &Path, fastcgi: &Peer) -> String {
         "[[location]]\nprefix = \"/cgi-bin/\"\ncgi = true\nroot = {:?}\n{root}\n\
          [[location]]\nprefix = \"/direct\"\ndirect = [{PROGRAM:?}]\nconcurrency = 2\n{root}\n\
          [[location]]\nprefix = \"/pipe\"\npipe = [{PROGRAM:?}]\nconcurrency = 2\n{root}\n\
-         [[location]]\nprefix = \"/fastcgi\"\nfastcgi = \"unix:{}\"\nkeep = 4\n\
+         [[location]]\nprefix = \"/fastcgi\"\nfastcgi = \"unix:{}\"\nkeepalive = 4\n\
          [[location]]\nprefix = \"/own\"\nspecweb99 = {{}}\n",
         Path::new(PROGRAM).parent().unwrap(),
         fastcgi.socket().display(),

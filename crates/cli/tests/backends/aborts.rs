@@ -46,7 +46,7 @@ fn is_asked(stream: &mut TcpStream) -> bool {
 
 fn serve(site: &Site, back_end: &BackEnd) -> Server {
     site.serve_configured(&format!(
-        "[[location]]\nprefix = \"/app/\"\nfastcgi = {:?}\nkeep = 4\n",
+        "[[location]]\nprefix = \"/app/\"\nfastcgi = {:?}\nkeepalive = 4\n",
         back_end.address
     ))
 }

@@ -224,7 +224,7 @@ fn back_end_is_left_alone_when_it_breaks_its_protocol() {
     let site = Site::new();
     for words in ["SSH-2.0-OpenSSH\r\n", "HTTP/1.1 200 OK\r\nContent-Le"] {
         let (bad, good) = (BackEnd::saying(words), BackEnd::saying(GOOD));
-        let server = proxy(&site, &[&bad.address, &good.address], "keep = 0");
+        let server = proxy(&site, &[&bad.address, &good.address], "keepalive = 0");
         for _ in 0..12 {
             let status = get(&server, "/app/x").status;
             assert!(matches!(status, 200 | 502), "{status}");
@@ -251,7 +251,11 @@ fn request_that_waits_is_next_when_another_client_has_sent_several() {
         }
         let _ = stream.write_all(GOOD.as_bytes());
     });
-    let server = proxy(&site, &[&back_end.address], "concurrency = 1\nkeep = 0");
+    let server = proxy(
+        &site,
+        &[&back_end.address],
+        "concurrency = 1\nkeepalive = 0",
+    );
     let (mut several, mut one) = (server.connect(), server.connect());
     let request = |name: &str| format!("GET /app/{name} HTTP/1.1\r\nHost: x\r\n\r\n");
     send(&mut several, ["a", "b", "c"].map(&request).concat());
@@ -281,7 +285,7 @@ fn body_goes_over_a_new_connection_when_it_could_not_be_sent_again() {
         let _ = stream.write_all(GOOD.as_bytes());
         let _ = stream.read(&mut [0; 5000]);
     });
-    let server = proxy(&site, &[&back_end.address], "keep = 4");
+    let server = proxy(&site, &[&back_end.address], "keepalive = 4");
     for _ in 0..5 {
         assert_eq!(get(&server, "/app/x").text(), "good");
         let put = "PUT /app/x HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello";
@@ -312,7 +316,7 @@ fn back_end_is_told_of_host_and_hops_as_its_location_says() {
         ("", [theirs, one], ours.as_str()),
         ("trust-forwarded = true", [theirs, both], one),
         (
-            "keep-host = false",
+            "preserve-host = false",
             [&ours, "X-Forwarded-Host: example.org"],
             theirs,
         ),
@@ -361,7 +365,7 @@ fn another_back_end_is_asked_when_one_is_down() {
 fn health_of_each_back_end_is_told_when_one_is_down() {
     let site = Site::new();
     let (down, good) = (nobody(), BackEnd::saying(GOOD));
-    let server = proxy(&site, &[&down, &good.address], "keep = 0");
+    let server = proxy(&site, &[&down, &good.address], "keepalive = 0");
     for _ in 0..12 {
         assert_eq!(get(&server, "/app/x").text(), "good");
     }
@@ -439,7 +443,7 @@ fn kept_connection_is_replaced_when_the_back_end_has_closed_it() {
 fn reply_is_passed_on_when_the_back_end_does_not_want_the_body() {
     let site = Site::new();
     let refusing = BackEnd::saying("HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno");
-    let server = proxy(&site, &[&refusing.address], "body-max = \"8MiB\"");
+    let server = proxy(&site, &[&refusing.address], "max-body-size = \"8MiB\"");
     let mut stream = server.connect();
     let mut sender = stream.try_clone().unwrap();
     let sending = thread::spawn(move || {

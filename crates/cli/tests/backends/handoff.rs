@@ -20,7 +20,7 @@ fn serve(site: &Site, words: &'static str) -> Server {
     fs::write(site.path("root/kept/a.txt"), TEXT).unwrap();
     site.program("away", "printf 'Location: /kept/a.txt\\n\\n'");
     site.serve_configured(&format!(
-        "[[location]]\nprefix = \"/app/\"\nproxy = {:?}\nhandoff = true\n\
+        "[[location]]\nprefix = \"/app/\"\nproxy = {:?}\naccel-redirect = true\n\
          [[location]]\nprefix = \"/kept\"\nfiles = true\ninternal = true\n\
          [[location]]\nprefix = \"/cgi-bin/\"\ncgi = true\nroot = {:?}\n",
         back_end.address,

@@ -140,7 +140,7 @@ fn patient(requests: usize) -> BackEnd {
 #[test]
 fn posts_go_over_kept_connections_when_they_may() {
     let site = Site::new();
-    for (more, connections) in [("", 3), ("reuse-always = true", 1)] {
+    for (more, connections) in [("", 3), ("keepalive-unsafe-methods = true", 1)] {
         let back_end = patient(3);
         let server = proxy(&site, &[&back_end.address], more);
         for _ in 0..3 {
@@ -155,7 +155,11 @@ fn posts_go_over_kept_connections_when_they_may() {
 fn post_is_not_sent_again_when_its_kept_connection_ends() {
     let site = Site::new();
     let back_end = patient(1);
-    let server = proxy(&site, &[&back_end.address], "reuse-always = true");
+    let server = proxy(
+        &site,
+        &[&back_end.address],
+        "keepalive-unsafe-methods = true",
+    );
     assert_eq!(ask(&server, post("/app/x", b"hello")).text(), "good");
     assert_eq!(counter(&server, "backend_failures"), 0);
     assert_eq!(ask(&server, post("/app/x", b"hello")).status, 502);

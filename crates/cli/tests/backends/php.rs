@@ -20,7 +20,7 @@ fn php(test: &str, more: &str) -> Option<(Peer, Site, Server)> {
         fs::copy(entry.path(), site.path("root").join(entry.file_name())).unwrap();
     }
     let server = site.serve_configured(&format!(
-        "[[location]]\nsuffix = \".php\"\nfastcgi = \"unix:{}\"\nbody-max = \"8MiB\"\n{more}\n",
+        "[[location]]\nsuffix = \".php\"\nfastcgi = \"unix:{}\"\nmax-body-size = \"8MiB\"\n{more}\n",
         peer.socket().display()
     ));
     Some((peer, site, server))
@@ -112,7 +112,7 @@ fn upload_comes_back_whole_when_php_is_behind_a_port() {
     let program = site.path("root").join("form.php");
     fs::copy(programs("php").join("form.php"), program).unwrap();
     let server = site.serve_configured(&format!(
-        "[[location]]\nsuffix = \".php\"\nfastcgi = \"{}\"\nbody-max = \"8MiB\"\n",
+        "[[location]]\nsuffix = \".php\"\nfastcgi = \"{}\"\nmax-body-size = \"8MiB\"\n",
         port_to(peer.socket())
     ));
     uploads_come_back_whole(&server);
@@ -233,7 +233,7 @@ fn php_is_told_the_request_and_the_configuration_when_it_asks() {
 #[test]
 fn file_is_sent_by_the_server_when_php_hands_it_over() {
     let name = "file_is_sent_by_the_server_when_php_hands_it_over";
-    let Some((_peer, site, server)) = php(name, "handoff = true") else {
+    let Some((_peer, site, server)) = php(name, "accel-redirect = true") else {
         return;
     };
     let root = fs::canonicalize(site.path("root")).unwrap();
@@ -326,7 +326,7 @@ fn client_is_told_what_is_wrong_when_a_php_program_fails() {
 #[test]
 fn connections_to_php_are_used_again_when_they_are_kept() {
     let name = "connections_to_php_are_used_again_when_they_are_kept";
-    let Some((_peer, _site, server)) = php(name, "keep = 1") else {
+    let Some((_peer, _site, server)) = php(name, "keepalive = 1") else {
         return;
     };
     for _ in 0..5 {

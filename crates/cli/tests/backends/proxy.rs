@@ -11,7 +11,7 @@ fn back_end_serves_over_few_connections_when_they_are_kept() {
     };
     let site = Site::new();
     let server = site.serve_configured(&format!(
-        "[[location]]\nprefix = \"/\"\nproxy = \"unix:{}\"\nbody-max = \"8MiB\"\n\
+        "[[location]]\nprefix = \"/\"\nproxy = \"unix:{}\"\nmax-body-size = \"8MiB\"\n\
          [[location]]\nprefix = \"/file.txt\"\nfiles = true\n",
         peer.socket().display()
     ));

@@ -13,7 +13,7 @@ fn python_program_answers_when_it_owns_a_prefix() {
     };
     let site = Site::new();
     let server = site.serve_configured(&format!(
-        "[[location]]\nprefix = \"/app\"\nscgi = \"unix:{}\"\nbody-max = \"8MiB\"\n",
+        "[[location]]\nprefix = \"/app\"\nscgi = \"unix:{}\"\nmax-body-size = \"8MiB\"\n",
         peer.socket().display()
     ));
     let known = get(&server, "/app/environment?a=b");

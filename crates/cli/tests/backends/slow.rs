@@ -89,7 +89,7 @@ fn back_end_is_free_for_others_when_a_client_takes_its_reply_slowly() {
 #[test]
 fn back_end_is_held_back_when_no_more_of_its_reply_may_wait() {
     let site = Site::new();
-    for more in ["spill-max = \"1MiB\"", "spill-max = \"0\""] {
+    for more in ["temp-file-max = \"1MiB\"", "temp-file-max = \"0\""] {
         let (listener, taken) = long_winded("Content-Length: 30000000");
         let server = proxy(&site, &[&listener.address], more);
         let mut slow = server.connect();

@@ -226,7 +226,7 @@ fn sender_is_held_back_when_the_other_side_does_not_read() {
 fn connection_ends_when_nothing_goes_over_it() {
     let site = Site::new();
     let back_end = agreeing(echo);
-    let more = "tunnel-timeout = \"2s\"\ntimeout = \"1s\"\ntime-max = \"1s\"";
+    let more = "upgrade-timeout = \"2s\"\ntimeout = \"1s\"\nrequest-timeout = \"1s\"";
     let server = proxy(&site, &[&back_end.address], more);
     let mut stream = open(&server);
     // Longer than a request may take.
@@ -243,13 +243,13 @@ fn connection_ends_when_nothing_goes_over_it() {
 fn protocol_stays_when_as_many_connections_have_changed_theirs_as_may() {
     let site = Site::new();
     let back_end = agreeing(echo);
-    let server = proxy(&site, &[&back_end.address], "tunnels = 1");
+    let server = proxy(&site, &[&back_end.address], "max-upgrades = 1");
     let first = open(&server);
     assert_eq!(ask(&server, UPGRADE).status, 503);
     drop(first);
     server.wait_for("its end", |server| counter(server, "tunnels_open") == 0);
     drop(open(&server));
-    let server = proxy(&site, &[&back_end.address], "tunnels = 0");
+    let server = proxy(&site, &[&back_end.address], "max-upgrades = 0");
     assert_eq!(
         ask(&server, UPGRADE).text(),
         "good",

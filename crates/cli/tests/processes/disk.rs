@@ -164,7 +164,7 @@ fn clients_are_told_and_others_are_served_when_the_disk_breaks() {
             Err(why) => return skip(NAME, &why),
         };
         disk.make_cold().unwrap();
-        let arguments = ["--workers", "1", "--events", events, "--no-precompressed"];
+        let arguments = ["--workers", "1", "--events", events, "--precompressed=off"];
         let server = Server::start_in(disk.path(), &arguments);
         assert_eq!(get(&server.address, "/warm"), (200, b"hello".into()));
         for name in ["small", "large"] {
@@ -262,7 +262,7 @@ fn loop_reads_each_small_file_once_when_their_pages_have_gone() {
         fs::write(root.path().join(name), contents(number, BYTES)).unwrap();
     }
     // Contents for a part of them: each is read again from its file when it is asked for again.
-    let options = ["--workers", "1", "--content-max", "1MiB"];
+    let options = ["--workers", "1", "--response-cache-max", "1MiB"];
     let server = Server::start_in(root.path(), &options);
     let ask_all = || {
         for (number, name) in names.iter().enumerate() {

@@ -94,15 +94,15 @@ fn default_sizes_follow_the_limit_when_a_control_group_has_one() {
         // Two fifths of the limit without what a worker takes beside, a fiftieth, four fifths; and
         // for several workers a twentieth for all, and two fifths in the page cache.
         let one = [
-            "content-max = \"136MiB\"",
-            "keep-max = \"0\"",
-            "window-max = \"8MiB\"",
+            "response-cache-max = \"136MiB\"",
+            "pin-max = \"0\"",
+            "chunk-cache-max = \"8MiB\"",
             "mapped-max = \"320MiB\"",
         ];
         let two = [
-            "content-max = \"10MiB\"",
-            "keep-max = \"160MiB\"",
-            "window-max = \"4MiB\"",
+            "response-cache-max = \"10MiB\"",
+            "pin-max = \"160MiB\"",
+            "chunk-cache-max = \"4MiB\"",
             "mapped-max = \"160MiB\"",
         ];
         for (workers, lines) in [("1", one), ("2", two)] {

@@ -36,7 +36,7 @@ fn every_reply_is_right_when_helpers_are_killed_under_load() {
         let path = root.path().join(number.to_string());
         fs::write(path, contents(number, size_of(number))).unwrap();
     }
-    let arguments = ["--content-max", "64KiB", "--revalidate", "0ms"];
+    let arguments = ["--response-cache-max", "64KiB", "--revalidate", "0ms"];
     let server = Server::start_in(root.path(), &arguments);
     let (stop, replies) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {

@@ -49,7 +49,14 @@ fn small_file_stays_in_the_page_cache_for_all_workers_until_its_keeper_is_killed
         return skip(NAME, "too little may be locked (RLIMIT_MEMLOCK)");
     }
     // Nothing in the workers' own memory, so that each request reads the file.
-    let options = ["--workers", "2", "--keep-max", "1MiB", "--content-max", "0"];
+    let options = [
+        "--workers",
+        "2",
+        "--pin-max",
+        "1MiB",
+        "--response-cache-max",
+        "0",
+    ];
     let server = Server::start_in(root.path(), &options);
     let keepers = server.children("serve-keeper");
     assert_eq!(keepers.len(), 1);

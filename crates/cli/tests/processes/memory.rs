@@ -32,7 +32,7 @@ fn worker_grows_beyond_the_memory_it_may_lock_when_it_has_no_privilege() {
         "1",
         "--small-file-max",
         "16MiB",
-        "--content-max",
+        "--response-cache-max",
         "256MiB",
     ];
     let server = Server::start_in(root.path(), &arguments);

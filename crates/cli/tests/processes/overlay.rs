@@ -32,9 +32,9 @@ fn serve_from_overlay(send: &str, resident_least: u64) -> Result<(), String> {
     let options = [
         "--workers",
         "1",
-        "--content-max",
+        "--response-cache-max",
         "1MiB",
-        "--window-max",
+        "--chunk-cache-max",
         "2MiB",
         "--send",
         send,

@@ -208,12 +208,12 @@ fn newcomers_are_told_when_there_is_no_room_for_another_connection() {
     let arguments = [
         "--workers",
         "1",
-        "--accept-count",
+        "--accept-batch",
         "auto",
-        "--no-defer-accept",
+        "--defer-accept=off",
         "--early-reject",
         "503",
-        "--max-conns",
+        "--max-connections",
         "3",
     ];
     let server = Server::start_in(root.path(), &arguments);
@@ -257,9 +257,9 @@ fn surplus_is_told_at_once_when_early_rejection_is_asked_for() {
         let arguments = [
             "--workers",
             "1",
-            "--accept-count",
+            "--accept-batch",
             "auto",
-            "--no-defer-accept",
+            "--defer-accept=off",
             "--early-reject",
             way,
         ];
@@ -337,7 +337,7 @@ fn kernel_remembers_whom_it_did_not_hear_when_that_is_allowed() {
     }
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
-    let arguments = ["--workers", "1", "--accept-count", "auto"];
+    let arguments = ["--workers", "1", "--accept-batch", "auto"];
     let with = Server::start_in(root.path(), &arguments);
     let without = Server::start_without_bpf(root.path(), &arguments);
     for (server, remembering) in [(with, 1), (without, 0)] {

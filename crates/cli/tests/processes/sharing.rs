@@ -135,14 +135,18 @@ fn worker_takes_its_share_of_those_who_come_at_once_and_looks_away_for_a_moment(
 
 #[test]
 fn length_of_a_shared_queue_is_divided_among_those_who_decide_on_it() {
-    for (sharing, expected) in [("reuseport", 128), ("shared", 64), ("herd", 64)] {
+    for (sharing, expected) in [
+        ("reuseport", 128),
+        ("shared", 64),
+        ("shared-thundering", 64),
+    ] {
         let root = root();
         let arguments = [
             "--listeners",
             sharing,
-            "--accept-count",
+            "--accept-batch",
             "auto",
-            "--listenq",
+            "--backlog",
             "128",
         ];
         let server = Server::start_in(root.path(), &arguments);
@@ -154,7 +158,7 @@ fn length_of_a_shared_queue_is_divided_among_those_who_decide_on_it() {
 #[test]
 fn everybody_is_served_when_all_workers_are_woken_for_each() {
     for events in ["select", "poll", "epoll"] {
-        let (_root, server) = start(events, "herd");
+        let (_root, server) = start(events, "shared-thundering");
         let _clients: Vec<TcpStream> = (0..CLIENTS).map(|_| client(&server)).collect();
         let status = server.status();
         let accepted: u64 = of_workers(&status, "accepted").iter().sum();
@@ -203,7 +207,7 @@ fn everybody_is_served_when_workers_that_share_a_listener_are_full_and_clients_l
             events,
             "--listeners",
             "shared",
-            "--max-conns",
+            "--max-connections",
             "3",
         ];
         let server = Server::start_in(root.path(), &arguments);

@@ -82,7 +82,7 @@ fn cached_files_give_way_when_they_hold_every_descriptor_and_nobody_is_connected
         fs::write(root.path().join(number.to_string()), "hello").unwrap();
     }
     for events in ["select", "poll", "epoll", "epoll-edge"] {
-        let arguments = ["--workers", "1", "--no-precompressed", "--events", events];
+        let arguments = ["--workers", "1", "--precompressed=off", "--events", events];
         let server = Server::start_in(root.path(), &arguments);
         // The numbers of descriptors that are free again are given out first, and the limit is one
         // on numbers: the last connection has a high one, all low ones are files.
@@ -137,7 +137,7 @@ fn requests_are_answered_503_and_later_200_when_a_helper_runs_out_of_descriptors
     fs::write(root.join("a"), "hello").unwrap();
     // Names are remembered, contents are not.
     let mut arguments = vec!["--workers", "1", "--helpers-max", "1", "--listing"];
-    arguments.extend(["--no-precompressed", "--content-max", "0"]);
+    arguments.extend(["--precompressed=off", "--response-cache-max", "0"]);
     let server = Server::start_in(root, &arguments);
     for path in ["/a", "/d/", "/small", "/large"] {
         assert_eq!(get(&server.address, path).0, 200);

@@ -9,7 +9,9 @@ fn whole_body_reaches_the_program_when_its_length_is_told() {
     let site = Site::new();
     site.program("echo", ECHO);
     for streams in ["socket", "pipe"] {
-        let server = site.serve(&format!("body-max = \"64MiB\"\nstreams = \"{streams}\""));
+        let server = site.serve(&format!(
+            "max-body-size = \"64MiB\"\nstreams = \"{streams}\""
+        ));
         let mut stream = server.connect();
         // Small enough to come with its head, and large enough to fill every buffer on the way.
         for size in [0, 1, 5_000, 3 << 20] {
@@ -80,7 +82,7 @@ fn body_is_invited_when_the_client_waits_for_it() {
 fn body_is_refused_when_it_is_too_long() {
     let site = Site::new();
     site.program("echo", ECHO);
-    let server = site.serve("body-max = \"10KiB\"");
+    let server = site.serve("max-body-size = \"10KiB\"");
     let told = "POST /cgi-bin/echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10241\r\n\r\n";
     assert_eq!(ask(&server, told).status, 413);
     let expecting = told.replace("\r\n\r\n", "\r\nExpect: 100-continue\r\n\r\n");
@@ -102,8 +104,8 @@ fn long_body_in_chunks_waits_in_a_file_for_its_program() {
     site.program("echo", ECHO);
     let directory = site.path("notes");
     let server = site.serve_with(
-        &format!("body-directory = {directory:?}"),
-        "body-max = \"8MiB\"",
+        &format!("temp-directory = {directory:?}"),
+        "max-body-size = \"8MiB\"",
     );
     let mut stream = server.connect();
     // Less than a piece, some pieces exactly, and some pieces and a part of one.
@@ -147,8 +149,8 @@ fn error_is_told_when_a_long_body_cannot_be_kept() {
     let directory = site.path("gone");
     std::fs::create_dir(&directory).unwrap();
     let server = site.serve_with(
-        &format!("body-directory = {directory:?}"),
-        "body-max = \"8MiB\"",
+        &format!("temp-directory = {directory:?}"),
+        "max-body-size = \"8MiB\"",
     );
     std::fs::remove_dir(&directory).unwrap();
     let mut stream = server.connect();
@@ -207,7 +209,7 @@ fn reply_is_sent_when_the_program_does_not_want_the_body() {
         "closes",
         "exec <&-; sleep 0.1; printf 'Content-Type: a/b\\n\\ndone'",
     );
-    let server = site.serve("body-max = \"64MiB\"");
+    let server = site.serve("max-body-size = \"64MiB\"");
     for program in ["ignores", "closes"] {
         let mut stream = server.connect();
         let mut sender = stream.try_clone().unwrap();
@@ -227,7 +229,7 @@ fn reply_is_sent_when_the_program_does_not_want_the_body() {
 fn time_runs_out_when_a_program_neither_takes_the_body_nor_says_anything() {
     let site = Site::new();
     site.program("deaf", "exec sleep 1000");
-    let server = site.serve("body-max = \"64MiB\"\ntimeout = \"400ms\"");
+    let server = site.serve("max-body-size = \"64MiB\"\ntimeout = \"400ms\"");
     let mut stream = server.connect();
     let mut sender = stream.try_clone().unwrap();
     let request = post("/cgi-bin/deaf", &contents(8 << 20));

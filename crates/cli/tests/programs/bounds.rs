@@ -137,7 +137,7 @@ fn loop_never_waits_when_many_programs_and_files_are_asked_for_at_once() {
         "echo",
         "printf 'Content-Type: a/b\\n\\n'; cat; echo heard >&2",
     );
-    let server = site.serve("concurrency = 8\nqueue = 1000\nbody-max = \"1MiB\"");
+    let server = site.serve("concurrency = 8\nqueue = 1000\nmax-body-size = \"1MiB\"");
     let body = contents(40_000);
     std::thread::scope(|scope| {
         for _ in 0..8 {

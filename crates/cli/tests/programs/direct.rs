@@ -96,7 +96,7 @@ fn requests_are_answered_by_the_program_itself_when_it_has_the_socket() {
         return;
     }
     let site = Site::new();
-    let server = serve(&site, ECHO, "concurrency = 1\nbody-max = \"8MiB\"");
+    let server = serve(&site, ECHO, "concurrency = 1\nmax-body-size = \"8MiB\"");
     let mut stream = server.connect();
     let count = echoes(&mut stream, |reply, in_pieces| {
         assert_eq!(reply.field("Transfer-Encoding").is_some(), in_pieces);
@@ -183,7 +183,7 @@ fn requests_are_answered_when_the_program_is_in_c() {
         let site = Site::new();
         let program = compiled(&site, ECHO_IN_C);
         let server = site.serve_configured(&format!(
-            "[[location]]\nprefix = \"/d/\"\n{kind} = [{program:?}]\nconcurrency = 1\nbody-max = \"8MiB\"\n"
+            "[[location]]\nprefix = \"/d/\"\n{kind} = [{program:?}]\nconcurrency = 1\nmax-body-size = \"8MiB\"\n"
         ));
         let mut stream = server.connect();
         echoes(&mut stream, |_, _| {});
@@ -414,7 +414,7 @@ fn check_who_comes_next(kind: &str) {
         ("later-twice", 300_000),
     ] {
         let site = Site::new();
-        let more = "concurrency = 1\nbody-max = \"8MiB\"";
+        let more = "concurrency = 1\nmax-body-size = \"8MiB\"";
         let server = serve_as(&site, kind, GOES_WRONG_LATER, more);
         let body = contents(size);
         std::thread::scope(|scope| {

@@ -151,7 +151,7 @@ fn whole_group_is_killed_when_a_program_never_ends() {
         "dribbles",
         "echo Content-Type: a/b; echo; while :; do echo x; sleep 0.05; done",
     );
-    let server = site.serve("timeout = \"300ms\"\ntime-max = \"900ms\"");
+    let server = site.serve("timeout = \"300ms\"\nrequest-timeout = \"900ms\"");
     assert_eq!(get(&server, "/cgi-bin/hangs").status, 504);
     assert_eq!(get(&server, "/cgi-bin/refuses").status, 504);
     let mut stream = server.connect();

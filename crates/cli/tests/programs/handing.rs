@@ -52,7 +52,7 @@ fn ways(test: &str) -> Vec<&'static str> {
 #[test]
 fn file_is_sent_with_the_programs_fields_when_a_program_names_one() {
     let site = Site::new();
-    let server = serve(&site, "handoff = true");
+    let server = serve(&site, "accel-redirect = true");
     for way in ways("file_is_sent_with_the_programs_fields_when_a_program_names_one") {
         let mut stream = server.connect();
         for query in [
@@ -106,7 +106,7 @@ fn file_is_sent_with_the_programs_fields_when_a_program_names_one() {
 #[test]
 fn file_is_sent_when_the_program_has_not_taken_the_body() {
     let site = Site::new();
-    let server = serve(&site, "handoff = true\nbody-max = \"64MiB\"");
+    let server = serve(&site, "accel-redirect = true\nmax-body-size = \"64MiB\"");
     for way in ways("file_is_sent_when_the_program_has_not_taken_the_body") {
         let mut stream = server.connect();
         let mut sender = stream.try_clone().unwrap();
@@ -129,7 +129,7 @@ fn file_is_sent_when_the_program_has_not_taken_the_body() {
 #[test]
 fn nothing_is_given_away_when_a_program_names_what_it_may_not() {
     let site = Site::new();
-    let server = serve(&site, "handoff = true");
+    let server = serve(&site, "accel-redirect = true");
     for way in ways("nothing_is_given_away_when_a_program_names_what_it_may_not") {
         for (query, status) in [
             ("X-Sendfile:/etc/passwd", 502),

@@ -20,7 +20,7 @@ fn requests_are_answered_through_the_server_when_a_program_sends_its_replies_bac
         return;
     }
     let site = Site::new();
-    let server = serve(&site, ECHO, "concurrency = 1\nbody-max = \"8MiB\"");
+    let server = serve(&site, ECHO, "concurrency = 1\nmax-body-size = \"8MiB\"");
     let mut stream = server.connect();
     let count = echoes(&mut stream, |reply, _| {
         assert_eq!(reply.field("Server"), Some("Headway"));
@@ -138,7 +138,7 @@ fn process_waits_for_a_slow_client_and_goes_on_when_its_client_has_gone() {
         return;
     }
     let site = Site::new();
-    let more = "concurrency = 1\ntimeout = \"2s\"\noutput-max = \"0\"\nspill-max = \"0\"";
+    let more = "concurrency = 1\ntimeout = \"2s\"\noutput-max = \"0\"\ntemp-file-max = \"0\"";
     let server = serve(&site, NAUGHTY, more);
     let long = "GET /d/?long HTTP/1.1\r\nHost: x\r\n\r\n";
     let mut slow = server.connect();

@@ -172,7 +172,7 @@ fn mistakes_are_named_with_their_line_when_a_location_makes_no_sense() {
             "did you mean `timeout`?",
         ),
         (
-            "prefix = \"/a/\"\ncgi = true\ntimeout = \"2m\"\ntime-max = \"1m\"",
+            "prefix = \"/a/\"\ncgi = true\ntimeout = \"2m\"\nrequest-timeout = \"1m\"",
             "it is never reached",
         ),
         (
@@ -208,9 +208,9 @@ fn configuration_is_the_same_when_it_was_printed_and_read_again() {
     let path = site.path("headway.toml");
     // The sizes whose defaults follow the memory that is available at this moment are named.
     let text = format!(
-        "root = \"root\"\ncontent-max = \"8MiB\"\nwindow-max = \"4MiB\"\nmapped-max = \"64MiB\"\nhelpers-max = 4\n\
+        "root = \"root\"\nresponse-cache-max = \"8MiB\"\nchunk-cache-max = \"4MiB\"\nmapped-max = \"64MiB\"\nhelpers-max = 4\n\
          [[location]]\nprefix = \"/cgi-bin/\"\ncgi = true\nroot = \"cgi\"\nstreams = \"pipe\"\n\
-         time-max = \"0\"\nmemory-max = \"64MiB\"\nvariables = {{ \"A.b\" = \"x\\\"y\" }}\n[[location]]\nsuffix = \".f\"\n\
+         request-timeout = \"0\"\nmemory-max = \"64MiB\"\nvariables = {{ \"A.b\" = \"x\\\"y\" }}\n[[location]]\nsuffix = \".f\"\n\
          files = true\n[[host]]\nnames = [\"a.example\"]\nroot = {:?}\n[[host.location]]\nprefix = \"/x/\"\ncgi = true\n\
          fork-in-server = true\nhalf-close = true\n",
         site.path("root").display()

@@ -332,7 +332,9 @@ fn whole_reply_arrives_when_it_is_large_and_its_client_slow() {
     let expected = contents(24 << 20);
     std::fs::write(site.note("large"), &expected).unwrap();
     for streams in ["socket", "pipe"] {
-        let server = site.serve(&format!("streams = \"{streams}\"\nspill-max = \"1MiB\""));
+        let server = site.serve(&format!(
+            "streams = \"{streams}\"\ntemp-file-max = \"1MiB\""
+        ));
         let mut stream = server.connect();
         send(
             &mut stream,

@@ -144,8 +144,8 @@ fn headway(spec: &ServerSpec, folder: &Path) -> Launch {
     );
     add("--ready-file", folder.join(READY_FILE).into());
     add("--workers", sizes.workers.to_string().into());
-    add("--listenq", sizes.backlog.to_string().into());
-    add("--max-conns", sizes.connections.to_string().into());
+    add("--backlog", sizes.backlog.to_string().into());
+    add("--max-connections", sizes.connections.to_string().into());
     add("--idle-timeout", "3600s".into());
     if spec.kind != super::Kind::Headway {
         add("--preset", spec.kind.name().into());
@@ -158,7 +158,7 @@ fn headway(spec: &ServerSpec, folder: &Path) -> Launch {
         add("--log", folder.join("access.log").into());
     }
     // h2o and CivetWeb do not look for a compressed sibling either.
-    arguments.extend(["--no-precompressed".into(), "--quiet".into()]);
+    arguments.extend(["--precompressed=off".into(), "--quiet".into()]);
     arguments.extend(spec.arguments.iter().map(Into::into));
     Launch {
         arguments,

@@ -1,4 +1,4 @@
-//! How many clients to take, decided from what the loop sees: the control law of `--accept-count
+//! How many clients to take, decided from what the loop sees: the control law of `--accept-batch
 //! auto`.
 //!
 //! Pure: turns of the loop in, a few numbers out, no clock and no system call of its own. So the

@@ -8,7 +8,7 @@
 //! room again. Only where it is asked for (`early-reject`) are those who cannot be served turned
 //! away, and [`control`] says who they are.
 //!
-//! A listener is the worker's own (`SO_REUSEPORT`), or one for all of them ([`Sharing`]). Of a
+//! A listener is the worker's own (`SO_REUSEPORT`), or one for all of them ([`ListenerMode`]). Of a
 //! shared one the kernel tells a single worker of each client, so a worker that leaves clients in
 //! it and looks away has to have the others told: [`Listeners::take_left`] says when. Who has more
 //! clients than its share leaves them on purpose ([`Balance`]).
@@ -34,7 +34,7 @@ pub use auto::Auto;
 pub use balance::{ABSENT, Balance, Turn};
 use reserve::Reserve;
 
-use crate::config::Sharing;
+use crate::config::ListenerMode;
 
 /// The kind of token that names a listener.
 pub const LISTENER: u8 = 0;
@@ -83,7 +83,7 @@ pub fn most_a_round(accept_count: u32, connections_max: u32) -> u32 {
 /// The worker's listening sockets.
 pub struct Listeners {
     sockets: Vec<OwnedFd>,
-    sharing: Sharing,
+    sharing: ListenerMode,
     /// Clients may wait in a shared queue that nobody but this worker was told of, and it does not
     /// look there any more.
     left: bool,
@@ -106,14 +106,16 @@ impl Listeners {
     /// Starts to watch the sockets the master has bound.
     pub fn new(
         sockets: Vec<OwnedFd>,
-        sharing: Sharing,
+        sharing: ListenerMode,
         events: &mut Events,
     ) -> std::io::Result<Self> {
         for (index, socket) in sockets.iter().enumerate() {
             let (socket, token) = (socket.as_fd(), Token::new(LISTENER, index as u32, 0));
             match sharing {
-                Sharing::Shared => events.add_shared(socket, token, Interest::READ)?,
-                Sharing::Reuseport | Sharing::Herd => events.add(socket, token, Interest::READ)?,
+                ListenerMode::Shared => events.add_shared(socket, token, Interest::READ)?,
+                ListenerMode::Reuseport | ListenerMode::SharedThundering => {
+                    events.add(socket, token, Interest::READ)?
+                }
             }
         }
         Ok(Self {
@@ -135,7 +137,7 @@ impl Listeners {
     /// Has the kernel remember whom it is told not to hear, where that is allowed. Only where the
     /// listeners are this worker's own, as [`Listeners::set_heard`]. Whether it does.
     pub fn remember(&mut self) -> bool {
-        if self.sharing == Sharing::Reuseport {
+        if self.sharing == ListenerMode::Reuseport {
             // Whether it may stand there is known before it has to.
             let may = |porter: &Porter| self.sockets.iter().all(|at| porter.stand_at(at).is_ok());
             self.porter = Porter::new().ok().filter(may);
@@ -196,7 +198,7 @@ impl Listeners {
     /// Lets the others who share the listeners be told first of the next clients; and looks at them
     /// anew, for clients that nobody was told of. Nothing to do where each worker has its own.
     pub fn pass_on(&self, events: &mut Events, tracer: &Tracer) {
-        if self.sharing != Sharing::Shared || !self.watched {
+        if self.sharing != ListenerMode::Shared || !self.watched {
             return;
         }
         for socket in &self.sockets {
@@ -210,7 +212,7 @@ impl Listeners {
 
     /// Clients are left in the queue for now, by somebody who was told of them.
     pub fn leave(&mut self) {
-        self.left |= self.sharing == Sharing::Shared;
+        self.left |= self.sharing == ListenerMode::Shared;
     }
 
     /// Whether the others have to be told that clients may wait in the shared queue; once.
@@ -246,7 +248,7 @@ impl Listeners {
     /// Lets the kernel hear only this part of the connections that are asked for. Only where the
     /// listeners are this worker's own: others would have other parts heard.
     pub fn set_heard(&mut self, part: f64, now_ms: u64, tracer: &Tracer) {
-        if self.sharing != Sharing::Reuseport {
+        if self.sharing != ListenerMode::Reuseport {
             return;
         }
         let Some(porter) = &self.porter else {
@@ -271,7 +273,7 @@ impl Listeners {
 
     /// Undoes it at once.
     fn hear_all(&mut self, tracer: &Tracer) {
-        if self.sharing == Sharing::Reuseport {
+        if self.sharing == ListenerMode::Reuseport {
             for socket in &self.sockets {
                 let _ = tracer.call(Call::SocketOption, || headway_os::listen::hear(socket, 1.0));
             }
@@ -413,7 +415,7 @@ mod tests {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let mut events = Events::new(headway_event::Mechanism::Poll).unwrap();
         let sockets = vec![socket.into()];
-        let mut listeners = Listeners::new(sockets, Sharing::Reuseport, &mut events).unwrap();
+        let mut listeners = Listeners::new(sockets, ListenerMode::Reuseport, &mut events).unwrap();
         let accepted = listeners.accept(0, &Tracer::disabled());
         assert!(
             matches!(accepted, Accepted::Exhausted(Errno::OPNOTSUPP)),

@@ -24,7 +24,7 @@ use super::check::{span, value};
 use super::error::Findings;
 use super::settings::{Item, Settings};
 use super::strategy::{Preset, words};
-use super::units::AcceptCount;
+use super::units::AcceptBatch;
 
 words! {
     /// What is done with clients when more come, for longer than a burst lasts, than can be served.
@@ -41,7 +41,7 @@ words! {
 
 words! {
     /// Which sockets workers accept from.
-    Sharing, "way of sharing listeners" {
+    ListenerMode, "way of sharing listeners" {
         /// Each has its own, among which the kernel chooses by a hash (`SO_REUSEPORT`).
         #[default]
         Reuseport = "reuseport",
@@ -49,15 +49,15 @@ words! {
         /// each takes its share.
         Shared = "shared",
         /// One for all, and all are woken.
-        Herd = "herd",
+        SharedThundering = "shared-thundering",
     }
 }
 
 /// Connections that are accepted at most a wake-up where nobody has said and `auto` cannot be: by
 /// the stages of the Flash line, and with a round for each connection that closes.
-const FIXED_COUNT: AcceptCount = AcceptCount::Most(25);
+const FIXED_COUNT: AcceptBatch = AcceptBatch::Most(25);
 
-/// The accept queue of the micro-server where nobody has said (section 4.1, `--listenq`).
+/// The accept queue of the micro-server where nobody has said (section 4.1, `--backlog`).
 const MICRO_LISTEN_QUEUE: u32 = 128;
 
 /// The accept queue of Headway.
@@ -69,7 +69,7 @@ const LISTEN_QUEUE_MOST: i64 = 1 << 20;
 /// A server of Table 1: how it takes clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MicroServer {
-    count: AcceptCount,
+    count: AcceptBatch,
     eager: bool,
     full_read: bool,
     on_close: bool,
@@ -83,7 +83,7 @@ impl Preset {
     /// clients.
     pub(super) fn micro_server(self) -> Option<MicroServer> {
         let plain = |count| MicroServer {
-            count: AcceptCount::Most(count),
+            count: AcceptBatch::Most(count),
             eager: false,
             full_read: false,
             on_close: false,
@@ -115,14 +115,14 @@ impl Preset {
 /// How new clients are taken, checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Policy {
-    pub count: AcceptCount,
+    pub count: AcceptBatch,
     pub eager_read: bool,
     pub eager_write: bool,
     pub on_close: bool,
     pub full_read: bool,
     pub caching: bool,
     pub early_reject: EarlyReject,
-    pub sharing: Sharing,
+    pub listeners: ListenerMode,
     /// A server of Table 1 was asked for, so the defaults around it are theirs.
     pub micro: bool,
 }
@@ -139,14 +139,14 @@ pub(super) fn policy(from: &Settings, to: &mut Findings<'_>) -> Policy {
         caching: None,
     });
     let policy = Policy {
-        count: value(&from.accept_count).unwrap_or(usual.count),
+        count: value(&from.accept_batch).unwrap_or(usual.count),
         eager_read: value(&from.eager_read).unwrap_or(usual.eager),
         eager_write: value(&from.eager_write).unwrap_or(usual.eager),
         on_close: value(&from.accept_on_close).unwrap_or(usual.on_close),
         full_read: value(&from.full_read).unwrap_or(usual.full_read),
         caching: value(&from.caching).unwrap_or(usual.caching.unwrap_or(named.is_none())),
         early_reject: value(&from.early_reject).unwrap_or_default(),
-        sharing: value(&from.listeners).unwrap_or_default(),
+        listeners: value(&from.listeners).unwrap_or_default(),
         micro: named.is_some(),
     };
     auto_is_ours(preset, from, to);
@@ -156,19 +156,23 @@ pub(super) fn policy(from: &Settings, to: &mut Findings<'_>) -> Policy {
         bears_its_name(preset, usual, from, to);
         writes_only_from_a_read(from, to);
     }
-    if !policy.caching && value(&from.content_max).is_some_and(|bytes| bytes.0 > 0) {
+    if !policy.caching && value(&from.response_cache_max).is_some_and(|bytes| bytes.0 > 0) {
         let problem =
             "without caching nothing is kept that it could bound; leave out one of the two";
-        to.wrong("content-max", span(&from.content_max), problem.into());
+        to.wrong(
+            "response-cache-max",
+            span(&from.response_cache_max),
+            problem.into(),
+        );
     }
     policy
 }
 
 /// Of a server that is not named after it.
-fn usual_count(preset: Preset, from: &Settings) -> AcceptCount {
+fn usual_count(preset: Preset, from: &Settings) -> AcceptBatch {
     let on_close = value(&from.accept_on_close) == Some(true);
     match preset == Preset::Headway && !on_close {
-        true => AcceptCount::Auto,
+        true => AcceptBatch::Auto,
         false => FIXED_COUNT,
     }
 }
@@ -188,13 +192,13 @@ fn bears_its_name(preset: Preset, named: MicroServer, from: &Settings, to: &mut 
         (given, _) => given,
     };
     // `auto` is refused beside any preset, with its own reason.
-    let count = match value(&from.accept_count) {
-        Some(AcceptCount::Auto) => None,
-        _ => differs(&from.accept_count, named.count),
+    let count = match value(&from.accept_batch) {
+        Some(AcceptBatch::Auto) => None,
+        _ => differs(&from.accept_batch, named.count),
     };
     let all = [
         (
-            "accept-count",
+            "accept-batch",
             count.map(|place| (place, named.count.to_string())),
         ),
         switch("eager-read", &from.eager_read, named.eager),
@@ -217,20 +221,20 @@ fn bears_its_name(preset: Preset, named: MicroServer, from: &Settings, to: &mut 
 
 /// The servers of the papers had fixed counts, and are measured to compare with that.
 fn auto_is_ours(preset: Preset, from: &Settings, to: &mut Findings<'_>) {
-    if value(&from.accept_count) == Some(AcceptCount::Auto) && preset != Preset::Headway {
+    if value(&from.accept_batch) == Some(AcceptBatch::Auto) && preset != Preset::Headway {
         let problem = format!(
             "auto is a policy of Headway's own, the preset {preset} a server of a paper, which had none; leave out \
              one of the two"
         );
-        to.wrong("accept-count", span(&from.accept_count), problem);
+        to.wrong("accept-batch", span(&from.accept_batch), problem);
     }
 }
 
 /// A round for each connection that closes would be a turn without end, which `auto` is there to
 /// prevent.
 fn auto_takes_in_turns(policy: Policy, from: &Settings, to: &mut Findings<'_>) {
-    if policy.count == AcceptCount::Auto && value(&from.accept_on_close) == Some(true) {
-        let problem = "accept-count = \"auto\" decides how many clients a turn takes, and this takes a round more for each connection \
+    if policy.count == AcceptBatch::Auto && value(&from.accept_on_close) == Some(true) {
+        let problem = "accept-batch = \"auto\" decides how many clients a turn takes, and this takes a round more for each connection \
                        that closes; leave out one of the two"
             .into();
         to.wrong("accept-on-close", span(&from.accept_on_close), problem);
@@ -239,15 +243,15 @@ fn auto_takes_in_turns(policy: Policy, from: &Settings, to: &mut Findings<'_>) {
 
 /// Who cannot be served in time is known to nobody but the controller.
 fn rejects_only_by_control(policy: Policy, from: &Settings, to: &mut Findings<'_>) {
-    if policy.early_reject != EarlyReject::Off && policy.count != AcceptCount::Auto {
+    if policy.early_reject != EarlyReject::Off && policy.count != AcceptBatch::Auto {
         let is_named = value(&from.preset).is_some_and(|preset| preset != Preset::Headway);
         let way_out = match value(&from.accept_on_close) {
             _ if is_named => "leave the preset out, which auto does not go with",
             Some(true) => "leave accept-on-close out, which auto does not go with",
-            _ => "give accept-count = \"auto\" in its place",
+            _ => "give accept-batch = \"auto\" in its place",
         };
         let problem = format!(
-            "clients are turned away when the loop sees that more come than it can serve, and with accept-count = {} it \
+            "clients are turned away when the loop sees that more come than it can serve, and with accept-batch = {} it \
              does not look; {way_out}",
             policy.count
         );
@@ -274,13 +278,13 @@ fn writes_only_from_a_read(from: &Settings, to: &mut Findings<'_>) {
 }
 
 /// The length of the accept queue.
-pub(super) fn listen_queue(
+pub(super) fn backlog(
     from: &Settings,
     policy: Policy,
     somaxconn: u32,
     to: &mut Findings<'_>,
 ) -> u32 {
-    let Some(item) = &from.listenq else {
+    let Some(item) = &from.backlog else {
         return match policy.micro {
             true => MICRO_LISTEN_QUEUE,
             false => LISTEN_QUEUE,
@@ -293,7 +297,7 @@ pub(super) fn listen_queue(
             "{length} is no length for a queue: write 1 to {LISTEN_QUEUE_MOST}, and the kernel makes at most \
              {somaxconn} of it here (sysctl net.core.somaxconn)"
         );
-        to.wrong("listenq", Some(item.span()), problem);
+        to.wrong("backlog", Some(item.span()), problem);
     }
     u32::try_from(length).unwrap_or(LISTEN_QUEUE)
 }

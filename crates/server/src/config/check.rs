@@ -11,10 +11,10 @@ use toml::Spanned;
 
 use super::error::{Findings, Source};
 use super::memory::Memory;
-use super::settings::{Item, LogSettings, Settings};
+use super::settings::{Item, Settings};
 use super::units::{Bytes, Helpers, Millis};
 use super::{
-    Checked, Config, ConfigError, HelperMeans, LogConfig, Opening, SendMethod, accept, fields,
+    Checked, Config, ConfigError, HelperBackend, LogConfig, Opening, SendMethod, accept, headers,
     hosts, locations, memory,
 };
 
@@ -87,11 +87,11 @@ fn build(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> C
     let cpus = environment.cpus.min(256);
     let workers = number("workers", &from.workers, cpus, 1..=256, to);
     let helpers_most = memory::default_helpers_max(workers, environment.memory);
-    let (helper_means, helpers_min, helpers_max) = helpers(from, helpers_most, to);
+    let (helper_backend, helpers_min, helpers_max) = helpers(from, helpers_most, to);
     let policy = accept::policy(from, to);
     let hosts = hosts::hosts(from, to);
     let others = helpers_max + locations::descriptors(&hosts);
-    let (connections_max, descriptors_max) =
+    let (max_connections, file_cache_descriptors) =
         descriptors(from, others, policy.micro, environment, to);
     let (opening, send) = axes(from);
     let small_file = send.default_small_file_bytes();
@@ -101,28 +101,34 @@ fn build(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> C
         true => memory::default_keep_bytes(workers, environment.memory),
         false => 0,
     };
-    let keep = size("keep-max", &from.keep_max, keep, 0..=1 << 40, to);
+    let keep = size("pin-max", &from.pin_max, keep, 0..=1 << 40, to);
     let content = match small_files {
         true => memory::default_content_bytes(workers, keep > 0, environment.memory),
         false => 0,
     };
-    let content = size("content-max", &from.content_max, content, 0..=1 << 40, to);
+    let content = size(
+        "response-cache-max",
+        &from.response_cache_max,
+        content,
+        0..=1 << 40,
+        to,
+    );
     Config {
         listen: listen(from, to),
         workers,
         hosts,
         events: events(from, policy.micro, to),
-        accept_count: policy.count,
+        accept_batch: policy.count,
         early_reject: policy.early_reject,
-        sharing: policy.sharing,
+        listeners: policy.listeners,
         eager_read: policy.eager_read,
         eager_write: policy.eager_write,
         accept_on_close: policy.on_close,
         full_read: policy.full_read,
         caching: policy.caching,
-        listen_queue: accept::listen_queue(from, policy, environment.somaxconn, to),
-        connections_max,
-        connections_per_address_max: number(
+        backlog: accept::backlog(from, policy, environment.somaxconn, to),
+        max_connections,
+        max_connections_per_address: number(
             "max-connections-per-address",
             &from.max_connections_per_address,
             0,
@@ -130,22 +136,40 @@ fn build(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> C
             to,
         ),
         defer_accept: value(&from.defer_accept).unwrap_or(!policy.micro),
-        requests_per_connection_max: number(
-            "max-requests",
-            &from.max_requests,
+        max_requests_per_connection: number(
+            "max-requests-per-connection",
+            &from.max_requests_per_connection,
             0,
             0..=u32::MAX,
             to,
         ),
-        head_timeout_ms: time("head-timeout", &from.head_timeout, 10_000, 1, to),
+        header_timeout_ms: time("header-timeout", &from.header_timeout, 10_000, 1, to),
         body_timeout_ms: time("body-timeout", &from.body_timeout, 10_000, 1, to),
         send_timeout_ms: time("send-timeout", &from.send_timeout, 30_000, 1, to),
         idle_timeout_ms: time("idle-timeout", &from.idle_timeout, 60_000, 1, to),
         drain_timeout_ms: time("drain-timeout", &from.drain_timeout, 10_000, 0, to),
-        head_bytes_max: size("head-max", &from.head_max, 16 << 10, 512..=1 << 20, to) as usize,
-        target_bytes_max: size("target-max", &from.target_max, 8 << 10, 64..=1 << 20, to) as usize,
-        body_bytes_max: size("body-max", &from.body_max, 1 << 20, 0..=1 << 40, to),
-        helper_means,
+        max_header_bytes: size(
+            "max-header-size",
+            &from.max_header_size,
+            16 << 10,
+            512..=1 << 20,
+            to,
+        ) as usize,
+        max_target_bytes: size(
+            "max-target-size",
+            &from.max_target_size,
+            8 << 10,
+            64..=1 << 20,
+            to,
+        ) as usize,
+        max_body_bytes: size(
+            "max-body-size",
+            &from.max_body_size,
+            1 << 20,
+            0..=1 << 40,
+            to,
+        ),
+        helper_backend,
         helpers_min,
         helpers_max,
         helper_queue_max: number(
@@ -155,11 +179,17 @@ fn build(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> C
             1..=1 << 20,
             to,
         ),
-        names_max: number("names-max", &from.names_max, 50_000, 1..=100_000_000, to),
-        descriptors_max,
-        content_bytes_max: content,
-        keep_bytes_max: keep,
-        small_file_bytes: size(
+        file_cache_entries: number(
+            "file-cache-entries",
+            &from.file_cache_entries,
+            50_000,
+            1..=100_000_000,
+            to,
+        ),
+        file_cache_descriptors,
+        response_cache_max_bytes: content,
+        pin_max_bytes: keep,
+        small_file_max_bytes: size(
             "small-file-max",
             &from.small_file_max,
             match content {
@@ -171,21 +201,27 @@ fn build(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> C
         ),
         opening,
         send,
-        mapped_bytes_max: size(
+        mapped_max_bytes: size(
             "mapped-max",
             &from.mapped_max,
             memory::default_mapped_bytes(workers, environment.memory),
             memory::WINDOW_BYTES_LEAST..=1 << 46,
             to,
         ),
-        window_bytes_max: size(
-            "window-max",
-            &from.window_max,
+        chunk_cache_max_bytes: size(
+            "chunk-cache-max",
+            &from.chunk_cache_max,
             memory::default_window_bytes(workers, environment.memory),
             memory::WINDOW_BYTES_LEAST..=1 << 40,
             to,
         ),
-        turn_bytes: size("turn", &from.turn, 1 << 20, 4096..=1 << 30, to),
+        write_quantum_bytes: size(
+            "write-quantum",
+            &from.write_quantum,
+            1 << 20,
+            4096..=1 << 30,
+            to,
+        ),
         revalidate_ms: time(
             "revalidate",
             &from.revalidate,
@@ -193,11 +229,11 @@ fn build(from: &Settings, environment: &Environment, to: &mut Findings<'_>) -> C
             0,
             to,
         ),
-        body_directory: body_directory(&from.body_directory, to),
-        server_field: fields::server(from, to),
-        fields: fields::extra(from, to),
-        media: fields::media(from, to),
-        log: log(&from.log, to),
+        temp_directory: temp_directory(&from.temp_directory, to),
+        server_header: headers::server(from, to),
+        headers: headers::extra(from, to),
+        mime_types: headers::mime_types(from, to),
+        log: log(from, to),
         status: from.status.as_ref().map(|status| status.get_ref().0),
         trace: value(&from.trace).unwrap_or(true),
     }
@@ -213,7 +249,7 @@ fn axes(from: &Settings) -> (Opening, SendMethod) {
 }
 
 /// Who helps, and the least and the most helpers.
-fn helpers(from: &Settings, most: usize, to: &mut Findings<'_>) -> (HelperMeans, usize, usize) {
+fn helpers(from: &Settings, most: usize, to: &mut Findings<'_>) -> (HelperBackend, usize, usize) {
     let given = from
         .helpers
         .as_ref()
@@ -222,9 +258,9 @@ fn helpers(from: &Settings, most: usize, to: &mut Findings<'_>) -> (HelperMeans,
         let means = match given {
             Some((_, place)) => {
                 ring_is_there(place, to);
-                HelperMeans::IoUring
+                HelperBackend::IoUring
             }
-            None => HelperMeans::Processes,
+            None => HelperBackend::Processes,
         };
         let min = number("helpers-min", &from.helpers_min, 1, 1..=256, to);
         // Who asks for more at least than is the rule at most has asked for as many at most.
@@ -239,7 +275,7 @@ fn helpers(from: &Settings, most: usize, to: &mut Findings<'_>) -> (HelperMeans,
         let problem = "it says the least and the most; leave out helpers-min and helpers-max";
         to.wrong("helpers", place, problem.into());
     }
-    (HelperMeans::Processes, count.min, count.max)
+    (HelperBackend::Processes, count.min, count.max)
 }
 
 /// A machine may forbid it; a worker would find out too late.
@@ -266,38 +302,41 @@ fn agree(config: &Config, from: &Settings, environment: &Environment, to: &mut F
             format!("{min} is more than helpers-max, {max}"),
         );
     }
-    if config.target_bytes_max > config.head_bytes_max {
+    if config.max_target_bytes > config.max_header_bytes {
         let (target, head) = (
-            Bytes(config.target_bytes_max as u64),
-            Bytes(config.head_bytes_max as u64),
+            Bytes(config.max_target_bytes as u64),
+            Bytes(config.max_header_bytes as u64),
         );
-        let place = span(&from.target_max).or(span(&from.head_max));
+        let place = span(&from.max_target_size).or(span(&from.max_header_size));
         let problem =
-            format!("{target} is more than head-max, {head}, and the target is in the head");
-        to.wrong("target-max", place, problem);
+            format!("{target} is more than max-header-size, {head}, and the target is in the head");
+        to.wrong("max-target-size", place, problem);
     }
-    if config.content_bytes_max > 0 && config.small_file_bytes > config.content_bytes_max {
-        let place = span(&from.small_file_max).or(span(&from.content_max));
+    if config.response_cache_max_bytes > 0
+        && config.small_file_max_bytes > config.response_cache_max_bytes
+    {
+        let place = span(&from.small_file_max).or(span(&from.response_cache_max));
         let (small, all) = (
-            Bytes(config.small_file_bytes),
-            Bytes(config.content_bytes_max),
+            Bytes(config.small_file_max_bytes),
+            Bytes(config.response_cache_max_bytes),
         );
-        let problem = format!("{small} is more than content-max, {all}: such a file never fits");
+        let problem =
+            format!("{small} is more than response-cache-max, {all}: such a file never fits");
         to.wrong("small-file-max", place, problem);
     }
-    if config.keep_bytes_max > 0 && config.small_file_bytes == 0 {
+    if config.pin_max_bytes > 0 && config.small_file_max_bytes == 0 {
         let problem =
             "with this `send`, or small-file-max = 0, no file is a small one; leave it out";
-        to.wrong("keep-max", span(&from.keep_max), problem.into());
+        to.wrong("pin-max", span(&from.pin_max), problem.into());
     }
     let there = (environment.memory.bytes, environment.process_memory_bytes);
     memory::agrees(config.workers, config.memory_bytes(), there, from, to);
-    if config.listen_queue > environment.somaxconn {
+    if config.backlog > environment.somaxconn {
         let problem = format!(
             "the kernel cuts {} to {} (sysctl net.core.somaxconn)",
-            config.listen_queue, environment.somaxconn
+            config.backlog, environment.somaxconn
         );
-        to.warn("listenq", span(&from.listenq), problem);
+        to.warn("backlog", span(&from.backlog), problem);
     }
     if let Some(status) = config.status {
         status_agrees(status, config, span(&from.status), to);
@@ -398,54 +437,58 @@ fn descriptors(
     let usable = environment
         .nofile
         .saturating_sub(RESERVED_DESCRIPTORS + helpers);
-    let connections = match value(&from.max_conns) {
+    let connections = match value(&from.max_connections) {
         Some(connections) => u64::from(connections),
         // The micro-server keeps hardly any file open beside its connections.
         None if micro => DEFAULT_CONNECTIONS.min(usable * 7 / 8).max(1),
         None => DEFAULT_CONNECTIONS.min(usable * 3 / 4).max(1),
     };
-    let files = match value(&from.descriptors_max) {
+    let files = match value(&from.file_cache_descriptors) {
         Some(files) => files as u64,
         None => usable.saturating_sub(connections).clamp(16, 60_000),
     };
-    let place = span(&from.max_conns).or(span(&from.descriptors_max));
+    let place = span(&from.max_connections).or(span(&from.file_cache_descriptors));
     if connections == 0 {
-        to.wrong("max-conns", place.clone(), "must be at least 1".into());
+        to.wrong(
+            "max-connections",
+            place.clone(),
+            "must be at least 1".into(),
+        );
     }
     if files < 16 {
         to.wrong(
-            "descriptors-max",
-            span(&from.descriptors_max),
+            "file-cache-descriptors",
+            span(&from.file_cache_descriptors),
             format!("{files} is less than 16"),
         );
     }
     if connections + files > usable {
         let problem = format!(
             "{connections} connections, {files} cached files and {} of its own make {} descriptors \
-             a worker, the limit is {} (RLIMIT_NOFILE, ulimit -Hn); lower max-conns or \
-             descriptors-max, or raise the limit (LimitNOFILE= in a systemd unit)",
+             a worker, the limit is {} (RLIMIT_NOFILE, ulimit -Hn); lower max-connections or \
+             file-cache-descriptors, or raise the limit (LimitNOFILE= in a systemd unit)",
             RESERVED_DESCRIPTORS + helpers,
             connections + files + RESERVED_DESCRIPTORS + helpers,
             environment.nofile
         );
-        to.lacking("max-conns", place, problem);
+        to.lacking("max-connections", place, problem);
     }
     (connections.min(u64::from(u32::MAX)) as u32, files as usize)
 }
 
 /// Made absolute, because a child process may stand in another directory. The usual one is not
 /// looked at: a site that has no use for it need not have it.
-fn body_directory(item: &Item<PathBuf>, to: &mut Findings<'_>) -> PathBuf {
+fn temp_directory(item: &Item<PathBuf>, to: &mut Findings<'_>) -> PathBuf {
     let Some(item) = item else {
         return std::env::temp_dir();
     };
     let (place, shown) = (Some(item.span()), item.get_ref().display());
     let rights = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
     match std::fs::canonicalize(item.get_ref()) {
-        Err(error) => to.lacking("body-directory", place, format!("{shown}: {error}")),
+        Err(error) => to.lacking("temp-directory", place, format!("{shown}: {error}")),
         Ok(real) if !real.is_dir() => {
             to.lacking(
-                "body-directory",
+                "temp-directory",
                 place,
                 format!("{shown} is not a directory"),
             );
@@ -454,25 +497,22 @@ fn body_directory(item: &Item<PathBuf>, to: &mut Findings<'_>) -> PathBuf {
             Ok(()) => return real,
             Err(error) => {
                 let problem = format!("{shown} can not be written to: {error}");
-                to.lacking("body-directory", place, problem);
+                to.lacking("temp-directory", place, problem);
             }
         },
     }
     item.get_ref().clone()
 }
 
-fn log(from: &Item<LogSettings>, to: &mut Findings<'_>) -> Option<LogConfig> {
-    let item = from.as_ref()?;
-    let settings = item.get_ref();
-    let place = Some(item.span());
-    let Some(path) = &settings.path else {
-        to.wrong(
-            "log",
-            place,
-            "a format but no path: say which file to write".into(),
-        );
+fn log(from: &Settings, to: &mut Findings<'_>) -> Option<LogConfig> {
+    let Some(item) = &from.log else {
+        if from.log_format.is_some() {
+            let problem = "a format but no file: set log, too";
+            to.wrong("log-format", span(&from.log_format), problem.into());
+        }
         return None;
     };
+    let (path, place) = (item.get_ref(), Some(item.span()));
     let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
     let directory = path.parent().map(PathBuf::from).unwrap_or_default();
     if path.is_dir() {
@@ -490,7 +530,7 @@ fn log(from: &Item<LogSettings>, to: &mut Findings<'_>) -> Option<LogConfig> {
     }
     Some(LogConfig {
         path,
-        format: settings.format.unwrap_or_default(),
+        format: value(&from.log_format).unwrap_or_default(),
     })
 }
 

@@ -14,9 +14,9 @@ use toml::Spanned;
 use super::Host;
 use super::check::{number, size, span, time, value};
 use super::error::Findings;
-use super::kinds::{kind, refuse_foreign};
-use super::peers::Peers;
+use super::handlers::{kind, refuse_foreign};
 use super::settings::{Item, LocationSettings, Settings};
+use super::upstreams::Upstreams;
 
 /// Descriptors a worker needs for each program under way: its input, its output, and one on its
 /// way.
@@ -32,26 +32,26 @@ const DAY_MS: u64 = 24 * 3_600_000;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Location {
     /// Which paths.
-    pub rule: Rule,
+    pub path: PathMatch,
     /// Who answers.
-    pub kind: Kind,
+    pub handler: Handler,
     /// Only programs may send requests here; others are answered 404.
     pub internal: bool,
     /// How long a program may keep us waiting: to take some of the body, to say something, to end.
     pub timeout_ms: u64,
     /// How long a request may take in all, its client's slowness included; 0 is no bound.
-    pub time_max_ms: u64,
+    pub request_timeout_ms: u64,
     /// Address space of each process of a program; 0 is no bound.
-    pub memory_bytes_max: u64,
+    pub memory_max_bytes: u64,
     /// Processes of the user that the server runs as; 0 is no bound, `None` some more than there
     /// are.
     pub processes_max: Option<u64>,
     /// A longer reply body is cut off, and its connection with it; 0 is no bound.
-    pub output_bytes_max: u64,
+    pub output_max_bytes: u64,
     /// So much of a reply may wait for its client, before its program is held back; 0: none of it.
-    pub spill_bytes_max: u64,
+    pub temp_file_max_bytes: u64,
     /// A longer request body is answered 413.
-    pub body_bytes_max: u64,
+    pub max_body_bytes: u64,
     /// Programs at once, a worker.
     pub concurrency: u32,
     /// Requests that wait for their turn at most, a worker; beyond, they are answered 503.
@@ -60,7 +60,7 @@ pub struct Location {
     /// gone.
     pub half_close: bool,
     /// `X-Accel-Redirect` and `X-Sendfile` have the server send a file.
-    pub handoff: bool,
+    pub accel_redirect: bool,
     /// Variables a program finds besides those of its request.
     pub variables: BTreeMap<String, String>,
 }
@@ -68,17 +68,17 @@ pub struct Location {
 /// Which paths a location is about.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Rule {
+pub enum PathMatch {
     /// Those below this one. The longest prefix wins, and wins over any suffix.
     Prefix(String),
     /// Those with a component that ends so.
     Suffix(String),
 }
 
-impl fmt::Display for Rule {
+impl fmt::Display for PathMatch {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Rule::Prefix(text) | Rule::Suffix(text) => out.write_str(text),
+            PathMatch::Prefix(text) | PathMatch::Suffix(text) => out.write_str(text),
         }
     }
 }
@@ -86,7 +86,7 @@ impl fmt::Display for Rule {
 /// Who answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum Handler {
     /// Files, as everywhere else: an exception from another location.
     Files,
     /// A program started for each request (RFC 3875).
@@ -96,19 +96,19 @@ pub enum Kind {
     /// A program that stays and sends its replies back: itself, and its arguments.
     Pipe(Vec<String>),
     /// A server that stays, over a socket.
-    Peers(Peers),
+    Upstreams(Upstreams),
     /// The application of a SPECweb99-like measurement, in the worker itself.
-    Application(Application),
+    SpecWeb99(SpecWeb99),
 }
 
 /// The application of a SPECweb99-like measurement; its documents are the host's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Application {
+pub struct SpecWeb99 {
     /// The directory of its own files; `None`: the usual one in the document root.
     pub state: Option<PathBuf>,
 }
 
-impl Application {
+impl SpecWeb99 {
     /// The directory of its own files.
     pub fn directory(&self, document_root: &Path) -> PathBuf {
         match &self.state {
@@ -156,56 +156,56 @@ impl fmt::Display for Streams {
 impl Location {
     /// Whether the `Authorization` field is passed on.
     pub fn passes_authorization(&self) -> bool {
-        match &self.kind {
-            Kind::Files | Kind::Application(_) => false,
-            Kind::Cgi(cgi) => cgi.authorization,
+        match &self.handler {
+            Handler::Files | Handler::SpecWeb99(_) => false,
+            Handler::Cgi(cgi) => cgi.authorization,
             // One of our own making, which nobody else's environment shows.
-            Kind::Direct(_) | Kind::Pipe(_) => true,
-            Kind::Peers(peers) => peers.authorization,
+            Handler::Direct(_) | Handler::Pipe(_) => true,
+            Handler::Upstreams(peers) => peers.authorization,
         }
     }
 
     /// How long a back end may take to accept a connection. Others accept none.
     pub fn connect_timeout_ms(&self) -> u64 {
-        match &self.kind {
-            Kind::Peers(peers) => peers.connect_timeout_ms,
+        match &self.handler {
+            Handler::Upstreams(peers) => peers.connect_timeout_ms,
             _ => self.timeout_ms,
         }
     }
 
     /// How long nothing may go over a connection that has changed to another protocol.
-    pub fn tunnel_timeout_ms(&self) -> u64 {
-        match &self.kind {
-            Kind::Peers(peers) => peers.tunnel_timeout_ms,
+    pub fn upgrade_timeout_ms(&self) -> u64 {
+        match &self.handler {
+            Handler::Upstreams(peers) => peers.upgrade_timeout_ms,
             _ => self.timeout_ms,
         }
     }
 
     /// Whether a body's length has to be known before somebody is asked.
     pub fn needs_length(&self) -> bool {
-        !matches!(&self.kind, Kind::Peers(peers) if !peers.needs_length())
+        !matches!(&self.handler, Handler::Upstreams(peers) if !peers.needs_length())
     }
 
     /// Whether the fork helper is needed for it.
     pub fn needs_fork_helper(&self) -> bool {
-        match &self.kind {
-            Kind::Files | Kind::Peers(_) | Kind::Application(_) => false,
-            Kind::Cgi(cgi) => !cgi.fork_in_server,
-            Kind::Direct(_) | Kind::Pipe(_) => true,
+        match &self.handler {
+            Handler::Files | Handler::Upstreams(_) | Handler::SpecWeb99(_) => false,
+            Handler::Cgi(cgi) => !cgi.fork_in_server,
+            Handler::Direct(_) | Handler::Pipe(_) => true,
         }
     }
 
     /// Whether what is answered comes to the server first, which could send something else.
     pub fn reads_replies(&self) -> bool {
-        match self.kind {
-            Kind::Files | Kind::Direct(_) | Kind::Application(_) => false,
-            Kind::Cgi(_) | Kind::Pipe(_) | Kind::Peers(_) => true,
+        match self.handler {
+            Handler::Files | Handler::Direct(_) | Handler::SpecWeb99(_) => false,
+            Handler::Cgi(_) | Handler::Pipe(_) | Handler::Upstreams(_) => true,
         }
     }
 
     /// Whether it has a program that is started once and stays.
     pub fn stays(&self) -> bool {
-        matches!(self.kind, Kind::Direct(_) | Kind::Pipe(_))
+        matches!(self.handler, Handler::Direct(_) | Handler::Pipe(_))
     }
 }
 
@@ -220,7 +220,7 @@ pub(super) fn locations(
     let mut all = written("host.location", own, from, to);
     let inherited: Vec<Location> = top
         .iter()
-        .filter(|location| all.iter().all(|other| other.rule != location.rule))
+        .filter(|location| all.iter().all(|other| other.path != location.path))
         .cloned()
         .collect();
     all.extend(inherited);
@@ -239,8 +239,8 @@ pub(super) fn written(
         let Some(location) = location(key, item, from, to) else {
             continue;
         };
-        if all.iter().any(|other| other.rule == location.rule) {
-            let problem = format!("`{}` is a location twice", location.rule);
+        if all.iter().any(|other| other.path == location.path) {
+            let problem = format!("`{}` is a location twice", location.path);
             to.wrong(key, Some(item.span()), problem);
         }
         all.push(location);
@@ -252,14 +252,14 @@ pub(super) fn written(
 /// nobody.
 pub(super) fn check_applications(root: &Path, all: &[Location], to: &mut Findings<'_>) {
     for location in all {
-        let Kind::Application(application) = &location.kind else {
+        let Handler::SpecWeb99(application) = &location.handler else {
             continue;
         };
         let table = application.directory(root).join(ADS_NAME);
         if !table.is_file() {
             let problem = format!(
                 "{}: no file {} (`headway fileset create` makes it with the profile specweb99-dynamic)",
-                location.rule,
+                location.path,
                 table.display()
             );
             to.lacking("location.specweb99", None, problem);
@@ -272,15 +272,15 @@ pub(super) fn descriptors(hosts: &[Host]) -> usize {
     let all = hosts.iter().flat_map(|host| &host.locations);
     all.map(|location| {
         let many = location.concurrency as usize;
-        let own = match &location.kind {
-            Kind::Files | Kind::Application(_) => return 0,
-            Kind::Cgi(_) | Kind::Direct(_) | Kind::Pipe(_) => {
+        let own = match &location.handler {
+            Handler::Files | Handler::SpecWeb99(_) => return 0,
+            Handler::Cgi(_) | Handler::Direct(_) | Handler::Pipe(_) => {
                 many.saturating_mul(DESCRIPTORS_A_PROGRAM)
             }
-            Kind::Peers(peers) => peers.descriptors(location.concurrency),
+            Handler::Upstreams(peers) => peers.descriptors(location.concurrency),
         };
         // As many replies again may be in files.
-        own.saturating_add(if location.spill_bytes_max > 0 {
+        own.saturating_add(if location.temp_file_max_bytes > 0 {
             many
         } else {
             0
@@ -303,41 +303,53 @@ fn location(
     }
     let name = |name: &str| format!("{key}.{name}");
     let body = from
-        .body_max
+        .max_body_size
         .as_ref()
         .map_or(1 << 20, |item| item.get_ref().0);
     let timeout_ms = time(&name("timeout"), &own.timeout, 60_000, 1, to);
-    let time_max_ms = time(&name("time-max"), &own.time_max, 600_000, 0, to);
-    if time_max_ms > 0 && timeout_ms > time_max_ms && own.timeout.is_some() {
-        let problem = "it is longer than time-max, so it is never reached";
+    let request_timeout_ms = time(
+        &name("request-timeout"),
+        &own.request_timeout,
+        600_000,
+        0,
+        to,
+    );
+    if request_timeout_ms > 0 && timeout_ms > request_timeout_ms && own.timeout.is_some() {
+        let problem = "it is longer than request-timeout, so it is never reached";
         to.wrong(&name("timeout"), span(&own.timeout), problem.into());
     }
     let location = Location {
-        rule: rule?,
-        kind: kind?,
+        path: rule?,
+        handler: kind?,
         internal: value(&own.internal).unwrap_or(false),
         timeout_ms,
-        time_max_ms: time_max_ms.min(DAY_MS),
-        memory_bytes_max: size(&name("memory-max"), &own.memory_max, 0, 0..=1 << 46, to),
+        request_timeout_ms: request_timeout_ms.min(DAY_MS),
+        memory_max_bytes: size(&name("memory-max"), &own.memory_max, 0, 0..=1 << 46, to),
         processes_max: own.processes_max.is_some().then(|| {
             let key = name("processes-max");
             number(&key, &own.processes_max, 0, 0..=1 << 22, to)
         }),
-        output_bytes_max: size(
+        output_max_bytes: size(
             &name("output-max"),
             &own.output_max,
             1 << 30,
             0..=1 << 46,
             to,
         ),
-        spill_bytes_max: size(
-            &name("spill-max"),
-            &own.spill_max,
+        temp_file_max_bytes: size(
+            &name("temp-file-max"),
+            &own.temp_file_max,
             SPILL_BYTES,
             0..=1 << 40,
             to,
         ),
-        body_bytes_max: size(&name("body-max"), &own.body_max, body, 0..=1 << 40, to),
+        max_body_bytes: size(
+            &name("max-body-size"),
+            &own.max_body_size,
+            body,
+            0..=1 << 40,
+            to,
+        ),
         concurrency: number(
             &name("concurrency"),
             &own.concurrency,
@@ -347,12 +359,16 @@ fn location(
         ),
         queue: number(&name("queue"), &own.queue, QUEUE, 0..=1 << 20, to),
         half_close: value(&own.half_close).unwrap_or(false),
-        handoff: value(&own.handoff).unwrap_or(false),
+        accel_redirect: value(&own.accel_redirect).unwrap_or(false),
         variables: variables(&name("variables"), &own.variables, to),
     };
-    if own.handoff.is_some() && !location.reads_replies() {
+    if own.accel_redirect.is_some() && !location.reads_replies() {
         let problem = "only a location whose replies the server reads has it";
-        to.wrong(&name("handoff"), span(&own.handoff), problem.into());
+        to.wrong(
+            &name("accel-redirect"),
+            span(&own.accel_redirect),
+            problem.into(),
+        );
     }
     Some(location)
 }
@@ -362,15 +378,18 @@ fn rule(
     own: &LocationSettings,
     place: &Range<usize>,
     to: &mut Findings<'_>,
-) -> Option<Rule> {
-    let (text, rule, good): (&String, fn(String) -> Rule, bool) = match (&own.prefix, &own.suffix) {
+) -> Option<PathMatch> {
+    let (text, rule, good): (&String, fn(String) -> PathMatch, bool) = match (
+        &own.prefix,
+        &own.suffix,
+    ) {
         (Some(prefix), None) => {
             let text = prefix.get_ref();
-            (text, Rule::Prefix, is_prefix(text))
+            (text, PathMatch::Prefix, is_prefix(text))
         }
         (None, Some(suffix)) => {
             let text = suffix.get_ref();
-            (text, Rule::Suffix, is_suffix(text))
+            (text, PathMatch::Suffix, is_suffix(text))
         }
         _ => {
             let problem =
@@ -426,7 +445,7 @@ fn variables(
 
 #[cfg(test)]
 mod tests {
-    use super::{Kind, is_prefix, is_suffix};
+    use super::{Handler, is_prefix, is_suffix};
     use crate::config::{Config, Environment, Settings};
 
     #[test]
@@ -453,19 +472,19 @@ mod tests {
             let text = format!("root = \"{root}\"\n[[location]]\n{more}\n");
             let settings = Settings::from_toml(&text, &place.path().join("t.toml")).unwrap();
             let checked = Config::check(&settings, None, &Environment::detect());
-            let kinds = checked.map(|good| {
+            let handlers = checked.map(|good| {
                 let host = &good.config.hosts[0];
                 let printed = Settings::from_toml(&good.config.to_toml(), &place.path().join("p"));
                 assert!(printed.is_ok(), "{printed:?}");
                 match &host.locations[..] {
-                    [one] => match &one.kind {
-                        Kind::Application(application) => application.directory(&host.root),
+                    [one] => match &one.handler {
+                        Handler::SpecWeb99(application) => application.directory(&host.root),
                         other => panic!("{other:?}"),
                     },
                     other => panic!("{other:?}"),
                 }
             });
-            kinds.map_err(|errors| errors.iter().map(ToString::to_string).collect::<String>())
+            handlers.map_err(|errors| errors.iter().map(ToString::to_string).collect::<String>())
         };
         let usual = "prefix = \"/own\"\nspecweb99 = {}";
         let error = checked(usual).unwrap_err();

@@ -228,29 +228,29 @@ pub(super) fn agrees(
 ) {
     let one = files_bytes.saturating_add(REST_BYTES);
     let all = one.saturating_mul(workers as u64);
-    let place = span(&from.content_max).or(span(&from.workers));
+    let place = span(&from.response_cache_max).or(span(&from.workers));
     if one > process_bytes {
         let problem = format!(
             "a worker takes {} when it starts ({} for files and {} for the rest), but a process may \
-             have {} (RLIMIT_AS, RLIMIT_DATA); lower content-max or raise the limit",
+             have {} (RLIMIT_AS, RLIMIT_DATA); lower response-cache-max or raise the limit",
             Bytes(one),
             Bytes(files_bytes),
             Bytes(REST_BYTES),
             rounded(process_bytes),
         );
-        to.lacking("content-max", place, problem);
+        to.lacking("response-cache-max", place, problem);
     } else if all > available_bytes {
         let problem = format!(
             "{workers} worker{} {} each when serving starts ({} for files and {} for the rest), but \
              {} of memory are available (MemAvailable of /proc/meminfo, or the control group's limit); lower \
-             content-max or workers",
+             response-cache-max or workers",
             if workers == 1 { " takes" } else { "s take" },
             Bytes(one),
             Bytes(files_bytes),
             Bytes(REST_BYTES),
             rounded(available_bytes),
         );
-        to.lacking("content-max", place, problem);
+        to.lacking("response-cache-max", place, problem);
     }
 }
 

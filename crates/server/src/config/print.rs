@@ -3,8 +3,10 @@
 use std::fmt::{self, Display, Write};
 use std::str::FromStr;
 
-use super::units::{AcceptCount, Bytes, Millis};
-use super::{Cgi, Config, HelperMeans, Host, Kind, Location, LogFormat, Peers, Protocol, Rule};
+use super::units::{AcceptBatch, Bytes, Millis};
+use super::{
+    Cgi, Config, Handler, HelperBackend, Host, Location, LogFormat, PathMatch, Protocol, Upstreams,
+};
 
 impl Config {
     /// All settings as they hold, as a configuration file.
@@ -27,57 +29,93 @@ impl Config {
         writeln!(out, "listen = {}", list(self.listen.iter()))?;
         writeln!(out, "workers = {}", self.workers)?;
         writeln!(out, "events = {}", quoted(&self.events))?;
-        match self.accept_count {
-            AcceptCount::Auto => writeln!(out, "accept-count = \"auto\"")?,
-            AcceptCount::Most(count) => writeln!(out, "accept-count = {count}")?,
+        match self.accept_batch {
+            AcceptBatch::Auto => writeln!(out, "accept-batch = \"auto\"")?,
+            AcceptBatch::Most(count) => writeln!(out, "accept-batch = {count}")?,
         }
         writeln!(out, "early-reject = \"{}\"", self.early_reject)?;
-        writeln!(out, "listeners = \"{}\"", self.sharing)?;
+        writeln!(out, "listeners = \"{}\"", self.listeners)?;
         writeln!(out, "eager-read = {}", self.eager_read)?;
         writeln!(out, "eager-write = {}", self.eager_write)?;
         writeln!(out, "accept-on-close = {}", self.accept_on_close)?;
         writeln!(out, "full-read = {}", self.full_read)?;
         writeln!(out, "caching = {}", self.caching)?;
-        writeln!(out, "listenq = {}", self.listen_queue)?;
-        writeln!(out, "max-conns = {}", self.connections_max)?;
-        let per_address = self.connections_per_address_max;
+        writeln!(out, "backlog = {}", self.backlog)?;
+        writeln!(out, "max-connections = {}", self.max_connections)?;
+        let per_address = self.max_connections_per_address;
         writeln!(out, "max-connections-per-address = {per_address}")?;
         writeln!(out, "defer-accept = {}", self.defer_accept)?;
-        writeln!(out, "max-requests = {}", self.requests_per_connection_max)?;
-        writeln!(out, "head-timeout = \"{}\"", Millis(self.head_timeout_ms))?;
+        writeln!(
+            out,
+            "max-requests-per-connection = {}",
+            self.max_requests_per_connection
+        )?;
+        writeln!(
+            out,
+            "header-timeout = \"{}\"",
+            Millis(self.header_timeout_ms)
+        )?;
         writeln!(out, "body-timeout = \"{}\"", Millis(self.body_timeout_ms))?;
         writeln!(out, "send-timeout = \"{}\"", Millis(self.send_timeout_ms))?;
         writeln!(out, "idle-timeout = \"{}\"", Millis(self.idle_timeout_ms))?;
         writeln!(out, "drain-timeout = \"{}\"", Millis(self.drain_timeout_ms))?;
-        writeln!(out, "head-max = \"{}\"", Bytes(self.head_bytes_max as u64))?;
         writeln!(
             out,
-            "target-max = \"{}\"",
-            Bytes(self.target_bytes_max as u64)
+            "max-header-size = \"{}\"",
+            Bytes(self.max_header_bytes as u64)
         )?;
-        writeln!(out, "body-max = \"{}\"", Bytes(self.body_bytes_max))?;
-        if self.helper_means == HelperMeans::IoUring {
-            writeln!(out, "helpers = \"{}\"", self.helper_means)?;
+        writeln!(
+            out,
+            "max-target-size = \"{}\"",
+            Bytes(self.max_target_bytes as u64)
+        )?;
+        writeln!(out, "max-body-size = \"{}\"", Bytes(self.max_body_bytes))?;
+        if self.helper_backend == HelperBackend::IoUring {
+            writeln!(out, "helpers = \"{}\"", self.helper_backend)?;
         }
         writeln!(out, "helpers-min = {}", self.helpers_min)?;
         writeln!(out, "helpers-max = {}", self.helpers_max)?;
         writeln!(out, "helper-queue-max = {}", self.helper_queue_max)?;
-        writeln!(out, "names-max = {}", self.names_max)?;
-        writeln!(out, "descriptors-max = {}", self.descriptors_max)?;
-        writeln!(out, "content-max = \"{}\"", Bytes(self.content_bytes_max))?;
-        writeln!(out, "keep-max = \"{}\"", Bytes(self.keep_bytes_max))?;
-        writeln!(out, "small-file-max = \"{}\"", Bytes(self.small_file_bytes))?;
+        writeln!(out, "file-cache-entries = {}", self.file_cache_entries)?;
+        writeln!(
+            out,
+            "file-cache-descriptors = {}",
+            self.file_cache_descriptors
+        )?;
+        writeln!(
+            out,
+            "response-cache-max = \"{}\"",
+            Bytes(self.response_cache_max_bytes)
+        )?;
+        writeln!(out, "pin-max = \"{}\"", Bytes(self.pin_max_bytes))?;
+        writeln!(
+            out,
+            "small-file-max = \"{}\"",
+            Bytes(self.small_file_max_bytes)
+        )?;
         writeln!(out, "opening = \"{}\"", self.opening)?;
         writeln!(out, "send = \"{}\"", self.send)?;
-        writeln!(out, "mapped-max = \"{}\"", Bytes(self.mapped_bytes_max))?;
-        writeln!(out, "window-max = \"{}\"", Bytes(self.window_bytes_max))?;
-        writeln!(out, "turn = \"{}\"", Bytes(self.turn_bytes))?;
+        writeln!(out, "mapped-max = \"{}\"", Bytes(self.mapped_max_bytes))?;
+        writeln!(
+            out,
+            "chunk-cache-max = \"{}\"",
+            Bytes(self.chunk_cache_max_bytes)
+        )?;
+        writeln!(
+            out,
+            "write-quantum = \"{}\"",
+            Bytes(self.write_quantum_bytes)
+        )?;
         writeln!(out, "revalidate = \"{}\"", Millis(self.revalidate_ms))?;
-        let directory = quoted(self.body_directory.display());
-        writeln!(out, "body-directory = {directory}")?;
-        match &self.server_field {
-            Some(server) => writeln!(out, "server = {}", quoted(server))?,
-            None => writeln!(out, "hide-server = true")?,
+        let directory = quoted(self.temp_directory.display());
+        writeln!(out, "temp-directory = {directory}")?;
+        match &self.server_header {
+            Some(server) => writeln!(out, "server-header = {}", quoted(server))?,
+            None => writeln!(out, "hide-server-header = true")?,
+        }
+        if let Some(log) = &self.log {
+            writeln!(out, "log = {}", quoted(log.path.display()))?;
+            writeln!(out, "log-format = \"{}\"", log.format)?;
         }
         if let Some(status) = self.status {
             writeln!(out, "status = \"{status}\"")?;
@@ -86,22 +124,18 @@ impl Config {
     }
 
     fn write_tables(&self, out: &mut String) -> fmt::Result {
-        if !self.media.is_empty() {
-            writeln!(out, "\n[media]")?;
-            for (extension, kind) in &self.media {
+        if !self.mime_types.is_empty() {
+            writeln!(out, "\n[mime-types]")?;
+            for (extension, kind) in &self.mime_types {
                 writeln!(out, "{} = {}", quoted(extension), quoted(kind))?;
             }
         }
-        if let Some(log) = &self.log {
-            let path = quoted(log.path.display());
-            writeln!(out, "\n[log]\npath = {path}\nformat = \"{}\"", log.format)?;
-        }
-        for field in &self.fields {
+        for field in &self.headers {
             let (prefix, name) = (quoted(&field.prefix), quoted(&field.name));
             let value = quoted(&field.value);
             writeln!(
                 out,
-                "\n[[field]]\nprefix = {prefix}\nname = {name}\nvalue = {value}"
+                "\n[[header]]\nprefix = {prefix}\nname = {name}\nvalue = {value}"
             )?;
         }
         self.hosts.iter().try_for_each(|host| write_host(out, host))
@@ -129,38 +163,50 @@ fn write_host(out: &mut String, host: &Host) -> fmt::Result {
 
 fn write_location(out: &mut String, location: &Location) -> fmt::Result {
     writeln!(out, "\n[[host.location]]")?;
-    match &location.rule {
-        Rule::Prefix(prefix) => writeln!(out, "prefix = {}", quoted(prefix))?,
-        Rule::Suffix(suffix) => writeln!(out, "suffix = {}", quoted(suffix))?,
+    match &location.path {
+        PathMatch::Prefix(prefix) => writeln!(out, "prefix = {}", quoted(prefix))?,
+        PathMatch::Suffix(suffix) => writeln!(out, "suffix = {}", quoted(suffix))?,
     }
-    match &location.kind {
-        Kind::Files => writeln!(out, "files = true")?,
-        Kind::Cgi(cgi) => write_cgi(out, cgi)?,
-        Kind::Direct(command) => writeln!(out, "direct = {}", list(command.iter()))?,
-        Kind::Pipe(command) => writeln!(out, "pipe = {}", list(command.iter()))?,
-        Kind::Peers(peers) => write_peers(out, peers)?,
-        Kind::Application(application) => match &application.state {
+    match &location.handler {
+        Handler::Files => writeln!(out, "files = true")?,
+        Handler::Cgi(cgi) => write_cgi(out, cgi)?,
+        Handler::Direct(command) => writeln!(out, "direct = {}", list(command.iter()))?,
+        Handler::Pipe(command) => writeln!(out, "pipe = {}", list(command.iter()))?,
+        Handler::Upstreams(peers) => write_peers(out, peers)?,
+        Handler::SpecWeb99(application) => match &application.state {
             None => writeln!(out, "specweb99 = {{}}")?,
             Some(state) => writeln!(out, "specweb99 = {{ state = {} }}", quoted(state.display()))?,
         },
     }
     writeln!(out, "internal = {}", location.internal)?;
     writeln!(out, "timeout = \"{}\"", Millis(location.timeout_ms))?;
-    writeln!(out, "time-max = \"{}\"", Millis(location.time_max_ms))?;
-    let memory = Bytes(location.memory_bytes_max);
+    writeln!(
+        out,
+        "request-timeout = \"{}\"",
+        Millis(location.request_timeout_ms)
+    )?;
+    let memory = Bytes(location.memory_max_bytes);
     writeln!(out, "memory-max = \"{memory}\"")?;
     if let Some(processes) = location.processes_max {
         writeln!(out, "processes-max = {processes}")?;
     }
-    let output = Bytes(location.output_bytes_max);
+    let output = Bytes(location.output_max_bytes);
     writeln!(out, "output-max = \"{output}\"")?;
-    writeln!(out, "spill-max = \"{}\"", Bytes(location.spill_bytes_max))?;
-    writeln!(out, "body-max = \"{}\"", Bytes(location.body_bytes_max))?;
+    writeln!(
+        out,
+        "temp-file-max = \"{}\"",
+        Bytes(location.temp_file_max_bytes)
+    )?;
+    writeln!(
+        out,
+        "max-body-size = \"{}\"",
+        Bytes(location.max_body_bytes)
+    )?;
     writeln!(out, "concurrency = {}", location.concurrency)?;
     writeln!(out, "queue = {}", location.queue)?;
     writeln!(out, "half-close = {}", location.half_close)?;
     if location.reads_replies() {
-        writeln!(out, "handoff = {}", location.handoff)?;
+        writeln!(out, "accel-redirect = {}", location.accel_redirect)?;
     }
     let variable =
         |(name, value): (&String, &String)| format!("{} = {}", quoted(name), quoted(value));
@@ -178,21 +224,25 @@ fn write_cgi(out: &mut String, cgi: &Cgi) -> fmt::Result {
     writeln!(out, "authorization = {}", cgi.authorization)
 }
 
-fn write_peers(out: &mut String, peers: &Peers) -> fmt::Result {
+fn write_peers(out: &mut String, peers: &Upstreams) -> fmt::Result {
     writeln!(out, "{} = {}", peers.protocol, list(peers.addresses.iter()))?;
-    writeln!(out, "keep = {}", peers.keep)?;
-    writeln!(out, "reuse-always = {}", peers.reuse_always)?;
+    writeln!(out, "keepalive = {}", peers.keepalive)?;
+    writeln!(
+        out,
+        "keepalive-unsafe-methods = {}",
+        peers.keepalive_unsafe_methods
+    )?;
     writeln!(out, "attempts = {}", peers.attempts)?;
     let connect = Millis(peers.connect_timeout_ms);
     writeln!(out, "connect-timeout = \"{connect}\"")?;
     if peers.protocol != Protocol::Proxy {
         return writeln!(out, "authorization = {}", peers.authorization);
     }
-    writeln!(out, "tunnels = {}", peers.tunnels)?;
-    let idle = Millis(peers.tunnel_timeout_ms);
-    writeln!(out, "tunnel-timeout = \"{idle}\"")?;
+    writeln!(out, "max-upgrades = {}", peers.max_upgrades)?;
+    let idle = Millis(peers.upgrade_timeout_ms);
+    writeln!(out, "upgrade-timeout = \"{idle}\"")?;
     writeln!(out, "trust-forwarded = {}", peers.trust_forwarded)?;
-    writeln!(out, "keep-host = {}", peers.keep_host)
+    writeln!(out, "preserve-host = {}", peers.preserve_host)
 }
 
 impl Display for LogFormat {

@@ -90,7 +90,7 @@ words! {
 
 words! {
     /// Who does what may wait.
-    HelperMeans, "kind of helper" {
+    HelperBackend, "kind of helper" {
         /// Helper processes.
         #[default]
         Processes = "processes",

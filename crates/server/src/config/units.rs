@@ -44,7 +44,7 @@ pub enum Helpers {
 
 /// How many clients a round takes: `25`, 0 for as many as wait, or `auto`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AcceptCount {
+pub enum AcceptBatch {
     /// What the loop sees decides.
     Auto,
     /// At most so many; 0 is no bound but that of connections.
@@ -152,13 +152,13 @@ impl FromStr for Helpers {
     }
 }
 
-impl FromStr for AcceptCount {
+impl FromStr for AcceptBatch {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         match (text, text.parse()) {
-            ("auto", _) => Ok(AcceptCount::Auto),
-            (_, Ok(count)) if count <= ACCEPT_COUNT_MOST => Ok(AcceptCount::Most(count)),
+            ("auto", _) => Ok(AcceptBatch::Auto),
+            (_, Ok(count)) if count <= ACCEPT_COUNT_MOST => Ok(AcceptBatch::Most(count)),
             _ => Err(format!(
                 "`{text}` is not how many clients to take: write a number up to {ACCEPT_COUNT_MOST}, 0 for all \
                  that wait, or auto"
@@ -167,20 +167,20 @@ impl FromStr for AcceptCount {
     }
 }
 
-impl fmt::Display for AcceptCount {
+impl fmt::Display for AcceptBatch {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            AcceptCount::Auto => out.write_str("auto"),
-            AcceptCount::Most(count) => write!(out, "{count}"),
+            AcceptBatch::Auto => out.write_str("auto"),
+            AcceptBatch::Most(count) => write!(out, "{count}"),
         }
     }
 }
 
-impl Serialize for AcceptCount {
+impl Serialize for AcceptBatch {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         match self {
-            AcceptCount::Auto => to.serialize_str("auto"),
-            AcceptCount::Most(count) => to.serialize_u32(*count),
+            AcceptBatch::Auto => to.serialize_str("auto"),
+            AcceptBatch::Most(count) => to.serialize_u32(*count),
         }
     }
 }
@@ -270,7 +270,7 @@ spelled!(
     Helpers,
     "a number or two, such as 5 or \"1-16\", or \"io_uring\""
 );
-spelled!(AcceptCount, "a number of clients or \"auto\"");
+spelled!(AcceptBatch, "a number of clients or \"auto\"");
 spelled!(ListenAddress, "an address such as \"127.0.0.1:8080\"");
 
 struct ManyVisitor<T>(PhantomData<T>);
@@ -391,17 +391,17 @@ mod tests {
     #[test]
     fn accept_counts_are_the_same_when_printed_parsed_and_sent() {
         for (text, count) in [
-            ("auto", AcceptCount::Auto),
-            ("0", AcceptCount::Most(0)),
-            ("25", AcceptCount::Most(25)),
+            ("auto", AcceptBatch::Auto),
+            ("0", AcceptBatch::Most(0)),
+            ("25", AcceptBatch::Most(25)),
         ] {
             assert_eq!(text.parse(), Ok(count));
             assert_eq!(count.to_string(), text);
             let json = serde_json::to_string(&count).unwrap();
-            assert_eq!(serde_json::from_str::<AcceptCount>(&json).unwrap(), count);
+            assert_eq!(serde_json::from_str::<AcceptBatch>(&json).unwrap(), count);
         }
         for text in ["", "-1", "Auto", "1.5", "1000001"] {
-            let error = text.parse::<AcceptCount>().unwrap_err();
+            let error = text.parse::<AcceptBatch>().unwrap_err();
             assert!(error.contains("or auto"), "{error}");
         }
     }

@@ -17,7 +17,7 @@
 //! Sources: socket(7), ip(7), ipv6(7), tcp(7).
 
 use crate::accept::DEFER_S;
-use crate::config::{Config, Sharing};
+use crate::config::{Config, ListenerMode};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::net::SocketAddr;
@@ -51,9 +51,9 @@ impl Manner {
     pub(super) fn of(config: &Config) -> Manner {
         Manner {
             workers: config.workers,
-            queue: config.listen_queue,
+            queue: config.backlog,
             defer: config.defer_accept,
-            shared: config.sharing != Sharing::Reuseport,
+            shared: config.listeners != ListenerMode::Reuseport,
         }
     }
 }

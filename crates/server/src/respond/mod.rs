@@ -38,7 +38,7 @@ pub struct Rules {
 impl Rules {
     /// From the configuration.
     pub fn new(config: &Config) -> Self {
-        let extra = config.fields.iter().map(|field| {
+        let extra = config.headers.iter().map(|field| {
             let prefix = field.prefix.strip_prefix('/').unwrap_or(&field.prefix);
             (
                 prefix.as_bytes().to_vec(),
@@ -46,11 +46,11 @@ impl Rules {
             )
         });
         Self {
-            server: field_lines(config.server_field.iter().map(|value| ("Server", value))),
+            server: field_lines(config.server_header.iter().map(|value| ("Server", value))),
             extra: extra.collect(),
             media: MediaTypes::new(
                 config
-                    .media
+                    .mime_types
                     .iter()
                     .map(|(extension, media)| (extension, media)),
             ),

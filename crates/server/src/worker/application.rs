@@ -27,7 +27,7 @@ use super::exchange::{Given, LOOKS_MAX, Served, status_of};
 use super::flow::ASKS_IN_ALL_MAX;
 use super::small::{Copied, Missing};
 use super::{Fate, Worker};
-use crate::config::Kind;
+use crate::config::Handler;
 use crate::connection::{Connection, Phase, Turn, TurnStage};
 use crate::errand::Errand;
 use crate::lookup::Found;
@@ -80,7 +80,7 @@ impl Worker {
         let place = self
             .places
             .find(self.hosts.site(connection.site), &path.bytes);
-        place.is_some_and(|place| matches!(place.location.kind, Kind::Application(_)))
+        place.is_some_and(|place| matches!(place.location.handler, Handler::SpecWeb99(_)))
     }
 
     /// Waits for the rest of a request, body included, as for the rest of a head.
@@ -433,7 +433,7 @@ impl Worker {
         let site = hosts.site(connection.site);
         let representation = Representation::new(found, 0, site, path);
         let size = representation.file.meta().size;
-        if size <= self.config.small_file_bytes {
+        if size <= self.config.small_file_max_bytes {
             entry.prepared.used.set(true);
             let content = self.content(entry, &representation, copy)?;
             let body = content.body_at..content.bytes.len();

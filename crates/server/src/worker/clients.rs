@@ -15,7 +15,7 @@ use headway_http::Status;
 use super::{Fate, Worker};
 use crate::accept::control::retry_after_s;
 use crate::accept::{ABSENT, Accepted, Auto, LAST_A_TURN, Turn, most_a_round};
-use crate::config::{AcceptCount, EarlyReject};
+use crate::config::{AcceptBatch, EarlyReject};
 use crate::connection::{Connection, Phase};
 use crate::control::FromWorker;
 use crate::respond::{self, Context};
@@ -131,7 +131,7 @@ impl Worker {
     /// When what began at `begun_ms` is long, if it may last.
     fn long_ms(&self, begun_ms: u64) -> u64 {
         let without_end =
-            self.config.accept_count == AcceptCount::Most(0) || self.config.accept_on_close;
+            self.config.accept_batch == AcceptBatch::Most(0) || self.config.accept_on_close;
         match without_end && self.config.eager_read {
             true => begun_ms + LONG_ROUND_MS,
             false => NEVER_MS,
@@ -284,7 +284,7 @@ impl Worker {
         }
         if gate.backlog != told.backlog {
             let length = gate.backlog.saturating_mul(sharers);
-            let length = length.min(self.config.listen_queue);
+            let length = length.min(self.config.backlog);
             self.listeners.set_queue(length, &self.tracer);
         }
         if gate.heard != told.heard {
@@ -303,7 +303,7 @@ impl Worker {
             if taken == bound || (taken > 0 && self.is_past(long_ms)) {
                 break Left::Perhaps;
             }
-            if self.connections.len() >= self.config.connections_max as usize {
+            if self.connections.len() >= self.config.max_connections as usize {
                 self.listeners.set_full(true, &mut self.events);
                 break Left::NoRoom;
             }
@@ -341,7 +341,7 @@ impl Worker {
             .connections
             .insert(|token| Connection::new(socket, peer, token));
         self.deadlines
-            .set(slot, self.now_ms + self.config.head_timeout_ms);
+            .set(slot, self.now_ms + self.config.header_timeout_ms);
         let open = self.connections.len() as u64;
         self.counters.open_at_accept.record(open);
         if let Some(balance) = &self.balance {
@@ -399,7 +399,7 @@ impl Worker {
         if self.counters.accept_pauses.is_power_of_two() {
             self.notice(format!(
                 "{what}: {error}; accepting paused for 100 ms (pause {} so far; raise the descriptor \
-                 limit, or lower --max-conns or --descriptors-max)",
+                 limit, or lower --max-connections or --file-cache-descriptors)",
                 self.counters.accept_pauses
             ));
         }
@@ -420,12 +420,12 @@ impl Worker {
     pub(super) fn drain(&mut self, timeout_ms: u64) {
         self.draining_until_ms = Some(self.now_ms + timeout_ms);
         if self.auto.is_some() {
-            let (queue, deferred) = (self.config.listen_queue, self.config.defer_accept);
+            let (queue, deferred) = (self.config.backlog, self.config.defer_accept);
             self.listeners.open_wide(queue, deferred);
         }
         // The kernel lets one more in than the queue is long. Others come while these are taken; as
         // many of them are reset in the end as were let in instead of them.
-        let queue = self.config.listen_queue.saturating_add(1);
+        let queue = self.config.backlog.saturating_add(1);
         self.last_clients = Some(queue.saturating_mul(self.listeners.len()));
     }
 
@@ -451,10 +451,10 @@ impl Worker {
     }
 
     fn most_a_round(&self) -> u32 {
-        let fixed = |count| most_a_round(count, self.config.connections_max);
-        match (self.config.accept_count, &self.auto) {
-            (AcceptCount::Most(count), _) => fixed(count),
-            (AcceptCount::Auto, auto) => auto.as_ref().map_or(fixed(0), Auto::round),
+        let fixed = |count| most_a_round(count, self.config.max_connections);
+        match (self.config.accept_batch, &self.auto) {
+            (AcceptBatch::Most(count), _) => fixed(count),
+            (AcceptBatch::Auto, auto) => auto.as_ref().map_or(fixed(0), Auto::round),
         }
     }
 

@@ -175,7 +175,7 @@ impl Worker {
 
     /// Whether the connection may stay after the reply.
     pub(super) fn keeps(&self, connection: &Connection, head: &Head<'_>) -> bool {
-        let most = self.config.requests_per_connection_max;
+        let most = self.config.max_requests_per_connection;
         head.keep_alive
             && self.draining_until_ms.is_none()
             && (most == 0 || connection.requests + 1 < most)
@@ -196,10 +196,10 @@ impl Worker {
         if unwanted {
             return Err(self.refuse(connection, head.request_line, Status::METHOD_NOT_ALLOWED));
         }
-        if matches!(head.framing, Framing::Length(length) if length > self.config.body_bytes_max) {
+        if matches!(head.framing, Framing::Length(length) if length > self.config.max_body_bytes) {
             return Err(self.refuse(connection, head.request_line, Status::CONTENT_TOO_LARGE));
         }
-        let mut body = Body::new(head.framing, self.config.body_bytes_max);
+        let mut body = Body::new(head.framing, self.config.max_body_bytes);
         match body.feed(after) {
             Progress::Done(used) => Ok(used),
             Progress::More => {
@@ -378,7 +378,7 @@ impl Worker {
             return Some(served);
         }
         let mut representation = Representation::new(found, variant, ask.site, &ask.path.bytes);
-        let source = if representation.file.meta().size <= self.config.small_file_bytes {
+        let source = if representation.file.meta().size <= self.config.small_file_max_bytes {
             let content = match self.content(entry, &representation, ask.copy.as_ref()) {
                 Ok(content) => content,
                 Err(Missing::Changed) => return None,

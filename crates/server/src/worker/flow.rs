@@ -256,8 +256,10 @@ impl Worker {
         } else if !connection.partial {
             // From the first byte on, and never again: a head sent a byte at a time gains nothing.
             connection.partial = true;
-            self.deadlines
-                .set(connection.slot(), self.now_ms + self.config.head_timeout_ms);
+            self.deadlines.set(
+                connection.slot(),
+                self.now_ms + self.config.header_timeout_ms,
+            );
         }
         self.watch(connection, Interest::READ);
         Fate::Keep
@@ -275,7 +277,7 @@ impl Worker {
             maps: &mut self.maps,
             recent: &mut self.recent,
             uptake_bytes: &mut connection.uptake_bytes,
-            budget_bytes: self.config.turn_bytes,
+            budget_bytes: self.config.write_quantum_bytes,
             counters: &mut self.counters,
             prefetch: &mut self.prefetch,
             proven: None,

@@ -29,9 +29,9 @@ fn a_round_takes_as_many_of_a_crowd_as_it_may() {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
     for (policy, largest) in [
-        ("accept-count = 0", CROWD as u64),
-        ("accept-count = 25", 25),
-        ("accept-count = 0\nmax-conns = 300", 300),
+        ("accept-batch = 0", CROWD as u64),
+        ("accept-batch = 25", 25),
+        ("accept-batch = 0\nmax-connections = 300", 300),
     ] {
         for events in MECHANISMS {
             let config = config(root.path(), &format!("{policy}\n{events}"));
@@ -56,7 +56,7 @@ fn the_last_clients_are_taken_in_turns_and_served_when_the_worker_is_told_to_end
         for events in MECHANISMS {
             let config = config(
                 root.path(),
-                &format!("accept-count = {accept_count}\n{events}"),
+                &format!("accept-batch = {accept_count}\n{events}"),
             );
             let end = [ToWorker::Drain { timeout_ms: 20_000 }];
             let (mut served, (mut last, clients)) = Served::start_late(config, &end, |address| {
@@ -135,7 +135,7 @@ fn everybody_is_served_and_counted_when_the_loop_decides_how_many_to_take() {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
     for events in MECHANISMS {
-        let config = config(root.path(), &format!("accept-count = 'auto'\n{events}"));
+        let config = config(root.path(), &format!("accept-batch = 'auto'\n{events}"));
         let (mut served, clients) = Served::start_late(config, &[], crowd);
         for mut client in clients {
             assert_eq!(read_reply(&mut client).body, b"hello", "{events}");
@@ -154,7 +154,7 @@ fn a_crowd_a_large_file_and_those_who_leave_are_served_over_io_uring() {
     fs::write(root.path().join("a"), "hello").unwrap();
     let large = contents(0, 3_000_000);
     fs::write(root.path().join("large"), &large).unwrap();
-    let config = config(root.path(), "events = 'io_uring'\nmax-conns = 500");
+    let config = config(root.path(), "events = 'io_uring'\nmax-connections = 500");
     let (mut served, mut clients) = Served::start_late(config, &[], crowd);
     // Who waits for a place gets one when another client has gone: a closed socket is closed for
     // its client, too.

@@ -14,7 +14,10 @@ fn further_clients_wait_in_the_queue_and_are_served_when_there_is_room() {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
     for events in mechanisms() {
-        let mut served = Served::start(config(root.path(), &format!("max-conns = 4\n{events}")));
+        let mut served = Served::start(config(
+            root.path(),
+            &format!("max-connections = 4\n{events}"),
+        ));
         let mut inside: Vec<TcpStream> = (0..4).map(|_| served.connect()).collect();
         for client in &mut inside {
             ask(client, "/a");
@@ -207,8 +210,7 @@ fn bounds_of_the_caches_hold_when_there_are_more_files_than_fit() {
     }
     let large = contents(1, 200_000);
     fs::write(root.path().join("large"), &large).unwrap();
-    let more =
-        "names-max = 20\ndescriptors-max = 16\ncontent-max = '64KiB'\nsmall-file-max = '16KiB'";
+    let more = "file-cache-entries = 20\nfile-cache-descriptors = 16\nresponse-cache-max = '64KiB'\nsmall-file-max = '16KiB'";
     let mut served = Served::start(config(root.path(), more));
     let mut client = served.connect();
     for round in 0..3 {
@@ -247,7 +249,7 @@ fn small_files_stay_in_memory_when_there_are_more_than_descriptors() {
     }
     let mut served = Served::start(config(
         root.path(),
-        "descriptors-max = 16\nrevalidate = '0ms'",
+        "file-cache-descriptors = 16\nrevalidate = '0ms'",
     ));
     let mut client = served.connect();
     let mut ask_all = |served: &mut Served| {
@@ -296,7 +298,8 @@ fn small_file_is_opened_again_when_memory_has_lost_it_since_it_was_closed() {
         .unwrap();
     }
     // Room for some thirty contents, and fewer descriptors.
-    let bounds = "descriptors-max = 16\ncontent-max = '64KiB'\nsmall-file-max = '16KiB'";
+    let bounds =
+        "file-cache-descriptors = 16\nresponse-cache-max = '64KiB'\nsmall-file-max = '16KiB'";
     let mut served = Served::start(config(root.path(), bounds));
     let mut client = served.connect();
     for round in 0..3 {
@@ -322,7 +325,10 @@ fn file_in_use_is_sent_whole_when_its_name_is_evicted() {
     for number in 0..40 {
         fs::write(root.path().join(number.to_string()), "small").unwrap();
     }
-    let mut served = Served::start(config(root.path(), "names-max = 4\ndescriptors-max = 16"));
+    let mut served = Served::start(config(
+        root.path(),
+        "file-cache-entries = 4\nfile-cache-descriptors = 16",
+    ));
     let mut slow = tiny_client(&served);
     ask(&mut slow, "/large");
     assert_eq!(read_head(&mut slow).status, 200);

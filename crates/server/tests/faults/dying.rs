@@ -138,8 +138,9 @@ fn every_reply_is_right_when_helpers_are_killed_under_load() {
     }
     for events in mechanisms() {
         // Little memory, so that most files have to be read again.
-        let more =
-            format!("content-max = '64KiB'\nwindow-max = '2MiB'\nrevalidate = '0ms'\n{events}");
+        let more = format!(
+            "response-cache-max = '64KiB'\nchunk-cache-max = '2MiB'\nrevalidate = '0ms'\n{events}"
+        );
         let mut served = Served::start(config(root.path(), &more));
         let address = served.address;
         let (stop, replies) = (AtomicBool::new(false), AtomicU64::new(0));

@@ -33,7 +33,7 @@ fn slow_head_is_ended_at_its_deadline_even_when_bytes_keep_coming() {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
     for events in mechanisms() {
-        let more = format!("head-timeout = '400ms'\n{events}");
+        let more = format!("header-timeout = '400ms'\n{events}");
         let mut served = Served::start(config(root.path(), &more));
         let mut slow = served.connect();
         let begun = b"GET /a HTTP/1.1\r\nX: ".iter().copied();
@@ -48,7 +48,7 @@ fn slow_head_is_ended_at_its_deadline_even_when_bytes_keep_coming() {
 fn slow_head_is_ended_when_it_follows_a_good_request() {
     let root = root();
     fs::write(root.path().join("a"), "hello").unwrap();
-    let served = Served::start(config(root.path(), "head-timeout = '400ms'"));
+    let served = Served::start(config(root.path(), "header-timeout = '400ms'"));
     let mut slow = served.connect();
     ask(&mut slow, "/a");
     assert_eq!(read_reply(&mut slow).body, b"hello");
@@ -76,7 +76,7 @@ fn slow_body_is_ended_at_its_deadline_even_when_bytes_keep_coming() {
 #[test]
 fn client_that_sends_nothing_is_let_go_at_the_head_deadline() {
     let root = root();
-    let mut served = Served::start(config(root.path(), "head-timeout = '300ms'"));
+    let mut served = Served::start(config(root.path(), "header-timeout = '300ms'"));
     let mut silent = served.connect();
     assert_eq!(read_to_close(&mut silent, usize::MAX), b"");
     assert_eq!(served.snapshot().counters.timeouts_head, 1);

@@ -136,7 +136,7 @@ fn clients_are_taken_for_each_that_closes_when_that_is_the_policy() {
     // One place: who waits behind is taken when it is free, by the close itself or by the next
     // wake-up.
     for (preset, rounds) in [("eager", 0), ("eager+close", 6), ("cm", 6)] {
-        let text = format!("preset = '{preset}'\nmax-conns = 1");
+        let text = format!("preset = '{preset}'\nmax-connections = 1");
         let mut served = Served::start(config(root.path(), &text));
         let clients: Vec<TcpStream> = (0..6)
             .map(|_| {

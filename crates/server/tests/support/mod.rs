@@ -85,7 +85,7 @@ impl Served {
     ) -> (Served, T) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
         // The standard library does not say how long a queue it asks for.
-        rustix::net::listen(&listener, config.listen_queue as i32).expect("listen");
+        rustix::net::listen(&listener, config.backlog as i32).expect("listen");
         listener.set_nonblocking(true).expect("set_nonblocking");
         let address = listener.local_addr().expect("local_addr");
         let (ours, theirs) = Control::pair().expect("control pair");

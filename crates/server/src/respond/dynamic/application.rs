@@ -12,7 +12,7 @@ use headway_specweb::request::{Method, Request};
 use headway_specweb::scan::PATH_BYTES;
 use headway_specweb::{FileName, Piece as Content};
 
-use crate::config::Rule;
+use crate::config::PathMatch;
 use crate::request::{Outgoing, Piece};
 use crate::respond::Context;
 use crate::respond::dynamic::Place;
@@ -34,8 +34,8 @@ impl Words {
     /// The words of a request for this location.
     pub fn new(place: &Place, request: &headway_gateway::Request<'_>, client: IpAddr) -> Words {
         let cookies: Vec<&[u8]> = request.values(b"Cookie").collect();
-        let script = match &place.location.rule {
-            Rule::Prefix(prefix) | Rule::Suffix(prefix) => prefix.trim_end_matches('/'),
+        let script = match &place.location.path {
+            PathMatch::Prefix(prefix) | PathMatch::Suffix(prefix) => prefix.trim_end_matches('/'),
         };
         Words {
             method: method(request.head),

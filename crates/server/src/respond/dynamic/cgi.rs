@@ -67,7 +67,7 @@ pub fn launch(place: &Place, program: &ProgramName, variables: Variables, mark: 
     let path = string(&program.file);
     Launch {
         mark,
-        memory_bytes_max: location.memory_bytes_max,
+        memory_bytes_max: location.memory_max_bytes,
         processes_max: location.processes_max.unwrap_or(PROCESSES_UNSAID),
         directory: string(directory_of(&program.file)),
         arguments: vec![path.clone()],
@@ -86,7 +86,7 @@ pub fn launch_direct(place: &Place, command: &[String], mark: u64) -> Launch {
     variables.add(b"HEADWAY_DIRECT", b"1");
     Launch {
         mark,
-        memory_bytes_max: location.memory_bytes_max,
+        memory_bytes_max: location.memory_max_bytes,
         processes_max: location.processes_max.unwrap_or(PROCESSES_UNSAID),
         directory: string(directory_of(program)),
         path: string(program),

@@ -23,7 +23,7 @@ use std::rc::Rc;
 use headway_files::{RootConfig, RootId};
 use headway_gateway::cgi::{Split, split_at_suffix, splits_below};
 
-use crate::config::{Config, Host, Kind, Location, Rule};
+use crate::config::{Config, Handler, Host, Location, PathMatch};
 use crate::request::{ProgramName, Site};
 
 pub use cgi::{LocalParty, is_nph, launch, launch_direct, variables};
@@ -54,10 +54,10 @@ pub struct Candidate<'p> {
 impl Place {
     /// The programs that `path` may mean, the shortest name first; the one at `part`.
     pub fn candidate<'p>(&self, path: &'p [u8], part: usize, site: &Site) -> Option<Candidate<'p>> {
-        let split = match &self.location.rule {
-            Rule::Prefix(prefix) => splits_below(path, prefix.as_bytes()).nth(part)?,
-            Rule::Suffix(suffix) if part == 0 => split_at_suffix(path, suffix.as_bytes())?,
-            Rule::Suffix(_) => return None,
+        let split = match &self.location.path {
+            PathMatch::Prefix(prefix) => splits_below(path, prefix.as_bytes()).nth(part)?,
+            PathMatch::Suffix(suffix) if part == 0 => split_at_suffix(path, suffix.as_bytes())?,
+            PathMatch::Suffix(_) => return None,
         };
         Some(Candidate {
             split,
@@ -79,8 +79,10 @@ impl Place {
 
     /// A path's name beneath that root.
     pub fn name<'p>(&self, path: &'p [u8]) -> &'p [u8] {
-        let name = match (&self.own, &self.location.rule) {
-            (Some(_), Rule::Prefix(prefix)) => path.strip_prefix(prefix.as_bytes()).unwrap_or(path),
+        let name = match (&self.own, &self.location.path) {
+            (Some(_), PathMatch::Prefix(prefix)) => {
+                path.strip_prefix(prefix.as_bytes()).unwrap_or(path)
+            }
             _ => path,
         };
         name.strip_prefix(b"/").unwrap_or(name)
@@ -198,7 +200,7 @@ impl Places {
 
     /// Whether the application of a measurement answers somewhere.
     pub fn has_applications(&self) -> bool {
-        let is_one = |place: &Rc<Place>| matches!(place.location.kind, Kind::Application(_));
+        let is_one = |place: &Rc<Place>| matches!(place.location.handler, Handler::SpecWeb99(_));
         self.all.iter().any(is_one)
     }
 
@@ -233,13 +235,13 @@ impl Places {
     /// The one program of a location that has one: the prefix is its name, the rest of the path its
     /// argument.
     pub fn only_program(&self, place: &Place, site: &Site, path: &[u8]) -> ProgramName {
-        let prefix = match &place.location.rule {
-            Rule::Prefix(prefix) | Rule::Suffix(prefix) => prefix.as_bytes(),
+        let prefix = match &place.location.path {
+            PathMatch::Prefix(prefix) | PathMatch::Suffix(prefix) => prefix.as_bytes(),
         };
         let prefix = prefix.strip_suffix(b"/").unwrap_or(prefix);
         let (script_name, path_info) = path.split_at(prefix.len().min(path.len()));
-        let file = match &place.location.kind {
-            Kind::Direct(command) | Kind::Pipe(command) => command
+        let file = match &place.location.handler {
+            Handler::Direct(command) | Handler::Pipe(command) => command
                 .first()
                 .map_or(&b""[..], |program| program.as_bytes()),
             _ => b"",
@@ -257,9 +259,9 @@ impl Places {
     /// rest.
     pub fn application(&self, place: &Place, site: &Site, path: &[u8]) -> ProgramName {
         let whole = [b"/", path].concat();
-        let name_bytes = match &place.location.rule {
-            Rule::Prefix(prefix) => prefix.trim_end_matches('/').len(),
-            Rule::Suffix(_) => whole.len(),
+        let name_bytes = match &place.location.path {
+            PathMatch::Prefix(prefix) => prefix.trim_end_matches('/').len(),
+            PathMatch::Suffix(_) => whole.len(),
         };
         let (script_name, path_info) = whole.split_at(name_bytes.min(whole.len()));
         let split = Split {
@@ -278,9 +280,11 @@ impl Places {
 
 impl Routes {
     fn add(&mut self, place: Rc<Place>) {
-        match place.location.rule.clone() {
-            Rule::Prefix(prefix) => self.prefixes.push((prefix.as_bytes()[1..].to_vec(), place)),
-            Rule::Suffix(suffix) => self.suffixes.push((suffix.into_bytes(), place)),
+        match place.location.path.clone() {
+            PathMatch::Prefix(prefix) => {
+                self.prefixes.push((prefix.as_bytes()[1..].to_vec(), place))
+            }
+            PathMatch::Suffix(suffix) => self.suffixes.push((suffix.into_bytes(), place)),
         }
         self.prefixes
             .sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
@@ -288,9 +292,9 @@ impl Routes {
 }
 
 fn own_directory(location: &Location, host: &Host) -> Option<PathBuf> {
-    match &location.kind {
-        Kind::Cgi(cgi) => cgi.root.clone(),
-        Kind::Application(application) => Some(application.directory(&host.root)),
+    match &location.handler {
+        Handler::Cgi(cgi) => cgi.root.clone(),
+        Handler::SpecWeb99(application) => Some(application.directory(&host.root)),
         _ => None,
     }
 }
@@ -349,7 +353,7 @@ mod tests {
         let places = places();
         let rule = |root, path: &str| {
             let place = places.find(&site(root), &path.as_bytes()[1..]);
-            place.map(|place| place.location.rule.to_string())
+            place.map(|place| place.location.path.to_string())
         };
         let is = |text: &str| Some(text.to_owned());
         assert_eq!(rule(0, "/cgi-bin/a"), is("/cgi-bin/"));

@@ -10,7 +10,7 @@ use headway_gateway::{Exchange, HeadLimits, Request};
 use headway_http::{Method, Status};
 
 use super::{LocalParty, Place, Places, variables};
-use crate::config::{Peers, Protocol};
+use crate::config::{Protocol, Upstreams};
 use crate::request::{ProgramName, Site};
 
 /// What a request asks for, from whom.
@@ -33,7 +33,7 @@ pub struct Asked<'a> {
 /// When the server has to answer the request itself, in this way.
 pub fn talk(
     places: &Places,
-    peers: &Peers,
+    peers: &Upstreams,
     asked: &Asked<'_>,
     request: &Request<'_>,
     address: &Address,
@@ -74,11 +74,11 @@ pub fn talk(
                 https: false,
                 trusts_client: peers.trust_forwarded,
                 authority: authority.as_bytes(),
-                keeps_host: peers.keep_host,
+                keeps_host: peers.preserve_host,
                 via: b"headway",
                 target: None,
                 keep,
-                upgrades: peers.tunnels > 0,
+                upgrades: peers.max_upgrades > 0,
             };
             let body = request.head.framing.into();
             let exchange = ProxyExchange::new(request, &forwarding, body, &limits);

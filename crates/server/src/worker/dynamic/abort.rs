@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use super::Dynamic;
 use super::line::Serves;
-use crate::config::Kind;
+use crate::config::Handler;
 use crate::connection::{Exchange, Line, Peer};
 use crate::worker::Worker;
 
@@ -58,10 +58,10 @@ impl Worker {
     /// The client has gone: an application over a kept connection is told so.
     pub(super) fn abort_peer(&mut self, exchange: &mut Exchange) {
         let place = self.places.get(exchange.program.place).clone();
-        let Kind::Peers(peers) = &place.location.kind else {
+        let Handler::Upstreams(peers) = &place.location.handler else {
             return;
         };
-        let may = |peer: &Peer| peer.begun && !peer.mute && peers.keep > 0;
+        let may = |peer: &Peer| peer.begun && !peer.mute && peers.keepalive > 0;
         if !exchange.peer.as_deref().is_some_and(may) {
             return;
         }
@@ -77,7 +77,7 @@ impl Worker {
             .dynamic
             .as_ref()
             .map_or(0, |all| all.aborts_at(place.number, back_end));
-        let talk = talk.abort().filter(|_| others < peers.keep as usize);
+        let talk = talk.abort().filter(|_| others < peers.keepalive as usize);
         match (talk, &mut self.dynamic) {
             (Some(talk), Some(dynamic)) => {
                 dynamic.lines.assign(line.name, Serves::Nobody);

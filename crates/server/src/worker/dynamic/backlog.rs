@@ -2,7 +2,7 @@
 //! program need not.
 //!
 //! A piece waits in memory, and what goes beyond is written by a helper into a file without a name,
-//! and read back by a helper when its turn has come; the loop touches no disk. With `spill-max`
+//! and read back by a helper when its turn has come; the loop touches no disk. With `temp-file-max`
 //! bytes waiting the program is held back after all, and so it is when as many replies of its
 //! location are in files as may be. When the last byte has come the program is let go: a slow
 //! client occupies a file, and no process of an application.
@@ -38,7 +38,7 @@ impl Worker {
         let waiting = backlog.written_bytes + backlog.tail.len() as u64;
         // Another protocol's answers are worth nothing when they come late.
         exchange.tunnel.is_none()
-            && waiting < location.spill_bytes_max
+            && waiting < location.temp_file_max_bytes
             && backlog.tail.len() < PIECE_BYTES
     }
 
@@ -57,7 +57,7 @@ impl Worker {
             return;
         };
         let asked = self.pool.spill(
-            self.config.body_directory.as_os_str().as_bytes(),
+            self.config.temp_directory.as_os_str().as_bytes(),
             backlog.file.as_ref(),
             piece,
             backlog.written_bytes,

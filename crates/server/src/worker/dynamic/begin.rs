@@ -14,7 +14,7 @@ use headway_http::path::normalise;
 use headway_http::{Framing, Head, Method, Status, Target};
 
 use super::{Found, Step};
-use crate::config::Kind;
+use crate::config::Handler;
 use crate::connection::{Body, Connection, Download, Exchange, Phase, Reader, Stage, Upload};
 use crate::request::ProgramName;
 use crate::respond;
@@ -96,7 +96,7 @@ impl Worker {
         bytes: &[u8],
         program: ProgramName,
     ) -> Begun {
-        let bytes_max = self.places.get(program.place).location.body_bytes_max;
+        let bytes_max = self.places.get(program.place).location.max_body_bytes;
         if matches!(head.framing, Framing::Length(length) if length > bytes_max) {
             return self.refused(connection, head, Status::CONTENT_TOO_LARGE);
         }
@@ -154,17 +154,19 @@ impl Worker {
         upload: Upload,
     ) -> Exchange {
         let location = &self.places.get(program.place).location;
-        let time_max_ms = location.time_max_ms;
+        let time_max_ms = location.request_timeout_ms;
         // A program that stays would have to wait for a slow client's body.
-        let whole = match location.kind {
-            Kind::Direct(_) | Kind::Pipe(_) => true,
+        let whole = match location.handler {
+            Handler::Direct(_) | Handler::Pipe(_) => true,
             _ => head.framing == Framing::Chunked && location.needs_length(),
         };
         let gathers = whole && upload.body.is_some();
         let now = Instant::now();
         let reader = match is_nph(&program) {
-            _ if matches!(location.kind, Kind::Peers(_)) => Reader::Peer,
-            true if matches!(location.kind, Kind::Cgi(_)) => Reader::Nph(NphReader::default()),
+            _ if matches!(location.handler, Handler::Upstreams(_)) => Reader::Peer,
+            true if matches!(location.handler, Handler::Cgi(_)) => {
+                Reader::Nph(NphReader::default())
+            }
             _ => {
                 let head_only = head.method == Method::Head;
                 Reader::Cgi(ReplyReader::new(&HeadLimits::default(), head_only))

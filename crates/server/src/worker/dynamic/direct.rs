@@ -31,7 +31,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use super::gather::piece;
 use super::processes::{FIRST_DELAY_MS, Process, State, token};
 use super::{Dynamic, Step};
-use crate::config::{Kind, SendMethod};
+use crate::config::{Handler, SendMethod};
 use crate::connection::{Connection, Exchange, Stage};
 use crate::forker::wire::Order;
 use crate::respond::dynamic::direct::{Asked, Done, INLINE_BYTES_MAX, Said, decode, encode};
@@ -91,7 +91,7 @@ impl Worker {
     /// Starts one more process of a location, if there may be one more, and not too soon after one
     /// has failed.
     fn grow(&mut self, place: &Place) {
-        let (Kind::Direct(command) | Kind::Pipe(command)) = &place.location.kind else {
+        let (Handler::Direct(command) | Handler::Pipe(command)) = &place.location.handler else {
             return;
         };
         let Some(dynamic) = &mut self.dynamic else {
@@ -117,7 +117,7 @@ impl Worker {
             place: place.number,
             socket: ours,
             state: State::Starting,
-            piped: matches!(place.location.kind, Kind::Pipe(_)),
+            piped: matches!(place.location.handler, Handler::Pipe(_)),
             watched: true,
             born_ms: self.now_ms,
             served: false,

@@ -13,7 +13,7 @@ use headway_http::{Parsed, Status};
 use rustix::io::Errno;
 
 use super::{READ_BYTES, Step};
-use crate::config::Kind;
+use crate::config::Handler;
 use crate::connection::{Connection, Exchange, Reader};
 use crate::request::{Frame, Outgoing, Piece};
 use crate::respond::Context;
@@ -162,7 +162,8 @@ impl Worker {
             if self.may_hand_over(exchange) {
                 return self.hand_over(exchange, handoff, &reply.fields);
             }
-            let why = "X-Sendfile and X-Accel-Redirect are for locations with handoff = true";
+            let why =
+                "X-Sendfile and X-Accel-Redirect are for locations with accel-redirect = true";
             return self.refuse_reply(exchange, why);
         }
         if reply.status == SWITCHING_PROTOCOLS && !self.may_tunnel(exchange) {
@@ -177,8 +178,10 @@ impl Worker {
 
     fn may_tunnel(&self, exchange: &Exchange) -> bool {
         let place = self.places.get(exchange.program.place);
-        match (&place.location.kind, &self.dynamic) {
-            (Kind::Peers(peers), Some(dynamic)) => dynamic.has_tunnels(place.number, peers.tunnels),
+        match (&place.location.handler, &self.dynamic) {
+            (Handler::Upstreams(peers), Some(dynamic)) => {
+                dynamic.has_tunnels(place.number, peers.max_upgrades)
+            }
             _ => false,
         }
     }
@@ -202,7 +205,7 @@ impl Worker {
             .places
             .get(exchange.program.place)
             .location
-            .output_bytes_max;
+            .output_max_bytes;
         let download = &mut exchange.download;
         download.bytes += more;
         let expected = download.length.unwrap_or(0).max(download.bytes);

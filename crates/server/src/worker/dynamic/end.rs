@@ -9,7 +9,7 @@ use headway_gateway::upstream::{Outcome, Stage as Progressed};
 use headway_http::{Parsed, Status};
 
 use super::{Elsewhere, Program, Step};
-use crate::config::Kind;
+use crate::config::Handler;
 use crate::connection::{Connection, Exchange, Stage};
 use crate::forker::wire::Order;
 use crate::respond::dynamic::{Redirected, elsewhere};
@@ -200,7 +200,7 @@ impl Worker {
     /// Whoever answers was there before the request and stays after it.
     fn has_no_program(&self, exchange: &Exchange) -> bool {
         let location = &self.places.get(exchange.program.place).location;
-        !matches!(location.kind, Kind::Cgi(_))
+        !matches!(location.handler, Handler::Cgi(_))
     }
 
     fn close_streams(&mut self, exchange: &mut Exchange) {
@@ -266,7 +266,7 @@ impl Worker {
             Waits::Sender => self.config.body_timeout_ms,
             Waits::Queue | Waits::Program => location.timeout_ms,
             Waits::Acceptance => location.connect_timeout_ms(),
-            Waits::Anybody => location.tunnel_timeout_ms(),
+            Waits::Anybody => location.upgrade_timeout_ms(),
         };
         let deadline_ms = (self.now_ms + span_ms).min(exchange.end_ms);
         self.deadlines.set(connection.slot(), deadline_ms);

@@ -12,7 +12,7 @@ use headway_gateway::cgi::Split;
 use headway_http::path::{Path, normalise};
 use headway_http::{Head, Method, Status, Target};
 
-use crate::config::{Kind, Protocol, Rule};
+use crate::config::{Handler, PathMatch, Protocol};
 use crate::connection::{Connection, Phase};
 use crate::lookup;
 use crate::request::{Entry, ProgramName, Site};
@@ -87,9 +87,9 @@ impl Worker {
         if !may_enter(connection, &place) {
             return Found::Failed(Status::NOT_FOUND);
         }
-        match place.location.kind {
-            Kind::Files => Found::Files,
-            Kind::Application(_) => Found::Application(place.number),
+        match place.location.handler {
+            Handler::Files => Found::Files,
+            Handler::SpecWeb99(_) => Found::Application(place.number),
             _ => match self.owner(&place, site, &path.bytes) {
                 Some(program) => Found::Program(program),
                 None => self.find_part(connection, site, &place, &path, asked, given),
@@ -99,18 +99,20 @@ impl Worker {
 
     /// The program of a location that has no files to look for: one that owns its paths.
     fn owner(&self, place: &Place, site: &Site, path: &[u8]) -> Option<ProgramName> {
-        match &place.location.kind {
-            Kind::Direct(_) | Kind::Pipe(_) => {
+        match &place.location.handler {
+            Handler::Direct(_) | Handler::Pipe(_) => {
                 let whole = [b"/", path].concat();
                 Some(self.places.only_program(place, site, &whole))
             }
-            Kind::Peers(peers)
+            Handler::Upstreams(peers)
                 if peers.protocol == Protocol::Proxy
-                    || matches!(place.location.rule, Rule::Prefix(_)) =>
+                    || matches!(place.location.path, PathMatch::Prefix(_)) =>
             {
                 Some(self.places.application(place, site, path))
             }
-            Kind::Files | Kind::Cgi(_) | Kind::Peers(_) | Kind::Application(_) => None,
+            Handler::Files | Handler::Cgi(_) | Handler::Upstreams(_) | Handler::SpecWeb99(_) => {
+                None
+            }
         }
     }
 
@@ -219,9 +221,9 @@ impl Worker {
             let file = [&*path.bytes, index.as_bytes()].concat();
             let place = self.places.find(site, &file)?;
             let whole = [b"/", &*path.bytes].concat();
-            match place.location.kind {
+            match place.location.handler {
                 _ if !may_enter(connection, place) => Some(Found::Failed(Status::NOT_FOUND)),
-                Kind::Files => None,
+                Handler::Files => None,
                 // Never as a file: its text is nobody's business.
                 _ => Some(match self.owner(place, site, &file) {
                     Some(program) => Found::Program(program),

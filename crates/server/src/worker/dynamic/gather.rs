@@ -70,7 +70,7 @@ impl Worker {
         let Ok(piece) = piece else {
             return Step::Fail(Status::SERVICE_UNAVAILABLE);
         };
-        let directory = self.config.body_directory.as_os_str().as_bytes();
+        let directory = self.config.temp_directory.as_os_str().as_bytes();
         let asked = self.pool.spill(
             directory,
             upload.spilled.as_ref(),

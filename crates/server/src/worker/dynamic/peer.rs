@@ -6,7 +6,7 @@
 //! first call on it, or by its time (`connect-timeout`), and then the next back end is asked. One
 //! that waits is watched, and closed when its back end closes it; only requests that may be sent
 //! twice get one, because it can still close in the moment when it is used; the others, too, where
-//! `reuse-always` says so.
+//! `keepalive-unsafe-methods` says so.
 //!
 //! The path of a Unix socket is looked up by `connect`, which waits for the disk if that path is on
 //! one and not in memory; such sockets are below `/run`, which is memory. The trace has the call
@@ -26,7 +26,7 @@ use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketT
 
 use super::line::Serves;
 use super::{Dynamic, Step};
-use crate::config::{Kind, Peers};
+use crate::config::{Handler, Upstreams};
 use crate::connection::{Connection, Exchange, Line, Peer, Stage};
 use crate::respond::dynamic::{Asked, Place, Places, talk};
 use crate::tally::BackEnd;
@@ -51,14 +51,14 @@ impl Group {
     pub(super) fn all(places: &Places) -> Vec<Option<Group>> {
         let kinds = (0..places.len()).map(|number| &places.get(number).location);
         kinds
-            .map(|location| match &location.kind {
-                Kind::Peers(peers) => Some(Group::new(peers, location.concurrency)),
+            .map(|location| match &location.handler {
+                Handler::Upstreams(peers) => Some(Group::new(peers, location.concurrency)),
                 _ => None,
             })
             .collect()
     }
 
-    fn new(peers: &Peers, concurrency: u32) -> Group {
+    fn new(peers: &Upstreams, concurrency: u32) -> Group {
         let addresses = peers.addresses.iter();
         // The configuration has read them once before.
         let addresses: Vec<Address> = addresses.flat_map(|text| Address::parse(text)).collect();
@@ -68,7 +68,7 @@ impl Group {
             ..Policy::default()
         };
         let limits = IdleLimits {
-            connections_max: peers.keep as usize,
+            connections_max: peers.keepalive as usize,
             ..IdleLimits::default()
         };
         Group {
@@ -97,7 +97,7 @@ impl Dynamic {
         let mut all = Vec::new();
         for (place, group) in self.groups.iter().enumerate() {
             let Some(group) = group else { continue };
-            let location = places.get(place).location.rule.to_string();
+            let location = places.get(place).location.path.to_string();
             let views = group.upstream.views(now_ms).enumerate();
             for ((number, view), address) in views.zip(&group.addresses) {
                 let one = BackEnd {
@@ -151,7 +151,7 @@ impl Worker {
         status: Status,
     ) -> Step {
         let place = self.places.get(exchange.program.place).clone();
-        let Kind::Peers(peers) = &place.location.kind else {
+        let Handler::Upstreams(peers) = &place.location.handler else {
             return Step::Fail(Status::INTERNAL_SERVER_ERROR);
         };
         let now_ms = self.now_ms;
@@ -202,7 +202,7 @@ impl Worker {
         connection: &Connection,
         exchange: &Exchange,
         place: &Place,
-        peers: &Peers,
+        peers: &Upstreams,
         lease: &Lease,
     ) -> Result<Called, NotCalled> {
         let broken = NotCalled::Answer(Status::INTERNAL_SERVER_ERROR);
@@ -235,14 +235,14 @@ impl Worker {
             &asked,
             &request,
             &address,
-            peers.keep > 0,
+            peers.keepalive > 0,
         )
         .map_err(NotCalled::Answer)?;
         // A body that has left and is not kept cannot be sent again.
         let upload = &exchange.upload;
         let is_kept = upload.spilled.is_some() || (upload.bytes == 0 && upload.body.is_none());
         let may_repeat = is_idempotent(head.method) && is_kept;
-        let kept = match (may_repeat || peers.reuse_always) && !exchange.wants_new {
+        let kept = match (may_repeat || peers.keepalive_unsafe_methods) && !exchange.wants_new {
             true => self.take_idle(place.number, lease.back_end(), connection.token),
             false => None,
         };

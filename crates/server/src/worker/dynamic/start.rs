@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
 
 use super::{Program, Step};
-use crate::config::{Cgi, Kind, Streams};
+use crate::config::{Cgi, Handler, Streams};
 use crate::connection::{Channel, Connection, Exchange, Stage};
 use crate::forker::wire::{Launch, Order};
 use crate::respond::dynamic::{LocalParty, launch, variables};
@@ -38,12 +38,14 @@ impl Worker {
         exchange: &mut Exchange,
     ) -> Step {
         let place = self.places.get(exchange.program.place).clone();
-        let cgi = match &place.location.kind {
-            Kind::Cgi(cgi) => cgi,
-            Kind::Direct(_) | Kind::Pipe(_) => return self.lend(connection, exchange, &place),
-            Kind::Peers(_) => return self.start_peer(connection, exchange),
+        let cgi = match &place.location.handler {
+            Handler::Cgi(cgi) => cgi,
+            Handler::Direct(_) | Handler::Pipe(_) => {
+                return self.lend(connection, exchange, &place);
+            }
+            Handler::Upstreams(_) => return self.start_peer(connection, exchange),
             // They have no exchange.
-            Kind::Files | Kind::Application(_) => {
+            Handler::Files | Handler::SpecWeb99(_) => {
                 return Step::Fail(Status::INTERNAL_SERVER_ERROR);
             }
         };
@@ -82,8 +84,8 @@ impl Worker {
         let variables = self.describe(connection, exchange, &head, bytes)?;
         let place = self.places.get(exchange.program.place);
         // Those that the worker makes itself nobody would look for.
-        let mark = match &place.location.kind {
-            Kind::Cgi(cgi) if cgi.fork_in_server => 0,
+        let mark = match &place.location.handler {
+            Handler::Cgi(cgi) if cgi.fork_in_server => 0,
             _ => self.dynamic.as_ref()?.marks.of(exchange.id),
         };
         Some(launch(place, &exchange.program, variables, mark))

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 
 use super::backlog::RESTORE_BYTES;
 use super::{Elsewhere, READ_BYTES, Step};
-use crate::config::{Kind, Protocol};
+use crate::config::{Handler, Protocol};
 use crate::connection::{Connection, Exchange, Peer};
 use crate::forker::harmless;
 use crate::respond::dynamic::handoff::{file_below, kept_fields};
@@ -312,7 +312,7 @@ impl Worker {
 
     fn is_proxied(&self, exchange: &Exchange) -> bool {
         let location = &self.places.get(exchange.program.place).location;
-        matches!(&location.kind, Kind::Peers(peers) if peers.protocol == Protocol::Proxy)
+        matches!(&location.handler, Handler::Upstreams(peers) if peers.protocol == Protocol::Proxy)
     }
 
     /// A reply whose body comes from a file of the server's.
@@ -347,7 +347,7 @@ impl Worker {
     /// Whether whoever answers at this location may have the server send a file.
     pub(super) fn may_hand_over(&self, exchange: &Exchange) -> bool {
         let place = self.places.get(exchange.program.place);
-        place.location.handoff
+        place.location.accel_redirect
     }
 
     /// What the socket of a back end is waited for.

@@ -4,7 +4,7 @@
 //! Either direction has a bounded buffer, and the side that fills it is not read from meanwhile. An
 //! end of one direction is passed on when what came before it has been, and the other direction
 //! goes on; when both have ended, or the back end is gone, so is the connection. Nothing in either
-//! direction for `tunnel-timeout` ends it, too. The connection to the back end is never used again,
+//! direction for `upgrade-timeout` ends it, too. The connection to the back end is never used again,
 //! and the request is none of those that its location has under way: a WebSocket may stay for
 //! hours.
 //!

@@ -47,36 +47,36 @@ impl fmt::Display for Protocol {
 
 /// Servers that answer a location's requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Peers {
+pub struct Upstreams {
     /// What they speak.
     pub protocol: Protocol,
     /// Where they are; [`Address::parse`] reads each.
     pub addresses: Vec<String>,
     /// Connections to each that wait for the next request, a worker.
-    pub keep: u32,
+    pub keepalive: u32,
     /// They are for every request, also for one that must not be sent twice.
-    pub reuse_always: bool,
+    pub keepalive_unsafe_methods: bool,
     /// Back ends asked for one request at most.
     pub attempts: u32,
     /// How long a back end may take to accept a connection.
     pub connect_timeout_ms: u64,
     /// Connections that may have changed to another protocol, a worker; 0: none is asked for.
-    pub tunnels: u32,
+    pub max_upgrades: u32,
     /// How long nothing may go over one of them, in either direction.
-    pub tunnel_timeout_ms: u64,
+    pub upgrade_timeout_ms: u64,
     /// The `Authorization` field is passed on.
     pub authorization: bool,
     /// What a request says of earlier hops is believed.
     pub trust_forwarded: bool,
     /// A proxied request keeps the Host its client sent.
-    pub keep_host: bool,
+    pub preserve_host: bool,
 }
 
-impl Peers {
+impl Upstreams {
     /// Descriptors that they take in a worker, with so many requests under way.
     pub fn descriptors(&self, concurrency: u32) -> usize {
-        let kept = self.addresses.len().saturating_mul(self.keep as usize);
-        let under_way = concurrency as usize + self.tunnels as usize;
+        let kept = self.addresses.len().saturating_mul(self.keepalive as usize);
+        let under_way = concurrency as usize + self.max_upgrades as usize;
         kept.saturating_add(under_way)
     }
 
@@ -87,13 +87,13 @@ impl Peers {
 }
 
 /// The back ends of a location, checked; `None` if something is wrong with their addresses.
-pub(super) fn peers(
+pub(super) fn upstreams(
     key: &str,
     own: &LocationSettings,
     protocol: Protocol,
     list: &Spanned<Many<String>>,
     to: &mut Findings<'_>,
-) -> Option<Peers> {
+) -> Option<Upstreams> {
     let name = |name: &str| format!("{key}.{name}");
     let addresses = addresses(&name(&protocol.to_string()), protocol, list, to)?;
     let keep = match protocol {
@@ -115,24 +115,24 @@ pub(super) fn peers(
         let problem = "back ends have no root; their programs are below the document root";
         to.wrong(&name("root"), span(&own.root), problem.into());
     }
-    let keep = number(&name("keep"), &own.keep, keep, 0..=most, to);
-    let reuse_always = value(&own.reuse_always).unwrap_or(false);
-    if reuse_always && keep == 0 {
+    let keep = number(&name("keepalive"), &own.keepalive, keep, 0..=most, to);
+    let keepalive_unsafe_methods = value(&own.keepalive_unsafe_methods).unwrap_or(false);
+    if keepalive_unsafe_methods && keep == 0 {
         let problem = match protocol {
             Protocol::Scgi => "SCGI has no connections that are kept",
-            _ => "no connection is kept here; `keep` says how many are",
+            _ => "no connection is kept here; `keepalive` says how many are",
         };
         to.wrong(
-            &name("reuse-always"),
-            span(&own.reuse_always),
+            &name("keepalive-unsafe-methods"),
+            span(&own.keepalive_unsafe_methods),
             problem.into(),
         );
     }
-    Some(Peers {
+    Some(Upstreams {
         protocol,
         addresses,
-        keep,
-        reuse_always,
+        keepalive: keep,
+        keepalive_unsafe_methods,
         attempts: number(&name("attempts"), &own.attempts, ATTEMPTS, 1..=16, to),
         connect_timeout_ms: time(
             &name("connect-timeout"),
@@ -141,20 +141,26 @@ pub(super) fn peers(
             1,
             to,
         ),
-        tunnels: match proxies {
-            true => number(&name("tunnels"), &own.tunnels, TUNNELS, 0..=1 << 16, to),
+        max_upgrades: match proxies {
+            true => number(
+                &name("max-upgrades"),
+                &own.max_upgrades,
+                TUNNELS,
+                0..=1 << 16,
+                to,
+            ),
             false => 0,
         },
-        tunnel_timeout_ms: time(
-            &name("tunnel-timeout"),
-            &own.tunnel_timeout,
+        upgrade_timeout_ms: time(
+            &name("upgrade-timeout"),
+            &own.upgrade_timeout,
             TUNNEL_TIMEOUT_MS,
             1,
             to,
         ),
         authorization: value(&own.authorization).unwrap_or(false),
         trust_forwarded: value(&own.trust_forwarded).unwrap_or(false),
-        keep_host: value(&own.keep_host).unwrap_or(true),
+        preserve_host: value(&own.preserve_host).unwrap_or(true),
     })
 }
 
@@ -186,15 +192,15 @@ fn addresses(
 
 #[cfg(test)]
 mod tests {
-    use crate::config::{Config, Environment, Kind, Settings};
+    use crate::config::{Config, Environment, Handler, Settings};
 
-    fn checked(location: &str) -> Result<Vec<Kind>, String> {
+    fn checked(location: &str) -> Result<Vec<Handler>, String> {
         let text = format!("root = \"/\"\n[[location]]\nprefix = \"/app/\"\n{location}\n");
         let settings = Settings::from_toml(&text, std::path::Path::new("t.toml")).unwrap();
         let checked = Config::check(&settings, None, &Environment::detect());
         let locations = checked.map(|good| good.config.hosts[0].locations.clone());
         match locations {
-            Ok(all) => Ok(all.into_iter().map(|location| location.kind).collect()),
+            Ok(all) => Ok(all.into_iter().map(|location| location.handler).collect()),
             Err(errors) => Err(errors.iter().map(ToString::to_string).collect()),
         }
     }
@@ -210,7 +216,7 @@ mod tests {
             ("proxy = \"http://127.0.0.1:80/\"", vec!["127.0.0.1:80"]),
         ] {
             match &checked(text).unwrap()[..] {
-                [Kind::Peers(peers)] => assert_eq!(peers.addresses, expected),
+                [Handler::Upstreams(peers)] => assert_eq!(peers.addresses, expected),
                 other => panic!("{text}: {other:?}"),
             }
         }
@@ -227,17 +233,17 @@ mod tests {
                 "exactly one of",
             ),
             ("scgi = \"127.0.0.1:1\"\ncgi = true", "exactly one of"),
-            ("scgi = \"127.0.0.1:1\"\nkeep = 1", "keep"),
+            ("scgi = \"127.0.0.1:1\"\nkeepalive = 1", "keepalive"),
             (
-                "fastcgi = \"127.0.0.1:1\"\nreuse-always = true",
+                "fastcgi = \"127.0.0.1:1\"\nkeepalive-unsafe-methods = true",
                 "no connection is kept here",
             ),
             (
-                "scgi = \"127.0.0.1:1\"\nkeep-host = true",
+                "scgi = \"127.0.0.1:1\"\npreserve-host = true",
                 "only a proxy location has it",
             ),
             (
-                "fastcgi = \"127.0.0.1:1\"\ntunnels = 1",
+                "fastcgi = \"127.0.0.1:1\"\nmax-upgrades = 1",
                 "only a proxy location has it",
             ),
             (
@@ -252,9 +258,15 @@ mod tests {
                 "proxy = \"127.0.0.1:1\"\nroot = \"/\"",
                 "back ends have no root",
             ),
-            ("files = true\nkeep = 1", "only back ends have it"),
-            ("cgi = true\nreuse-always = true", "only back ends have it"),
-            ("cgi = true\ntunnels = 1", "only a proxy location has it"),
+            ("files = true\nkeepalive = 1", "only back ends have it"),
+            (
+                "cgi = true\nkeepalive-unsafe-methods = true",
+                "only back ends have it",
+            ),
+            (
+                "cgi = true\nmax-upgrades = 1",
+                "only a proxy location has it",
+            ),
             (
                 "direct = [\"/bin/true\"]\nauthorization = true",
                 "only CGI, FastCGI and SCGI locations have it",
@@ -268,7 +280,7 @@ mod tests {
                 "only a CGI location has it",
             ),
             (
-                "files = true\nhandoff = true",
+                "files = true\naccel-redirect = true",
                 "only a location whose replies the server reads",
             ),
         ] {

@@ -9,10 +9,10 @@ use toml::Spanned;
 
 use super::check::{span, value};
 use super::error::Findings;
-use super::locations::{Application, Cgi, Kind};
-use super::peers::{Protocol, peers};
+use super::locations::{Cgi, Handler, SpecWeb99};
 use super::settings::{LocationSettings, SpecWeb99Settings};
 use super::units::Many;
+use super::upstreams::{Protocol, upstreams};
 
 const WHO_ANSWERS: &str = "say who answers: exactly one of cgi = true, direct = [\"program\"], pipe = [\"program\"], fastcgi, scgi, proxy, specweb99 = {} and files = true";
 
@@ -22,7 +22,7 @@ pub(super) fn kind(
     own: &LocationSettings,
     place: &Range<usize>,
     to: &mut Findings<'_>,
-) -> Option<Kind> {
+) -> Option<Handler> {
     let others = [
         (Protocol::FastCgi, &own.fastcgi),
         (Protocol::Scgi, &own.scgi),
@@ -41,7 +41,7 @@ pub(super) fn kind(
     if let Some(item) = &own.specweb99 {
         let over_a_socket = own.fastcgi.is_some() || own.scgi.is_some() || own.proxy.is_some();
         if !(files || cgi || stays.0.is_some() || over_a_socket) {
-            return application(key, own, item, to).map(Kind::Application);
+            return application(key, own, item, to).map(Handler::SpecWeb99);
         }
         to.wrong(key, Some(place.clone()), WHO_ANSWERS.into());
         return None;
@@ -52,13 +52,13 @@ pub(super) fn kind(
     }
     match (files, cgi, stays, others.next(), others.next()) {
         (false, false, (None, _), Some((protocol, list)), None) => {
-            peers(key, own, protocol, list, to).map(Kind::Peers)
+            upstreams(key, own, protocol, list, to).map(Handler::Upstreams)
         }
         (false, false, (Some((name, list)), false), None, _) => {
             let command = command(&format!("{key}.{name}"), own, list, to)?;
             Some(match name {
-                "pipe" => Kind::Pipe(command),
-                _ => Kind::Direct(command),
+                "pipe" => Handler::Pipe(command),
+                _ => Handler::Direct(command),
             })
         }
         (true, false, (None, _), None, _) => {
@@ -66,9 +66,9 @@ pub(super) fn kind(
                 let problem = "a location of files has the root of its host";
                 to.wrong(&format!("{key}.root"), span(&own.root), problem.into());
             }
-            Some(Kind::Files)
+            Some(Handler::Files)
         }
-        (false, true, (None, _), None, _) => Some(Kind::Cgi(Cgi {
+        (false, true, (None, _), None, _) => Some(Handler::Cgi(Cgi {
             root: program_root(key, own, to),
             streams: value(&own.streams).unwrap_or_default(),
             fork_in_server: value(&own.fork_in_server).unwrap_or(false),
@@ -86,7 +86,7 @@ fn application(
     own: &LocationSettings,
     item: &Spanned<SpecWeb99Settings>,
     to: &mut Findings<'_>,
-) -> Option<Application> {
+) -> Option<SpecWeb99> {
     let key = format!("{key}.specweb99");
     if own.prefix.is_none() || own.root.is_some() {
         let problem = "it needs a prefix and has no root: its documents are the host's, and `state` names its own files";
@@ -104,7 +104,7 @@ fn application(
             }
         },
     };
-    Some(Application { state })
+    Some(SpecWeb99 { state })
 }
 
 /// Settings of back ends, of proxies and of programs that are started, where none is. Left alone
@@ -112,20 +112,23 @@ fn application(
 pub(super) fn refuse_foreign(
     key: &str,
     own: &LocationSettings,
-    kind: &Kind,
+    kind: &Handler,
     to: &mut Findings<'_>,
 ) {
     let of_back_ends = [
-        ("keep", span(&own.keep)),
-        ("reuse-always", span(&own.reuse_always)),
+        ("keepalive", span(&own.keepalive)),
+        (
+            "keepalive-unsafe-methods",
+            span(&own.keepalive_unsafe_methods),
+        ),
         ("attempts", span(&own.attempts)),
         ("connect-timeout", span(&own.connect_timeout)),
     ];
     let of_proxies = [
-        ("tunnels", span(&own.tunnels)),
-        ("tunnel-timeout", span(&own.tunnel_timeout)),
+        ("max-upgrades", span(&own.max_upgrades)),
+        ("upgrade-timeout", span(&own.upgrade_timeout)),
         ("trust-forwarded", span(&own.trust_forwarded)),
-        ("keep-host", span(&own.keep_host)),
+        ("preserve-host", span(&own.preserve_host)),
     ];
     let of_cgi = [
         ("streams", span(&own.streams)),
@@ -143,10 +146,10 @@ pub(super) fn refuse_foreign(
         "only CGI, FastCGI and SCGI locations have it",
     );
     let foreign = match kind {
-        Kind::Peers(peers) if peers.protocol == Protocol::Proxy => vec![cgi],
-        Kind::Peers(_) => vec![proxies, cgi],
-        Kind::Cgi(_) => vec![back_ends, proxies],
-        Kind::Files | Kind::Direct(_) | Kind::Pipe(_) | Kind::Application(_) => {
+        Handler::Upstreams(peers) if peers.protocol == Protocol::Proxy => vec![cgi],
+        Handler::Upstreams(_) => vec![proxies, cgi],
+        Handler::Cgi(_) => vec![back_ends, proxies],
+        Handler::Files | Handler::Direct(_) | Handler::Pipe(_) | Handler::SpecWeb99(_) => {
             vec![back_ends, proxies, cgi, gateways]
         }
     };
