@@ -1,7 +1,7 @@
 //! `headway analyze`: the tables of a run directory, or the same as JSON.
 //!
-//! Opens the directory, lets `latency` do the mathematics, and prints. It writes nothing and asks
-//! nobody. A run that was cut off is analysed as far as it got, and the first lines say so.
+//! Opens the directory, lets `headway_latency` compute the figures, and prints them. It writes
+//! nothing. A run that was cut off is analysed as far as it got, and the first lines say so.
 
 pub mod table;
 mod text;
@@ -13,45 +13,46 @@ use clap::Args;
 use headway_latency::compare::compare;
 use headway_latency::run::{Kind, Point};
 use headway_latency::{Analysis, Analyzer, Run};
+use headway_load::cli_types::Time;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const MORE: &str = "Examples: headway analyze --help";
 
 const EXAMPLES: &str = "\
 Examples:
-  headway analyze runs/nginx                        the tables of one run
-  headway analyze runs/nginx --deadline 10 --deadline 100
-                                                    and how many replies came within 10 and 100 ms
-  headway analyze runs/nginx --compare runs/ours    is the second one faster, or is it chance?
-  headway analyze runs/profile                      one line a point of a profile
-  headway analyze runs/score                        the score of a SPECweb99-like run, and each kind of request
-  headway analyze runs/profile --point 0.80         everything about the point at 80 % of capacity
-  headway analyze runs/nginx --json | jq .inversion.value
+  headway analyze runs/nginx                       the tables of one run
+  headway analyze runs/nginx --deadline 10ms       how many replies came within 10 ms
+  headway analyze runs/nginx --compare runs/ours   is the second one faster, or is it chance?
+  headway analyze runs/profile                     one line per point of a profile
+  headway analyze runs/profile --point 0.80        everything about the point at 80 % of capacity
+  headway analyze runs/nginx --json | jq .response.p99_us
 
-Latency runs from the intended start of a request, so a schedule that fell behind is in it;
-`service` runs from the actual start. Times in JSON are microseconds, shares are 0 to 1.
+Response time runs from the intended start of a request, so delays of the client are in it; service
+time runs from the actual start. In JSON, times are microseconds and shares are 0 to 1.
 
-Exit codes: 0 done, 1 the run cannot be read, 2 wrong use.";
+Exit codes: 0 success, 1 the run cannot be read, 2 usage error.";
 
-/// Prints percentiles, latency by size, deciles and service inversion of a run.
+/// Print the latency, rate and errors of a run directory, or compare two
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = MORE, after_long_help = EXAMPLES)]
 pub struct Arguments {
-    /// A run directory that `headway load` or `headway profile` wrote
+    /// A directory that `headway load -o` or `headway profile` wrote
     #[arg(value_name = "RUN")]
     run: PathBuf,
+    /// Compare with another run: differences of mean and percentiles, with confidence intervals
+    #[arg(long, value_name = "OTHER")]
+    compare: Option<PathBuf>,
+    /// Count the replies within TIME of their intended start; may be repeated
+    #[arg(long, value_name = "TIME", value_parser = deadline, allow_hyphen_values = true)]
+    deadline: Vec<Time>,
+    /// The point of a profile: its load or the name of its directory, such as 0.80 or 0.80-2
+    #[arg(long, value_name = "POINT")]
+    point: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Count the complete replies within so many milliseconds of their intended start; may be
-    /// repeated
-    #[arg(long, value_name = "MS", value_parser = milliseconds, allow_hyphen_values = true)]
-    deadline: Vec<f64>,
-    /// Compare with another run: difference of mean and percentiles, with intervals
-    #[arg(long, value_name = "OTHER")]
-    compare: Option<PathBuf>,
-    /// Of a profile, the point with this relative load or directory name, such as 0.80 or 0.80-2
-    #[arg(long, value_name = "POINT")]
-    point: Option<String>,
 }
 
 /// Runs the command.
@@ -63,7 +64,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if opened.description().kind == Kind::Profile {
         if arguments.compare.is_some() {
             let words =
-                "--compare takes two single runs; choose a point of the profile with --point";
+                "--compare needs two single runs; choose a point of the profile with --point";
             return Err(Failure::Use(words.into()));
         }
         return all_points(&opened, arguments);
@@ -76,10 +77,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-/// The score and the latencies of each kind; its iterations are runs of their own.
+/// Prints the score and the latency of each kind of request. Each iteration is a run of its own.
 fn specweb99(run: &Run, arguments: &Arguments) -> Result<(), Failure> {
     if arguments.compare.is_some() || !arguments.deadline.is_empty() {
-        let words = "--compare and --deadline take single runs; name an iteration, a directory below iterations/";
+        let words = "--compare and --deadline need single runs; name a directory below iterations/";
         return Err(Failure::Use(words.into()));
     }
     match arguments.json {
@@ -88,14 +89,10 @@ fn specweb99(run: &Run, arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-fn milliseconds(word: &str) -> Result<f64, String> {
-    let value: f64 = word
-        .parse()
-        .map_err(|_| "not a number of milliseconds".to_owned())?;
-    if value.is_finite() && value > 0.0 {
-        Ok(value)
-    } else {
-        Err("a deadline is more than 0 ms".into())
+fn deadline(text: &str) -> Result<Time, String> {
+    match text.parse()? {
+        Time(Duration::ZERO) => Err("a deadline is longer than 0".into()),
+        time => Ok(time),
     }
 }
 
@@ -110,7 +107,7 @@ fn open(path: &Path, point: Option<&str>) -> Result<Run, Failure> {
         .filter(|_| run.description().kind == Kind::Profile)
     else {
         return Err(Failure::Use(format!(
-            "{}: --point is for a profile, and this is a single run",
+            "{}: --point needs a profile, and this is a single run",
             path.display()
         )));
     };
@@ -166,7 +163,9 @@ fn analyze(run: &Run, arguments: &Arguments) -> Result<Analysis, Failure> {
     let analyzer = arguments
         .deadline
         .iter()
-        .fold(analyzer, |analyzer, ms| analyzer.with_deadline_ms(*ms));
+        .fold(analyzer, |analyzer, Time(deadline)| {
+            analyzer.with_deadline_ms(deadline.as_secs_f64() * 1e3)
+        });
     Ok(run.analyze(analyzer)?)
 }
 
@@ -202,7 +201,7 @@ fn two_runs(
     let opened = open(other, None)?;
     if opened.description().kind != Kind::Load {
         return Err(Failure::Use(format!(
-            "{}: several runs; name one of them, a directory below points/ or iterations/",
+            "{}: several runs; name a directory below points/ or iterations/",
             other.display()
         )));
     }
@@ -222,7 +221,7 @@ fn json(value: &impl serde::Serialize) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// Bold headings on a terminal that did not ask for none (no-color.org).
+/// Bold headings on a terminal, unless NO_COLOR is set (no-color.org).
 fn style() -> table::Style {
     let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     table::Style {

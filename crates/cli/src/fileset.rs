@@ -1,6 +1,6 @@
-//! `headway fileset`: makes the documents of a measurement, verifies, shows and reads them.
+//! `headway fileset`: creates the files of a measurement, verifies, shows and reads them.
 //!
-//! Glue: words become a shape, the library does the work, and its answers are put into words.
+//! The command line becomes a shape, the library does the work, and its results are printed.
 //! Results go to standard output; progress goes to standard error, and only when that is a
 //! terminal.
 
@@ -22,16 +22,17 @@ use super::{Failure, output};
 
 const EXAMPLES: &str = "\
 Examples:
-  headway fileset create /srv/set --size 1.5GB            290 directories like SPECweb99's
-  headway fileset create /srv/set --connections 400       as large as SPECweb99 asks for 400 clients
-  headway fileset create /srv/set --connections 400 --profile specweb99-dynamic     for `headway load --specweb99`
+  headway fileset create /srv/set --size 1.5GB        SPECweb99's mix of sizes, 290 directories
+  headway fileset create /srv/set --connections 400   as large as SPECweb99 demands for 400 clients
   headway fileset create /srv/set --file-size 10kB --count 1000
-  headway fileset create /srv/set --log access.log        the sizes and popularity of a real site
-  headway fileset verify /srv/set                         is it still what was made?
-  headway fileset show /srv/set                           how much of it do most requests need?
-  headway fileset read /srv/set --requests 200000         as much in memory as after so many
+  headway fileset create /srv/set --log access.log    the sizes and popularity of a real site
+  headway fileset verify /srv/set                     compare the files with the manifest
+  headway fileset show /srv/set                       how much memory most of the requests need
+  headway fileset read /srv/set --requests 200000     fill the page cache as 200,000 requests do
 
-Exit codes: 0 done, 1 failed or different, 2 wrong use.";
+Exit codes: 0 success, 1 failure or a difference, 2 usage error.";
+
+const MORE: &str = "Profiles and examples: headway fileset create --help";
 
 const CREATE_EXAMPLES: &str = "\
 Examples:
@@ -43,17 +44,19 @@ Examples:
   zcat access.log.*.gz | headway fileset create /srv/set --log -
 
 Profiles:
-  specweb99  directories of 36 files, 100 bytes to 900 KB; the nth is 1/n as popular as the first
-  specweb99-dynamic  the same with places for advertisements, and the files of the dynamic application
-  specweb96  the same files, all directories alike
-  uniform    --count files of --file-size bytes, all alike
-  from-log   the files that --log shows, as large and as popular as there
+  specweb99          directories of 36 files, 100 bytes to 900 KB; directory n is requested 1/n as
+                     often as the first
+  specweb99-dynamic  specweb99, with the files of the dynamic application (load --specweb99)
+  specweb96          the files of specweb99, all directories requested equally often
+  uniform            --count files of --file-size bytes, requested equally often
+  from-log           the files in --log, with their sizes and popularity
 
-The directory must be new or empty. If it is interrupted, give the same command again: it goes on,
-and overwrites nothing. The same words give the same bytes on every machine.
-Exit codes: 0 done, 1 failed, 2 wrong use.";
+The directory must be new or empty. Run an interrupted command again to continue it; existing files
+are not overwritten. Equal arguments create equal bytes on every machine.
 
-/// Makes, verifies, shows and reads sets of files to measure a server with.
+Exit codes: 0 success, 1 failure, 2 usage error.";
+
+/// Create and verify sets of files to measure a server with
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct Arguments {
@@ -69,15 +72,14 @@ enum Action {
     Read(Read),
 }
 
-/// Makes a file set in a directory, or completes one that was interrupted.
+/// Create a file set in a directory, or continue an interrupted one
 #[derive(Debug, Args)]
-#[command(after_help = CREATE_EXAMPLES)]
+#[command(after_help = MORE, after_long_help = CREATE_EXAMPLES)]
 struct Create {
     /// A new or empty directory
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// What it takes on disk and in memory, in pages of 4 KiB: 500MB, 1.5GB (specweb99,
-    /// specweb99-dynamic and specweb96)
+    /// Size on disk and in memory, in pages of 4 KiB: 500MB, 1.5GB (specweb profiles)
     #[arg(
         long,
         value_name = "SIZE",
@@ -85,30 +87,30 @@ struct Create {
         conflicts_with = "connections"
     )]
     size: Option<Amount>,
-    /// As large as SPECweb99 asks for N simultaneous connections: 122 + 3.22 N MB
-    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    /// As large as SPECweb99 demands for N connections: 122 + 3.22 N MB
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = whole_number)]
     connections: Option<u64>,
-    /// specweb99, specweb99-dynamic, specweb96, uniform or from-log [default: specweb99, or what
-    /// the other words say]
+    /// specweb99, specweb99-dynamic, specweb96, uniform or from-log [default: the profile of the
+    /// other options, else specweb99]
     #[arg(long, value_name = "PROFILE")]
     profile: Option<Profile>,
-    /// The length of each file (uniform)
+    /// Size of each file (uniform)
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     file_size: Option<Amount>,
-    /// How many files (uniform)
-    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    /// Number of files (uniform)
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = whole_number)]
     count: Option<u64>,
-    /// An access log in common or combined format, - for standard input (from-log)
+    /// An access log in common or combined format; - is standard input (from-log)
     #[arg(long, value_name = "ACCESS_LOG")]
     log: Option<PathBuf>,
-    /// Another number gives files of the same names and sizes with other contents
-    #[arg(long, value_name = "N", default_value_t = 1, allow_hyphen_values = true, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
+    /// Seed of the contents; it changes no name and no size
+    #[arg(long, value_name = "N", default_value_t = 1, allow_hyphen_values = true, value_parser = seed)]
     seed: u64,
     #[command(flatten)]
     common: Common,
 }
 
-/// Compares a set with its manifest: missing and extra files, sizes, contents.
+/// Compare a set with its manifest: missing and extra files, sizes, contents
 #[derive(Debug, Args)]
 struct Verify {
     /// The directory of the set
@@ -124,7 +126,7 @@ struct Verify {
     common: Common,
 }
 
-/// Says what a set consists of, and how much of it most requests need.
+/// Print the parameters of a set, and how much memory most of the requests need
 #[derive(Debug, Args)]
 struct Show {
     /// The directory of the set
@@ -140,40 +142,62 @@ Examples:
   headway fileset read /srv/set --requests 200000
   headway lab exec NAME server -- headway fileset read DIR --requests 200000 --seed 7
 
-Files are read whole and in the order in which `headway load` with that seed would ask for them, by one thread.
-Exit codes: 0 done, 1 failed, 2 wrong use.";
+One thread reads whole files, in the order in which `headway load` with that seed requests them.
 
-/// Reads files as requests for them would, so that the page cache is as full as after so many.
+Exit codes: 0 success, 1 failure, 2 usage error.";
+
+/// Read files as requests do, to fill the page cache
 #[derive(Debug, Args)]
 #[command(after_help = READ_EXAMPLES)]
 struct Read {
     /// The directory of the set
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// How many files to read
-    #[arg(long, short = 'n', value_name = "N", allow_hyphen_values = true)]
+    /// Number of files to read
+    #[arg(long, short = 'n', value_name = "N", allow_hyphen_values = true, value_parser = whole_number)]
     requests: u64,
-    /// Of the order in which they are read
+    /// Seed of the order in which files are read
     #[arg(
         long,
         value_name = "N",
         default_value_t = 1,
-        allow_hyphen_values = true
+        allow_hyphen_values = true,
+        value_parser = whole_number
     )]
     seed: u64,
-    /// Print nothing but trouble
+    /// Print only warnings and errors
     #[arg(long, short)]
     quiet: bool,
 }
 
 #[derive(Debug, Args)]
 struct Common {
-    /// Threads that work at once [default: one a processor, 8 at most]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    /// Threads [default: one per CPU, at most 8]
+    #[arg(long, value_name = "N", value_parser = threads)]
     threads: Option<u16>,
-    /// Print nothing but trouble
+    /// Print only warnings and errors
     #[arg(long, short)]
     quiet: bool,
+}
+
+fn whole_number(text: &str) -> Result<u64, String> {
+    text.parse()
+        .map_err(|_| format!("`{text}` is not a whole number; write 0 or more, without a unit"))
+}
+
+/// The manifest is TOML, whose numbers are signed.
+fn seed(text: &str) -> Result<u64, String> {
+    match whole_number(text)? {
+        seed if i64::try_from(seed).is_ok() => Ok(seed),
+        _ => Err(format!("a seed is at most {}", i64::MAX)),
+    }
+}
+
+fn threads(text: &str) -> Result<u16, String> {
+    match text.parse() {
+        Ok(number @ 1..=256) => Ok(number),
+        _ => Err(format!("`{text}` is not a number of threads, 1 to 256")),
+    }
 }
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -228,10 +252,10 @@ impl Create {
         Ok(())
     }
 
-    /// What the words ask for, and what a log consisted of.
+    /// The shape that the options describe, and the contents of a log.
     fn shape(&self) -> Result<(Shape, Option<Seen>), Failure> {
         let profile = self.profile();
-        self.refuse_strangers(profile)?;
+        self.check_options(profile)?;
         let shape = match profile {
             Profile::SpecWeb99 => Shape::specweb99(self.bytes()?),
             Profile::SpecWeb99Dynamic => Shape::specweb99_dynamic(self.bytes()?),
@@ -242,7 +266,7 @@ impl Create {
                 };
                 if size.0 == 0 {
                     return Err(wrong(
-                        "--file-size: 0 bytes hold nothing to send; give 1 or more",
+                        "--file-size: 0 bytes hold nothing to send; use 1 or more",
                     ));
                 }
                 Shape::uniform(count, size.0)
@@ -252,13 +276,13 @@ impl Create {
         match shape {
             Ok(shape) => Ok((shape, None)),
             Err(ShapeError::Empty) => Err(wrong(
-                "a file set needs at least one file; give a number above 0",
+                "a file set needs at least one file; use a number above 0",
             )),
             Err(error) => Err(wrong(&error.to_string())),
         }
     }
 
-    /// The one that was named, or the one whose words were used.
+    /// The profile that was named, or the one whose options were used.
     fn profile(&self) -> Profile {
         self.profile.unwrap_or(if self.log.is_some() {
             Profile::FromLog
@@ -269,8 +293,8 @@ impl Create {
         })
     }
 
-    /// A word that the profile would ignore is a mistake.
-    fn refuse_strangers(&self, profile: Profile) -> Result<(), Failure> {
+    /// An option that the profile would ignore is a usage error.
+    fn check_options(&self, profile: Profile) -> Result<(), Failure> {
         use Profile::{FromLog, SpecWeb96, SpecWeb99, SpecWeb99Dynamic, Uniform};
         let specweb = [SpecWeb99, SpecWeb99Dynamic, SpecWeb96];
         let words = [
@@ -294,12 +318,12 @@ impl Create {
     fn bytes(&self) -> Result<u64, Failure> {
         match (self.size, self.connections) {
             (Some(Amount(0)), _) => Err(wrong(
-                "--size: a file set needs at least one file; give a size above 0",
+                "--size: a file set needs at least one file; use a size above 0",
             )),
             (Some(size), _) => Ok(size.0),
-            (None, Some(0)) => Err(wrong("--connections: give at least 1")),
+            (None, Some(0)) => Err(wrong("--connections: use at least 1")),
             (None, Some(connections)) => Ok(fileset::specweb_bytes(connections)),
-            (None, None) => Err(wrong("how large? give --size 1.5GB or --connections 400")),
+            (None, None) => Err(wrong("how large? use --size 1.5GB or --connections 400")),
         }
     }
 
@@ -354,7 +378,7 @@ impl Verify {
                 let (files, bytes) = (verified.files, Amount(verified.bytes));
                 writeln!(
                     out,
-                    "{}: {files} files, {bytes}: {compared} as the manifest says",
+                    "{}: {files} files, {bytes}: {compared} match the manifest",
                     self.directory.display()
                 )?;
             }
@@ -373,17 +397,17 @@ impl Verify {
         let advice = if verified.complete {
             ""
         } else {
-            "; it was interrupted: give the `fileset create` command again to go on"
+            "; it was interrupted: run the `fileset create` command again to continue"
         };
         anyhow::anyhow!(
-            "{} is not what its manifest says: {}{advice}",
+            "{} differs from its manifest: {}{advice}",
             self.directory.display(),
             found.join(", ")
         )
     }
 }
 
-/// The names that were kept, by kind.
+/// Examples of each kind of difference.
 fn findings_in_words(verified: &Verified) -> String {
     let mut text = String::new();
     for (kind, found) in verified.kinds() {
@@ -428,7 +452,7 @@ impl Show {
         let complete = if manifest.complete() {
             "yes"
         } else {
-            "no; give the `fileset create` command again to go on"
+            "no; run the `fileset create` command again to continue"
         };
         writeln!(out, "complete     {complete}\n")?;
         writeln!(out, "requests   most popular files   in pages")?;
@@ -501,7 +525,7 @@ impl Common {
     }
 }
 
-/// What was left out, since a set that lacks half of a site should not surprise anybody later.
+/// What was left out of the set, so that a set that lacks half of a site is no surprise later.
 fn log_in_words(seen: &Seen) -> String {
     let mut text = format!(
         "{} of {} lines of the log are requests for files of the set\n",
@@ -516,13 +540,13 @@ fn log_in_words(seen: &Seen) -> String {
         ),
         (
             seen.hostile,
-            "left out: paths that lead upwards or hold control characters",
+            "left out: paths with .. or control characters",
         ),
         (seen.hidden, "left out: hidden names"),
         (seen.long, "left out: names too long for a file system"),
         (
             seen.unknown_size,
-            "left out: only ever answered 304, so the size is not known",
+            "left out: always answered 304, so the size is unknown",
         ),
         (seen.conflicting, "left out: a directory has the same name"),
         (seen.beyond, "left out: more files than a set may have"),
@@ -542,7 +566,7 @@ fn wrong(words: &str) -> Failure {
     Failure::Use(words.to_owned())
 }
 
-/// One line on a terminal's standard error that is written over and over.
+/// A progress line on standard error that replaces itself, if that is a terminal.
 struct ProgressLine {
     verb: &'static str,
     begun: Instant,
@@ -578,8 +602,7 @@ impl ProgressLine {
                 self.verb
             )
         };
-        // Carriage return and "erase to the end of the line". A closed terminal is no reason to
-        // stop.
+        // Carriage return and "erase to the end of the line". A closed terminal does not stop it.
         let _ = write!(io::stderr(), "\r{text}\x1b[K");
     }
 

@@ -1,101 +1,130 @@
-//! `headway load`: offers load to a server, keeps every request, and says whether the figures can
-//! be believed.
+//! `headway load`: load-tests a server, and says whether the figures can be believed.
 //!
-//! Glue: words become settings, the library measures, and what it hands back is printed. Results go
+//! The command line becomes settings, the library measures, and its result is printed. Results go
 //! to standard output, progress and warnings to standard error, the progress line only when that is
 //! a terminal.
 
 use std::io::{self, IsTerminal, Write};
 use std::net::IpAddr;
-use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::{ArgGroup, Args, ValueEnum};
 use headway_latency::run::description::Verdict;
-use headway_load::client::environment::dated;
+use headway_load::cli_types::{
+    Bandwidth, Count, Cpus, Header, PerConnection, Rate, RateSchedule, RateStep, Seed, Threads,
+    Time, Url,
+};
 use headway_load::engine;
 use headway_load::session::settings::{Demand, WorkSource};
 use headway_load::session::summary::{self, Style};
 use headway_load::session::{Finished, SessionError, Settings, Surroundings};
-use headway_load::words::{
-    Bandwidth, Count, Cpus, PerConnection, Rate, ScheduleWord, Stretch, Time, Url,
-};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::specweb99::{self, Rules};
 use super::{Failure, output, signals};
 
+const MORE: &str = "All options and examples: headway load --help";
+
 const EXAMPLES: &str = "\
 Examples:
-  headway load http://127.0.0.1:8080/ --closed                      what the server can do: infinite demand
-  headway load http://127.0.0.1:8080/ --rate 2000                   latency at 2000 requests/s, Poisson arrivals
-  headway load http://127.0.0.1:8080/ --fileset /srv/set --rate 2000 --verify -o run-a
+  headway load http://127.0.0.1:8080/                      64 connections for 10 seconds
+  headway load http://127.0.0.1:8080/ -c 200 -d 30         200 connections for 30 seconds
+  headway load http://127.0.0.1:8080/ --rate 2000          latency at 2,000 requests per second
+  headway load http://127.0.0.1:8080/ --rate 2000 -o run   keep every request in the directory run
   headway load http://127.0.0.1:8080/ --schedule 1000:10s,2000:10s,2000-4000:30s
-  headway load http://[::1]:8080/a http://[::1]:8080/b -c 64 --requests-per-connection unlimited
+  headway load http://127.0.0.1:8080/ --fileset /srv/set --rate 2000 --verify
+  headway load http://[::1]:8080/a http://[::1]:8080/b -H 'Accept: text/html'
   headway load unix:/run/web.sock --rate 500 --requests 10000 --json
-  headway load http://127.0.0.1:8080/ --specweb99 --connections 100 --fileset /srv/set -o score
 
-Without --rate or --schedule the loop is closed: each connection asks again when it is answered, and latency is what
-the number of connections makes it. In an open loop requests start when the schedule says so, and latency runs
-from that moment, whether or not the server was ready for them.
+Without --rate or --schedule the loop is closed, as in wrk: each connection sends its next request
+when the last one is answered. A slow server then gets fewer requests, and a stall delays only one
+request per connection. With --rate the loop is open: requests start when the schedule says so, and
+latency runs from that moment, whether or not the server was ready. Use it to measure latency.
 
-With --specweb99 each connection is held to 400 kbit/s, 30 % of the requests are dynamic, every reply is checked, and the first
-line says how many connections got at least 320 kbit/s; docs/research/src/specweb99.md has the rules. It is never a SPEC result.
+The first line is the verdict on the client: valid, suspect or invalid, why, and what to do.
+A time is a number of seconds, or has a unit: 500us, 250ms, 10s, 5m.
+Ctrl-C ends the run and prints what was measured; a second one ends it at once.
 
-The first line printed is the verdict: valid, suspect or invalid, and why. Times are written 500ms, 10s, 5m.
-Ctrl-C ends the run and keeps what was measured; a second one ends at once.
-Exit codes: 0 done, 1 failed (also: no good reply at all, or --strict and not valid), 2 wrong use.";
+Exit codes: 0 success; 1 failure, also when no request was answered, and with --strict when the
+verdict is not valid; 2 usage error.";
 
-/// Offers load to a server and measures what comes back, honestly.
+/// Load-test an HTTP server, without coordinated omission
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES, group = ArgGroup::new("demand"))]
+#[command(after_help = MORE, after_long_help = EXAMPLES, group = ArgGroup::new("demand"))]
 pub struct Arguments {
     #[command(flatten)]
-    what: What,
+    request: RequestOptions,
     #[command(flatten)]
-    when: When,
+    demand: DemandOptions,
     #[command(flatten)]
-    how: How,
+    connections: ConnectionOptions,
     #[command(flatten)]
-    length: Length,
+    length: LengthOptions,
+    #[command(flatten)]
+    result: OutputOptions,
+    /// Print a summary as JSON; with =full everything that `headway analyze --json` prints
+    #[arg(
+        long,
+        value_enum,
+        value_name = "full",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "summary",
+        hide_possible_values = true,
+        help_heading = "Output"
+    )]
+    json: Option<JsonDetail>,
+    #[command(flatten)]
+    research: ResearchOptions,
     #[command(flatten)]
     specweb: SpecWeb,
-    #[command(flatten)]
-    result: Output,
-    /// Print only, write no run directory
-    #[arg(long, conflicts_with = "output", help_heading = "Result")]
-    no_output: bool,
+}
+
+/// How much of a run `--json` prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum JsonDetail {
+    /// Counts, rates and percentiles.
+    Summary,
+    /// The distributions, timeline and sizes as well.
+    Full,
 }
 
 #[derive(Debug, Args)]
-#[command(next_help_heading = "What to ask for")]
-pub(super) struct What {
-    /// Where to ask: http://host:port/path or unix:/path/of/socket; several share the load
+#[command(next_help_heading = "Request")]
+pub(super) struct RequestOptions {
+    /// The server: http://host:port/path or unix:/path/of/socket; several share the load
     #[arg(value_name = "URL", required = true)]
     urls: Vec<Url>,
-    /// Ask for the files of a set, by its popularity (see `headway fileset`)
+    /// Add a header to every request, 'Name: value'; may be repeated
+    #[arg(long, short = 'H', value_name = "HEADER")]
+    header: Vec<Header>,
+    /// GET or HEAD [default: GET]
+    #[arg(long, short = 'X', value_name = "METHOD")]
+    method: Option<engine::Method>,
+    /// Request the files of a set, by their popularity (see `headway fileset`)
     #[arg(long, value_name = "DIR", conflicts_with = "paths")]
     fileset: Option<PathBuf>,
-    /// Ask for the paths in a file, one a line, in turn
+    /// Request the paths in a file, one per line, in turn
     #[arg(long, value_name = "FILE")]
     paths: Option<PathBuf>,
-    /// Compare the content of each reply with the checksum of the file set
-    #[arg(long)]
+    /// Compare the body of each reply with the checksum in the file set
+    #[arg(long, hide_short_help = true)]
     verify: bool,
 }
 
 #[derive(Debug, Args)]
-#[command(next_help_heading = "When to ask")]
-struct When {
-    /// Closed loop: each connection asks again when it is answered (the default)
-    #[arg(long, group = "demand")]
+#[command(next_help_heading = "Load")]
+struct DemandOptions {
+    /// Closed loop: a connection sends its next request when the last one is answered (the default)
+    #[arg(long, group = "demand", hide_short_help = true)]
     closed: bool,
-    /// Open loop: so many requests a second, whatever the replies do
+    /// Open loop: start N requests per second, regardless of response times
     #[arg(
         long,
         short = 'R',
-        value_name = "RATE",
+        value_name = "N",
         group = "demand",
         allow_hyphen_values = true
     )]
@@ -107,24 +136,25 @@ struct When {
         group = "demand",
         allow_hyphen_values = true
     )]
-    schedule: Option<ScheduleWord>,
+    schedule: Option<RateSchedule>,
     /// How the starts of an open loop are spaced [default: poisson]
-    #[arg(long, value_enum, conflicts_with = "closed")]
+    #[arg(long, value_enum, conflicts_with = "closed", hide_short_help = true)]
     arrivals: Option<Spacing>,
-    /// Closed loop: pause between a reply and the next request of a connection
+    /// Closed loop: pause between a reply and the next request of its connection
     #[arg(
         long,
         value_name = "TIME",
         conflicts_with_all = ["rate", "schedule"],
-        allow_hyphen_values = true
+        allow_hyphen_values = true,
+        hide_short_help = true
     )]
     think: Option<Time>,
 }
 
-/// How arrivals lie in a rate.
+/// How the starts of an open loop are spaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Spacing {
-    /// Independent of each other
+    /// Independent of each other, as the requests of many users are
     Poisson,
     /// At equal distances
     Constant,
@@ -140,141 +170,173 @@ impl From<Spacing> for engine::Arrivals {
 }
 
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Connections")]
-pub(super) struct How {
-    /// Connections of a closed loop [default: 1024], or the most of an open one [default: 16384]
+#[command(next_help_heading = "Load")]
+pub(super) struct ConnectionOptions {
+    /// Connections of a closed loop [default: 64], or the most of an open loop [default: 16384]
     #[arg(long, short, value_name = "N", allow_hyphen_values = true)]
     connections: Option<Count>,
-    /// Requests on a connection before it is closed, or `unlimited` [default: 5]
-    #[arg(long, value_name = "K", allow_hyphen_values = true)]
+    /// Requests on a connection before it is closed [default: unlimited]
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
     requests_per_connection: Option<PerConnection>,
-    /// A request that takes longer is an error; 0 waits for ever [default: open loop 3s, closed
-    /// loop 30s]
+    /// A longer request is an error; 0 = never [default: 3s in an open loop, 30s in a closed one]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     timeout: Option<Time>,
-    /// A client is silent for so long once its connection has come about, as one is that is far
-    /// away or connects in advance; its first request is asked for at the same time as ever, and
-    /// takes that much longer
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
-    first_pause: Option<Time>,
-    /// What a connection receives at most: 400kbit
-    #[arg(long, value_name = "BITS", allow_hyphen_values = true)]
-    bandwidth: Option<Bandwidth>,
-    /// Ask from this local address, may be repeated [default: on this machine, 127.0.0.0/8 as ports
-    /// run out]
-    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
-    source: Vec<IpAddr>,
-    /// Bind the loop to these processors, as taskset writes them: 3 or 2-5
+    /// Pin the client to these CPUs, as taskset does: 3 or 2-5
     #[arg(long, value_name = "N")]
     cpu: Option<Cpus>,
+    /// Connect from this local address; may be repeated [default: chosen by the kernel; to
+    /// 127.0.0.0/8 also from other loopback addresses when ports run out]
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        value_delimiter = ',',
+        hide_short_help = true
+    )]
+    source: Vec<IpAddr>,
+    /// Accepted for users of wrk: the client has one thread
+    #[arg(long, short, value_name = "N", hide = true)]
+    threads: Option<Threads>,
 }
 
 #[derive(Debug, Args)]
-#[command(next_help_heading = "How long")]
-struct Length {
-    /// Requests that the figures leave out [default: 5s; none with --requests]
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
-    warmup: Option<Time>,
-    /// Go on asking for so long after the measured part, and leave that out too: who comes last
-    /// then meets the same load as all others. As long as --timeout where a server is asked for
-    /// more than it can do [default: 0]
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
-    cooldown: Option<Time>,
-    /// How long to measure, after the warm-up [default: 30s, or the length of the schedule]
+#[command(next_help_heading = "Length")]
+struct LengthOptions {
+    /// How long to measure, after the warm-up [default: 10s, or the length of the schedule]
     #[arg(long, short, value_name = "TIME", allow_hyphen_values = true)]
     duration: Option<Time>,
-    /// Measure so many requests
+    /// End after N requests
     #[arg(long, short = 'n', value_name = "N", allow_hyphen_values = true)]
     requests: Option<Count>,
-    /// The same seed asks for the same files at the same moments, on every machine
+    /// Requests at the start that the figures leave out [default: 1s; 0 with --requests]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    warmup: Option<Time>,
+    /// Seed of the files requested and of their times; equal seeds give equal requests
     #[arg(
         long,
         value_name = "N",
-        default_value_t = 1,
-        allow_hyphen_values = true
+        default_value = "1",
+        allow_hyphen_values = true,
+        hide_short_help = true
     )]
-    seed: u64,
+    seed: Seed,
 }
 
 #[derive(Debug, Args)]
-#[command(next_help_heading = "SPECweb99-like load")]
-struct SpecWeb {
-    /// The client rules of SPECweb99, as far as they are known; needs --connections and --fileset
-    #[arg(
-        long,
-        requires = "fileset",
-        conflicts_with_all = [
-            "rate", "schedule", "arrivals", "think", "paths", "requests", "requests_per_connection", "bandwidth", "first_pause",
-        ]
-    )]
-    specweb99: bool,
-    #[command(flatten)]
-    rules: Rules,
-}
-
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Result")]
-pub(super) struct Output {
-    /// The run directory, which must be new [default: named after the time]
-    #[arg(long, short, value_name = "RUN")]
+#[command(next_help_heading = "Output")]
+pub(super) struct OutputOptions {
+    /// Keep every request in a new directory, for `headway analyze` and `headway report`
+    #[arg(long, short, value_name = "DIR")]
     pub output: Option<PathBuf>,
-    /// The name of the server in tables and reports, for example "nginx 1.22"
-    #[arg(long, value_name = "NAME")]
+    /// The name of the server in tables and reports, for example 'nginx 1.22'
+    #[arg(long, value_name = "NAME", hide_short_help = true)]
     pub label: Option<String>,
-    /// Keep the counters of a headway server after the run: the address of its status page
-    #[arg(long, value_name = "URL")]
+    /// Keep the metrics of a Headway server after the run: the URL of its status page
+    #[arg(long, value_name = "URL", hide_short_help = true)]
     pub server_status: Option<Url>,
     /// Fail unless the verdict is valid
     #[arg(long)]
     pub strict: bool,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
     /// Show no progress
     #[arg(long, short)]
     pub quiet: bool,
 }
 
-/// Measures, prints, and fails if nothing came back or `--strict` says so.
+/// For experiments of the papers.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Research")]
+struct ResearchOptions {
+    #[command(flatten)]
+    connection: ConnectionLimits,
+    /// After the measured part, continue the load for TIME and leave it out of the figures, so that
+    /// the last requests meet the same load as all others. Use the timeout in overload experiments
+    /// [default: 0]
+    #[arg(
+        long,
+        value_name = "TIME",
+        allow_hyphen_values = true,
+        hide_short_help = true
+    )]
+    cooldown: Option<Time>,
+}
+
+/// Limits of each connection, for experiments of the papers.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Research")]
+pub(super) struct ConnectionLimits {
+    /// After connecting, wait TIME before the first request (simulates distant clients or
+    /// preconnect). The wait counts as latency
+    #[arg(
+        long,
+        value_name = "TIME",
+        allow_hyphen_values = true,
+        hide_short_help = true
+    )]
+    first_pause: Option<Time>,
+    /// Receive at most this much per second on each connection: 400kbit
+    #[arg(
+        long,
+        value_name = "BITS",
+        allow_hyphen_values = true,
+        hide_short_help = true
+    )]
+    bandwidth: Option<Bandwidth>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Research")]
+struct SpecWeb {
+    /// Follow the client rules of SPECweb99, as far as they are known; needs --connections and
+    /// --fileset. Each connection receives 400 kbit/s, 30 % of the requests are dynamic, and the
+    /// score is the number of connections with at least 320 kbit/s. It is never a SPEC result
+    #[arg(
+        long,
+        hide_short_help = true,
+        requires = "fileset",
+        conflicts_with_all = [
+            "rate", "schedule", "arrivals", "think", "paths", "requests", "requests_per_connection",
+            "bandwidth", "first_pause", "header", "method",
+        ]
+    )]
+    specweb99: bool,
+    #[command(flatten, next_help_heading = "Research")]
+    rules: Rules,
+}
+
+/// Measures and prints. An error if no request was answered, or if `--strict` demands it.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let settings = settings(arguments)?;
     let specweb = &arguments.specweb;
-    if let (false, Some(word)) = (specweb.specweb99, specweb.rules.given()) {
-        let text = format!("{word} belongs to a SPECweb99-like load; add --specweb99");
+    if let (false, Some(option)) = (specweb.specweb99, specweb.rules.given()) {
+        let text = format!("{option} belongs to a SPECweb99-like load; add --specweb99");
         return Err(Failure::Use(text));
     }
     if specweb.specweb99 && !settings.cooldown.is_zero() {
-        let text =
-            "--cooldown is no rule of SPECweb99; its connections ask for as long as it is measured";
+        let text = "--cooldown cannot be used with --specweb99, whose rules have none";
         return Err(Failure::Use(text.to_owned()));
     }
-    let directory = match (&arguments.result.output, arguments.no_output) {
-        (_, true) => None,
-        (Some(path), _) => Some(path.clone()),
-        (None, _) => Some(format!("headway-load-{}", dated(SystemTime::now())).into()),
-    };
+    let result = &arguments.result;
     if specweb.specweb99 {
-        return specweb99::measure(settings, &specweb.rules, &arguments.result, directory);
+        let json = arguments.json.is_some();
+        return specweb99::measure(settings, &specweb.rules, result, json);
     }
     let prepared = settings.prepare().map_err(failure)?;
-    let around = surroundings(&arguments.result, "load")?;
-    let finished = prepared
-        .run(directory.as_deref(), &around)
-        .map_err(failure)?;
+    let around = surroundings(result, "load")?;
+    let directory = result.output.as_deref();
+    let finished = prepared.run(directory, &around).map_err(failure)?;
     for warning in &finished.warnings {
         let _ = writeln!(io::stderr(), "headway: warning: {warning}");
     }
-    match arguments.result.json {
-        true => print_json(&finished, directory)?,
-        false => print(&finished, directory)?,
+    match arguments.json {
+        Some(detail) => print_json(&finished, directory, detail)?,
+        None => print(&finished, directory)?,
     }
-    conclude(&finished, arguments.result.strict)
+    conclude(&finished, result.strict)
 }
 
 fn settings(arguments: &Arguments) -> Result<Settings, Failure> {
-    let when = &arguments.when;
-    let schedule = match (when.rate, &when.schedule) {
-        (Some(Rate(rate)), _) => Some(ScheduleWord(vec![Stretch {
+    let demand = &arguments.demand;
+    let schedule = match (demand.rate, &demand.schedule) {
+        (Some(Rate(rate)), _) => Some(RateSchedule(vec![RateStep {
             from: rate,
             to: rate,
             length: Duration::from_secs(1),
@@ -282,97 +344,116 @@ fn settings(arguments: &Arguments) -> Result<Settings, Failure> {
         (None, Some(schedule)) => Some(schedule.clone()),
         (None, None) => None,
     };
-    if schedule.is_none() && when.arrivals.is_some() {
-        let text =
-            "--arrivals spaces the starts of an open loop; give --rate or --schedule as well";
+    if schedule.is_none() && demand.arrivals.is_some() {
+        let text = "--arrivals spaces the starts of an open loop; add --rate or --schedule";
         return Err(Failure::Use(text.to_owned()));
     }
-    let arrivals = when.arrivals.unwrap_or(Spacing::Poisson).into();
-    let demand = schedule.map_or(Demand::Closed, |schedule| Demand::Open {
-        schedule,
-        arrivals,
-    });
+    let arrivals = demand.arrivals.unwrap_or(Spacing::Poisson).into();
     let length = &arguments.length;
+    let research = &arguments.research;
     Ok(Settings {
-        demand,
-        think: when.think.map_or(Duration::ZERO, |Time(think)| think),
+        demand: schedule.map_or(Demand::Closed, |schedule| Demand::Open {
+            schedule,
+            arrivals,
+        }),
+        think: demand.think.map_or(Duration::ZERO, |Time(think)| think),
         warmup: length.warmup.map(|Time(time)| time),
-        cooldown: length.cooldown.map_or(Duration::ZERO, |Time(time)| time),
+        cooldown: research.cooldown.map_or(Duration::ZERO, |Time(time)| time),
         duration: length.duration.map(|Time(time)| time),
         requests: length.requests.map(|Count(requests)| requests),
-        seed: length.seed,
+        seed: length.seed.0,
         label: arguments.result.label.clone(),
-        ..common(&arguments.what, &arguments.how)
+        ..common(
+            &arguments.request,
+            &arguments.connections,
+            &research.connection,
+        )
     })
 }
 
 /// The settings that `load` and `profile` share.
-pub(super) fn common(what: &What, how: &How) -> Settings {
-    let work = match (&what.fileset, &what.paths) {
+pub(super) fn common(
+    request: &RequestOptions,
+    connections: &ConnectionOptions,
+    limits: &ConnectionLimits,
+) -> Settings {
+    let work = match (&request.fileset, &request.paths) {
         (Some(directory), _) => WorkSource::FileSet(directory.clone()),
         (None, Some(file)) => WorkSource::Paths(file.clone()),
         (None, None) => WorkSource::Addresses,
     };
+    let headers = request.header.iter().cloned();
+    let cpus = connections.cpu.clone();
     Settings {
-        urls: what.urls.clone(),
+        urls: request.urls.clone(),
         work,
+        method: request.method.unwrap_or_default(),
+        headers: headers
+            .map(|Header { name, value }| (name, value))
+            .collect(),
         directories: None,
         demand: Demand::Closed,
-        connections: how.connections.map(Count::as_u32),
-        requests_per_connection: how
+        connections: connections.connections.map(Count::as_u32),
+        requests_per_connection: connections
             .requests_per_connection
-            .map(|PerConnection(number)| number),
-        timeout: how.timeout.map(|Time(timeout)| timeout),
+            .and_then(|PerConnection(number)| number),
+        timeout: connections.timeout.map(|Time(timeout)| timeout),
         think: Duration::ZERO,
-        first_pause: how.first_pause.map_or(Duration::ZERO, |Time(pause)| pause),
-        bandwidth_bits_per_s: how.bandwidth.map(|bandwidth| bandwidth.bits_per_s),
+        first_pause: limits
+            .first_pause
+            .map_or(Duration::ZERO, |Time(pause)| pause),
+        bandwidth_bits_per_s: limits.bandwidth.map(|bandwidth| bandwidth.bits_per_s),
         warmup: None,
         cooldown: Duration::ZERO,
         duration: None,
         requests: None,
         seed: 1,
-        sources: how.source.clone(),
-        verify: what.verify,
+        sources: connections.source.clone(),
+        verify: request.verify,
         label: None,
-        cpus: how.cpu.clone().map_or(Vec::new(), |Cpus(cpus)| cpus),
+        cpus: cpus.map_or(Vec::new(), |Cpus(cpus)| cpus),
         command: std::env::args_os()
-            .map(|word| word.to_string_lossy().into_owned())
+            .map(|argument| argument.to_string_lossy().into_owned())
             .collect(),
     }
 }
 
-/// Signals, terminal and status page, for a run.
-pub(super) fn surroundings(output: &Output, word: &str) -> Result<Surroundings, Failure> {
+/// Signals, terminal and status page of a run.
+pub(super) fn surroundings(output: &OutputOptions, name: &str) -> Result<Surroundings, Failure> {
     let terminal = io::stderr().is_terminal() && !output.quiet;
     Ok(Surroundings {
-        // What is on disk is readable when a second signal ends the process.
+        // A second signal ends the process; what is on disk by then is readable.
         interrupt: signals::caught_once(signals::ASKED)?,
-        progress: terminal.then(|| word.to_owned()),
+        progress: terminal.then(|| name.to_owned()),
         whole_only: false,
         server_status: output.server_status.clone(),
     })
 }
 
-/// Wrong words and a machine that cannot have different exit codes.
+/// A usage error and a failure of the machine have different exit codes.
 pub(super) fn failure(error: SessionError) -> Failure {
     match error.is_use() {
         true => Failure::Use(error.to_string()),
-        // The sentence is whole; its sources would only be said twice.
+        // The text already contains that of its sources.
         false => Failure::Work(anyhow!("{error}")),
     }
 }
 
-fn print(finished: &Finished, directory: Option<PathBuf>) -> Result<(), Failure> {
-    let style = style();
-    let mut text = summary::render(&finished.description, &finished.analysis, style);
+fn print(finished: &Finished, directory: Option<&Path>) -> Result<(), Failure> {
+    let mut text = summary::render(&finished.description, &finished.analysis, style());
     if let Some(directory) = directory {
-        let run = directory.display();
-        text += &format!("\n{run}: headway analyze {run}, headway report {run} -o report.html\n");
+        text += &next_commands(directory);
     }
     output::print(&text)
 }
 
-/// Colours for a terminal whose owner has not refused them (no-color.org).
+/// What to do with a run directory.
+pub(super) fn next_commands(directory: &Path) -> String {
+    let run = directory.display();
+    format!("\nDetails: headway analyze {run}\nCharts:  headway report {run} -o report.html\n")
+}
+
+/// Colours for a terminal, unless NO_COLOR is set (no-color.org).
 pub(super) fn style() -> Style {
     let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     Style {
@@ -380,7 +461,30 @@ pub(super) fn style() -> Style {
     }
 }
 
-fn print_json(finished: &Finished, directory: Option<PathBuf>) -> Result<(), Failure> {
+/// Entries of an analysis that a summary has; its distributions have no curves.
+const SUMMARY_ENTRIES: [&str; 8] = [
+    "counts",
+    "duration_s",
+    "offered_rps",
+    "achieved_rps",
+    "throughput_bytes_per_s",
+    "errors",
+    "statuses",
+    "response",
+];
+
+fn print_json(
+    finished: &Finished,
+    directory: Option<&Path>,
+    detail: JsonDetail,
+) -> Result<(), Failure> {
+    let mut analysis = serde_json::to_value(&finished.analysis)?;
+    if let (JsonDetail::Summary, Value::Object(entries)) = (detail, &mut analysis) {
+        entries.retain(|name, _| SUMMARY_ENTRIES.contains(&name.as_str()));
+        if let Some(Value::Object(response)) = entries.get_mut("response") {
+            response.remove("cdf");
+        }
+    }
     let value = json!({
         "format": { "name": "headway-load", "version": 1 },
         "run": directory.map(|path| path.to_string_lossy().into_owned()),
@@ -391,12 +495,12 @@ fn print_json(finished: &Finished, directory: Option<PathBuf>) -> Result<(), Fai
         "load": finished.description.load,
         "client": finished.description.client,
         "summary": finished.description.summary,
-        "analysis": finished.analysis,
+        "analysis": analysis,
     });
     output::print(&(serde_json::to_string_pretty(&value)? + "\n"))
 }
 
-/// The figures are printed; was it a success?
+/// The exit code, after the figures are printed.
 fn conclude(finished: &Finished, strict: bool) -> Result<(), Failure> {
     let counts = &finished.analysis.counts;
     if counts.complete == 0 {

@@ -1,58 +1,72 @@
 //! `headway profile`: a server's capacity, then its latency at shares of it.
 //!
-//! Glue: the library measures point after point and keeps each; here they become lines on standard
-//! error while it lasts, and a table or JSON on standard output at the end.
+//! The library measures one point after another and keeps each. This module prints a line per point
+//! to standard error meanwhile, and a table or JSON to standard output at the end.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use anyhow::anyhow;
 use clap::Args;
 use headway_latency::Run;
+use headway_latency::format::{duration, number, time_us};
 use headway_latency::run::description::{Point, Verdict};
+use headway_load::cli_types::{Count, Rate, Seed, Shares, Time};
 use headway_load::client::environment::dated;
 use headway_load::profile::client::Limit;
 use headway_load::profile::{LOADS, Listener, ProfileError, ProfileSettings};
 use headway_load::session::{Finished, Settings};
-use headway_load::words::readable::{millis, number};
-use headway_load::words::{Count, Rate, Shares, Time};
 use serde_json::json;
 
 use super::Failure;
-use super::load::{How, Output, Spacing, What, common, surroundings};
+use super::load::{
+    ConnectionLimits, ConnectionOptions, OutputOptions, RequestOptions, Spacing, common,
+    next_commands, surroundings,
+};
 use super::output::print;
+
+const MORE: &str = "All options and examples: headway profile --help";
 
 const EXAMPLES: &str = "\
 Examples:
-  headway profile http://127.0.0.1:8080/ --fileset /srv/set -o profile-headway
-  headway profile http://127.0.0.1:8080/ --fileset /srv/set -o p --label 'nginx 1.22' \\
+  headway profile http://127.0.0.1:8080/ -o profile-headway
+  headway profile http://127.0.0.1:8080/ --fileset /srv/set -o profile-nginx --label 'nginx 1.22' \\
       --before-point 'systemctl restart nginx' --repeats 3
   headway profile http://127.0.0.1:8080/ --capacity 5000 --loads 50,75,100,125,150 -o overload
-  headway report profile-headway p -o report.html
+  headway report profile-headway profile-nginx -o report.html
 
-The capacity is what the server answers in a closed loop (1024 connections unless -c says otherwise); the loads are
-percentages of it, offered in an open loop. The time is (1 + number of loads) x repeats x (warm-up + duration).
-Where the client was at work for 90 % of the closed loop, that capacity is its own: two to nine runs more look for the
-highest rate that it offers validly, the loads are percentages of this, and the table says `capacity is at least`.
-A capacity that was named with --capacity is taken as it is.
-An interrupted profile goes on when the same command is given again with the same -o.
-A command of --before-point finds its point in HEADWAY_POINT, HEADWAY_LOAD, HEADWAY_RATE and HEADWAY_REPEAT.
-Exit codes: 0 done, 1 failed (also: interrupted, no good reply at all, or --strict
-and a capacity that is the client's or a point not valid), 2 wrong use.";
+The capacity is the throughput of a closed loop (64 connections unless -c says otherwise). The loads
+are percentages of it, each measured in an open loop. This takes (1 + number of loads) x repeats x
+(warm-up + duration); the first line says how long that is.
 
-/// Finds a server's capacity and measures its latency at shares of it.
+If the client was busy for 90 % of the closed loop, it was the bottleneck, not the server. Then two
+to nine more runs find the highest rate that the client can offer, the loads are percentages of that
+rate, and the table says `capacity is at least`. A capacity given with --capacity is not checked.
+
+Run an interrupted profile again with the same arguments to continue it.
+The command of --before-point gets HEADWAY_POINT, HEADWAY_LOAD, HEADWAY_RATE and HEADWAY_REPEAT.
+
+Exit codes: 0 success; 1 failure, also when interrupted, when no request was answered, and with
+--strict when the client was the bottleneck or a verdict is not valid; 2 usage error.";
+
+/// Measure a server's capacity, and its latency at percentages of it
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = MORE, after_long_help = EXAMPLES)]
 pub struct Arguments {
     #[command(flatten)]
-    what: What,
+    request: RequestOptions,
     #[command(flatten)]
     points: Points,
     #[command(flatten)]
-    how: How,
+    connections: ConnectionOptions,
     #[command(flatten)]
-    result: Output,
+    result: OutputOptions,
+    /// Print JSON
+    #[arg(long, help_heading = "Output")]
+    json: bool,
+    #[command(flatten)]
+    research: ConnectionLimits,
 }
 
 #[derive(Debug, Args)]
@@ -61,7 +75,7 @@ struct Points {
     /// Loads in percent of the capacity [default: 20,40,60,80,90,95]
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     loads: Option<Shares>,
-    /// The capacity in requests a second; it is not looked for then
+    /// The capacity in requests per second; without it, it is measured
     #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     capacity: Option<Rate>,
     /// How often each point is measured
@@ -72,28 +86,29 @@ struct Points {
         allow_hyphen_values = true
     )]
     repeats: Count,
-    /// How the starts are spaced [default: poisson]
-    #[arg(long, value_enum)]
+    /// How the starts of requests are spaced [default: poisson]
+    #[arg(long, value_enum, hide_short_help = true)]
     arrivals: Option<Spacing>,
-    /// Requests of each point that the figures leave out [default: 5s]
+    /// Requests at the start of each point that the figures leave out [default: 1s]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     warmup: Option<Time>,
-    /// How long each point is measured, after its warm-up [default: 30s]
+    /// How long each point is measured, after its warm-up [default: 10s]
     #[arg(long, short, value_name = "TIME", allow_hyphen_values = true)]
     duration: Option<Time>,
-    /// The same seed asks for the same files at the same moments, on every machine
+    /// Seed of the files requested and of their times; equal seeds give equal requests
     #[arg(
         long,
         value_name = "N",
-        default_value_t = 1,
-        allow_hyphen_values = true
+        default_value = "1",
+        allow_hyphen_values = true,
+        hide_short_help = true
     )]
-    seed: u64,
-    /// A shell command before each point: restarts the server, warms its cache
+    seed: Seed,
+    /// A shell command before each point, for example to restart the server
     #[arg(long, value_name = "COMMAND")]
     before_point: Option<String>,
     /// A shell command after each point
-    #[arg(long, value_name = "COMMAND")]
+    #[arg(long, value_name = "COMMAND", hide_short_help = true)]
     after_point: Option<String>,
 }
 
@@ -105,7 +120,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let around = surroundings(&arguments.result, "profile")?;
     let mut lines = Lines {
         quiet: arguments.result.quiet,
-        word: String::new(),
+        name: String::new(),
     };
     let settings = settings(arguments);
     if let Err(error) = settings.run(&directory, &around, &mut lines) {
@@ -114,12 +129,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let profile = Run::open(&directory)?;
     let points = profile.points()?;
     let verdicts = verdicts(&profile, &points);
-    let text = match arguments.result.json {
+    let text = match arguments.json {
         true => as_json(&profile)?,
         false => {
-            let run = directory.display();
             let table = headway_load::profile::render(&profile)?;
-            format!("{table}\n{run}: headway analyze {run}, headway report {run} -o report.html\n")
+            table + &next_commands(&directory)
         }
     };
     print(&text)?;
@@ -148,9 +162,13 @@ fn settings(arguments: &Arguments) -> ProfileSettings {
     let session = Settings {
         warmup: points.warmup.map(|Time(time)| time),
         duration: points.duration.map(|Time(time)| time),
-        seed: points.seed,
+        seed: points.seed.0,
         label: arguments.result.label.clone(),
-        ..common(&arguments.what, &arguments.how)
+        ..common(
+            &arguments.request,
+            &arguments.connections,
+            &arguments.research,
+        )
     };
     ProfileSettings {
         session,
@@ -171,16 +189,16 @@ fn settings(arguments: &Arguments) -> ProfileSettings {
 fn failure(error: ProfileError, directory: &std::path::Path) -> Failure {
     match error {
         ProfileError::Interrupted => {
-            let place = directory.display();
-            anyhow!("interrupted; the same command with -o {place} goes on where it stopped").into()
+            let directory = directory.display();
+            anyhow!("interrupted; continue with the same command and -o {directory}").into()
         }
         error if error.is_use() => Failure::Use(error.to_string()),
         error => Failure::Work(anyhow!("{error}")),
     }
 }
 
-/// Of all runs but those that looked for what the client can offer: some of these had to be
-/// invalid.
+/// The verdicts of all runs, without those that searched for the highest rate of the client: some
+/// of these had to be invalid.
 fn verdicts(profile: &Run, points: &[Run]) -> Vec<Verdict> {
     let info = profile.description().profile.iter();
     let done = info
@@ -223,44 +241,49 @@ fn as_json(profile: &Run) -> Result<String, Failure> {
     Ok(serde_json::to_string_pretty(&value)? + "\n")
 }
 
-/// A line a point, on standard error.
+/// Prints a line per point to standard error.
 struct Lines {
     quiet: bool,
-    word: String,
+    name: String,
 }
 
 impl Lines {
     fn say(&self, text: &str) {
         if !self.quiet {
-            // If nobody listens the profile is measured all the same.
+            // A closed standard error does not stop the profile.
             let _ = writeln!(io::stderr(), "{text}");
         }
     }
 }
 
 impl Listener for Lines {
-    fn begins(&mut self, word: &str) {
-        self.word = word.to_owned();
+    fn planned(&mut self, runs: usize, each: Duration) {
+        let total_s = each.as_secs_f64() * runs as f64;
+        self.say(&format!(
+            "{runs} runs of {}: about {}",
+            duration(each.as_secs_f64()),
+            duration(total_s)
+        ));
+    }
+
+    fn begins(&mut self, name: &str) {
+        self.name = name.to_owned();
     }
 
     fn ended(&mut self, _point: &Point, finished: &Finished) {
-        let verdict = match finished
-            .description
-            .client
-            .as_ref()
-            .map(|client| client.verdict)
-        {
+        let client = finished.description.client.as_ref();
+        let verdict = match client.map(|client| client.verdict) {
             Some(Verdict::Suspect) => "suspect",
             Some(Verdict::Invalid) => "invalid",
             Some(Verdict::Valid) | None => "valid",
         };
         let response = finished.analysis.response.clone().unwrap_or_default();
         self.say(&format!(
-            "{}: {verdict}, {} good replies/s, p50 {} ms, p99 {} ms",
-            self.word,
+            "{}: {verdict}, {} good replies/s, p50 {}, p99 {}",
+            self.name,
             number(finished.analysis.achieved_rps),
-            millis(response.p50_us),
-            millis(response.p99_us),
+            time_us(response.p50_us),
+            time_us(response.p99_us),
         ));
         for warning in &finished.warnings {
             self.say(&format!("headway: warning: {warning}"));
@@ -268,10 +291,10 @@ impl Listener for Lines {
     }
 
     fn resumes(&mut self, done: usize, of: usize) {
-        self.say(&format!("going on: {done} of {of} runs are done"));
+        self.say(&format!("continuing: {done} of {of} runs are done"));
     }
 
-    fn remarks(&mut self, words: &str) {
-        self.say(words);
+    fn remarks(&mut self, text: &str) {
+        self.say(text);
     }
 }

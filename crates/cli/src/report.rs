@@ -1,6 +1,6 @@
 //! `headway report`: run directories in, one HTML file out.
 //!
-//! The file appears whole or not at all, and never in place of a file that is no report.
+//! The file is written whole or not at all, and never replaces a file that is not a report.
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -10,48 +10,79 @@ use std::path::{Path, PathBuf};
 
 use super::Failure;
 use super::output::print;
+use headway_load::cli_types::Time;
+use headway_report::Shaded;
 
 const EXAMPLES: &str = "\
 Examples:
-  headway report run -o report.html                       one run
-  headway report nginx.run apache.run headway.run         three, side by side, to report.html
-  headway report run -o - | ssh host 'cat > run.html'     to standard output
+  headway report run -o report.html                    one run
+  headway report nginx.run headway.run                 two side by side, to report.html
+  headway report run -o - | ssh host 'cat > run.html'  to standard output
+  headway report nginx.run headway.run --over-time stall.svg --shade '4-14=the disk stalls'
 
-A run may be a measurement of `headway load` or a whole `headway profile`; both may be mixed. The first run's
-name, colour and place come first. Profiles are compared at the highest relative load that all of them have.
+A run is a directory of `headway load -o` or `headway profile`; both kinds may be mixed. Profiles are
+compared at the highest relative load that all of them have.
 
-Exit codes: 0 done, 1 failed, 2 wrong use.";
+Exit codes: 0 success, 1 failure, 2 usage error.";
 
-/// Writes one self-contained HTML page about one run, or several side by side.
+/// Draw one or several runs as one self-contained HTML page
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// Run directories, as `headway load` and `headway profile` write them
+    /// Directories that `headway load -o` or `headway profile` wrote, in the order of the page
     #[arg(value_name = "RUN", required = true)]
     runs: Vec<PathBuf>,
-    /// The file to write; `-` for standard output. A report that is there is replaced, another file
-    /// is not
+    /// The file to write; `-` is standard output. It replaces an older report, but no other file
     #[arg(short, long, value_name = "FILE", default_value = "report.html")]
     output: PathBuf,
+    /// Write one SVG picture of latency over time, a panel per run, instead of the page
+    #[arg(long, value_name = "FILE", conflicts_with = "output")]
+    over_time: Option<PathBuf>,
+    /// With --over-time: shade a span in seconds since the warm-up, and say what happens in it
+    #[arg(long, value_name = "FROM-TO=TEXT", requires = "over_time", value_parser = shaded)]
+    shade: Option<Shaded>,
 }
 
-/// Reads the runs, writes the page.
+/// `4-14=the disk stalls`
+fn shaded(text: &str) -> Result<Shaded, String> {
+    let wrong =
+        || format!("`{text}` is not a span; write seconds and a text: '4-14=the disk stalls'");
+    let (span, label) = text.split_once('=').ok_or_else(wrong)?;
+    let (from, to) = span.split_once('-').ok_or_else(wrong)?;
+    let (Time(from), Time(to)) = (from.parse()?, to.parse()?);
+    match from < to {
+        true => Ok(Shaded {
+            from_s: from.as_secs_f64(),
+            to_s: to.as_secs_f64(),
+            label: label.to_owned(),
+        }),
+        false => Err(wrong()),
+    }
+}
+
+/// Reads the runs, writes the page or the picture.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let to_output = arguments.output == Path::new("-");
+    let (file, mark) = match &arguments.over_time {
+        Some(file) => (file, "<svg"),
+        None => (&arguments.output, headway_report::MARK),
+    };
+    let to_output = file == Path::new("-");
     if !to_output {
-        replaceable(&arguments.output)?;
+        replaceable(file, mark)?;
     }
-    let page = headway_report::Report::read(&arguments.runs)?.html();
-    if to_output {
-        print(&page)?;
-    } else {
-        write(&arguments.output, &page)?;
+    let report = headway_report::Report::read(&arguments.runs)?;
+    let text = match &arguments.over_time {
+        Some(_) => report.over_time_svg(arguments.shade.as_ref())?,
+        None => report.html(),
+    };
+    match to_output {
+        true => print(&text),
+        false => Ok(write(file, &text)?),
     }
-    Ok(())
 }
 
-/// Refuses a name that stands for something else than a report of ours.
-pub fn replaceable(path: &Path) -> anyhow::Result<()> {
+/// An error if the file exists and does not contain the mark of a report near its beginning.
+pub fn replaceable(path: &Path, mark: &str) -> anyhow::Result<()> {
     let Ok(metadata) = fs::metadata(path) else {
         return Ok(());
     };
@@ -64,16 +95,16 @@ pub fn replaceable(path: &Path) -> anyhow::Result<()> {
     file.take(4096)
         .read_to_end(&mut start)
         .with_context(|| format!("{}: is it a report?", path.display()))?;
-    if !start.is_empty() && !String::from_utf8_lossy(&start).contains(headway_report::MARK) {
+    if !start.is_empty() && !String::from_utf8_lossy(&start).contains(mark) {
         bail!(
-            "{}: is no report of headway and is left as it is; name another file with -o, or remove it",
+            "{}: exists and is not a report; name another file with -o, or remove it",
             path.display()
         );
     }
     Ok(())
 }
 
-/// Writes beside the final name first, so a reader never meets half a page.
+/// Writes a temporary file first, so that no reader gets half a page.
 pub fn write(path: &Path, page: &str) -> anyhow::Result<()> {
     let name = path
         .file_name()

@@ -13,18 +13,18 @@ use anyhow::anyhow;
 use clap::Args;
 use headway_latency::Run;
 use headway_latency::run::description::Verdict;
+use headway_load::cli_types::{Count, Cpus, Time, Url};
 use headway_load::client::environment::dated;
 use headway_load::session::settings::{Demand, WorkSource};
 use headway_load::session::{Finished, Settings};
-use headway_load::specweb99::find::{FIRST, FindSettings, Found, Range, trial_words};
+use headway_load::specweb99::find::{FIRST_CONNECTIONS, FindSettings, Found, Range, trial_text};
 use headway_load::specweb99::{
     CGI_PATH, DYNAMIC_PATH, ITERATIONS, Listener, RAMP, Ran, SpecWeb99Error, SpecWeb99Settings,
 };
-use headway_load::words::{Count, Cpus, Time, Url};
 use serde_json::json;
 
 use super::Failure;
-use super::load::{Output, surroundings};
+use super::load::{OutputOptions, next_commands, surroundings};
 use super::output::print;
 
 const EXAMPLES: &str = "\
@@ -57,12 +57,15 @@ pub struct Arguments {
     fileset: PathBuf,
     #[command(flatten)]
     search: Search,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "SPECweb99-like load")]
     rules: Rules,
     #[command(flatten)]
     length: Length,
     #[command(flatten)]
-    result: Output,
+    result: OutputOptions,
+    /// Print JSON
+    #[arg(long, help_heading = "Output")]
+    json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -105,22 +108,31 @@ struct Search {
 
 /// What a SPECweb99-like load has beside connections and lengths.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "SPECweb99-like load")]
 pub(super) struct Rules {
-    /// How often the load is measured; the score is the median [default: 3]
-    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    /// SPECweb99: how often the load is measured; the score is the median [default: 3]
+    #[arg(
+        long,
+        value_name = "N",
+        allow_hyphen_values = true,
+        hide_short_help = true
+    )]
     iterations: Option<Count>,
-    /// Over how long connections begin, before each iteration [default: 10s]
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    /// SPECweb99: open the connections over TIME, before each iteration [default: 10s]
+    #[arg(
+        long,
+        value_name = "TIME",
+        allow_hyphen_values = true,
+        hide_short_help = true
+    )]
     ramp: Option<Time>,
-    /// Where the server has the application [default: /specweb99]
-    #[arg(long, value_name = "PATH")]
+    /// SPECweb99: URL path of the application [default: /specweb99]
+    #[arg(long, value_name = "PATH", hide_short_help = true)]
     dynamic_path: Option<String>,
-    /// Where it starts a process for each request [default: /cgi-bin/specweb99]
-    #[arg(long, value_name = "PATH")]
+    /// SPECweb99: URL path of the CGI endpoint [default: /cgi-bin/specweb99]
+    #[arg(long, value_name = "PATH", hide_short_help = true)]
     cgi_path: Option<String>,
-    /// Ask for all of the file set, whatever size the rule wants
-    #[arg(long)]
+    /// SPECweb99: request all of the file set, whatever size the rule demands
+    #[arg(long, hide_short_help = true)]
     whole_set: bool,
 }
 
@@ -190,24 +202,22 @@ impl Rules {
 pub(super) fn measure(
     session: Settings,
     rules: &Rules,
-    result: &Output,
-    directory: Option<PathBuf>,
+    result: &OutputOptions,
+    json: bool,
 ) -> Result<(), Failure> {
+    let directory = result.output.as_deref();
     let around = surroundings(result, "specweb99")?;
     let mut lines = Lines::new(result.quiet);
     let ran = rules
         .settings(session)
-        .run(directory.as_deref(), &around, &mut lines)
+        .run(directory, &around, &mut lines)
         .map_err(failure)?;
-    match result.json {
-        true => print_json(&ran, directory.as_deref())?,
+    match json {
+        true => print_json(&ran, directory)?,
         false => {
             let mut text = headway_load::specweb99::render(&ran.description);
             if let Some(directory) = directory {
-                let run = directory.display();
-                text += &format!(
-                    "\n{run}: headway analyze {run}, headway report {run} -o report.html\n"
-                );
+                text += &next_commands(directory);
             }
             print(&text)?;
         }
@@ -284,7 +294,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     };
     let best = best(&found).map(|name| directory.join(name));
     let best = best.map(Run::open).transpose()?;
-    match result.json {
+    match arguments.json {
         true => {
             let value = json!({
                 "format": { "name": "headway-specweb99-find", "version": 1 },
@@ -308,6 +318,8 @@ fn find_settings(arguments: &Arguments) -> FindSettings {
     let session = Settings {
         urls: vec![arguments.url.clone()],
         work: WorkSource::FileSet(arguments.fileset.clone()),
+        method: headway_load::engine::Method::Get,
+        headers: Vec::new(),
         directories: None,
         demand: Demand::Closed,
         connections: None,
@@ -333,7 +345,9 @@ fn find_settings(arguments: &Arguments) -> FindSettings {
     FindSettings {
         run: arguments.rules.settings(session),
         range: Range {
-            first: search.first.map_or(FIRST.min(most), Count::as_u32),
+            first: search
+                .first
+                .map_or(FIRST_CONNECTIONS.min(most), Count::as_u32),
             most,
             step: search.step.as_u32(),
         },
@@ -359,7 +373,7 @@ fn found_words(found: &Found, directory: &Path, best: Option<&Run>) -> String {
         Some(connections) => format!("{connections} connections are held\n"),
     };
     for trial in &found.trials {
-        text += &format!("  {}\n", trial_words(trial));
+        text += &format!("  {}\n", trial_text(trial));
     }
     if let Some(best) = best {
         let run = best.path().display();

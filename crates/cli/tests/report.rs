@@ -63,10 +63,7 @@ fn a_report_is_replaced_and_another_file_is_not_when_the_name_is_taken() {
     fs::write(&file, "my thesis").unwrap();
     let (code, _, error) = run(&["report", "run", "-o", "out"], scratch.path());
     assert_eq!(code, 1);
-    assert!(
-        error.contains("is no report of headway and is left as it is"),
-        "{error}"
-    );
+    assert!(error.contains("exists and is not a report"), "{error}");
     assert_eq!(fs::read_to_string(&file).unwrap(), "my thesis");
     let (code, _, error) = run(&["report", "run", "-o", "run"], scratch.path());
     assert_eq!(

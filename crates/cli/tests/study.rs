@@ -153,14 +153,14 @@ fn tables_and_claims_come_out_when_a_study_is_run() {
     // A client that was disturbed decides nothing, and says so; it never decides the contrary.
     let outcomes = outcomes(&result);
     assert!(
-        ["holds", "not-decided"].contains(&outcomes[0]),
+        ["confirmed", "inconclusive"].contains(&outcomes[0]),
         "{result:#}"
     );
     assert!(
-        ["does-not-hold", "not-decided"].contains(&outcomes[1]),
+        ["not-confirmed", "inconclusive"].contains(&outcomes[1]),
         "{result:#}"
     );
-    assert_eq!(outcomes[2], "cannot-be-tested");
+    assert_eq!(outcomes[2], "untestable");
     let cell = &result["tables"][0]["ours"][0]["cells"][1];
     assert!(
         cell["value"].as_f64().is_some_and(|rate| rate > 20.0),
@@ -339,7 +339,7 @@ fn claim_is_decided_again_when_another_build_has_measured_everything() {
     let again = bed.run(&["run", "tiny.toml", "-o", "out"]);
     assert!(again.status.success(), "{}", words(&again.stderr));
     assert!(
-        words(&again.stdout).contains("does not hold"),
+        words(&again.stdout).contains("not confirmed"),
         "{}",
         words(&again.stdout)
     );

@@ -1,7 +1,7 @@
 //! What one run amounts to: every figure that its tables and pictures need.
 //!
-//! [`Analyzer`] takes rows one by one in bounded memory; [`Analysis`] is what comes out, and it is
-//! what `headway analyze --json` prints. Times are microseconds, shares are 0 to 1, rates are a
+//! [`Analyzer`] takes rows one by one in bounded memory and returns an [`Analysis`], which is what
+//! `headway analyze --json` prints. Times are microseconds, shares are 0 to 1, rates are per
 //! second. The warm-up is counted and otherwise left out. A request still in flight when the run
 //! ended has no latency; such requests are counted, and the age of the oldest is given, so that
 //! they cannot hide a stall.
@@ -24,6 +24,14 @@ pub const FORMAT_NAME: &str = "headway-analysis";
 pub const FORMAT_VERSION: u32 = 1;
 
 /// The figures of one run.
+///
+/// ```
+/// use headway_latency::{Analysis, Analyzer, RunDescription};
+///
+/// let analysis: Analysis = Analyzer::new(&RunDescription::default()).finish();
+/// assert_eq!(analysis.counts.requests, 0);
+/// assert!(analysis.response.is_none(), "no request, no percentiles");
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Analysis {
     /// `headway-analysis` and its version.
@@ -32,11 +40,11 @@ pub struct Analysis {
     pub counts: Counts,
     /// Length of the measured part.
     pub duration_s: f64,
-    /// Intended starts a second; absent for a closed loop, which offers what is answered.
+    /// Intended starts per second; absent for a closed loop, which offers as much as is answered.
     pub offered_rps: Option<f64>,
-    /// Complete replies a second, counted when they ended within the measured part.
+    /// Complete replies per second that ended within the measured part.
     pub achieved_rps: f64,
-    /// Body bytes received a second, counted in the same way.
+    /// Body bytes received per second within the measured part.
     pub throughput_bytes_per_s: f64,
     /// Failed requests by outcome, most frequent first; no `ok`.
     pub errors: Vec<OutcomeCount>,
@@ -135,7 +143,7 @@ pub struct Distribution {
     pub max_us: f64,
     /// How far chance could have moved the headline figures; absent with fewer than two requests.
     pub intervals: Option<Intervals>,
-    /// The cumulative distribution, at most 300 points, ascending.
+    /// The cumulative distribution: at most 300 points, ascending.
     pub cdf: Vec<CdfPoint>,
 }
 
@@ -146,22 +154,22 @@ pub struct Intervals {
     pub confidence: f64,
     /// Spans of time that were resampled; 0 if single requests were.
     pub blocks: u64,
-    /// Of the mean.
+    /// The interval of the mean.
     pub mean_us: Interval,
-    /// Of the median.
+    /// The interval of the median.
     pub p50_us: Interval,
-    /// Of the 95th percentile.
+    /// The interval of the 95th percentile.
     pub p95_us: Interval,
-    /// Of the 99th percentile.
+    /// The interval of the 99th percentile.
     pub p99_us: Interval,
 }
 
 /// A confidence interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
-    /// Its lower end.
+    /// The lower end.
     pub low: f64,
-    /// Its upper end.
+    /// The upper end.
     pub high: f64,
 }
 
@@ -203,9 +211,9 @@ pub struct Goodput {
     pub deadline_ms: f64,
     /// How many met it.
     pub requests: u64,
-    /// How many a second.
+    /// Requests per second that met it.
     pub rate_rps: f64,
-    /// Of all requests that ended, errors included.
+    /// Share of all requests that ended, errors included.
     pub share: f64,
 }
 
@@ -214,13 +222,13 @@ pub struct Goodput {
 pub struct SeriesShare {
     /// 1 to 4, as in Table 3.2.
     pub series: u8,
-    /// Its smallest size.
+    /// The smallest size of the series.
     pub low_bytes: u64,
-    /// Its largest size; absent for the last series.
+    /// The largest size of the series; absent for the last one.
     pub high_bytes: Option<u64>,
     /// Complete replies.
     pub requests: u64,
-    /// Of all complete replies.
+    /// Share of all complete replies.
     pub share: f64,
     /// Their latency.
     pub latency: Latency,
@@ -286,20 +294,20 @@ pub struct ClassGroup {
 /// What happened when, in steps of equal length.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Timeline {
-    /// Length of a step.
+    /// Length of a step in seconds.
     pub step_s: f64,
-    /// At most 600, ascending; a step without any event is present too.
+    /// The steps: at most 600, ascending, including empty ones.
     pub points: Vec<TimelinePoint>,
 }
 
 /// One step of the timeline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TimelinePoint {
-    /// Its beginning, from the beginning of the measured part.
+    /// Start of the step, in seconds from the start of the measured part.
     pub at_s: f64,
-    /// Intended starts a second.
+    /// Intended starts per second.
     pub offered_rps: f64,
-    /// Complete replies a second.
+    /// Complete replies per second.
     pub rate_rps: f64,
     /// Requests that failed in it.
     pub errors: u64,

@@ -20,10 +20,10 @@ use crate::coarse::Coarse;
 use crate::histogram::Histogram;
 use crate::quantum;
 
-/// The share of runs whose interval should hold the true value.
+/// The confidence of the intervals.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// How often a figure is drawn anew.
+/// Number of resamples per figure.
 const REPLICATES: usize = 1000;
 
 /// Fewer blocks than this vary too little to be resampled.
@@ -34,8 +34,8 @@ const BLOCKS_MAX: usize = 60;
 
 const PERCENTS: [f64; 3] = [50.0, 95.0, 99.0];
 
-/// Intervals of a distribution whose steps of time are given in order; `None` with fewer than two
-/// requests.
+/// Confidence intervals of a distribution whose steps are in order of time; `None` with fewer than
+/// two requests.
 ///
 /// `seed` makes the draw; the same seed and data give the same intervals.
 pub(crate) fn intervals(whole: &Histogram, steps: &[&Coarse], seed: u64) -> Option<Intervals> {
@@ -97,8 +97,8 @@ fn figures(histogram: &Coarse) -> [f64; 4] {
     [histogram.mean_ns(), p50, p95, p99]
 }
 
-/// Equal spans of the run: neighbouring steps, joined until there are at most [`BLOCKS_MAX`]. Spans
-/// in which nothing ended have nothing to resample and are left out.
+/// Equal spans of the run: neighbouring steps, joined until there are at most [`BLOCKS_MAX`]. Empty
+/// spans have nothing to resample and are left out.
 fn blocks(steps: &[&Coarse]) -> Vec<Coarse> {
     let length = steps.len().div_ceil(BLOCKS_MAX).max(1);
     let joined = steps.chunks(length).map(|part| {

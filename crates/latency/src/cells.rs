@@ -56,6 +56,16 @@ impl Cell {
 }
 
 /// Counts by [`Cell`].
+///
+/// ```
+/// use headway_latency::Cells;
+///
+/// let mut cells = Cells::new();
+/// cells.record(5_000, 300_000, true);
+/// cells.record(5_000, 300_000, true);
+/// let counts: Vec<u64> = cells.iter().map(|(_, count)| count).collect();
+/// assert_eq!(counts.iter().sum::<u64>(), 2);
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Cells {
     /// In the order of arrival.

@@ -1,4 +1,4 @@
-//! A histogram small enough to keep one for each step of a run: the quantum times eight, 0.8 %.
+//! A histogram small enough for every step of a run: its buckets are eight times as wide, 0.8 %.
 //!
 //! Percentiles are interpolated within a bucket, so they are continuous; that is what a picture
 //! over time and a bootstrap want, and why headline figures do not come from here.

@@ -29,9 +29,9 @@ pub enum Evidence {
 pub struct Difference {
     /// `mean`, `p50`, `p95` or `p99`.
     pub figure: String,
-    /// Of the first run.
+    /// The figure of the first run.
     pub first_us: f64,
-    /// Of the second run.
+    /// The figure of the second run.
     pub second_us: f64,
     /// Second minus first.
     pub difference_us: f64,
@@ -44,12 +44,42 @@ pub struct Difference {
 /// Why two runs cannot be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CompareError {
-    /// One of them has no request that ended.
+    /// A run has no request that ended.
     #[error("no request ended in the {0} run, so there is nothing to compare")]
     Empty(&'static str),
 }
 
 /// Compares the response times of two runs, figure by figure.
+///
+/// ```
+/// use headway_latency::{Analyzer, Outcome, Row, RunDescription, compare::compare};
+///
+/// let analysis = |latency_ns: u64| {
+///     let mut analyzer = Analyzer::new(&RunDescription::default());
+///     for request in 0..1_000_u64 {
+///         analyzer.push(&Row {
+///             intended_ns: request * 1_000_000,
+///             start_ns: request * 1_000_000,
+///             first_byte_ns: request * 1_000_000 + latency_ns,
+///             end_ns: request * 1_000_000 + latency_ns,
+///             size_bytes: 512,
+///             bytes: 512,
+///             status: 200,
+///             error: Outcome::Ok,
+///             connection: 0,
+///             ordinal: request as u32,
+///             class: Row::NO_CLASS,
+///             target: 0,
+///             warmup: false,
+///         });
+///     }
+///     analyzer.finish()
+/// };
+/// let differences = compare(&analysis(300_000), &analysis(400_000))?;
+/// assert_eq!(differences[0].figure, "mean");
+/// assert_eq!(differences[0].difference_us, 100.0);
+/// # Ok::<(), headway_latency::compare::CompareError>(())
+/// ```
 ///
 /// # Errors
 /// [`CompareError::Empty`] when no request of a run ended.

@@ -124,7 +124,7 @@ impl Histogram {
         self.max_ns
     }
 
-    /// How many latencies were at most `ns`, to the quantum: a bucket counts when its middle does.
+    /// The number of latencies up to `ns`; a bucket counts if its middle does.
     pub fn count_within(&self, ns: u64) -> u64 {
         let within = self
             .buckets()
@@ -153,7 +153,7 @@ impl Histogram {
             .collect()
     }
 
-    /// The cumulative distribution in at most `points` points, which keeps its first and its last.
+    /// The cumulative distribution with up to `points` points, including the first and the last.
     pub fn cdf_thinned(&self, points: usize) -> Vec<(u64, f64)> {
         thin(self.cdf(), points)
     }
@@ -168,8 +168,8 @@ fn thin(all: Vec<(u64, f64)>, points: usize) -> Vec<(u64, f64)> {
     let log = |ns: u64| (ns.max(1) as f64).ln();
     let (first, last) = (all[0], all[all.len() - 1]);
     let span = (log(last.0) - log(first.0)).max(f64::MIN_POSITIVE);
-    // The way along the curve is at most 2 when both axes are scaled to 1, and one point is kept a
-    // step of it.
+    // The length of the curve is at most 2 when both axes are scaled to 1, and each step of it
+    // keeps one point.
     let step = 2.0 / (points.max(4) - 2) as f64;
     let way = |point: &(u64, f64)| (log(point.0) - log(first.0)) / span + point.1;
     let mut kept = vec![first];

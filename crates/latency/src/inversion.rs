@@ -7,9 +7,9 @@
 //! floor(n²/2), the sum of the reversed order when all sizes differ (equation 3.1).
 //!
 //! No list is sorted. Rank the ideal order by (size, latency) and the observed order by (latency,
-//! size): then all requests of one cell of the joint histogram have the same displacement, and the
-//! sum goes over cells. Requests whose latencies share a bucket count as ordered by size, which is
-//! exact at the quantum.
+//! size). Then all requests of one cell of the joint histogram have the same displacement, and the
+//! sum runs over cells. Requests whose latencies share a bucket count as ordered by size, which is
+//! exact to the width of a bucket.
 //!
 //! With few different sizes neither 1 nor 2/3 is reachable, so the value of the reversed order and
 //! of a random order *for these sizes* are given beside it; a value alone compares only runs of one
@@ -94,10 +94,11 @@ fn reversed(sizes: &[u64]) -> u128 {
 
 /// The expected summed displacement when every order is equally likely.
 ///
-/// Instead of requests, count cuts: the requests of a size that cross the cut behind position k all
-/// cross it in one direction, because they are matched in order, and their number is |O - I|, with
-/// O of them before the cut as observed and I as ideal. Summed over all k this is the displacement.
-/// In a random order O is hypergeometric, so what is needed is the sum of E|O - I| over the cuts.
+/// Counts cuts instead of requests. The requests of one size that cross the cut behind position k
+/// all cross it in the same direction, because they are matched in order. Their number is |O - I|,
+/// with O requests before the cut as observed and I in the ideal order. Summed over all k this is
+/// the displacement. In a random order O is hypergeometric, so the result is the sum of E|O - I|
+/// over the cuts.
 fn random(sizes: &[u64]) -> f64 {
     let total: u64 = sizes.iter().sum();
     let mut below = 0;

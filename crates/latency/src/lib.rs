@@ -13,6 +13,7 @@ pub mod quantum;
 pub mod histogram;
 pub mod cells;
 mod coarse;
+pub mod format;
 mod bootstrap;
 pub mod series;
 pub mod inversion;

@@ -13,6 +13,13 @@ const BITS: u32 = 10;
 pub const BUCKETS: usize = ((64 - BITS as usize) << BITS) + (1 << BITS);
 
 /// The bucket of a latency.
+///
+/// ```
+/// use headway_latency::quantum;
+///
+/// let bucket = quantum::bucket(1_000_000);
+/// assert!(quantum::low(bucket) <= 1_000_000 && 1_000_000 <= quantum::high(bucket));
+/// ```
 pub fn bucket(ns: u64) -> u32 {
     let shift = (63 - (ns | 1).leading_zeros()).saturating_sub(BITS);
     (shift << BITS) + (ns >> shift) as u32

@@ -1,24 +1,33 @@
-//! What the server says about itself in `server.json`: ready events a wake-up, and sleeps of its
+//! The counters of a Headway server in `server.json`: ready events per wakeup, and sleeps of its
 //! loops.
 //!
-//! The file holds a status as `headway serve` answers it at `/status.json`, or two of them,
-//! `before` and `after` the measurement, whose difference is taken. Anything else is not understood
-//! and left out.
+//! The file holds a status as `headway serve` returns it at `/status.json`, or two of them,
+//! `before` and `after` the measurement, whose difference is taken. Other content is ignored.
 
 use serde_json::Value;
 
-/// How many events were ready at each wake-up, and how often the loops slept elsewhere.
+/// Ready events at each wakeup, and sleeps of the loops outside the event wait.
+///
+/// ```
+/// use headway_latency::ready::ReadyEvents;
+///
+/// let status = serde_json::json!({ "total": { "counters": { "ready_events": {
+///     "buckets": [[1, 30], [2, 10]], "sum": 50, "max": 2,
+/// } } } });
+/// let events = ReadyEvents::from_status(&status).expect("a status");
+/// assert_eq!(events.mean(), 1.25);
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReadyEvents {
-    /// (inclusive upper bound, wake-ups), ascending.
+    /// (inclusive upper limit, wakeups), ascending.
     pub buckets: Vec<(u64, u64)>,
-    /// Wake-ups.
+    /// Wakeups.
     pub count: u64,
-    /// Events of all wake-ups.
+    /// Events of all wakeups.
     pub sum: u64,
-    /// Most events of one wake-up; of the server's whole life if two statuses were given.
+    /// The most events of one wakeup; since the start of the server if there are two statuses.
     pub max: u64,
-    /// Sleeps outside the event wait; absent if nobody watched.
+    /// Sleeps outside the event wait; absent if the loops were not traced.
     pub blocked: Option<u64>,
 }
 
@@ -85,12 +94,12 @@ impl ReadyEvents {
         }
     }
 
-    /// Mean events a wake-up.
+    /// Mean events per wakeup.
     pub fn mean(&self) -> f64 {
         self.sum as f64 / self.count.max(1) as f64
     }
 
-    /// The smallest bound that holds at least this share of the wake-ups.
+    /// The smallest limit that covers at least this share of the wakeups.
     pub fn quantile(&self, share: f64) -> u64 {
         let wanted = ((share * self.count as f64).ceil() as u64).max(1);
         let mut below = 0;
@@ -104,8 +113,8 @@ impl ReadyEvents {
     }
 }
 
-/// Sleeps outside the event wait. A loop that nobody traces has none recorded, which is not the
-/// same as none.
+/// Sleeps outside the event wait. A loop that is not traced has none recorded, which is not the
+/// same as zero.
 fn blocked(snapshot: &Value) -> Option<u64> {
     let trace = snapshot.get("trace")?;
     if trace.get("rung")?.get("sees")? == "off" {

@@ -1,13 +1,20 @@
 //! One request, as the load generator saw it, and its fixed-size record for the spool.
 //!
 //! Times are nanoseconds since the run's epoch, a monotonic instant whose wall-clock time is in
-//! `run.json`. A row is written once and never changed. The record carries a check of its own, so
-//! that the torn or zeroed end of a file that a killed run leaves is noticed.
+//! `run.json`. A row is written once and never changed. The record has a checksum of its own, which
+//! detects the torn or zeroed end of a file after a kill.
 
 use std::fmt;
 use std::str::FromStr;
 
 /// How a request ended.
+///
+/// ```
+/// use headway_latency::Outcome;
+///
+/// assert_eq!("refused".parse(), Ok(Outcome::Refused));
+/// assert!(Outcome::TimedOut.has_latency());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Outcome {
@@ -29,8 +36,8 @@ pub enum Outcome {
     Refused = 7,
     /// No route, no such host or network.
     Unreachable = 8,
-    /// There was a connection, and the time-out passed before the reply was whole; or the request
-    /// waited for a connection of the client's until then.
+    /// The timeout passed on an open connection before the reply was complete, or while the request
+    /// waited for a connection of the client.
     TimedOut = 9,
     /// The client had no free local port.
     NoPort = 10,
@@ -41,8 +48,8 @@ pub enum Outcome {
     /// Every connection the client may have was busy, and its queue was full: it was not sent at
     /// all.
     NoConnection = 13,
-    /// The time-out passed before the connection came about: a server whose accept queue is full
-    /// answers nothing.
+    /// The timeout passed before the connection was open, for example because the server's accept
+    /// queue is full.
     ConnectTimedOut = 14,
 }
 
@@ -92,9 +99,9 @@ impl Outcome {
         }
     }
 
-    /// Whether the time from start to end is a latency that somebody met. It is not for a request
-    /// that had no end, nor for one that the client itself could not send: counting those as fast
-    /// would flatter an overload.
+    /// Whether the time from start to end is a latency of the server. It is not for a request
+    /// without an end, nor for one that the client could not send: counting those as fast would
+    /// flatter an overloaded server.
     pub fn has_latency(self) -> bool {
         !matches!(
             self,
@@ -147,6 +154,28 @@ impl FromStr for Outcome {
 }
 
 /// One request. Times in nanoseconds since the run's epoch, sizes in bytes.
+///
+/// ```
+/// use headway_latency::{Outcome, Row};
+///
+/// let row = Row {
+///     intended_ns: 1_000,
+///     start_ns: 3_000,
+///     first_byte_ns: 8_000,
+///     end_ns: 9_000,
+///     size_bytes: 512,
+///     bytes: 512,
+///     status: 200,
+///     error: Outcome::Ok,
+///     connection: 0,
+///     ordinal: 0,
+///     class: Row::NO_CLASS,
+///     target: 0,
+///     warmup: false,
+/// };
+/// assert_eq!(row.response_ns(), 8_000, "from the intended start");
+/// assert_eq!(row.service_ns(), 6_000, "from the actual start");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
     /// When the schedule wanted it to start; in a closed loop the same as `start_ns`.

@@ -19,6 +19,12 @@ pub const HIGH_BYTES: [u64; 3] = [512, 4 * 1024, 6 * 1024];
 pub const PAPER_SHARE: [f64; 4] = [0.2506, 0.2805, 0.2355, 0.2334];
 
 /// The series of a size: 0 to 3 for the table's 1 to 4.
+///
+/// ```
+/// use headway_latency::series::series;
+///
+/// assert_eq!([500, 4_000, 5_000, 900_000].map(series), [0, 1, 2, 3]);
+/// ```
 pub fn series(size_bytes: u64) -> usize {
     HIGH_BYTES.iter().filter(|high| size_bytes > **high).count()
 }
@@ -39,6 +45,17 @@ pub fn histograms(cells: &Cells) -> [Histogram; 4] {
 ///
 /// A cell that lies across a boundary is divided at it. Of replies in one latency bucket the
 /// smaller ones count as faster, as they do for service inversion.
+///
+/// ```
+/// use headway_latency::{Cells, series::deciles};
+///
+/// let mut cells = Cells::new();
+/// for request in 1..=10 {
+///     cells.record(500, request * 100_000, true);
+/// }
+/// cells.compact();
+/// assert_eq!(deciles(&cells)[0], [1, 0, 0, 0], "the fastest tenth, all of the first series");
+/// ```
 pub fn deciles(cells: &Cells) -> [[u64; 4]; 10] {
     let complete = cells.iter().filter(|(cell, _)| cell.complete);
     let total: u64 = complete.map(|(_, count)| count).sum();

@@ -21,7 +21,7 @@ use crate::histogram::Histogram;
 use crate::row::{Outcome, Row};
 use crate::run::description::Verdict;
 
-/// What a connection may receive at most.
+/// The most that a connection may receive.
 pub const RATE_MAX_BITS_PER_S: u64 = 400_000;
 
 /// What it has to receive to conform.
@@ -30,8 +30,8 @@ pub const RATE_MIN_BITS_PER_S: f64 = 320_000.0;
 /// From this share of failed requests on it does not.
 pub const ERRORS_MAX_SHARE: f64 = 0.01;
 
-/// A load is held when so many of its connections conform. The share is ours: we know no published
-/// figure.
+/// A load is held when this share of its connections conforms. The value is ours: we know no
+/// published figure.
 pub const HELD_MIN_SHARE: f64 = 0.95;
 
 /// What a request asks for.
@@ -50,7 +50,7 @@ pub enum RequestKind {
 }
 
 impl RequestKind {
-    /// All of them, in the order of their codes.
+    /// All kinds, in the order of their codes.
     pub const ALL: [RequestKind; 5] = [
         RequestKind::Static,
         RequestKind::Standard,
@@ -89,8 +89,7 @@ pub struct SpecWeb99Info {
     pub connections: u64,
     /// Median of the conforming connections of the iterations; absent until all are done.
     pub score: Option<u64>,
-    /// Whether so many of the connections conform that the load counts as held, and nothing is
-    /// wrong with the log.
+    /// Whether enough connections conform that the load counts as held, and the log is correct.
     pub held: Option<bool>,
     /// Whether the file set had the size that the rule asks for.
     pub data_rule: bool,
@@ -108,7 +107,7 @@ pub struct SpecWeb99Info {
     pub log: Option<LogInfo>,
 }
 
-/// One measurement of a run.
+/// One iteration of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Iteration {
@@ -116,17 +115,17 @@ pub struct Iteration {
     pub directory: String,
     /// Connections that were simulated.
     pub connections: u64,
-    /// Those that conform.
+    /// Connections that conform.
     pub conforming: u64,
-    /// Of those that do not, the ones with too many errors.
+    /// Connections that do not conform because of too many errors.
     pub erring: u64,
-    /// What each connection received, bits a second, by its number.
+    /// Bits per second that each connection received, by its number.
     pub rates_bits_per_s: Vec<u64>,
     /// Requests of the measured time.
     pub requests: u64,
-    /// Those that failed.
+    /// Requests that failed.
     pub errors: u64,
-    /// Right replies a second, of all connections together, over the mean time that they were
+    /// Correct replies per second, of all connections together, over the mean time that they were
     /// measured.
     pub rate_rps: f64,
     /// By kind; then all dynamic ones together, and all.
@@ -151,7 +150,7 @@ impl Iteration {
         sum as f64 / self.rates_bits_per_s.len().max(1) as f64
     }
 
-    /// The least that one of them received.
+    /// The lowest rate of a connection.
     pub fn rate_least_bits_per_s(&self) -> u64 {
         self.rates_bits_per_s.iter().copied().min().unwrap_or(0)
     }
@@ -165,7 +164,7 @@ pub struct KindFigures {
     pub kind: String,
     /// Requests.
     pub requests: u64,
-    /// Those that failed.
+    /// Requests that failed.
     pub errors: u64,
     /// From the actual start to the first byte of complete replies: what the server made of it.
     pub first_byte: Option<Times>,
@@ -200,7 +199,7 @@ pub struct LogInfo {
     pub missing: u64,
     /// Records out of a client's order, or twice.
     pub out_of_order: u64,
-    /// Records that nobody posted.
+    /// Records without a post.
     pub unknown: u64,
     /// Why it could not be read, or is no log.
     pub fault: Option<String>,
@@ -214,7 +213,7 @@ impl LogInfo {
 }
 
 impl SpecWeb99Info {
-    /// Fills in score and verdict from the iterations and the log; nothing while one of them is
+    /// Sets score and verdict from the iterations and the log; does nothing while an iteration is
     /// missing.
     pub fn conclude(&mut self, iterations: usize) {
         let mut conforming: Vec<u64> = self.iterations.iter().map(|one| one.conforming).collect();
@@ -222,7 +221,7 @@ impl SpecWeb99Info {
         if conforming.is_empty() || conforming.len() < iterations {
             return;
         }
-        // Of an even number the lower one: a score is a number of connections that did conform.
+        // Of an even number the lower one: a score is a number of connections that conformed.
         let score = conforming[(conforming.len() - 1) / 2];
         let share = score as f64 / self.connections.max(1) as f64;
         let log = self.log.as_ref().is_some_and(LogInfo::is_right);
@@ -230,7 +229,7 @@ impl SpecWeb99Info {
         self.held = Some(share >= HELD_MIN_SHARE && log);
     }
 
-    /// The iteration whose score is the run's.
+    /// The iteration with the score of the run.
     pub fn median(&self) -> Option<&Iteration> {
         let score = self.score?;
         self.iterations.iter().find(|one| one.conforming == score)
@@ -238,6 +237,13 @@ impl SpecWeb99Info {
 }
 
 /// Collects rows of one iteration.
+///
+/// ```
+/// use headway_latency::specweb99::Conformance;
+///
+/// let iteration = Conformance::new(10, 0).finish();
+/// assert_eq!(iteration.conforming, 0, "a connection without replies does not conform");
+/// ```
 #[derive(Clone, Debug)]
 pub struct Conformance {
     connections: Vec<Connection>,
@@ -264,7 +270,8 @@ struct KindTally {
 }
 
 impl Conformance {
-    /// Of so many connections, measured from this moment on; one without a row does not conform.
+    /// For this many connections, measured from this instant on; a connection without a row does
+    /// not conform.
     pub fn new(connections: u32, from_ns: u64) -> Conformance {
         let connection = Connection {
             bytes: 0,
@@ -357,8 +364,8 @@ impl Connection {
         self.last_ns.saturating_sub(self.first_ns)
     }
 
-    /// Bits a second. What is received is a tenth of a second ahead of its line at most, which
-    /// would show where there were only a few requests: no line has carried more than it can.
+    /// Bits per second, limited to the configured rate. A connection may be a tenth of a second
+    /// ahead, which would be visible with few requests.
     fn rate(&self) -> f64 {
         let length_ns = self.length_ns();
         match length_ns {

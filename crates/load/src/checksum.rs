@@ -1,8 +1,8 @@
 //! The checksum by which the content of a reply is compared with the file it should be.
 //!
-//! XXH64 with seed 0: some ten gigabytes a second, the same on every machine, and its state needs
-//! no allocation, so every connection can carry one. It finds accidents (a page of another file, a
-//! torn window); it is no defence against a server that wants to deceive.
+//! XXH64 with seed 0: about 10 GB/s, the same on every machine, and its state needs no allocation,
+//! so every connection can have one. It detects accidents (a page of another file, a torn chunk);
+//! it does not protect against a server that forges replies.
 //!
 //! Source: the xxHash specification, version 0.1.1, through the `twox-hash` crate.
 
@@ -24,7 +24,7 @@ use twox_hash::XxHash64;
 pub struct Checksum(XxHash64);
 
 impl Checksum {
-    /// Of nothing yet.
+    /// The checksum of no bytes.
     pub fn new() -> Checksum {
         Checksum(XxHash64::with_seed(0))
     }
@@ -34,7 +34,7 @@ impl Checksum {
         self.0.write(bytes);
     }
 
-    /// Of all bytes so far.
+    /// The checksum of all bytes so far.
     pub fn value(&self) -> u64 {
         self.0.finish()
     }

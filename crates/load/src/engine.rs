@@ -1,8 +1,8 @@
 //! The client engine: one thread that sends requests by a plan and times every reply.
 //!
-//! [`run`] is all of it. A [`Plan`] says what to do; an [`Observer`] hears of every request as a
-//! [`headway_latency::Row`] and may stop the run; [`Measured`] says how the client itself did, since a
-//! client that was late measured itself and not the server.
+//! [`run`] does everything. A [`Plan`] describes the load; an [`Observer`] gets every request as a
+//! [`headway_latency::Row`] and may stop the run; [`Measured`] describes the client itself, because
+//! a client that started requests late measured itself and not the server.
 //!
 //! Three instants belong to a request. The *intended* start is when its schedule wanted it, and no
 //! stall of the server or of this program moves it. The actual *start* is when it got its
@@ -15,7 +15,7 @@
 //! Nothing is allocated for a request once a run has warmed up.
 //!
 //! The files, in the order a request meets them: `schedule` (when), `requests` (what), `arrive`,
-//! `pool` and `dial` (on which connection), `exchange` and `reply` (out and in), `tally` (its row);
+//! `pool` and `dial` (on which connection), `exchange` and `reply` (out and in), `counters` (its row);
 //! `turn` is the loop around them, `core` their state, `slot`, `timers` and `bandwidth` what they
 //! use; `conversation` stands for `requests` and for the judgement where clients differ.
 //!
@@ -43,15 +43,16 @@ mod reply;
 mod requests;
 mod schedule;
 mod slot;
-mod tally;
+mod counters;
 mod timers;
-mod turn;
+mod event_loop;
 
-pub use conversation::{Client, Conversation, Facts};
+pub use conversation::{Client, Conversation, RequestFacts};
 pub use observer::{Control, Epoch, Failure, LATE_NS, Limits, Live, Measured, Observer, Stage};
+pub(crate) use plan::is_token;
 pub use plan::{
-    Address, Arrivals, Document, Draws, Mode, Order, Plan, PlanError, Popularity, Schedule,
-    Segment, Sources, Stop, Target, Work,
+    Address, Arrivals, Document, Draws, Method, Mode, Plan, PlanError, Popularity, RequestOrder,
+    Schedule, Segment, Sources, Stop, Target, Work,
 };
 
 /// Why a run could not be carried out. What happens to a request is never an error but a row.
@@ -135,12 +136,12 @@ pub fn run_on(
     let _ = thread::set_current_timer_slack(NonZeroU64::new(1));
     let cpu_before_ns = thread_cpu_ns();
     engine.begin();
-    let turned = engine.turn_until_done();
+    let turned = engine.run_until_done();
     let cpu_ns = thread_cpu_ns() - cpu_before_ns;
     let _ = thread::set_current_timer_slack(slack_ns);
-    let (epoch, elapsed_ns) = (engine.epoch(), engine.tell());
+    let (epoch, elapsed_ns) = (engine.epoch(), engine.update_clock());
     let idle_ns = turned.as_ref().map_or(0, |turned| turned.idle_ns);
-    let mut measured = engine.tally.measured(epoch, elapsed_ns, idle_ns, cpu_ns);
+    let mut measured = engine.counters.measured(epoch, elapsed_ns, idle_ns, cpu_ns);
     measured.stopped = turned.map_err(EngineError::Wait)?.stopped;
     Ok(measured)
 }

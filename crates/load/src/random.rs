@@ -1,9 +1,9 @@
 //! The generator behind every seed: the same numbers on every machine and in every version.
 //!
 //! xoshiro256++ (Blackman and Vigna, 2019), its state filled by SplitMix64 as its authors advise.
-//! Written here because the promise is ours: a run is repeated by its seed years later, so the
-//! stream may not change with a dependency. Integers, and floating point only by exact operations:
-//! no logarithm, whose last bit belongs to the C library.
+//! It is implemented here because a seed has to repeat a run years later, so the stream may not
+//! change with a dependency. Only integers and exact floating-point operations are used: the last
+//! bit of a logarithm depends on the C library.
 //!
 //! Refused: secrets. Nothing here is unpredictable.
 
@@ -26,7 +26,7 @@ impl Random {
     }
 
     /// A stream for another purpose under the same seed: `purpose` tells them apart.
-    pub fn for_purpose(seed: u64, purpose: u64) -> Random {
+    pub fn for_stream(seed: u64, purpose: u64) -> Random {
         let mut state = purpose;
         Random::new(seed ^ split_mix(&mut state))
     }
@@ -124,8 +124,8 @@ mod tests {
 
     #[test]
     fn streams_differ_when_their_purpose_does() {
-        let mut one = Random::for_purpose(1, 1);
-        let mut other = Random::for_purpose(1, 2);
+        let mut one = Random::for_stream(1, 1);
+        let mut other = Random::for_stream(1, 2);
         assert_ne!(one.next_u64(), other.next_u64());
     }
 

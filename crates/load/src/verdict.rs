@@ -1,47 +1,49 @@
-//! Are these the server's figures, or the client's? The verdict that stands above every result.
+//! The verdict on the client: do the figures describe the server, or the limits of the client?
 //!
-//! Pure: evidence in, a conclusion and its reasons out. *Suspect*: something on the client's side
-//! was near a bound, so the figures may be partly its own. *Invalid*: they are, or the work was not
-//! the one described. Each threshold is a constant below with its reason; docs/src/explanation/honest-latency.md lists
-//! the same. What a server does badly (slow, errors, time-outs) is a result and no reason to doubt
-//! it.
+//! Pure: evidence in, a verdict and its reasons out; each reason says what to do. *Suspect*: the
+//! client was near one of its limits, so the figures may be partly its own. *Invalid*: they are, or
+//! the requests were not those described. Each threshold is a constant below with its reason. Slow
+//! replies, errors and timeouts of the server are results and never reasons for doubt.
 
-use crate::words::readable::{count, percent};
+use headway_latency::format::{count, percent, time_us};
 use headway_latency::run::description::Verdict;
 
-/// p99 of actual minus intended start. An idle core keeps well below it; beyond, the spacing of
-/// requests is visibly not the one that was asked for.
+/// p99 of actual minus intended start, microseconds. An idle core stays well below it; above it the
+/// spacing of requests visibly differs from the schedule.
 pub const LAG_SUSPECT_US: f64 = 1_000.0;
-/// Ten milliseconds is a time slice: the loop stood still while requests should have left.
+/// Ten milliseconds is a time slice: the client's loop did not run while requests were due.
 pub const LAG_INVALID_US: f64 = 10_000.0;
-/// Requests that started late for whatever reason, as a share of all. Latency runs from the
-/// intended start all the same, so this alone makes no run invalid.
+/// Share of the requests that started late for any reason. Latency includes the delay, so this
+/// alone never makes a run invalid.
 pub const LATE_SUSPECT: f64 = 0.01;
-/// Share of the time that the loop was at work. Near 1 a closed loop measures the client.
+/// Share of the time that the client's loop was busy. Near 1 a closed loop measures the client.
 pub const BUSY_SUSPECT: f64 = 0.90;
-/// There is no room left at all.
+/// The client's loop had no idle time left.
 pub const BUSY_INVALID: f64 = 0.98;
-/// Share of the run that the loop was ready and waited for a processor.
+/// Share of the run that the client was ready to run and waited for a CPU.
 pub const RUN_QUEUE_SUSPECT: f64 = 0.01;
-/// One part in ten.
+/// A tenth of the run spent waiting for a CPU.
 pub const RUN_QUEUE_INVALID: f64 = 0.10;
-/// Share of the processors' time that the hypervisor took.
+/// Share of the CPU time that the hypervisor took.
 pub const STEAL_SUSPECT: f64 = 0.02;
-/// One part in ten.
+/// A tenth of the CPU time taken by the hypervisor.
 pub const STEAL_INVALID: f64 = 0.10;
-/// Share of requests that found no local port or descriptor; any at all is suspect.
+/// Share of requests for which no local port or descriptor was free; a single one is suspect.
 pub const SHORTAGE_INVALID: f64 = 0.001;
-/// Share of replies that were 404. A site has dead links; a set of files that fits its server has
+/// Share of replies with status 404. A site has dead links; a file set that matches its server has
 /// none.
 pub const NOT_FOUND_SUSPECT: f64 = 0.01;
-/// Most files are not there: another set, or another root directory.
+/// Most files are missing: another file set, or another document root.
 pub const NOT_FOUND_INVALID: f64 = 0.50;
 
-/// What is known when a run has ended. `None` is *could not be measured*, which is never held
-/// against a run.
+/// What to do when the client did not get the CPU time it needed.
+const PIN: &str = "pin the client to a CPU of its own (--cpu 1)";
+
+/// What is known when a run has ended. `None` means that it could not be measured, which never
+/// counts against a run.
 #[derive(Clone, Debug, Default)]
 pub struct Evidence {
-    /// Requests start by a schedule, so lag and late starts mean something.
+    /// Whether requests start by a schedule; only then do lag and late starts matter.
     pub open_loop: bool,
     /// Length of the run.
     pub elapsed_s: f64,
@@ -49,35 +51,35 @@ pub struct Evidence {
     pub requests: u64,
     /// Requests of the measured part that ended.
     pub replies: u64,
-    /// Those of the measured part that ended with a complete reply of the expected kind.
+    /// Requests of the measured part that ended with a complete reply of the expected kind.
     pub good: u64,
-    /// Those of the measured part that were answered 404.
+    /// Requests of the measured part that were answered 404.
     pub not_found: u64,
-    /// Those of the measured part that nobody answered in time.
+    /// Requests of the measured part that timed out.
     pub timed_out: u64,
-    /// The work was a set of files with a manifest.
+    /// Whether the requests were for a file set.
     pub fileset: bool,
-    /// Starts of the measured part later than the client tolerates.
+    /// Requests of the measured part that started late.
     pub late_starts: u64,
-    /// Starts that waited because every connection that the open loop may have was in use.
+    /// Requests that waited because all connections of the open loop were in use.
     pub connections_exhausted: u64,
     /// p99 of actual minus intended start.
     pub lag_p99_us: Option<f64>,
-    /// Share of the time that the loop was not waiting for events.
+    /// Share of the time that the client's loop did not wait for events.
     pub busy_share: Option<f64>,
-    /// Time the loop's thread was ready and waited for a processor.
+    /// Time that the client's thread was ready to run and waited for a CPU.
     pub run_queue_s: Option<f64>,
-    /// Share of the processors' time that the hypervisor took.
+    /// Share of the CPU time that the hypervisor took.
     pub steal_share: Option<f64>,
-    /// Requests that found no local port.
+    /// Requests for which no local port was free.
     pub no_port: u64,
-    /// Requests that found no descriptor.
+    /// Requests for which no descriptor was free.
     pub no_descriptor: u64,
-    /// Rows that could not be kept because the disk was behind.
+    /// Requests that are not in the figures because the disk was too slow.
     pub rows_dropped: u64,
 }
 
-/// The conclusion, and one sentence for each reason, the gravest first.
+/// The verdict, and one sentence per reason, the most serious first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judgement {
     /// Valid, suspect or invalid.
@@ -86,12 +88,12 @@ pub struct Judgement {
     pub reasons: Vec<String>,
 }
 
-/// Judges a run.
+/// Decides whether the figures of a run are the server's.
 pub fn judge(evidence: &Evidence) -> Judgement {
     let mut findings = Findings::default();
     work(evidence, &mut findings);
     schedule(evidence, &mut findings);
-    processor(evidence, &mut findings);
+    cpu(evidence, &mut findings);
     shortages(evidence, &mut findings);
     findings.conclude()
 }
@@ -103,8 +105,14 @@ struct Findings {
 }
 
 impl Findings {
-    /// Notes a value that has reached one of its two bounds.
-    fn bound(&mut self, value: f64, suspect: f64, invalid: f64, reason: impl FnOnce() -> String) {
+    /// Adds a reason if a value has reached one of its two thresholds.
+    fn threshold(
+        &mut self,
+        value: f64,
+        suspect: f64,
+        invalid: f64,
+        reason: impl FnOnce() -> String,
+    ) {
         if value >= invalid {
             self.invalid.push(reason());
         } else if value >= suspect {
@@ -123,19 +131,18 @@ impl Findings {
     }
 }
 
-/// Was it the work that was described?
+/// Were the requests answered as expected?
 fn work(of: &Evidence, to: &mut Findings) {
     let share = share(of.not_found, of.replies);
     if of.requests == 0 {
         to.invalid.push("no request ended".to_owned());
     } else if of.replies == 0 {
-        // The warm-up may have gone well, but there is nothing to believe.
         to.invalid
             .push("no request ended in the measured time".to_owned());
     } else if of.good == 0 && share < NOT_FOUND_INVALID {
-        // Where most replies are 404, the sentence below says more.
+        // If most replies are 404, the reason below says more.
         let none = format!("none of {} requests got a good reply", count(of.replies));
-        // Who is asked for more than it can do may answer nobody in time, and that is a result.
+        // An overloaded server may answer no request in time, and that is a result.
         let is_overrun = of.open_loop && of.timed_out == of.replies;
         match is_overrun {
             true => to.suspect.push(none),
@@ -143,7 +150,7 @@ fn work(of: &Evidence, to: &mut Findings) {
         }
     }
     let what = match of.fileset {
-        true => "the file set does not match the server",
+        true => "the file set does not match the server; serve the directory of --fileset",
         false => "the paths do not match the server",
     };
     let suspect = if of.fileset {
@@ -151,7 +158,7 @@ fn work(of: &Evidence, to: &mut Findings) {
     } else {
         NOT_FOUND_SUSPECT
     };
-    to.bound(share, suspect, NOT_FOUND_INVALID, || {
+    to.threshold(share, suspect, NOT_FOUND_INVALID, || {
         format!(
             "{} of the replies were 404 Not Found: {what}",
             percent(share)
@@ -159,88 +166,90 @@ fn work(of: &Evidence, to: &mut Findings) {
     });
     if of.rows_dropped > 0 {
         to.invalid.push(format!(
-            "{} requests are missing in the figures: the disk of the run directory could not keep up",
+            "{} requests are missing from the figures, because the disk of the run directory was too slow; name another directory with -o, or leave -o out",
             count(of.rows_dropped)
         ));
     }
 }
 
-/// Did requests start when they should?
+/// Did requests start at their intended times?
 fn schedule(of: &Evidence, to: &mut Findings) {
     if !of.open_loop {
         return;
     }
     if let Some(lag) = of.lag_p99_us {
-        to.bound(lag, LAG_SUSPECT_US, LAG_INVALID_US, || {
+        to.threshold(lag, LAG_SUSPECT_US, LAG_INVALID_US, || {
             format!(
-                "requests started late: p99 of actual minus intended start is {:.1} ms",
-                lag / 1000.0
+                "the p99 of actual minus intended start is {}; {PIN}, or lower the rate",
+                time_us(lag)
             )
         });
     }
     let late = share(of.late_starts, of.replies);
-    to.bound(late, LATE_SUSPECT, f64::INFINITY, || {
-        format!("{} of the requests started late", percent(late))
+    to.threshold(late, LATE_SUSPECT, f64::INFINITY, || {
+        format!(
+            "{} of the requests started late; {PIN}, or lower the rate",
+            percent(late)
+        )
     });
     let held = share(of.connections_exhausted, of.requests);
-    to.bound(held, f64::MIN_POSITIVE, f64::INFINITY, || {
+    to.threshold(held, f64::MIN_POSITIVE, f64::INFINITY, || {
         format!(
-            "{} requests waited for a connection: all that --connections allows were in use",
+            "{} requests waited for a free connection; raise --connections",
             count(of.connections_exhausted)
         )
     });
 }
 
-/// Had the loop its processor, and time to spare?
-fn processor(of: &Evidence, to: &mut Findings) {
+/// Did the client have a CPU for itself, and idle time left?
+fn cpu(of: &Evidence, to: &mut Findings) {
     if let Some(busy) = of.busy_share {
-        // An open loop that is nearly always busy may still start everything in time, which its lag
-        // tells.
+        // A busy open loop may still start every request in time; its lag says whether it does.
         let invalid = if of.open_loop {
             f64::INFINITY
         } else {
             BUSY_INVALID
         };
-        to.bound(busy, BUSY_SUSPECT, invalid, || {
+        to.threshold(busy, BUSY_SUSPECT, invalid, || {
             format!(
-                "the client's loop was at work {} of the time: the server may be able to do more",
+                "the client was busy {} of the time, so the server may be faster than this; {PIN}",
                 percent(busy)
             )
         });
     }
     if let Some(waited) = of.run_queue_s.filter(|_| of.elapsed_s > 0.0) {
         let share = waited / of.elapsed_s;
-        to.bound(share, RUN_QUEUE_SUSPECT, RUN_QUEUE_INVALID, || {
+        to.threshold(share, RUN_QUEUE_SUSPECT, RUN_QUEUE_INVALID, || {
             format!(
-                "the client was ready and waited for a processor {} of the time: something else runs on its core",
+                "the client waited for a CPU {} of the time, because others run on it too; {PIN}",
                 percent(share)
             )
         });
     }
     if let Some(steal) = of.steal_share {
-        to.bound(steal, STEAL_SUSPECT, STEAL_INVALID, || {
+        to.threshold(steal, STEAL_SUSPECT, STEAL_INVALID, || {
             format!(
-                "the hypervisor took {} of the processors' time",
+                "the hypervisor took {} of the CPU time; measure again, or on a machine of your own",
                 percent(steal)
             )
         });
     }
 }
 
-/// Did the client meet a limit of its machine?
+/// Did the client run out of ports or descriptors?
 fn shortages(of: &Evidence, to: &mut Findings) {
     let ports = share(of.no_port, of.requests);
-    to.bound(ports, f64::MIN_POSITIVE, SHORTAGE_INVALID, || {
+    to.threshold(ports, f64::MIN_POSITIVE, SHORTAGE_INVALID, || {
         format!(
-            "{} requests found no free local port: name more addresses with --source, widen \
+            "{} requests found no free local port; name more addresses with --source, widen \
              net.ipv4.ip_local_port_range or raise --requests-per-connection",
             count(of.no_port)
         )
     });
     let descriptors = share(of.no_descriptor, of.requests);
-    to.bound(descriptors, f64::MIN_POSITIVE, SHORTAGE_INVALID, || {
+    to.threshold(descriptors, f64::MIN_POSITIVE, SHORTAGE_INVALID, || {
         format!(
-            "{} requests found no free descriptor (RLIMIT_NOFILE): raise it with ulimit -Hn",
+            "{} requests found no free descriptor (RLIMIT_NOFILE); raise it with ulimit -Hn",
             count(of.no_descriptor)
         )
     });
@@ -315,7 +324,7 @@ mod tests {
             (
                 |e| e.run_queue_s = Some(0.1),
                 |e| e.run_queue_s = Some(1.0),
-                "waited for a processor",
+                "waited for a CPU",
             ),
             (
                 |e| e.steal_share = Some(0.02),
@@ -374,7 +383,10 @@ mod tests {
             evidence.late_starts = 2_000;
         });
         assert_eq!(found, Verdict::Suspect);
-        assert_eq!(reasons, "20 % of the requests started late");
+        assert_eq!(
+            reasons,
+            "20 % of the requests started late; pin the client to a CPU of its own (--cpu 1), or lower the rate"
+        );
     }
 
     #[test]

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use headway_latency::{Outcome, Row};
 use headway_load::engine::{
-    self, Arrivals, Document, Draws, Mode, Order, Plan, PlanError, Popularity, Schedule, Segment,
-    Work,
+    self, Arrivals, Document, Draws, Mode, Plan, PlanError, Popularity, RequestOrder, Schedule,
+    Segment, Work,
 };
 use headway_load::random::Random;
 use support::{Keeper, Server, Step, count, reply, run, run_until, send};
@@ -109,7 +109,7 @@ fn stream(server: &Server, seed: u64) -> Vec<(u64, u8)> {
     };
     plan.work = Work {
         documents: (0..4).map(document).collect(),
-        order: Order::Drawn(Box::new(Skewed)),
+        order: RequestOrder::Drawn(Box::new(Skewed)),
     };
     plan.seed = seed;
     let (rows, _) = run(&plan);

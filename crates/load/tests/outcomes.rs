@@ -338,7 +338,7 @@ fn server_is_named_when_a_reply_names_it() {
 fn request_leaves_in_parts_when_the_socket_does_not_take_it_whole() {
     let server = Server::start(|_| send(reply("hello")));
     let mut plan = closed(&server, 3);
-    plan.fields = vec![("X-Large".into(), "y".repeat(6_000_000))];
+    plan.headers = vec![("X-Large".into(), "y".repeat(6_000_000))];
     let (rows, measured) = run(&plan);
     assert_eq!(outcomes(&rows), [Outcome::Ok; 3]);
     assert_eq!(measured.connections_opened, 1);
@@ -358,7 +358,7 @@ fn connection_is_not_kept_when_the_reply_overtakes_its_request() {
         }
     });
     let mut plan = closed_to(Target::new(address, "test.example"), 3);
-    plan.fields = vec![("X-Large".into(), "y".repeat(20_000_000))];
+    plan.headers = vec![("X-Large".into(), "y".repeat(20_000_000))];
     let (rows, measured) = run(&plan);
     assert_eq!(outcomes(&rows), [Outcome::Ok; 3]);
     assert_eq!((measured.connections_opened, measured.retried), (3, 0));

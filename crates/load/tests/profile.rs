@@ -23,8 +23,10 @@ struct Heard {
 }
 
 impl Listener for Heard {
-    fn begins(&mut self, word: &str) {
-        self.runs.push(word.to_owned());
+    fn planned(&mut self, _: usize, _: Duration) {}
+
+    fn begins(&mut self, name: &str) {
+        self.runs.push(name.to_owned());
     }
 
     fn ended(&mut self, _: &Point, _: &Finished) {}
@@ -44,6 +46,8 @@ fn settings(server: &Server, busy: f64, waited: f64) -> ProfileSettings {
     let session = Settings {
         urls: vec![url.parse().expect("an address")],
         work: WorkSource::Addresses,
+        method: headway_load::engine::Method::Get,
+        headers: Vec::new(),
         directories: None,
         demand: Demand::Closed,
         connections: Some(2),

@@ -81,6 +81,8 @@ impl Place {
         let session = Settings {
             urls: vec![self.url.parse().unwrap()],
             work: WorkSource::FileSet(self.set()),
+            method: headway_load::engine::Method::Get,
+            headers: Vec::new(),
             directories: None,
             demand: Demand::Closed,
             connections: Some(CONNECTIONS),

@@ -1,13 +1,13 @@
 //! One drawing as a file of its own: an SVG picture that needs no page around it.
 //!
-//! The charts of the page get their colours from its style sheet, by variables that programs other
-//! than browsers do not know. Here the few rules that a chart needs are inside it, with plain
-//! colours on white paper, so that viewers, converters and text processors show the same.
+//! The charts of the page get their colours from its style sheet, through variables that only
+//! browsers understand. Here the rules of a chart are part of the file, with plain colours on white
+//! paper, so that viewers, converters and text processors show the same.
 
 use crate::chart::{Axis, Chart, Look, Mark, Point, Scale, Size};
 use crate::html::escaped;
 
-const STYLE: &str = "svg{font-family:system-ui,'Liberation Sans',Arial,sans-serif}\
+pub(crate) const STYLE: &str = "svg{font-family:system-ui,'Liberation Sans',Arial,sans-serif}\
     text{font-size:12px;fill:#55606c}.mid{text-anchor:middle}.end{text-anchor:end}\
     .grid{stroke:#e9ecf0;fill:none}.axis{stroke:#d8dde3;fill:none}\
     .level{stroke:#55606c;stroke-dasharray:2 4;fill:none}\
@@ -20,17 +20,17 @@ const STYLE: &str = "svg{font-family:system-ui,'Liberation Sans',Arial,sans-seri
 /// A cumulative distribution to be drawn.
 #[derive(Clone, Debug, Default)]
 pub struct Cumulative<'a> {
-    /// Its name, for those who hear it.
+    /// The name of the chart, for screen readers.
     pub title: &'a str,
-    /// What can be seen in it, for those who hear it.
+    /// What the chart shows, for screen readers.
     pub description: &'a str,
     /// What is measured, under the horizontal axis.
     pub x_title: &'a str,
-    /// Of what the shares are, over the vertical axis.
+    /// What the shares are of, over the vertical axis.
     pub y_title: &'a str,
     /// Values and the shares, 0 to 1, that do not exceed them, ascending.
     pub points: &'a [(f64, f64)],
-    /// Values that get a dotted line, and what a pointer is told that rests on its upper end.
+    /// Values with a dotted line, and the tooltip at its upper end.
     pub marked: &'a [(f64, String)],
 }
 
@@ -100,9 +100,9 @@ pub fn cumulative_svg(of: &Cumulative) -> String {
 /// Several courses over one axis to be drawn, each with its name at its end.
 #[derive(Clone, Debug, Default)]
 pub struct Courses<'a> {
-    /// Its name, for those who hear it.
+    /// The name of the chart, for screen readers.
     pub title: &'a str,
-    /// What can be seen in it, for those who hear it.
+    /// What the chart shows, for screen readers.
     pub description: &'a str,
     /// What lies under the horizontal axis.
     pub x_title: &'a str,
@@ -184,7 +184,7 @@ fn around(values: impl Iterator<Item = f64>) -> Scale {
 fn document(svg: &str, description: &str) -> String {
     let space = "<svg xmlns=\"http://www.w3.org/2000/svg\" ";
     let svg = svg.replacen("<svg ", space, 1);
-    // Its words are escaped, so this is where its description ends.
+    // The text is escaped, so this is the end of its description.
     let described = format!("{}</desc>", escaped(description));
     let inside =
         format!("{described}<style>{STYLE}</style><path fill=\"#fff\" d=\"M0 0h740v380h-740z\"/>");

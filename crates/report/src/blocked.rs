@@ -26,7 +26,7 @@ const IDLE: [&str; 2] = ["event-wait", "socket-accept"];
 pub(crate) struct Blocked {
     /// Requests with a response.
     pub requests: u64,
-    /// Of these, slow ones.
+    /// Slow requests among them.
     pub slow: u64,
     /// The response time from which on a request is slow.
     pub slow_ns: u64,
@@ -46,9 +46,9 @@ pub(crate) struct LabelJoin {
     pub label: String,
     pub calls: u64,
     pub asleep_ns: u64,
-    /// Requests during which at least one of them slept.
+    /// Requests during which at least one loop slept.
     pub requests: u64,
-    /// Of these, slow ones.
+    /// Slow requests among them.
     pub slow: u64,
 }
 
@@ -218,7 +218,7 @@ fn met(flights: &[Flight], spans: &[Flight]) -> u64 {
     flights.iter().filter(hit).count() as u64
 }
 
-/// Spans in order, those that overlap made one.
+/// Spans in order, with overlapping ones merged.
 fn union(mut spans: Vec<Flight>) -> Vec<Flight> {
     spans.sort_unstable();
     let mut apart: Vec<Flight> = Vec::with_capacity(spans.len());

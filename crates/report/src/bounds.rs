@@ -61,7 +61,7 @@ fn environment(of: &mut headway_latency::run::Environment) {
         .collect();
 }
 
-/// At most so many values, and the last says how many more there were.
+/// Keeps a number of values; the last one says how many were left out.
 pub(crate) fn list(values: &mut Vec<String>, most: usize) {
     let more = values.len().saturating_sub(most);
     values.truncate(most);

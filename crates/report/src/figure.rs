@@ -16,11 +16,11 @@ pub(crate) struct Figure {
     pub title: String,
     /// What to know and how to read it, one paragraph each, plain text.
     pub caption: Vec<String>,
-    /// The figure of the papers whose form it has, plain text.
+    /// The figure of the papers that this one follows, plain text.
     pub source: &'static str,
     /// The drawing.
     pub drawing: Drawing,
-    /// Its numbers, an element.
+    /// The numbers of the figure, as an element.
     pub numbers: Option<Table>,
 }
 
@@ -34,9 +34,9 @@ pub(crate) enum Drawing {
 
 /// One of several drawings of the same form.
 pub(crate) struct Panel {
-    /// Its heading, an element's content.
+    /// The heading of the panel, as the content of an element.
     pub heading: String,
-    /// Its drawings, for a narrow column.
+    /// The drawings of the panel, for a narrow column.
     pub drawing: String,
 }
 
@@ -90,7 +90,7 @@ pub(crate) struct Words<'a> {
     pub title: &'a str,
     /// What to know and how to read it, one paragraph each.
     pub caption: &'a [String],
-    /// The figure of the papers whose form it has.
+    /// The figure of the papers that this one follows.
     pub source: &'a str,
 }
 

@@ -1,14 +1,13 @@
 //! Text on its way into a page: everything that did not come from this crate passes through here.
 //!
-//! Labels, commands and `Server:` fields belong to whoever wrote them, who may be hostile. Nothing
-//! here builds elements; the sections write those themselves and call [`escaped`] for every word
-//! they were given.
+//! Labels, commands and `Server` headers come from outside and may be hostile. Nothing here builds
+//! elements; the sections write those themselves and call [`escaped`] for every text from outside.
 
 /// The text as element content or as an attribute in double quotes.
 ///
 /// The five characters that end a text or an attribute become references. Characters that HTML
 /// forbids (most controls) and those that reorder their neighbours on screen (bidirectional
-/// overrides) become U+FFFD, so that a name cannot make the page show another one than it holds.
+/// overrides) become U+FFFD, so that a name cannot appear as another one.
 ///
 /// ```
 /// assert_eq!(headway_report::escaped("<b a='1'>&"), "&lt;b a=&#39;1&#39;&gt;&amp;");
@@ -37,7 +36,7 @@ fn noncharacter(character: char) -> bool {
     (0xfdd0..=0xfdef).contains(&code) || code & 0xfffe == 0xfffe
 }
 
-/// At most `most` characters, the last of them an ellipsis when something was left out.
+/// Up to `most` characters, with an ellipsis at the end if something was left out.
 pub(crate) fn shortened(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.into();

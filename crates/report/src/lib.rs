@@ -1,10 +1,10 @@
 //! Run directories in, one self-contained HTML file out.
 //!
-//! The page needs no network and no script, reads well from a phone to a wide screen, in light,
-//! dark and print, and can be sent to somebody who has nothing of Headway. It shows the client's
-//! verdict before any figure, and every drawing has its numbers as a table beside it. Nothing is
-//! measured or judged here: figures come from `latency`, and what a run does not know is left out,
-//! never guessed.
+//! The page needs no network and no script, is readable on a phone and on a wide screen, in light,
+//! dark and print, and can be sent to a reader without Headway. It shows the client's verdict
+//! before any figure, and every drawing has its numbers in a table beside it. Nothing is measured
+//! or judged here: figures come from `headway_latency`, and unknown values are left out, never
+//! guessed.
 //!
 //! [`cumulative_svg`] draws one distribution as a picture of its own, and [`sheet`] makes a page of
 //! tables and bars, for results that are no run directory.
@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod alone;
+mod over_time;
 mod page;
 mod section;
 mod sheet;
@@ -34,6 +35,7 @@ use std::path::PathBuf;
 pub use alone::{Courses, Cumulative, courses_svg, cumulative_svg};
 pub use headway_latency::OpenError;
 pub use html::escaped;
+pub use over_time::Shaded;
 pub use sheet::{Sheet, SheetBars, SheetPart, SheetSection, SheetTable, sheet};
 pub use study::page as study_page;
 
@@ -51,8 +53,8 @@ impl Report {
     /// Reads and analyses run directories, single runs and profiles mixed, in the order they will
     /// appear.
     ///
-    /// A run whose requests cannot be read, or a profile with missing points, is no error: the page
-    /// says it.
+    /// A run whose requests cannot be read, or a profile with missing points, is not an error: the
+    /// page says so.
     ///
     /// # Errors
     /// [`OpenError`] for a path that is no run directory, or one that a newer version wrote.
@@ -70,5 +72,14 @@ impl Report {
     /// The page, a whole HTML document.
     pub fn html(&self) -> String {
         page::html(&self.subjects)
+    }
+
+    /// One picture of latency over time, a panel per run, as a whole SVG document. A span of time
+    /// may be shaded in all panels.
+    ///
+    /// # Errors
+    /// [`OpenError`] if the requests of a run cannot be read.
+    pub fn over_time_svg(&self, shaded: Option<&Shaded>) -> Result<String, OpenError> {
+        over_time::svg(&self.subjects, shaded)
     }
 }

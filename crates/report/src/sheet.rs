@@ -1,8 +1,8 @@
 //! A sheet: a page of tables and bars for results that are neither runs nor studies of the papers.
 //!
-//! Whoever has results puts them into words, tables and groups of bars; this gives them the form of
-//! all our pages. It needs no script and no network. Nothing is measured or judged here; all words
-//! are escaped here.
+//! A page of text, tables and groups of bars for results that are not run directories, in the form
+//! of all our pages. It needs no script and no network. Nothing is measured or judged here; all
+//! text is escaped here.
 
 use std::fmt::Write;
 
@@ -34,9 +34,9 @@ pub struct Sheet {
 /// A section of a sheet.
 #[derive(Clone, Debug, Default)]
 pub struct SheetSection {
-    /// Its anchor: letters and hyphens.
+    /// The anchor of the section: letters and hyphens.
     pub id: &'static str,
-    /// Its title.
+    /// The title of the section.
     pub title: String,
     /// What it is about.
     pub lead: String,
@@ -71,13 +71,13 @@ pub struct SheetTable {
 /// Bars in groups.
 #[derive(Clone, Debug)]
 pub struct SheetBars {
-    /// Its anchor's end: letters, digits and hyphens.
+    /// The end of the table's anchor: letters, digits and hyphens.
     pub id: String,
     /// What it shows.
     pub title: String,
     /// What to know and how to read it.
     pub caption: Vec<String>,
-    /// The figure of the papers whose form it has.
+    /// The figure of the papers that this one follows.
     pub source: String,
     /// The unit, above the bars.
     pub above: String,

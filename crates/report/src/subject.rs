@@ -1,15 +1,15 @@
 //! What is reported on: each run that was named, read and analysed, with the name and look it has
 //! everywhere.
 //!
-//! A run whose rows cannot be read stays in the report with the reason, because a reader who asked
-//! for four runs must not get a page of three. Only a directory that is no run at all is an error.
+//! A run whose rows cannot be read stays in the report with the reason, so that a report of four
+//! runs never shows three. Only a directory that is not a run is an error.
 
 use std::path::{Component, Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use headway_latency::run::{ClientBound, Kind, RunDescription};
-use headway_latency::{Analysis, OpenError, Run};
+use headway_latency::{Analysis, OpenError, Row, Run};
 
 use crate::blocked::{self, Blocked};
 use crate::bounds;
@@ -19,9 +19,9 @@ use headway_latency::ready::ReadyEvents;
 
 /// One measurement: a load run, or one point of a profile.
 pub(crate) struct Measurement {
-    /// Its own `run.json`.
+    /// The `run.json` of the measurement.
     pub description: RunDescription,
-    /// Its figures; absent if its rows could not be read.
+    /// The figures; absent if the rows could not be read.
     pub analysis: Option<Analysis>,
     /// Why there are no figures.
     pub trouble: Option<String>,
@@ -32,20 +32,27 @@ pub(crate) struct Measurement {
     pub repeat: u32,
     /// What the server counted meanwhile.
     pub ready: Option<ReadyEvents>,
-    /// Its requests beside the blocked calls of its trace, if it has one.
+    /// The requests beside the blocked calls of the trace, if there is one.
     pub blocked: Option<Blocked>,
     run: Run,
 }
 
+impl Measurement {
+    /// The requests, one batch at a time.
+    pub fn rows(&self) -> Result<impl Iterator<Item = Result<Vec<Row>, OpenError>>, OpenError> {
+        self.run.rows()
+    }
+}
+
 /// A run that was named on the command line.
 pub(crate) struct Subject {
-    /// Its name on the page; no two are the same.
+    /// The name on the page, different for each run.
     pub name: String,
     /// The name it came with, which several runs of one server may share.
     pub label: String,
     /// How its curves look.
     pub look: Look,
-    /// Its `run.json`.
+    /// The `run.json` of the run.
     pub description: RunDescription,
     /// Where it was.
     pub path: PathBuf,
@@ -65,7 +72,7 @@ impl Subject {
         self.chosen.map(|index| &self.measurements[index])
     }
 
-    /// Its figures.
+    /// The figures of the chosen measurement.
     pub fn analysis(&self) -> Option<&Analysis> {
         self.chosen()?.analysis.as_ref()
     }
@@ -172,8 +179,7 @@ fn measurement(run: Run, relative: Option<f64>, repeat: u32) -> Measurement {
     }
 }
 
-/// The points that were measured. Runs that only looked for the capacity are left out: nobody reads
-/// their latencies.
+/// The measured points, without the runs that searched for the capacity.
 fn points(
     path: &Path,
     description: &RunDescription,
@@ -234,7 +240,7 @@ fn iterations(
     found
 }
 
-/// Analyses all measurements, as many at a time as there are processors.
+/// Analyses all measurements, in as many threads as there are CPUs.
 fn analyse(measurements: Vec<&mut Measurement>) {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = threads.min(measurements.len());

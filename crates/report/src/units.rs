@@ -1,34 +1,21 @@
-//! Numbers as a reader wants them: fitting units, three significant digits, digits in groups.
+//! The notation of [`headway_latency::format`], for a page.
 //!
-//! A number and its unit are held together by a narrow no-break space (U+202F), as are groups of
-//! digits.
+//! A number and its unit are held together by a narrow no-break space (U+202F).
 
 const GAP: char = '\u{202f}';
 
-/// What stands where there is no number.
-pub(crate) const NONE: &str = "–";
+use headway_latency::format;
+
+pub(crate) use headway_latency::format::NONE;
 
 /// A length of time given in nanoseconds: `850 ns`, `12.3 µs`, `1.23 ms`, `2.00 s`, `125 s`.
 pub(crate) fn time(ns: f64) -> String {
-    if !ns.is_finite() {
-        return NONE.into();
-    }
-    if ns == 0.0 {
-        return format!("0{GAP}s");
-    }
-    scaled(ns, &[(1.0, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s")])
+    unbroken(&format::time_ns(ns))
 }
 
 /// A number of bytes in decimal units: `512 B`, `5.12 kB`, `1.50 GB`.
 pub(crate) fn bytes(count: f64) -> String {
-    if !count.is_finite() {
-        return NONE.into();
-    }
-    if count.abs() < 1000.0 {
-        return format!("{}{GAP}B", digits(count));
-    }
-    let units = [(1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB")];
-    scaled(count, &units)
+    unbroken(&format::bytes(count))
 }
 
 /// A plain number with k, M, G: `950`, `12.3k`, `1.20M`; for axes and labels.
@@ -37,61 +24,27 @@ pub(crate) fn plain(value: f64) -> String {
         return NONE.into();
     }
     let units = [(1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G")];
-    scaled(value, &units).replace(GAP, "")
+    format::scaled(value, &units).replace(' ', "")
 }
 
 /// A rate in bits.
 pub(crate) fn bit_rate(bits_per_s: f64) -> String {
-    if !bits_per_s.is_finite() {
-        return NONE.into();
-    }
-    let units = [
-        (1.0, "bit/s"),
-        (1e3, "kbit/s"),
-        (1e6, "Mbit/s"),
-        (1e9, "Gbit/s"),
-    ];
-    scaled(bits_per_s, &units)
+    unbroken(&format::bit_rate(bits_per_s))
 }
 
-/// A share from 0 to 1 as a percentage that never rounds something to nothing nor a part to the
-/// whole.
+/// A share from 0 to 1 as a percentage. A part never reads as nothing or as all.
 pub(crate) fn percent(share: f64) -> String {
-    if !share.is_finite() {
-        return NONE.into();
-    }
-    let shown = match share {
-        0.0 => "0".into(),
-        1.0 => "100".into(),
-        s if s > 0.0 && s < 0.000_01 => "<0.001".into(),
-        s if s > 0.999_99 && s < 1.0 => ">99.999".into(),
-        s if s.abs() < 0.01 || s > 0.99 => trimmed(format!("{:.3}", s * 100.0)),
-        s => format!("{:.1}", s * 100.0),
-    };
-    format!("{shown}{GAP}%")
+    unbroken(&format::percent(share))
 }
 
-/// A whole number, its digits in groups of three.
+/// A whole number with its thousands apart.
 pub(crate) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::with_capacity(digits.len() * 2);
-    for (position, digit) in digits.chars().enumerate() {
-        if position > 0 && (digits.len() - position).is_multiple_of(3) {
-            out.push(GAP);
-        }
-        out.push(digit);
-    }
-    out
+    format::count(number)
 }
 
-/// A rate or another measured number: three significant digits below 1000, grouped whole digits
-/// above.
+/// A rate or another measured number: three significant digits below 1,000, whole numbers above.
 pub(crate) fn measured(value: f64) -> String {
-    match value {
-        v if !v.is_finite() => NONE.into(),
-        v if v.abs() >= 999.5 => grouped(v.round() as u64),
-        v => digits(v),
-    }
+    format::number(value)
 }
 
 /// `1 request`, `2 requests`, with grouped digits.
@@ -100,38 +53,18 @@ pub(crate) fn counted(number: u64, one: &str) -> String {
     format!("{} {one}{ending}", grouped(number))
 }
 
-/// A tick's label: like its formatter says, but without the zeros that only pretend precision.
+/// The label of a tick: what the axis's formatter writes, without zeros at the end.
 pub(crate) fn tick(label: &str) -> String {
     let end = label
         .find(|c: char| !c.is_ascii_digit() && c != '.' && c != '-')
         .unwrap_or(label.len());
     let (number, unit) = label.split_at(end);
-    format!("{}{unit}", trimmed(number.into()))
+    format!("{}{unit}", format::trimmed(number.into()))
 }
 
-fn trimmed(number: String) -> String {
-    if !number.contains('.') {
-        return number;
-    }
-    number.trim_end_matches('0').trim_end_matches('.').into()
-}
-
-/// The largest unit in which the value, rounded to three digits, is at least 1.
-fn scaled(value: f64, units: &[(f64, &str)]) -> String {
-    let fits = |(factor, _): &&(f64, &str)| value.abs() / factor >= 0.9995;
-    let (factor, unit) = units.iter().rev().find(fits).unwrap_or(&units[0]);
-    format!("{}{GAP}{unit}", digits(value / factor))
-}
-
-/// Three significant digits, whole numbers from 100 on.
-fn digits(value: f64) -> String {
-    match value.abs() {
-        0.0 => "0".into(),
-        v if v >= 99.95 => format!("{value:.0}"),
-        v if v >= 9.995 => format!("{value:.1}"),
-        v if v >= 0.1 => format!("{value:.2}"),
-        _ => format!("{value:.3}"),
-    }
+/// A number and its unit stay on one line.
+fn unbroken(text: &str) -> String {
+    text.replace(' ', &GAP.to_string())
 }
 
 #[cfg(test)]
@@ -172,8 +105,8 @@ mod tests {
         assert_eq!(ascii(bit_rate(400_000.0)), "400 kbit/s");
         assert_eq!(ascii(bit_rate(1e9)), "1.00 Gbit/s");
         assert_eq!(bit_rate(f64::INFINITY), NONE);
-        assert_eq!(ascii(grouped(1_234_567)), "1 234 567");
-        assert_eq!(ascii(measured(12_345.6)), "12 346");
+        assert_eq!(ascii(grouped(1_234_567)), "1,234,567");
+        assert_eq!(ascii(measured(12_345.6)), "12,346");
         assert_eq!(measured(12.345), "12.3");
         assert_eq!(counted(1, "error"), "1 error");
         assert_eq!(counted(0, "error"), "0 errors");
@@ -184,7 +117,7 @@ mod tests {
         assert_eq!(ascii(percent(0.0)), "0 %");
         assert_eq!(ascii(percent(1e-7)), "<0.001 %");
         assert_eq!(ascii(percent(0.0012)), "0.12 %");
-        assert_eq!(ascii(percent(0.5)), "50.0 %");
+        assert_eq!(ascii(percent(0.5)), "50 %");
         assert_eq!(ascii(percent(0.9999)), "99.99 %");
         assert_eq!(ascii(percent(0.999_999)), ">99.999 %");
         assert_eq!(ascii(percent(1.0)), "100 %");

@@ -285,7 +285,7 @@ fn a_run_stays_on_the_page_when_its_requests_are_gone() {
     let html = runs.html();
     assert!(html.contains("gone is unreadable."), "{html}");
     assert!(
-        html.contains("4\u{202f}321") && html.contains("1.23\u{202f}ms"),
+        html.contains("4,321") && html.contains("1.23\u{202f}ms"),
         "the summary stands for the rows"
     );
     assert!(html.contains("id=\"figure-cdf\""));

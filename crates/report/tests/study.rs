@@ -7,7 +7,7 @@ mod browser;
 mod study;
 
 use headway_latency::study::StudyResult;
-use headway_latency::study::result::Outcome;
+use headway_latency::study::result::ClaimOutcome;
 use headway_report::study_page;
 use study::full;
 
@@ -72,12 +72,12 @@ fn an_explanation_is_shown_when_a_claim_does_not_hold() {
         1
     );
     for outcome in [
-        Outcome::Holds,
-        Outcome::DoesNotHold,
-        Outcome::NotDecided,
-        Outcome::CannotBeTested,
+        ClaimOutcome::Confirmed,
+        ClaimOutcome::NotConfirmed,
+        ClaimOutcome::Inconclusive,
+        ClaimOutcome::Untestable,
     ] {
-        let word = format!("<span class=\"word\">{}</span>", outcome.words());
+        let word = format!("<span class=\"word\">{}</span>", outcome.name());
         assert_eq!(html.matches(&word).count(), 1, "{word}");
     }
     assert!(html.contains("Haboob needs the Java of 2001") && html.contains("a single repeat"));

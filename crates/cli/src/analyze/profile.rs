@@ -1,11 +1,11 @@
 //! The table of a profile: a line a point, and the spread between repetitions.
 
-use super::table::{Style, percent, rate, table, time};
+use super::table::{Style, table};
 use super::text::label;
+use headway_latency::format::{number, percent, printable, time_us};
 use headway_latency::run::{ClientBound, Point, ProfileInfo, Verdict};
 use headway_latency::{Analysis, Run};
-use headway_load::profile::capacity_words;
-use headway_load::words::readable::plain;
+use headway_load::profile::capacity_text;
 use serde::Serialize;
 
 /// One point with its figures.
@@ -59,7 +59,11 @@ impl<'a> Listing<'a> {
 pub fn text(run: &Run, measured: &[Measured], style: Style) -> String {
     let described = run.description();
     let profile = described.profile.clone().unwrap_or_default();
-    let mut text = format!("{} · profile · {}\n", label(run), plain(&described.started));
+    let mut text = format!(
+        "{} · profile · {}\n",
+        label(run),
+        printable(&described.started)
+    );
     text.push_str(&progress(&profile, described.complete));
     if measured.is_empty() {
         return text;
@@ -90,7 +94,7 @@ pub fn text(run: &Run, measured: &[Measured], style: Style) -> String {
 
 fn progress(profile: &ProfileInfo, complete: bool) -> String {
     let done = profile.points.iter().filter(|point| point.done).count();
-    let capacity = capacity_words(profile).unwrap_or("capacity not measured yet".into());
+    let capacity = capacity_text(profile).unwrap_or("capacity not measured yet".into());
     let left = if complete {
         String::new()
     } else {
@@ -107,7 +111,7 @@ fn row(one: &Measured) -> Vec<String> {
     let errors = analysis.counts.errors as f64 / analysis.counts.requests.max(1) as f64;
     let response = analysis.response.as_ref();
     let figure = |value: fn(&headway_latency::analysis::Distribution) -> f64| {
-        response.map_or("–".into(), |found| time(value(found)))
+        response.map_or("–".into(), |found| time_us(value(found)))
     };
     let inversion = analysis.inversion.as_ref();
     let share = |value: Option<f64>| value.map_or("–".into(), |value| format!("{value:.3}"));
@@ -125,8 +129,8 @@ fn row(one: &Measured) -> Vec<String> {
     };
     vec![
         super::name(&one.point).to_owned(),
-        analysis.offered_rps.map_or("all".into(), rate),
-        rate(analysis.achieved_rps),
+        analysis.offered_rps.map_or("all".into(), number),
+        number(analysis.achieved_rps),
         percent(errors),
         figure(|found| found.mean_us),
         figure(|found| found.p50_us),
@@ -179,7 +183,7 @@ fn spread(group: &[Measured]) -> Vec<String> {
     let response = |value: fn(&headway_latency::analysis::Distribution) -> f64| {
         range(
             &move |analysis: &Analysis| analysis.response.as_ref().map(value),
-            time,
+            time_us,
         )
     };
     let name = super::name(&group[0].point);
@@ -187,7 +191,7 @@ fn spread(group: &[Measured]) -> Vec<String> {
     vec![
         load.to_owned(),
         group.len().to_string(),
-        range(&|analysis| Some(analysis.achieved_rps), rate),
+        range(&|analysis| Some(analysis.achieved_rps), number),
         response(|found| found.mean_us),
         response(|found| found.p50_us),
         response(|found| found.p95_us),

@@ -1,22 +1,24 @@
 //! The tables of one run, and of the comparison of two.
 
-use super::table::{Style, bytes, count, digits, percent, rate, signed_time, table, time};
+use super::table::{Style, signed_time, table};
 use headway_latency::Run;
 use headway_latency::analysis::{Analysis, Distribution, Interval, Latency};
 use headway_latency::compare::{Difference, Evidence};
+use headway_latency::format::{bytes, count, duration, number, percent, printable, time_us};
 use headway_latency::run::{LoadInfo, Mode, RunDescription, Verdict};
-use headway_load::words::readable::plain;
 
 /// Every table of one run.
 pub fn run(run: &Run, analysis: &Analysis, style: Style) -> String {
     let described = run.description();
     let mut text = title(run, described);
+    text.push_str(&headline(analysis));
     text.push_str(&requests(analysis, style));
     text.push_str(&latencies(analysis, style));
     if !analysis.goodput.is_empty() {
         text.push_str(&goodput(analysis, style));
     }
-    if analysis.counts.complete > 0 {
+    let sizes = analysis.inversion.as_ref().map_or(0, |found| found.sizes);
+    if sizes > 1 {
         text.push_str(&by_series(analysis, style));
         text.push_str(&deciles(analysis, style));
         text.push_str(&inversion(analysis, style));
@@ -38,7 +40,7 @@ pub fn label(run: &Run) -> String {
         .clone()
         .or(server)
         .unwrap_or_else(|| run.path().display().to_string());
-    plain(&name)
+    printable(&name)
 }
 
 fn title(run: &Run, described: &RunDescription) -> String {
@@ -46,7 +48,7 @@ fn title(run: &Run, described: &RunDescription) -> String {
         "{} · {} · {}\n",
         label(run),
         load(&described.load),
-        plain(&described.started)
+        printable(&described.started)
     );
     if run.is_being_written() {
         text.push_str(
@@ -58,19 +60,19 @@ fn title(run: &Run, described: &RunDescription) -> String {
         );
     }
     if let Some(client) = &described.client {
-        text.push_str(&format!("client {}\n", verdict(client.verdict)));
+        text.push_str(&format!("{}\n", verdict(client.verdict)));
         client
             .reasons
             .iter()
-            .for_each(|reason| text.push_str(&format!("  {}\n", plain(reason))));
+            .for_each(|reason| text.push_str(&format!("  {}\n", printable(reason))));
     }
     text
 }
 
 fn verdict(verdict: Verdict) -> &'static str {
     match verdict {
-        Verdict::Valid => "valid: nothing says that the client was the bottleneck",
-        Verdict::Suspect => "SUSPECT: the figures may be the client's own",
+        Verdict::Valid => "valid: no sign that the client was the bottleneck",
+        Verdict::Suspect => "SUSPECT: the client may have been the bottleneck",
         Verdict::Invalid => "INVALID: do not use these figures",
     }
 }
@@ -83,10 +85,26 @@ fn load(load: &LoadInfo) -> String {
     match (load.mode, load.rate_rps) {
         (Mode::Closed, _) => format!("closed loop{connections}"),
         (Mode::Open, Some(wanted)) => {
-            format!("open loop, {} requests/s{connections}", rate(wanted))
+            format!("open loop, {} requests/s{connections}", number(wanted))
         }
         (Mode::Open, None) => format!("open loop{connections}"),
     }
+}
+
+/// The figures that most readers want, in one line.
+fn headline(analysis: &Analysis) -> String {
+    let Some(response) = &analysis.response else {
+        return String::new();
+    };
+    format!(
+        "p50 {}, p99 {}, p99.9 {}, max {}; {} replies/s; {} errors\n",
+        time_us(response.p50_us),
+        time_us(response.p99_us),
+        time_us(response.p99_9_us),
+        time_us(response.max_us),
+        number(analysis.achieved_rps),
+        count(analysis.counts.errors),
+    )
 }
 
 fn requests(analysis: &Analysis, style: Style) -> String {
@@ -95,18 +113,18 @@ fn requests(analysis: &Analysis, style: Style) -> String {
     let line = |name: &str, value: String| format!("  {name:<10}  {value}\n");
     let mut text = style.heading("Requests");
     let ended = format!(
-        "{} in {} s",
+        "{} in {}",
         count(counts.requests),
-        digits(analysis.duration_s)
+        duration(analysis.duration_s)
     );
     text.push_str(&line("ended", ended));
     if let Some(offered) = analysis.offered_rps {
-        text.push_str(&line("offered", format!("{}/s", rate(offered))));
+        text.push_str(&line("offered", format!("{}/s", number(offered))));
     }
     let throughput = bytes(analysis.throughput_bytes_per_s);
     text.push_str(&line(
         "answered",
-        format!("{}/s, {throughput}/s", rate(analysis.achieved_rps)),
+        format!("{}/s, {throughput}/s", number(analysis.achieved_rps)),
     ));
     let words: Vec<String> = analysis
         .errors
@@ -136,15 +154,15 @@ fn requests(analysis: &Analysis, style: Style) -> String {
     if counts.warmup > 0 {
         text.push_str(&line(
             "left out",
-            format!("{} of warm-up and cool-down", count(counts.warmup)),
+            format!("{} of the warm-up and the cool-down", count(counts.warmup)),
         ));
     }
     if counts.abandoned > 0 {
-        let oldest = time(analysis.late.abandoned_oldest_us);
+        let oldest = time_us(analysis.late.abandoned_oldest_us);
         text.push_str(&line(
             "in flight",
             format!(
-                "{} when the run ended, the oldest for {oldest}; in no figure",
+                "{} when the run ended, the oldest for {oldest}; not in the figures",
                 count(counts.abandoned)
             ),
         ));
@@ -154,7 +172,7 @@ fn requests(analysis: &Analysis, style: Style) -> String {
 
 fn latencies(analysis: &Analysis, style: Style) -> String {
     let Some(response) = &analysis.response else {
-        return style.heading("Latency") + "  no request ended, so there is none\n";
+        return style.heading("Latency") + "  no request ended\n";
     };
     let head = [
         "", "requests", "mean", "p50", "p90", "p95", "p99", "p99.9", "p99.99", "max",
@@ -166,7 +184,7 @@ fn latencies(analysis: &Analysis, style: Style) -> String {
         ("service", &analysis.service),
         ("first byte", &analysis.first_byte),
     ];
-    // Without errors the complete replies are all there are.
+    // Without errors, complete replies are all replies.
     let wanted = more
         .into_iter()
         .filter(|(name, _)| *name != "complete replies" || analysis.counts.errors > 0);
@@ -194,7 +212,7 @@ fn distribution(name: &str, found: &Distribution) -> Vec<String> {
     ];
     [name.to_owned(), count(found.requests)]
         .into_iter()
-        .chain(times.map(time))
+        .chain(times.map(time_us))
         .collect()
 }
 
@@ -204,7 +222,7 @@ fn interval_rows(found: &Distribution) -> Vec<Vec<String>> {
         return Vec::new();
     };
     let row = |name: String, end: fn(Interval) -> f64| {
-        let figure = |interval: Interval| time(end(interval));
+        let figure = |interval: Interval| time_us(end(interval));
         let (mean, p50) = (figure(intervals.mean_us), figure(intervals.p50_us));
         let (p95, p99) = (figure(intervals.p95_us), figure(intervals.p99_us));
         vec![name, String::new(), mean, p50, String::new(), p95, p99]
@@ -223,25 +241,25 @@ fn late(analysis: &Analysis) -> String {
     }
     format!(
         "  starts later than {}: {}; lag p50 {}, p99 {}, max {}\n",
-        time(late.threshold_us),
+        time_us(late.threshold_us),
         count(late.starts),
-        time(late.lag_p50_us),
-        time(late.lag_p99_us),
-        time(late.lag_max_us),
+        time_us(late.lag_p50_us),
+        time_us(late.lag_p99_us),
+        time_us(late.lag_max_us),
     )
 }
 
 fn goodput(analysis: &Analysis, style: Style) -> String {
     let row = |good: &headway_latency::analysis::Goodput| {
         vec![
-            time(good.deadline_ms * 1e3),
+            time_us(good.deadline_ms * 1e3),
             count(good.requests),
-            format!("{}/s", rate(good.rate_rps)),
+            format!("{}/s", number(good.rate_rps)),
             percent(good.share),
         ]
     };
     let rows: Vec<_> = analysis.goodput.iter().map(row).collect();
-    style.heading("Goodput (complete replies within the deadline, of all requests that ended)")
+    style.heading("Goodput (complete replies within the deadline, as a share of all requests)")
         + &table(&["within", "replies", "rate", "share"], &rows)
 }
 
@@ -260,7 +278,7 @@ fn by_series(analysis: &Analysis, style: Style) -> String {
         row
     };
     let rows: Vec<_> = analysis.series.iter().map(row).collect();
-    style.heading("Size series (complete replies)")
+    style.heading("Latency by size series (complete replies)")
         + &table(
             &["series", "replies", "share", "mean", "p50", "p95", "p99"],
             &rows,
@@ -274,7 +292,13 @@ fn figures(requests: u64, latency: Latency) -> [String; 4] {
         latency.p95_us,
         latency.p99_us,
     ];
-    times.map(|us| if requests > 0 { time(us) } else { "–".into() })
+    times.map(|us| {
+        if requests > 0 {
+            time_us(us)
+        } else {
+            "–".into()
+        }
+    })
 }
 
 fn deciles(analysis: &Analysis, style: Style) -> String {
@@ -292,17 +316,18 @@ fn deciles(analysis: &Analysis, style: Style) -> String {
             .collect()
     };
     let rows: Vec<Vec<String>> = (0..4).map(row).collect();
-    style.heading("Latency deciles by series (percent of each decile; fastest tenth first)")
-        + &table(
-            &["series", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10"],
-            &rows,
-        )
+    style.heading(
+        "Latency deciles (percent of each size series in each tenth of the replies, fastest first)",
+    ) + &table(
+        &["series", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10"],
+        &rows,
+    )
 }
 
 fn inversion(analysis: &Analysis, style: Style) -> String {
-    let mut text = style.heading("Service inversion (0: ordered by size)");
+    let mut text = style.heading("Service inversion (0: replies ordered by size)");
     let Some(found) = &analysis.inversion else {
-        return text + "  needs two complete replies\n";
+        return text;
     };
     let of = |part: Option<f64>| {
         part.map_or(String::new(), |part| {
@@ -325,9 +350,6 @@ fn inversion(analysis: &Analysis, style: Style) -> String {
         count(found.requests),
         count(found.sizes)
     ));
-    if found.of_random.is_none() {
-        text.push_str("  all replies have the same size, so their order says nothing\n");
-    }
     text
 }
 
@@ -362,7 +384,7 @@ pub fn comparison(first: &Run, second: &Run, differences: &[Difference], style: 
     );
     for name in unlike(first.description(), second.description()) {
         text.push_str(&format!(
-            "caution: the runs differ in {name}, so a difference may come from that\n"
+            "caution: the runs differ in {name}, which may explain the differences\n"
         ));
     }
     let row = |found: &Difference| {
@@ -382,8 +404,8 @@ pub fn comparison(first: &Run, second: &Run, differences: &[Difference], style: 
         };
         vec![
             found.figure.clone(),
-            time(found.first_us),
-            time(found.second_us),
+            time_us(found.first_us),
+            time_us(found.second_us),
             signed_time(found.difference_us),
             ratio,
             interval,
@@ -396,7 +418,9 @@ pub fn comparison(first: &Run, second: &Run, differences: &[Difference], style: 
         &["", "A", "B", "B − A", "", "95 % interval", ""],
         &rows,
     ));
-    text.push_str("  The intervals cover what varied within each run, not between repetitions.\n");
+    text.push_str(
+        "  The intervals cover the variation within each run, not between repetitions.\n",
+    );
     text
 }
 
@@ -416,7 +440,7 @@ fn unlike(first: &RunDescription, second: &RunDescription) -> Vec<&'static str> 
             a.connections != b.connections
                 || a.requests_per_connection != b.requests_per_connection,
         ),
-        ("the time-out", a.timeout_ms != b.timeout_ms),
+        ("the timeout", a.timeout_ms != b.timeout_ms),
         ("the file set", set(first) != set(second)),
         (
             "the machine",

@@ -224,7 +224,7 @@ impl Report {
 }
 
 fn write_page(outcome: &Outcome, file: &Path) -> Result<(), Failure> {
-    crate::report::replaceable(file)?;
+    crate::report::replaceable(file, headway_report::MARK)?;
     let sheet = page::sheet(outcome, &compare::cells(outcome));
     Ok(crate::report::write(file, &headway_report::sheet(&sheet))?)
 }

@@ -11,7 +11,7 @@ use crate::analyze::table::table;
 /// Three significant digits, or whole numbers with their thousands set off.
 pub fn number(value: f64) -> String {
     match value.abs() {
-        size if size >= 1000.0 => crate::analyze::table::count(value.round().max(0.0) as u64),
+        size if size >= 1000.0 => headway_latency::format::count(value.round().max(0.0) as u64),
         size if size >= 100.0 => format!("{value:.0}"),
         size if size >= 10.0 => format!("{value:.1}"),
         size if size >= 0.1 || size == 0.0 => format!("{value:.2}"),
@@ -44,7 +44,7 @@ pub fn counts_table(counts: &Counts, seconds: f64) -> String {
         rows.push(vec![
             title.clone(),
             whose.into(),
-            crate::analyze::table::count(count.value.round() as u64),
+            headway_latency::format::count(count.value.round() as u64),
             percent(count.counted_share),
         ]);
     }

@@ -3,8 +3,8 @@
 use ::headway_lab::LabError;
 use ::headway_lab::disk::Order;
 use clap::Subcommand;
+use headway_load::cli_types::Time;
 use headway_load::fileset::Amount;
-use headway_load::words::Time;
 
 use super::{Failure, USUAL_NAME, open};
 

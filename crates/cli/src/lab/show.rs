@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use ::headway_lab::{Direction, Lab, LabError, Status};
-use headway_load::words::readable::{bytes, count, percent};
+use headway_latency::format::{bytes, count, percent};
 
 use super::{Failure, failure};
 

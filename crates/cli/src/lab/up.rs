@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ::headway_lab::disk::{DiskSpec, Filesystem, Model};
 use ::headway_lab::{Lab, LabError, LabSpec, LinkSpec};
 use anyhow::Context;
+use headway_load::cli_types::{Bandwidth, Cpus};
 use headway_load::fileset::Amount;
-use headway_load::words::{Bandwidth, Cpus};
 
 use super::{Failure, failure, fill, say};
 use crate::signals;

@@ -4,7 +4,8 @@ use headway_counters::schedule::{Analysis, Schedule, SlowDowns};
 use headway_report::{Cumulative, cumulative_svg};
 
 use super::CDF_MARK;
-use crate::analyze::table::{count, table};
+use crate::analyze::table::table;
+use headway_latency::format::count;
 
 /// What is printed.
 pub fn tables(matrix: &SlowDowns, found: &Analysis) -> String {

@@ -22,7 +22,7 @@ fn every_request_is_answered_when_headway_runs_the_application_under_load() {
             .args(["--cgi-path", "/cgi-bin/headway-specweb99"])
             .args(["--connections", "8", "--iterations", "1", "--seed", "412"])
             .args(["--ramp", "100ms", "--warmup", "0", "--duration", "1s"])
-            .args(["--timeout", "25s", "--no-output", "--json"])
+            .args(["--timeout", "25s", "--json"])
             .stdin(Stdio::null())
             .output()
             .unwrap();

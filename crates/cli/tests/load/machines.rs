@@ -35,7 +35,7 @@ fn source_is_refused_when_this_machine_does_not_have_the_address() {
     let server = Replying::start(GOOD);
     // From the block for documentation (RFC 5737), which no interface has.
     fails(
-        &[&server.url, "--no-output", "--source", "192.0.2.77"],
+        &[&server.url, "--source", "192.0.2.77"],
         &[
             "--source 192.0.2.77",
             "Cannot assign requested address",
@@ -47,7 +47,7 @@ fn source_is_refused_when_this_machine_does_not_have_the_address() {
 #[test]
 fn limit_and_remedy_are_told_when_descriptors_are_short() {
     let server = Replying::start(GOOD);
-    let line = "ulimit -n 64 && exec \"$0\" load \"$1\" --no-output -c 100 -n 1";
+    let line = "ulimit -n 64 && exec \"$0\" load \"$1\" -c 100 -n 1";
     let mut shell = Command::new("sh");
     shell.args(["-c", line, env!("CARGO_BIN_EXE_headway"), &server.url]);
     let (code, _, err) = finished(&mut shell);
@@ -65,7 +65,7 @@ fn limit_and_remedy_are_told_when_descriptors_are_short() {
 #[test]
 fn default_number_of_connections_shrinks_when_descriptors_are_short() {
     let server = Replying::start(GOOD);
-    let line = "ulimit -n 64 && exec \"$0\" load \"$1\" --no-output --json -n 100";
+    let line = "ulimit -n 64 && exec \"$0\" load \"$1\" --json -n 100";
     let mut shell = Command::new("sh");
     shell.args(["-c", line, env!("CARGO_BIN_EXE_headway"), &server.url]);
     let (code, out, err) = finished(&mut shell);
@@ -114,7 +114,7 @@ fn limit_and_remedy_are_told_when_ports_are_short() {
 fn allowed_processors_are_told_when_another_one_is_asked_for() {
     let server = Replying::start(GOOD);
     fails(
-        &[&server.url, "--cpu", "4000", "-n", "1", "--no-output"],
+        &[&server.url, "--cpu", "4000", "-n", "1"],
         &["processor [4000]", "may use"],
     );
 }

@@ -41,7 +41,7 @@ fn headway(words: &[&str]) -> (i32, String, String) {
 
 /// `headway load` that keeps nothing.
 fn load(words: &[&str]) -> (i32, String, String) {
-    finished(serving::headway().args(["load", "--no-output"]).args(words))
+    finished(serving::headway().arg("load").args(words))
 }
 
 /// `headway load --json` that must succeed, in words that it measured at least something.

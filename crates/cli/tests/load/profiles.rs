@@ -117,7 +117,7 @@ fn profile_goes_on_where_it_stopped_when_the_words_are_the_same() {
     let paths = place.path().join("paths");
     std::fs::write(&paths, "/a\n").unwrap();
     for (other, what) in [
-        (["--timeout", "9s"], "a time-out in ms of 3000, not 9000"),
+        (["--timeout", "9s"], "a timeout in ms of 3000, not 9000"),
         (
             ["--source", "127.0.0.9"],
             "--source of the default, not 127.0.0.9",
@@ -168,7 +168,7 @@ fn profile_can_go_on_when_it_is_interrupted() {
     let (code, out, err) = profile(&server, &run, &words);
     assert_eq!((code, out.as_str()), (1, ""));
     assert!(
-        err.contains("interrupted") && err.contains("goes on where it stopped"),
+        err.contains("interrupted") && err.contains("continue with the same command"),
         "{err}"
     );
     let (code, _, err) = profile(&server, &run, &words);
@@ -191,7 +191,7 @@ fn point_is_incomplete_when_it_is_interrupted() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let err = String::from_utf8(output.stderr).unwrap();
-    assert!(err.contains("goes on where it stopped"), "{err}");
+    assert!(err.contains("continue with the same command"), "{err}");
     let point = read_json(&run.join("points/0.50-1/run.json"));
     assert_eq!(point["complete"], false);
     let profile = read_json(&run.join("run.json"));

@@ -40,29 +40,11 @@ fn every_request_is_kept_when_a_run_ends() {
 }
 
 #[test]
-fn run_is_named_after_the_time_when_no_directory_is_given() {
+fn no_directory_is_written_when_output_is_not_given() {
     let place = tempfile::tempdir().unwrap();
     let server = Replying::start(GOOD);
     let mut command = serving::headway();
     command.args(["load", &server.url, "-n", "10", "-c", "1"]);
-    let (code, _, err) = finished(command.current_dir(place.path()));
-    assert_eq!(code, 0, "{err}");
-    let names: Vec<String> = std::fs::read_dir(place.path())
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    let [name] = names.as_slice() else {
-        panic!("one directory and nothing else: {names:?}");
-    };
-    assert!(name.starts_with("headway-load-20"), "{name}");
-}
-
-#[test]
-fn nothing_is_written_when_no_output_is_wanted() {
-    let place = tempfile::tempdir().unwrap();
-    let server = Replying::start(GOOD);
-    let mut command = serving::headway();
-    command.args(["load", "--no-output", &server.url, "-n", "10", "-c", "1"]);
     let (code, out, err) = finished(command.current_dir(place.path()));
     assert_eq!(code, 0, "{err}");
     assert!(
@@ -70,6 +52,44 @@ fn nothing_is_written_when_no_output_is_wanted() {
         "{out}"
     );
     assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn json_has_distributions_when_it_is_full_and_none_when_it_is_a_summary() {
+    let server = Replying::start(GOOD);
+    let printed = |option: &str| {
+        let (code, out, err) = load(&[&server.url, "-n", "10", "-c", "1", option]);
+        assert_eq!(code, 0, "{err}");
+        (
+            out.len(),
+            serde_json::from_str::<serde_json::Value>(&out).unwrap(),
+        )
+    };
+    let (length, summary) = printed("--json");
+    assert!(length < 6_000, "{length}");
+    assert_eq!(summary["analysis"]["counts"]["complete"], 10);
+    assert!(summary["analysis"]["response"]["p99_us"].is_number());
+    assert!(
+        summary["analysis"]["response"]["cdf"].is_null(),
+        "{summary}"
+    );
+    let (_, full) = printed("--json=full");
+    assert!(full["analysis"]["response"]["cdf"].is_array(), "{full}");
+    assert!(full["analysis"]["timeline"].is_object(), "{full}");
+}
+
+#[test]
+fn headers_and_method_are_sent_when_they_are_given() {
+    let server = serving::Server::start(&[]);
+    let url = format!("http://{}/", server.address);
+    let head = measured(&[&url, "-X", "HEAD", "-n", "20", "-c", "1", "--duration", "5"]);
+    assert_eq!(head["analysis"]["counts"]["complete"], 20);
+    assert_eq!(head["analysis"]["throughput_bytes_per_s"], 0.0);
+    assert_eq!(head["load"]["method"], "HEAD");
+    let words = ["-H", "Range: bytes=0-0", "-n", "20", "-c", "1"];
+    let ranged = measured(&[&[url.as_str()], &words[..]].concat());
+    assert_eq!(ranged["analysis"]["statuses"][0]["status"], 206);
+    assert_eq!(ranged["load"]["headers"][0], "Range: bytes=0-0");
 }
 
 #[test]
@@ -195,7 +215,7 @@ fn run_is_readable_and_incomplete_when_it_is_killed() {
 
 /// Standard output and error of `headway load` on a terminal of its own.
 fn on_a_terminal(words: &str) -> String {
-    let command = format!("{} load --no-output {words}", env!("CARGO_BIN_EXE_headway"));
+    let command = format!("{} load {words}", env!("CARGO_BIN_EXE_headway"));
     let output = std::process::Command::new("script")
         .args(["-qec", &command, "/dev/null"])
         .stdin(Stdio::null())

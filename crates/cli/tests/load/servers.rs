@@ -82,7 +82,7 @@ fn verdict_names_the_bound_when_requests_waited_for_a_connection() {
     let length = ["-d", "1s", "--warmup", "0"];
     let (_, out, _) = load(&[&[server.url.as_str()], &words[..], &length].concat());
     assert!(
-        out.contains("requests waited for a connection: all that --connections allows"),
+        out.contains("requests waited for a free connection; raise --connections"),
         "{out}"
     );
 }

@@ -16,15 +16,15 @@ fn use_is_wrong_when_a_number_asks_nothing() {
     refused(&[URL, "--rate", "-5"], "not a rate");
     refused(&[URL, "--rate", "nan"], "not a rate");
     refused(&[URL, "--requests-per-connection", "0"], "unlimited");
-    refused(&[URL, "--connections", "0"], "from 1 on");
-    refused(&[URL, "-c", "-3"], "from 1 on");
-    refused(&[URL, "-n", "0"], "from 1 on");
+    refused(&[URL, "--connections", "0"], "1 or more");
+    refused(&[URL, "-c", "-3"], "1 or more");
+    refused(&[URL, "-n", "0"], "1 or more");
     refused(&[URL, "--duration", "0"], "--duration 0");
     refused(&[URL, "--duration", "-1s"], "not a time");
-    refused(&[URL, "--timeout", "3"], "not a time");
+    refused(&[URL, "--timeout", "3 parsecs"], "not a time");
     refused(&[URL, "--bandwidth", "-400kbit"], "not a bandwidth");
     refused(&[URL, "--bandwidth", "7bit"], "a byte, or more");
-    refused(&[URL, "--seed", "-1"], "invalid digit");
+    refused(&[URL, "--seed", "-1"], "not a seed");
     refused(&[URL, "--schedule", "100:5s,0:5s"], "above 0");
     refused(&[URL, "--schedule", "100"], "no time");
     refused(&[URL, "--connections", "99999999"], "at most");
@@ -61,13 +61,25 @@ fn use_is_wrong_when_words_contradict_each_other() {
 }
 
 #[test]
+fn spellings_of_other_tools_get_a_hint_when_they_are_not_possible() {
+    refused(&[URL, "-t", "8"], "--cpu");
+    refused(&[URL, "-X", "POST"], "GET and HEAD");
+    refused(&[URL, "-H", "Accept"], "'Accept: text/html'");
+    refused(
+        &[URL, "-H", "Connection: close"],
+        "--requests-per-connection",
+    );
+    refused(&[URL, "-X", "HEAD", "--verify", "--fileset", "x"], "HEAD");
+}
+
+#[test]
 fn use_is_wrong_when_a_profile_has_no_points() {
     for (words, part) in [
         (["--loads", "0"], "above 0"),
         (["--loads", "-20"], "not a list of loads"),
         (["--loads", ""], "not a list of loads"),
         (["--loads", "99999999999"], "at most 10000"),
-        (["--repeats", "0"], "from 1 on"),
+        (["--repeats", "0"], "1 or more"),
         (["--capacity", "0"], "above 0"),
     ] {
         let (code, _, err) = headway(&[&["profile", URL], words.as_slice()].concat());
@@ -85,6 +97,6 @@ fn examples_are_shown_when_help_is_asked() {
             out.contains(&format!("headway {command} http://127.0.0.1:8080/")),
             "{out}"
         );
-        assert!(out.contains("Exit codes: 0 done"), "{out}");
+        assert!(out.contains("Exit codes: 0 success"), "{out}");
     }
 }

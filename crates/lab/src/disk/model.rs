@@ -136,7 +136,7 @@ struct Buffer {
 
 impl SpindleState {
     fn new(spindle: &Spindle, seed: u64) -> SpindleState {
-        let mut random = Random::for_purpose(seed, u64::from_be_bytes(*b"spindle "));
+        let mut random = Random::for_stream(seed, u64::from_be_bytes(*b"spindle "));
         SpindleState {
             spindle: spindle.clone(),
             phase: random.fraction(),
@@ -321,7 +321,7 @@ impl ParallelState {
     fn new(parallel: &Parallel, seed: u64) -> ParallelState {
         ParallelState {
             parallel: parallel.clone(),
-            random: Random::for_purpose(seed, u64::from_be_bytes(*b"parallel")),
+            random: Random::for_stream(seed, u64::from_be_bytes(*b"parallel")),
             queue: VecDeque::new(),
             places_ns: vec![0; parallel.parallelism.max(1) as usize],
             link_ns: 0,

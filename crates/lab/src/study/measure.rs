@@ -285,10 +285,9 @@ impl Bench<'_> {
         };
         command.args(["--seed", &seed.to_string()]);
         command.args(["--label", spec.server.kind.title()]);
-        match &demand.directory {
-            Some(directory) => command.arg("-o").arg(directory),
-            None => command.arg("--no-output"),
-        };
+        if let Some(directory) = &demand.directory {
+            command.arg("-o").arg(directory);
+        }
         Running::start(&mut command, "headway load", self.place.journal())
     }
 
@@ -304,7 +303,7 @@ impl Bench<'_> {
             command.args(["--source", &address.to_string()]);
         }
         command.args(["--closed", "-c", &idle.to_string(), "--think", IDLE_THINK]);
-        command.args(["--requests-per-connection", "unlimited", "--no-output"]);
+        command.args(["--requests-per-connection", "unlimited"]);
         // It is ended; this is for the case that nobody is left to do so.
         let longest = 2.0 * (spec.length_s() + IDLE_PATIENCE.as_secs_f64() + 60.0);
         command.args(["--warmup", "0", "-d", &format!("{longest:.0}s")]);

@@ -16,8 +16,8 @@ use headway_latency::study::evidence::Evidence;
 use headway_latency::study::expression::{Expression, Reference, parse_rule};
 use headway_latency::study::quantity::{HEADLINE, Quantity};
 use headway_latency::study::result::{
-    ClaimResult, EnvironmentResult, FORMAT_NAME, FORMAT_VERSION, Figure, Measurement, OurCell,
-    OurRow, Outcome, PaperRow, Repeat, ServerResult, Table,
+    ClaimOutcome, ClaimResult, EnvironmentResult, FORMAT_NAME, FORMAT_VERSION, Figure, Measurement,
+    OurCell, OurRow, PaperRow, Repeat, ServerResult, Table,
 };
 use headway_load::client::environment::rfc3339;
 use toml::Spanned;
@@ -415,12 +415,12 @@ impl View<'_, '_> {
             expected: written
                 .expected
                 .clone()
-                .unwrap_or_else(|| Outcome::Holds.words().to_owned()),
+                .unwrap_or_else(|| ClaimOutcome::Confirmed.name().to_owned()),
             explain: written.explain.clone(),
             ..ClaimResult::default()
         };
         if let Some(why) = &written.untestable {
-            result.outcome = Outcome::CannotBeTested;
+            result.outcome = ClaimOutcome::Untestable;
             result.why = vec![why.clone()];
             return result;
         }
@@ -431,7 +431,7 @@ impl View<'_, '_> {
             .unwrap_or_default();
         match parse_rule(&text) {
             Err(error) => {
-                result.outcome = Outcome::CannotBeTested;
+                result.outcome = ClaimOutcome::Untestable;
                 result.why = vec![error.to_string()];
             }
             Ok(rule) => {

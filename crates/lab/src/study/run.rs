@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use headway_latency::Run;
+use headway_latency::format;
 use headway_latency::run::Verdict;
-use headway_load::words::readable::{millis, number};
 
 use super::build;
 use super::client::Stopped;
@@ -532,11 +532,11 @@ fn outcome(directory: &std::path::Path) -> String {
         Verdict::Invalid => "invalid",
     };
     format!(
-        "{verdict}, {} good replies/s, mean {} ms, p50 {} ms, p95 {} ms, {} errors",
-        number(summary.rate_rps),
-        millis(summary.mean_us),
-        millis(summary.p50_us),
-        millis(summary.p95_us),
+        "{verdict}, {} good replies/s, mean {}, p50 {}, p95 {}, {} errors",
+        format::number(summary.rate_rps),
+        format::time_us(summary.mean_us),
+        format::time_us(summary.p50_us),
+        format::time_us(summary.p95_us),
         summary.errors,
     )
 }

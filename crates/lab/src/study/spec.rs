@@ -87,7 +87,7 @@ pub struct Files {
 impl Environment {
     /// One line for people.
     pub fn words(&self) -> String {
-        let size = |bytes: u64| headway_load::words::readable::bytes(bytes as f64);
+        let size = |bytes: u64| headway_latency::format::bytes(bytes as f64);
         let mut words = vec![match self.files {
             Some(files) => {
                 let of_one = size(files.file_bytes);
@@ -294,7 +294,7 @@ impl Spec {
 
     /// The point in a few words.
     pub fn point_words(&self) -> String {
-        let percent = |share: f64| headway_load::words::readable::percent(share);
+        let percent = |share: f64| headway_latency::format::percent(share);
         match &self.point {
             Point::Capacity => "capacity".to_owned(),
             Point::Rate(rate) => format!("{rate}/s"),

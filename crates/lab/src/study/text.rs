@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use headway_latency::StudyResult;
 use headway_latency::run::Verdict;
 use headway_latency::study::reasons::Reasons;
-use headway_latency::study::result::{ClaimResult, OurCell, OurRow, Outcome, PaperCell, Table};
+use headway_latency::study::result::{
+    ClaimOutcome, ClaimResult, OurCell, OurRow, PaperCell, Table,
+};
 
 /// In the reason of a cell that another scale fills; there would be a note for each of them.
 const OTHER_SCALE: &str = "is not measured at scale";
@@ -184,8 +186,8 @@ fn aligned(out: &mut String, lines: &[(String, Vec<String>)]) {
 
 fn render_claim(out: &mut String, claim: &ClaimResult) {
     let outcome = match claim.outcome {
-        Outcome::CannotBeTested => "cannot be tested here",
-        other => other.words(),
+        ClaimOutcome::Untestable => "cannot be tested here",
+        other => other.name(),
     };
     sentence(out, &format!("  {outcome:<21}  "), &claim.text);
     let indent = format!("  {:<21}  ", "");
@@ -214,7 +216,7 @@ fn render_claim(out: &mut String, claim: &ClaimResult) {
         sentence(
             out,
             &indent,
-            &format!("{text}: {}", comparison.outcome.words()),
+            &format!("{text}: {}", comparison.outcome.name()),
         );
     }
     for why in claim.why.iter().collect::<Reasons>().sentences() {
@@ -223,7 +225,7 @@ fn render_claim(out: &mut String, claim: &ClaimResult) {
     for caveat in claim.caveats.iter().collect::<Reasons>().sentences() {
         sentence(out, &indent, &format!("note: {caveat}"));
     }
-    if let (Outcome::DoesNotHold, Some(explain)) = (claim.outcome, &claim.explain) {
+    if let (ClaimOutcome::NotConfirmed, Some(explain)) = (claim.outcome, &claim.explain) {
         sentence(out, &indent, explain);
     }
 }
@@ -310,7 +312,7 @@ mod tests {
             tables: vec![table],
             claims: vec![ClaimResult {
                 text: "It exceeds half".into(),
-                outcome: Outcome::NotDecided,
+                outcome: ClaimOutcome::Inconclusive,
                 why: vec!["the loop was busy".into()],
                 ..ClaimResult::default()
             }],
@@ -329,7 +331,7 @@ Table 4
   2) not packaged
 
 Claims
-  not decided            It exceeds half
+  inconclusive           It exceeds half
                          the loop was busy
 ";
         assert_eq!(render(&result), expected);

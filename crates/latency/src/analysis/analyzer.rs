@@ -1,7 +1,7 @@
 //! Rows in, an [`Analysis`] out.
 //!
-//! Memory does not grow with the requests: histograms have as many buckets as there are latencies
-//! to tell apart, steps are at most 600, cells are pairs of size and bucket.
+//! Memory does not grow with the number of requests: histograms have a fixed number of buckets,
+//! there are at most 600 steps, and cells are pairs of size and bucket.
 
 use super::timeline::{Step, Steps};
 use super::{
@@ -74,11 +74,10 @@ pub struct Analyzer {
     steps: Steps,
 }
 
-/// From the first intended start to the last thing that happened, for a run whose window is not
-/// described.
+/// The time from the first intended start to the last event, for a run without a described window.
 ///
-/// Waiting in vain for the last requests, until they time out or are abandoned, is no part of the
-/// measurement, unless nothing but waiting happened.
+/// Waiting for the last requests until they time out or are abandoned is not part of the
+/// measurement, unless nothing else happened.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     first_ns: u64,
@@ -94,7 +93,7 @@ struct Span {
 struct Answered {
     replies: u64,
     bytes: u64,
-    /// Of requests that were waited for in vain; they count where that time does.
+    /// Bytes of requests that timed out or were abandoned; they count only if that time does.
     waited_bytes: u64,
 }
 
@@ -144,7 +143,7 @@ fn has_length(window: &Window) -> bool {
     window.end_ns > window.start_ns
 }
 
-/// Its end is that of the client's patience, and nothing that the server did.
+/// Whether the client gave up waiting: the end of the row is not an event of the server.
 fn was_waited_for(row: &Row) -> bool {
     matches!(
         row.error,
@@ -185,7 +184,7 @@ impl Analyzer {
         }
     }
 
-    /// For a run whose window is not known before its end: it will be this one, or none. See
+    /// For a run whose window is known only at its end: it will be this window or none. See
     /// [`Self::measured_in`].
     #[must_use]
     pub fn expecting(mut self, window: Window) -> Analyzer {
@@ -193,8 +192,8 @@ impl Analyzer {
         self
     }
 
-    /// The run was told to end: what ends later is not in the window. No such row has been taken
-    /// yet.
+    /// The run was interrupted: what ends later is not in the window. Called before any such row is
+    /// pushed.
     pub fn end_by(&mut self, end_ns: u64) {
         if let Some(expected) = &mut self.expected {
             expected.end_ns = expected.end_ns.min(end_ns);
@@ -232,9 +231,9 @@ impl Analyzer {
         self.count_ended(row);
     }
 
-    /// Throughput is what came back during the measured time, whoever asked for it: a reply to a
-    /// request of the warm-up replaces the one that is still missing at the end. Without a window
-    /// it is what the requests of the span got.
+    /// Throughput is what arrived during the measured time. A reply to a request of the warm-up
+    /// counts, in place of one that is still missing at the end. Without a window, throughput is
+    /// what the requests of the span got.
     fn count_answered(&mut self, row: &Row) {
         let contains = |window: Window| (window.start_ns..=window.end_ns).contains(&row.end_ns);
         if self.expected.is_some_and(contains) {

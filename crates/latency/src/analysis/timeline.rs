@@ -1,17 +1,16 @@
-//! The steps of a run: what was offered, answered and failed in each, and its latencies.
+//! The steps of a run: requests offered, answered and failed in each, and their latencies.
 //!
-//! One structure serves two readers: the timeline that a person looks at, and the blocks that the
-//! bootstrap resamples. A step is 0.1 s or a round multiple of it, chosen so that a run of the
-//! described length has at most 300; a run that turns out longer has neighbouring steps joined.
-//! Replies belong to the step in which they ended, offered requests to the step of their intended
-//! start.
+//! One structure serves two purposes: the timeline of a report, and the blocks that the bootstrap
+//! resamples. A step is 0.1 s or a round multiple of it, so that a run of the described length has
+//! at most 300 steps; if a run is longer, neighbouring steps are joined. Replies belong to the step
+//! in which they ended, offered requests to the step of their intended start.
 
 use super::{Timeline, TimelinePoint};
 use crate::coarse::Coarse;
 use crate::row::{Outcome, Row};
 use crate::run::RunDescription;
 
-/// Steps that a run of the described length has at most.
+/// The most steps of a run of the described length.
 const STEPS_WANTED: f64 = 300.0;
 
 /// Steps that there are ever; at this bound neighbours are joined.
@@ -44,7 +43,7 @@ impl Step {
     }
 }
 
-/// The steps of a run, from the beginning of its measured part.
+/// The steps of a run, from the start of its measured part.
 #[derive(Clone, Debug)]
 pub(super) struct Steps {
     start_ns: u64,

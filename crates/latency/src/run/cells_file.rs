@@ -1,8 +1,8 @@
 //! `cells.parquet`: the joint size × latency histogram, a row a cell.
 //!
-//! Small where `requests.parquet` is large, and the cells of several machines add up: sum
-//! `requests` over equal (`size_bytes`, `bucket`, `complete`). The bounds of the bucket stand
-//! beside its number, so that nobody has to know how buckets are numbered.
+//! The file is small, and the cells of several machines add up: sum `requests` over equal
+//! (`size_bytes`, `bucket`, `complete`). The limits of each bucket are beside its number, so a
+//! reader need not know how buckets are numbered.
 
 use super::directory::OpenError;
 use super::parquet_file::{self, Writer, read_required};

@@ -49,6 +49,15 @@ pub enum Kind {
 }
 
 /// The whole of `run.json`.
+///
+/// ```
+/// use headway_latency::RunDescription;
+///
+/// let text = r#"{ "format": { "name": "headway-run", "version": 1 }, "label": "nginx" }"#;
+/// let description: RunDescription = serde_json::from_str(text)?;
+/// assert_eq!(description.label.as_deref(), Some("nginx"));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RunDescription {
@@ -95,15 +104,15 @@ pub struct Environment {
     pub host: String,
     /// Operating system and release, as `uname` says it.
     pub kernel: String,
-    /// Processors that the machine has online.
+    /// CPUs that are online.
     pub cpus: u32,
-    /// The model name of the first processor.
+    /// The model name of the first CPU.
     pub cpu_model: String,
     /// Memory of the machine.
     pub memory_bytes: u64,
-    /// The processors that the client may run on, as a list such as `0-3,6`.
+    /// The CPUs that the client may run on, as a list such as `0-3,6`.
     pub client_affinity: String,
-    /// The frequency governor of the first processor, if the machine has one.
+    /// The frequency governor of the first CPU, if there is one.
     pub governor: Option<String>,
     /// The version of headway.
     pub headway_version: String,
@@ -119,7 +128,7 @@ pub struct ServerInfo {
     pub field: String,
     /// The product, if the field has one.
     pub name: Option<String>,
-    /// Its version, if the field has one.
+    /// The version of the product, if the header has one.
     pub version: Option<String>,
 }
 
@@ -127,7 +136,7 @@ pub struct ServerInfo {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FileSetInfo {
-    /// Its directory.
+    /// The directory of the set.
     pub path: String,
     /// `specweb99`, `specweb96`, `uniform` or `from-log`.
     pub profile: String,
@@ -168,9 +177,9 @@ pub enum Arrivals {
 pub struct ScheduleStep {
     /// How long it lasts.
     pub duration_s: f64,
-    /// Requests a second at its beginning.
+    /// Requests per second at its start.
     pub from_rps: f64,
-    /// Requests a second at its end.
+    /// Requests per second at its end.
     pub to_rps: f64,
 }
 
@@ -182,10 +191,16 @@ pub struct LoadInfo {
     pub mode: Mode,
     /// Spacing of the starts of an open loop.
     pub arrivals: Option<Arrivals>,
-    /// Requests a second of an open loop; the mean of the measured part if a schedule changes it.
+    /// Requests per second of an open loop; the mean of the measured part if a schedule changes it.
     pub rate_rps: Option<f64>,
     /// Connections of a closed loop, or the most that an open loop may have.
     pub connections: Option<u64>,
+    /// The method of the requests; absent for `GET`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+    /// Headers added to every request, `Name: value`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<String>,
     /// Requests on one connection before it is closed.
     pub requests_per_connection: Option<u64>,
     /// After which a request is an error.
@@ -194,7 +209,7 @@ pub struct LoadInfo {
     pub think_ms: f64,
     /// For how long a client was silent once its connection had come about.
     pub first_pause_ms: f64,
-    /// Bits a second that one connection may receive.
+    /// Bits per second that one connection may receive.
     pub bandwidth_bits_per_s: Option<u64>,
     /// Steps and ramps of an open loop, in order.
     pub schedule: Vec<ScheduleStep>,
@@ -219,9 +234,9 @@ pub struct LoadInfo {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Window {
-    /// Its beginning.
+    /// The start.
     pub start_ns: u64,
-    /// Its end.
+    /// The end.
     pub end_ns: u64,
 }
 
@@ -260,11 +275,11 @@ pub struct ClientInfo {
     pub late_starts: u64,
     /// Local ports that were free for use: source addresses × ports.
     pub ports_available: Option<u64>,
-    /// Local ports used at the same time, at most.
+    /// The most local ports in use at the same time.
     pub ports_used: Option<u64>,
     /// The limit of open descriptors.
     pub descriptors_limit: Option<u64>,
-    /// Descriptors open at the same time, at most.
+    /// The most descriptors open at the same time.
     pub descriptors_used: Option<u64>,
     /// Connections opened during the run.
     pub connections_opened: Option<u64>,
@@ -276,13 +291,13 @@ pub struct ClientInfo {
 pub struct Summary {
     /// Requests, errors included, warm-up excluded.
     pub requests: u64,
-    /// Those that failed.
+    /// Requests that failed.
     pub errors: u64,
     /// Length of the measured part.
     pub duration_s: f64,
-    /// Complete replies a second.
+    /// Complete replies per second.
     pub rate_rps: f64,
-    /// Body bytes a second.
+    /// Body bytes per second.
     pub throughput_bytes_per_s: f64,
     /// Mean latency.
     pub mean_us: f64,
@@ -298,8 +313,9 @@ pub struct Summary {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProfileInfo {
-    /// Requests a second at relative load 1: what the server answered in a closed loop, or what the
-    /// user gave; with `client_bound` the rate that the client can offer. Absent until it is known.
+    /// Requests per second at relative load 1: the throughput of the closed loop, or the capacity
+    /// that was given; with `client_bound` the rate that the client can offer. Absent until it is
+    /// known.
     pub capacity_rps: Option<f64>,
     /// Present when the client was the limit of the closed loop, so that the server's own capacity
     /// is not known.
@@ -312,11 +328,11 @@ pub struct ProfileInfo {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClientBound {
-    /// Replies a second in the closed loop. The server can do at least this.
+    /// Replies per second in the closed loop. The server can answer at least this.
     pub closed_rps: f64,
     /// Share of that time that the client's loop was at work.
     pub busy_share: f64,
-    /// Share of it that the client was ready and waited for a processor.
+    /// Share of that time that the client waited for a CPU.
     pub waited_share: f64,
     /// The highest rate that was offered in an open loop with the verdict *valid*, and the base of
     /// the shares then; absent if there was none, or none was looked for because something else ran
@@ -325,7 +341,7 @@ pub struct ClientBound {
 }
 
 impl ClientBound {
-    /// The most that the server is known to answer a second; its capacity is at least that.
+    /// The most replies per second that were measured; the capacity is at least that.
     pub fn at_least_rps(&self) -> f64 {
         self.closed_rps.max(self.valid_rps.unwrap_or(0.0))
     }
@@ -337,7 +353,7 @@ impl ClientBound {
 pub struct Point {
     /// Share of the capacity that was offered; 0 for a run that looks for the capacity.
     pub relative: f64,
-    /// Requests a second that were offered; for a closed loop, that were answered.
+    /// Requests per second that were offered; in a closed loop, answered.
     pub rate_rps: f64,
     /// Which repetition, from 1.
     pub repeat: u32,

@@ -36,7 +36,7 @@ pub enum OpenError {
     Newer {
         /// The file.
         path: PathBuf,
-        /// Its version.
+        /// The version in the file.
         found: u32,
     },
     /// A file is not what its name says, or it is damaged.

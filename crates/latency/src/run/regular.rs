@@ -1,4 +1,4 @@
-//! Opening the files of a run directory, which may be anybody's.
+//! Opens the files of a run directory, which may belong to another user.
 //!
 //! A FIFO in a file's place would hold up the reader for ever, and a device would fill its memory,
 //! so whatever is no regular file is refused before it is opened, and a description is read up to a

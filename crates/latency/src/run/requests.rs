@@ -1,4 +1,4 @@
-//! `requests.parquet`: a row a request, for every tool that reads Parquet.
+//! `requests.parquet`: one row per request, for every tool that reads Parquet.
 //!
 //! Times are signed, so that a difference of two columns is what it looks like in SQL and in
 //! pandas. What did not happen is null: no first byte, no status, no error, no class. Rows are in
@@ -50,7 +50,7 @@ const COLUMNS: [&str; 13] = [
     "warmup",
 ];
 
-/// Numbers that climb or wander: a dictionary of them would be as large as the column.
+/// Columns with many different numbers: a dictionary would be as large as the column.
 const DELTA: [&str; 6] = [
     "intended_ns",
     "start_ns",

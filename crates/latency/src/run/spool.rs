@@ -35,7 +35,7 @@ fn head() -> [u8; Row::BYTES] {
 
 /// A spool that is being written.
 pub(super) struct Spool {
-    /// Gone when the thread is told to end.
+    /// `None` once the thread was asked to end.
     full: Option<SyncSender<Vec<u8>>>,
     empty: Receiver<Vec<u8>>,
     thread: Option<JoinHandle<io::Result<File>>>,
@@ -44,7 +44,7 @@ pub(super) struct Spool {
 impl Spool {
     /// Begins a spool. Fails with [`ErrorKind::WouldBlock`] while another process writes it.
     pub(super) fn create(path: &Path) -> io::Result<Spool> {
-        // Truncated only under the lock, so that a second run cannot empty the spool of the first.
+        // It is truncated under the lock, so that a second run cannot empty the spool of the first.
         let mut file = OpenOptions::new()
             .create(true)
             .truncate(false)
@@ -60,7 +60,7 @@ impl Spool {
             .spawn(move || {
                 for buffer in filled {
                     file.write_all(&buffer)?;
-                    // When nobody takes buffers back there are enough of them, and this one may go.
+                    // If the channel of free buffers is full, this one is dropped.
                     drop(emptied.try_send(buffer));
                 }
                 Ok(file)
@@ -93,8 +93,7 @@ impl Spool {
         self.end()?.sync_data()
     }
 
-    /// Ends the thread and returns its file or its error; the error is told once, then that there
-    /// is no thread.
+    /// Ends the thread and returns its file or its error. A second call returns an error.
     fn end(&mut self) -> io::Result<File> {
         self.full = None;
         let gone = || io::Error::other("the spool was given up after an error");

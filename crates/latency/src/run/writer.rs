@@ -1,9 +1,9 @@
 //! Writing a run directory: what is there at each moment, so that a kill never leaves a lie.
 //!
-//! At the start `run.json` says `complete: false` and the spool has its head. Rows go to the spool.
-//! At the end the Parquet files are written under temporary names and renamed when they are on
-//! disk; then `run.json` is replaced by one that says `complete: true`; then the spool goes.
-//! Whoever reads in between finds an incomplete run with its spool.
+//! At the start `run.json` says `complete: false` and the spool has its header. Rows go to the
+//! spool. At the end the Parquet files are written under temporary names and renamed when they are
+//! on disk; then `run.json` is replaced by one that says `complete: true`; then the spool is
+//! removed. A reader in between finds an incomplete run with its spool.
 
 use super::cells_file;
 use super::description::{Kind, RunDescription, Summary};
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 /// Why a run could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// The directory holds something that is not a run.
+    /// The directory holds something other than a run.
     #[error("{}: not empty and not a run directory; nothing was changed, name another directory", .0.display())]
     Foreign(PathBuf),
     /// Something else than a directory has the name.
@@ -188,8 +188,15 @@ fn refuse_what_must_not_be_lost(path: &Path, kind: Kind) -> Result<(), WriteErro
     }
 }
 
-/// Writes `run.json` whole or not at all, making the directory if need be; for the description of a
-/// profile, whose rows are in its points.
+/// Writes `run.json` whole or not at all, and creates the directory if needed. For a profile, whose
+/// rows are in its points.
+///
+/// ```no_run
+/// use headway_latency::{RunDescription, run::write_description};
+///
+/// write_description("profile".as_ref(), &RunDescription::default(), true)?;
+/// # Ok::<(), headway_latency::WriteError>(())
+/// ```
 ///
 /// # Errors
 /// [`WriteError::Io`].

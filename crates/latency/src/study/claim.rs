@@ -1,15 +1,15 @@
 //! Deciding: the value of an expression over measurements, and whether a claim's rule holds.
 //!
 //! The intervals of the quantities are carried through the expression by [`DRAWS`] draws with a
-//! fixed seed, so the same measurements always give the same words. A comparison that is true in
-//! 97.5 % of the draws *holds*, one that is true in no more than 2.5 % *does not hold*, and between
-//! the two it is *not decided*. What could not be measured is never guessed: then the claim *cannot
-//! be tested*, and says why. What nobody has measured yet leaves it not decided, also as one of
-//! many. A run that the client itself calls invalid decides nothing.
+//! fixed seed, so the same measurements always give the same result. A comparison that is true in
+//! 97.5 % of the draws is *confirmed*, one that is true in at most 2.5 % is *not confirmed*, and
+//! between the two it is *inconclusive*. A quantity that could not be measured makes the claim
+//! *untestable*, with the reason. One that is not measured yet leaves it inconclusive, also inside
+//! an aggregate. A run with the verdict invalid decides nothing.
 
 use super::estimate::Estimate;
 use super::expression::{Aggregate, Arithmetic, Compared, Expression, Order, Reference};
-use super::result::{Comparison, OurCell, Outcome, Value};
+use super::result::{ClaimOutcome, Comparison, OurCell, Value};
 use crate::analysis::Interval;
 use crate::bootstrap::Random;
 use crate::run::Verdict;
@@ -29,7 +29,7 @@ pub struct Found {
     pub values: Vec<Value>,
     /// The worst verdict of their clients.
     pub verdict: Verdict,
-    /// Its reasons.
+    /// The reasons why it could not be measured.
     pub reasons: Vec<String>,
     /// What else a reader has to know, such as repeats that failed.
     pub caveats: Vec<String>,
@@ -38,24 +38,24 @@ pub struct Found {
 /// Why there is no value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Absent {
-    /// Nobody has tried; who speaks of all has to wait for it.
+    /// Not measured yet; an aggregate over all servers has to wait for it.
     Untried(String),
     /// It cannot be had.
     Impossible(String),
 }
 
 impl Absent {
-    /// The same as a sentence.
+    /// The reason as a sentence.
     pub fn words(self) -> String {
         match self {
             Absent::Untried(why) | Absent::Impossible(why) => why,
         }
     }
 
-    fn outcome(&self) -> Outcome {
+    fn outcome(&self) -> ClaimOutcome {
         match self {
-            Absent::Untried(_) => Outcome::NotDecided,
-            Absent::Impossible(_) => Outcome::CannotBeTested,
+            Absent::Untried(_) => ClaimOutcome::Inconclusive,
+            Absent::Impossible(_) => ClaimOutcome::Untestable,
         }
     }
 }
@@ -75,7 +75,7 @@ pub trait Measured {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decision {
     /// The outcome of the whole.
-    pub outcome: Outcome,
+    pub outcome: ClaimOutcome,
     /// Why it is not decided or cannot be tested.
     pub why: Vec<String>,
     /// Each comparison.
@@ -91,22 +91,22 @@ pub fn decide(rule: &[Compared], measured: &dyn Measured) -> Decision {
         let comparison = compare(compared, measured, &mut decision);
         decision.comparisons.push(comparison);
     }
-    let any = |outcome: Outcome| {
+    let any = |outcome: ClaimOutcome| {
         let mut all = decision.comparisons.iter();
         all.any(|comparison| comparison.outcome == outcome)
     };
-    decision.outcome = if any(Outcome::DoesNotHold) {
-        Outcome::DoesNotHold
-    } else if any(Outcome::CannotBeTested) {
-        Outcome::CannotBeTested
-    } else if any(Outcome::NotDecided) {
-        Outcome::NotDecided
+    decision.outcome = if any(ClaimOutcome::NotConfirmed) {
+        ClaimOutcome::NotConfirmed
+    } else if any(ClaimOutcome::Untestable) {
+        ClaimOutcome::Untestable
+    } else if any(ClaimOutcome::Inconclusive) {
+        ClaimOutcome::Inconclusive
     } else {
-        Outcome::Holds
+        ClaimOutcome::Confirmed
     };
     if !matches!(
         decision.outcome,
-        Outcome::NotDecided | Outcome::CannotBeTested
+        ClaimOutcome::Inconclusive | ClaimOutcome::Untestable
     ) {
         // The reasons of a part that decided nothing remain as remarks.
         let remarks = std::mem::take(&mut decision.why);
@@ -154,11 +154,11 @@ fn compare(compared: &Compared, measured: &dyn Measured, decision: &mut Decision
         );
     }
     comparison.outcome = match support {
-        most if most >= CONFIDENCE => Outcome::Holds,
-        least if least <= 1.0 - CONFIDENCE => Outcome::DoesNotHold,
-        _ => Outcome::NotDecided,
+        most if most >= CONFIDENCE => ClaimOutcome::Confirmed,
+        least if least <= 1.0 - CONFIDENCE => ClaimOutcome::NotConfirmed,
+        _ => ClaimOutcome::Inconclusive,
     };
-    if comparison.outcome == Outcome::NotDecided {
+    if comparison.outcome == ClaimOutcome::Inconclusive {
         decision.why.push(format!(
             "{}: true in {:.0} % of the draws from the intervals",
             compared.text,
@@ -175,7 +175,7 @@ fn believe(binder: &Binder, comparison: &mut Comparison, decision: &mut Decision
         Verdict::Valid => {}
         Verdict::Suspect => decision.caveats.extend(binder.reasons.iter().cloned()),
         Verdict::Invalid => {
-            comparison.outcome = Outcome::NotDecided;
+            comparison.outcome = ClaimOutcome::Inconclusive;
             decision.why.extend(binder.reasons.iter().cloned());
         }
     }
@@ -218,7 +218,7 @@ pub fn cell(text: &str, expression: &Expression, measured: &dyn Measured) -> Our
     cell
 }
 
-/// An expression whose references are numbers of estimates.
+/// An expression whose references are indices of estimates.
 enum Bound {
     Number(f64),
     Estimate(usize),
@@ -306,9 +306,9 @@ impl<'a> Binder<'a> {
         })
     }
 
-    /// Members that could not be measured are left out and named; without any there is nothing to
-    /// aggregate. Those that are still to be measured are not: the highest of some is not the
-    /// highest of all.
+    /// Members that could not be measured are left out and named; an aggregate without members is
+    /// untestable. Members that are still to be measured are not left out: the highest of some is
+    /// not the highest of all.
     fn bind_members(&mut self, members: &[Expression]) -> Result<Vec<Bound>, Absent> {
         let mut bound = Vec::new();
         let mut missing = Vec::new();

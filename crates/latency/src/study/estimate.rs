@@ -31,16 +31,26 @@ pub fn student_t(freedom: usize) -> f64 {
 }
 
 /// A figure over its repeats.
+///
+/// ```
+/// use headway_latency::study::{estimate::Estimate, result::Value};
+///
+/// let values = [1.0, 3.0].map(|value| Value {
+///     value,
+///     ..Value::default()
+/// });
+/// assert_eq!(Estimate::of(&values).expect("two values").value, 2.0);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Estimate {
     /// The mean of the repeats.
     pub value: f64,
-    /// Its 95 % interval.
+    /// The 95 % interval.
     pub interval: Option<Interval>,
 }
 
 impl Estimate {
-    /// Of the repeats' values; `None` without any.
+    /// The estimate of the repeats' values; `None` without any.
     pub fn of(values: &[Value]) -> Option<Estimate> {
         if values.is_empty() {
             return None;

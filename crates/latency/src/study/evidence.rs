@@ -1,10 +1,10 @@
 //! What one finished measurement left behind, gathered for
 //! [`Quantity::take`](super::quantity::Quantity::take).
 //!
-//! The rows are read once. Beside the whole run there are [`BLOCKS`] equal spans of it: the spread
+//! The rows are read once. Besides the whole run there are [`BLOCKS`] equal spans of it: the spread
 //! of a figure over them says how far chance could have moved it (batch means), for figures that
-//! the bootstrap of the analysis does not cover. What the lab adds are four small files, whose
-//! shapes are here: the disk's use, the server's, runnable processes, and sleeps.
+//! the bootstrap of the analysis does not cover. The lab adds four small files, whose formats are
+//! here: use of the disk, use of the server, runnable processes, and sleeps.
 
 use super::quantity::part::Part;
 use super::result::SleepCount;
@@ -40,14 +40,14 @@ pub struct Evidence {
     pub sleeps: Option<Sleeps>,
 }
 
-/// The rows of a run, summed up.
+/// The aggregated rows of a run.
 #[derive(Clone, Debug)]
 pub struct Rows {
     /// The figures of the run.
     pub analysis: Analysis,
     /// The whole measured part.
     pub whole: Part,
-    /// Its blocks; empty if the run does not say what its measured part is.
+    /// The blocks; empty if the run does not describe its measured part.
     pub blocks: Vec<Part>,
 }
 
@@ -97,7 +97,7 @@ pub struct Runnable {
     pub samples: Vec<(u64, u64)>,
     /// Processes of the server.
     pub processes: u64,
-    /// How long a look at all of them took, median.
+    /// Median time to sample all processes.
     pub look_us: u64,
 }
 
@@ -119,7 +119,7 @@ pub struct CallTime {
     pub call: String,
     /// How many.
     pub count: u64,
-    /// Time in them, without sleeps and without waiting for a processor.
+    /// Time in these calls, without sleeps and without waiting for a CPU.
     pub running_ns: u64,
 }
 

@@ -77,7 +77,7 @@ impl Aggregate {
         })
     }
 
-    /// Of values, of which there is at least one.
+    /// The aggregate of at least one value.
     pub(super) fn of(self, mut values: Vec<f64>) -> f64 {
         let count = values.len().max(1);
         let sum = values.iter().sum::<f64>();
@@ -152,7 +152,7 @@ impl Order {
         }
     }
 
-    /// Whether it is true of two numbers; it is not of those that are none.
+    /// Whether the comparison is true; never for values that are not numbers.
     pub fn is_true(self, left: f64, right: f64) -> bool {
         match self {
             Order::Less => left < right,
@@ -203,6 +203,14 @@ impl Expression {
 }
 
 /// Reads a rule: comparisons joined by `and`.
+///
+/// ```
+/// use headway_latency::study::expression::parse_rule;
+///
+/// let rule = parse_rule("p99_ms(stalled, headway, 30%) <= 2 * p99_ms(calm, headway, 30%)")?;
+/// assert_eq!(rule.len(), 1);
+/// # Ok::<(), headway_latency::study::expression::ExpressionError>(())
+/// ```
 ///
 /// # Errors
 /// See [`ExpressionError`].

@@ -1,8 +1,8 @@
 //! Reasons that many figures share, said once.
 //!
-//! A reason is `PLACE: words`, such as `disk, nginx, 80%: 3.1 % of the requests started late`. Ten
-//! servers have ten of them that differ in their figures alone; a reader wants one, with the span
-//! of the figures. The places are counted, and a single one is named.
+//! A reason has the form `PLACE: text`, such as `disk, nginx, 80%: 3.1 % of the requests started
+//! late`. Ten servers may have ten reasons that differ only in their figures. They are joined into
+//! one, with the range of the figures and the number of places; a single place is named.
 
 /// Reasons in the order in which the first of each kind came.
 #[derive(Clone, Debug, Default)]

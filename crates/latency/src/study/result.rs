@@ -17,16 +17,24 @@ pub const FORMAT_NAME: &str = "headway-study";
 pub const FORMAT_VERSION: u32 = 1;
 
 /// A study that was run, wholly or in part.
+///
+/// ```
+/// use headway_latency::StudyResult;
+///
+/// let text = r#"{ "format": { "name": "headway-study", "version": 1 }, "number": 14 }"#;
+/// assert_eq!(StudyResult::from_json(text)?.number, 14);
+/// # Ok::<(), headway_latency::study::result::ResultError>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StudyResult {
     /// `headway-study` and its version.
     pub format: Format,
-    /// Its number.
+    /// The number of the study.
     pub number: u32,
-    /// Its name, `service-inversion`.
+    /// The name of the study, `service-inversion`.
     pub name: String,
-    /// Its title.
+    /// The title of the study.
     pub title: String,
     /// The paper, table and figure that it repeats.
     pub source: String,
@@ -56,7 +64,7 @@ pub struct StudyResult {
     pub tables: Vec<Table>,
     /// Figures to be drawn from the measurements.
     pub figures: Vec<Figure>,
-    /// Claims and what became of them.
+    /// Claims and their outcomes.
     pub claims: Vec<ClaimResult>,
 }
 
@@ -64,7 +72,7 @@ pub struct StudyResult {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EnvironmentResult {
-    /// Its name in the study.
+    /// The name of the environment in the study.
     pub name: String,
     /// One line: `400 MB set, ide-5400 with ext4, 130 MB memory, 1 Gbit/s`.
     pub words: String,
@@ -76,9 +84,9 @@ pub struct EnvironmentResult {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ServerResult {
-    /// Its name in the study.
+    /// The name of the server in the study.
     pub name: String,
-    /// Its name in tables.
+    /// The name of the server in tables.
     pub label: String,
     /// Which program or preset.
     pub kind: String,
@@ -96,7 +104,7 @@ pub struct ServerResult {
 pub struct Measurement {
     /// The `[[measure]]`.
     pub measure: String,
-    /// Its environment.
+    /// The environment of the measure.
     pub environment: String,
     /// The server's name.
     pub server: String,
@@ -112,29 +120,29 @@ pub struct Measurement {
 pub struct Repeat {
     /// From 1.
     pub repeat: u32,
-    /// Its directory below `measurements/`.
+    /// The directory below `measurements/`.
     pub key: String,
     /// Why there are no figures; absent when there are.
     pub failed: Option<String>,
-    /// Requests a second that were offered; absent for a closed loop.
+    /// Requests per second that were offered; absent for a closed loop.
     pub rate_rps: Option<f64>,
     /// The client's verdict on itself.
     pub verdict: Verdict,
-    /// Its reasons.
+    /// The reasons of the verdict.
     pub reasons: Vec<String>,
-    /// Headline quantities by name, and those that the study asks for.
+    /// Headline quantities by name, and those that the study needs.
     pub values: BTreeMap<String, Value>,
-    /// Cumulative distribution of response times, at most 100 points; only where a figure needs it.
+    /// Cumulative distribution of response times with up to 100 points; only if a figure needs it.
     pub cdf: Vec<CdfPoint>,
     /// Complete replies by latency decile (fastest first) and size series.
     pub deciles: Option<[[u64; 4]; 10]>,
-    /// Ready events a wake-up: (inclusive upper bound, wake-ups), ascending.
+    /// Ready events per wakeup: (inclusive upper limit, wakeups), ascending.
     pub ready: Vec<(u64, u64)>,
     /// Runnable processes: (number, samples), ascending.
     pub runnable: Vec<(u64, u64)>,
     /// Sleeps by label and system call, most frequent first.
     pub sleeps: Vec<SleepCount>,
-    /// What happened when, at most 120 points; only where a figure needs it.
+    /// The timeline with up to 120 points; only if a figure needs it.
     pub timeline: Vec<TimelinePoint>,
     /// Length of its steps.
     pub timeline_step_s: f64,
@@ -170,7 +178,7 @@ pub struct SleepCount {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Table {
-    /// Its title.
+    /// The title of the table.
     pub title: String,
     /// The unit of its cells, empty without one.
     pub unit: String,
@@ -210,9 +218,9 @@ impl Table {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PaperRow {
-    /// Its name.
+    /// The name of the row.
     pub row: String,
-    /// Its cells.
+    /// The cells of the row.
     pub cells: Vec<PaperCell>,
 }
 
@@ -230,11 +238,11 @@ pub enum PaperCell {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OurRow {
-    /// Its name.
+    /// The name of the row.
     pub row: String,
     /// The paper's row beside which it is to be read.
     pub beside: Option<String>,
-    /// Its cells.
+    /// The cells of the row.
     pub cells: Vec<OurCell>,
     /// Why the whole row is empty.
     pub absent: Option<String>,
@@ -246,7 +254,7 @@ pub struct OurRow {
 pub struct OurCell {
     /// The expression.
     pub expression: String,
-    /// Its value over the repeats; absent if it could not be measured.
+    /// The value over the repeats; absent if it could not be measured.
     pub value: Option<f64>,
     /// The 95 % interval, if one is known.
     pub interval: Option<Interval>,
@@ -262,7 +270,7 @@ pub struct OurCell {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Figure {
-    /// Its title.
+    /// The title of the figure.
     pub title: String,
     /// `cdf`, `deciles`, `ready`, `runnable`, `timeline` or `blocked`.
     pub kind: String,
@@ -274,30 +282,29 @@ pub struct Figure {
     pub points: Vec<String>,
 }
 
-/// What became of a claim.
+/// The outcome of a claim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Outcome {
-    /// It holds.
-    Holds,
-    /// It does not hold.
-    DoesNotHold,
-    /// The interval contains both, a run cannot be believed, or something has not been measured
-    /// yet.
+pub enum ClaimOutcome {
+    /// The rule is true.
+    Confirmed,
+    /// The rule is false.
+    NotConfirmed,
+    /// The interval contains both, a run is invalid, or something is not measured yet.
     #[default]
-    NotDecided,
-    /// What it is about cannot be measured here.
-    CannotBeTested,
+    Inconclusive,
+    /// The claim cannot be measured on this machine.
+    Untestable,
 }
 
-impl Outcome {
-    /// The words for people.
-    pub fn words(self) -> &'static str {
+impl ClaimOutcome {
+    /// The outcome as text.
+    pub fn name(self) -> &'static str {
         match self {
-            Outcome::Holds => "holds",
-            Outcome::DoesNotHold => "does not hold",
-            Outcome::NotDecided => "not decided",
-            Outcome::CannotBeTested => "cannot be tested",
+            ClaimOutcome::Confirmed => "confirmed",
+            ClaimOutcome::NotConfirmed => "not confirmed",
+            ClaimOutcome::Inconclusive => "inconclusive",
+            ClaimOutcome::Untestable => "cannot be tested",
         }
     }
 }
@@ -315,7 +322,7 @@ pub struct ClaimResult {
     /// What the paper says about it, in the words of [`Outcome::words`].
     pub expected: String,
     /// What was found here.
-    pub outcome: Outcome,
+    pub outcome: ClaimOutcome,
     /// Why it is not decided or cannot be tested; empty otherwise.
     pub why: Vec<String>,
     /// The author's explanation, shown when it does not hold.
@@ -334,18 +341,18 @@ pub struct Comparison {
     pub text: String,
     /// The left side.
     pub left: Option<f64>,
-    /// Its 95 % interval.
+    /// The 95 % interval of the left side.
     pub left_interval: Option<Interval>,
     /// `<`, `<=`, `>` or `>=`.
     pub operator: String,
     /// The right side.
     pub right: Option<f64>,
-    /// Its 95 % interval.
+    /// The 95 % interval of the right side.
     pub right_interval: Option<Interval>,
     /// Share of the draws in which the comparison is true.
     pub support: Option<f64>,
-    /// Its own outcome.
-    pub outcome: Outcome,
+    /// The outcome of this comparison.
+    pub outcome: ClaimOutcome,
 }
 
 /// Why a text is no result of a study.

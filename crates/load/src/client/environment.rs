@@ -1,4 +1,4 @@
-//! What the machine and the program are: the first part of `run.json`, for whoever repeats the run.
+//! The machine and the program: the first part of `run.json`, for readers who repeat the run.
 //!
 //! Read from `/proc` and `/sys` without asking the network. What a system does not tell stays
 //! empty; a missing file is no reason not to measure. Sources: proc(5),

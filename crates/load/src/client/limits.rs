@@ -80,7 +80,7 @@ impl Limits {
         }
     }
 
-    /// Whether so many connections at once can be opened at all.
+    /// Checks that this many connections can be open at once.
     ///
     /// `sources` is the number of source addresses, 0 when ports do not matter: a server behind a
     /// socket in the filesystem, or one on this machine, which can be asked from all of

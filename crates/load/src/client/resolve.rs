@@ -1,17 +1,17 @@
 //! Names to addresses, once and before the run: a lookup may wait for seconds, so the loop never
 //! makes one.
 //!
-//! One address is used for the whole run, since a run that changed between addresses would not be
-//! one measurement. Of several it is the first that takes a connection, in the order of RFC 6724:
-//! `localhost` is `::1` before 127.0.0.1 on most machines, and most servers listen on the second
-//! (RFC 8305 does so for the same reason).
+//! One address is used for the whole run, because a run that changed between addresses would be two
+//! measurements. If a name has several, the first one that accepts a connection is used, in the
+//! order of RFC 6724: `localhost` is `::1` before 127.0.0.1 on most machines, and most servers
+//! listen on the second (RFC 8305 does the same).
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 /// For a connection to each of several addresses.
-const TRY_PATIENCE: Duration = Duration::from_secs(1);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The name could not be turned into an address.
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +51,8 @@ fn choose(addresses: &[SocketAddr]) -> Option<SocketAddr> {
     if others.is_empty() {
         return Some(*first);
     }
-    let takes = |address: &&SocketAddr| TcpStream::connect_timeout(address, TRY_PATIENCE).is_ok();
+    let takes =
+        |address: &&SocketAddr| TcpStream::connect_timeout(address, CONNECT_TIMEOUT).is_ok();
     addresses.iter().find(takes).or(Some(first)).copied()
 }
 
@@ -80,7 +81,7 @@ mod tests {
     fn address_that_takes_connections_is_used_when_a_name_has_several() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let there = listener.local_addr().expect("an address");
-        // Nobody is at these, whether or not there is IPv6.
+        // No server listens on these, with or without IPv6.
         let nobody = |host: &str| SocketAddr::new(host.parse().expect("an address"), there.port());
         let (before, after) = (nobody("::1"), nobody("127.0.0.9"));
         assert_eq!(choose(&[before, there, after]), Some(there));

@@ -1,8 +1,8 @@
-//! Did this machine give the loop its processor? What the kernel's scheduler kept count of.
+//! How long the client's thread waited for a CPU, according to the kernel's scheduler.
 //!
-//! `schedstat` of a thread counts the time it was ready to run and had to wait for a processor:
-//! time in which replies lay in the socket and looked slow. On a virtual machine the hypervisor
-//! takes time as well, which no process sees but as *steal* of its processors. Sources:
+//! `schedstat` of a thread counts the time it was ready to run and waited for a CPU. Replies that
+//! lay in the socket meanwhile look slow. On a virtual machine the hypervisor takes time as well,
+//! which a process sees only as the *steal* of its CPUs. Sources:
 //! Documentation/scheduler/sched-stats.rst, proc_stat(5).
 
 use std::path::PathBuf;
@@ -18,11 +18,10 @@ pub struct Reading {
 /// The difference of two readings.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Waited {
-    /// Time the loop's thread was ready and waited for a processor; `None` where the kernel does
-    /// not count it.
+    /// Time that the thread was ready to run and waited for a CPU; `None` if the kernel does not
+    /// count it.
     pub run_queue_s: Option<f64>,
-    /// The part of the allowed processors' time that the hypervisor took; `None` where it is not
-    /// known.
+    /// Share of the allowed CPUs' time that the hypervisor took; `None` if unknown.
     pub steal_share: Option<f64>,
 }
 
@@ -34,7 +33,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// A watch of the thread that calls, on the processors it may use.
+    /// A watch of the calling thread, on the CPUs it may use.
     pub fn this_thread() -> Watch {
         let thread = rustix::thread::gettid().as_raw_nonzero();
         Watch {
@@ -69,7 +68,7 @@ impl Reading {
     }
 }
 
-/// The processors this thread may run on, by number.
+/// The CPUs this thread may run on, by number.
 pub fn allowed_cpus() -> Vec<usize> {
     let Ok(set) = rustix::thread::sched_getaffinity(None) else {
         return Vec::new();
@@ -79,7 +78,7 @@ pub fn allowed_cpus() -> Vec<usize> {
         .collect()
 }
 
-/// The second of three numbers: time on the run queue. All of them are 0 where the kernel does not
+/// The second of three numbers: time on the run queue. All three are 0 if the kernel does not
 /// count.
 fn run_queue_ns(schedstat: &str) -> Option<u64> {
     let mut words = schedstat.split_whitespace();
@@ -88,7 +87,7 @@ fn run_queue_ns(schedstat: &str) -> Option<u64> {
     (ran > 0).then_some(waited)
 }
 
-/// Ticks taken by the hypervisor and ticks in all, over the given processors.
+/// Ticks taken by the hypervisor, and all ticks, over the given CPUs.
 fn steal_and_total(stat: &str, cpus: &[usize]) -> Option<(u64, u64)> {
     let mut sum = None;
     for line in stat.lines() {

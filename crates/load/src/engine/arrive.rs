@@ -10,57 +10,59 @@ use std::time::Duration;
 use headway_latency::Outcome;
 
 use super::core::{Engine, NS_PER_MS};
-use super::pool::Place;
+use super::pool::Assigned;
 use super::slot::{Phase, Request, Waiting};
 
-/// Requests taken from the queue in a turn.
-const PLACED_PER_TURN_MAX: usize = 64;
+/// Requests taken from the queue per loop iteration.
+const ASSIGNED_PER_ITERATION_MAX: usize = 64;
 
-/// A closed-loop client whose connection could not be opened waits this long, doubled each time: a
-/// server that is down must not be met with a hundred thousand attempts a second.
-const RETREAT_FIRST: Duration = Duration::from_millis(10);
-const RETREAT_LAST: Duration = Duration::from_secs(1);
+/// Delay after a failed connection attempt in a closed loop, doubled each time: a server that is
+/// down must not get a hundred thousand attempts per second.
+const BACKOFF_MIN: Duration = Duration::from_millis(10);
+const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
 impl Engine<'_> {
     /// An arrival of an open loop.
     pub fn arrive(&mut self, intended_ns: u64) {
-        let now_ns = self.tell();
-        self.lagged(intended_ns);
+        let now_ns = self.update_clock();
+        self.record_lag(intended_ns);
         if !self.admit(intended_ns) {
             return;
         }
         let waiting = Waiting {
             intended_ns,
             document: self.requests.draw(),
-            target: self.requests.deal(),
+            target: self.requests.next_target(),
         };
-        if let Some(outcome) = self.hopeless(intended_ns, now_ns) {
+        if let Some(outcome) = self.past_deadline(intended_ns, now_ns) {
             return self.record_unsent(waiting, outcome, now_ns);
         }
-        // Nobody overtakes those who wait already.
-        if self.waiting.is_empty() && self.place(waiting) {
+        // Requests that wait already go first.
+        if self.waiting.is_empty() && self.assign(waiting) {
             return;
         }
         if self.waiting.len() < self.waiting_max {
             self.waiting.push_back(waiting);
-            let limits = &mut self.tally.limits;
+            let limits = &mut self.counters.limits;
             limits.connections += 1;
             limits.waiting_peak = limits.waiting_peak.max(self.waiting.len() as u32);
         } else {
-            self.tally.limits.waiting += 1;
+            self.counters.limits.waiting += 1;
             self.record_unsent(waiting, Outcome::NoConnection, now_ns);
         }
     }
 
     /// Something that was due then has the loop's attention now.
-    fn lagged(&mut self, due_ns: u64) {
+    fn record_lag(&mut self, due_ns: u64) {
         if self.limits.is_measured(due_ns) {
-            self.tally.lag.record_ns(self.now_ns.saturating_sub(due_ns));
+            self.counters
+                .lag
+                .record_ns(self.now_ns.saturating_sub(due_ns));
         }
     }
 
     /// What becomes of a request that the loop turns to when its time is over.
-    fn hopeless(&self, intended_ns: u64, now_ns: u64) -> Option<Outcome> {
+    fn past_deadline(&self, intended_ns: u64, now_ns: u64) -> Option<Outcome> {
         if self.limits.deadline_ns(intended_ns) <= now_ns {
             return Some(Outcome::TimedOut);
         }
@@ -68,14 +70,14 @@ impl Engine<'_> {
     }
 
     /// Starts the request if there is a connection for it, or a slot to open one in.
-    fn place(&mut self, waiting: Waiting) -> bool {
-        let Some(place) = self.pool.place(waiting.target) else {
+    fn assign(&mut self, waiting: Waiting) -> bool {
+        let Some(assigned) = self.pool.assign(waiting.target) else {
             return false;
         };
-        let index = match place {
-            Place::Kept(index) | Place::New(index) => index,
-            Place::Taken(index) => {
-                self.hang_up(index);
+        let index = match assigned {
+            Assigned::Idle(index) | Assigned::New(index) => index,
+            Assigned::Evicted(index) => {
+                self.close_connection(index);
                 index
             }
         };
@@ -92,21 +94,21 @@ impl Engine<'_> {
         true
     }
 
-    /// Gives connections to those who wait, oldest first, and gives up those whose time is over.
-    /// True when more could be done at once.
+    /// Assigns connections to waiting requests, oldest first, and ends those past their deadline.
+    /// Returns true if more could be done at once.
     pub fn serve_waiting(&mut self) -> bool {
-        for _ in 0..PLACED_PER_TURN_MAX {
+        for _ in 0..ASSIGNED_PER_ITERATION_MAX {
             let Some(&oldest) = self.waiting.front() else {
                 return false;
             };
             let now_ns = self.now_ns;
-            if let Some(outcome) = self.hopeless(oldest.intended_ns, now_ns) {
+            if let Some(outcome) = self.past_deadline(oldest.intended_ns, now_ns) {
                 self.record_unsent(oldest, outcome, now_ns);
-            } else if !self.place(oldest) {
+            } else if !self.assign(oldest) {
                 return false;
             }
             self.waiting.pop_front();
-            if self.tell() >= self.arrival_ns {
+            if self.update_clock() >= self.arrival_ns {
                 break;
             }
         }
@@ -114,10 +116,10 @@ impl Engine<'_> {
     }
 
     /// A client of a closed loop asks, unless the run is over for it.
-    pub fn ask(&mut self, index: u32, intended_ns: u64) {
+    pub fn start_request(&mut self, index: u32, intended_ns: u64) {
         self.check_end();
         if self.limits.stopping || !self.admit(intended_ns) {
-            self.hang_up(index);
+            self.close_connection(index);
             self.slot(index).phase = Phase::Free;
             return;
         }
@@ -131,7 +133,7 @@ impl Engine<'_> {
         let now_ns = self.now_ns;
         let target = match self.slot(index) {
             slot if slot.socket.is_some() => slot.target,
-            _ => self.requests.deal(),
+            _ => self.requests.next_target(),
         };
         self.begin_request(
             index,
@@ -156,19 +158,19 @@ impl Engine<'_> {
         }
         let pause = self.pause(index, outcome);
         if pause.is_zero() || self.limits.stopping {
-            return self.ask(index, self.now_ns);
+            return self.start_request(index, self.now_ns);
         }
         let slot = self.slot(index);
         slot.phase = match slot.socket {
             Some(_) => Phase::Idle,
-            None => Phase::Resting,
+            None => Phase::Paused,
         };
         let due_ns = self.now_ns + pause.as_nanos() as u64;
         self.timers.set(index, due_ns);
     }
 
     fn pause(&mut self, index: u32, outcome: Outcome) -> Duration {
-        let think = self.plan.think.max(self.line_rest(index));
+        let think = self.plan.think.max(self.line_busy_for(index));
         let slot = self.slot(index);
         let unopened = matches!(
             outcome,
@@ -178,13 +180,13 @@ impl Engine<'_> {
             slot.failures = 0;
             return think;
         }
-        let retreat = RETREAT_FIRST * (1 << slot.failures.min(7));
+        let backoff = BACKOFF_MIN * (1 << slot.failures.min(7));
         slot.failures += 1;
-        think.max(retreat.min(RETREAT_LAST))
+        think.max(backoff.min(BACKOFF_MAX))
     }
 
     /// How long the line of a client with a memory is still busy with its last reply.
-    fn line_rest(&mut self, index: u32) -> Duration {
+    fn line_busy_for(&mut self, index: u32) -> Duration {
         let (Some(bandwidth), now_ns) = (self.bandwidth, self.now_ns) else {
             return Duration::ZERO;
         };
@@ -199,33 +201,33 @@ impl Engine<'_> {
     /// A slot's timer has come up.
     pub fn resume(&mut self, index: u32, due_ns: u64) {
         match self.slot(index).phase {
-            Phase::Resting | Phase::Idle => {
-                self.tell();
-                self.lagged(due_ns);
-                self.ask(index, due_ns);
+            Phase::Paused | Phase::Idle => {
+                self.update_clock();
+                self.record_lag(due_ns);
+                self.start_request(index, due_ns);
             }
             Phase::Receiving => self.read_on(index),
             Phase::Connecting => self.dial(index),
-            Phase::Silent => self.speak(index),
+            Phase::FirstPause => self.end_first_pause(index),
             Phase::Free | Phase::Sending => {}
         }
     }
 
     /// An idle connection was closed by the server, or can no longer be used.
-    pub fn lose_idle(&mut self, index: u32) {
-        self.hang_up(index);
+    pub fn close_idle(&mut self, index: u32) {
+        self.close_connection(index);
         if self.is_open_loop() {
             self.pool.not_idle(index);
             self.pool.free(index);
         } else {
-            self.slot(index).phase = Phase::Resting;
+            self.slot(index).phase = Phase::Paused;
         }
     }
 
     /// Ends everything that is still in flight or waits. Arrivals that are due and have not been
-    /// looked at find out by themselves that they are hopeless.
+    /// looked at find out by themselves that they are past_deadline.
     pub fn abandon(&mut self) {
-        self.tell();
+        self.update_clock();
         for index in 0..self.pool.slots.len() as u32 {
             if self.slot(index).is_busy() {
                 self.finish(index, Outcome::Abandoned, false);
@@ -236,7 +238,7 @@ impl Engine<'_> {
         }
     }
 
-    /// The slots whose time-out has passed.
+    /// Ends the requests whose timeout has passed.
     pub fn time_out(&mut self, expired: &mut Vec<usize>) {
         self.deadlines.expire(self.now_ns / NS_PER_MS, expired);
         for index in expired.drain(..) {
@@ -246,7 +248,7 @@ impl Engine<'_> {
                 _ => Outcome::TimedOut,
             };
             if self.slot(index).is_busy() {
-                self.tell();
+                self.update_clock();
                 self.finish(index, outcome, false);
             }
         }

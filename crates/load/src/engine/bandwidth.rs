@@ -1,8 +1,8 @@
 //! What a slow client may read: bytes are earned over time, as on a modem line.
 //!
-//! The limit is on reading, with a small receive buffer, so the server meets it as a full window:
-//! the way SPECweb99's 400,000 bit/s clients look from its side. Earned bytes do not pile up beyond
-//! a tenth of a second's worth, so a pause is not followed by a burst.
+//! The limit is on reading, with a small receive buffer, so the server sees a full TCP window, as
+//! it does with SPECweb99's clients of 400,000 bit/s. Unused bytes accumulate for at most a tenth
+//! of a second, so a pause is not followed by a burst.
 
 /// The rate all connections of a run share.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +27,7 @@ impl Bandwidth {
         }
     }
 
-    /// A tenth of a second's worth, but a whole segment at least where that is not much more than a
+    /// A tenth of a second's bytes, but at least a whole segment if that is not much more than a
     /// second's.
     pub fn burst_bytes(self) -> u64 {
         (self.bytes_per_s / 10).max(self.bytes_per_s.min(1460))
@@ -60,7 +60,7 @@ impl Bandwidth {
         bucket.earned_bytes
     }
 
-    /// So many bytes were read.
+    /// Takes the bytes that were read from the bucket.
     pub fn spend(self, bucket: &mut Bucket, bytes: u64) {
         bucket.earned_bytes = bucket.earned_bytes.saturating_sub(bytes);
     }
@@ -87,7 +87,7 @@ mod tests {
             read += bytes;
             now_ns += bandwidth.pause_ns(&bucket);
         }
-        // 50,000 bytes a second, and the burst it began with.
+        // 50,000 bytes per second, and the initial burst.
         assert!((500_000..=505_100).contains(&read), "{read}");
     }
 

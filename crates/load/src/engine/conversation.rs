@@ -1,4 +1,4 @@
-//! Clients with a memory: what each asks depends on what it was told, and it judges its replies
+//! Clients with state: each request depends on earlier replies, and the client judges replies
 //! itself.
 //!
 //! Where all clients are alike, [`super::Work`] has everything: documents, an order, checksums. A
@@ -14,7 +14,7 @@ use std::fmt;
 
 use headway_latency::Outcome;
 
-/// Makes the clients of a run.
+/// Creates the clients of a run.
 pub trait Conversation: fmt::Debug + Send + Sync {
     /// The client with this number, from 0. Asked once for each, before the run.
     fn client(&self, number: u32) -> Box<dyn Client>;
@@ -22,7 +22,7 @@ pub trait Conversation: fmt::Debug + Send + Sync {
 
 /// What is known of a request when it is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct RequestFacts {
     /// For the row.
     pub class: u8,
     /// The body's length, if it is known without the reply.
@@ -38,7 +38,7 @@ pub trait Client: fmt::Debug {
     fn choose(&mut self);
 
     /// What is known of it.
-    fn facts(&self) -> Facts;
+    fn facts(&self) -> RequestFacts;
 
     /// How many requests the connection that is being opened shall carry: at least 1.
     fn requests_on_connection(&mut self) -> u32;
@@ -61,5 +61,5 @@ pub trait Client: fmt::Debug {
     fn ended(&mut self, outcome: Outcome);
 }
 
-/// Who hears of a reply on its way; the lifetime is that of the borrow, not of the client.
-pub(crate) type Hearer<'a> = Option<&'a mut (dyn Client + 'static)>;
+/// The client that reads a reply as it arrives; the lifetime is that of the borrow.
+pub(crate) type BodyReader<'a> = Option<&'a mut (dyn Client + 'static)>;

@@ -1,7 +1,7 @@
 //! The engine's state, and what its parts share: the clock, the limits, opening and closing a
 //! slot's connection.
 //!
-//! [`super::turn`] is the loop, [`super::arrive`] gives requests their connections, and
+//! [`super::event_loop`] is the loop, [`super::arrive`] gives requests their connections, and
 //! [`super::exchange`] takes one from its first byte out to its last byte in.
 
 use std::collections::VecDeque;
@@ -14,31 +14,31 @@ use headway_latency::{Outcome, Row};
 
 use super::EngineError;
 use super::bandwidth::Bandwidth;
+use super::counters::Counters;
 use super::dial::Dialer;
 use super::observer::{Epoch, Observer};
-use super::plan::{Mode, Plan};
+use super::plan::{Method, Mode, Plan};
 use super::pool::Pool;
 use super::reply::Reply;
 use super::requests::Requests;
 use super::schedule::ArrivalTimes;
 use super::slot::{Request, Slot, Waiting};
-use super::tally::Tally;
 use super::timers::Timers;
 
-/// One receive brings at most this. It fits in a second-level cache, and holds most files whole.
+/// Bytes of one receive. It fits in a second-level cache, and holds most files whole.
 const BUFFER_BYTES: usize = 256 * 1024;
 
-/// How long replies are waited for at the end of a run whose requests have no time-out.
-const GRACE_DEFAULT: Duration = Duration::from_secs(10);
+/// How long the end of a run waits for replies if its requests have no timeout.
+const GRACE_WITHOUT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Beyond the time-out, which is met up to a tick late: at the end of a run, too, a time-out
-/// decides.
-const GRACE_MARGIN: Duration = Duration::from_secs(1);
+/// Added to the timeout, which is detected up to a tick late, so that requests in flight at the end
+/// of a run time out before they are abandoned.
+const TIMEOUT_MARGIN: Duration = Duration::from_secs(1);
 
 /// What is later than any run.
 pub(crate) const NEVER_NS: u64 = u64::MAX;
 
-/// The connection of a row whose request never had one.
+/// The connection number in the row of a request that never had a connection.
 const NO_CONNECTION: u32 = u32::MAX;
 
 pub(crate) struct Engine<'a> {
@@ -54,9 +54,9 @@ pub(crate) struct Engine<'a> {
     pub waiting: VecDeque<Waiting>,
     pub waiting_max: usize,
     /// Clients of a closed loop that have not begun.
-    pub beginners: Range<u32>,
-    /// From one of them to the next, in nanoseconds.
-    beginner_step_ns: u64,
+    pub ramp_clients: Range<u32>,
+    /// Time between the first requests of two clients of a ramp, in nanoseconds.
+    ramp_step_ns: u64,
     arrivals: Option<ArrivalTimes>,
     /// The next arrival of an open loop; [`NEVER_NS`] when there is none.
     pub arrival_ns: u64,
@@ -64,7 +64,7 @@ pub(crate) struct Engine<'a> {
     pub deadlines: Deadlines,
     pub bandwidth: Option<Bandwidth>,
     pub buffer: Box<[u8]>,
-    pub tally: Tally<'a>,
+    pub counters: Counters<'a>,
     pub limits: RunLimits,
 }
 
@@ -72,16 +72,17 @@ pub(crate) struct Engine<'a> {
 pub(crate) struct RunLimits {
     pub timeout_ns: u64,
     pub warmup_ns: u64,
-    /// Requests whose intended start is at or after this are left out as well.
+    /// From this intended start on, requests belong to the cool-down and are not measured.
     pub measured_ns: u64,
-    /// No request whose intended start is at or after this.
+    /// From this intended start on, no request is started.
     pub end_ns: u64,
     /// What is in flight then is abandoned.
     pub abandon_ns: u64,
     grace_ns: u64,
     /// Requests that count which may still be started.
     requests_left: u64,
-    /// No further request of a closed loop; of an open one, none after those that are due already.
+    /// Set when no further request is started; an open loop still starts those that are due
+    /// already.
     pub stopping: bool,
 }
 
@@ -97,8 +98,8 @@ impl RunLimits {
             measured_ns,
             end_ns: measured_ns.saturating_add(whole_ns(plan.cooldown)),
             abandon_ns: NEVER_NS,
-            grace_ns: whole_ns(plan.timeout.map_or(GRACE_DEFAULT, |timeout| {
-                timeout.saturating_add(GRACE_MARGIN)
+            grace_ns: whole_ns(plan.timeout.map_or(GRACE_WITHOUT_TIMEOUT, |timeout| {
+                timeout.saturating_add(TIMEOUT_MARGIN)
             })),
             requests_left: plan.stop.requests.unwrap_or(u64::MAX),
             stopping: false,
@@ -127,7 +128,7 @@ impl<'a> Engine<'a> {
             .targets
             .iter()
             .map(|target| Dialer::new(target, receive_buffer_bytes));
-        let (slots_max, waiting_max, beginners, arrivals) = match &plan.mode {
+        let (slots_max, waiting_max, ramp_clients, arrivals) = match &plan.mode {
             Mode::Closed { connections } => (*connections, 0, 0..*connections, None),
             Mode::Open {
                 schedule,
@@ -147,15 +148,15 @@ impl<'a> Engine<'a> {
             pool: Pool::new(slots_max, plan.targets.len()),
             waiting: VecDeque::with_capacity(waiting_max.min(65_536)),
             waiting_max,
-            beginner_step_ns: whole_ns(plan.ramp) / u64::from(beginners.end.max(1)),
-            beginners,
+            ramp_step_ns: whole_ns(plan.ramp) / u64::from(ramp_clients.end.max(1)),
+            ramp_clients,
             arrivals,
             arrival_ns: NEVER_NS,
             timers: Timers::with_capacity(slots_max.min(65_536) as usize),
             deadlines: Deadlines::new(tick(plan.timeout)),
             bandwidth,
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
-            tally: Tally::new(observer),
+            counters: Counters::new(observer),
             limits: RunLimits::new(plan),
             now_ns: 0,
             epoch: Epoch {
@@ -166,7 +167,7 @@ impl<'a> Engine<'a> {
         let conversation = plan.conversation.as_ref();
         let client = |number| conversation.map(|conversation| conversation.client(number));
         let slots = engine
-            .beginners
+            .ramp_clients
             .clone()
             .map(|number| Slot::of(client(number)));
         engine.pool.slots.extend(slots);
@@ -179,7 +180,7 @@ impl<'a> Engine<'a> {
             instant: Instant::now(),
             wall: SystemTime::now(),
         };
-        self.tally.begin(self.epoch);
+        self.counters.begin(self.epoch);
         self.next_arrival();
     }
 
@@ -188,16 +189,16 @@ impl<'a> Engine<'a> {
     }
 
     /// Reads the clock.
-    pub fn tell(&mut self) -> u64 {
+    pub fn update_clock(&mut self) -> u64 {
         self.now_ns = self.epoch.instant.elapsed().as_nanos() as u64;
         self.now_ns
     }
 
     /// When the next client of a closed loop begins; [`NEVER_NS`] when all have.
-    pub fn beginner_ns(&self) -> u64 {
-        match self.beginners.is_empty() {
+    pub fn next_ramp_client_ns(&self) -> u64 {
+        match self.ramp_clients.is_empty() {
             true => NEVER_NS,
-            false => self.beginner_step_ns * u64::from(self.beginners.start),
+            false => self.ramp_step_ns * u64::from(self.ramp_clients.start),
         }
     }
 
@@ -209,7 +210,7 @@ impl<'a> Engine<'a> {
         self.arrival_ns = due.unwrap_or(NEVER_NS);
     }
 
-    /// One more request is due at this instant. False when the run has enough of them.
+    /// Counts one more request at this instant. False if the run has enough requests.
     pub fn admit(&mut self, intended_ns: u64) -> bool {
         if self.limits.is_measured(intended_ns) {
             if self.limits.requests_left == 0 {
@@ -217,7 +218,7 @@ impl<'a> Engine<'a> {
             }
             self.limits.requests_left -= 1;
         }
-        self.tally.requests += 1;
+        self.counters.requests += 1;
         true
     }
 
@@ -227,7 +228,7 @@ impl<'a> Engine<'a> {
         if !self.limits.stopping && (enough || self.now_ns >= self.limits.end_ns) {
             self.limits.stopping = true;
             self.limits.abandon_ns = self.now_ns.saturating_add(self.limits.grace_ns);
-            self.beginners = 0..0;
+            self.ramp_clients = 0..0;
         }
     }
 
@@ -250,7 +251,7 @@ impl<'a> Engine<'a> {
 
     /// Asks the events for this, whatever was asked before. False when the kernel has no memory for
     /// it.
-    pub fn listen(&mut self, index: u32, interest: Interest) -> bool {
+    pub fn poll_for(&mut self, index: u32, interest: Interest) -> bool {
         let slot = &mut self.pool.slots[index as usize];
         let Some(socket) = &slot.socket else {
             return false;
@@ -267,8 +268,8 @@ impl<'a> Engine<'a> {
         done.is_ok()
     }
 
-    /// Hears nothing of the slot's connection, not even its end.
-    pub fn silence(&mut self, index: u32) {
+    /// Stops polling the slot's connection, even for its end.
+    pub fn stop_polling(&mut self, index: u32) {
         let slot = &mut self.pool.slots[index as usize];
         if let (Some(socket), Some(_)) = (&slot.socket, slot.interest.take()) {
             // Only a descriptor that is not registered cannot be removed.
@@ -277,14 +278,14 @@ impl<'a> Engine<'a> {
     }
 
     /// Closes the slot's connection, if it has one.
-    pub fn hang_up(&mut self, index: u32) {
+    pub fn close_connection(&mut self, index: u32) {
         let slot = &mut self.pool.slots[index as usize];
         let registered = slot.interest.take().is_some();
         if let Some(socket) = slot.socket.take() {
             if registered {
                 self.events.forget(socket.as_fd());
             }
-            self.tally.connections -= 1;
+            self.counters.connections -= 1;
         }
     }
 
@@ -321,10 +322,11 @@ impl<'a> Engine<'a> {
             target: request.target,
             warmup: !self.limits.is_measured(request.intended_ns),
         };
-        self.tally.push(row);
+        self.counters.push(row);
     }
 
-    /// The row of a request that never had a connection: it ended where it would have started.
+    /// Writes the row of a request that never had a connection: it ended when it should have
+    /// started.
     pub fn record_unsent(&mut self, waiting: Waiting, error: Outcome, now_ns: u64) {
         let document = &self.plan.work.documents[waiting.document as usize];
         let row = Row {
@@ -342,22 +344,23 @@ impl<'a> Engine<'a> {
             target: waiting.target,
             warmup: !self.limits.is_measured(waiting.intended_ns),
         };
-        self.tally.push(row);
+        self.counters.push(row);
     }
 
     /// Gives a slot its request. It has a connection to the target, or none.
     pub fn begin_request(&mut self, index: u32, request: Request) {
-        let verify = self.plan.verify;
+        let (verify, is_head) = (self.plan.verify, self.plan.method == Method::Head);
         let deadline_ns = self.limits.deadline_ns(request.intended_ns);
         if deadline_ns != NEVER_NS {
             self.deadlines
                 .set(index as usize, deadline_ns.div_ceil(NS_PER_MS));
         }
-        self.tally.in_flight += 1;
+        self.counters.in_flight += 1;
         let slot = self.slot(index);
         slot.request = request;
         slot.sent_bytes = 0;
         Reply::restart(&mut slot.reply, verify);
+        slot.reply.without_body = is_head;
         if slot.socket.is_some() {
             slot.ordinal += 1;
             self.transmit(index);
@@ -369,9 +372,9 @@ impl<'a> Engine<'a> {
 
 pub(crate) const NS_PER_MS: u64 = 1_000_000;
 
-/// How exactly time-outs are met: within a hundredth, between one and 64 milliseconds.
+/// Resolution of timeouts: a hundredth, between 1 and 64 milliseconds.
 fn tick(timeout: Option<Duration>) -> Duration {
-    let hundredth = timeout.unwrap_or(GRACE_DEFAULT) / 100;
+    let hundredth = timeout.unwrap_or(GRACE_WITHOUT_TIMEOUT) / 100;
     hundredth.clamp(Duration::from_millis(1), Duration::from_millis(64))
 }
 

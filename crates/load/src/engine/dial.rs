@@ -1,9 +1,9 @@
-//! Opening a connection: a socket, where it comes from, and why it could not be.
+//! Opening connections: the socket, its local address, and the reason of a failure.
 //!
-//! Nothing here waits. A Unix socket whose listener's queue is full says `EAGAIN` and has to be
-//! asked again, unlike TCP, which goes on in the background. When the local ports of one source
-//! address are used up, the next one is tried, some of them at most: each attempt costs the kernel
-//! a search.
+//! Nothing here waits. A Unix socket whose listener's queue is full returns `EAGAIN` and has to be
+//! tried again, unlike TCP, which connects in the background. If the local ports of one source
+//! address are used up, the next address is tried, up to a limit, because each attempt costs the
+//! kernel a search.
 //!
 //! Sources: connect(2), ip(7), unix(7).
 
@@ -44,7 +44,7 @@ pub(crate) enum Dialled {
     /// A socket that is connected, or will be when it is writable.
     Socket(OwnedFd),
     /// The listener's queue is full: ask again.
-    Full,
+    Busy,
     /// No connection.
     Failed(Cause),
 }
@@ -131,7 +131,7 @@ impl Dialer {
                     last = Errno::ADDRNOTAVAIL;
                 }
                 Err(("connect", Errno::AGAIN)) => match self.to {
-                    Peer::Unix(_) => return Dialled::Full,
+                    Peer::Unix(_) => return Dialled::Busy,
                     // TCP's answer when even the routing cache refuses; ip(7) has it as no port.
                     Peer::Inet(_) => {
                         limits.ports += 1;
@@ -180,7 +180,8 @@ impl Dialer {
             let _ = sockopt::set_socket_recv_buffer_size(&socket, bytes);
         }
         if let Some(source) = source {
-            // A kernel before 4.2 takes its port at bind: fewer connections, none of them wrong.
+            // Linux before 4.2 chooses the port at bind: fewer connections are possible, but all
+            // are correct.
             let _ = headway_os::socket::bind_address_no_port(socket.as_fd());
             net::bind(&socket, &SocketAddr::new(source, 0)).map_err(|error| ("bind", error))?;
         }
@@ -194,7 +195,7 @@ impl Dialer {
         };
         match connected {
             Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
-            // A signal came in between; the connection goes on by itself.
+            // A signal interrupted the call; the connection continues in the background.
             Err(Errno::INTR) => Ok(socket),
             Err(error) => Err(("connect", error)),
         }

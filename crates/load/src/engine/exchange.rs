@@ -1,9 +1,9 @@
 //! One request on one slot: connect, send, receive, judge, record.
 //!
-//! Every path ends in [`Engine::finish`], which writes the row. A reply is judged when it is whole;
-//! what happens to its connection before that decides the outcome otherwise. A kept connection that
-//! the server closed under a request before a byte of the reply is no error of either side (RFC
-//! 9112 section 9.3.1): the request is sent once more, on a new connection, and its time goes on.
+//! Every path ends in [`Engine::finish`], which writes the row. A complete reply is judged; an
+//! earlier end of its connection decides the outcome otherwise. If the server closes a keep-alive
+//! connection before the first byte of a reply, neither side made an error (RFC 9112 section
+//! 9.3.1): the request is sent once more, on a new connection, and its time continues.
 
 use std::os::fd::AsFd;
 
@@ -17,20 +17,21 @@ use super::dial::{Cause, Dialled, outcome};
 use super::reply::{Malformed, Progress};
 use super::slot::Phase;
 
-/// Receives for one event; the rest waits for the next turn, so that one fast reply delays nobody.
+/// Receives per event; the rest waits for the next iteration, so that one fast reply does not delay
+/// others.
 const RECEIVES_PER_EVENT_MAX: usize = 4;
 
 /// From this many missing bytes on, they are thrown away in the kernel rather than copied.
 const DISCARD_MIN_BYTES: u64 = 16 * 1024;
 
-/// How soon a Unix socket is asked again whose listener's queue was full.
-const REDIAL_NS: u64 = 1_000_000;
+/// Delay before a Unix socket whose listener's queue was full is tried again.
+const RETRY_CONNECT_NS: u64 = 1_000_000;
 
 /// One receive.
 enum Received {
-    /// So many bytes in the buffer, of so many asked for.
+    /// Bytes read into the buffer, and bytes requested.
     Bytes(usize, usize),
-    /// So many bytes of the body thrown away, of so many asked for.
+    /// Bytes of the body that were discarded, and bytes requested.
     Discarded(usize, usize),
     /// The server closed its side.
     End,
@@ -45,10 +46,10 @@ impl Engine<'_> {
         let target = self.slot(index).request.target;
         let dialer = &mut self.dialers[usize::from(target)];
         let local = dialer.is_local();
-        match dialer.dial(&mut self.tally.limits) {
+        match dialer.dial(&mut self.counters.limits) {
             Dialled::Socket(socket) => {
-                let connection = self.tally.connections_opened as u32;
-                self.tally.opened();
+                let connection = self.counters.connections_opened as u32;
+                self.counters.opened();
                 let now_ns = self.now_ns;
                 let bucket = self.bandwidth.map(|bandwidth| bandwidth.open(now_ns));
                 let per_connection = self.plan.requests_per_connection;
@@ -68,15 +69,15 @@ impl Engine<'_> {
                     // The handshake is over: asking the events first would cost two calls more.
                     self.transmit(index);
                 } else {
-                    self.listen_or_fail(index, Interest::WRITE);
+                    self.poll_or_fail(index, Interest::WRITE);
                 }
             }
-            Dialled::Full => {
+            Dialled::Busy => {
                 self.slot(index).phase = Phase::Connecting;
-                self.timers.set(index, self.now_ns + REDIAL_NS);
+                self.timers.set(index, self.now_ns + RETRY_CONNECT_NS);
             }
             Dialled::Failed(cause) => {
-                self.tally.failed(|| dialer.describe(cause));
+                self.counters.failed(|| dialer.describe(cause));
                 self.slot(index).connection = u32::MAX;
                 self.finish(index, cause.outcome, false);
             }
@@ -95,35 +96,35 @@ impl Engine<'_> {
         }
         match slot.phase {
             Phase::Connecting if pauses && event.writable && !event.hangup => {
-                self.keep_silent(index);
+                self.begin_first_pause(index);
             }
             Phase::Connecting | Phase::Sending => {
                 if event.writable || event.hangup {
-                    self.tell();
+                    self.update_clock();
                     self.transmit(index);
                 } else {
                     self.receive(index);
                 }
             }
-            Phase::Silent | Phase::Receiving => self.receive(index),
-            Phase::Idle => self.look(index),
-            Phase::Free | Phase::Resting => {}
+            Phase::FirstPause | Phase::Receiving => self.receive(index),
+            Phase::Idle => self.read_idle(index),
+            Phase::Free | Phase::Paused => {}
         }
     }
 
-    /// The connection has come about, and its request comes later. What the server says meanwhile
-    /// is heard.
-    fn keep_silent(&mut self, index: u32) {
-        let now_ns = self.tell();
+    /// The connection is open, and its first request comes after a pause. Replies before that are
+    /// read.
+    fn begin_first_pause(&mut self, index: u32) {
+        let now_ns = self.update_clock();
         let pause_ns = whole_ns(self.plan.first_pause);
-        self.slot(index).phase = Phase::Silent;
+        self.slot(index).phase = Phase::FirstPause;
         self.timers.set(index, now_ns.saturating_add(pause_ns));
-        self.listen_or_fail(index, Interest::READ);
+        self.poll_or_fail(index, Interest::READ);
     }
 
     /// The pause is over.
-    pub fn speak(&mut self, index: u32) {
-        self.tell();
+    pub fn end_first_pause(&mut self, index: u32) {
+        self.update_clock();
         self.slot(index).phase = Phase::Sending;
         self.transmit(index);
     }
@@ -147,38 +148,38 @@ impl Engine<'_> {
                     slot.sent_bytes += sent;
                     if slot.sent_bytes == bytes.len() {
                         slot.phase = Phase::Receiving;
-                        return self.listen_or_fail(index, Interest::READ);
+                        return self.poll_or_fail(index, Interest::READ);
                     }
                     slot.phase = Phase::Sending;
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) if slot.phase == Phase::Connecting => {
-                    return self.listen_or_fail(index, Interest::WRITE);
+                    return self.poll_or_fail(index, Interest::WRITE);
                 }
                 Err(Errno::AGAIN) => {
                     slot.phase = Phase::Sending;
-                    return self.listen_or_fail(index, Interest::BOTH);
+                    return self.poll_or_fail(index, Interest::BOTH);
                 }
                 Err(Errno::PIPE) => {
                     // The server has closed; it may have said why before that.
                     slot.phase = Phase::Receiving;
-                    return self.listen_or_fail(index, Interest::READ);
+                    return self.poll_or_fail(index, Interest::READ);
                 }
-                Err(error) => return self.lose(index, error),
+                Err(error) => return self.connection_failed(index, error),
             }
         }
     }
 
     /// Reads on after a pause for bandwidth.
     pub fn read_on(&mut self, index: u32) {
-        self.tell();
-        self.listen_or_fail(index, Interest::READ);
+        self.update_clock();
+        self.poll_or_fail(index, Interest::READ);
         self.receive(index);
     }
 
-    fn listen_or_fail(&mut self, index: u32, interest: Interest) {
-        if !self.listen(index, interest) {
-            self.tally.limits.descriptors += 1;
+    fn poll_or_fail(&mut self, index: u32, interest: Interest) {
+        if !self.poll_for(index, interest) {
+            self.counters.limits.descriptors += 1;
             self.finish(index, Outcome::NoDescriptor, false);
         }
     }
@@ -190,14 +191,14 @@ impl Engine<'_> {
                 return;
             };
             let received = self.receive_once(index, allowed);
-            let now_ns = self.tell();
+            let now_ns = self.update_clock();
             let (progress, bytes, asked) = match received {
                 Received::Bytes(bytes, asked) => {
                     let slot = &mut self.pool.slots[index as usize];
-                    let (piece, server) = (&self.buffer[..bytes], &mut self.tally.server);
-                    let fed = slot
-                        .reply
-                        .feed_for(piece, server, slot.client.as_deref_mut());
+                    let (piece, server) = (&self.buffer[..bytes], &mut self.counters.server);
+                    let fed =
+                        slot.reply
+                            .feed_with_reader(piece, server, slot.client.as_deref_mut());
                     (fed, bytes, asked)
                 }
                 Received::Discarded(bytes, asked) => (
@@ -207,7 +208,7 @@ impl Engine<'_> {
                 ),
                 Received::End => return self.end_of_stream(index),
                 Received::Nothing => return,
-                Received::Failed(error) => return self.lose(index, error),
+                Received::Failed(error) => return self.connection_failed(index, error),
             };
             let slot = self.slot(index);
             if slot.request.first_byte_ns == 0 {
@@ -231,14 +232,14 @@ impl Engine<'_> {
         let Some(bandwidth) = self.bandwidth else {
             return Some(most);
         };
-        let now_ns = self.tell();
+        let now_ns = self.update_clock();
         let slot = self.slot(index);
         let available = bandwidth.available(&mut slot.bucket, now_ns);
         if available > 0 {
             return Some(most.min(available as usize));
         }
         let pause_ns = bandwidth.pause_ns(&slot.bucket);
-        self.silence(index);
+        self.stop_polling(index);
         self.timers.set(index, now_ns + pause_ns);
         None
     }
@@ -268,7 +269,7 @@ impl Engine<'_> {
             Err(Errno::AGAIN) => return Received::Nothing,
             Err(error) => return Received::Failed(error),
         };
-        self.tally.bytes += bytes as u64;
+        self.counters.bytes += bytes as u64;
         if let Some(bandwidth) = self.bandwidth {
             bandwidth.spend(&mut slot.bucket, bytes as u64);
         }
@@ -289,13 +290,13 @@ impl Engine<'_> {
         let outcome = match &mut slot.client {
             Some(_) if excess => Outcome::Length,
             Some(client) => client.judge(status, body_bytes),
-            None => self.outcome_alike(index, excess),
+            None => self.outcome_of_document(index, excess),
         };
         self.finish(index, outcome, keeps);
     }
 
     /// What a whole reply is where all clients are alike.
-    fn outcome_alike(&self, index: u32, excess: bool) -> Outcome {
+    fn outcome_of_document(&self, index: u32, excess: bool) -> Outcome {
         let slot = &self.pool.slots[index as usize];
         let document = &self.plan.work.documents[slot.request.document as usize];
         let reply = &slot.reply;
@@ -308,7 +309,7 @@ impl Engine<'_> {
         } else if excess
             || document
                 .size_bytes
-                .is_some_and(|size| size != reply.body_bytes)
+                .is_some_and(|size| size != reply.body_bytes && !reply.without_body)
         {
             Outcome::Length
         } else if reply
@@ -326,15 +327,15 @@ impl Engine<'_> {
         let slot = self.slot(index);
         if slot.reply.close() {
             self.judge(index, false);
-        } else if may_repeat(slot) {
-            self.repeat(index);
+        } else if may_retry(slot) {
+            self.retry(index);
         } else {
             self.finish(index, Outcome::ClosedEarly, false);
         }
     }
 
     /// The connection failed.
-    fn lose(&mut self, index: u32, error: Errno) {
+    fn connection_failed(&mut self, index: u32, error: Errno) {
         let slot = self.slot(index);
         let outcome = match (outcome(error), slot.phase) {
             (Outcome::TimedOut, Phase::Connecting) => Outcome::ConnectTimedOut,
@@ -343,17 +344,17 @@ impl Engine<'_> {
         if slot.phase == Phase::Connecting {
             let target = usize::from(slot.request.target);
             let dialer = &self.dialers[target];
-            self.tally.failed(|| dialer.describe(Cause::late(error)));
-        } else if outcome == Outcome::Reset && may_repeat(slot) {
-            return self.repeat(index);
+            self.counters.failed(|| dialer.describe(Cause::late(error)));
+        } else if outcome == Outcome::Reset && may_retry(slot) {
+            return self.retry(index);
         }
         self.finish(index, outcome, false);
     }
 
     /// Sends the request again, on a new connection.
-    fn repeat(&mut self, index: u32) {
-        self.tally.retried += 1;
-        self.hang_up(index);
+    fn retry(&mut self, index: u32) {
+        self.counters.retried += 1;
+        self.close_connection(index);
         let slot = self.slot(index);
         slot.sent_bytes = 0;
         self.dial(index);
@@ -365,36 +366,36 @@ impl Engine<'_> {
         if let Some(client) = &mut self.slot(index).client {
             client.ended(outcome);
         }
-        self.tally.in_flight -= 1;
+        self.counters.in_flight -= 1;
         self.deadlines.clear(index as usize);
         let phase = self.slot(index).phase;
-        if self.bandwidth.is_some() || matches!(phase, Phase::Connecting | Phase::Silent) {
+        if self.bandwidth.is_some() || matches!(phase, Phase::Connecting | Phase::FirstPause) {
             self.timers.clear(index);
         }
-        if !keeps || !self.listen(index, Interest::READ) {
-            self.hang_up(index);
+        if !keeps || !self.poll_for(index, Interest::READ) {
+            self.close_connection(index);
         }
         self.next_request(index, outcome);
     }
 
     /// Something came on a connection that carries no request: its end, as a rule.
-    fn look(&mut self, index: u32) {
+    fn read_idle(&mut self, index: u32) {
         let Some(socket) = &self.pool.slots[index as usize].socket else {
             return;
         };
         match net::recv(socket.as_fd(), &mut self.buffer[..1], RecvFlags::empty()) {
             Err(Errno::AGAIN | Errno::INTR) => return,
-            Ok((_, 1..)) => self.tally.unsolicited += 1,
+            Ok((_, 1..)) => self.counters.unsolicited += 1,
             Ok((_, 0)) | Err(_) => {}
         }
-        self.lose_idle(index);
+        self.close_idle(index);
     }
 }
 
-/// Whether the server may simply have closed a kept connection at the moment the request was sent.
-/// A new connection is nobody's mistake twice, so a request is repeated once at most; one that may
-/// not be done twice never is.
-fn may_repeat(slot: &super::slot::Slot) -> bool {
+/// Whether the server may have closed a keep-alive connection just as the request was sent. A retry
+/// uses a new connection, so a request is sent at most twice; one that is not idempotent is never
+/// retried.
+fn may_retry(slot: &super::slot::Slot) -> bool {
     let client = slot.client.as_deref();
     let repeats = client.is_none_or(|client| client.facts().repeats);
     slot.ordinal > 0 && !slot.reply.begun() && repeats

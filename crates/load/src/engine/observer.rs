@@ -1,4 +1,4 @@
-//! Who hears of a run while it goes on, and what comes out of it.
+//! What receives the requests of a run while it lasts, and the results of the run.
 //!
 //! The observer runs on the engine's thread: what it does delays requests, and shows as lag. It
 //! should hand the rows over and return.
@@ -7,7 +7,7 @@ use std::time::{Instant, SystemTime};
 
 use headway_latency::{Histogram, Outcome, Row};
 
-/// Hears of every request, and may stop the run.
+/// Receives every request, and may stop the run.
 pub trait Observer {
     /// The run begins: rows count their times from this moment.
     fn begin(&mut self, _epoch: Epoch) {}
@@ -17,7 +17,7 @@ pub trait Observer {
     /// a batch is full, before every [`Observer::tick`], and once at the end.
     fn rows(&mut self, batch: &mut Vec<Row>);
 
-    /// Some ten times a second.
+    /// Called about ten times per second.
     fn tick(&mut self, _live: &Live) -> Control {
         Control::Continue
     }
@@ -35,7 +35,7 @@ pub struct Epoch {
 /// What the observer wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// Go on.
+    /// Continue the run.
     Continue,
     /// Start no further request and wait for those in flight. Said again: abandon them now.
     Stop,
@@ -48,7 +48,7 @@ pub enum Stage {
     Warmup,
     /// Requests count.
     Measuring,
-    /// They are marked again, and go on so that those before them meet the same load.
+    /// Cool-down: requests are started but not measured, so that earlier ones meet the same load.
     Cooldown,
     /// No request is started any more; replies are waited for.
     Draining,
@@ -65,7 +65,7 @@ pub struct Live {
     pub started: u64,
     /// Requests that have ended, warm-up and errors included.
     pub done: u64,
-    /// Those of them that did not end with [`Outcome::Ok`].
+    /// Requests that did not end with [`Outcome::Ok`].
     pub errors: u64,
     /// Requests on a connection, or on one that is being opened.
     pub in_flight: u32,
@@ -77,7 +77,7 @@ pub struct Live {
     pub bytes: u64,
 }
 
-/// What came out of a run, beside its rows: how the client itself did.
+/// The results of a run besides its rows: how the client itself performed.
 #[derive(Clone, Debug)]
 pub struct Measured {
     /// The moment from which the rows count.
@@ -88,8 +88,8 @@ pub struct Measured {
     pub requests: u64,
     /// How they ended, by [`Outcome::code`].
     pub outcomes: [u64; Outcome::ALL.len()],
-    /// Those that started later than [`LATE_NS`] after their intended start, for whatever reason;
-    /// the warm-up's are not counted.
+    /// Requests that started later than [`LATE_NS`] after their intended start; those of the
+    /// warm-up are not counted.
     pub late_starts: u64,
     /// The loop's own lag, of every arrival and every timer: from the moment at which something was
     /// due to the moment at which the loop turned to it. Waiting for a connection is not in it, nor
@@ -97,20 +97,20 @@ pub struct Measured {
     pub lag: Histogram,
     /// The loop's time outside its event wait, over `elapsed_ns`.
     pub busy_share: f64,
-    /// User and system time of the thread. An open loop polls before arrivals, so this is much even
-    /// when there is little to do: look at `busy_share`, which counts polling as idle and being
-    /// kept from the processor as busy.
+    /// User and system time of the thread. An open loop polls before arrivals, so this is high even
+    /// when there is little to do. `busy_share` counts polling as idle, and waiting for a CPU as
+    /// busy.
     pub cpu_ns: u64,
     /// Bytes received, heads included.
     pub bytes: u64,
     /// Connections that were opened.
     pub connections_opened: u64,
-    /// Connections that were open at once, at most.
+    /// The largest number of connections open at once.
     pub connections_peak: u32,
     /// Requests sent again on a new connection, because a kept one was closed under them before a
     /// byte of the reply. Each is one row, which began with its first start.
     pub retried: u64,
-    /// Kept connections on which the server sent bytes that nobody had asked for.
+    /// Keep-alive connections on which the server sent bytes without a request.
     pub unsolicited: u64,
     /// The client's own limits that were met.
     pub limits: Limits,
@@ -136,7 +136,7 @@ pub struct Limits {
     pub connections: u64,
     /// An arrival found the queue full.
     pub waiting: u64,
-    /// Requests that waited at once, at most.
+    /// The largest number of requests that waited at once.
     pub waiting_peak: u32,
 }
 

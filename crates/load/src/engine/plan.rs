@@ -1,4 +1,4 @@
-//! What a run does: whom it asks, for what, how often, for how long. Pure data, checked once.
+//! The plan of a run: servers, requests, rate and length. Pure data, checked once.
 //!
 //! [`Plan::check`] refuses what could not be measured (a rate of 0, no connection, no document), so
 //! that the loop needs no such cases. Names are resolved before: a plan holds addresses only.
@@ -13,8 +13,8 @@ use super::conversation::Conversation;
 /// A whole run.
 #[derive(Debug)]
 pub struct Plan {
-    /// Whom to ask. With several, requests (open loop) or connections (closed loop) are dealt out
-    /// by weight. At most 256.
+    /// The servers, at most 256. Requests (open loop) or connections (closed loop) are distributed
+    /// over them by weight.
     pub targets: Vec<Target>,
     /// What to ask for, and in which order.
     pub work: Work,
@@ -37,9 +37,10 @@ pub struct Plan {
     /// ask by `work`. With a limit on bandwidth a client then begins its next request when its line
     /// has carried the last reply, so that the limit holds over all of its requests.
     pub conversation: Option<Box<dyn Conversation>>,
-    /// What a connection reads at most, in bits of body and head per second (SPECweb99: 400,000).
+    /// The most that a connection reads, in bits of header and body per second (SPECweb99:
+    /// 400,000).
     pub bandwidth_bits_per_s: Option<u64>,
-    /// Requests whose intended start is earlier than this are marked as warm-up.
+    /// Requests whose intended start is earlier are marked as warm-up.
     pub warmup: Duration,
     /// For how long requests are started after the time that [`Stop`] gives, so that those which
     /// are under way then meet the same load; they are marked as the warm-up is.
@@ -52,8 +53,11 @@ pub struct Plan {
     pub verify: bool,
     /// The one status that counts as success; `None`: any of 200 to 299.
     pub expect_status: Option<u16>,
-    /// Fields added to every request, after `Host` and `User-Agent`.
-    pub fields: Vec<(String, String)>,
+    /// The method of every request.
+    pub method: Method,
+    /// Headers added to every request, name and value. `Host` and `User-Agent` replace those that
+    /// the client would send.
+    pub headers: Vec<(String, String)>,
 }
 
 /// A server.
@@ -63,7 +67,7 @@ pub struct Target {
     pub address: Address,
     /// The value of the `Host` field.
     pub host: String,
-    /// Its share of requests or connections, against the other targets. At least 1.
+    /// Its share of the requests or connections, relative to the other targets. At least 1.
     pub weight: u32,
     /// Which local addresses its connections come from.
     pub sources: Sources,
@@ -106,7 +110,7 @@ pub struct Work {
     /// Everything that may be asked for.
     pub documents: Vec<Document>,
     /// Which one next.
-    pub order: Order,
+    pub order: RequestOrder,
 }
 
 impl Work {
@@ -115,7 +119,7 @@ impl Work {
         let documents = paths.into_iter().map(Document::path).collect();
         Work {
             documents,
-            order: Order::RoundRobin,
+            order: RequestOrder::RoundRobin,
         }
     }
 }
@@ -147,7 +151,7 @@ impl Document {
 
 /// In which order documents are asked for.
 #[derive(Debug, Default)]
-pub enum Order {
+pub enum RequestOrder {
     /// The first, the second … and again.
     #[default]
     RoundRobin,
@@ -161,7 +165,7 @@ pub trait Popularity: fmt::Debug + Send + Sync {
     fn draws(&self, seed: u64) -> Box<dyn Draws>;
 }
 
-/// A stream of indices of [`Work::documents`]. It is asked once a request, and should not allocate.
+/// A stream of indices of [`Work::documents`]. Called once per request; it should not allocate.
 pub trait Draws {
     /// The next index.
     fn next(&mut self) -> u32;
@@ -190,6 +194,26 @@ pub enum Mode {
     },
 }
 
+/// The method of requests. Only methods without a body are possible.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Method {
+    /// `GET`.
+    #[default]
+    Get,
+    /// `HEAD`: the reply has headers only.
+    Head,
+}
+
+impl Method {
+    /// As in the request line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Method::Get => "GET",
+            Method::Head => "HEAD",
+        }
+    }
+}
+
 /// How arrivals lie in a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrivals {
@@ -202,7 +226,7 @@ pub enum Arrivals {
 /// A rate over time: segments one after the other.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Schedule {
-    /// In order. After the last one its final rate goes on.
+    /// In order. The final rate of the last one continues.
     pub segments: Vec<Segment>,
 }
 
@@ -236,14 +260,14 @@ impl Schedule {
 pub struct Stop {
     /// After this long, counted from the end of the warm-up.
     pub duration: Option<Duration>,
-    /// After so many requests, those of the warm-up not counted.
+    /// After this many requests, without those of the warm-up.
     pub requests: Option<u64>,
 }
 
 /// Why a plan cannot be carried out.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PlanError {
-    /// Nobody to ask, or more than a row can name.
+    /// No server, or more than a row can name.
     #[error("{0} targets: there must be 1 to 256")]
     Targets(usize),
     /// A target would never be asked.
@@ -263,7 +287,7 @@ pub enum PlanError {
     /// It would break the request line, or add lines of its own.
     #[error("{what} {text:?} cannot go into a request: {reason}")]
     NotSendable {
-        /// `path`, `host` or `field`.
+        /// `path`, `host` or `header`.
         what: &'static str,
         /// The text.
         text: String,
@@ -306,8 +330,8 @@ impl Plan {
         Plan::new(target, work, Mode::Closed { connections })
     }
 
-    /// An open loop with Poisson arrivals on one server: at most `connections_max` connections, as
-    /// many requests waiting, every other choice at its plainest.
+    /// An open loop with Poisson arrivals on one server, with at most `connections_max` connections
+    /// and as many waiting requests. Everything else has its simplest value.
     pub fn open(target: Target, work: Work, schedule: Schedule, connections_max: u32) -> Plan {
         let mode = Mode::Open {
             schedule,
@@ -336,7 +360,8 @@ impl Plan {
             seed: 1,
             verify: false,
             expect_status: None,
-            fields: Vec::new(),
+            method: Method::Get,
+            headers: Vec::new(),
         }
     }
 
@@ -354,9 +379,19 @@ impl Plan {
         if self.conversation.is_some() && matches!(self.mode, Mode::Open { .. }) {
             return Err(PlanError::OpenConversation);
         }
-        for (name, value) in &self.fields {
-            sendable("field", name, is_token(name), "its name is no HTTP token")?;
-            sendable("field", value, is_line(value), "it has a control byte")?;
+        for (name, value) in &self.headers {
+            sendable(
+                "header",
+                name,
+                is_token(name),
+                "its name is not an HTTP token",
+            )?;
+            sendable(
+                "header",
+                value,
+                is_line(value),
+                "it has a control character",
+            )?;
         }
         for (what, zero) in [
             (
@@ -525,8 +560,8 @@ fn is_line(text: &str) -> bool {
     !text.bytes().any(|byte| byte.is_ascii_control())
 }
 
-/// RFC 9110 section 5.6.2.
-fn is_token(text: &str) -> bool {
+/// Whether a text is an HTTP token, RFC 9110 section 5.6.2.
+pub(crate) fn is_token(text: &str) -> bool {
     let separators = b"\"(),/:;<=>?@[\\]{}";
     !text.is_empty()
         && text

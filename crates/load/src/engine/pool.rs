@@ -14,15 +14,15 @@ pub(crate) struct Pool {
     idle: Vec<Vec<u32>>,
 }
 
-/// A place for a request.
+/// The slot assigned to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Assigned {
     /// An open connection to the target.
-    Kept(u32),
-    /// A slot without a connection.
+    Idle(u32),
+    /// A free slot, which needs a new connection.
     New(u32),
-    /// A slot whose idle connection leads to another target, and has to go.
-    Taken(u32),
+    /// A slot whose idle connection leads to another target and has to be closed.
+    Evicted(u32),
 }
 
 impl Pool {
@@ -38,19 +38,19 @@ impl Pool {
     }
 
     /// A place for a request to `target`; `None` when every connection is busy.
-    pub fn place(&mut self, target: u8) -> Option<Place> {
+    pub fn assign(&mut self, target: u8) -> Option<Assigned> {
         if let Some(index) = self.idle[usize::from(target)].pop() {
-            return Some(Place::Kept(index));
+            return Some(Assigned::Idle(index));
         }
         if let Some(index) = self.free.pop() {
-            return Some(Place::New(index));
+            return Some(Assigned::New(index));
         }
         if self.slots.len() < self.slots_max {
             self.slots.push(Slot::new());
-            return Some(Place::New(self.slots.len() as u32 - 1));
+            return Some(Assigned::New(self.slots.len() as u32 - 1));
         }
         let others = self.idle.iter_mut().find_map(Vec::pop);
-        others.map(Place::Taken)
+        others.map(Assigned::Evicted)
     }
 
     /// The slot has no connection any more.
@@ -59,7 +59,7 @@ impl Pool {
         self.free.push(index);
     }
 
-    /// The slot's connection waits for a request.
+    /// The slot's connection becomes idle.
     pub fn idle(&mut self, index: u32) {
         let slot = &mut self.slots[index as usize];
         let idle = &mut self.idle[usize::from(slot.target)];
@@ -89,26 +89,26 @@ mod tests {
     fn newest_idle_connection_is_taken_when_there_are_several() {
         let mut pool = Pool::new(3, 1);
         for index in 0..3 {
-            assert_eq!(pool.place(0), Some(Place::New(index)));
+            assert_eq!(pool.assign(0), Some(Assigned::New(index)));
         }
-        assert_eq!(pool.place(0), None);
+        assert_eq!(pool.assign(0), None);
         (0..3).for_each(|index| pool.idle(index));
-        assert_eq!(pool.place(0), Some(Place::Kept(2)));
+        assert_eq!(pool.assign(0), Some(Assigned::Idle(2)));
         pool.idle(2);
         pool.not_idle(0);
         pool.free(0);
-        assert_eq!(pool.place(0), Some(Place::Kept(1)));
-        assert_eq!(pool.place(0), Some(Place::Kept(2)));
-        assert_eq!(pool.place(0), Some(Place::New(0)));
-        assert_eq!(pool.place(0), None);
+        assert_eq!(pool.assign(0), Some(Assigned::Idle(1)));
+        assert_eq!(pool.assign(0), Some(Assigned::Idle(2)));
+        assert_eq!(pool.assign(0), Some(Assigned::New(0)));
+        assert_eq!(pool.assign(0), None);
     }
 
     #[test]
     fn connection_to_another_target_is_taken_when_all_are_open() {
         let mut pool = Pool::new(1, 2);
-        assert_eq!(pool.place(0), Some(Place::New(0)));
+        assert_eq!(pool.assign(0), Some(Assigned::New(0)));
         pool.idle(0);
-        assert_eq!(pool.place(1), Some(Place::Taken(0)));
-        assert_eq!(pool.place(0), None);
+        assert_eq!(pool.assign(1), Some(Assigned::Evicted(0)));
+        assert_eq!(pool.assign(0), None);
     }
 }

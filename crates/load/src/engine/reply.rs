@@ -2,7 +2,7 @@
 //!
 //! Fed with whatever a receive brought, in any pieces; nothing is kept but a head that is not
 //! complete yet. Interim replies (1xx) are skipped. Refused, as [`Malformed`]: what is no HTTP/1
-//! reply, a head above [`HEAD_BYTES_MAX`], two lengths that differ, a length beside a transfer
+//! reply, a head above [`HEADER_BYTES_MAX`], two lengths that differ, a length beside a transfer
 //! coding (RFC 9112 section 6.3 calls it an attack), 101, and framing that does not add up.
 //!
 //! Sources: RFC 9110 section 15, RFC 9112 sections 4, 6 and 9.
@@ -11,11 +11,11 @@ use std::mem::MaybeUninit;
 
 use headway_http::chunked::{ChunkedDrain, DrainLimits, Progress as Drained};
 
-use super::conversation::Hearer;
+use super::conversation::BodyReader;
 use crate::checksum::Checksum;
 
 /// Longer heads are no replies to a load generator.
-pub(crate) const HEAD_BYTES_MAX: usize = 64 * 1024;
+pub(crate) const HEADER_BYTES_MAX: usize = 64 * 1024;
 
 /// Heads up to here are parsed whenever more has come, so that garbage is noticed at once.
 const PARSED_ALWAYS_BYTES: usize = 4096;
@@ -32,15 +32,15 @@ pub(crate) struct Malformed;
 pub(crate) enum Progress {
     /// All bytes were its own; more are to come.
     More,
-    /// It ended after so many of the bytes just fed.
+    /// The reply ended after this many of the bytes just fed.
     Done(usize),
 }
 
 /// Where in a reply the next byte stands.
 #[derive(Clone, Debug)]
-enum Part {
+enum ParseState {
     Head,
-    /// A body of known length; so many bytes are missing.
+    /// A body of known length, with this many bytes missing.
     Length(u64),
     Chunked(ChunkedDrain),
     UntilClose,
@@ -50,7 +50,7 @@ enum Part {
 /// A reply as far as it has come.
 #[derive(Clone, Debug)]
 pub(crate) struct Reply {
-    part: Part,
+    state: ParseState,
     /// A head that is not complete. Empty in the usual case: a head comes in one piece.
     head: Vec<u8>,
     /// 0 until the head is complete.
@@ -63,14 +63,16 @@ pub(crate) struct Reply {
     pub keeps: bool,
     interim: u8,
     checksum: Option<Checksum>,
-    /// Somebody hears every byte of the body, so that none may be thrown away.
-    pub heard: bool,
+    /// A client reads every byte of the body, so that none may be discarded unread.
+    pub has_reader: bool,
+    /// Replies to `HEAD` end with their headers, whatever length these declare.
+    pub without_body: bool,
 }
 
 impl Reply {
     pub fn new() -> Reply {
         Reply {
-            part: Part::Head,
+            state: ParseState::Head,
             head: Vec::new(),
             status: 0,
             body_bytes: 0,
@@ -78,13 +80,14 @@ impl Reply {
             keeps: false,
             interim: 0,
             checksum: None,
-            heard: false,
+            has_reader: false,
+            without_body: false,
         }
     }
 
     /// Ready for the next one. The memory of the head stays.
     pub fn restart(&mut self, verify: bool) {
-        self.part = Part::Head;
+        self.state = ParseState::Head;
         self.head.clear();
         self.status = 0;
         self.body_bytes = 0;
@@ -101,42 +104,44 @@ impl Reply {
         bytes: &[u8],
         server: &mut Option<String>,
     ) -> Result<Progress, Malformed> {
-        self.feed_for(bytes, server, None)
+        self.feed_with_reader(bytes, server, None)
     }
 
-    /// Takes the next bytes, of which a client hears. `server` is filled with the first `Server`
-    /// field that is seen.
-    pub fn feed_for(
+    /// Parses the next bytes and passes the body to a client. `server` is set to the first `Server`
+    /// header.
+    pub fn feed_with_reader(
         &mut self,
         bytes: &[u8],
         server: &mut Option<String>,
-        mut hearer: Hearer<'_>,
+        mut reader: BodyReader<'_>,
     ) -> Result<Progress, Malformed> {
         let mut at = 0;
-        while matches!(self.part, Part::Head) {
-            match self.feed_head(&bytes[at..], server, &mut hearer)? {
+        while matches!(self.state, ParseState::Head) {
+            match self.feed_header(&bytes[at..], server, &mut reader)? {
                 Some(consumed) => at += consumed,
                 None => return Ok(Progress::More),
             }
         }
-        Ok(match self.feed_body(&bytes[at..], &mut hearer)? {
+        Ok(match self.feed_body(&bytes[at..], &mut reader)? {
             Progress::More => Progress::More,
             Progress::Done(consumed) => Progress::Done(at + consumed),
         })
     }
 
-    /// How many bytes of the body may be thrown away unseen: what is missing of a known length,
-    /// when nobody wants its checksum.
+    /// How many bytes of the body may be discarded unread: what is missing of a known length,
+    /// unless a checksum is computed.
     pub fn discardable_bytes(&self) -> Option<u64> {
-        match self.part {
-            Part::Length(missing) if self.checksum.is_none() && !self.heard => Some(missing),
+        match self.state {
+            ParseState::Length(missing) if self.checksum.is_none() && !self.has_reader => {
+                Some(missing)
+            }
             _ => None,
         }
     }
 
-    /// So many bytes of the body were thrown away. At most [`Reply::discardable_bytes`].
+    /// Notes that bytes of the body were discarded, at most [`Reply::discardable_bytes`].
     pub fn discard(&mut self, bytes: u64) -> Progress {
-        let Part::Length(missing) = &mut self.part else {
+        let ParseState::Length(missing) = &mut self.state else {
             return Progress::More;
         };
         *missing -= bytes;
@@ -149,7 +154,7 @@ impl Reply {
 
     /// The server closed the connection: whether that was the reply's end, and not too early.
     pub fn close(&mut self) -> bool {
-        matches!(self.part, Part::UntilClose)
+        matches!(self.state, ParseState::UntilClose)
     }
 
     /// Whether anything of it came.
@@ -163,14 +168,14 @@ impl Reply {
     }
 
     /// Consumes a head, or keeps what there is of it.
-    fn feed_head(
+    fn feed_header(
         &mut self,
         bytes: &[u8],
         server: &mut Option<String>,
-        hearer: &mut Hearer<'_>,
+        reader: &mut BodyReader<'_>,
     ) -> Result<Option<usize>, Malformed> {
         if self.head.is_empty() {
-            let consumed = self.parse_head(bytes, server, hearer)?;
+            let consumed = self.parse_header(bytes, server, reader)?;
             if consumed.is_none() {
                 self.head.extend_from_slice(bytes);
             }
@@ -178,12 +183,13 @@ impl Reply {
         }
         let before = self.head.len();
         self.head.extend_from_slice(bytes);
-        // A long head that comes byte by byte would be parsed once a byte; it ends with a line.
+        // A long header that arrives byte by byte would be parsed once per byte; it ends with a
+        // line.
         if before > PARSED_ALWAYS_BYTES && memchr::memchr(b'\n', bytes).is_none() {
             return self.bounded(None);
         }
         let head = std::mem::take(&mut self.head);
-        let consumed = self.parse_head(&head, server, hearer);
+        let consumed = self.parse_header(&head, server, reader);
         self.head = head;
         let Some(consumed) = consumed? else {
             return self.bounded(None);
@@ -193,18 +199,18 @@ impl Reply {
     }
 
     fn bounded(&self, consumed: Option<usize>) -> Result<Option<usize>, Malformed> {
-        match self.head.len() > HEAD_BYTES_MAX {
+        match self.head.len() > HEADER_BYTES_MAX {
             true => Err(Malformed),
             false => Ok(consumed),
         }
     }
 
-    /// The length of a complete head, whose meaning is then known.
-    fn parse_head(
+    /// Parses a complete header and returns its length.
+    fn parse_header(
         &mut self,
         bytes: &[u8],
         server: &mut Option<String>,
-        hearer: &mut Hearer<'_>,
+        reader: &mut BodyReader<'_>,
     ) -> Result<Option<usize>, Malformed> {
         let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
         let mut head = httparse::Response::new(&mut []);
@@ -222,7 +228,7 @@ impl Reply {
         match status {
             100 | 102..=199 if self.interim < INTERIM_MAX => self.interim += 1,
             200..=599 => {
-                let facts = Facts::of(&head, server, hearer)?;
+                let facts = HeaderFacts::of(&head, server, reader)?;
                 self.begin_body(status, &facts)?;
             }
             _ => return Err(Malformed),
@@ -231,67 +237,75 @@ impl Reply {
     }
 
     /// RFC 9112 section 6.3.
-    fn begin_body(&mut self, status: u16, facts: &Facts) -> Result<(), Malformed> {
+    fn begin_body(&mut self, status: u16, facts: &HeaderFacts) -> Result<(), Malformed> {
         self.status = status;
         self.keeps = facts.keeps;
-        self.part = match (status, facts.transfer, facts.length) {
-            (204 | 304, ..) => Part::Length(0),
+        if self.without_body {
+            self.state = ParseState::Length(0);
+            return Ok(());
+        }
+        self.state = match (status, facts.transfer, facts.length) {
+            (204 | 304, ..) => ParseState::Length(0),
             (_, Transfer::None, Some(length)) => {
                 self.promised_bytes = Some(length);
-                Part::Length(length)
+                ParseState::Length(length)
             }
-            (_, Transfer::None, None) => Part::UntilClose,
+            (_, Transfer::None, None) => ParseState::UntilClose,
             (_, _, Some(_)) => return Err(Malformed),
-            (_, Transfer::Chunked, None) => Part::Chunked(ChunkedDrain::new(DrainLimits {
+            (_, Transfer::Chunked, None) => ParseState::Chunked(ChunkedDrain::new(DrainLimits {
                 body_bytes_max: u64::MAX,
                 ..DrainLimits::default()
             })),
-            (_, Transfer::Other, None) => Part::UntilClose,
+            (_, Transfer::Other, None) => ParseState::UntilClose,
         };
-        self.keeps &= !matches!(self.part, Part::UntilClose);
+        self.keeps &= !matches!(self.state, ParseState::UntilClose);
         Ok(())
     }
 
-    fn feed_body(&mut self, bytes: &[u8], hearer: &mut Hearer<'_>) -> Result<Progress, Malformed> {
+    fn feed_body(
+        &mut self,
+        bytes: &[u8],
+        reader: &mut BodyReader<'_>,
+    ) -> Result<Progress, Malformed> {
         let (body_bytes, checksum) = (&mut self.body_bytes, &mut self.checksum);
         let mut take = |piece: &[u8]| {
             *body_bytes += piece.len() as u64;
             if let Some(checksum) = checksum {
                 checksum.update(piece);
             }
-            if let Some(client) = hearer {
+            if let Some(client) = reader {
                 client.body(piece);
             }
         };
-        let consumed = match &mut self.part {
-            Part::Length(missing) => {
+        let consumed = match &mut self.state {
+            ParseState::Length(missing) => {
                 let length = (*missing).min(bytes.len() as u64);
                 *missing -= length;
                 take(&bytes[..length as usize]);
                 (*missing == 0).then_some(length as usize)
             }
-            Part::Chunked(drain) => match drain.feed_body(bytes, take) {
+            ParseState::Chunked(drain) => match drain.feed_body(bytes, take) {
                 Drained::More => None,
                 Drained::Done(consumed) => Some(consumed),
                 Drained::Bad | Drained::TooLarge => return Err(Malformed),
             },
-            Part::UntilClose => {
+            ParseState::UntilClose => {
                 take(bytes);
                 None
             }
-            Part::Head | Part::Ended => return Err(Malformed),
+            ParseState::Head | ParseState::Ended => return Err(Malformed),
         };
         Ok(consumed.map_or(Progress::More, |consumed| self.end(consumed)))
     }
 
     fn end(&mut self, consumed: usize) -> Progress {
-        self.part = Part::Ended;
+        self.state = ParseState::Ended;
         Progress::Done(consumed)
     }
 }
 
 /// What the fields of a head say about its body and its connection.
-struct Facts {
+struct HeaderFacts {
     length: Option<u64>,
     transfer: Transfer,
     keeps: bool,
@@ -305,19 +319,19 @@ enum Transfer {
     Other,
 }
 
-impl Facts {
+impl HeaderFacts {
     fn of(
         head: &httparse::Response<'_, '_>,
         server: &mut Option<String>,
-        hearer: &mut Hearer<'_>,
-    ) -> Result<Facts, Malformed> {
-        let mut facts = Facts {
+        reader: &mut BodyReader<'_>,
+    ) -> Result<HeaderFacts, Malformed> {
+        let mut facts = HeaderFacts {
             length: None,
             transfer: Transfer::None,
             keeps: head.version == Some(1),
         };
         for field in head.headers.iter() {
-            if let Some(client) = hearer {
+            if let Some(client) = reader {
                 client.field(field.name, field.value);
             }
             // The length of the name sorts out nearly every field without a comparison.
@@ -340,7 +354,7 @@ impl Facts {
         Ok(facts)
     }
 
-    /// The same length twice is allowed, another one is not.
+    /// Two equal lengths are allowed, two different ones are not.
     fn add_length(&mut self, value: &[u8]) -> Result<(), Malformed> {
         let digits = value.trim_ascii();
         if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
@@ -392,7 +406,7 @@ mod tests {
         Ok(Progress::More)
     }
 
-    /// The same whatever the pieces, which is the point of every test here.
+    /// The result must not depend on how the bytes are split.
     fn fed(text: &str) -> (Result<Progress, Malformed>, Reply) {
         let mut whole = Reply::new();
         whole.restart(true);

@@ -1,27 +1,27 @@
-//! What goes on the wire: which document next, to which target, and the bytes of its request.
+//! The bytes of requests: which document is next, to which target, and the request header.
 //!
 //! Heads are put together from pieces that were formatted before the run, in one buffer that all
 //! connections share. A request that leaves in two parts is put together again for the second.
 
 use super::conversation::Client;
-use super::plan::{Document, Draws, Order, Plan, Target};
+use super::plan::{Document, Draws, Plan, RequestOrder, Target};
 
 /// Draws documents and targets, and forms requests.
 pub(crate) struct Requests {
-    order: Stream,
+    order: DocumentOrder,
     documents: u32,
-    /// `GET /path HTTP/1.1`, all documents one after the other.
+    /// Request lines, `GET /path HTTP/1.1`, of all documents one after the other.
     lines: Vec<u8>,
     /// Where each document's line ends.
     ends: Vec<usize>,
-    /// The fields, by target: of a request that keeps its connection, and of the last one.
-    fields: Vec<[Vec<u8>; 2]>,
-    deal: Deal,
+    /// The request headers, by target: of a request that keeps its connection, and of the last one.
+    headers: Vec<[Vec<u8>; 2]>,
+    targets: WeightedRoundRobin,
     /// The request being sent.
     buffer: Vec<u8>,
 }
 
-enum Stream {
+enum DocumentOrder {
     RoundRobin(u32),
     Drawn(Box<dyn Draws>),
 }
@@ -30,24 +30,27 @@ impl Requests {
     /// The plan has been checked.
     pub fn new(plan: &Plan) -> Requests {
         let (mut lines, mut ends) = (Vec::new(), Vec::new());
+        let method = plan.method.name();
         for Document { path, .. } in &plan.work.documents {
-            lines.extend_from_slice(format!("GET {path} HTTP/1.1\r\n").as_bytes());
+            lines.extend_from_slice(format!("{method} {path} HTTP/1.1\r\n").as_bytes());
             ends.push(lines.len());
         }
         Requests {
             order: match &plan.work.order {
-                Order::RoundRobin => Stream::RoundRobin(0),
-                Order::Drawn(popularity) => Stream::Drawn(popularity.draws(plan.seed)),
+                RequestOrder::RoundRobin => DocumentOrder::RoundRobin(0),
+                RequestOrder::Drawn(popularity) => {
+                    DocumentOrder::Drawn(popularity.draws(plan.seed))
+                }
             },
             documents: ends.len() as u32,
             lines,
             ends,
-            fields: plan
+            headers: plan
                 .targets
                 .iter()
-                .map(|target| fields(plan, target))
+                .map(|target| headers(plan, target))
                 .collect(),
-            deal: Deal::new(&plan.targets),
+            targets: WeightedRoundRobin::new(&plan.targets),
             buffer: Vec::with_capacity(4096),
         }
     }
@@ -58,12 +61,12 @@ impl Requests {
     /// When a popularity draws an index that is no document's.
     pub fn draw(&mut self) -> u32 {
         let document = match &mut self.order {
-            Stream::RoundRobin(next) => {
+            DocumentOrder::RoundRobin(next) => {
                 let document = *next;
                 *next = (document + 1) % self.documents;
                 document
             }
-            Stream::Drawn(draws) => draws.next(),
+            DocumentOrder::Drawn(draws) => draws.next(),
         };
         assert!(
             document < self.documents,
@@ -73,39 +76,46 @@ impl Requests {
         document
     }
 
-    /// The target whose turn it is.
-    pub fn deal(&mut self) -> u8 {
-        self.deal.next()
+    /// The target of the next request.
+    pub fn next_target(&mut self) -> u8 {
+        self.targets.next()
     }
 
-    /// The bytes of a request.
+    /// Builds the bytes of a request.
     pub fn form(&mut self, document: u32, target: u8, last: bool) -> &[u8] {
         let index = document as usize;
         let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
-        let fields = &self.fields[usize::from(target)][usize::from(last)];
+        let headers = &self.headers[usize::from(target)][usize::from(last)];
         self.buffer.clear();
         self.buffer
             .extend_from_slice(&self.lines[start..self.ends[index]]);
-        self.buffer.extend_from_slice(fields);
+        self.buffer.extend_from_slice(headers);
         &self.buffer
     }
 
     /// The bytes of a request that its client makes.
     pub fn form_for(&mut self, client: &dyn Client, target: u8, last: bool) -> &[u8] {
-        let fields = &self.fields[usize::from(target)][usize::from(last)];
+        let headers = &self.headers[usize::from(target)][usize::from(last)];
         self.buffer.clear();
-        client.form(fields, &mut self.buffer);
+        client.form(headers, &mut self.buffer);
         &self.buffer
     }
 }
 
-fn fields(plan: &Plan, target: &Target) -> [Vec<u8>; 2] {
+fn headers(plan: &Plan, target: &Target) -> [Vec<u8>; 2] {
     let version = env!("CARGO_PKG_VERSION");
-    let mut keep = format!(
-        "Host: {}\r\nUser-Agent: headway-load/{version}\r\n",
-        target.host
-    );
-    for (name, value) in &plan.fields {
+    let given = |name: &str| {
+        let mut names = plan.headers.iter().map(|(name, _)| name);
+        names.any(|given| given.eq_ignore_ascii_case(name))
+    };
+    let mut keep = String::new();
+    if !given("host") {
+        keep.push_str(&format!("Host: {}\r\n", target.host));
+    }
+    if !given("user-agent") {
+        keep.push_str(&format!("User-Agent: headway-load/{version}\r\n"));
+    }
+    for (name, value) in &plan.headers {
         keep.push_str(&format!("{name}: {value}\r\n"));
     }
     let last = format!("{keep}Connection: close\r\n\r\n");
@@ -113,16 +123,16 @@ fn fields(plan: &Plan, target: &Target) -> [Vec<u8>; 2] {
     [keep.into_bytes(), last.into_bytes()]
 }
 
-/// Deals turns by weight, evenly interleaved: each turn everyone gains its weight, and the richest
-/// pays all of it ("smooth" weighted round robin, as nginx has it).
-struct Deal {
+/// Smooth weighted round robin, as in nginx: each step adds every target's weight to its credit,
+/// and the target with the highest credit is chosen and pays the sum of the weights.
+struct WeightedRoundRobin {
     weights: Vec<i64>,
     credit: Vec<i64>,
 }
 
-impl Deal {
-    fn new(targets: &[Target]) -> Deal {
-        Deal {
+impl WeightedRoundRobin {
+    fn new(targets: &[Target]) -> WeightedRoundRobin {
+        WeightedRoundRobin {
             weights: targets.iter().map(|target| target.weight.into()).collect(),
             credit: vec![0; targets.len()],
         }
@@ -159,7 +169,7 @@ mod tests {
     #[test]
     fn request_has_line_host_and_fields_when_formed() {
         let mut plan = Plan::closed(target(1), Work::paths(["/a", "/b?c=d"]), 1);
-        plan.fields.push(("Accept".into(), "*/*".into()));
+        plan.headers.push(("Accept".into(), "*/*".into()));
         let mut requests = Requests::new(&plan);
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         let version = env!("CARGO_PKG_VERSION");
@@ -178,11 +188,23 @@ mod tests {
     }
 
     #[test]
+    fn host_and_user_agent_are_replaced_when_they_are_given_with_head() {
+        let mut plan = Plan::closed(target(1), Work::paths(["/a"]), 1);
+        plan.method = super::super::plan::Method::Head;
+        plan.headers.push(("host".into(), "other".into()));
+        plan.headers.push(("User-Agent".into(), "me".into()));
+        assert_eq!(
+            Requests::new(&plan).form(0, 0, false),
+            b"HEAD /a HTTP/1.1\r\nhost: other\r\nUser-Agent: me\r\n\r\n"
+        );
+    }
+
+    #[test]
     fn turns_follow_the_weights_when_targets_differ() {
-        let mut deal = Deal::new(&[target(3), target(1)]);
-        let turns: Vec<u8> = (0..8).map(|_| deal.next()).collect();
-        assert_eq!(turns, [0, 0, 1, 0, 0, 0, 1, 0]);
-        let mut even = Deal::new(&[target(1), target(1), target(1)]);
+        let mut targets = WeightedRoundRobin::new(&[target(3), target(1)]);
+        let chosen: Vec<u8> = (0..8).map(|_| targets.next()).collect();
+        assert_eq!(chosen, [0, 0, 1, 0, 0, 0, 1, 0]);
+        let mut even = WeightedRoundRobin::new(&[target(1), target(1), target(1)]);
         assert_eq!([(); 6].map(|()| even.next()), [0, 1, 2, 0, 1, 2]);
     }
 }

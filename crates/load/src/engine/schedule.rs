@@ -9,7 +9,7 @@ use super::plan::{Arrivals, Schedule};
 use crate::random::Random;
 
 /// The purpose of this stream among those of a seed.
-const PURPOSE: u64 = 1;
+const RANDOM_STREAM: u64 = 1;
 
 /// An endless, ascending stream of instants in nanoseconds since the epoch.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl ArrivalTimes {
             at: 0,
             expected: 0.0,
             gaps,
-            random: Random::for_purpose(seed, PURPOSE),
+            random: Random::for_stream(seed, RANDOM_STREAM),
         };
         if gaps == Arrivals::Poisson {
             times.expected = times.random.exponential();
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(between(&times, 0, 10), 100);
         assert_eq!(between(&times, 10, 15), 0);
         assert_eq!(between(&times, 15, 25), 500);
-        // After the last segment its rate goes on.
+        // The rate of the last segment continues.
         assert_eq!(between(&times, 25, 40), 750);
     }
 

@@ -1,4 +1,4 @@
-//! One place for a connection: a client of a closed loop, or a connection of an open one.
+//! A slot holds one connection: a client of a closed loop, or a connection of an open one.
 
 use std::os::fd::OwnedFd;
 
@@ -13,14 +13,15 @@ use super::reply::Reply;
 pub(crate) enum Phase {
     /// Nothing, and it has no connection.
     Free,
-    /// A closed-loop client between requests, without a connection; a timer goes on.
-    Resting,
-    /// An open connection without a request. In a closed loop a timer goes on.
+    /// A closed-loop client between requests, without a connection; a timer starts its next
+    /// request.
+    Paused,
+    /// An open connection without a request. In a closed loop a timer starts the next request.
     Idle,
     /// A request waits for its connection (without a socket: for the timer that dials again).
     Connecting,
     /// The connection has come about, and its first request waits for a timer.
-    Silent,
+    FirstPause,
     /// A part of a request has left.
     Sending,
     /// The request has left.
@@ -52,9 +53,9 @@ pub(crate) struct Slot {
     pub socket: Option<OwnedFd>,
     /// What the events are asked for; `None`: it is not registered.
     pub interest: Option<Interest>,
-    /// Grows with every connection, so that an event of an old one finds nobody.
+    /// Incremented with every connection, so that a late event of an old connection is ignored.
     pub generation: u32,
-    /// Whom its connection leads to.
+    /// The target of its connection.
     pub target: u8,
     /// The connection's number in the run.
     pub connection: u32,
@@ -64,14 +65,14 @@ pub(crate) struct Slot {
     pub carries: Option<u32>,
     /// Bytes of the request that have left.
     pub sent_bytes: usize,
-    /// Its position among the idle ones of its target.
+    /// Its index among the idle slots of its target.
     pub idle_at: u32,
     /// Connections that could not be opened, one after the other.
     pub failures: u32,
     pub request: Request,
     pub reply: Reply,
     pub bucket: Bucket,
-    /// Who asks and judges; `None`: everybody alike.
+    /// The client that chooses requests and judges replies; `None` if all clients are alike.
     pub client: Option<Box<dyn Client>>,
 }
 
@@ -83,7 +84,7 @@ impl Slot {
     /// The slot of a client that judges its replies, or of one like all others.
     pub fn of(client: Option<Box<dyn Client>>) -> Slot {
         let mut reply = Reply::new();
-        reply.heard = client.is_some();
+        reply.has_reader = client.is_some();
         Slot {
             phase: Phase::Free,
             socket: None,
@@ -112,7 +113,7 @@ impl Slot {
     pub fn is_busy(&self) -> bool {
         matches!(
             self.phase,
-            Phase::Connecting | Phase::Silent | Phase::Sending | Phase::Receiving
+            Phase::Connecting | Phase::FirstPause | Phase::Sending | Phase::Receiving
         )
     }
 }

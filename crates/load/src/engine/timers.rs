@@ -1,10 +1,9 @@
-//! Instants at which a slot goes on: after thinking, after a refusal, when it has earned bytes to
-//! read.
+//! Timers of slots: after think time, after a failed connection, or when bandwidth is available
+//! again.
 //!
-//! A slot waits for one thing at a time, so a heap with room for every slot never grows. An entry
-//! is not taken out when its slot moves on; the slot's ticket then differs, and the entry is
-//! dropped when it comes up. Time-outs, which move with every request, are `headway_event::Deadlines`'
-//! business.
+//! A slot waits for one thing at a time, so a heap with room for every slot never grows. A
+//! cancelled entry stays in the heap; the slot's ticket then differs, and the entry is dropped when
+//! it expires. Timeouts change with every request and are in `headway_event::Deadlines`.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -52,7 +51,8 @@ impl Timers {
         None
     }
 
-    /// Takes the earliest slot whose instant is not after `now_ns`, with that instant.
+    /// Removes the earliest slot whose instant is not after `now_ns`, and returns it with that
+    /// instant.
     pub fn expire(&mut self, now_ns: u64) -> Option<(u32, u64)> {
         let at_ns = self.next_ns().filter(|&at_ns| at_ns <= now_ns)?;
         let Reverse((_, slot, _)) = self.heap.pop()?;

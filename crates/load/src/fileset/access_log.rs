@@ -43,12 +43,12 @@ pub struct Seen {
     pub long: u64,
     /// Files only ever answered 304, so that their size is not known.
     pub unknown_size: u64,
-    /// Requests for a file where the site also has a directory, whose `index.html` is a directory
-    /// as well.
+    /// Requests for a file with the name of a directory of the site, whose `index.html` is a
+    /// directory as well.
     pub conflicting: u64,
     /// Requests for files beyond the number a set may have.
     pub beyond: u64,
-    /// Not lines but files: those that became the `index.html` of a directory of the same name.
+    /// Files, not lines: those that became the `index.html` of a directory of the same name.
     pub moved: u64,
 }
 
@@ -85,7 +85,7 @@ type Paths = BTreeMap<String, (Option<u64>, u64)>;
 
 /// Reads a whole log.
 pub fn read(log: &mut dyn BufRead) -> Result<(Site, Seen), LogError> {
-    refuse_compressed(log.fill_buf()?)?;
+    check_not_compressed(log.fill_buf()?)?;
     let mut seen = Seen::default();
     let mut paths = Paths::new();
     let mut line = Vec::new();
@@ -116,7 +116,7 @@ pub fn read(log: &mut dyn BufRead) -> Result<(Site, Seen), LogError> {
 }
 
 /// A compressed log has no lines; saying so is better than counting its pieces.
-fn refuse_compressed(head: &[u8]) -> Result<(), LogError> {
+fn check_not_compressed(head: &[u8]) -> Result<(), LogError> {
     let formats: [(&[u8], _, _); 4] = [
         (b"\x1f\x8b", "gzip", "zcat"),
         (b"BZh", "bzip2", "bzcat"),

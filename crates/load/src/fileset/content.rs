@@ -1,5 +1,5 @@
-//! What is in a file: a function of the set's seed and the file's number, so that any byte of any
-//! file can be told without reading it or another.
+//! The content of a file: a function of the set's seed and the file's number. Any byte of any file
+//! can be computed without reading it.
 //!
 //! A file begins with its own path and a line feed, so that a file sent in another's place is seen
 //! by eye; then comes pseudo-random text in lines of 64 characters out of 64. It does not repeat,
@@ -29,7 +29,7 @@ pub struct Content<'a> {
 }
 
 impl<'a> Content<'a> {
-    /// Of the file number `file` of the set with this seed.
+    /// The content of file number `file` of the set with this seed.
     pub fn new(seed: u64, file: u32, path: &'a str, size_bytes: u64) -> Content<'a> {
         Content {
             path,
@@ -39,7 +39,7 @@ impl<'a> Content<'a> {
         }
     }
 
-    /// The same with places for an advertisement.
+    /// The same content with placeholders for advertisements.
     pub fn with_places(self) -> Content<'a> {
         Content {
             places: true,
@@ -47,13 +47,12 @@ impl<'a> Content<'a> {
         }
     }
 
-    /// Its length in bytes.
+    /// The length of the file in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
-    /// Writes the bytes that begin at an offset. Beyond the end of the file the text simply goes
-    /// on.
+    /// Writes the bytes from an offset on. After the end of the file the text continues.
     pub fn fill(&self, offset: u64, buffer: &mut [u8]) {
         let (mut word, skipped) = (offset / 8, (offset % 8) as usize);
         let mut rest = &mut *buffer;

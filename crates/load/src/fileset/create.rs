@@ -1,11 +1,10 @@
 //! Writes a file set: decides first whether it may and can, then writes with several threads, and
 //! can be interrupted at any moment.
 //!
-//! The order makes it resumable: the manifest comes first, saying *not complete*; then files, each
-//! under a name that must not exist yet; then everything is put on disk; then the manifest says
-//! *complete*. Whoever finds an incomplete set gives the same command again: files of the right
-//! length are kept, a file that ends too early and agrees so far is our own interrupted work and is
-//! written anew.
+//! The order makes it resumable: the manifest is written first, as *not complete*; then files, each
+//! under a name that must not exist yet; then everything is synced to disk; then the manifest says
+//! *complete*. Run the same command again to continue an incomplete set: files of the right length
+//! are kept, and a shorter file with the right content so far is rewritten.
 //!
 //! A set for dynamic content gets the application's own files at the end, unless they are there:
 //! those change while it is used, so they are none of the set's (`dynamic`).
@@ -35,7 +34,7 @@ use super::manifest::{self, LIST_NAME, MANIFEST_NAME, Manifest, ManifestError, U
 use super::shape::{FileIndex, Shape};
 use super::site::parents;
 
-/// How often progress is told.
+/// Interval between progress reports.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Written by one call: large enough that the calls do not matter.
@@ -46,7 +45,7 @@ const BUFFER_BYTES: usize = 256 << 10;
 const FILES_AT_A_TIME: usize = 36;
 
 /// A file system keeps some room for its own tables.
-const SPARE_BYTES: u64 = 1 << 20;
+const FREE_MARGIN_BYTES: u64 = 1 << 20;
 
 /// How far the writing is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,7 +77,7 @@ pub enum CreateError {
     /// Not even a directory.
     #[error("{0} is there and is no directory; give the name of a new one")]
     NotADirectory(PathBuf),
-    /// Somebody else's files.
+    /// The directory holds files that are not ours.
     #[error(
         "{directory} is not empty and holds no file set ({entry} is there); give a new directory, or an empty one"
     )]
@@ -95,7 +94,7 @@ pub enum CreateError {
     Other {
         /// The directory.
         directory: PathBuf,
-        /// Its profile, files and seed.
+        /// The profile, number of files and seed of the set.
         found: String,
         /// The ones asked for.
         wanted: String,
@@ -140,7 +139,7 @@ pub enum CreateError {
     Io {
         /// The verb.
         doing: &'static str,
-        /// Of what.
+        /// The set and the file system.
         path: PathBuf,
         /// What the kernel said. Not called `source`, since it is in the words already.
         error: io::Error,
@@ -160,8 +159,8 @@ fn advice(error: &io::Error) -> &'static str {
     }
 }
 
-/// Makes the set in a directory, which is created when it is missing, or completes it. `progress`
-/// is called from this thread some ten times a second.
+/// Creates the set in a directory, which is created if missing, or completes it. Calls `progress`
+/// from this thread about ten times per second.
 ///
 /// ```
 /// use headway_load::fileset::{self, Manifest, Shape};
@@ -205,7 +204,7 @@ pub fn create(
     complete(directory, &root, shape, seed, resumed, threads, progress)
 }
 
-/// The set's directory, held against others who would write into it.
+/// The set's directory, locked against other writers.
 pub(super) fn locked(directory: &Path) -> Result<File, CreateError> {
     let root = File::open(directory).map_err(|error| CreateError::Io {
         doing: "opening",
@@ -335,7 +334,7 @@ fn check_room(
         path: directory.to_owned(),
         error,
     })?;
-    if needed > 0 && needed.saturating_add(SPARE_BYTES) > free {
+    if needed > 0 && needed.saturating_add(FREE_MARGIN_BYTES) > free {
         return Err(CreateError::NoSpace {
             directory: directory.to_owned(),
             needed,

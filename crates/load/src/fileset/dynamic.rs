@@ -15,8 +15,8 @@ use super::create::{CreateError, Created, Progress, complete, locked};
 use super::manifest::{self, MANIFEST_NAME, Manifest, ManifestError};
 use super::shape::specweb_connections;
 
-/// Adds directories to a SPECweb set until it has so many; a set that has them is left as it is.
-/// What was cut off is gone on with.
+/// Adds directories to a SPECweb set until it has this many; a larger set is left as it is. An
+/// interrupted call is continued.
 ///
 /// # Errors
 /// As [`super::create`]'s; the directory has to hold a set.
@@ -37,8 +37,8 @@ pub fn grow(
     complete(directory, &root, shape, seed, true, threads, progress)
 }
 
-/// The application's own files: as many users as the set has connections by the rule of its size. A
-/// measurement makes them anew.
+/// The application's own files: as many users as a set of this size has connections. A measurement
+/// resets them.
 pub(super) fn make_state(manifest: &Manifest) -> Result<(), CreateError> {
     let mut state = State::new(manifest.root(), None);
     let users = specweb_connections(manifest.shape().page_bytes()).clamp(1, USERS_MAX.into());

@@ -1,12 +1,12 @@
 //! The manifest of a file set, and through it everything there is to know about a set without
 //! reading its files.
 //!
-//! `.headway-fileset.toml` in the set's directory names the profile and its few numbers; names,
-//! sizes, weights and contents follow from them. A set made from a log has its files in
-//! `.headway-fileset.list` beside it. A checksum over the numbers (and one over the list) tells
-//! when somebody has edited them, since the files would no longer agree. `complete` is written
-//! last: a set without it was interrupted. Both names begin with a dot so that a server that
-//! refuses hidden files does not serve them.
+//! `.headway-fileset.toml` in the set's directory has the profile and its few parameters; names,
+//! sizes, weights and contents follow from them. A set from a log lists its files in
+//! `.headway-fileset.list` beside it. A checksum over the parameters (and one over the list)
+//! detects edits, because the files would no longer match. `complete` is written last: a set
+//! without it was interrupted. Both names begin with a dot, so a server that hides dotfiles does
+//! not serve them.
 
 use std::fs;
 use std::io::{self, ErrorKind, Write};
@@ -66,7 +66,7 @@ pub enum ManifestError {
     Newer {
         /// The file.
         path: PathBuf,
-        /// Its format.
+        /// The format of the manifest.
         version: u32,
     },
     /// The numbers do not belong together.
@@ -94,11 +94,11 @@ pub struct Manifest {
 /// One file of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct File<'a> {
-    /// Its number.
+    /// The number of the file.
     pub index: FileIndex,
     /// As a client asks for it: percent-encoded, from the root.
     pub path: &'a str,
-    /// Its length.
+    /// The length of the file.
     pub size_bytes: u64,
     /// SPECweb's class, 0 to 3, or [`super::NO_CLASS`].
     pub class: u8,
@@ -140,7 +140,7 @@ struct Numbers {
 }
 
 impl Manifest {
-    /// Of a set that need not be on disk; `root` is where it is, or will be.
+    /// The manifest of a set that need not exist on disk; `root` is its directory.
     pub fn new(root: impl Into<PathBuf>, shape: Shape, seed: u64) -> Manifest {
         let (mut paths, mut ends) = (String::new(), Vec::with_capacity(shape.files() as usize));
         for file in 0..shape.files() {
@@ -263,8 +263,8 @@ impl Manifest {
         }
     }
 
-    /// The [`crate::checksum`] of its content, computed without reading it, at some gigabytes a
-    /// second.
+    /// The [`crate::checksum`] of the file's content, computed without reading it, at some
+    /// gigabytes per second.
     pub fn checksum(&self, file: FileIndex) -> u64 {
         self.content(file).checksum()
     }
@@ -291,7 +291,7 @@ impl Manifest {
     fn some_checksums(&self, next: &AtomicU32) -> Vec<(FileIndex, u64)> {
         let mut found = Vec::new();
         loop {
-            // Beyond the last file by one a thread at most, so it cannot wrap.
+            // Each thread overshoots the last file by at most one, so it cannot wrap.
             let file = next.fetch_add(1, Ordering::Relaxed);
             if file >= self.len() {
                 return found;
@@ -367,8 +367,7 @@ pub(super) fn read(root: &Path) -> Result<(Shape, u64, bool), ManifestError> {
     let path = root.join(MANIFEST_NAME);
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
-        // A missing directory and a directory without a set are told apart by the words of the
-        // kernel.
+        // The kernel's error says whether the directory is missing or only has no set in it.
         Err(error) if error.kind() == ErrorKind::NotFound && root.is_dir() => {
             return Err(ManifestError::Absent(root.to_owned()));
         }

@@ -2,9 +2,9 @@
 //! it.
 //!
 //! The stream is drawn by Walker's alias method in Vose's form (1991): one random number, one
-//! multiplication and one look into a table a request, whatever the number of files. The table is
-//! built with whole numbers only, so a seed gives the same requests on every machine and in every
-//! version; a test holds the first of them. The share of a file in the stream is exact to 2^-32 of
+//! multiplication and one table lookup per request, for any number of files. The table is built
+//! with whole numbers only, so a seed gives the same requests on every machine and in every
+//! version; a test checks the first ones. The share of a file in the stream is exact to 2^-32 of
 //! the average share.
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::random::Random;
 
 /// What the stream of indices is drawn for, so that another stream of the same seed has nothing in
 /// common with it.
-const PURPOSE: u64 = 0x6669_6c65_7365_7421;
+const RANDOM_STREAM: u64 = 0x6669_6c65_7365_7421;
 
 /// The weights of all files of a set.
 #[derive(Clone, Debug)]
@@ -44,12 +44,12 @@ pub struct Requests {
 }
 
 impl Popularity {
-    /// Of a set on disk.
+    /// The popularity of a set on disk.
     pub fn new(manifest: &Manifest) -> Popularity {
         Popularity::of(manifest.shape())
     }
 
-    /// Of a set that need not exist.
+    /// The popularity of a set that need not exist.
     pub fn of(shape: &Shape) -> Popularity {
         let files = 0..shape.files();
         let weights: Vec<u64> = files.clone().map(|file| shape.weight(file)).collect();
@@ -72,8 +72,8 @@ impl Popularity {
         self.top(share, |size| size)
     }
 
-    /// The same in whole pages of 4096 bytes: what these files take in memory and on disk. This is
-    /// the reading of Table 1.2 of the dissertation.
+    /// The memory that these files need in whole pages of 4096 bytes, also on disk. This is how
+    /// Table 1.2 of the dissertation counts.
     pub fn top_page_bytes(&self, share: f64) -> u64 {
         self.top(share, |size| size.next_multiple_of(PAGE_BYTES))
     }
@@ -102,7 +102,7 @@ impl Requests {
     pub fn new(popularity: &Popularity, seed: u64) -> Requests {
         Requests {
             table: Arc::clone(&popularity.table),
-            random: Random::for_purpose(seed, PURPOSE),
+            random: Random::for_stream(seed, RANDOM_STREAM),
         }
     }
 
@@ -196,7 +196,7 @@ mod tests {
             for (share, printed) in SHARES.into_iter().zip(printed) {
                 let found = popularity.top_page_bytes(share) as f64 / 1e6;
                 // The table prints one decimal. Some files tie (35 × 59 over 7 is 35 × 118 over
-                // 14), and which of them comes first moves the sum by one file of up to 20 KB.
+                // 14), and their order changes the sum by one file of up to 20 KB.
                 assert!(
                     (found - printed).abs() <= 0.05 + 0.02,
                     "{gigabytes} GB, top {share}: {found:.2}, printed {printed}"

@@ -1,8 +1,8 @@
 //! Reads files as requests for them would: afterwards the page cache holds what a server's would.
 //!
-//! Whole files, one after the other, in the order of a seed's stream. Whoever reads in a control
-//! group with a memory limit leaves that group's cache as it stands after so many requests, and
-//! every server measured in it begins from the same state, however fast it is itself.
+//! Reads whole files, one after another, in the order of a seed's stream. In a control group with a
+//! memory limit this leaves the page cache as that many requests would, so every server measured in
+//! the group starts from the same state, however fast it is.
 //!
 //! What it refuses: to compare what it reads; [`super::verify()`] does.
 
@@ -30,7 +30,7 @@ pub struct ReadError {
 }
 
 /// Reads as many files as there are requests, in the order of the seed, and returns their bytes.
-/// `progress` is called some ten times a second; its bytes are estimated from the mean length.
+/// Calls `progress` about ten times per second; its bytes are estimated from the mean length.
 ///
 /// # Errors
 /// The first file that cannot be opened or read.

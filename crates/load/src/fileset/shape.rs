@@ -1,12 +1,12 @@
 //! What a file set consists of, computed from a few numbers: how many files, and for each its name,
 //! size, class and weight.
 //!
-//! Nothing here touches a disk, and nothing is stored for a set that can be computed, so a set of
-//! any size can be judged before it is made. SPECweb99's shape is Table 1.1 of Ruan's dissertation
-//! (2005): a directory holds 4 classes of 9 files, the nth directory has the weight 1/n.
-//! SPECweb96's is its public workload description: the same classes and sizes, a Poisson
-//! distribution within each class. All weights are whole numbers, so that no processor's floating
-//! point can change a request stream.
+//! Nothing here touches a disk, and nothing is stored that can be computed, so a set of any size
+//! can be inspected before it is created. SPECweb99's shape is Table 1.1 of Ruan's dissertation
+//! (2005): a directory holds 4 classes of 9 files, and directory n has the weight 1/n. SPECweb96's
+//! is its public workload description: the same classes and sizes, and a Poisson distribution
+//! within each class. All weights are whole numbers, so floating point cannot change a request
+//! stream.
 
 use std::fmt::{self, Write};
 use std::str::FromStr;
@@ -19,7 +19,7 @@ pub type FileIndex = u32;
 /// What [`Shape::class`] says of a file that is in none of SPECweb's classes.
 pub const NO_CLASS: u8 = 255;
 
-/// Files a set may have at most: 4.8 TB of SPECweb99 files. The names of a loaded set are held in
+/// The most files of a set: 4.8 TB of SPECweb99 files. The names of a loaded set are kept in
 /// memory.
 pub const FILES_MAX: u32 = 1 << 25;
 
@@ -40,8 +40,8 @@ pub const CLASS_WEIGHTS: [u64; 4] = [35, 50, 14, 1];
 /// They are Zipf's law over the order 5 4 6 3 7 2 8 9 1, rounded; their sum is 999.
 pub const FILE_WEIGHTS_99: [u64; 9] = [39, 59, 88, 177, 353, 118, 71, 50, 44];
 
-/// Poisson's distribution with mean 5 over the files 1 to 9 of a SPECweb96 class: 5^k / k!, times
-/// 9! / 25 to make whole numbers of them.
+/// The Poisson distribution with mean 5 over the files 1 to 9 of a SPECweb96 class: 5^k / k!, times
+/// 9! / 25 to get whole numbers.
 pub const FILE_WEIGHTS_96: [u64; 9] = [
     72_576, 181_440, 302_400, 378_000, 378_000, 315_000, 225_000, 140_625, 78_125,
 ];
@@ -55,10 +55,10 @@ const DIRECTORY_WEIGHT: u64 = 1 << 36;
 pub enum Profile {
     /// Directories of 36 files, their popularity by Zipf's law.
     SpecWeb99,
-    /// The same with places for advertisements in the files of classes 1 and 2, and what a
-    /// SPECweb99-like application needs.
+    /// SPECweb99 with placeholders for advertisements in the files of classes 1 and 2, and the
+    /// files of a SPECweb99-like application.
     SpecWeb99Dynamic,
-    /// The same files, all directories alike.
+    /// The files of SPECweb99, all directories equally popular.
     SpecWeb96,
     /// Files of one size, all alike.
     Uniform,
@@ -74,7 +74,7 @@ pub enum Shape {
         /// Directories of 36 files.
         directories: u32,
     },
-    /// The same files with places for advertisements in classes 1 and 2.
+    /// SPECweb99 with placeholders for advertisements in classes 1 and 2.
     SpecWeb99Dynamic {
         /// Directories of 36 files.
         directories: u32,
@@ -122,7 +122,7 @@ impl Shape {
         .checked()
     }
 
-    /// The same with places for advertisements.
+    /// A SPECweb99 set with placeholders for advertisements.
     pub fn specweb99_dynamic(bytes: u64) -> Result<Shape, ShapeError> {
         Shape::SpecWeb99Dynamic {
             directories: specweb_directories(bytes)?,
@@ -130,7 +130,7 @@ impl Shape {
         .checked()
     }
 
-    /// The same for SPECweb96.
+    /// A SPECweb96 set of about this size.
     pub fn specweb96(bytes: u64) -> Result<Shape, ShapeError> {
         Shape::SpecWeb96 {
             directories: specweb_directories(bytes)?,
@@ -148,7 +148,7 @@ impl Shape {
         .checked()
     }
 
-    /// Itself, when it has a file, not too many, and their sum can be told.
+    /// The shape itself, if it has a file, not too many files, and a size that can be represented.
     pub fn checked(self) -> Result<Shape, ShapeError> {
         let files = match &self {
             Shape::SpecWeb99 { directories }
@@ -298,7 +298,8 @@ impl Shape {
         dynamic && matches!(self.class(file), 1 | 2)
     }
 
-    /// The same kind of set with so many directories of 36 files; `None` where a set has none such.
+    /// The same kind of set with this many directories of 36 files; `None` if it is not a SPECweb
+    /// set.
     pub fn with_directories(&self, directories: u32) -> Option<Shape> {
         match self {
             Shape::SpecWeb99 { .. } => Some(Shape::SpecWeb99 { directories }),
@@ -359,7 +360,7 @@ pub fn specweb_bytes(connections: u64) -> u64 {
         .saturating_add(122_000_000)
 }
 
-/// The largest number of simultaneous connections whose data set is not larger than this.
+/// The largest number of connections whose data set is not larger than this.
 pub fn specweb_connections(bytes: u64) -> u64 {
     bytes.saturating_sub(122_000_000) / 3_220_000
 }

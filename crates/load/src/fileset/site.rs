@@ -37,7 +37,7 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
 pub struct SiteFile {
     /// As a client asks for it: percent-encoded, from the root.
     pub path: String,
-    /// Its length in bytes.
+    /// The length of the file in bytes.
     pub size_bytes: u64,
     /// How often it was asked for.
     pub requests: u64,

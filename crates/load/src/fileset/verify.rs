@@ -26,7 +26,7 @@ use super::site::decoded;
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Names kept of each kind of finding; the number goes on.
+/// Names kept per kind of finding; all are counted.
 const EXAMPLES_MAX: usize = 20;
 
 /// What was found.
@@ -44,7 +44,7 @@ pub struct Verified {
     pub missing: Findings,
     /// Too long or too short.
     pub wrong_size: Findings,
-    /// Of the right length, with other bytes.
+    /// Files of the right length with other content.
     pub wrong_content: Findings,
     /// Not readable, or no regular file.
     pub unreadable: Findings,
@@ -52,10 +52,10 @@ pub struct Verified {
     pub extra: Findings,
 }
 
-/// How many, and the first of them.
+/// The number of findings of one kind, and the first names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Findings {
-    /// All of them.
+    /// The number of findings.
     pub count: u64,
     /// Up to 20 names, in the order of the alphabet, with a word on why where it is needed.
     pub examples: Vec<String>,
@@ -103,9 +103,8 @@ impl Findings {
     }
 }
 
-/// Compares the files with the manifest; with `quick`, their lengths only. Fails only when the
-/// set's own directory cannot be read. `progress` is called from this thread some ten times a
-/// second.
+/// Compares the files with the manifest; with `quick`, only their lengths. Fails only if the set's
+/// own directory cannot be read. Calls `progress` from this thread about ten times per second.
 pub fn verify(
     manifest: &Manifest,
     quick: bool,

@@ -1,20 +1,19 @@
 //! When the capacity is the client's: the highest rate that the client still offers validly.
 //!
-//! A closed loop whose client had no time left measures the client. Shares of such a capacity would
-//! be loads that the client cannot offer in time, and near 100 % every point would be suspect. So
-//! open loops look for a rate that it can, and the shares are of that; the server's own capacity
-//! stays unknown, and every output says so.
+//! If the client had no idle time in a closed loop, that loop measured the client. Percentages of
+//! such a capacity would be loads that the client cannot offer in time, and near 100 % every point
+//! would be suspect. So open loops search for a rate that the client can offer, and the percentages
+//! refer to that rate. The server's own capacity stays unknown, and every output says so.
 //!
-//! Pure but for [`bound`], which is given the descriptions of the runs: what was tried and how it
-//! ended in, the next rate to try out, so that a search that was cut off goes on from the points on
-//! disk.
+//! Pure, except [`bound`], which gets the descriptions of runs: results of earlier trials in, the
+//! next rate to try out. An interrupted search continues from the points on disk.
 
 use headway_latency::run::RunDescription;
 use headway_latency::run::description::{ClientBound, ProfileInfo};
 
 use super::median;
 use crate::verdict::{BUSY_SUSPECT, RUN_QUEUE_INVALID};
-use crate::words::readable::{number, percent};
+use headway_latency::format::{number, percent};
 
 /// From where a client is the limit of its closed loop.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -22,8 +21,8 @@ pub struct Limit {
     /// Share of the time at work: it had no time left for a faster server. A lower rate leaves it
     /// some, so one is looked for.
     pub busy: f64,
-    /// Share of the time ready and waiting for a processor: something else runs on its core, often
-    /// the server. No rate is valid then.
+    /// Share of the time that the client waited for a CPU: something else runs on its core, often
+    /// the server. Then no rate is valid.
     pub waited: f64,
 }
 
@@ -40,25 +39,25 @@ impl Default for Limit {
 
 /// The first rate tried, as a share of the closed loop's: an open loop is believed while it is at
 /// work for less than nine tenths of the time, and a request costs it about the same.
-const FIRST: f64 = 0.9;
+const FIRST_TRIAL_SHARE: f64 = 0.9;
 
 /// From a rate that was too high to the next lower one, while none was valid.
-const DOWN: f64 = 0.8;
+const STEP_DOWN_FACTOR: f64 = 0.8;
 
-/// The search ends when the rate is known to one part in so many.
-const RESOLUTION: f64 = 0.05;
+/// The search ends when the rate is known to this relative precision.
+const RATE_PRECISION: f64 = 0.05;
 
-/// Or when so many runs have found no valid rate: something else than the rate is wrong, such as a
-/// core that is shared.
-const NONE_MAX: usize = 5;
+/// The search ends when this many runs have found no valid rate: something other than the rate is
+/// wrong, such as a shared core.
+const INVALID_TRIALS_MAX: usize = 5;
 
-/// And after so many runs in any case.
+/// The search ends after this many runs in any case.
 const TRIALS_MAX: usize = 9;
 
 /// A rate that was offered, and whether its run was valid.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Trial {
-    /// Requests a second.
+    /// Requests per second.
     pub rate_rps: f64,
     /// The verdict was *valid*.
     pub valid: bool,
@@ -67,7 +66,7 @@ pub struct Trial {
 /// Where the search stands.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Next {
-    /// This rate is to be tried.
+    /// The rate to try next.
     Try(f64),
     /// The highest valid rate that was found, if any.
     Found(Option<f64>),
@@ -85,11 +84,11 @@ pub fn next(closed_rps: f64, trials: &[Trial]) -> Next {
     // A valid rate above one that was not is chance, and what is below both is safer.
     let low = rates(true).filter(|rate| *rate < high).reduce(f64::max);
     match low {
-        _ if trials.is_empty() => Next::Try(closed_rps * FIRST),
+        _ if trials.is_empty() => Next::Try(closed_rps * FIRST_TRIAL_SHARE),
         _ if trials.len() >= TRIALS_MAX => Next::Found(low),
-        None if trials.len() >= NONE_MAX => Next::Found(None),
-        None => Next::Try(high * DOWN),
-        Some(low) if high - low <= high * RESOLUTION * 1.001 => Next::Found(Some(low)),
+        None if trials.len() >= INVALID_TRIALS_MAX => Next::Found(None),
+        None => Next::Try(high * STEP_DOWN_FACTOR),
+        Some(low) if high - low <= high * RATE_PRECISION * 1.001 => Next::Found(Some(low)),
         Some(low) => Next::Try(f64::midpoint(low, high)),
     }
 }
@@ -112,31 +111,31 @@ pub fn bound(closed: &[RunDescription], limit: &Limit) -> Option<ClientBound> {
     })
 }
 
-/// Share of a run that its client waited for a processor; the wait is that of the whole run, its
-/// warm-up too.
+/// Share of a run that its client waited for a CPU; the time includes the warm-up.
 fn waited(run: &RunDescription) -> Option<f64> {
     let length_s = run.load.warmup_s + run.summary.as_ref()?.duration_s;
     let waited_s = run.client.as_ref()?.run_queue_delay_s?;
     (length_s > 0.0).then(|| waited_s / length_s)
 }
 
-/// The capacity in a sentence, with whose it is; nothing while it is not known. No full stop.
+/// The capacity as a sentence without a full stop, and whether it is the client's; `None` while it
+/// is unknown.
 ///
 /// ```
-/// use headway_load::profile::capacity_words;
+/// use headway_load::profile::capacity_text;
 /// use headway_latency::run::{ClientBound, ProfileInfo};
 ///
 /// let bound = ClientBound { closed_rps: 50_000.0, busy_share: 0.97, waited_share: 0.0, valid_rps: Some(42_750.0) };
 /// let info = ProfileInfo { capacity_rps: Some(42_750.0), client_bound: Some(bound), points: Vec::new() };
 /// assert_eq!(
-///     capacity_words(&info).as_deref(),
+///     capacity_text(&info).as_deref(),
 ///     Some(
 ///         "capacity is at least 50,000 requests/s: the client is the limit (at work 97 % of the closed loop); \
 ///          loads are shares of 42,750/s, the highest rate that it offers validly",
 ///     )
 /// );
 /// ```
-pub fn capacity_words(info: &ProfileInfo) -> Option<String> {
+pub fn capacity_text(info: &ProfileInfo) -> Option<String> {
     let base = info.capacity_rps?;
     let Some(bound) = &info.client_bound else {
         let named = info.points.iter().all(|point| point.relative > 0.0);
@@ -150,13 +149,13 @@ pub fn capacity_words(info: &ProfileInfo) -> Option<String> {
     Some(format!(
         "capacity is at least {} requests/s: the client is the limit ({}); loads are shares of {}/s{what}",
         number(bound.at_least_rps()),
-        limit_words(bound),
+        limit_text(bound),
         number(base)
     ))
 }
 
 /// What kept the client: `at work 97 % of the closed loop`.
-pub fn limit_words(bound: &ClientBound) -> String {
+pub fn limit_text(bound: &ClientBound) -> String {
     match bound.busy_share >= BUSY_SUSPECT || bound.busy_share >= bound.waited_share {
         true => format!("at work {} of the closed loop", percent(bound.busy_share)),
         false => format!(
@@ -206,7 +205,7 @@ mod tests {
     fn nothing_is_found_when_the_client_offers_no_rate() {
         let (tried, found) = search(1000.0, 0.0);
         assert_eq!(found, None);
-        assert_eq!(tried.len(), NONE_MAX);
+        assert_eq!(tried.len(), INVALID_TRIALS_MAX);
         assert!(tried.is_sorted_by(|a, b| a > b), "{tried:?}");
     }
 
@@ -259,7 +258,7 @@ mod tests {
         assert_eq!(bound(&[run(1.9)], &Limit::default()), None);
         let found = bound(&[run(2.0)], &Limit::default()).expect("a tenth of the time");
         assert_eq!(found.waited_share, 0.1);
-        assert!(limit_words(&found).starts_with("waited for a processor 10 %"));
+        assert!(limit_text(&found).starts_with("waited for a processor 10 %"));
     }
 
     #[test]
@@ -275,7 +274,7 @@ mod tests {
             client_bound: Some(bound),
             points: Vec::new(),
         };
-        let words = capacity_words(&info).expect("a capacity");
+        let words = capacity_text(&info).expect("a capacity");
         assert!(
             words.starts_with("capacity is at least 800.0 requests/s: the client is the limit")
         );
@@ -283,6 +282,6 @@ mod tests {
             words.ends_with("shares of 800.0/s, of which none is known to be valid"),
             "{words}"
         );
-        assert_eq!(capacity_words(&ProfileInfo::default()), None);
+        assert_eq!(capacity_text(&ProfileInfo::default()), None);
     }
 }

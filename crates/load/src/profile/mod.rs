@@ -1,12 +1,12 @@
 //! A latency profile: capacity by infinite demand, then open loops at shares of it (dissertation
 //! 3.2.3).
 //!
-//! Relative load makes servers comparable that are not equally fast. The capacity is what the
-//! server answers in a closed loop; each point is then a run of its own below `points/`, and
-//! `run.json` above them says which ones there are and which are done. A profile that was cut off
-//! goes on where it stopped, if it is asked for in the same words. Repeats go round by round, so
-//! that a drift of the machine meets every load alike. Where the client was the limit of the closed
-//! loop, the shares are of what it can offer ([`client`]).
+//! Relative load makes servers of different speed comparable. The capacity is the throughput of a
+//! closed loop; each point is a run of its own below `points/`, and `run.json` above them lists the
+//! points and which are done. A profile that was interrupted continues if it is started with the
+//! same arguments. Repeats go round by round, so that a drift of the machine affects every load
+//! alike. If the client was the bottleneck of the closed loop, the percentages are of the rate that
+//! it can offer ([`client`]).
 
 pub mod client;
 pub(crate) mod commands;
@@ -17,19 +17,19 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::checksum::Checksum;
+use crate::cli_types::{RateSchedule, RateStep};
 use crate::client::environment::{as_list, rfc3339};
 use crate::engine::{Address, Arrivals, Work};
 use crate::session::settings::{Demand, WorkSource};
 use crate::session::{Finished, SessionError, Settings, Surroundings, status};
-use crate::words::readable::{number, percent};
-use crate::words::{ScheduleWord, Stretch};
+use headway_latency::format::{number, percent};
 use headway_latency::run::description::{
     ClientBound, Kind, LoadInfo, Mode, Point, ProfileInfo, Verdict,
 };
 use headway_latency::run::write_description;
 use headway_latency::{Run, RunDescription};
 
-pub use client::capacity_words;
+pub use client::capacity_text;
 pub use commands::CommandError;
 pub use table::render;
 
@@ -37,17 +37,17 @@ pub use table::render;
 pub const LOADS: [f64; 6] = [0.2, 0.4, 0.6, 0.8, 0.9, 0.95];
 
 /// After a command that may have restarted the server.
-const READY_PATIENCE: Duration = Duration::from_secs(30);
-const READY_PAUSE: Duration = Duration::from_millis(100);
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
+const READY_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A profile as a user asks for it.
 #[derive(Clone, Debug)]
 pub struct ProfileSettings {
-    /// What every point has in common; its demand is replaced.
+    /// What all points have in common; its demand is replaced.
     pub session: Settings,
     /// Spacing of the starts.
     pub arrivals: Arrivals,
-    /// Requests a second; `None` looks for it.
+    /// Requests per second; `None` measures it.
     pub capacity_rps: Option<f64>,
     /// Shares of the capacity.
     pub loads: Vec<f64>,
@@ -112,8 +112,8 @@ pub enum ProfileError {
         /// The last error.
         source: std::io::Error,
     },
-    /// Told to end.
-    #[error("interrupted; the same command goes on where it stopped")]
+    /// The profile was interrupted.
+    #[error("interrupted; continue with the same command")]
     Interrupted,
 }
 
@@ -128,16 +128,18 @@ impl ProfileError {
     }
 }
 
-/// Who hears of a profile's progress.
+/// Receives the progress of a profile.
 pub trait Listener {
-    /// A run begins: `word` is `point 2 of 6: 40 % of 5,000/s`.
-    fn begins(&mut self, word: &str);
+    /// Called before the first run: the number of runs that are left, and the length of each.
+    fn planned(&mut self, runs: usize, each: Duration);
+    /// A run begins: `name` is `point 2 of 6: 40 % of 5,000/s`.
+    fn begins(&mut self, name: &str);
     /// A run has ended and is kept.
     fn ended(&mut self, point: &Point, finished: &Finished);
     /// Points that are done already and are not measured again.
     fn resumes(&mut self, done: usize, of: usize);
-    /// Something that changes what the rest of the profile is: a sentence.
-    fn remarks(&mut self, words: &str);
+    /// A sentence about something that changes the rest of the profile.
+    fn remarks(&mut self, text: &str);
 }
 
 impl ProfileSettings {
@@ -162,6 +164,7 @@ impl ProfileSettings {
         if done > 0 {
             listener.resumes(done, all);
         }
+        listener.planned(all - done, self.open(1.0, 1).length());
         profile.find_capacity(listener)?;
         profile.measure_points(listener)?;
         write_description(directory, &profile.description, true)?;
@@ -172,10 +175,10 @@ impl ProfileSettings {
     fn check(&self) -> Result<(), ProfileError> {
         let wrong = |text: &str| Err(ProfileError::Use(text.to_owned()));
         if self.repeats == 0 {
-            return wrong("--repeats 0 measures nothing; measure each point at least once");
+            return wrong("--repeats 0 measures nothing; use 1 or more");
         }
         if self.loads.is_empty() {
-            return wrong("no load to measure at; write --loads 20,40,60,80,90,95");
+            return wrong("no loads; write --loads 20,40,60,80,90,95");
         }
         if self.session.requests.is_some() {
             return wrong("the points of a profile are measured for a time; use --duration");
@@ -198,7 +201,7 @@ impl ProfileSettings {
     /// The open loop of a point. Each repeat has another stream, and the same one whenever it is
     /// repeated.
     fn open(&self, rate: f64, repeat: u32) -> Settings {
-        let stretch = Stretch {
+        let step = RateStep {
             from: rate,
             to: rate,
             length: Duration::from_secs(1),
@@ -207,7 +210,7 @@ impl ProfileSettings {
         // are requests in flight.
         Settings {
             demand: Demand::Open {
-                schedule: ScheduleWord(vec![stretch]),
+                schedule: RateSchedule(vec![step]),
                 arrivals: self.arrivals,
             },
             connections: None,
@@ -244,9 +247,8 @@ impl ProfileSettings {
         points
     }
 
-    /// Parameters that `run.json` has no field for, and by which a profile that goes on is known to
-    /// be the same.
-    fn words(&self, work: &Work) -> [(&'static str, Option<String>); 5] {
+    /// Parameters that `run.json` has no field for. They are compared when a profile continues.
+    fn extra_parameters(&self, work: &Work) -> [(&'static str, Option<String>); 5] {
         let session = &self.session;
         let sources: Vec<String> = session.sources.iter().map(ToString::to_string).collect();
         let paths = matches!(session.work, WorkSource::Paths(_)).then(|| {
@@ -277,7 +279,7 @@ impl ProfileSettings {
     fn describe(&self) -> Result<RunDescription, ProfileError> {
         let prepared = self.open(1.0, 1).prepare()?;
         let mut environment = prepared.description.environment.clone();
-        for (name, word) in self.words(&prepared.plan.work) {
+        for (name, word) in self.extra_parameters(&prepared.plan.work) {
             if let Some(word) = word {
                 environment.extra.insert(name.to_owned(), word);
             }
@@ -366,7 +368,7 @@ impl Profile<'_> {
         let info = self.description.profile.get_or_insert_default();
         info.capacity_rps = Some(capacity);
         info.client_bound = bound;
-        let words = capacity_words(info).filter(|_| info.client_bound.is_some());
+        let words = capacity_text(info).filter(|_| info.client_bound.is_some());
         words.inspect(|words| listener.remarks(words));
         for point in self.points() {
             if point.relative > 0.0 {
@@ -376,15 +378,15 @@ impl Profile<'_> {
         Ok(write_description(self.directory, &self.description, false)?)
     }
 
-    /// Looks for the highest rate that the client offers validly. Each rate is a run as long as a
-    /// point, since a short one would call valid what a long one does not; those that were run
-    /// before the profile was cut off count.
+    /// Searches for the highest rate that the client offers with the verdict valid. Each trial is
+    /// as long as a point, because a shorter one would be valid where a long one is not. Trials
+    /// from before an interruption count.
     fn find_valid(
         &mut self,
         mut bound: ClientBound,
         listener: &mut dyn Listener,
     ) -> Result<ClientBound, ProfileError> {
-        let (answered, why) = (number(bound.closed_rps), client::limit_words(&bound));
+        let (answered, why) = (number(bound.closed_rps), client::limit_text(&bound));
         let what =
             format!("the client was the limit ({why}): the server can do {answered}/s at least");
         if self.settings.strict {
@@ -546,20 +548,20 @@ impl Profile<'_> {
 
     /// A server that was restarted needs a moment before it listens.
     fn wait_until_ready(&self, address: &Address) -> Result<(), ProfileError> {
-        let deadline = std::time::Instant::now() + READY_PATIENCE;
+        let deadline = std::time::Instant::now() + READY_TIMEOUT;
         loop {
-            match status::reach(address, READY_PATIENCE) {
+            match status::reach(address, READY_TIMEOUT) {
                 Ok(()) => return Ok(()),
                 Err(source) if std::time::Instant::now() >= deadline => {
                     return Err(ProfileError::NotBack {
                         target: address.to_string(),
-                        seconds: READY_PATIENCE.as_secs(),
+                        seconds: READY_TIMEOUT.as_secs(),
                         source,
                     });
                 }
                 Err(_) => {
                     self.interrupted()?;
-                    std::thread::sleep(READY_PAUSE);
+                    std::thread::sleep(READY_POLL_INTERVAL);
                 }
             }
         }

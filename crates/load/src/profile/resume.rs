@@ -8,8 +8,8 @@ use headway_latency::run::description::{Arrivals, Kind, Point};
 use headway_latency::run::write_description;
 use headway_latency::{OpenError, Run, RunDescription, WriteError};
 
-/// The description to go on from: a new one on disk, or that of a profile that was cut off, with
-/// the points marked that are whole.
+/// The description to start from: a new one, or that of an interrupted profile with its complete
+/// points marked.
 pub(super) fn begin(
     settings: &ProfileSettings,
     directory: &Path,
@@ -18,7 +18,7 @@ pub(super) fn begin(
     let found = match Run::open(directory) {
         Ok(run) => run.description().clone(),
         Err(OpenError::Absent(_) | OpenError::NotARun(_)) => {
-            refuse_foreign(directory)?;
+            check_directory(directory)?;
             write_description(directory, &fresh, false)?;
             return Ok(fresh);
         }
@@ -37,8 +37,8 @@ pub(super) fn begin(
     Ok(confirmed(found, directory))
 }
 
-/// A directory that holds something else is nobody's to fill.
-fn refuse_foreign(directory: &Path) -> Result<(), ProfileError> {
+/// An error if the directory holds something other than a profile.
+fn check_directory(directory: &Path) -> Result<(), ProfileError> {
     let Ok(mut entries) = std::fs::read_dir(directory) else {
         // It does not exist, or writing to it will say why it cannot be used.
         return Ok(());
@@ -63,7 +63,7 @@ fn parameters(of: &RunDescription) -> Vec<(&'static str, String)> {
     }
     let load = &of.load;
     let points = of.profile.iter().flat_map(|profile| &profile.points);
-    // What the client can offer is looked for when it has to be; nobody asks for it.
+    // The search for the rate of the client is not a parameter.
     let points = points.filter(|point| !point.of_client);
     let points: Vec<&str> = points.map(|point| point.directory.as_str()).collect();
     let arrivals = match load.arrivals {
@@ -76,18 +76,20 @@ fn parameters(of: &RunDescription) -> Vec<(&'static str, String)> {
         ("the servers", of.targets.join(" ")),
         ("the file set", or(fileset, "none")),
         ("the paths", extra("paths", "of the addresses")),
+        ("the method", or(load.method.as_ref(), "GET")),
+        ("the headers", format!("{:?}", load.headers)),
         ("connections", or(load.connections, "of the default")),
         (
-            "requests a connection",
-            or(load.requests_per_connection, "without a bound"),
+            "requests per connection",
+            or(load.requests_per_connection, "unlimited"),
         ),
         ("the points", points.join(" ")),
         ("the capacity", or(given_capacity(of), "to be looked for")),
         ("the arrivals", arrivals.to_owned()),
-        ("a time-out in ms of", or(load.timeout_ms, "none")),
+        ("a timeout in ms of", or(load.timeout_ms, "none")),
         ("a first pause in ms of", load.first_pause_ms.to_string()),
         (
-            "bit/s a connection",
+            "bit/s per connection",
             or(load.bandwidth_bits_per_s, "unlimited"),
         ),
         ("a warm-up in seconds of", load.warmup_s.to_string()),
@@ -117,8 +119,8 @@ fn confirmed(mut description: RunDescription, directory: &Path) -> RunDescriptio
         run.is_ok_and(|run| run.description().complete)
     };
     for point in &mut description.profile.get_or_insert_default().points {
-        // A run that ended just before the profile was killed is whole, although nobody has noted
-        // it.
+        // A run that ended just before the profile was killed is complete, although the profile
+        // does not say so yet.
         point.done = whole(point);
         if point.done && point.relative == 0.0 && point.rate_rps == 0.0 {
             let run = Run::open(directory.join(&point.directory));
@@ -126,7 +128,7 @@ fn confirmed(mut description: RunDescription, directory: &Path) -> RunDescriptio
             point.rate_rps = summary.map_or(0.0, |summary| summary.rate_rps);
         }
     }
-    // A search goes on behind what it has; a trial that was cut off is made again.
+    // A search continues after its last complete trial; an interrupted trial is repeated.
     let points = &mut description.profile.get_or_insert_default().points;
     points.retain(|point| point.done || !point.of_client);
     description

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use super::capacity_words;
-use crate::words::readable::{count, millis, number, percent};
+use super::capacity_text;
+use headway_latency::format::{count, number, percent, time_us};
 use headway_latency::run::description::{ClientInfo, Point, Verdict};
 use headway_latency::{OpenError, Run};
 
@@ -48,18 +48,18 @@ pub fn render(profile: &Run) -> Result<String, OpenError> {
         add(&mut loads, point, &run);
     }
     let mut out = String::new();
-    if let Some(words) = capacity_words(&info) {
+    if let Some(words) = capacity_text(&info) {
         let _ = writeln!(out, "{}", words.replace("; ", "\n"));
     }
     let _ = writeln!(
         out,
-        "\n    load    offered   answered     mean      p50      p95      p99   errors  verdict"
+        "\n    load  offered/s answered/s      mean       p50       p95       p99    errors  verdict"
     );
     loads.iter().for_each(|load| line(&mut out, load));
     if loads.iter().any(|load| load.mean_us.len() > 1) {
-        out += "\nlatency in ms from the intended start; ± is a 95 % interval of the mean over the repeats\n";
+        out += "\nlatency from the intended start; ± is the 95 % confidence interval of the mean over the repeats\n";
     } else {
-        out += "\nlatency in ms from the intended start\n";
+        out += "\nlatency from the intended start\n";
     }
     for load in loads.iter().filter(|load| load.reason.is_some()) {
         let reason = load.reason.as_deref().unwrap_or_default();
@@ -132,17 +132,17 @@ fn line(out: &mut String, load: &Load) {
     };
     let _ = write!(
         out,
-        "{:>8} {offered:>10} {:>10} {:>8} {:>8} {:>8} {:>8} {:>8}  {verdict}",
+        "{:>8} {offered:>10} {:>10} {:>9} {:>9} {:>9} {:>9} {:>9}  {verdict}",
         name(load),
         number(mean(&load.achieved_rps)),
-        millis(mean(&load.mean_us)),
-        millis(mean(&load.p50_us)),
-        millis(mean(&load.p95_us)),
-        millis(mean(&load.p99_us)),
+        time_us(mean(&load.mean_us)),
+        time_us(mean(&load.p50_us)),
+        time_us(mean(&load.p95_us)),
+        time_us(mean(&load.p99_us)),
         count(load.errors),
     );
     if let Some(half) = half_interval(&load.mean_us) {
-        let _ = write!(out, "  mean ± {}", millis(half));
+        let _ = write!(out, "  mean ± {}", time_us(half));
     }
     out.push('\n');
 }
@@ -249,10 +249,10 @@ mod tests {
         // Repeats 2 and 3: the means are of 2.5, half the interval is 12.706 * 0.5.
         let expected = [
             "capacity 1,000 requests/s",
-            "load offered answered mean p50 p95 p99 errors verdict",
-            "closed all 100.0 1.000 10.00 20.00 30.00 1 suspect",
-            "50 % 500.0 250.0 2.500 25.00 50.00 75.00 5 suspect mean ± 6.353",
-            "latency in ms from the intended start; ± is a 95 % interval of the mean over the repeats",
+            "load offered/s answered/s mean p50 p95 p99 errors verdict",
+            "closed all 100 1.00 ms 10.0 ms 20.0 ms 30.0 ms 1 suspect",
+            "50 % 500 250 2.50 ms 25.0 ms 50.0 ms 75.0 ms 5 suspect mean ± 6.35 ms",
+            "latency from the intended start; ± is the 95 % confidence interval of the mean over the repeats",
             "closed: reason 1",
             "50 %: reason 2",
         ];

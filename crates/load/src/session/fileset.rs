@@ -5,13 +5,13 @@ use std::path::Path;
 
 use super::SessionError;
 use super::work::Gathered;
-use crate::engine::{Document, Order, Work};
+use crate::engine::{Document, RequestOrder, Work};
 use crate::fileset::{Manifest, Popularity};
 use headway_latency::run::description::FileSetInfo;
 
-/// Reads the manifest of a set, or of its first directories; the files themselves are not looked
-/// at. Checksums are computed from what the files should hold, on all processors, only when
-/// contents are to be verified.
+/// Reads the manifest of a set, or of its first directories; the files themselves are not read.
+/// Checksums of the expected contents are computed on all CPUs, only if contents are to be
+/// verified.
 pub(super) fn gather(
     directory: &Path,
     prefix: &str,
@@ -40,7 +40,7 @@ pub(super) fn gather(
     });
     let work = Work {
         documents: documents.collect(),
-        order: Order::Drawn(Box::new(Popularity::new(&manifest))),
+        order: RequestOrder::Drawn(Box::new(Popularity::new(&manifest))),
     };
     let info = FileSetInfo {
         path: directory.display().to_string(),

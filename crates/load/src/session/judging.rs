@@ -4,8 +4,8 @@ use super::{Prepared, Ran};
 use crate::client::limits::Limits;
 use crate::engine::{Measured, Mode, Sources, Target};
 use crate::verdict::{Evidence, judge};
-use crate::words::readable::count;
 use headway_latency::Outcome;
+use headway_latency::format::count;
 use headway_latency::run::description::{ClientInfo, ServerInfo};
 
 /// Everything the verdict wants to know.
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
     use crate::client::watch::Waited;
     use crate::engine::{Address, Epoch};
-    use crate::session::rows::{Keep, Rows};
+    use crate::session::rows::{RowSink, Rows};
     use headway_latency::{Analyzer, Histogram, RunDescription};
 
     /// A run in which no two numbers are the same.
@@ -132,7 +132,7 @@ mod tests {
         let mut lag = Histogram::new();
         (1..=100).for_each(|us| lag.record_ns(us * 1000));
         let mut rows = Rows::new(
-            Keep::Figures(Box::new(Analyzer::new(&RunDescription::default()))),
+            RowSink::Figures(Box::new(Analyzer::new(&RunDescription::default()))),
             None,
         );
         (rows.replies, rows.good, rows.not_found, rows.timed_out) = (70, 60, 4, 5);

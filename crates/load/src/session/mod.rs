@@ -24,27 +24,27 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
+use crate::cli_types::Url;
 use crate::client::environment::rfc3339;
 use crate::client::limits::{self, Shortage};
 use crate::client::resolve::ResolveError;
 use crate::client::watch::{Watch, allowed_cpus};
 use crate::engine::{EngineError, Measured, Mode, Plan, PlanError};
-use crate::words::Url;
 use headway_latency::run::Window;
 use headway_latency::specweb99::Conformance;
 use headway_latency::{Analysis, Analyzer, RunDescription, RunWriter, WriteError};
 use observer::Watched;
 use progress::Progress;
 use recorder::Recorder;
-use rows::{Keep, Rows};
+use rows::{RowSink, Rows};
 
 pub use settings::Settings;
 
 /// The entry of `environment.extra` that says why a run ended before its time.
 pub const INTERRUPTED: &str = "interrupted";
 
-/// For the one connection to each server before a run.
-const REACH_PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout of the one connection to each server before a run.
+const REACH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why a run did not take place, or was not kept.
 #[derive(Debug, thiserror::Error)]
@@ -92,12 +92,12 @@ pub enum SessionError {
         /// Why the connection failed.
         source: io::Error,
     },
-    /// The loop's thread could not be bound to its processors.
+    /// The client's thread could not be pinned.
     #[error("binding the loop to processor {cpus:?}: {source}; this process may use {allowed:?}")]
     Pin {
-        /// The processors asked for.
+        /// The CPUs of the option.
         cpus: Vec<usize>,
-        /// Those that are allowed.
+        /// The CPUs that are allowed.
         allowed: Vec<usize>,
         /// Why it failed.
         source: io::Error,
@@ -108,7 +108,7 @@ pub enum SessionError {
     /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// Told to end before its time, where only a whole run is worth keeping.
+    /// Interrupted where only a whole run is worth keeping.
     #[error("interrupted")]
     Interrupted,
     /// The run directory could not be written.
@@ -130,15 +130,15 @@ pub struct Prepared {
     pub plan: Plan,
     /// For `run.json`: everything that is known before.
     pub description: RunDescription,
-    /// Of this machine.
+    /// The limits of this machine.
     pub limits: limits::Limits,
-    /// Processors for the loop; empty is any.
+    /// CPUs for the client's loop; empty is any.
     pub cpus: Vec<usize>,
     /// The work is a set of files with a manifest.
     pub fileset: bool,
 }
 
-/// What surrounds a run.
+/// The surroundings of a run: signals, terminal, status page.
 #[derive(Clone, Debug, Default)]
 pub struct Surroundings {
     /// Set when the run shall end now and keep what it has.
@@ -160,7 +160,7 @@ pub struct Finished {
     pub analysis: Analysis,
     /// Things that did not work and did not matter to the figures.
     pub warnings: Vec<String>,
-    /// It ended before its time, because it was told to.
+    /// The run was interrupted.
     pub interrupted: bool,
     /// The first connection that could not be opened, in words.
     pub failure: Option<String>,
@@ -181,14 +181,14 @@ impl Prepared {
         let now = SystemTime::now();
         self.description.started = rfc3339(now);
         self.description.epoch_unix_ns = unix_ns(now);
-        let keep = match directory {
-            Some(path) => Keep::Directory(RunWriter::create(path, &self.description)?),
+        let sink = match directory {
+            Some(path) => RowSink::Directory(RunWriter::create(path, &self.description)?),
             None => {
                 let analyzer = Analyzer::new(&self.description);
-                Keep::Figures(Box::new(analyzer.expecting(planned(&self.plan))))
+                RowSink::Figures(Box::new(analyzer.expecting(planned(&self.plan))))
             }
         };
-        let ran = self.measure(keep, around)?;
+        let ran = self.measure(sink, around)?;
         if around.whole_only && ran.stopped_ns.is_some() {
             return Err(SessionError::Interrupted);
         }
@@ -199,7 +199,7 @@ impl Prepared {
     /// an instant.
     fn reach(&self) -> Result<(), SessionError> {
         for target in &self.plan.targets {
-            status::reach(&target.address, REACH_PATIENCE).map_err(|source| {
+            status::reach(&target.address, REACH_TIMEOUT).map_err(|source| {
                 SessionError::Reach {
                     target: target.address.to_string(),
                     source,
@@ -210,13 +210,13 @@ impl Prepared {
     }
 
     /// The run itself.
-    fn measure(&self, keep: Keep, around: &Surroundings) -> Result<Ran, SessionError> {
+    fn measure(&self, sink: RowSink, around: &Surroundings) -> Result<Ran, SessionError> {
         let allowed = allowed_cpus();
         let progress = match &around.progress {
             Some(word) => Some(Progress::start(word, &self.plan).map_err(SessionError::Thread)?),
             None => None,
         };
-        let mut rows = Rows::new(keep, progress.as_ref().map(Progress::latencies));
+        let mut rows = Rows::new(sink, progress.as_ref().map(Progress::latencies));
         if let (Some(_), Mode::Closed { connections }) = (&self.plan.conversation, &self.plan.mode)
         {
             let from_ns = planned(&self.plan).start_ns;
@@ -235,7 +235,7 @@ impl Prepared {
         let mut watched = Watched::new(recorder, Arc::clone(&around.interrupt), progress, told_ns);
         let measured = crate::engine::run(&self.plan, &mut watched);
         let waited = watch.read().since(&before);
-        // What follows is not the loop's work and may use every processor again.
+        // The rest is not the loop's work and may use every CPU again.
         let _ = pin::pin_this_thread(&allowed);
         let (recorder, stopped_ns) = watched.end();
         let recorded = recorder.finish()?;
@@ -272,12 +272,12 @@ impl Prepared {
             info.iterations = vec![found.finish()];
         }
         let mut warnings = judging::warnings(measured);
-        let analysis = match ran.rows.keep {
-            Keep::Figures(mut analyzer) => {
+        let analysis = match ran.rows.sink {
+            RowSink::Figures(mut analyzer) => {
                 analyzer.measured_in(description.load.measured);
                 analyzer.finish()
             }
-            Keep::Directory(writer) => {
+            RowSink::Directory(writer) => {
                 warnings.extend(keep_status(around.server_status.as_ref(), &writer).err());
                 writer.finish(description)?
             }
@@ -298,7 +298,7 @@ impl Prepared {
 struct Ran {
     measured: Measured,
     waited: crate::client::watch::Waited,
-    /// When it was told to end before its time, since the epoch.
+    /// When the run was interrupted, in nanoseconds since its epoch.
     stopped_ns: Option<u64>,
     dropped: u64,
     rows: Rows,
@@ -325,7 +325,7 @@ fn window(plan: &Plan, ran: &Ran) -> Option<Window> {
     let planned = planned(plan);
     let by_time = plan.stop.duration.filter(|_| !had_all);
     let by_time_ns = by_time.map(|_| planned.end_ns);
-    // Whoever tells it to end in its cool-down does not make the measured part longer.
+    // An interruption in the cool-down does not make the measured part longer.
     let stopped_ns = ran.stopped_ns.map(|ns| ns.min(planned.end_ns));
     let end_ns = stopped_ns.or(by_time_ns)?.min(ran.measured.elapsed_ns);
     (end_ns > planned.start_ns).then_some(Window { end_ns, ..planned })

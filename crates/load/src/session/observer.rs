@@ -8,17 +8,17 @@ use super::recorder::{Recorder, Sink};
 use crate::engine::{Control, Live, Observer};
 use headway_latency::Row;
 
-/// How long requests in flight may take after the run was told to end; then they are abandoned.
-const GRACE_NS: u64 = 1_000_000_000;
+/// How long requests in flight may take after an interruption; then they are abandoned.
+const INTERRUPT_GRACE_NS: u64 = 1_000_000_000;
 
-/// Hands rows to the recorder and the state to the progress line, and ends the run when it is told
-/// to.
+/// Passes rows to the recorder and the state to the progress line, and ends the run when it is
+/// interrupted.
 pub(super) struct Watched<S> {
     recorder: Recorder<S>,
     interrupt: Arc<AtomicBool>,
     progress: Option<Progress>,
     stopped_ns: Option<u64>,
-    /// The same for the writer's thread.
+    /// The interruption, for the writer's thread.
     told_ns: Arc<AtomicU64>,
 }
 
@@ -39,8 +39,7 @@ impl<S: Sink> Watched<S> {
         }
     }
 
-    /// The recorder, and when the run was told to end before its time. The progress line is gone
-    /// afterwards.
+    /// Ends the progress line. Returns the recorder, and when the run was interrupted.
     pub fn end(self) -> (Recorder<S>, Option<u64>) {
         drop(self.progress);
         (self.recorder, self.stopped_ns)
@@ -54,7 +53,7 @@ impl<S: Sink> Watched<S> {
                 self.told_ns.store(now_ns, Ordering::Release);
                 Control::Stop
             }
-            Some(at) if now_ns.saturating_sub(at) >= GRACE_NS => Control::Stop,
+            Some(at) if now_ns.saturating_sub(at) >= INTERRUPT_GRACE_NS => Control::Stop,
             Some(_) => Control::Continue,
         }
     }
@@ -67,7 +66,7 @@ impl<S: Sink> Observer for Watched<S> {
 
     fn tick(&mut self, live: &Live) -> Control {
         if let Some(progress) = &self.progress {
-            progress.tell(live, self.recorder.dropped());
+            progress.update(live, self.recorder.dropped());
         }
         match self.interrupt.load(Ordering::Relaxed) || self.recorder.failed() {
             true => self.stop(live.now_ns),

@@ -1,9 +1,9 @@
-//! Binding threads to processors, so that the loop is not moved about while it measures.
+//! Pinning threads to CPUs, so that the client's loop stays on its CPU while it measures.
 
 use rustix::io;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-/// Lets the calling thread run on these processors only; an empty list changes nothing.
+/// Pins the calling thread to these CPUs; an empty list changes nothing.
 ///
 /// # Errors
 /// EINVAL when none of them exists or is allowed, sched_setaffinity(2).
@@ -21,8 +21,7 @@ pub fn pin_this_thread(cpus: &[usize]) -> io::Result<()> {
     sched_setaffinity(None, &set)
 }
 
-/// What is left for the other threads when the loop has its processors: the rest, or all if there
-/// is no rest.
+/// The CPUs for the other threads when the loop is pinned: the rest, or all if there is no rest.
 pub fn others(allowed: &[usize], pinned: &[usize]) -> Vec<usize> {
     let rest: Vec<usize> = allowed
         .iter()

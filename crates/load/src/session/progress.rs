@@ -1,4 +1,4 @@
-//! The line on the terminal while a run goes on: rate, latency and errors of the last moment.
+//! The progress line on the terminal during a run: rate, latency and errors since the last line.
 //!
 //! A terminal can be stopped, and a write to it waits then. So the line has a thread of its own,
 //! which looks at what the loop and the writer leave for it; neither ever waits for the other or
@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::engine::{Live, Plan, Stage};
-use crate::words::readable::{count, millis, number, seconds};
+use headway_latency::format::{count, duration, number, time_us};
 use headway_latency::{Histogram, Outcome, Row};
 
 /// Between two lines.
@@ -24,7 +24,7 @@ pub(super) struct Latencies(Mutex<Histogram>);
 
 impl Latencies {
     /// Looks at rows on their way. When the line is just being made they are left out of it.
-    pub fn see(&self, rows: &[Row]) {
+    pub fn record(&self, rows: &[Row]) {
         match self.0.try_lock() {
             Ok(mut histogram) => rows
                 .iter()
@@ -45,7 +45,7 @@ impl Latencies {
 
 /// What the loop says of itself, a word each.
 #[derive(Debug, Default)]
-struct Told {
+struct SharedProgress {
     now_ns: AtomicU64,
     done: AtomicU64,
     errors: AtomicU64,
@@ -58,7 +58,7 @@ struct Told {
 /// A progress line. Dropping it removes the line.
 #[derive(Debug)]
 pub(super) struct Progress {
-    told: Arc<Told>,
+    shared: Arc<SharedProgress>,
     latencies: Arc<Latencies>,
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -67,7 +67,7 @@ pub(super) struct Progress {
 impl Progress {
     /// Begins the line, with a word before it.
     pub fn start(word: &str, plan: &Plan) -> io::Result<Progress> {
-        let told = Arc::new(Told::default());
+        let shared = Arc::new(SharedProgress::default());
         let latencies = Arc::new(Latencies::default());
         let (end, ended) = channel::<()>();
         let mut line = Line {
@@ -76,20 +76,20 @@ impl Progress {
             duration_s: plan.stop.duration.map(|length| length.as_secs_f64()),
             requests: plan.stop.requests,
             warmup_done: 0,
-            before: Moment::default(),
+            before: Snapshot::default(),
         };
-        let (state, seen) = (Arc::clone(&told), Arc::clone(&latencies));
+        let (state, seen) = (Arc::clone(&shared), Arc::clone(&latencies));
         let thread = std::thread::Builder::new()
             .name("progress".to_owned())
             .spawn(move || {
                 while ended.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
-                    let text = line.next(Moment::of(&state), &seen.take());
+                    let text = line.next(Snapshot::of(&state), &seen.take());
                     show(&text);
                 }
                 show("");
             })?;
         Ok(Progress {
-            told,
+            shared,
             latencies,
             end: Some(end),
             thread: Some(thread),
@@ -102,7 +102,7 @@ impl Progress {
     }
 
     /// Notes the state of the run; some stores, no more.
-    pub fn tell(&self, live: &Live, dropped: u64) {
+    pub fn update(&self, live: &Live, dropped: u64) {
         let stage = match live.stage {
             Stage::Warmup => 0,
             Stage::Measuring => 1,
@@ -110,13 +110,13 @@ impl Progress {
             Stage::Draining => 3,
         };
         for (place, value) in [
-            (&self.told.now_ns, live.now_ns),
-            (&self.told.done, live.done),
-            (&self.told.errors, live.errors),
-            (&self.told.in_flight, live.in_flight.into()),
-            (&self.told.waiting, live.waiting.into()),
-            (&self.told.dropped, dropped),
-            (&self.told.stage, stage),
+            (&self.shared.now_ns, live.now_ns),
+            (&self.shared.done, live.done),
+            (&self.shared.errors, live.errors),
+            (&self.shared.in_flight, live.in_flight.into()),
+            (&self.shared.waiting, live.waiting.into()),
+            (&self.shared.dropped, dropped),
+            (&self.shared.stage, stage),
         ] {
             place.store(value, Ordering::Relaxed);
         }
@@ -133,7 +133,7 @@ impl Drop for Progress {
     }
 }
 
-/// Replaces the line. If the terminal is gone there is nobody to tell.
+/// Replaces the line. A closed terminal is ignored.
 fn show(text: &str) {
     let mut out = io::stderr().lock();
     drop(write!(out, "\r\x1b[K{text}"));
@@ -141,7 +141,7 @@ fn show(text: &str) {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Moment {
+struct Snapshot {
     now_ns: u64,
     done: u64,
     errors: u64,
@@ -151,16 +151,16 @@ struct Moment {
     stage: u64,
 }
 
-impl Moment {
-    fn of(told: &Told) -> Moment {
-        Moment {
-            now_ns: told.now_ns.load(Ordering::Relaxed),
-            done: told.done.load(Ordering::Relaxed),
-            errors: told.errors.load(Ordering::Relaxed),
-            in_flight: told.in_flight.load(Ordering::Relaxed),
-            waiting: told.waiting.load(Ordering::Relaxed),
-            dropped: told.dropped.load(Ordering::Relaxed),
-            stage: told.stage.load(Ordering::Relaxed),
+impl Snapshot {
+    fn of(shared: &SharedProgress) -> Snapshot {
+        Snapshot {
+            now_ns: shared.now_ns.load(Ordering::Relaxed),
+            done: shared.done.load(Ordering::Relaxed),
+            errors: shared.errors.load(Ordering::Relaxed),
+            in_flight: shared.in_flight.load(Ordering::Relaxed),
+            waiting: shared.waiting.load(Ordering::Relaxed),
+            dropped: shared.dropped.load(Ordering::Relaxed),
+            stage: shared.stage.load(Ordering::Relaxed),
         }
     }
 }
@@ -172,13 +172,13 @@ struct Line {
     warmup_s: f64,
     duration_s: Option<f64>,
     requests: Option<u64>,
-    /// Of the warm-up, which is no part of the number that was asked for.
+    /// Requests of the warm-up, which do not count towards the number of requests.
     warmup_done: u64,
-    before: Moment,
+    before: Snapshot,
 }
 
 impl Line {
-    fn next(&mut self, now: Moment, latencies: &Histogram) -> String {
+    fn next(&mut self, now: Snapshot, latencies: &Histogram) -> String {
         let before = std::mem::replace(&mut self.before, now);
         if now.stage == 0 {
             self.warmup_done = now.done;
@@ -193,8 +193,8 @@ impl Line {
         let mut text = format!("{} {}", self.word, self.place(now));
         text += &format!("  {}/s", number(rate));
         if latencies.count() > 0 {
-            let ms = |percentile| millis(latencies.percentile(percentile) as f64 / 1000.0);
-            text += &format!("  p50 {} ms  p99 {} ms", ms(50.0), ms(99.0));
+            let time = |percentile| time_us(latencies.percentile(percentile) as f64 / 1000.0);
+            text += &format!("  p50 {}  p99 {}", time(50.0), time(99.0));
         }
         text += &format!("  errors {}", count(now.errors));
         if now.waiting > 0 {
@@ -207,10 +207,10 @@ impl Line {
     }
 
     /// How far the run is.
-    fn place(&self, now: Moment) -> String {
+    fn place(&self, now: Snapshot) -> String {
         let now_s = now.now_ns as f64 / 1e9;
         match now.stage {
-            0 => format!("warm-up {} of {}", seconds(now_s), seconds(self.warmup_s)),
+            0 => format!("warm-up {} of {}", duration(now_s), duration(self.warmup_s)),
             2 => "cool-down".to_owned(),
             3 => format!("waiting for {} replies", count(now.in_flight)),
             _ => match (self.duration_s, self.requests) {
@@ -219,9 +219,13 @@ impl Line {
                     format!("{} of {}", count(done.min(requests)), count(requests))
                 }
                 (Some(length), None) => {
-                    format!("{} of {}", seconds(now_s - self.warmup_s), seconds(length))
+                    format!(
+                        "{} of {}",
+                        duration(now_s - self.warmup_s),
+                        duration(length)
+                    )
                 }
-                (None, None) => seconds(now_s - self.warmup_s),
+                (None, None) => duration(now_s - self.warmup_s),
             },
         }
     }
@@ -238,16 +242,16 @@ mod tests {
             duration_s: Some(10.0),
             requests: None,
             warmup_done: 0,
-            before: Moment::default(),
+            before: Snapshot::default(),
         }
     }
 
-    fn at(seconds: u64, done: u64, stage: u64) -> Moment {
-        Moment {
+    fn at(seconds: u64, done: u64, stage: u64) -> Snapshot {
+        Snapshot {
             now_ns: seconds * 1_000_000_000,
             done,
             stage,
-            ..Moment::default()
+            ..Snapshot::default()
         }
     }
 

@@ -2,10 +2,10 @@
 //! disk.
 //!
 //! Batches travel through a bounded channel to the writer and come back empty through another, so
-//! the loop allocates nothing. The bound is [`BUFFERS`] batches. When the disk is so far behind
-//! that all of them are full, the next batch is dropped and counted, and the verdict calls the run
-//! invalid: waiting would falsify the latencies, and a growing queue would end at the machine's
-//! memory. Memory that was never needed is never touched.
+//! the loop does not allocate. The limit is [`BUFFERS`] batches. If the disk is so slow that all
+//! are full, the next batch is dropped and counted, and the verdict is invalid: waiting would
+//! falsify the latencies, and a growing queue would fill the memory. Memory that is not needed is
+//! never touched.
 
 use headway_latency::{Row, WriteError};
 use std::sync::Arc;
@@ -53,13 +53,12 @@ pub struct Recorded<S> {
 }
 
 impl<S: Sink> Recorder<S> {
-    /// Starts the writer. `cpus` are the processors that it may use: not the loop's, if there are
-    /// others.
+    /// Starts the writer. `cpus` are the CPUs that it may use: not the loop's, if there are others.
     pub fn start(sink: S, cpus: Vec<usize>) -> std::io::Result<Recorder<S>> {
         let (full, full_end) = sync_channel(BUFFERS);
         let (empty_end, empty) = sync_channel(BUFFERS);
         for _ in 0..BUFFERS {
-            // The channel has room for all of them, so this cannot wait, and its other end is
+            // The channel has room for all batches, so this cannot wait, and its other end is
             // alive.
             drop(empty_end.try_send(Vec::with_capacity(BATCH_ROWS)));
         }
@@ -129,8 +128,8 @@ impl<S: Sink> Recorder<S> {
     }
 }
 
-/// The writer: until the loop's end of the channel is gone. After an error it goes on taking
-/// batches, so that the loop keeps its empty ones until it notices.
+/// The writer's thread: runs until the loop closes its end of the channel. After an error it still
+/// takes batches, so that the loop gets empty ones until it notices.
 fn write<S: Sink>(
     mut sink: S,
     full: &Receiver<Vec<Row>>,
@@ -144,7 +143,7 @@ fn write<S: Sink>(
             failed.store(error.is_some(), Ordering::Relaxed);
         }
         batch.clear();
-        // The loop may have ended already; then nobody needs the batch.
+        // If the loop has ended already, the batch is dropped.
         drop(empty.try_send(batch));
     }
     Written { sink, error }

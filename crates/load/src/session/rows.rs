@@ -10,28 +10,28 @@ use headway_latency::specweb99::Conformance;
 use headway_latency::{Analyzer, Outcome, Row, RunWriter, WriteError};
 
 /// Where rows go.
-pub(super) enum Keep {
+pub(super) enum RowSink {
     /// They are kept.
     Directory(RunWriter),
     /// Only their figures are.
     Figures(Box<Analyzer>),
 }
 
-/// Keeps rows, and counts what the verdict wants to know of them.
+/// Stores rows, and counts what the verdict needs.
 pub(super) struct Rows {
     /// Where they go.
-    pub keep: Keep,
+    pub sink: RowSink,
     /// Requests of the measured part, in whatever way they ended.
     pub started: u64,
     /// Requests of the measured part that ended.
     pub replies: u64,
-    /// Those that got a complete and expected reply.
+    /// Requests with a complete and expected reply.
     pub good: u64,
-    /// Those that were answered 404.
+    /// Requests that were answered 404.
     pub not_found: u64,
-    /// Those that nobody answered in time.
+    /// Requests that timed out.
     pub timed_out: u64,
-    /// When the run was told to end, in nanoseconds since its epoch; [`u64::MAX`] until then.
+    /// When the run was interrupted, in nanoseconds since its epoch; [`u64::MAX`] until then.
     pub stopped_ns: Arc<AtomicU64>,
     /// What connections received, for a SPECweb99-like run.
     pub conformance: Option<Conformance>,
@@ -39,10 +39,10 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// No row yet; those that come are shown to the progress line if there is one.
-    pub fn new(keep: Keep, latencies: Option<Arc<Latencies>>) -> Rows {
+    /// No rows yet; later ones are also shown to the progress line, if there is one.
+    pub fn new(sink: RowSink, latencies: Option<Arc<Latencies>>) -> Rows {
         Rows {
-            keep,
+            sink,
             started: 0,
             replies: 0,
             good: 0,
@@ -58,7 +58,7 @@ impl Rows {
 impl Sink for Rows {
     fn take(&mut self, rows: &[Row]) -> Result<(), WriteError> {
         if let Some(latencies) = &self.latencies {
-            latencies.see(rows);
+            latencies.record(rows);
         }
         for row in rows.iter().filter(|row| !row.warmup) {
             self.started += 1;
@@ -74,9 +74,9 @@ impl Sink for Rows {
         if let Some(conformance) = &mut self.conformance {
             rows.iter().for_each(|row| conformance.push(row));
         }
-        match &mut self.keep {
-            Keep::Directory(writer) => writer.append(rows),
-            Keep::Figures(analyzer) => {
+        match &mut self.sink {
+            RowSink::Directory(writer) => writer.append(rows),
+            RowSink::Figures(analyzer) => {
                 analyzer.end_by(self.stopped_ns.load(Ordering::Acquire));
                 rows.iter().for_each(|row| analyzer.push(row));
                 Ok(())
@@ -108,7 +108,7 @@ mod tests {
             warmup,
         };
         let analyzer = Analyzer::new(&RunDescription::default());
-        let mut rows = Rows::new(Keep::Figures(Box::new(analyzer)), None);
+        let mut rows = Rows::new(RowSink::Figures(Box::new(analyzer)), None);
         let all = [
             row(200, Outcome::Ok, true),
             row(404, Outcome::Status, true),

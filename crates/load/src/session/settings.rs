@@ -1,11 +1,12 @@
 //! What a user asked for, and how it becomes a plan for the engine and the first half of
 //! `run.json`.
 //!
-//! Everything that can be refused is refused here, before a directory is made or a connection
-//! opened. Defaults are those of the papers: 1024 connections with 5 requests each in a closed loop
-//! (dissertation 3.2.2), a time-out of 3 s in an open one (Brecht and Ostrowski, section 5). In a
-//! closed loop the response time is the number of connections over the throughput, whatever the
-//! server does, so its time-out is longer.
+//! Settings are checked here, before a directory is made or a connection opened. The defaults are
+//! those that users of other load generators expect: 64 connections in a closed loop, kept alive
+//! without a limit, 10 s after 1 s of warm-up. The timeout of an open loop is 3 s, as in the
+//! overload experiments of Brecht and Ostrowski (section 5). In a closed loop the response time is
+//! the number of connections over the throughput, whatever the server does, so its timeout is
+//! longer.
 
 use std::net::{IpAddr, UdpSocket};
 use std::path::PathBuf;
@@ -13,28 +14,28 @@ use std::time::Duration;
 
 use super::work;
 use super::{Prepared, SessionError};
+use crate::cli_types::{Endpoint, RateSchedule, Url};
 use crate::client::limits::Limits;
 use crate::client::{environment, resolve};
-use crate::engine::{Address, Arrivals, Mode, Plan, Schedule, Segment, Sources, Stop, Target};
-use crate::words::{Place, ScheduleWord, Url};
+use crate::engine::{
+    Address, Arrivals, Method, Mode, Plan, Schedule, Segment, Sources, Stop, Target,
+};
 use headway_latency::RunDescription;
 use headway_latency::run::description::{self, Environment, LoadInfo, ScheduleStep};
 
 /// Connections of a closed loop.
-pub const CONNECTIONS_CLOSED: u32 = 1024;
-/// Connections that an open loop may have at once: 5,400 new ones a second that all run into the
-/// time-out.
+pub const CONNECTIONS_CLOSED: u32 = 64;
+/// Connections that an open loop may have at once: enough for 5,400 new ones per second that all
+/// run into the timeout.
 pub const CONNECTIONS_OPEN: u32 = 16_384;
-/// Requests a connection carries.
-pub const REQUESTS_PER_CONNECTION: u32 = 5;
-/// Time-out of an open loop.
+/// Timeout of an open loop.
 pub const TIMEOUT_OPEN: Duration = Duration::from_secs(3);
-/// Time-out of a closed loop.
+/// Timeout of a closed loop.
 pub const TIMEOUT_CLOSED: Duration = Duration::from_secs(30);
-/// Length of a run that was given no length.
-pub const DURATION: Duration = Duration::from_secs(30);
+/// Length of a run without a length.
+pub const DURATION: Duration = Duration::from_secs(10);
 /// Warm-up of a run with a length in time.
-pub const WARMUP: Duration = Duration::from_secs(5);
+pub const WARMUP: Duration = Duration::from_secs(1);
 
 /// What to ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,10 +53,10 @@ pub enum WorkSource {
 pub enum Demand {
     /// Each connection asks again when it has been answered.
     Closed,
-    /// By a schedule of requests a second. A single rate is one stretch of any length.
+    /// By a schedule of requests per second. A single rate is one step of any length.
     Open {
         /// Steps and ramps.
-        schedule: ScheduleWord,
+        schedule: RateSchedule,
         /// How arrivals lie in it.
         arrivals: Arrivals,
     },
@@ -66,24 +67,28 @@ pub enum Demand {
 pub struct Settings {
     /// The servers, one or more.
     pub urls: Vec<Url>,
-    /// What to ask for.
+    /// What to request.
     pub work: WorkSource,
-    /// Ask only for the first so many directories of a SPECweb set, with the popularity that a set
-    /// of that size has.
+    /// The method of every request.
+    pub method: Method,
+    /// Headers added to every request, name and value.
+    pub headers: Vec<(String, String)>,
+    /// Request only this many directories of a SPECweb set, with the popularity of a set of that
+    /// size.
     pub directories: Option<u32>,
     /// When to ask.
     pub demand: Demand,
     /// Connections of a closed loop, or the most of an open one.
     pub connections: Option<u32>,
-    /// Requests on a connection; `Some(None)` is as many as the server lets it.
-    pub requests_per_connection: Option<Option<u32>>,
+    /// Requests on a connection; `None` is as many as the server allows.
+    pub requests_per_connection: Option<u32>,
     /// How long a request may take; zero is for ever.
     pub timeout: Option<Duration>,
-    /// Pause between a reply and the next request of a connection.
+    /// Pause between a reply and the next request of its connection.
     pub think: Duration,
     /// How long a client is silent once its connection has come about.
     pub first_pause: Duration,
-    /// Bits a second that a connection may receive.
+    /// Bits per second that a connection may receive.
     pub bandwidth_bits_per_s: Option<u64>,
     /// Excluded from the figures.
     pub warmup: Option<Duration>,
@@ -101,7 +106,7 @@ pub struct Settings {
     pub verify: bool,
     /// The name in tables and reports.
     pub label: Option<String>,
-    /// Processors for the loop; empty is any.
+    /// CPUs for the client's loop; empty is any.
     pub cpus: Vec<usize>,
     /// The command line, for `run.json`.
     pub command: Vec<String>,
@@ -139,7 +144,7 @@ impl Settings {
         })
     }
 
-    /// This machine; the loop's processors are those it will be bound to, if it is.
+    /// This machine; the CPUs are those that the loop will be pinned to, if any.
     fn environment(&self) -> Environment {
         let mut environment = environment::gather();
         if !self.cpus.is_empty() {
@@ -152,25 +157,26 @@ impl Settings {
     fn agree(&self) -> Result<(), SessionError> {
         let wrong = |text: &str| Err(SessionError::Use(text.to_owned()));
         if self.urls.is_empty() {
-            return wrong("no server to ask; write http://host:port/path or unix:/path/of/socket");
+            return wrong("no server; write http://host:port/path or unix:/path/of/socket");
         }
         if self.verify && !matches!(self.work, WorkSource::FileSet(_)) {
-            return wrong(
-                "--verify compares contents with the manifest of a set; name it with --fileset",
-            );
+            return wrong("--verify compares bodies with a file set; name it with --fileset");
+        }
+        if self.verify && self.method == Method::Head {
+            return wrong("--verify compares bodies, and replies to HEAD have none");
         }
         if self.requests == Some(0) {
-            return wrong("--requests 0 asks nothing; ask for 1 or more");
+            return wrong("--requests 0 sends nothing; send 1 or more");
         }
         if self.connections == Some(0) {
-            return wrong("--connections 0 asks nothing; open 1 or more");
+            return wrong("--connections 0 sends nothing; open 1 or more");
         }
         if self.duration == Some(Duration::ZERO) {
             return wrong("--duration 0 measures nothing; measure for some seconds");
         }
         if !self.cooldown.is_zero() && self.requests.is_some() {
             return wrong(
-                "--cooldown follows a measured time, and --requests ends a run by its requests; say --duration instead",
+                "--cooldown follows a measured time; use it with --duration, not with --requests",
             );
         }
         let last = match &self.demand {
@@ -178,43 +184,46 @@ impl Settings {
             Demand::Closed => None,
         };
         if !self.cooldown.is_zero() && last.is_some_and(|last| last.to == 0.0) {
-            return wrong("--cooldown goes on with the schedule's last rate, which is 0");
+            return wrong("--cooldown continues at the last rate of the schedule, which is 0");
         }
         if self.timeout().is_some_and(|most| self.first_pause >= most) {
             return wrong(
-                "--first-pause is part of what --timeout allows, and every client would give up before it asks; allow more than it",
+                "--first-pause counts towards --timeout, so every request would time out; use a longer timeout",
             );
         }
         if matches!(self.demand, Demand::Open { .. }) && !self.think.is_zero() {
             return wrong(
-                "--think is the pause of a closed loop; an open loop starts requests by its schedule",
+                "--think is for a closed loop; an open loop starts requests by its schedule",
             );
         }
         Ok(())
     }
 
-    /// One target for each place, in the order of their first mention.
+    /// One target for each endpoint, in the order of their first mention.
     fn targets(&self) -> Result<Vec<Target>, SessionError> {
-        let mut places: Vec<&Place> = Vec::new();
+        let mut endpoints: Vec<&Endpoint> = Vec::new();
         for url in &self.urls {
-            if !places.contains(&&url.place) {
-                places.push(&url.place);
+            if !endpoints.contains(&&url.endpoint) {
+                endpoints.push(&url.endpoint);
             }
         }
-        places.into_iter().map(|place| self.target(place)).collect()
+        endpoints
+            .into_iter()
+            .map(|endpoint| self.target(endpoint))
+            .collect()
     }
 
-    fn target(&self, place: &Place) -> Result<Target, SessionError> {
-        let address = match place {
-            Place::Unix(path) => Address::Unix(path.clone()),
-            Place::Inet { host, port } => Address::Inet(resolve::resolve(host, *port)?),
+    fn target(&self, endpoint: &Endpoint) -> Result<Target, SessionError> {
+        let address = match endpoint {
+            Endpoint::Unix(path) => Address::Unix(path.clone()),
+            Endpoint::Inet { host, port } => Address::Inet(resolve::resolve(host, *port)?),
         };
         let sources = match &address {
             Address::Inet(_) if !self.sources.is_empty() => Sources::List(self.sources.clone()),
             Address::Inet(to) if to.is_ipv4() && to.ip().is_loopback() => Sources::Loopback,
             _ => Sources::Any,
         };
-        let mut target = Target::new(address, place.host_field());
+        let mut target = Target::new(address, endpoint.host_header());
         target.sources = sources;
         Ok(target)
     }
@@ -245,15 +254,15 @@ impl Settings {
             }
         };
         let [first, others @ ..] = targets.as_slice() else {
-            return Err(SessionError::Use("no server to ask".to_owned()));
+            return Err(SessionError::Use("no server".to_owned()));
         };
         // The engine's constructor knows the plainest value of what is not set here.
         let mut plan = Plan::closed(first.clone(), work, 1);
         plan.targets.extend_from_slice(others);
         plan.mode = mode;
-        plan.requests_per_connection = self
-            .requests_per_connection
-            .unwrap_or(Some(REQUESTS_PER_CONNECTION));
+        plan.requests_per_connection = self.requests_per_connection;
+        plan.method = self.method;
+        plan.headers = self.headers.clone();
         plan.timeout = self.timeout();
         plan.think = self.think;
         plan.first_pause = self.first_pause;
@@ -272,6 +281,11 @@ impl Settings {
             Demand::Open { .. } => TIMEOUT_OPEN,
         });
         (!chosen.is_zero()).then_some(chosen)
+    }
+
+    /// How long a run takes that is ended by time: warm-up, measured part and cool-down.
+    pub fn length(&self) -> Duration {
+        self.warmup() + self.stop().duration.unwrap_or(DURATION) + self.cooldown
     }
 
     /// A run of a number of requests has no warm-up unless it was asked for: its end is near.
@@ -333,6 +347,12 @@ impl Settings {
 
     fn describe(&self, plan: &Plan) -> LoadInfo {
         let mut load = LoadInfo {
+            method: (plan.method != Method::Get).then(|| plan.method.name().to_owned()),
+            headers: plan
+                .headers
+                .iter()
+                .map(|(name, value)| format!("{name}: {value}"))
+                .collect(),
             requests_per_connection: plan.requests_per_connection.map(Into::into),
             timeout_ms: plan.timeout.map(|timeout| timeout.as_secs_f64() * 1e3),
             think_ms: plan.think.as_secs_f64() * 1e3,
@@ -369,22 +389,22 @@ impl Settings {
     }
 }
 
-fn step(stretch: &crate::words::Stretch) -> ScheduleStep {
+fn step(step: &crate::cli_types::RateStep) -> ScheduleStep {
     ScheduleStep {
-        duration_s: stretch.length.as_secs_f64(),
-        from_rps: stretch.from,
-        to_rps: stretch.to,
+        duration_s: step.length.as_secs_f64(),
+        from_rps: step.from,
+        to_rps: step.to,
     }
 }
 
-/// A single rate goes on for as long as the run does.
-fn is_single_rate(schedule: &ScheduleWord) -> bool {
+/// A single rate lasts as long as the run does.
+fn is_single_rate(schedule: &RateSchedule) -> bool {
     matches!(schedule.0.as_slice(), [only] if only.from == only.to)
 }
 
 /// The engine's schedule: the warm-up at the first rate before it, so that the figures begin with
 /// the schedule.
-fn segments(schedule: &ScheduleWord, warmup: Duration) -> Schedule {
+fn segments(schedule: &RateSchedule, warmup: Duration) -> Schedule {
     let segment = |from_per_s, to_per_s, length| Segment {
         from_per_s,
         to_per_s,
@@ -400,7 +420,7 @@ fn segments(schedule: &ScheduleWord, warmup: Duration) -> Schedule {
             .iter()
             .map(|one| segment(one.from, one.to, one.length)),
     );
-    // The engine goes on with the last rate, which may not be 0; the run ends before.
+    // The engine continues at the last rate, which may not be 0; the run ends before.
     if schedule.0.last().is_some_and(|last| last.to == 0.0) {
         segments.push(segment(1.0, 1.0, Duration::ZERO));
     }
@@ -415,6 +435,8 @@ mod tests {
         Settings {
             urls: vec!["http://127.0.0.1:8080/a".parse().expect("an address")],
             work: WorkSource::Addresses,
+            method: Method::Get,
+            headers: Vec::new(),
             directories: None,
             demand,
             connections: None,
@@ -444,12 +466,12 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_those_of_the_papers_when_nothing_is_said() {
+    fn defaults_are_64_keep_alive_connections_and_10_s_when_nothing_is_set() {
         let closed = settings(Demand::Closed).prepare().expect("a plan").plan;
         assert!(
             matches!(closed.mode, Mode::Closed { connections } if connections <= CONNECTIONS_CLOSED)
         );
-        assert_eq!(closed.requests_per_connection, Some(5));
+        assert_eq!(closed.requests_per_connection, None);
         assert_eq!(closed.timeout, Some(TIMEOUT_CLOSED));
         assert_eq!(
             (closed.warmup, closed.stop.duration),
@@ -470,7 +492,7 @@ mod tests {
             .iter()
             .map(|one| one.length.as_secs())
             .collect();
-        assert_eq!(lengths, [5, 10, 5, 0]);
+        assert_eq!(lengths, [1, 10, 5, 0]);
         assert_eq!(prepared.plan.stop.duration, Some(Duration::from_secs(15)));
         assert_eq!(prepared.description.load.schedule.len(), 2);
         assert_eq!(prepared.description.load.rate_rps, Some(100.0));

@@ -1,5 +1,5 @@
-//! The server's own counters after a run, from headway's status page; one connection before it; and
-//! what an application is told around it.
+//! Short HTTP exchanges around a run: the metrics of a Headway server afterwards, one connection
+//! before it, and the calls of a SPECweb99 application.
 //!
 //! Blocking calls with time limits, outside the measured time. A status page that does not answer
 //! costs the run a warning, not its result.
@@ -9,11 +9,11 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use crate::cli_types::{Endpoint, Url};
 use crate::engine::Address;
-use crate::words::{Place, Url};
 
 /// For the whole exchange.
-const PATIENCE: Duration = Duration::from_secs(5);
+const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
 /// Why the status page could not be read.
@@ -46,7 +46,7 @@ pub enum StatusError {
 /// # Errors
 /// What failed, in words.
 pub fn get(url: &Url) -> Result<(u16, Vec<u8>), String> {
-    let (path, host) = (&url.path, url.place.host_field());
+    let (path, host) = (&url.path, url.endpoint.host_header());
     let request = format!("GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n");
     let answer = exchange(url, &request).map_err(|error| match error {
         Failed::Address(reason) => reason,
@@ -75,7 +75,7 @@ pub fn fetch(url: &Url) -> Result<serde_json::Value, StatusError> {
     let request = format!(
         "GET {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
         url.path,
-        url.place.host_field()
+        url.endpoint.host_header()
     );
     let answer = exchange(&url, &request).map_err(|error| match error {
         Failed::Address(reason) => StatusError::Address(reason),
@@ -98,28 +98,28 @@ impl From<io::Error> for Failed {
     }
 }
 
-/// One request whose answer ends with the connection.
+/// Sends one request; the reply ends with the connection.
 fn exchange(url: &Url, request: &str) -> Result<Vec<u8>, Failed> {
-    match &url.place {
-        Place::Unix(path) => {
+    match &url.endpoint {
+        Endpoint::Unix(path) => {
             let stream = UnixStream::connect(path)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(EXCHANGE_TIMEOUT))?;
+            stream.set_write_timeout(Some(EXCHANGE_TIMEOUT))?;
             Ok(ask(stream, request)?)
         }
-        Place::Inet { host, port } => {
+        Endpoint::Inet { host, port } => {
             let address = crate::client::resolve::resolve(host, *port)
                 .map_err(|error| Failed::Address(error.to_string()))?;
-            let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
+            let stream = TcpStream::connect_timeout(&address, EXCHANGE_TIMEOUT)?;
+            stream.set_read_timeout(Some(EXCHANGE_TIMEOUT))?;
+            stream.set_write_timeout(Some(EXCHANGE_TIMEOUT))?;
             Ok(ask(stream, request)?)
         }
     }
 }
 
 fn ask(mut stream: impl Read + Write, request: &str) -> io::Result<Vec<u8>> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + EXCHANGE_TIMEOUT;
     stream.write_all(request.as_bytes())?;
     let (mut answer, mut buffer) = (Vec::new(), [0; 16 * 1024]);
     loop {
@@ -219,10 +219,10 @@ mod tests {
     fn connection_is_refused_when_nobody_listens() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
-        let reached = reach(&Address::Inet(address), PATIENCE);
+        let reached = reach(&Address::Inet(address), EXCHANGE_TIMEOUT);
         assert!(reached.is_ok(), "{reached:?}");
         drop(listener);
-        let refused = reach(&Address::Inet(address), PATIENCE).unwrap_err();
+        let refused = reach(&Address::Inet(address), EXCHANGE_TIMEOUT).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
     }
 }

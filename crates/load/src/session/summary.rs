@@ -3,8 +3,10 @@
 //! Everything comes from the run's description and analysis, so that a run read from its directory
 //! prints the same.
 
-use crate::words::readable::{bytes, count, millis, number, percent, plain, seconds};
 use headway_latency::analysis::Distribution;
+use headway_latency::format::{
+    bit_rate, bytes, count, duration, number, percent, printable, time_us,
+};
 use headway_latency::run::description::{ClientInfo, LoadInfo, Mode, ScheduleStep, Verdict};
 use headway_latency::{Analysis, RunDescription};
 use std::fmt::Write;
@@ -16,7 +18,7 @@ pub struct Style {
     pub colour: bool,
 }
 
-const MARGIN: usize = 16;
+const NAME_WIDTH: usize = 16;
 
 /// The summary of a run; ends with a line end.
 pub fn render(description: &RunDescription, analysis: &Analysis, style: Style) -> String {
@@ -31,12 +33,12 @@ pub fn render(description: &RunDescription, analysis: &Analysis, style: Style) -
     latency_table(&mut out, description, analysis);
     if let Some(client) = &description.client {
         out.push('\n');
-        line(&mut out, "client", &client_words(client));
+        line(&mut out, "client", &client_text(client));
     }
     out
 }
 
-/// The verdict and its reasons, one a line.
+/// The verdict and its reasons, one per line.
 pub fn verdict(client: Option<&ClientInfo>, style: Style) -> String {
     let Some(client) = client else {
         return "not judged: the run was cut off\n".to_owned();
@@ -51,7 +53,7 @@ pub fn verdict(client: Option<&ClientInfo>, style: Style) -> String {
         false => word.to_owned(),
     };
     if client.reasons.is_empty() {
-        return format!("{word}: nothing says that the client was the limit\n");
+        return format!("{word}: no sign that the client was the bottleneck\n");
     }
     let mut out = String::new();
     for (index, reason) in client.reasons.iter().enumerate() {
@@ -62,7 +64,7 @@ pub fn verdict(client: Option<&ClientInfo>, style: Style) -> String {
 }
 
 fn line(out: &mut String, name: &str, words: &str) {
-    let _ = writeln!(out, "  {name:<width$}{words}", width = MARGIN - 2);
+    let _ = writeln!(out, "  {name:<width$}{words}", width = NAME_WIDTH - 2);
 }
 
 fn server(description: &RunDescription) -> String {
@@ -70,7 +72,7 @@ fn server(description: &RunDescription) -> String {
     let named = description.server.as_ref().map(|server| &server.field);
     let label = description.label.as_ref();
     match label.or(named).filter(|name| !name.is_empty()) {
-        Some(name) => format!("{targets} ({})", plain(name)),
+        Some(name) => format!("{targets} ({})", printable(name)),
         None => targets,
     }
 }
@@ -84,28 +86,21 @@ fn load(load: &LoadInfo) -> String {
         Mode::Open => format!("open loop, {}", offered(load)),
     };
     match load.requests_per_connection {
-        Some(1) => words += ", one request each",
+        Some(1) => words += ", 1 request per connection",
         Some(number) => {
-            let _ = write!(words, ", {} requests a connection", count(number));
+            let _ = write!(words, ", {} requests per connection", count(number));
         }
         None => {}
     }
     if load.think_ms > 0.0 {
-        let _ = write!(words, ", think time {} ms", number(load.think_ms));
+        let _ = write!(words, ", think time {}", time_us(load.think_ms * 1e3));
     }
     if load.first_pause_ms > 0.0 {
-        let _ = write!(
-            words,
-            ", silent for {} ms at first",
-            number(load.first_pause_ms)
-        );
+        let pause = time_us(load.first_pause_ms * 1e3);
+        let _ = write!(words, ", first request {pause} after the connection");
     }
     if let Some(bits) = load.bandwidth_bits_per_s {
-        let _ = write!(
-            words,
-            ", {} kbit/s a connection",
-            number(bits as f64 / 1000.0)
-        );
+        let _ = write!(words, ", {} per connection", bit_rate(bits as f64));
     }
     words
 }
@@ -128,23 +123,23 @@ fn step(step: &ScheduleStep) -> String {
         true => format!(
             "{}/s for {}",
             number(step.from_rps),
-            seconds(step.duration_s)
+            duration(step.duration_s)
         ),
         false => format!(
             "{} to {}/s in {}",
             number(step.from_rps),
             number(step.to_rps),
-            seconds(step.duration_s)
+            duration(step.duration_s)
         ),
     }
 }
 
 fn measured(description: &RunDescription, analysis: &Analysis) -> String {
-    let mut words = seconds(analysis.duration_s);
+    let mut words = duration(analysis.duration_s);
     let (before_s, after_s) = (description.load.warmup_s, description.load.cooldown_s);
     let around = [
-        (before_s > 0.0).then(|| format!("after a warm-up of {}", seconds(before_s))),
-        (after_s > 0.0).then(|| format!("before a cool-down of {}", seconds(after_s))),
+        (before_s > 0.0).then(|| format!("after a warm-up of {}", duration(before_s))),
+        (after_s > 0.0).then(|| format!("before a cool-down of {}", duration(after_s))),
     ];
     let around: Vec<String> = around.into_iter().flatten().collect();
     if !around.is_empty() {
@@ -181,9 +176,9 @@ fn figures(out: &mut String, description: &RunDescription, analysis: &Analysis) 
     }
     if counts.abandoned > 0 {
         let words = format!(
-            "{} requests when the run ended, the oldest {} ms old",
+            "{} requests when the run ended, the oldest {} old",
             count(counts.abandoned),
-            millis(analysis.late.abandoned_oldest_us)
+            time_us(analysis.late.abandoned_oldest_us)
         );
         line(out, "in flight", &words);
     }
@@ -225,9 +220,9 @@ fn latency_table(out: &mut String, description: &RunDescription, analysis: &Anal
         }
         Mode::Closed => lines.push(("from start", &analysis.response)),
     }
-    let _ = write!(out, "  {:<width$}", "latency, ms", width = MARGIN - 2);
+    let _ = write!(out, "  {:<width$}", "latency", width = NAME_WIDTH - 2);
     for name in ["mean", "p50", "p90", "p95", "p99", "p99.9", "max"] {
-        let _ = write!(out, "{name:>9}");
+        let _ = write!(out, "{name:>10}");
     }
     out.push('\n');
     for (name, distribution) in lines {
@@ -235,9 +230,9 @@ fn latency_table(out: &mut String, description: &RunDescription, analysis: &Anal
         let words = match cells {
             Some(cells) => cells
                 .iter()
-                .map(|us| format!("{:>9}", millis(*us)))
+                .map(|us| format!("{:>10}", time_us(*us)))
                 .collect(),
-            None => "        no request ended".to_owned(),
+            None => "  no request ended".to_owned(),
         };
         line(out, name, &words);
     }
@@ -255,16 +250,16 @@ fn cells(of: &Distribution) -> [f64; 7] {
     ]
 }
 
-fn client_words(client: &ClientInfo) -> String {
+fn client_text(client: &ClientInfo) -> String {
     let mut parts = Vec::new();
     if let Some(busy) = client.busy_share {
         parts.push(format!("busy {}", percent(busy)));
     }
     if let Some(waited) = client.run_queue_delay_s {
-        parts.push(format!("waited {waited:.2} s for a processor"));
+        parts.push(format!("waited {} for a CPU", time_us(waited * 1e6)));
     }
     if let Some(lag) = client.lag_p99_us {
-        parts.push(format!("lag p99 {} ms", millis(lag)));
+        parts.push(format!("lag p99 {}", time_us(lag)));
         parts.push(format!("late starts {}", count(client.late_starts)));
     }
     if let Some(opened) = client.connections_opened {
@@ -328,7 +323,10 @@ mod tests {
         let mut description = open();
         let analysis = rows(&description, 0);
         let text = render(&description, &analysis, Style::default());
-        assert!(text.starts_with("valid: nothing says"), "{text}");
+        assert!(
+            text.starts_with("valid: no sign that the client was the bottleneck"),
+            "{text}"
+        );
         let client = description.client.as_mut().expect("the client of `open`");
         client.verdict = Verdict::Invalid;
         client.reasons = vec!["the first".to_owned(), "the second".to_owned()];
@@ -352,11 +350,11 @@ mod tests {
                 .lines()
                 .find(|line| line.trim_start().starts_with(name));
             found
-                .and_then(|line| line.split_whitespace().nth(2))
-                .map(str::to_owned)
+                .and_then(|line| line.split("  ").filter(|cell| !cell.is_empty()).nth(1))
+                .map(|cell| cell.trim().to_owned())
         };
-        assert_eq!(cell("from intended").as_deref(), Some("1.250"), "{text}");
-        assert_eq!(cell("from start").as_deref(), Some("1.200"), "{text}");
+        assert_eq!(cell("from intended").as_deref(), Some("1.25 ms"), "{text}");
+        assert_eq!(cell("from start").as_deref(), Some("1.20 ms"), "{text}");
     }
 
     #[test]

@@ -33,12 +33,15 @@ pub(super) fn gather(settings: &Settings) -> Result<Gathered, SessionError> {
 
 /// Every server is asked for the same paths, since a row knows its server and not its path.
 fn address_paths(settings: &Settings) -> Result<Vec<String>, SessionError> {
-    let of = |place| {
-        let same = settings.urls.iter().filter(move |url| &url.place == place);
+    let of = |endpoint| {
+        let same = settings
+            .urls
+            .iter()
+            .filter(move |url| &url.endpoint == endpoint);
         same.map(|url| url.path.clone()).collect::<Vec<_>>()
     };
-    let first = of(&settings.urls[0].place);
-    match settings.urls.iter().find(|url| of(&url.place) != first) {
+    let first = of(&settings.urls[0].endpoint);
+    match settings.urls.iter().find(|url| of(&url.endpoint) != first) {
         None => Ok(first),
         Some(other) => Err(SessionError::Use(format!(
             "{other}: several servers are asked for the same paths; give each address the same one, or use --paths"
@@ -46,7 +49,7 @@ fn address_paths(settings: &Settings) -> Result<Vec<String>, SessionError> {
     }
 }
 
-/// With a list of paths or a set of files the address may hold what stands before each of them.
+/// With --paths or --fileset, the path of the URL is a prefix.
 fn prefix(settings: &Settings) -> Result<String, SessionError> {
     let first = &settings.urls[0];
     if let Some(other) = settings.urls.iter().find(|url| url.path != first.path) {
@@ -62,7 +65,7 @@ fn prefix(settings: &Settings) -> Result<String, SessionError> {
     Ok(first.path.trim_end_matches('/').to_owned())
 }
 
-/// One path a line; empty lines and those that begin with `#` are left out.
+/// One path per line; empty lines and those that begin with `#` are left out.
 fn read_paths(file: &Path, prefix: &str) -> Result<Vec<String>, SessionError> {
     let text = std::fs::read_to_string(file).map_err(|source| SessionError::File {
         what: "reading the paths",

@@ -1,12 +1,12 @@
 //! The clients of a SPECweb99-like load: each asks for one thing after the other and knows what
 //! every reply must hold.
 //!
-//! A client stands for one simultaneous connection and for one user. It draws kind and file,
-//! remembers the advertisement it was shown last, counts its posts, and judges each reply while it
-//! comes: a static one by the file's checksum; a dynamic one by the page around it, the checksum of
-//! the file inside, and the cookie. Where an advertisement was put into the file, its name must
-//! stand in every place, and the checksum is that of the file with the placeholder back in. Nothing
-//! is allocated for a request.
+//! A client is one simultaneous connection and one user. It draws kind and file, remembers the last
+//! advertisement it was shown, counts its posts, and judges each reply as it arrives: a static one
+//! by the file's checksum; a dynamic one by the page around the file, the checksum of the file
+//! inside, and the cookie. If an advertisement was inserted into the file, its name must be in
+//! every placeholder, and the checksum is that of the file with the placeholders restored. A
+//! request allocates nothing.
 
 use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -23,19 +23,19 @@ use headway_specweb::{Ads, FileName, Reset, User};
 
 use super::mix;
 use crate::checksum::Checksum;
-use crate::engine::{Client, Conversation, Document, Facts};
+use crate::engine::{Client, Conversation, Document, RequestFacts};
 use crate::fileset::{FILES_PER_DIRECTORY, Popularity, Requests};
 use crate::random::Random;
 
 /// What the streams of a client are drawn for, so that they have nothing in common with other
 /// streams of the seed.
-const PURPOSE: u64 = 0x7370_6563_7765_6239;
+const RANDOM_STREAM: u64 = 0x7370_6563_7765_6239;
 
 /// What the cookie of a posted record begins with.
-const POSTED: &[u8] = b"posted_cookie=record=";
+const POST_COOKIE_PREFIX: &[u8] = b"posted_cookie=record=";
 
 /// Posts without acknowledgement that need no memory during the run.
-const OPEN_ROOM: usize = 4096;
+const UNACKNOWLEDGED_CAPACITY: usize = 4096;
 
 /// What all clients of a run know.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ pub struct Knowledge {
     pub popularity: Popularity,
     /// What the application's tables were made from.
     pub reset: Reset,
-    /// Its advertisements.
+    /// The advertisements of the file set.
     pub ads: Ads,
     /// Where it is: of dynamic requests, and of those with a process each.
     pub paths: [String; 2],
@@ -59,17 +59,17 @@ pub struct Knowledge {
 pub struct Posts {
     sent: Vec<AtomicU32>,
     acknowledged: AtomicU64,
-    /// Client and serial of those that were not acknowledged.
+    /// Client and serial of posts that were not acknowledged.
     open: Mutex<Vec<(u32, u32)>>,
 }
 
 impl Posts {
-    /// None yet, of so many clients.
+    /// No posts yet, for this many clients.
     pub fn new(clients: u32) -> Posts {
         Posts {
             sent: (0..clients).map(|_| AtomicU32::new(0)).collect(),
             acknowledged: AtomicU64::new(0),
-            open: Mutex::new(Vec::with_capacity(OPEN_ROOM)),
+            open: Mutex::new(Vec::with_capacity(UNACKNOWLEDGED_CAPACITY)),
         }
     }
 
@@ -112,7 +112,8 @@ pub struct Clients {
 impl Conversation for Clients {
     fn client(&self, number: u32) -> Box<dyn Client> {
         let knowledge = Arc::clone(&self.knowledge);
-        let mut random = Random::for_purpose(self.seed, PURPOSE.wrapping_add(u64::from(number)));
+        let mut random =
+            Random::for_stream(self.seed, RANDOM_STREAM.wrapping_add(u64::from(number)));
         let draws = Requests::new(&knowledge.popularity, random.next_u64());
         let user = USER_FIRST + number;
         Box::new(OneClient {
@@ -135,7 +136,7 @@ impl Conversation for Clients {
     }
 }
 
-/// One of them.
+/// One client.
 struct OneClient {
     knowledge: Arc<Knowledge>,
     number: u32,
@@ -146,15 +147,15 @@ struct OneClient {
     kind: RequestKind,
     file: u32,
     last_ad: Option<u32>,
-    /// Of the request that is on its way.
+    /// The kind of the request in flight.
     shown_ad: u32,
-    /// Of its last post, from 1.
+    /// The serial of its last post, from 1.
     serial: u32,
-    /// The number of the last record that it was told.
+    /// The number of the last record that it received.
     record: u64,
-    /// Of a POST.
+    /// The body of a POST.
     body: String,
-    /// The cookie it has to be told.
+    /// The cookie that the reply has to set.
     cookie: String,
     expected: Expected,
 }
@@ -263,10 +264,10 @@ impl OneClient {
         match self.kind {
             RequestKind::Custom => self.expected.cookie_came |= value == self.cookie.as_bytes(),
             RequestKind::Post => {
-                let number = value.strip_prefix(POSTED);
+                let number = value.strip_prefix(POST_COOKIE_PREFIX);
                 let number = number.and_then(|digits| std::str::from_utf8(digits).ok());
                 let number = number.and_then(|digits| digits.parse::<u64>().ok());
-                // Its posts come one after the other, so their numbers go up.
+                // Its posts are sequential, so their numbers increase.
                 if let Some(number) = number.filter(|&number| number > self.record) {
                     self.record = number;
                     self.expected.cookie_came = true;
@@ -336,9 +337,9 @@ impl Client for OneClient {
         }
     }
 
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> RequestFacts {
         let document = self.document();
-        Facts {
+        RequestFacts {
             class: self.kind.class(document.class),
             // A page has the length that its head gives it.
             size_bytes: document

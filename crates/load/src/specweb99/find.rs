@@ -1,14 +1,14 @@
 //! The search for the largest number of connections that a server holds.
 //!
-//! Doubling until a load is not held, then bisection down to a step. A trial is a SPECweb99-like
-//! run of its own below `trials/`, with as few iterations as the search was given; what it ends at
-//! is measured again with all of them, and when that does not hold, counts as not held and the
-//! search goes on below. The file set grows with the number of connections, by the rule, and a
-//! smaller number uses the first part of it. Commands before and after each trial can start and
-//! stop the server, so that each begins alike.
+//! The search doubles the load until it is not held, then bisects down to a step. A trial is a
+//! SPECweb99-like run of its own below `trials/`, with few iterations. The result is measured again
+//! with all iterations; if it does not hold, it counts as not held and the search continues below.
+//! The file set grows with the number of connections, by the rule, and a smaller number uses the
+//! first part of it. Commands before and after each trial can start and stop the server, so that
+//! each begins alike.
 //!
-//! `find.json` says after every trial what has been found; the same command goes on from there.
-//! [`Search`] decides, and is pure.
+//! `find.json` has the state after every trial; the same command continues from there. [`Search`]
+//! decides, and is pure.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -17,11 +17,11 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::{Listener, SpecWeb99Error, SpecWeb99Settings};
+use crate::cli_types::{Endpoint, Url};
 use crate::engine::Address;
 use crate::fileset::{grow, specweb_bytes, specweb_directories};
 use crate::profile::commands;
 use crate::session::{Surroundings, status};
-use crate::words::{Place, Url};
 use headway_latency::Run;
 use headway_latency::specweb99::SpecWeb99Info;
 
@@ -29,11 +29,11 @@ use headway_latency::specweb99::SpecWeb99Info;
 pub const FIND_JSON: &str = "find.json";
 
 /// Where a search begins that was given no number.
-pub const FIRST: u32 = 100;
+pub const FIRST_CONNECTIONS: u32 = 100;
 
 /// After a command that may have started the server.
-const READY_PATIENCE: Duration = Duration::from_secs(30);
-const READY_PAUSE: Duration = Duration::from_millis(100);
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
+const READY_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A search as a user asks for it.
 #[derive(Clone, Debug)]
@@ -68,7 +68,7 @@ pub struct Trial {
     pub connections: u32,
     /// Iterations.
     pub iterations: u32,
-    /// Those that conform, in the median.
+    /// The conforming connections, in the median.
     pub score: u64,
     /// Whether the load was held.
     pub held: bool,
@@ -93,7 +93,7 @@ pub struct Found {
 pub enum Next {
     /// Try this number.
     Try(u32),
-    /// This is the largest that is held; `None`: not even one is.
+    /// The search is over: the largest number that is held; `None` if not even one is.
     Ended(Option<u32>),
 }
 
@@ -105,7 +105,7 @@ pub struct Search {
 
 impl Search {
     /// A number was held, or was not; a later word on the same number counts.
-    pub fn tell(&mut self, connections: u32, held: bool) {
+    pub fn record(&mut self, connections: u32, held: bool) {
         self.tried.retain(|(known, _)| *known != connections);
         self.tried.push((connections, held));
     }
@@ -205,7 +205,7 @@ impl FindSettings {
         run
     }
 
-    /// By which a search that goes on is known to be the same one.
+    /// Parameters that have to be equal when a search continues.
     fn parameters(&self) -> Vec<(String, String)> {
         let (run, session) = (&self.run, &self.run.session);
         let urls: Vec<String> = session.urls.iter().map(ToString::to_string).collect();
@@ -294,7 +294,7 @@ impl Finding<'_> {
     fn search(&self) -> Search {
         let mut search = Search::default();
         for trial in &self.found.trials {
-            search.tell(trial.connections, trial.held);
+            search.record(trial.connections, trial.held);
         }
         search
     }
@@ -326,7 +326,7 @@ impl Finding<'_> {
             held: info.held.unwrap_or(false),
             directory: name,
         };
-        listener.remarks(&trial_words(&trial));
+        listener.remarks(&trial_text(&trial));
         self.found.trials.push(trial);
         self.write()
     }
@@ -361,19 +361,19 @@ impl Finding<'_> {
 
     /// A server that was started needs a moment before it listens.
     fn wait_until_ready(&self, url: &Url) -> Result<(), SpecWeb99Error> {
-        let deadline = Instant::now() + READY_PATIENCE;
-        let address = match &url.place {
-            Place::Unix(path) => Address::Unix(path.clone()),
-            Place::Inet { host, port } => {
+        let deadline = Instant::now() + READY_TIMEOUT;
+        let address = match &url.endpoint {
+            Endpoint::Unix(path) => Address::Unix(path.clone()),
+            Endpoint::Inet { host, port } => {
                 let resolved = crate::client::resolve::resolve(host, *port);
                 Address::Inet(resolved.map_err(crate::session::SessionError::from)?)
             }
         };
         loop {
-            match status::reach(&address, READY_PATIENCE) {
+            match status::reach(&address, READY_TIMEOUT) {
                 Ok(()) => return Ok(()),
                 Err(source) if Instant::now() >= deadline => {
-                    let seconds = READY_PATIENCE.as_secs();
+                    let seconds = READY_TIMEOUT.as_secs();
                     let why = format!(
                         "{address} does not answer {seconds} s after --before-trial: {source}"
                     );
@@ -387,7 +387,7 @@ impl Finding<'_> {
                 {
                     return Err(SpecWeb99Error::Interrupted);
                 }
-                Err(_) => std::thread::sleep(READY_PAUSE),
+                Err(_) => std::thread::sleep(READY_POLL_INTERVAL),
             }
         }
     }
@@ -408,7 +408,7 @@ impl Finding<'_> {
 }
 
 /// The line of a trial.
-pub fn trial_words(trial: &Trial) -> String {
+pub fn trial_text(trial: &Trial) -> String {
     let Trial {
         connections,
         iterations,
@@ -451,7 +451,7 @@ fn grow_to(root: &Path, connections: u32) -> Result<(), SpecWeb99Error> {
 mod tests {
     use super::*;
 
-    /// Searches a server that holds so many, and returns what was tried and found.
+    /// Searches a server that holds this many connections, and returns the trials and the result.
     fn searched(capacity: u32, range: Range) -> (Vec<u32>, Option<u32>) {
         let (mut search, mut tried) = (Search::default(), Vec::new());
         loop {
@@ -462,7 +462,7 @@ mod tests {
                         "{connections} is tried twice: {tried:?}"
                     );
                     tried.push(connections);
-                    search.tell(connections, connections <= capacity);
+                    search.record(connections, connections <= capacity);
                 }
                 Next::Ended(found) => return (tried, found),
             }
@@ -513,12 +513,12 @@ mod tests {
             (180, true),
             (190, false),
         ] {
-            search.tell(connections, held);
+            search.record(connections, held);
         }
         assert_eq!(search.next(&RANGE), Next::Ended(Some(180)));
-        search.tell(180, false);
+        search.record(180, false);
         assert_eq!(search.next(&RANGE), Next::Ended(Some(170)));
-        search.tell(150, false);
+        search.record(150, false);
         assert_eq!(
             search.next(&RANGE),
             Next::Try(120),

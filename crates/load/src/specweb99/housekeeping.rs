@@ -1,5 +1,4 @@
-//! What the application is told and asked around a run: make the files anew, is a page right, hand
-//! out the log.
+//! Calls to the application around a run: reset its files, check a page, fetch the log.
 //!
 //! Outside the measured time, one request after the other. A page is taken apart by the same check
 //! as during the run.
@@ -13,10 +12,10 @@ use headway_specweb::request::{FETCH_QUERY, reset_query};
 use super::SpecWeb99Error;
 use super::client::{Knowledge, Posts};
 use crate::checksum;
+use crate::cli_types::Url;
 use crate::session::status;
-use crate::words::Url;
 
-/// Has the tables made anew and the log emptied.
+/// Resets the tables and empties the log.
 pub(super) fn reset(url: &Url, path: &str, reset: &Reset) -> Result<(), SpecWeb99Error> {
     asked(url, path, &reset_query(reset)).map(drop)
 }
@@ -91,7 +90,7 @@ fn first_line(body: &[u8]) -> String {
     let line = text.lines().next().unwrap_or("");
     match line.is_empty() || line.starts_with('<') || line.len() > 200 {
         true => String::new(),
-        false => format!(" ({})", crate::words::readable::plain(line)),
+        false => format!(" ({})", headway_latency::format::printable(line)),
     }
 }
 

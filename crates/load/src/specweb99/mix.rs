@@ -7,7 +7,7 @@
 //! have a connection each.
 //!
 //! Sources: dissertation section 1.1 (70 and 30 %, 0.15 % by CGI); SPECweb99's public white paper
-//! for the rest, whose figures we know at second hand; that the numbers from 5 to 15 are equally
+//! for the rest, whose figures we know at second hand. That the numbers from 5 to 15 are equally
 //! likely is our reading of their mean, 10.
 
 use headway_latency::specweb99::RequestKind;
@@ -24,12 +24,12 @@ pub const SHARES: [(RequestKind, u64); 5] = [
 ];
 
 /// Requests on a kept connection.
-const KEPT_LEAST: u32 = 5;
-const KEPT_MOST: u32 = 15;
+const KEEPALIVE_REQUESTS_MIN: u32 = 5;
+const KEEPALIVE_REQUESTS_MAX: u32 = 15;
 
-/// Of a hundred requests 70 are on 7 kept connections, 10 on each in the mean, and 30 on one each:
-/// of 37 connections 7 are kept.
-const KEPT_OF: (u64, u64) = (7, 37);
+/// Of 100 requests 70 are on 7 keep-alive connections, 10 on each on average, and 30 on one
+/// connection each: 7 of 37 connections are keep-alive.
+const KEEPALIVE_CONNECTIONS_OF: (u64, u64) = (7, 37);
 
 /// The kind of the next request.
 pub fn kind(random: &mut Random) -> RequestKind {
@@ -45,9 +45,13 @@ pub fn kind(random: &mut Random) -> RequestKind {
 
 /// How many requests the next connection carries.
 pub fn requests_on_connection(random: &mut Random) -> u32 {
-    let (kept, of) = KEPT_OF;
+    let (kept, of) = KEEPALIVE_CONNECTIONS_OF;
     match random.below(of) < kept {
-        true => KEPT_LEAST + random.below(u64::from(KEPT_MOST - KEPT_LEAST) + 1) as u32,
+        true => {
+            KEEPALIVE_REQUESTS_MIN
+                + random.below(u64::from(KEEPALIVE_REQUESTS_MAX - KEEPALIVE_REQUESTS_MIN) + 1)
+                    as u32
+        }
         false => 1,
     }
 }

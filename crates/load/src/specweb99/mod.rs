@@ -1,11 +1,11 @@
-//! A SPECweb99-like run: so many simultaneous connections, each on a line of 400 kbit/s, for three
-//! iterations; and how many of them conform.
+//! A SPECweb99-like run: simultaneous connections of 400 kbit/s each, for three iterations, and how
+//! many of the connections conform.
 //!
-//! [`SpecWeb99Settings::run`] is all of it: the application is told to make its files anew and
-//! asked for a page, then each iteration is a run of its own below `iterations/`, with clients of
-//! [`client`] that ask by the shares of [`mix`] and judge every reply; at the end the log of posts
-//! is fetched and compared with what was acknowledged. The judgement is `headway_latency::specweb99`'s, and
-//! pure. [`find`] looks for the largest number of connections that a server holds.
+//! [`SpecWeb99Settings::run`] does everything: the application resets its files and serves a test
+//! page, then each iteration is a run of its own below `iterations/`, with clients of [`client`]
+//! that choose requests by the shares of [`mix`] and judge every reply. At the end the log of posts
+//! is compared with what was acknowledged. `headway_latency::specweb99` judges, and is pure.
+//! [`find`] searches for the largest number of connections that a server holds.
 //!
 //! The file set has the size that the number of connections asks for: of a larger set only its
 //! first directories are used, a smaller one is refused, unless the whole set was asked for.
@@ -43,7 +43,7 @@ use headway_specweb::state::now_s;
 
 pub use text::render;
 
-/// Measurements of a run.
+/// Iterations of a run.
 pub const ITERATIONS: u32 = 3;
 /// Length of each.
 pub const DURATION: Duration = Duration::from_secs(120);
@@ -107,10 +107,10 @@ pub enum SpecWeb99Error {
     /// A command between trials failed.
     #[error(transparent)]
     Command(#[from] crate::profile::CommandError),
-    /// There is another search in the directory, or none can be gone on with.
+    /// The directory holds another search, or one that cannot be continued.
     #[error("{0}")]
     Search(String),
-    /// Told to end.
+    /// The run was interrupted.
     #[error("interrupted")]
     Interrupted,
 }
@@ -126,13 +126,13 @@ impl SpecWeb99Error {
     }
 }
 
-/// Who hears of a run's progress.
+/// Receives the progress of a run.
 pub trait Listener {
     /// A measurement begins: `iteration 2 of 3`.
     fn begins(&mut self, word: &str);
     /// A measurement has ended.
     fn ended(&mut self, finished: &Finished);
-    /// Something worth a line.
+    /// A remark.
     fn remarks(&mut self, words: &str);
 }
 
@@ -169,7 +169,7 @@ impl SpecWeb99Settings {
         let connections = self.check()?;
         let (directories, data_rule) = self.directories(connections)?;
         if let Some(directory) = directory {
-            refuse_other(directory)?;
+            check_directory(directory)?;
         }
         let mut run = Running {
             settings: self,
@@ -276,8 +276,7 @@ impl SpecWeb99Settings {
         })
     }
 
-    /// The settings of one iteration. The warm-up is the first one's; connections begin anew in
-    /// each.
+    /// The settings of one iteration. Only the first has a warm-up; each opens new connections.
     fn session(
         &self,
         connections: u32,
@@ -293,7 +292,7 @@ impl SpecWeb99Settings {
             directories: Some(directories),
             demand: Demand::Closed,
             connections: Some(connections),
-            requests_per_connection: Some(None),
+            requests_per_connection: None,
             timeout: Some(self.session.timeout.unwrap_or(TIMEOUT)),
             think: Duration::ZERO,
             first_pause: Duration::ZERO,
@@ -343,7 +342,7 @@ struct Running<'a> {
 }
 
 impl Running<'_> {
-    /// Tables and log anew, and a page from each place of the application.
+    /// Resets tables and log, and requests a page from each endpoint of the application.
     fn prepare_application(&self) -> Result<(), SpecWeb99Error> {
         let (url, knowledge) = (&self.settings.session.urls[0], &self.knowledge);
         housekeeping::reset(url, &knowledge.paths[0], &knowledge.reset)?;
@@ -430,9 +429,9 @@ impl Running<'_> {
     }
 }
 
-/// A directory with anything else in it, or with a run that must not be lost. A run of this kind
-/// that was cut off is measured anew.
-fn refuse_other(directory: &Path) -> Result<(), SpecWeb99Error> {
+/// An error if the directory holds anything else, or a complete run. An interrupted SPECweb99 run
+/// is measured again.
+fn check_directory(directory: &Path) -> Result<(), SpecWeb99Error> {
     let place = || -> PathBuf { directory.to_owned() };
     match Run::open(directory) {
         Ok(run) if run.description().kind != Kind::SpecWeb99 => {

@@ -9,7 +9,7 @@ use headway_latency::RunDescription;
 use headway_latency::run::description::Verdict;
 use headway_latency::specweb99::{Iteration, KindFigures, LogInfo, SpecWeb99Info, Times};
 
-use crate::words::readable::{count, millis, number, percent, plain, seconds};
+use headway_latency::format::{count, duration, number, percent, printable};
 
 /// The text; ends with a line end.
 pub fn render(description: &RunDescription) -> String {
@@ -81,7 +81,7 @@ fn facts(out: &mut String, description: &RunDescription, info: &SpecWeb99Info) {
     let named = if name.is_empty() {
         String::new()
     } else {
-        format!(" ({})", plain(&name))
+        format!(" ({})", printable(&name))
     };
     let _ = writeln!(out, "  server     {targets}{named}");
     let _ = writeln!(
@@ -89,8 +89,8 @@ fn facts(out: &mut String, description: &RunDescription, info: &SpecWeb99Info) {
         "  rule       {} kbit/s at most, {} at least, fewer than 1 % errors; {} each, begun over {}",
         number(info.rate_max_bits_per_s as f64 / 1e3),
         number(info.rate_min_bits_per_s / 1e3),
-        seconds(description.load.duration_s.unwrap_or(0.0)),
-        seconds(info.ramp_s),
+        duration(description.load.duration_s.unwrap_or(0.0)),
+        duration(info.ramp_s),
     );
     if let Some(set) = &description.fileset {
         let rule = if info.data_rule {
@@ -101,17 +101,17 @@ fn facts(out: &mut String, description: &RunDescription, info: &SpecWeb99Info) {
         let _ = writeln!(
             out,
             "  file set   {}, {rule}",
-            crate::words::readable::bytes(set.bytes as f64)
+            headway_latency::format::bytes(set.bytes as f64)
         );
     }
     if let Some(log) = &info.log {
-        let _ = writeln!(out, "  log        {}", log_words(log));
+        let _ = writeln!(out, "  log        {}", log_text(log));
     }
 }
 
-fn log_words(log: &LogInfo) -> String {
+fn log_text(log: &LogInfo) -> String {
     if let Some(fault) = &log.fault {
-        return format!("cannot be believed: {}", plain(fault));
+        return format!("cannot be believed: {}", printable(fault));
     }
     let records = format!(
         "{} records of {} acknowledged posts",
@@ -152,7 +152,7 @@ fn iterations(out: &mut String, info: &SpecWeb99Info) {
             count(one.requests),
             number(one.rate_rps),
             count(one.errors),
-            verdict_word(one.verdict).to_owned(),
+            verdict_name(one.verdict).to_owned(),
         ];
         let _ = write!(out, "  {:<9}", index + 1);
         out.extend(cells.map(|cell| format!("{cell:>12}")));
@@ -160,18 +160,28 @@ fn iterations(out: &mut String, info: &SpecWeb99Info) {
     }
     for (index, one) in info.iterations.iter().enumerate() {
         for reason in &one.reasons {
-            let _ = writeln!(out, "  {}: {}", index + 1, plain(reason));
+            let _ = writeln!(out, "  {}: {}", index + 1, printable(reason));
         }
     }
 }
 
 /// Whether the client was the limit, as the verdict on every run says it.
-fn verdict_word(verdict: Option<Verdict>) -> &'static str {
+fn verdict_name(verdict: Option<Verdict>) -> &'static str {
     match verdict {
         Some(Verdict::Valid) => "valid",
         Some(Verdict::Suspect) => "suspect",
         Some(Verdict::Invalid) => "invalid",
         None => "not judged",
+    }
+}
+
+/// Microseconds as milliseconds, four digits: the table has its unit in its title.
+fn milliseconds(us: f64) -> String {
+    match us / 1000.0 {
+        ms if ms >= 1000.0 => count(ms.round() as u64),
+        ms if ms >= 100.0 => format!("{ms:.1}"),
+        ms if ms >= 10.0 => format!("{ms:.2}"),
+        ms => format!("{ms:.3}"),
     }
 }
 
@@ -199,7 +209,7 @@ fn kinds(
         match of(kind) {
             Some(times) => {
                 for us in [times.p5_us, times.p50_us, times.p95_us, times.mean_us] {
-                    let _ = write!(out, "{:>11}", millis(us));
+                    let _ = write!(out, "{:>11}", milliseconds(us));
                 }
             }
             None => out.push_str("  none that was right and complete"),
@@ -314,10 +324,10 @@ mod tests {
             ..LogInfo::default()
         };
         assert_eq!(
-            log_words(&log),
+            log_text(&log),
             "5 records of 6 acknowledged posts: 1 missing, 0 out of order, 0 unknown"
         );
         log.fault = Some("torn".to_owned());
-        assert_eq!(log_words(&log), "cannot be believed: torn");
+        assert_eq!(log_text(&log), "cannot be believed: torn");
     }
 }

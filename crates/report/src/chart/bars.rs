@@ -21,9 +21,9 @@ pub struct Bar {
 pub struct Stack {
     /// The room.
     pub size: Size,
-    /// Its name, for those who hear it.
+    /// The name of the chart, for screen readers.
     pub title: String,
-    /// What can be seen, for those who hear it.
+    /// What the chart shows, for screen readers.
     pub description: String,
     /// Above the bars, on the left.
     pub above: String,

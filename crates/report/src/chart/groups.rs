@@ -23,9 +23,9 @@ pub struct Group {
 pub struct Groups<'a> {
     /// The room.
     pub size: Size,
-    /// Its name, for those who hear it.
+    /// The name of the chart, for screen readers.
     pub title: &'a str,
-    /// What can be seen, for those who hear it.
+    /// What the chart shows, for screen readers.
     pub description: &'a str,
     /// Above the bars, on the left.
     pub above: &'a str,

@@ -10,9 +10,8 @@ const SHAPES: usize = 8;
 /// are.
 const RAMP: (usize, usize) = (10, 7);
 
-/// Lines a run's curves are drawn with: colour, dash and shape of points change together, so that a
-/// reader who cannot tell two colours apart, or a black and white print, still can tell two runs
-/// apart.
+/// Colour, dash and point shape of a run's curves. They change together, so that runs can be told
+/// apart without colours, for example in print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
     /// Index of the colour, class `c0` … `c5` for runs and `c10` … `c16` for loads.
@@ -44,7 +43,7 @@ impl Look {
         }
     }
 
-    /// The same colour with another dash and shape.
+    /// This colour with another dash and shape.
     pub fn with(self, dash: usize, shape: usize) -> Look {
         Look {
             dash,
@@ -107,7 +106,7 @@ pub enum Mark {
         /// The other.
         to: (f64, f64),
     },
-    /// A name at the end of a line, right of the frame, moved up or down if another stands there.
+    /// A label at the end of a line, right of the frame, moved up or down if another one is there.
     EndLabel {
         /// Where the line ends.
         at: (f64, f64),
@@ -168,9 +167,9 @@ pub fn path(points: &[(f64, f64)]) -> String {
     out
 }
 
-/// Leaves out points less than `tolerance` away from the line through those that stay (Ramer,
-/// Douglas and Peucker). First, last, and every corner that can be seen stay, so a tail stays,
-/// however few points it has.
+/// Leaves out points closer than `tolerance` to the line through the others (Ramer, Douglas and
+/// Peucker). The first, the last and every visible corner stay, so a tail stays, however few points
+/// it has.
 pub fn thinned(points: &[(f64, f64)], tolerance: f64) -> Vec<(f64, f64)> {
     if points.len() < 3 {
         return points.to_vec();

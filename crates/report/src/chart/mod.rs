@@ -37,13 +37,13 @@ impl Size {
         width: 740.0,
         height: 380.0,
     };
-    /// The same figure on a phone, and one of several panels on a desktop.
+    /// A figure on a phone, and one of several panels on a desktop.
     pub const NARROW: Size = Size {
         width: 360.0,
         height: 300.0,
     };
 
-    /// The same width at another height.
+    /// This width with another height.
     pub fn with_height(self, height: f64) -> Size {
         Size { height, ..self }
     }
@@ -64,11 +64,11 @@ pub struct Axis {
 /// A chart to be drawn.
 #[derive(Clone)]
 pub struct Chart {
-    /// Its room.
+    /// The size of the chart.
     pub size: Size,
-    /// Its name, for those who hear it.
+    /// The name of the chart, for screen readers.
     pub title: String,
-    /// What can be seen in it, for those who hear it.
+    /// What the chart shows, for screen readers.
     pub description: String,
     /// The horizontal axis.
     pub x: Axis,

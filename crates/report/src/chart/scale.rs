@@ -92,8 +92,8 @@ impl Scale {
         }
     }
 
-    /// Nice values inside the interval, ascending, about `wanted` of them and never more than twice
-    /// that.
+    /// Round values inside the interval, ascending: about `wanted` values, and never more than
+    /// twice that.
     pub fn ticks(&self, wanted: usize) -> Vec<f64> {
         let wanted = wanted.max(2);
         match *self {

@@ -132,8 +132,8 @@ fn curve(distribution: &Distribution, look: Look, name: &str) -> Mark {
     }
 }
 
-/// The slow end, each step of the axis a tenfold rarer request; `None` where nobody has enough
-/// requests for it.
+/// The slow end: each step of the axis is ten times rarer. `None` if no run has enough requests for
+/// it.
 fn tail(subjects: &[&Subject]) -> Option<Figure> {
     let most = subjects
         .iter()

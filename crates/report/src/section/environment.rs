@@ -61,7 +61,7 @@ fn list(facts: &Facts) -> String {
     format!("<dl>{items}</dl>")
 }
 
-/// What is known about a run, name and value; what is not known is left out.
+/// What is known about a run, name and value; unknown values are left out.
 fn facts(subject: &Subject) -> Facts {
     let description = subject
         .chosen()

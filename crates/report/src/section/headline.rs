@@ -1,4 +1,4 @@
-//! The figures that a reader came for: one column a run, one row a figure.
+//! The headline figures: one column per run, one row per figure.
 
 use std::fmt::Write;
 
@@ -122,8 +122,8 @@ fn row(
     out.push_str("</tr>");
 }
 
-/// What the server answers at most; at least so much where the client was the limit, with what load
-/// 1 is then.
+/// The capacity of the server; a lower limit if the client was the bottleneck, with the rate of
+/// load 1.
 fn capacity(subject: &Subject) -> String {
     let profile = subject.description.profile.as_ref();
     let Some(base) = profile.and_then(|profile| profile.capacity_rps) else {

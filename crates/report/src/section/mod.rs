@@ -26,13 +26,13 @@ use crate::units;
 
 /// A section of the page.
 pub(crate) struct Section {
-    /// Its anchor.
+    /// The anchor of the section.
     pub id: &'static str,
-    /// Its heading, and its name in the contents.
+    /// The heading of the section, and its name in the table of contents.
     pub title: &'static str,
     /// A sentence or two below the heading, plain text.
     pub lead: String,
-    /// Its figures or other elements, in order.
+    /// The figures or other elements of the section, in order.
     pub parts: Vec<String>,
 }
 
@@ -111,7 +111,7 @@ pub(crate) fn heading(subject: &Subject, remark: &str) -> String {
     )
 }
 
-/// The load that stands for a run: `load 0.95`, `20.0k/s`, `closed, 64 connections`.
+/// The load of a run in words: `load 0.95`, `20.0k/s`, `closed, 64 connections`.
 pub(crate) fn load_words(subject: &Subject) -> String {
     let Some(one) = subject.chosen() else {
         return String::new();

@@ -1,4 +1,4 @@
-//! What the server counted itself: ready events a wake-up, and sleeps of its loops.
+//! The server's own counters: ready events per wakeup, and sleeps of its loops.
 
 use super::{Section, legend_of};
 use crate::chart::{Axis, Chart, Mark, Point, Scale, Size};
@@ -8,7 +8,7 @@ use crate::subject::Subject;
 use crate::units::{grouped, measured, percent, plain};
 use headway_latency::ready::ReadyEvents;
 
-/// The section; `None` if no server told.
+/// The section; `None` if no run has counters of its server.
 pub(crate) fn section(subjects: &[Subject]) -> Option<Section> {
     let shown: Vec<&Subject> = subjects
         .iter()
@@ -56,7 +56,7 @@ fn figure(subjects: &[&Subject]) -> Figure {
         .filter_map(|subject| events(subject))
         .map(|events| events.max)
         .max();
-    // An axis from 1: a wake-up without events (a deadline) stands at its left end.
+    // The axis starts at 1: a wakeup without events (a deadline) is at its left end.
     let scale = Scale::log_around([1.0, most.unwrap_or(1).max(10) as f64]);
     let draw = |size: Size| Chart {
         size,

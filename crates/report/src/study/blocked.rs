@@ -15,14 +15,14 @@ const MOST: usize = 6;
 /// Sleeps that a process asks for and is not hindered by.
 const IDLE: &str = "event-wait";
 
-/// Sleeps a second of one resource, by call, most frequent first.
+/// Sleeps per second of one resource, by call, most frequent first.
 struct Column {
     label: String,
     total: f64,
     calls: Vec<(String, f64)>,
 }
 
-/// A small table a server; `None` if nobody was traced.
+/// A small table per server; `None` if no server was traced.
 pub(super) fn html(figure: &Figure, shown: &[Shown]) -> Option<String> {
     let with: Vec<&Shown> = shown
         .iter()

@@ -5,44 +5,46 @@ use std::fmt::Write;
 use headway_latency::analysis::Interval;
 use headway_latency::study::StudyResult;
 use headway_latency::study::reasons::Reasons;
-use headway_latency::study::result::{ClaimResult, Comparison, Outcome};
+use headway_latency::study::result::{ClaimOutcome, ClaimResult, Comparison};
 
 use super::tables::significant;
 use crate::html::escaped;
 use crate::units::{counted, percent};
 
 /// All outcomes, in the order in which they are counted.
-pub(super) const OUTCOMES: [Outcome; 4] = [
-    Outcome::Holds,
-    Outcome::DoesNotHold,
-    Outcome::NotDecided,
-    Outcome::CannotBeTested,
+pub(super) const OUTCOMES: [ClaimOutcome; 4] = [
+    ClaimOutcome::Confirmed,
+    ClaimOutcome::NotConfirmed,
+    ClaimOutcome::Inconclusive,
+    ClaimOutcome::Untestable,
 ];
 
 /// Reasons that stand in sight; the others are folded away with the rule.
 const REASONS: usize = 2;
 
 /// The class that colours an outcome.
-pub(super) fn class(outcome: Outcome) -> &'static str {
+pub(super) fn class(outcome: ClaimOutcome) -> &'static str {
     match outcome {
-        Outcome::Holds => "valid",
-        Outcome::DoesNotHold => "invalid",
-        Outcome::NotDecided => "suspect",
-        Outcome::CannotBeTested => "unknown",
+        ClaimOutcome::Confirmed => "valid",
+        ClaimOutcome::NotConfirmed => "invalid",
+        ClaimOutcome::Inconclusive => "suspect",
+        ClaimOutcome::Untestable => "unknown",
     }
 }
 
 /// A sign that differs by shape, not by colour only: tick, cross, wave, dash.
-pub(super) fn badge(outcome: Outcome) -> String {
+pub(super) fn badge(outcome: ClaimOutcome) -> String {
     let path = match outcome {
-        Outcome::Holds => "M12 2.5a9.5 9.5 0 1 0 .01 0zM7.5 12.4l3.2 3.2 6-6.6",
-        Outcome::DoesNotHold => {
+        ClaimOutcome::Confirmed => "M12 2.5a9.5 9.5 0 1 0 .01 0zM7.5 12.4l3.2 3.2 6-6.6",
+        ClaimOutcome::NotConfirmed => {
             "M8 2.5h8l5.5 5.5v8L16 21.5H8L2.5 16V8zM8.6 8.6l6.8 6.8M15.4 8.6l-6.8 6.8"
         }
-        Outcome::NotDecided => "M12 1.8 22.2 12 12 22.2 1.8 12zM7.6 13c1.5-3 3-3 4.4-1s2.9 2 4.4-1",
-        Outcome::CannotBeTested => "M3.5 3.5h17v17h-17zM8 12h8",
+        ClaimOutcome::Inconclusive => {
+            "M12 1.8 22.2 12 12 22.2 1.8 12zM7.6 13c1.5-3 3-3 4.4-1s2.9 2 4.4-1"
+        }
+        ClaimOutcome::Untestable => "M3.5 3.5h17v17h-17zM8 12h8",
     };
-    let words = outcome.words();
+    let words = outcome.name();
     format!(
         "<svg class=\"badge\" viewBox=\"0 0 24 24\" role=\"img\" aria-label=\"{words}\"><title>{words}</title><desc>outcome</desc><path d=\"{path}\"/></svg>"
     )
@@ -64,7 +66,7 @@ fn item(claim: &ClaimResult) -> String {
         badge(claim.outcome),
         escaped(&claim.text),
         escaped(&claim.source),
-        claim.outcome.words(),
+        claim.outcome.name(),
         expectation(claim)
     );
     for comparison in &claim.comparisons {
@@ -77,7 +79,7 @@ fn item(claim: &ClaimResult) -> String {
         let _ = write!(out, "<p>{}</p>", escaped(why));
     }
     let explained =
-        claim.outcome == Outcome::DoesNotHold && claim.expected != claim.outcome.words();
+        claim.outcome == ClaimOutcome::NotConfirmed && claim.expected != claim.outcome.name();
     if let Some(explain) = claim.explain.as_ref().filter(|_| explained) {
         let _ = write!(out, "<p>{}</p>", escaped(explain));
     }
@@ -109,7 +111,7 @@ fn item(claim: &ClaimResult) -> String {
 
 /// Said only where not holding is what the author expects.
 fn expectation(claim: &ClaimResult) -> &'static str {
-    if claim.expected == Outcome::DoesNotHold.words() {
+    if claim.expected == ClaimOutcome::NotConfirmed.name() {
         " <span class=\"soft\">and is not expected to</span>"
     } else {
         ""

@@ -1,4 +1,4 @@
-//! Figures of counts: ready events at each wake-up, runnable processes at each sample.
+//! Figures of counts: ready events per wakeup, runnable processes per sample.
 
 use super::figures::{Drawn, Shown};
 use crate::chart::{Axis, Chart, Mark, Scale, Size};
@@ -33,7 +33,7 @@ fn quantile(counts: &[(u64, u64)], share: f64) -> u64 {
     found.map_or(0, |(count, _)| *count)
 }
 
-/// The form of Figures 1 and 13: cumulative curves of ready events a wake-up.
+/// Cumulative curves of ready events per wakeup, as in Figures 1 and 13.
 pub(super) fn ready(shown: &[Shown]) -> Option<Drawn> {
     let with: Vec<(&Shown, Vec<(u64, u64)>)> = shown
         .iter()

@@ -1,4 +1,4 @@
-//! What happened when: response times over the seconds of a run, a panel a server.
+//! Response times over the seconds of a run, one panel per server.
 
 use headway_latency::analysis::TimelinePoint;
 use headway_latency::study::result::Repeat;

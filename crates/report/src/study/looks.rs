@@ -4,8 +4,8 @@ use headway_latency::study::StudyResult;
 
 use crate::chart::Look;
 
-/// Those that meet most often in one figure come first, so that they differ in colour, not only in
-/// dash and shape.
+/// Servers that are often in one figure come first, so that they differ in colour, not only in dash
+/// and shape.
 const ORDER: [&str; 13] = [
     "headway",
     "apache",

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use headway_latency::study::StudyResult;
-use headway_latency::study::result::Outcome;
+use headway_latency::study::result::ClaimOutcome;
 
 use super::claims::{OUTCOMES, badge, class};
 use crate::html::escaped;
@@ -21,7 +21,7 @@ pub(super) fn section(results: &[StudyResult]) -> String {
          class=\"overview\"><thead><tr><th scope=\"col\">study</th>",
     );
     for outcome in OUTCOMES {
-        let _ = write!(out, "<th scope=\"col\">{}</th>", outcome.words());
+        let _ = write!(out, "<th scope=\"col\">{}</th>", outcome.name());
     }
     out.push_str(
         "<th scope=\"col\" class=\"words\">claims, in their order</th></tr></thead><tbody>",
@@ -32,20 +32,20 @@ pub(super) fn section(results: &[StudyResult]) -> String {
     out + "</tbody></table></div></section>"
 }
 
-fn count(result: &StudyResult, wanted: Outcome) -> usize {
+fn count(result: &StudyResult, wanted: ClaimOutcome) -> usize {
     let claims = result.claims.iter();
     claims.filter(|claim| claim.outcome == wanted).count()
 }
 
 /// The four numbers over all studies.
 fn totals(results: &[StudyResult]) -> String {
-    let one = |outcome: &Outcome| {
+    let one = |outcome: &ClaimOutcome| {
         let total: usize = results.iter().map(|result| count(result, *outcome)).sum();
         format!(
             "<li class=\"{}\">{}<b>{total}</b> {}</li>",
             class(*outcome),
             badge(*outcome),
-            outcome.words()
+            outcome.name()
         )
     };
     let items: String = OUTCOMES.iter().map(one).collect();
@@ -77,7 +77,7 @@ fn row(out: &mut String, result: &StudyResult) {
             out,
             "<span class=\"{}\" title=\"{}: {}\">{}</span>",
             class(claim.outcome),
-            escaped(claim.outcome.words()),
+            escaped(claim.outcome.name()),
             escaped(&claim.text),
             badge(claim.outcome)
         );

@@ -183,7 +183,7 @@ fn interval(interval: Option<Interval>, digits: Option<u8>) -> String {
 }
 
 fn shown(value: f64, digits: Option<u8>) -> String {
-    // A sum of nothing may be a negative zero, which is nobody's measurement.
+    // An empty sum may be a negative zero.
     let value = if value == 0.0 { 0.0 } else { value };
     match digits {
         Some(digits) if value.is_finite() => format!("{value:.*}", usize::from(digits)),
@@ -281,7 +281,7 @@ fn drawn(result: &StudyResult, index: usize, table: &Table, looks: &Looks) -> St
     framed(&words, &Drawing::one(legend(names), draw), None)
 }
 
-/// Where each column stands on the axis; `None` if one of them is no number.
+/// The position of each column on the axis; `None` if one of them is not a number.
 fn places(columns: &[String]) -> Option<Vec<f64>> {
     columns
         .iter()
@@ -386,7 +386,7 @@ mod tests {
             (0.25, "0.25"),
             (12.0, "12"),
             (67.43, "67.4"),
-            (1924.42, "1\u{202f}924"),
+            (1924.42, "1,924"),
             (f64::NAN, "–"),
         ];
         for (value, text) in cases {

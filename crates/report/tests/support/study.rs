@@ -289,11 +289,11 @@ fn tables() -> Vec<Table> {
 }
 
 fn claims() -> Vec<ClaimResult> {
-    let claim = |outcome: Outcome, words: &str| ClaimResult {
+    let claim = |outcome: ClaimOutcome, words: &str| ClaimResult {
         text: format!("A claim about the service inversion of Flash that {words}"),
         source: "2006, 4.2: 0.58".into(),
         rule: Some("inversion(disk, flash, 95%) > 0.5".into()),
-        expected: "holds".into(),
+        expected: "confirmed".into(),
         outcome,
         explain: Some("Linux holds no lock during a disk read.".into()),
         comparisons: vec![Comparison {
@@ -314,16 +314,16 @@ fn claims() -> Vec<ClaimResult> {
     let untested = ClaimResult {
         text: "Haboob's median is far above that of all others".into(),
         source: "D 2.7".into(),
-        outcome: Outcome::CannotBeTested,
+        outcome: ClaimOutcome::Untestable,
         why: vec!["Haboob needs the Java of 2001".into()],
         ..ClaimResult::default()
     };
-    let mut open = claim(Outcome::NotDecided, "is not decided");
+    let mut open = claim(ClaimOutcome::Inconclusive, "is not decided");
     open.why = vec!["the interval holds both".into()];
     open.caveats = vec!["a single repeat".into()];
     vec![
-        claim(Outcome::Holds, "holds"),
-        claim(Outcome::DoesNotHold, "does not hold"),
+        claim(ClaimOutcome::Confirmed, "confirmed"),
+        claim(ClaimOutcome::NotConfirmed, "not confirmed"),
         open,
         untested,
     ]

@@ -6,8 +6,8 @@
 
 use std::ops::Range;
 
+use headway_load::cli_types::{Bandwidth, Time};
 use headway_load::fileset::{Amount, Profile};
-use headway_load::words::{Bandwidth, Time};
 use toml::Spanned;
 
 use super::{Length, Measure, Named, Sequence, Texts, Usual};

@@ -74,7 +74,7 @@ fn claim_holds_when_every_repeat_says_so() {
         .with("fast", &[1.0, 1.1, 0.9])
         .with("slow", &[10.0, 10.5, 9.5]);
     let decision = measured.decide("mean_ms(d, slow, 1%) / mean_ms(d, fast, 1%) >= 3");
-    assert_eq!(decision.outcome, Outcome::Holds);
+    assert_eq!(decision.outcome, ClaimOutcome::Confirmed);
     assert!(decision.why.is_empty(), "{:?}", decision.why);
     let comparison = &decision.comparisons[0];
     let left = comparison.left.expect("a ratio");
@@ -92,7 +92,7 @@ fn claim_does_not_hold_when_every_repeat_says_the_contrary() {
         .with("fast", &[1.0, 1.1, 0.9])
         .with("slow", &[2.0, 2.1, 1.9]);
     let decision = measured.decide("mean_ms(d, slow, 1%) / mean_ms(d, fast, 1%) >= 3");
-    assert_eq!(decision.outcome, Outcome::DoesNotHold);
+    assert_eq!(decision.outcome, ClaimOutcome::NotConfirmed);
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn claim_is_not_decided_when_the_interval_crosses() {
         .with("fast", &[1.0, 1.5, 0.5])
         .with("slow", &[3.0, 3.5, 2.5]);
     let decision = measured.decide("mean_ms(d, slow, 1%) / mean_ms(d, fast, 1%) >= 3");
-    assert_eq!(decision.outcome, Outcome::NotDecided);
+    assert_eq!(decision.outcome, ClaimOutcome::Inconclusive);
     assert!(
         decision.why[0].contains("of the draws"),
         "{:?}",
@@ -115,16 +115,25 @@ fn interval_of_the_run_decides_when_there_is_one_repeat() {
         .with_interval("wide", 3.2, 1.0, 6.0)
         .with_interval("narrow", 3.2, 3.1, 3.3);
     let outcome = |rule: &str| measured.decide(rule).outcome;
-    assert_eq!(outcome("mean_ms(d, wide, 1%) > 3"), Outcome::NotDecided);
-    assert_eq!(outcome("mean_ms(d, narrow, 1%) > 3"), Outcome::Holds);
-    assert_eq!(outcome("mean_ms(d, narrow, 1%) > 4"), Outcome::DoesNotHold);
+    assert_eq!(
+        outcome("mean_ms(d, wide, 1%) > 3"),
+        ClaimOutcome::Inconclusive
+    );
+    assert_eq!(
+        outcome("mean_ms(d, narrow, 1%) > 3"),
+        ClaimOutcome::Confirmed
+    );
+    assert_eq!(
+        outcome("mean_ms(d, narrow, 1%) > 4"),
+        ClaimOutcome::NotConfirmed
+    );
 }
 
 #[test]
 fn value_is_compared_as_it_is_when_nothing_is_known_of_chance() {
     let measured = Synthetic::default().with("only", &[0.0]);
     let decision = measured.decide("loop_blocked(d, only, 1%) <= 0");
-    assert_eq!(decision.outcome, Outcome::Holds);
+    assert_eq!(decision.outcome, ClaimOutcome::Confirmed);
     assert!(
         decision.caveats[0].contains("one repeat"),
         "{:?}",
@@ -142,13 +151,25 @@ fn parts_decide_the_whole_when_a_rule_has_several() {
     let outcome = |rule: &str| measured.decide(rule).outcome;
     let (yes, no) = ("mean_ms(d, a, 1%) < 2", "mean_ms(d, b, 1%) < 2");
     let (unsure, gone) = ("mean_ms(d, unsure, 1%) < 2", "mean_ms(d, gone, 1%) < 2");
-    assert_eq!(outcome(&format!("{yes} and {yes}")), Outcome::Holds);
-    assert_eq!(outcome(&format!("{yes} and {no}")), Outcome::DoesNotHold);
-    assert_eq!(outcome(&format!("{yes} and {unsure}")), Outcome::NotDecided);
-    assert_eq!(outcome(&format!("{unsure} and {no}")), Outcome::DoesNotHold);
+    assert_eq!(
+        outcome(&format!("{yes} and {yes}")),
+        ClaimOutcome::Confirmed
+    );
+    assert_eq!(
+        outcome(&format!("{yes} and {no}")),
+        ClaimOutcome::NotConfirmed
+    );
+    assert_eq!(
+        outcome(&format!("{yes} and {unsure}")),
+        ClaimOutcome::Inconclusive
+    );
+    assert_eq!(
+        outcome(&format!("{unsure} and {no}")),
+        ClaimOutcome::NotConfirmed
+    );
     assert_eq!(
         outcome(&format!("{yes} and {gone}")),
-        Outcome::CannotBeTested
+        ClaimOutcome::Untestable
     );
 }
 
@@ -158,11 +179,11 @@ fn claim_cannot_be_tested_when_what_it_names_was_not_measured() {
         .with("a", &[1.0, 1.0, 1.0])
         .without("gone", "h2o: not installed");
     let decision = measured.decide("mean_ms(d, gone, 1%) > 1");
-    assert_eq!(decision.outcome, Outcome::CannotBeTested);
+    assert_eq!(decision.outcome, ClaimOutcome::Untestable);
     assert_eq!(decision.why, ["h2o: not installed"]);
-    // An aggregate goes on without it, and says so.
+    // The aggregate is computed without it, and says so.
     let decision = measured.decide("min(mean_ms(d, all, 1%)) >= 1");
-    assert_eq!(decision.outcome, Outcome::Holds);
+    assert_eq!(decision.outcome, ClaimOutcome::Confirmed);
     assert_eq!(decision.caveats, ["left out: h2o: not installed"]);
     let several = measured.decide("mean_ms(d, all, 1%) > 1");
     assert!(several.why[0].contains("min()"), "{:?}", several.why);
@@ -180,7 +201,7 @@ fn nothing_is_decided_of_all_while_one_is_still_to_be_measured() {
         "mean_ms(d, a, 1%) <= max(mean_ms(d, b, 1%), 5)",
     ] {
         let decision = measured.decide(rule);
-        assert_eq!(decision.outcome, Outcome::NotDecided, "{rule}");
+        assert_eq!(decision.outcome, ClaimOutcome::Inconclusive, "{rule}");
         assert_eq!(decision.why, ["b: not measured yet"], "{rule}");
     }
 }
@@ -193,14 +214,14 @@ fn nothing_is_decided_when_the_client_was_the_limit() {
         "the loop was busy",
     );
     let decision = measured.decide("mean_ms(d, a, 1%) > 1");
-    assert_eq!(decision.outcome, Outcome::NotDecided);
+    assert_eq!(decision.outcome, ClaimOutcome::Inconclusive);
     assert_eq!(decision.why, ["d, a, 1%: the loop was busy"]);
     let suspect =
         Synthetic::default()
             .with("a", &[5.0, 5.0, 5.0])
             .judged("a", Verdict::Suspect, "late");
     let decision = suspect.decide("mean_ms(d, a, 1%) > 1");
-    assert_eq!(decision.outcome, Outcome::Holds);
+    assert_eq!(decision.outcome, ClaimOutcome::Confirmed);
     assert_eq!(decision.caveats, ["d, a, 1%: late"]);
 }
 
@@ -208,7 +229,7 @@ fn nothing_is_decided_when_the_client_was_the_limit() {
 fn same_reference_is_the_same_draw_when_it_stands_twice() {
     let measured = Synthetic::default().with("a", &[1.0, 2.0, 3.0]);
     let decision = measured.decide("mean_ms(d, a, 1%) - mean_ms(d, a, 1%) >= 0");
-    assert_eq!(decision.outcome, Outcome::Holds);
+    assert_eq!(decision.outcome, ClaimOutcome::Confirmed);
     assert_eq!(decision.comparisons[0].support, Some(1.0));
 }
 

@@ -47,10 +47,10 @@ const OF_ROWS: [&str; 24] = [
     "small_in_slowest",
 ];
 
-/// Figures of rows that are found by ordering all of them.
+/// Figures that need all rows in order.
 const OF_ORDER: [&str; 2] = ["inversion", "inversion_random"];
 
-/// Counts of a run, and what its analysis says at once.
+/// Counts of a run, and figures that its analysis has.
 const OF_RUN: [&str; 5] = [
     "requests",
     "errors",
@@ -70,7 +70,7 @@ const WITH_NUMBERS: [(&str, usize); 7] = [
     ("series_p95_ms", 1),
 ];
 
-/// Shares of wake-ups or samples, with the number that they are compared with.
+/// Shares of wakeups or samples, with the threshold.
 const SHARES: [&str; 3] = ["ready_above", "runnable_above", "runnable_at_most"];
 
 /// Figures of what was watched beside the requests.
@@ -126,6 +126,14 @@ pub const HEADLINE: [&str; 11] = [
 ];
 
 /// A quantity: its name and its arguments.
+///
+/// ```
+/// use headway_latency::study::quantity::Quantity;
+///
+/// assert_eq!(Quantity::parse("p99_ms")?.to_string(), "p99_ms");
+/// assert!(Quantity::parse("p99_furlongs").is_err());
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Quantity {
     name: String,
@@ -340,8 +348,8 @@ impl Quantity {
         }
     }
 
-    /// The part of the server's processor time that is spent in system calls of these names, sleeps
-    /// and the time without a processor left out: what a profiler of the kernel would say of them.
+    /// The share of the server's CPU time in system calls of these names, without sleeps and
+    /// without waiting for a CPU: what a kernel profiler would report for them.
     fn of_times(&self, evidence: &Evidence) -> Result<f64, String> {
         let sleeps = evidence
             .sleeps
@@ -404,8 +412,8 @@ impl Quantity {
         } / of)
     }
 
-    /// The share of wake-ups above a number of events, or of samples above or at most at a share of
-    /// the processes.
+    /// The share of wakeups above a number of events, or of samples above or up to a share of the
+    /// processes.
     fn of_counts(&self, evidence: &Evidence) -> Result<f64, String> {
         let bound = self.numbers()?.first().copied().unwrap_or_default();
         let (counts, of) = if self.name == "ready_above" {
@@ -526,8 +534,8 @@ fn of_analysis(name: &str, analysis: &Analysis) -> Option<Value> {
     }))
 }
 
-/// The interval of a figure from its values in equal spans, whose mean may lie elsewhere (an
-/// extreme percentile of a short span is biased): only their spread is used.
+/// The interval of a figure from its values in equal spans. Only their spread is used, because
+/// their mean may be biased (an extreme percentile of a short span is).
 fn batch_means(value: f64, parts: &[f64]) -> Option<Interval> {
     if parts.len() < BLOCKS_MIN {
         return None;

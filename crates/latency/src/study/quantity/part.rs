@@ -16,11 +16,11 @@ pub struct Part {
     replies: u64,
     bytes: u64,
     response: Histogram,
-    /// Of complete replies alone.
+    /// Complete replies only.
     good: Histogram,
     service: Histogram,
     outcomes: [u64; Outcome::ALL.len()],
-    /// Connections that came about, and whether the time-out of a request on them passed.
+    /// Connections that were opened, and whether a request on them timed out.
     reached: HashMap<u32, bool>,
     cells: Cells,
     /// Bytes and nanoseconds by connection.
@@ -71,7 +71,7 @@ impl Part {
         connection.1 += row.service_ns();
     }
 
-    /// A request that ended in the span, whoever asked for it.
+    /// A request that ended in the span, also one of the warm-up.
     pub fn push_reply(&mut self, row: &Row) {
         self.replies += u64::from(row.error == Outcome::Ok);
         self.bytes += row.bytes;

@@ -5,7 +5,8 @@ use crate::study::evidence::{CallTime, Collector, DiskUse, Runnable, ServerUse};
 use crate::study::result::SleepCount;
 use serde_json::json;
 
-/// Ten seconds, 100 requests a second; every size of ten, latency in milliseconds by `latency_ms`.
+/// Ten seconds with 100 requests per second; ten of every size, latency in milliseconds by
+/// `latency_ms`.
 fn evidence(latency_ms: impl Fn(u64) -> u64) -> Evidence {
     let mut description = RunDescription::default();
     description.load.measured = Some(Window {
@@ -120,8 +121,8 @@ fn causes_and_times_of_good_replies_are_told_apart_when_requests_fail() {
         end_ns: 10_000_000_000,
     });
     let mut collector = Collector::new(&description);
-    // Of ten requests one finds no connection, two are given up with one and one without any of the
-    // client's. The two have one between them, the six others another.
+    // Of ten requests one finds no connection; two time out, one with a connection and one without.
+    // The two share a connection, and the six others share another.
     let ends = |at: u64| {
         let connection = at as u32 / 10 * 2;
         match at % 10 {
@@ -161,7 +162,7 @@ fn causes_and_times_of_good_replies_are_told_apart_when_requests_fail() {
         ("outcome_share:ok", 0.6),
         ("outcome_share:refused", 0.0),
         ("error_share", 0.4),
-        // Of connections, not of requests.
+        // A share of connections, not of requests.
         ("accepted_timed_out", 0.5),
     ] {
         let found = value(text, &evidence);
@@ -262,7 +263,7 @@ fn observers_are_read_when_they_watched() {
         ("runnable_mean", 5.0),
         ("runnable_look_us", 40.0),
         ("runnable_share_max", 0.5),
-        // 40 ms a second, of 200 ms a second that the processes have run.
+        // 40 ms per second, of 200 ms per second that the processes ran.
         ("time_share:epoll_wait", 0.2),
         ("time_share:epoll_wait|accept4|read", 0.25),
         ("worker_skew:counters.accepted", 1.5),

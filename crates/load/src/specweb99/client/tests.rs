@@ -1,4 +1,5 @@
-//! Replies as the application makes them, whole and changed, and what a client says of them.
+//! Replies as the application sends them, correct and altered, and the outcome that a client
+//! reports.
 
 use super::*;
 use crate::fileset::{Manifest, Shape};

@@ -1,23 +1,23 @@
 //! Times, rates, bandwidths and lists: `500ms`, `20000`, `20k`, `400kbit`, `20,40,60`.
 //!
-//! A bare number is never a time, since nobody can tell which unit was meant; only `0` needs none.
+//! A bare number where a time is read is a number of seconds.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A length of time: `500us`, `250ms`, `1.5s`, `2m`, `1h`.
+/// A length of time: `10` (seconds), `500us`, `250ms`, `1.5s`, `2m`, `1h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(pub Duration);
 
-/// Requests a second, more than 0: `2000`, `2k`, `0.5`.
+/// Requests per second, more than 0: `2000`, `2k`, `0.5`.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Rate(pub f64);
 
-/// Bits a second, more than 0: `400kbit`, `10Mbit`.
+/// Bits per second, more than 0: `400kbit`, `10Mbit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bandwidth {
-    /// Bits a second.
+    /// Bits per second.
     pub bits_per_s: u64,
 }
 
@@ -29,21 +29,23 @@ pub struct Shares(pub Vec<f64>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Count(pub u64);
 
-/// How many requests a connection carries: `5`, or `unlimited` for as many as the server lets it.
+/// How many requests a connection carries: `5`, or `unlimited` for as many as the server allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PerConnection(pub Option<u32>);
 
-/// Processors by number, as taskset writes them: `3`, `0,2`, `2-5`.
+/// CPUs by number, as taskset writes them: `3`, `0,2`, `2-5`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cpus(pub Vec<usize>);
 
-/// More is a slip of the keyboard: a year, and more requests a second than a core has cycles for.
+/// Larger values are typing errors: a year, and more requests per second than a core has cycles
+/// for.
 const TIME_MAX_S: f64 = 366.0 * 86_400.0;
 const RATE_MAX: f64 = 1e9;
 const SHARE_MAX_PERCENT: f64 = 10_000.0;
 const CPU_MAX: usize = 4096;
 
 const TIMES: &[(&str, f64)] = &[
+    ("", 1.0),
     ("us", 1e-6),
     ("ms", 1e-3),
     ("s", 1.0),
@@ -69,14 +71,11 @@ impl FromStr for Time {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Time, String> {
-        if text == "0" {
-            return Ok(Time(Duration::ZERO));
-        }
         match scaled(text, TIMES) {
             Some(seconds) if seconds <= TIME_MAX_S => Ok(Time(Duration::from_secs_f64(seconds))),
             Some(_) => Err(format!("`{text}` is more than a year")),
             None => Err(format!(
-                "`{text}` is not a time; write a number and us, ms, s, m or h: 10s, 250ms"
+                "`{text}` is not a time; write seconds (10), or a number and us, ms, s, m or h: 10s, 250ms"
             )),
         }
     }
@@ -101,13 +100,13 @@ impl FromStr for Rate {
         match scaled(text, RATES) {
             Some(rate) if rate > 0.0 && rate <= RATE_MAX => Ok(Rate(rate)),
             Some(rate) if rate > 0.0 => Err(format!(
-                "`{text}` is more than {RATE_MAX} requests a second"
+                "`{text}` is more than {RATE_MAX} requests per second"
             )),
             Some(_) => Err(format!(
-                "`{text}`: a rate has to be above 0; for as fast as the server answers, use --closed"
+                "`{text}`: a rate is above 0; to send as fast as the server answers, leave --rate out"
             )),
             None => Err(format!(
-                "`{text}` is not a rate; write requests a second: 2000, 2k or 0.5"
+                "`{text}` is not a rate; write requests per second: 2000, 2k or 0.5"
             )),
         }
     }
@@ -170,7 +169,7 @@ impl FromStr for Count {
                 Ok(Count(number as u64))
             }
             _ => Err(format!(
-                "`{text}` is not a whole number from 1 on; write 5000, 5k or 2M"
+                "`{text}` is not a whole number, 1 or more; write 5000, 5k or 2M"
             )),
         }
     }
@@ -191,8 +190,7 @@ impl FromStr for PerConnection {
         match text.parse() {
             _ if text == "unlimited" => Ok(PerConnection(None)),
             Ok(0) => Err(
-                "a connection has to carry 1 request or more; for no bound write `unlimited`"
-                    .to_owned(),
+                "a connection carries 1 request or more; write `unlimited` for no limit".to_owned(),
             ),
             Ok(number) => Ok(PerConnection(Some(number))),
             Err(_) => Err(format!(
@@ -215,9 +213,8 @@ impl FromStr for Cpus {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Cpus, String> {
-        let wrong = || {
-            format!("`{text}` is not a list of processors; write their numbers: 3 or 0,2 or 2-5")
-        };
+        let wrong =
+            || format!("`{text}` is not a list of CPUs; write their numbers: 3 or 0,2 or 2-5");
         let mut cpus = Vec::new();
         for part in text.split(',') {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -242,7 +239,7 @@ pub(super) fn scaled(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     Some(number(digits)? * factor)
 }
 
-/// Digits with at most one point. `f64::from_str` alone would take `inf`, `1e9` and a sign.
+/// Digits with at most one point. `f64::from_str` alone would accept `inf`, `1e9` and a sign.
 fn number(text: &str) -> Option<f64> {
     let plain = text
         .bytes()
@@ -258,9 +255,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_is_exact_when_a_unit_is_given() {
+    fn time_is_exact_with_and_without_a_unit() {
         let cases = [
             ("0", 0),
+            ("10", 10_000_000),
+            ("0.5", 500_000),
             ("500us", 500),
             ("250ms", 250_000),
             ("1.5s", 1_500_000),
@@ -274,9 +273,8 @@ mod tests {
     }
 
     #[test]
-    fn time_is_refused_when_it_has_no_unit_or_a_sign() {
+    fn time_is_an_error_when_it_has_a_sign_or_an_unknown_unit() {
         for text in [
-            "10",
             "",
             "s",
             "-1s",
@@ -303,7 +301,11 @@ mod tests {
     fn rate_is_refused_when_it_is_zero_or_negative() {
         assert_eq!("20k".parse(), Ok(Rate(20_000.0)));
         assert_eq!("0.5".parse(), Ok(Rate(0.5)));
-        assert!("0".parse::<Rate>().unwrap_err().contains("--closed"));
+        assert!(
+            "0".parse::<Rate>()
+                .unwrap_err()
+                .contains("leave --rate out")
+        );
         assert!("-5".parse::<Rate>().unwrap_err().contains("not a rate"));
         assert!("2000000000".parse::<Rate>().is_err());
     }
@@ -349,7 +351,7 @@ mod tests {
         assert_eq!("1.5k".parse(), Ok(Count(1500)));
         for text in ["0", "-1", "1.5", "", "many", "1e3"] {
             let error = text.parse::<Count>().expect_err(text);
-            assert!(error.contains("from 1 on"), "{error}");
+            assert!(error.contains("1 or more"), "{error}");
         }
         assert_eq!(Count(1 << 40).as_u32(), u32::MAX);
     }

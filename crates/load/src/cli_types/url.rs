@@ -11,14 +11,14 @@ use std::str::FromStr;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
     /// Where the server listens.
-    pub place: Place,
+    pub endpoint: Endpoint,
     /// The path and query to ask for, `/` when the address had none.
     pub path: String,
 }
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Endpoint {
     /// A name or an address, and a port.
     Inet {
         /// As it was written, without the brackets of an IPv6 address.
@@ -33,12 +33,12 @@ pub enum Place {
 /// `sun_path` has room for this many bytes and a zero, unix(7).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-impl Place {
-    /// The `Host` field for this place: `localhost` for a socket, no port when it is 80.
-    pub fn host_field(&self) -> String {
+impl Endpoint {
+    /// The `Host` field for this endpoint: `localhost` for a socket, no port when it is 80.
+    pub fn host_header(&self) -> String {
         match self {
-            Place::Unix(_) => "localhost".to_owned(),
-            Place::Inet { host, port } => {
+            Endpoint::Unix(_) => "localhost".to_owned(),
+            Endpoint::Inet { host, port } => {
                 let host = match host.contains(':') {
                     true => format!("[{host}]"),
                     false => host.clone(),
@@ -54,10 +54,12 @@ impl Place {
 
 impl std::fmt::Display for Url {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.place {
-            Place::Unix(socket) if self.path == "/" => write!(out, "unix:{}", socket.display()),
-            Place::Unix(socket) => write!(out, "unix:{}:{}", socket.display(), self.path),
-            Place::Inet { .. } => write!(out, "http://{}{}", self.place.host_field(), self.path),
+        match &self.endpoint {
+            Endpoint::Unix(socket) if self.path == "/" => write!(out, "unix:{}", socket.display()),
+            Endpoint::Unix(socket) => write!(out, "unix:{}:{}", socket.display(), self.path),
+            Endpoint::Inet { .. } => {
+                write!(out, "http://{}{}", self.endpoint.host_header(), self.path)
+            }
         }
     }
 }
@@ -89,7 +91,7 @@ impl FromStr for Url {
         }
         let (host, port) = host_and_port(text, authority)?;
         Ok(Url {
-            place: Place::Inet { host, port },
+            endpoint: Endpoint::Inet { host, port },
             path: request_path(text, path)?,
         })
     }
@@ -110,7 +112,7 @@ fn unix(text: &str, rest: &str) -> Result<Url, String> {
         ));
     }
     Ok(Url {
-        place: Place::Unix(socket.into()),
+        endpoint: Endpoint::Unix(socket.into()),
         path: request_path(text, path)?,
     })
 }
@@ -180,7 +182,7 @@ mod tests {
     fn inet(host: &str, port: u16, path: &str) -> Url {
         let host = host.to_owned();
         Url {
-            place: Place::Inet { host, port },
+            endpoint: Endpoint::Inet { host, port },
             path: path.to_owned(),
         }
     }
@@ -207,7 +209,7 @@ mod tests {
     #[test]
     fn socket_and_path_are_found_when_a_unix_address_is_parsed() {
         let socket = |path: &str| Url {
-            place: Place::Unix("/run/web.sock".into()),
+            endpoint: Endpoint::Unix("/run/web.sock".into()),
             path: path.to_owned(),
         };
         assert_eq!("unix:/run/web.sock".parse(), Ok(socket("/")));

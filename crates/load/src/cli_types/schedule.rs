@@ -6,49 +6,49 @@ use std::str::FromStr;
 
 /// Steps and ramps, one after another.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ScheduleWord(pub Vec<Stretch>);
+pub struct RateSchedule(pub Vec<RateStep>);
 
-/// A stretch of time over which the rate is constant, or changes evenly.
+/// A length of time with a constant rate, or an even change from one rate to another.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Stretch {
-    /// Requests a second at the beginning.
+pub struct RateStep {
+    /// Requests per second at the beginning.
     pub from: f64,
-    /// Requests a second at the end; equal to `from` for a step.
+    /// Requests per second at the end; equal to `from` for a step.
     pub to: f64,
     /// How long it is.
     pub length: std::time::Duration,
 }
 
 /// A list longer than this was not meant.
-const STRETCHES_MAX: usize = 1000;
+const STEPS_MAX: usize = 1000;
 
-impl ScheduleWord {
-    /// The length of all stretches together.
+impl RateSchedule {
+    /// The length of all steps together.
     pub fn length(&self) -> std::time::Duration {
-        self.0.iter().map(|stretch| stretch.length).sum()
+        self.0.iter().map(|step| step.length).sum()
     }
 
     /// The requests that the whole schedule intends, on average.
     pub fn requests(&self) -> f64 {
-        let area = |one: &Stretch| (one.from + one.to) / 2.0 * one.length.as_secs_f64();
+        let area = |one: &RateStep| (one.from + one.to) / 2.0 * one.length.as_secs_f64();
         self.0.iter().map(area).sum()
     }
 }
 
-impl FromStr for ScheduleWord {
+impl FromStr for RateSchedule {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<ScheduleWord, String> {
-        let stretches: Result<Vec<Stretch>, String> = text.split(',').map(stretch).collect();
-        let stretches = stretches.map_err(|error| format!("schedule `{text}`: {error}"))?;
-        match stretches.len() > STRETCHES_MAX {
-            true => Err(format!("a schedule has at most {STRETCHES_MAX} parts")),
-            false => Ok(ScheduleWord(stretches)),
+    fn from_str(text: &str) -> Result<RateSchedule, String> {
+        let steps: Result<Vec<RateStep>, String> = text.split(',').map(rate_step).collect();
+        let steps = steps.map_err(|error| format!("schedule `{text}`: {error}"))?;
+        match steps.len() > STEPS_MAX {
+            true => Err(format!("a schedule has at most {STEPS_MAX} parts")),
+            false => Ok(RateSchedule(steps)),
         }
     }
 }
 
-impl fmt::Display for ScheduleWord {
+impl fmt::Display for RateSchedule {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, one) in self.0.iter().enumerate() {
             let comma = if index > 0 { "," } else { "" };
@@ -62,7 +62,7 @@ impl fmt::Display for ScheduleWord {
     }
 }
 
-fn stretch(text: &str) -> Result<Stretch, String> {
+fn rate_step(text: &str) -> Result<RateStep, String> {
     let form = "write RATE:TIME or FROM-TO:TIME, for example 1000:10s,1000-4000:30s";
     let (rates, length) = text
         .split_once(':')
@@ -79,8 +79,8 @@ fn stretch(text: &str) -> Result<Stretch, String> {
         }
     };
     match from == 0.0 && to == 0.0 {
-        true => Err(format!("`{text}` asks nothing; {form}")),
-        false => Ok(Stretch { from, to, length }),
+        true => Err(format!("`{text}` sends nothing; {form}")),
+        false => Ok(RateStep { from, to, length }),
     }
 }
 
@@ -99,16 +99,16 @@ mod tests {
 
     #[test]
     fn steps_and_ramps_are_told_apart_when_a_schedule_is_parsed() {
-        let word: ScheduleWord = "1000:10s, 2k:500ms,0-4000:30s".parse().expect("a schedule");
-        let stretch = |from, to, ms| Stretch {
+        let word: RateSchedule = "1000:10s, 2k:500ms,0-4000:30s".parse().expect("a schedule");
+        let step = |from, to, ms| RateStep {
             from,
             to,
             length: Duration::from_millis(ms),
         };
         let expected = [
-            stretch(1000.0, 1000.0, 10_000),
-            stretch(2000.0, 2000.0, 500),
-            stretch(0.0, 4000.0, 30_000),
+            step(1000.0, 1000.0, 10_000),
+            step(2000.0, 2000.0, 500),
+            step(0.0, 4000.0, 30_000),
         ];
         assert_eq!(word.0, expected);
         assert_eq!(word.length(), Duration::from_millis(40_500));
@@ -122,15 +122,14 @@ mod tests {
             ("", "no time"),
             ("1000", "no time"),
             ("1000:", "not a time"),
-            ("1000:10", "not a time"),
             ("0:10s", "above 0"),
             ("-5:10s", "not a rate"),
-            ("0-0:10s", "asks nothing"),
+            ("0-0:10s", "sends nothing"),
             ("10:0s", "lasts no time"),
             ("10:1s,,", "no time"),
         ];
         for (text, part) in cases {
-            let error = text.parse::<ScheduleWord>().expect_err(text);
+            let error = text.parse::<RateSchedule>().expect_err(text);
             assert!(error.contains(part), "{text}: {error}");
         }
     }

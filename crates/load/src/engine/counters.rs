@@ -10,7 +10,7 @@ pub(crate) const ROWS_PER_BATCH: usize = 4096;
 /// Lags up to this need no memory during the run: 10 minutes.
 const LAG_ROOM_NS: u64 = 600_000_000_000;
 
-pub(crate) struct Tally<'a> {
+pub(crate) struct Counters<'a> {
     observer: &'a mut dyn Observer,
     batch: Vec<Row>,
     /// Requests that were due.
@@ -31,9 +31,9 @@ pub(crate) struct Tally<'a> {
     pub server: Option<String>,
 }
 
-impl<'a> Tally<'a> {
-    pub fn new(observer: &'a mut dyn Observer) -> Tally<'a> {
-        Tally {
+impl<'a> Counters<'a> {
+    pub fn new(observer: &'a mut dyn Observer) -> Counters<'a> {
+        Counters {
             observer,
             batch: Vec::with_capacity(ROWS_PER_BATCH),
             requests: 0,

@@ -1,8 +1,8 @@
 //! The loop: what is due, then what has come, then the wait.
 //!
-//! Order within a turn: arrivals and timers first, since a late one is the client's own fault and
-//! shows as lag; then time-outs, then events. Between two events arrivals are looked at again, so
-//! that a thousand replies delay no arrival by more than two of them. Every step has a bound.
+//! Order within an iteration: arrivals and timers first, because a late one is the client's own
+//! fault and appears as lag; then timeouts, then events. Arrivals are checked again between events,
+//! so that a thousand replies delay no arrival by more than two of them. Every step has a limit.
 //!
 //! Before an arrival is due the loop does not sleep but polls ([`SPIN_NS`]): a sleeping thread is
 //! woken late, by the timer slack and by the way out of an idle state, and that would be the pacing
@@ -22,14 +22,14 @@ const SPIN_NS: u64 = 100_000;
 /// How often the observer is asked.
 const TICK_NS: u64 = 100 * NS_PER_MS;
 
-/// Arrivals, timers and new clients taken in a turn, of each.
-const DUE_PER_TURN_MAX: usize = 64;
+/// The most arrivals, timers and new clients handled per iteration, each.
+const DUE_PER_ITERATION_MAX: usize = 64;
 
 /// Arrivals taken between two events.
 const DUE_PER_EVENT_MAX: usize = 2;
 
 /// What the loop came to.
-pub(crate) struct Turned {
+pub(crate) struct LoopTimes {
     /// Time without anything to do.
     pub idle_ns: u64,
     /// Whether the observer asked for the end.
@@ -38,16 +38,16 @@ pub(crate) struct Turned {
 
 impl Engine<'_> {
     /// Runs to the end.
-    pub fn turn_until_done(&mut self) -> io::Result<Turned> {
+    pub fn run_until_done(&mut self) -> io::Result<LoopTimes> {
         let mut ready = Vec::with_capacity(headway_event::EVENTS_PER_WAIT_MAX);
         let mut expired = Vec::with_capacity(self.pool.slots.capacity());
-        let mut turned = Turned {
+        let mut turned = LoopTimes {
             idle_ns: 0,
             stopped: false,
         };
         let mut tick_ns = TICK_NS;
         loop {
-            self.tell();
+            self.update_clock();
             if self.now_ns >= tick_ns {
                 tick_ns = self.now_ns + TICK_NS;
                 turned.stopped |= self.tick();
@@ -59,7 +59,7 @@ impl Engine<'_> {
             if self.limits.stopping && self.is_done() {
                 return Ok(turned);
             }
-            self.tally.flush_early();
+            self.counters.flush_early();
             turned.idle_ns += self.wait(&mut ready, tick_ns, hurry)?;
             self.take(&ready);
         }
@@ -67,19 +67,19 @@ impl Engine<'_> {
 
     /// Starts what is due. True when there was more than a turn may take.
     fn start_due(&mut self) -> bool {
-        let mut more = self.arrive_due(DUE_PER_TURN_MAX);
-        for _ in 0..DUE_PER_TURN_MAX {
-            if self.beginner_ns() > self.now_ns {
+        let mut more = self.arrive_due(DUE_PER_ITERATION_MAX);
+        for _ in 0..DUE_PER_ITERATION_MAX {
+            if self.next_ramp_client_ns() > self.now_ns {
                 break;
             }
-            let Some(index) = self.beginners.next() else {
+            let Some(index) = self.ramp_clients.next() else {
                 break;
             };
-            let now_ns = self.tell();
-            self.ask(index, now_ns);
+            let now_ns = self.update_clock();
+            self.start_request(index, now_ns);
         }
-        more |= self.beginner_ns() <= self.now_ns;
-        for _ in 0..DUE_PER_TURN_MAX {
+        more |= self.next_ramp_client_ns() <= self.now_ns;
+        for _ in 0..DUE_PER_ITERATION_MAX {
             match self.timers.expire(self.now_ns) {
                 Some((index, due_ns)) => self.resume(index, due_ns),
                 None => return more,
@@ -111,11 +111,11 @@ impl Engine<'_> {
     }
 
     fn is_done(&mut self) -> bool {
-        let waited_for = self.tally.in_flight > 0 || !self.waiting.is_empty();
+        let waited_for = self.counters.in_flight > 0 || !self.waiting.is_empty();
         if waited_for && self.now_ns >= self.limits.abandon_ns {
             self.abandon();
         }
-        self.tally.in_flight == 0 && self.waiting.is_empty() && self.arrival_ns == NEVER_NS
+        self.counters.in_flight == 0 && self.waiting.is_empty() && self.arrival_ns == NEVER_NS
     }
 
     /// True when the observer wants the end.
@@ -130,28 +130,27 @@ impl Engine<'_> {
             Stage::Measuring
         };
         let stop = self
-            .tally
+            .counters
             .tick(self.now_ns, stage, self.waiting.len() as u32)
             == Control::Stop;
-        self.tell();
+        self.update_clock();
         if stop {
             self.stop();
         }
         stop
     }
 
-    /// Waits for events, at most until something is due. Returned is the time in which there was
-    /// nothing to do, polling included.
+    /// Waits for events until something is due. Returns the idle time, including polling.
     fn wait(&mut self, ready: &mut Vec<Ready>, tick_ns: u64, hurry: bool) -> io::Result<u64> {
         // What is ready already is work, not waiting: look before counting any time as idle.
         self.events.wait_finely(ready, Duration::ZERO)?;
         if !ready.is_empty() || hurry {
             return Ok(0);
         }
-        let begun_ns = self.tell();
+        let begun_ns = self.update_clock();
         let exact_ns = self
             .arrival_ns
-            .min(self.beginner_ns())
+            .min(self.next_ramp_client_ns())
             .min(self.timers.next_ns().unwrap_or(NEVER_NS));
         let coarse_ns = self.coarse_ns(tick_ns);
         while ready.is_empty() && self.now_ns < exact_ns.min(coarse_ns) {
@@ -164,7 +163,7 @@ impl Engine<'_> {
             } else {
                 self.events.wait_finely(ready, sleep)?;
             }
-            self.tell();
+            self.update_clock();
         }
         Ok(self.now_ns - begun_ns)
     }

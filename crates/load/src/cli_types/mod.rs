@@ -1,0 +1,14 @@
+//! Values of the command line: addresses, times, rates, schedules, headers.
+//!
+//! Each type parses with `FromStr`; an error says what is wrong and what to write instead. Pure:
+//! nothing here resolves a name or reads a clock.
+
+mod request;
+mod schedule;
+mod units;
+mod url;
+
+pub use request::{Header, Seed, Threads};
+pub use schedule::{RateSchedule, RateStep};
+pub use units::{Bandwidth, Count, Cpus, PerConnection, Rate, Shares, Time};
+pub use url::{Endpoint, Url};

@@ -1,0 +1,156 @@
+//! What a request says besides its path: `-X HEAD`, `-H 'Accept: text/html'`; and the numbers
+//! that other load generators know.
+
+use std::str::FromStr;
+
+use crate::engine::{Method, is_token};
+
+/// A request header as it is written on the command line: `Name: value`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// An HTTP token.
+    pub name: String,
+    /// Without the spaces around it.
+    pub value: String,
+}
+
+/// The number of threads, as wrk and ab take it: only 1 is possible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Threads;
+
+/// The seed of a random stream: any whole number from 0 on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seed(pub u64);
+
+/// Headers that the client sets itself, and what to use instead.
+const OWN_HEADERS: [(&str, &str); 3] = [
+    (
+        "connection",
+        "limit the requests of a connection with --requests-per-connection",
+    ),
+    ("content-length", "requests have no body"),
+    ("transfer-encoding", "requests have no body"),
+];
+
+impl FromStr for Header {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Header, String> {
+        let Some((name, value)) = text.split_once(':') else {
+            return Err(format!(
+                "`{text}` is not a header; write its name, a colon and its value: 'Accept: text/html'"
+            ));
+        };
+        let (name, value) = (name.trim(), value.trim());
+        if !is_token(name) {
+            return Err(format!("`{name}` is not the name of a header"));
+        }
+        if value.bytes().any(|byte| byte.is_ascii_control()) {
+            return Err(format!("{name}: a header value has no control characters"));
+        }
+        let own = OWN_HEADERS
+            .iter()
+            .find(|(own, _)| own.eq_ignore_ascii_case(name));
+        match own {
+            Some((_, instead)) => Err(format!("{name} cannot be set: {instead}")),
+            None => Ok(Header {
+                name: name.to_owned(),
+                value: value.to_owned(),
+            }),
+        }
+    }
+}
+
+impl FromStr for Method {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Method, String> {
+        match text {
+            "GET" | "get" => Ok(Method::Get),
+            "HEAD" | "head" => Ok(Method::Head),
+            _ => Err(format!(
+                "`{text}` requests cannot be sent; GET and HEAD can, because they have no body"
+            )),
+        }
+    }
+}
+
+impl FromStr for Threads {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Threads, String> {
+        match text {
+            "1" => Ok(Threads),
+            _ => Err(
+                "the client has one thread; leave this option out, give that thread a CPU of its \
+                 own with --cpu, and start several runs at once if one CPU is not enough"
+                    .to_owned(),
+            ),
+        }
+    }
+}
+
+impl FromStr for Seed {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Seed, String> {
+        text.parse()
+            .map(Seed)
+            .map_err(|_| format!("`{text}` is not a seed; write a whole number from 0 on"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn header_is_name_and_value_when_parsed() {
+        let header = |name: &str, value: &str| Header {
+            name: name.to_owned(),
+            value: value.to_owned(),
+        };
+        assert_eq!(
+            "Accept:  text/html ".parse(),
+            Ok(header("Accept", "text/html"))
+        );
+        assert_eq!("X-Empty:".parse(), Ok(header("X-Empty", "")));
+        assert_eq!("X: a:b".parse(), Ok(header("X", "a:b")));
+    }
+
+    #[test]
+    fn header_is_an_error_when_it_is_malformed_or_set_by_the_client() {
+        let cases = [
+            ("Accept", "a colon"),
+            (": x", "not the name"),
+            ("A B: x", "not the name"),
+            ("A: x\r\nB: y", "control characters"),
+            ("connection: close", "--requests-per-connection"),
+            ("Content-Length: 3", "no body"),
+        ];
+        for (text, part) in cases {
+            let error = text.parse::<Header>().expect_err(text);
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn method_is_get_or_head_when_parsed() {
+        assert_eq!("HEAD".parse(), Ok(Method::Head));
+        assert_eq!("GET".parse(), Ok(Method::Get));
+        let error = "POST".parse::<Method>().expect_err("a body");
+        assert!(error.contains("GET and HEAD"), "{error}");
+    }
+
+    #[test]
+    fn threads_hint_at_cpu_when_there_are_several() {
+        assert_eq!("1".parse(), Ok(Threads));
+        assert!("8".parse::<Threads>().unwrap_err().contains("--cpu"));
+    }
+
+    #[test]
+    fn seed_is_an_error_when_it_is_negative() {
+        assert_eq!("7".parse(), Ok(Seed(7)));
+        assert!("-1".parse::<Seed>().unwrap_err().contains("from 0 on"));
+    }
+}
