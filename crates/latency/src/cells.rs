@@ -32,8 +32,8 @@ pub struct Cell {
 /// Bits of a packed cell below its size: sixteen of the bucket, one of `complete`.
 const BELOW_SIZE: u32 = 17;
 
-/// Requests that are collected before they are sorted: a millisecond's work, since `headway load
-/// --no-output` counts cells beside the loop.
+/// Requests that are collected before they are sorted: a millisecond's work, since `headway load`
+/// without a directory counts cells beside the loop.
 const RECENT_MAX: usize = 1 << 16;
 
 const _: () = assert!(quantum::BUCKETS <= 1 << (BELOW_SIZE - 1));

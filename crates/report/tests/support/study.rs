@@ -4,7 +4,7 @@ use headway_latency::analysis::{CdfPoint, Interval, TimelinePoint};
 use headway_latency::run::{Format, Verdict};
 use headway_latency::study::StudyResult;
 use headway_latency::study::result::{
-    ClaimResult, Comparison, EnvironmentResult, Figure, Measurement, OurCell, OurRow, Outcome,
+    ClaimOutcome, ClaimResult, Comparison, EnvironmentResult, Figure, Measurement, OurCell, OurRow,
     PaperCell, PaperRow, Repeat, ServerResult, SleepCount, Table, Value,
 };
 
