@@ -304,10 +304,10 @@ fn run_is_refused_when_the_plan_makes_no_sense() {
         }),
         ("host", |plan| plan.targets[0].host = "a\r\nb".into()),
         ("its name is no HTTP token", |plan| {
-            plan.fields = vec![("a b".into(), "c".into())]
+            plan.headers = vec![("a b".into(), "c".into())]
         }),
         ("control byte", |plan| {
-            plan.fields = vec![("a".into(), "b\r\nc: d".into())]
+            plan.headers = vec![("a".into(), "b\r\nc: d".into())]
         }),
         ("has no checksum", |plan| plan.verify = true),
         ("weight", |plan| plan.targets[0].weight = 0),
