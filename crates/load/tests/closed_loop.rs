@@ -303,10 +303,10 @@ fn run_is_refused_when_the_plan_makes_no_sense() {
             plan.work = Work::paths(["/a\r\nX: y"])
         }),
         ("host", |plan| plan.targets[0].host = "a\r\nb".into()),
-        ("its name is no HTTP token", |plan| {
+        ("its name is not an HTTP token", |plan| {
             plan.headers = vec![("a b".into(), "c".into())]
         }),
-        ("control byte", |plan| {
+        ("control character", |plan| {
             plan.headers = vec![("a".into(), "b\r\nc: d".into())]
         }),
         ("has no checksum", |plan| plan.verify = true),

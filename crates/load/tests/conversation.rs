@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use headway_latency::Outcome;
-use headway_load::engine::{Client, Conversation, Facts, Plan};
+use headway_load::engine::{Client, Conversation, Plan, RequestFacts};
 use support::{Server, Step, closed, count, reply, run, send};
 
 /// What the clients of a test do and hear.
@@ -48,8 +48,8 @@ impl Client for Talker {
         self.body.clear();
     }
 
-    fn facts(&self) -> Facts {
-        Facts {
+    fn facts(&self) -> RequestFacts {
+        RequestFacts {
             class: 7,
             size_bytes: None,
             repeats: self.script.repeats,
