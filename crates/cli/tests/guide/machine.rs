@@ -64,6 +64,8 @@ in_background() {
     before=$(listening)
     setsid bash -eu "$STATE/$1.sh" >"$STATE/$1.out" 2>&1 </dev/null &
     groups+=($!)
+    # So that a `wait` of the page does not wait for it.
+    disown
     for attempt in {1..300}; do
         now=$(listening)
         if [ "$now" != "$before" ]; then

@@ -73,11 +73,16 @@ impl Programs {
             Role::Keeper => &self.keeper,
             Role::Fork => &self.fork,
         };
+        // The log process alone may be asked to write to standard output, as /dev/stdout.
+        let stdout = match role {
+            Role::Log => Stdio::inherit(),
+            _ => Stdio::null(),
+        };
         Command::new(&self.program)
             .arg0("headway")
             .args(arguments)
             .stdin(socket)
-            .stdout(Stdio::null())
+            .stdout(stdout)
             .process_group(0)
             .spawn()
     }
